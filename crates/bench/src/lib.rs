@@ -1,0 +1,2 @@
+//! The benchmark cases of foliocache, each against the kernel within one run.
+#![deny(unsafe_code)]

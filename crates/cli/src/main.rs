@@ -1,0 +1,2 @@
+//! The foliocache command.
+fn main() {}

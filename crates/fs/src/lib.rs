@@ -1,0 +1,2 @@
+//! File systems over the cache: memfs and dirfs.
+#![deny(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The FUSE front door of foliocache.
+#![deny(unsafe_code)]

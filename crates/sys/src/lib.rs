@@ -1,0 +1,2 @@
+//! The one room of foliocache that makes system calls.
+#![deny(unsafe_code)]

@@ -1,0 +1,2 @@
+//! A multi-order index with marks and RCU readers; it dereferences no entry.
+#![deny(unsafe_code)]
