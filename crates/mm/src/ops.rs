@@ -1,0 +1,122 @@
+//! What a file system gives the cache: the operations behind an address space.
+//!
+//! # Model
+//!
+//! ```text
+//!  read_folios ──▶ folios become uptodate
+//!  writepages  ──▶ folios go from dirty to unstable (written, not yet on the medium)
+//!  flush       ──▶ what was unstable before the call is clean
+//! ```
+//!
+//! # Locking
+//!
+//! | operation | `i_rwsem` | `wb_lock` | `invalidate_lock` | folio lock | may block |
+//! |---|---|---|---|---|---|
+//! | `read_folios` | any | no | shared | the folios being filled | yes |
+//! | `writepages` | any | held | no | no (the folios are under writeback) | yes |
+//! | `flush` | any | held | no | no | yes |
+//! | `write_inode` | any | held | no | no | yes |
+//! | `truncate` | exclusive | held | exclusive | no | yes |
+//! | `punch_hole` | exclusive | held | exclusive | no | yes |
+//!
+//! None is ever called inside an RCU read section. None may call back into the address space it
+//! serves, and none may wait for memory of the same cache: writeback is what frees memory.
+
+use foliocache_sys::Errno;
+
+/// One piece of memory of an I/O; the pieces of one call follow one another in the file.
+///
+/// The memory belongs to folios that the cache keeps in place (locked, or under writeback) until
+/// the call returns; an implementation must not touch it afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct IoSegment {
+    addr: *mut u8,
+    len: usize,
+    block: Option<u32>,
+}
+
+impl IoSegment {
+    /// A piece of `len` bytes at `addr`; `block` is the number of the general block (2 MiB) it
+    /// lies in, if it lies in one, which is also its slot in a table of registered buffers.
+    pub const fn new(addr: *mut u8, len: usize, block: Option<u32>) -> Self {
+        Self { addr, len, block }
+    }
+
+    /// The first byte.
+    pub const fn addr(&self) -> *mut u8 {
+        self.addr
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the piece holds no byte.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The general block the piece lies in, if any.
+    pub const fn block(&self) -> Option<u32> {
+        self.block
+    }
+}
+
+/// The operations of one file's backing store.
+///
+/// Every method may block on I/O. An error leaves the cache's data as it was: dirty folios stay
+/// dirty and are retried, unstable folios become dirty again after a failed [`flush`].
+///
+/// [`flush`]: AddressSpaceOperations::flush
+#[doc(alias = "address_space_operations")]
+pub trait AddressSpaceOperations: Send + Sync {
+    /// Reads into `segments` from byte `pos`, which is page aligned, as is every segment.
+    ///
+    /// Returns the bytes read: fewer than asked only at end of file; the cache zeroes the rest.
+    ///
+    /// # Errors
+    /// Any error of the medium. Nothing of the range is then taken as read.
+    fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno>;
+
+    /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
+    /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
+    ///
+    /// Returns the bytes written; what a short count leaves out stays dirty and is retried.
+    ///
+    /// # Errors
+    /// Any error of the medium. The whole range then stays dirty.
+    fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno>;
+
+    /// Makes durable whatever `writepages`, `truncate`, `punch_hole` and `write_inode` completed
+    /// before the call.
+    ///
+    /// # Errors
+    /// Any error of the medium. Everything unflushed is then taken as not written at all.
+    fn flush(&self) -> Result<(), Errno>;
+
+    /// Sets the size of the backing file, in bytes, both ways; new bytes read as zeros.
+    ///
+    /// # Errors
+    /// Any error of the medium; the size is then unchanged.
+    fn truncate(&self, size: u64) -> Result<(), Errno>;
+
+    /// Makes `len` bytes at `pos` read as zeros and frees their space where it can; the size
+    /// stays.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the backing cannot; any error of the medium.
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno>;
+
+    /// Writes the inode's attributes (times above all) after its data was written and before
+    /// they are flushed.
+    ///
+    /// # Errors
+    /// Any error of the medium.
+    fn write_inode(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// A name for the file in errors and lists, a path where there is one.
+    fn describe(&self) -> String;
+}
