@@ -8,10 +8,16 @@
 //! | module | what it wraps |
 //! |---|---|
 //! | [`errno`] | error numbers as a type |
+//! | [`memory`] | one reserved address range: activate, populate, give back |
+//! | [`fork`] | a one-load test for being a forked child |
+//! | [`barrier`] | memory barriers that cost the reader nothing |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
+pub mod barrier;
 pub mod clock;
 pub mod errno;
+pub mod fork;
+pub mod memory;
 
 pub use errno::Errno;

@@ -1,0 +1,60 @@
+//! How much memory the process and the machine use and have, for limits, tests and benches.
+//!
+//! RSS counts a page once per mapping, so the numbers to trust are anonymous bytes, PSS, and the
+//! memory cgroup's own count.
+
+use crate::Errno;
+
+/// Bytes of physical memory of the machine.
+pub fn total_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram * u64::from(info.mem_unit)
+}
+
+/// What the process has in memory, in bytes. The fields are those of `smaps_rollup`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resident {
+    /// Pages in memory, counted once per mapping of them.
+    pub rss: u64,
+    /// Pages in memory, each divided by the number of its mappings.
+    pub pss: u64,
+    /// Pages of private anonymous memory.
+    pub anonymous: u64,
+    /// Of those, in huge pages.
+    pub anon_huge_pages: u64,
+    /// Pages of shared memory (memfd, tmpfs), by the same division as `pss`.
+    pub pss_shmem: u64,
+}
+
+impl Resident {
+    /// Reads `/proc/self/smaps_rollup`. Walks all page tables of the process: milliseconds per
+    /// gigabyte in small pages. Fails as opening that file does.
+    pub fn of_process() -> Result<Resident, Errno> {
+        Ok(Resident::parse(&std::fs::read_to_string(
+            "/proc/self/smaps_rollup",
+        )?))
+    }
+
+    pub(super) fn parse(text: &str) -> Resident {
+        let field = |name: &str| {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        Resident {
+            rss: field("Rss"),
+            pss: field("Pss"),
+            anonymous: field("Anonymous"),
+            anon_huge_pages: field("AnonHugePages"),
+            pss_shmem: field("Pss_Shmem"),
+        }
+    }
+}
+
+/// Bytes of private anonymous memory of this process: [`Resident::anonymous`].
+pub fn process_anon_bytes() -> Result<u64, Errno> {
+    Ok(Resident::of_process()?.anonymous)
+}
