@@ -1,2 +1,59 @@
-//! Synchronisation for foliocache: the std, loom and shuttle facade, RCU, seqcount, lockref and ranked locks.
+//! Synchronisation for foliocache: the std, loom and shuttle facade, RCU, seqcount, lockref and
+//! ranked locks.
+//!
+//! # Model
+//!
+//! Everything above this crate takes its atomics, locks, threads and clocks from here, so that one
+//! source text runs in three builds:
+//!
+//! | build | switched by | what it is for |
+//! |---|---|---|
+//! | normal | nothing | the product |
+//! | loom | `RUSTFLAGS="--cfg loom"` | every interleaving and every weak ordering of a small model |
+//! | shuttle | `RUSTFLAGS="--cfg shuttle"` | many random interleavings of a large one |
+//!
+//! What differs between the builds, and what a caller has to heed:
+//!
+//! - **Constructors** are `const` in the normal and the shuttle build, and plain functions under
+//!   loom. A static therefore is declared with [`global!`], which makes it anew for every execution
+//!   of a model.
+//! - **[`Arc`] and [`Weak`]** are those of `std` in all three builds, because loom has no `Weak` and
+//!   its `Arc` cannot become an `Arc<dyn Trait>`. A model hence sees no ordering through a reference
+//!   count; what must be ordered is ordered by an atomic or a lock of this crate.
+//! - **[`cell::UnsafeCell`]** has loom's shape (`with`, `with_mut`) everywhere, so that loom can see
+//!   the accesses.
+//! - **Timeouts** never happen in a model ([`Condvar::wait_timeout`]): a model that goes on only
+//!   because of a timeout deadlocks, which is how a lost wake-up shows itself. [`time::sleep`] yields,
+//!   and [`time::Instant`] stands still.
+//! - **`thread::scope`** is missing under loom.
+//! - **Thread locals** are declared with [`thread_local!`](crate::thread_local!) and used through
+//!   `with` and `try_with` alone.
+//!
+//! # Locking
+//!
+//! The order of all locks of the project is [`rank::Rank`]; debug builds check it on every
+//! acquisition. The locks here are not poisoned by a panic, see [`Mutex`].
 #![deny(unsafe_code)]
+
+/// Makes a constructor `const` except under loom, whose objects register with the running model.
+macro_rules! const_unless_loom {
+    ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
+        #[cfg(not(loom))]
+        $(#[$meta])*
+        $vis const fn $($rest)*
+
+        #[cfg(loom)]
+        $(#[$meta])*
+        $vis fn $($rest)*
+    };
+}
+
+pub mod cell;
+mod facade;
+mod lock;
+pub mod time;
+
+pub use facade::{__private, Arc, Weak, atomic, hint, thread};
+pub use lock::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
+};
