@@ -1,6 +1,7 @@
 //! The page cache itself: frames, folios, address spaces, read, write, writeback and reclaim.
 #![deny(unsafe_code)]
 
+pub mod frames;
 mod ops;
 mod types;
 

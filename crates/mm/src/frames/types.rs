@@ -1,0 +1,119 @@
+//! Numbers, figures and errors of the frame space.
+
+use super::BLOCK_SIZE;
+use foliocache_sys::Errno;
+
+/// Number of a frame: a 4 KiB slot of the cache's reserved range.
+#[doc(alias = "pfn")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct FrameNumber(pub(super) u32);
+
+impl FrameNumber {
+    /// The frame whose number was taken with [`FrameNumber::as_u32`].
+    #[inline]
+    pub const fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The bare number, for packing into a descriptor.
+    #[inline]
+    pub const fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The frame `n` slots further on, for walking the frames of a larger folio.
+    #[inline]
+    #[must_use]
+    pub const fn add(self, n: u32) -> Self {
+        Self(self.0 + n)
+    }
+}
+
+/// Number of a general block: 2 MiB of the reserved range, 512 frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct BlockNumber(pub(super) u32);
+
+impl BlockNumber {
+    /// The block whose number was taken with [`BlockNumber::as_u32`].
+    #[inline]
+    pub const fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The bare number: the block's slot in a table of registered buffers.
+    #[inline]
+    pub const fn as_u32(self) -> u32 {
+        self.0
+    }
+}
+
+/// Figures of the frame space, all taken at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameUsage {
+    /// The bound, in bytes.
+    pub limit: u64,
+    /// General blocks held.
+    pub blocks_held: u64,
+    /// Bytes of the blocks held, free frames in them included.
+    pub bytes_held: u64,
+    /// Bytes charged as metadata, the block table included.
+    pub metadata: u64,
+    /// Frames promised by reservations and not yet allocated.
+    pub reserved: u64,
+    /// Frames allocated.
+    pub in_use: u64,
+    /// Free frames in the blocks held, those of isolated blocks included.
+    pub free_in_blocks: u64,
+    /// Frames that a reservation could get now; zero after a shrink until enough was freed.
+    pub available: u64,
+    /// Tickets in the queue.
+    pub waiters: u64,
+    /// Most frames that could be in use or reserved at once, with the metadata of now.
+    pub capacity: u64,
+    /// Blocks that were taken past the limit to keep promises older than a shrink, ever.
+    pub blocks_forced: u64,
+}
+
+impl FrameUsage {
+    /// Bytes that count against the bound: blocks held and metadata.
+    pub const fn total(&self) -> u64 {
+        self.blocks_held * BLOCK_SIZE as u64 + self.metadata
+    }
+}
+
+/// Why a frame space cannot be made, or its limit not be changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FramesError {
+    /// The limit is below [`super::MIN_LIMIT`].
+    #[error("a limit of {limit} bytes is too small: at least {min} bytes are needed")]
+    LimitTooSmall {
+        /// What was asked for, in bytes.
+        limit: u64,
+        /// The least possible, in bytes.
+        min: u64,
+    },
+    /// The limit is larger than the machine's memory.
+    #[error("a limit of {limit} bytes is larger than the {max} bytes this cache may use here")]
+    LimitTooLarge {
+        /// What was asked for, in bytes.
+        limit: u64,
+        /// The most possible, in bytes: the machine's memory.
+        max: u64,
+    },
+    /// The kernel refused the address space.
+    #[error("the address space of the frames cannot be had: {0}")]
+    Memory(#[from] Errno),
+}
+
+impl FramesError {
+    /// The error number that says the same.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::LimitTooSmall { .. } | Self::LimitTooLarge { .. } => Errno::EINVAL,
+            Self::Memory(errno) => *errno,
+        }
+    }
+}
