@@ -11,12 +11,16 @@
 //! | [`memory`] | one reserved address range: activate, populate, give back |
 //! | [`fork`] | a one-load test for being a forked child |
 //! | [`barrier`] | memory barriers that cost the reader nothing |
+//! | [`fd`] | positional file I/O, durability, attributes |
+//! | [`dir`] | names below a directory descriptor, mount points |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
 pub mod barrier;
 pub mod clock;
+pub mod dir;
 pub mod errno;
+pub mod fd;
 pub mod fork;
 pub mod memory;
 

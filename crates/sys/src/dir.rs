@@ -1,0 +1,445 @@
+//! Directories: opening, making, removing and reading names below a directory descriptor.
+//!
+//! # Model
+//!
+//! A name handed to a function here is **one component**: not empty, not `.` or `..`, without `/`
+//! and without NUL; anything else is refused before the kernel sees it (`ENOENT` for an empty
+//! name, `EINVAL` otherwise). A symbolic link in the last place is never followed. So no name
+//! leads out of the directory it is looked up in. Names that are too long are left to the kernel
+//! (`ENAMETOOLONG`). [`open_beneath`] takes a relative path of several components and keeps to the
+//! same rule for each of them.
+//!
+//! Directory descriptors may be `O_PATH` ones, except for [`DirReader`], which opens the directory
+//! again by itself.
+//!
+//! # Safety
+//!
+//! One call (`getdents64`) hands the kernel a buffer that this module owns.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::{Errno as Raw, retry_on_intr};
+
+use crate::Errno;
+use crate::fd::{self, FileKind, SetTime, Stat, StatVfs};
+
+pub mod mount;
+mod reader;
+
+pub use reader::{DirEntry, DirReader};
+
+/// Checks that `name` is one component and gives it the NUL that the kernel wants.
+///
+/// # Errors
+///
+/// `ENOENT` for an empty name; `EINVAL` for `.`, `..` and names with `/` or NUL.
+pub fn component(name: &OsStr) -> Result<CString, Errno> {
+    match name.as_bytes() {
+        b"" => Err(Errno::ENOENT),
+        b"." | b".." => Err(Errno::EINVAL),
+        bytes if bytes.contains(&b'/') => Err(Errno::EINVAL),
+        bytes => CString::new(bytes).map_err(|_| Errno::EINVAL),
+    }
+}
+
+fn mode_of(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode)
+}
+
+/// Opens `name` in `dir`, close-on-exec, never following a symbolic link. `mode` is used with
+/// `OFlags::CREATE` and is subject to the umask. May block.
+///
+/// # Errors
+///
+/// Those of `openat(2)`; `ELOOP` when the name is a symbolic link (unless both `OFlags::PATH` and
+/// `OFlags::NOFOLLOW` are given: then the link itself is opened).
+pub fn openat(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    open_component(dir, &component(name)?, flags, mode)
+}
+
+fn open_component(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    let asked = flags;
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = retry_on_intr(|| fs::openat(dir, name, flags, mode_of(mode)))?;
+    // With O_PATH the kernel opens a link instead of refusing it; refuse it unless it was asked.
+    if asked.contains(OFlags::PATH)
+        && !asked.contains(OFlags::NOFOLLOW)
+        && fd::fstat(fd.as_fd())?.kind() == FileKind::Symlink
+    {
+        return Err(Errno::ELOOP);
+    }
+    Ok(fd)
+}
+
+/// Opens a relative `path` of one or more components below `dir`, close-on-exec, following no
+/// symbolic link and never leaving `dir`. May block.
+///
+/// Uses `openat2` where the kernel has it and steps through the components where it has not.
+///
+/// # Errors
+///
+/// Those of `openat2(2)`: `EXDEV` for an absolute path or one with `..`, `ELOOP` for a symbolic
+/// link on the way.
+pub fn open_beneath(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    // Refused alike by both ways; the kernel would let `a/..` pass.
+    if path
+        .components()
+        .any(|c| !matches!(c, Component::Normal(_) | Component::CurDir))
+    {
+        return Err(Errno::EXDEV);
+    }
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::CLOEXEC;
+    // `openat2` refuses mode bits that would not be used.
+    let mode_arg =
+        if flags.intersects(OFlags::CREATE | OFlags::TMPFILE.difference(OFlags::DIRECTORY)) {
+            mode_of(mode)
+        } else {
+            Mode::empty()
+        };
+    // EAGAIN: a rename ran beside the walk. It may happen again and again; not for ever.
+    for _ in 0..64 {
+        match retry_on_intr(|| fs::openat2(dir, path, flags, mode_arg, resolve)) {
+            Err(Raw::AGAIN) => {}
+            Err(Raw::NOSYS | Raw::PERM) => return step_beneath(dir, path, flags, mode),
+            done => return Ok(done?),
+        }
+    }
+    step_beneath(dir, path, flags, mode)
+}
+
+/// [`open_beneath`] one component at a time.
+fn step_beneath(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    let mut names = path
+        .components()
+        .filter_map(|c| match c {
+            Component::Normal(name) => Some(component(name)),
+            _ => None,
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let Some(last) = names.pop() else {
+        if path.as_os_str().is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        return Ok(retry_on_intr(|| {
+            fs::openat(dir, c".", flags, mode_of(mode))
+        })?);
+    };
+    let mut at: Option<OwnedFd> = None;
+    for name in names {
+        let from = at.as_ref().map_or(dir, |fd| fd.as_fd());
+        at = Some(
+            match open_component(from, &name, OFlags::PATH | OFlags::DIRECTORY, 0) {
+                // A link is no directory: with O_DIRECTORY the kernel says so instead of ELOOP.
+                Err(Errno::ENOTDIR) => {
+                    let link = fd::stat_at(from, &name, AtFlags::SYMLINK_NOFOLLOW)?.kind();
+                    return Err(if link == FileKind::Symlink {
+                        Errno::ELOOP
+                    } else {
+                        Errno::ENOTDIR
+                    });
+                }
+                done => done?,
+            },
+        );
+    }
+    open_component(at.as_ref().map_or(dir, |fd| fd.as_fd()), &last, flags, mode)
+}
+
+/// The attributes of `name` in `dir`; of the link itself when it is one. May block.
+///
+/// # Errors
+///
+/// Those of `statx(2)`.
+pub fn statat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, Errno> {
+    fd::stat_at(dir, &component(name)?, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Makes a directory; `mode` is subject to the umask. May block.
+///
+/// # Errors
+///
+/// Those of `mkdirat(2)`.
+pub fn mkdirat(dir: BorrowedFd<'_>, name: &OsStr, mode: u32) -> Result<(), Errno> {
+    let name = component(name)?;
+    Ok(retry_on_intr(|| fs::mkdirat(dir, &*name, mode_of(mode)))?)
+}
+
+/// Makes a file, pipe, socket or device node; `mode` is subject to the umask. `rdev` (a `dev_t`)
+/// counts for devices only. May block.
+///
+/// # Errors
+///
+/// Those of `mknodat(2)`; `EINVAL` for directories, links and [`FileKind::Unknown`].
+pub fn mknodat(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    kind: FileKind,
+    mode: u32,
+    rdev: u64,
+) -> Result<(), Errno> {
+    use rustix::fs::FileType as T;
+    let name = component(name)?;
+    let kind = match kind {
+        FileKind::Regular => T::RegularFile,
+        FileKind::BlockDevice => T::BlockDevice,
+        FileKind::CharDevice => T::CharacterDevice,
+        FileKind::Fifo => T::Fifo,
+        FileKind::Socket => T::Socket,
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(retry_on_intr(|| {
+        fs::mknodat(dir, &*name, kind, mode_of(mode), rdev)
+    })?)
+}
+
+/// Makes a symbolic link `name` in `dir` that holds `target`, which may be any path. May block.
+///
+/// # Errors
+///
+/// Those of `symlinkat(2)`; `EINVAL` for a target with NUL.
+pub fn symlinkat(target: &OsStr, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    let target = CString::new(target.as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let name = component(name)?;
+    Ok(retry_on_intr(|| fs::symlinkat(&*target, dir, &*name))?)
+}
+
+/// What the symbolic link `name` in `dir` holds. May block.
+///
+/// # Errors
+///
+/// Those of `readlinkat(2)`; `EINVAL` when it is no link.
+pub fn readlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OsString, Errno> {
+    let target = fs::readlinkat(dir, &*component(name)?, Vec::new())?;
+    Ok(OsString::from_vec(target.into_bytes()))
+}
+
+/// What the symbolic link behind `link`, an `O_PATH` descriptor of the link itself, holds. May
+/// block.
+///
+/// # Errors
+///
+/// Those of `readlinkat(2)`; `ENOENT` when it is no link.
+pub fn readlink_fd(link: BorrowedFd<'_>) -> Result<OsString, Errno> {
+    let target = fs::readlinkat(link, c"", Vec::new())?;
+    Ok(OsString::from_vec(target.into_bytes()))
+}
+
+/// Gives the file `old` in `old_dir` the further name `new` in `new_dir`; a link gets the name
+/// itself. May block.
+///
+/// # Errors
+///
+/// Those of `linkat(2)`.
+pub fn linkat(
+    old_dir: BorrowedFd<'_>,
+    old: &OsStr,
+    new_dir: BorrowedFd<'_>,
+    new: &OsStr,
+) -> Result<(), Errno> {
+    let (old, new) = (component(old)?, component(new)?);
+    Ok(retry_on_intr(|| {
+        fs::linkat(old_dir, &*old, new_dir, &*new, AtFlags::empty())
+    })?)
+}
+
+/// Gives the file behind `file` (which may be an `O_PATH` or an `O_TMPFILE` descriptor) the name
+/// `new` in `new_dir`. May block.
+///
+/// # Errors
+///
+/// Those of `linkat(2)`; `ENOENT` for a file whose last name is gone.
+pub fn link_fd(file: BorrowedFd<'_>, new_dir: BorrowedFd<'_>, new: &OsStr) -> Result<(), Errno> {
+    let new = component(new)?;
+    // AT_EMPTY_PATH wants a privilege (ENOENT without it); the way through /proc wants none.
+    match fs::linkat(file, c"", new_dir, &*new, AtFlags::EMPTY_PATH) {
+        Err(Raw::NOENT | Raw::PERM | Raw::INVAL) => {
+            let path = fd::proc_path(file);
+            Ok(fs::linkat(
+                fs::CWD,
+                path,
+                new_dir,
+                &*new,
+                AtFlags::SYMLINK_FOLLOW,
+            )?)
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Removes the name of something that is not a directory. May block.
+///
+/// # Errors
+///
+/// Those of `unlinkat(2)`.
+pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    let name = component(name)?;
+    Ok(retry_on_intr(|| {
+        fs::unlinkat(dir, &*name, AtFlags::empty())
+    })?)
+}
+
+/// Removes an empty directory. May block.
+///
+/// # Errors
+///
+/// Those of `unlinkat(2)`; `ENOTEMPTY` when something is in it.
+pub fn rmdirat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    let name = component(name)?;
+    Ok(retry_on_intr(|| {
+        fs::unlinkat(dir, &*name, AtFlags::REMOVEDIR)
+    })?)
+}
+
+/// What becomes of a name that [`renameat2`] finds in its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rename {
+    /// It is replaced.
+    Replace,
+    /// It stays, and the call fails with `EEXIST`.
+    NoReplace,
+    /// The two names trade places; both must be there.
+    Exchange,
+}
+
+/// Renames `old` in `old_dir` to `new` in `new_dir`. May block.
+///
+/// # Errors
+///
+/// Those of `renameat2(2)`; `EINVAL` where the file system lacks the asked kind.
+pub fn renameat2(
+    old_dir: BorrowedFd<'_>,
+    old: &OsStr,
+    new_dir: BorrowedFd<'_>,
+    new: &OsStr,
+    how: Rename,
+) -> Result<(), Errno> {
+    let (old, new) = (component(old)?, component(new)?);
+    let flags = match how {
+        Rename::Replace => RenameFlags::empty(),
+        Rename::NoReplace => RenameFlags::NOREPLACE,
+        Rename::Exchange => RenameFlags::EXCHANGE,
+    };
+    Ok(retry_on_intr(|| {
+        fs::renameat_with(old_dir, &*old, new_dir, &*new, flags)
+    })?)
+}
+
+/// Sets the times of `name`; of the link itself when it is one. May block.
+///
+/// # Errors
+///
+/// Those of `utimensat(2)`.
+pub fn utimensat(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    atime: SetTime,
+    mtime: SetTime,
+) -> Result<(), Errno> {
+    let name = component(name)?;
+    let times = SetTime::pair(atime, mtime);
+    Ok(fs::utimensat(
+        dir,
+        &*name,
+        &times,
+        AtFlags::SYMLINK_NOFOLLOW,
+    )?)
+}
+
+/// Sets the permission bits of `name`. May block.
+///
+/// # Errors
+///
+/// Those of `fchmod(2)`; `EOPNOTSUPP` for a symbolic link.
+pub fn fchmodat(dir: BorrowedFd<'_>, name: &OsStr, mode: u32) -> Result<(), Errno> {
+    let file = openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0)?;
+    fd::fchmod(file.as_fd(), mode)
+}
+
+/// Sets owner and group of `name`, of the link itself when it is one; `None` leaves one as it is.
+/// May block.
+///
+/// # Errors
+///
+/// Those of `fchownat(2)`.
+pub fn fchownat(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    uid: Option<u32>,
+    gid: Option<u32>,
+) -> Result<(), Errno> {
+    chown_raw(dir, &component(name)?, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+pub(crate) fn chown_raw(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    flags: AtFlags,
+) -> Result<(), Errno> {
+    let uid = uid.map(fs::Uid::from_raw_unchecked);
+    let gid = gid.map(fs::Gid::from_raw_unchecked);
+    Ok(fs::chownat(dir, name, uid, gid, flags)?)
+}
+
+/// What [`accessat`] asks about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// May it be read?
+    pub read: bool,
+    /// May it be written?
+    pub write: bool,
+    /// May it be executed, or searched?
+    pub exec: bool,
+}
+
+/// Whether the process's effective user may access `name` so; with nothing asked, whether it is
+/// there. Follows symbolic links. May block.
+///
+/// # Errors
+///
+/// `EACCES` when it may not, and those of `faccessat(2)`.
+pub fn accessat(dir: BorrowedFd<'_>, name: &OsStr, how: Access) -> Result<(), Errno> {
+    use rustix::fs::Access as A;
+    let name = component(name)?;
+    let mut mode = A::EXISTS;
+    mode.set(A::READ_OK, how.read);
+    mode.set(A::WRITE_OK, how.write);
+    mode.set(A::EXEC_OK, how.exec);
+    Ok(fs::accessat(dir, &*name, mode, AtFlags::EACCESS)?)
+}
+
+/// How full the file system that holds `path` is. May block.
+///
+/// # Errors
+///
+/// Those of `statfs(2)`.
+pub fn statvfs(path: &Path) -> Result<StatVfs, Errno> {
+    Ok(fd::statvfs_from(retry_on_intr(|| fs::statvfs(path))?))
+}

@@ -1,0 +1,223 @@
+//! Mount points: what is mounted where, and taking it off.
+//!
+//! # Model
+//!
+//! The truth is `/proc/self/mountinfo`, one line a mount, where space, tab, newline and backslash
+//! in paths are written as three octal digits behind a backslash. It can be read while the server
+//! behind a mount is dead, when every call on the mount point itself fails.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::mount::UnmountFlags;
+
+use crate::Errno;
+use crate::fd;
+
+/// One mount of this process's mount namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInfo {
+    /// The mount's number.
+    pub id: u64,
+    /// The number of the mount that it is mounted on.
+    pub parent: u64,
+    /// Major number of the device that holds the file system.
+    pub dev_major: u32,
+    /// Minor number of that device.
+    pub dev_minor: u32,
+    /// The directory of the file system that is seen at the mount point.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Options of the mount, separated by commas.
+    pub options: String,
+    /// The type of the file system, with its subtype behind a dot (`fuse.name`).
+    pub fs_type: String,
+    /// What is mounted.
+    pub source: OsString,
+    /// Options of the file system, separated by commas.
+    pub super_options: String,
+}
+
+/// All mounts of this process's mount namespace, a mount before those on top of it. May block.
+///
+/// # Errors
+///
+/// Those of opening and reading `/proc/self/mountinfo`. Lines that cannot be understood are left
+/// out.
+pub fn mounts() -> Result<Vec<MountInfo>, Errno> {
+    let file = fd::open(Path::new("/proc/self/mountinfo"), OFlags::RDONLY, 0)?;
+    let mut text = Vec::new();
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut chunk[..]))? {
+            0 => break,
+            n => text.extend_from_slice(&chunk[..n]),
+        }
+    }
+    Ok(text
+        .split(|&byte| byte == b'\n')
+        .filter_map(parse_line)
+        .collect())
+}
+
+/// `id parent major:minor root point options [tag]... - type source super-options`
+fn parse_line(line: &[u8]) -> Option<MountInfo> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let id = number(fields.next()?)?;
+    let parent = number(fields.next()?)?;
+    let mut dev = fields.next()?.split(|&byte| byte == b':');
+    let (dev_major, dev_minor) = (number(dev.next()?)?, number(dev.next()?)?);
+    let root = unescape(fields.next()?).into();
+    let mount_point = unescape(fields.next()?).into();
+    let options = text(fields.next()?);
+    fields.find(|field| *field == b"-")?;
+    Some(MountInfo {
+        id,
+        parent,
+        dev_major: u32::try_from(dev_major).ok()?,
+        dev_minor: u32::try_from(dev_minor).ok()?,
+        root,
+        mount_point,
+        options,
+        fs_type: text(fields.next()?),
+        source: unescape(fields.next()?),
+        super_options: text(fields.next().unwrap_or_default()),
+    })
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn text(field: &[u8]) -> String {
+    unescape(field).to_string_lossy().into_owned()
+}
+
+/// Takes the octal escapes out; a backslash without three octal digits behind it stays.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let escape = match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] => {
+                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
+            }
+            _ => None,
+        };
+        out.push(escape.unwrap_or(*first));
+        rest = if escape.is_some() { &rest[4..] } else { tail };
+    }
+    OsString::from_vec(out)
+}
+
+/// The mount on top at exactly `path`, which may be relative or lead through symbolic links;
+/// `None` when nothing is mounted there. Works when the mounted file system no longer answers.
+/// May block.
+///
+/// # Errors
+///
+/// Those of resolving the path's parent, and of [`mounts`].
+pub fn mount_at(path: &Path) -> Result<Option<MountInfo>, Errno> {
+    let real = resolve(path)?;
+    Ok(mounts()?
+        .into_iter()
+        .rfind(|mount| mount.mount_point == real))
+}
+
+/// Whether something is mounted at exactly `path`. See [`mount_at`].
+///
+/// # Errors
+///
+/// See [`mount_at`].
+pub fn is_mount_point(path: &Path) -> Result<bool, Errno> {
+    Ok(mount_at(path)?.is_some())
+}
+
+/// The absolute path without symbolic links. A last component that does not answer (a dead mount)
+/// is taken by its name.
+fn resolve(path: &Path) -> Result<PathBuf, Errno> {
+    let real = |path: &Path| -> Result<PathBuf, Errno> {
+        let fd = fd::open(path, OFlags::PATH, 0)?;
+        let link = rustix::fs::readlink(fd::proc_path(fd.as_fd()), Vec::new())?;
+        Ok(OsString::from_vec(link.into_bytes()).into())
+    };
+    match real(path) {
+        Ok(found) => Ok(found),
+        Err(Errno::ENOENT) => Err(Errno::ENOENT),
+        Err(e) => {
+            let name = path.file_name().ok_or(e)?;
+            let parent = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            Ok(real(parent)?.join(name))
+        }
+    }
+}
+
+/// Takes off what is mounted at `path`, not following a symbolic link there. With `detach` the
+/// mount disappears from the tree at once and ends when its last user is gone; without, a mount in
+/// use is `EBUSY`. May block.
+///
+/// # Errors
+///
+/// Those of `umount2(2)`: `EINVAL` when nothing is mounted there, `EPERM` without privilege.
+pub fn unmount(path: &Path, detach: bool) -> Result<(), Errno> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, detach);
+    Ok(rustix::mount::unmount(path, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_escapes_and_tags() {
+        let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime shared:1 master:2 - fuse.ext\0113 /dev/root rw,errors=continue";
+        let mount = parse_line(line).unwrap();
+        assert_eq!(
+            (mount.id, mount.parent, mount.dev_major, mount.dev_minor),
+            (36, 35, 98, 0)
+        );
+        assert_eq!(mount.mount_point, Path::new(r"/mnt 2\x"));
+        assert_eq!(mount.fs_type, "fuse.ext\t3");
+        assert_eq!(mount.source, "/dev/root");
+        assert_eq!(mount.super_options, "rw,errors=continue");
+    }
+
+    #[test]
+    fn lines_that_are_cut_are_left_out() {
+        assert_eq!(parse_line(b""), None);
+        assert_eq!(parse_line(b"36 35 98:0 / /mnt rw shared:1"), None);
+        assert_eq!(unescape(br"a\1\999\04").as_encoded_bytes(), br"a\1\999\04");
+    }
+
+    #[test]
+    fn the_root_and_proc_are_mount_points_and_their_insides_are_not() {
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+        assert_eq!(
+            mount_at(Path::new("/proc")).unwrap().unwrap().fs_type,
+            "proc"
+        );
+        assert!(is_mount_point(Path::new("/proc/../proc")).unwrap());
+        assert!(!is_mount_point(Path::new("/proc/self")).unwrap());
+        assert_eq!(
+            is_mount_point(Path::new("/proc/none")).unwrap_err(),
+            Errno::ENOENT
+        );
+    }
+
+    #[test]
+    fn nothing_to_unmount() {
+        let e = unmount(Path::new("/proc/self"), false).unwrap_err();
+        assert!(
+            matches!(e, Errno::EINVAL | Errno::EPERM | Errno::ENOENT),
+            "{e}"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! Reading a directory with offsets that outlive the reader.
+//!
+//! # Model
+//!
+//! The kernel hands out entries in batches; each carries the offset at which the *next* one
+//! starts. Such an offset may be kept and given to [`DirReader::seek`] later, also by another
+//! reader of the same directory: reading goes on there, though entries were added or removed in
+//! between. Offset 0 is the start.
+//!
+//! # Safety
+//!
+//! The kernel writes at most the length of the buffer that is handed to it; entries are then
+//! decoded from the filled part with checked slicing only.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{self, FileType, Mode, OFlags, SeekFrom};
+use rustix::io::retry_on_intr;
+
+use crate::Errno;
+use crate::fd::FileKind;
+
+/// Bytes of entries fetched at once.
+const BUFFER: usize = 32 << 10;
+
+/// Where the name starts in an entry: behind ino (8), offset (8), length (2) and kind (1).
+const NAME: usize = 19;
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// The name; `.` and `..` are entries too.
+    pub name: &'a OsStr,
+    /// Inode number (at a mount point, that of the directory underneath).
+    pub ino: u64,
+    /// What it is, [`FileKind::Unknown`] where the file system does not say.
+    pub kind: FileKind,
+    /// Where the entry after this one starts.
+    pub next_offset: u64,
+}
+
+/// Reads the entries of a directory in the file system's order. Holds 32 KiB.
+#[derive(Debug)]
+pub struct DirReader {
+    dir: OwnedFd,
+    buf: Box<[u8]>,
+    filled: usize,
+    at: usize,
+    offset: u64,
+}
+
+impl DirReader {
+    /// A reader for the directory behind `dir`, which may be an `O_PATH` descriptor: it is opened
+    /// again. May block.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open(2)`; `ENOTDIR` when it is no directory.
+    pub fn open(dir: BorrowedFd<'_>) -> Result<DirReader, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = retry_on_intr(|| fs::openat(dir, c".", flags, Mode::empty()))?;
+        let buf = vec![0; BUFFER].into_boxed_slice();
+        Ok(DirReader {
+            dir,
+            buf,
+            filled: 0,
+            at: 0,
+            offset: 0,
+        })
+    }
+
+    /// The directory that is being read.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Where the next entry starts.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Goes on at `offset`: 0 or a [`DirEntry::next_offset`] of the same directory. Costs nothing
+    /// when reading is there already.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a number that is no offset.
+    pub fn seek(&mut self, offset: u64) -> Result<(), Errno> {
+        if offset != self.offset || offset == 0 {
+            fs::seek(&self.dir, SeekFrom::Start(offset))?;
+            self.filled = 0;
+            self.at = 0;
+            self.offset = offset;
+        }
+        Ok(())
+    }
+
+    /// The next entry, `None` at the end. May block.
+    ///
+    /// # Errors
+    ///
+    /// Those of `getdents64(2)`; `ENOENT` when the directory was removed; `EIO` for an entry that
+    /// cannot be decoded.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an entry borrows from the reader"
+    )]
+    pub fn next(&mut self) -> Result<Option<DirEntry<'_>>, Errno> {
+        if self.at == self.filled {
+            self.filled = self.fetch()?;
+            self.at = 0;
+            if self.filled == 0 {
+                return Ok(None);
+            }
+        }
+        let entry = &self.buf[self.at..self.filled];
+        let len = usize::from(u16::from_ne_bytes(field(entry, 16)?));
+        let name = entry.get(NAME..len).ok_or(Errno::EIO)?;
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        self.at += len;
+        self.offset = u64::from_ne_bytes(field(entry, 8)?);
+        Ok(Some(DirEntry {
+            name: OsStr::from_bytes(name),
+            ino: u64::from_ne_bytes(field(entry, 0)?),
+            kind: FileKind::from_dirent(kind_of(entry[NAME - 1])),
+            next_offset: self.offset,
+        }))
+    }
+
+    fn fetch(&mut self) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is ours alone.
+        let ret = unsafe {
+            libc::syscall(
+                libc::SYS_getdents64,
+                self.dir.as_raw_fd(),
+                self.buf.as_mut_ptr(),
+                self.buf.len(),
+            )
+        };
+        usize::try_from(ret).map_err(|_| Errno::last_os_error())
+    }
+}
+
+fn field<const N: usize>(entry: &[u8], at: usize) -> Result<[u8; N], Errno> {
+    entry
+        .get(at..at + N)
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or(Errno::EIO)
+}
+
+fn kind_of(d_type: u8) -> FileType {
+    match d_type {
+        libc::DT_REG => FileType::RegularFile,
+        libc::DT_DIR => FileType::Directory,
+        libc::DT_LNK => FileType::Symlink,
+        libc::DT_BLK => FileType::BlockDevice,
+        libc::DT_CHR => FileType::CharacterDevice,
+        libc::DT_FIFO => FileType::Fifo,
+        libc::DT_SOCK => FileType::Socket,
+        _ => FileType::Unknown,
+    }
+}

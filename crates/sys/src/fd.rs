@@ -1,0 +1,545 @@
+//! File descriptors: positional I/O, durability, sizes, attributes.
+//!
+//! # Model
+//!
+//! Every function takes a [`BorrowedFd`] and an explicit position; none uses or moves the file
+//! offset of the open file, so any number of threads may share one descriptor. `EINTR` is retried
+//! here and never seen above. Descriptors made here are close-on-exec.
+//!
+//! Two kinds of memory can be handed in: ordinary slices ([`pread`], [`pwrite`]) and lists of
+//! [`IoSegment`] ([`read_segments`], [`write_segments`]), which name memory that others may touch
+//! at the same time, as frames of the cache are.
+//!
+//! # Short transfers
+//!
+//! [`read_segments`] returns fewer bytes than asked only at end of file: any error wins over the
+//! bytes that came before it. [`write_segments`] returns the bytes that were written before an
+//! error; the error itself comes back when the caller goes on from there, and straight away when
+//! nothing was written. This is the contract of the operations that the cache calls for I/O.
+//!
+//! # Safety
+//!
+//! This module calls libc where a call takes raw memory or has no typed wrapper. The memory named
+//! by an [`IoSegment`] is valid by the contract of [`IoSegment::new`], and the I/O is over when
+//! the call returns.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Mode};
+use rustix::io::retry_on_intr;
+
+use crate::Errno;
+use crate::clock::Timespec;
+
+mod segment;
+mod stat;
+pub mod xattr;
+
+pub use rustix::fs::OFlags;
+pub use segment::IoSegment;
+pub use stat::{
+    DirectIoAlignment, FileKind, Stat, StatVfs, direct_io_alignment, fs_magic, fstat, fstatvfs,
+};
+pub(crate) use stat::{stat_at, statvfs_from};
+pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Most segments that one vectored system call takes.
+pub const IOV_MAX: usize = 1024;
+
+/// Opens `path` (absolute or relative to the working directory) close-on-exec.
+///
+/// `mode` is used when `OFlags::CREATE` is given and is subject to the umask. May block.
+///
+/// # Errors
+///
+/// Those of `open(2)`.
+pub fn open(path: &Path, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+    let mode = Mode::from_raw_mode(mode);
+    Ok(retry_on_intr(|| {
+        fs::open(path, flags | OFlags::CLOEXEC, mode)
+    })?)
+}
+
+/// The path under `/proc` through which a descriptor can be opened again or named in a call that
+/// takes only paths. It is good while `fd` stays open in this process.
+pub fn proc_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// Opens the file behind `fd` again with other flags, for instance an `O_PATH` descriptor for
+/// reading and writing.
+///
+/// The new descriptor has an open file of its own. Flags that look at names (`CREATE`, `EXCL`,
+/// `NOFOLLOW`) are taken out, since the name here is a link under `/proc`. May block.
+///
+/// # Errors
+///
+/// Those of `open(2)`; `ENOENT` where `/proc` is not mounted; `ELOOP` for a symbolic link.
+pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let drop = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
+}
+
+/// A second descriptor for the same open file, close-on-exec.
+///
+/// # Errors
+///
+/// `EMFILE` at the limit of open files.
+pub fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
+}
+
+/// The access mode and status flags of the open file (`fcntl(F_GETFL)`).
+///
+/// # Errors
+///
+/// None on an open descriptor.
+pub fn status_flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
+    Ok(fs::fcntl_getfl(fd)?)
+}
+
+/// Sets the status flags of the open file, for instance to switch `O_DIRECT` on or off.
+///
+/// # Errors
+///
+/// `EINVAL` when the file system has no direct I/O.
+pub fn set_status_flags(fd: BorrowedFd<'_>, flags: OFlags) -> Result<(), Errno> {
+    Ok(fs::fcntl_setfl(fd, flags)?)
+}
+
+fn check(ret: libc::ssize_t) -> Result<usize, Errno> {
+    usize::try_from(ret).map_err(|_| Errno::last_os_error())
+}
+
+/// Runs a libc call until it is no longer interrupted by a signal.
+fn retrying(mut call: impl FnMut() -> libc::ssize_t) -> Result<usize, Errno> {
+    loop {
+        match check(call()) {
+            Err(Errno::EINTR) => {}
+            done => return done,
+        }
+    }
+}
+
+fn off(pos: u64) -> Result<libc::off_t, Errno> {
+    libc::off_t::try_from(pos).map_err(|_| Errno::EINVAL)
+}
+
+/// One `preadv` of at most [`IOV_MAX`] segments; returns the bytes read, 0 at end of file.
+///
+/// May block. Zero segments read zero bytes.
+///
+/// # Errors
+///
+/// Those of `preadv(2)`, except `EINTR`.
+pub fn preadv(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+    let (iov, count) = segment::iovecs(segments);
+    let pos = off(pos)?;
+    retrying(|| {
+        // SAFETY: contract of `IoSegment::new`: each segment names memory that may be written,
+        // and `count` of them are initialised in `iov`.
+        unsafe { libc::preadv(fd.as_raw_fd(), iov.as_ptr(), count, pos) }
+    })
+}
+
+/// One `pwritev` of at most [`IOV_MAX`] segments; returns the bytes written.
+///
+/// May block. Not durable until [`fdatasync`].
+///
+/// # Errors
+///
+/// Those of `pwritev(2)`, except `EINTR`.
+pub fn pwritev(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+    let (iov, count) = segment::iovecs(segments);
+    let pos = off(pos)?;
+    retrying(|| {
+        // SAFETY: contract of `IoSegment::new`: each segment names memory that may be read, and
+        // `count` of them are initialised in `iov`.
+        unsafe { libc::pwritev(fd.as_raw_fd(), iov.as_ptr(), count, pos) }
+    })
+}
+
+/// Reads into all `segments` from byte `pos` on, with as many calls as it takes.
+///
+/// Returns the bytes read, fewer than asked only at end of file. May block.
+///
+/// # Errors
+///
+/// Those of `preadv(2)`; bytes read before an error are not reported.
+pub fn read_segments(
+    fd: BorrowedFd<'_>,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> Result<usize, Errno> {
+    let mut rest = segment::Rest::new(segments);
+    let mut done = 0_usize;
+    while let Some(batch) = rest.next_batch() {
+        match preadv(fd, pos + done as u64, &batch) {
+            Ok(0) => break,
+            Ok(n) => {
+                rest.advance(n);
+                done += n;
+            }
+            // Direct I/O may refuse the odd position that a cut at end of file leaves.
+            Err(Errno::EINVAL) if done > 0 && at_end(fd, pos + done as u64) => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Whether `pos` is at or past the end of a regular file.
+pub(crate) fn at_end(fd: BorrowedFd<'_>, pos: u64) -> bool {
+    fstat(fd).is_ok_and(|st| st.kind() == FileKind::Regular && pos >= st.size)
+}
+
+/// Writes all `segments` at byte `pos`, with as many calls as it takes.
+///
+/// Returns the bytes written: all of them, or fewer when an error came after some; going on from
+/// there then reports that error. May block. Not durable until [`fdatasync`].
+///
+/// # Errors
+///
+/// Those of `pwritev(2)` when nothing was written; `EIO` when the kernel takes no byte and names
+/// no error.
+pub fn write_segments(
+    fd: BorrowedFd<'_>,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> Result<usize, Errno> {
+    let mut rest = segment::Rest::new(segments);
+    let mut done = 0_usize;
+    while let Some(batch) = rest.next_batch() {
+        match pwritev(fd, pos + done as u64, &batch) {
+            Ok(0) if done == 0 => return Err(Errno::EIO),
+            Ok(0) => break,
+            Ok(n) => {
+                rest.advance(n);
+                done += n;
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Reads into `buf` from byte `pos` on until it is full or the file ends; returns the bytes read.
+///
+/// May block.
+///
+/// # Errors
+///
+/// Those of `pread(2)`, except `EINTR`.
+pub fn pread(fd: BorrowedFd<'_>, pos: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    read_segments(fd, pos, &[IoSegment::from_mut(buf)])
+}
+
+/// Writes all of `buf` at byte `pos`. May block. Not durable until [`fdatasync`].
+///
+/// # Errors
+///
+/// Those of `pwrite(2)`, except `EINTR`; part of `buf` may have been written.
+pub fn pwrite(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < buf.len() {
+        let n = retry_on_intr(|| rustix::io::pwrite(fd, &buf[done..], pos + done as u64))?;
+        if n == 0 {
+            return Err(Errno::EIO);
+        }
+        done += n;
+    }
+    Ok(())
+}
+
+/// Makes the file's data, and the attributes needed to read it back, durable. May block long.
+///
+/// # Errors
+///
+/// Those of `fdatasync(2)`. After an error the kernel counts the failed pages as clean: what was
+/// not durable must be written again, not only synced again.
+pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(retry_on_intr(|| fs::fdatasync(fd))?)
+}
+
+/// Makes the file's data and all its attributes durable. May block long.
+///
+/// # Errors
+///
+/// Those of `fsync(2)`; see [`fdatasync`].
+pub fn fsync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(retry_on_intr(|| fs::fsync(fd))?)
+}
+
+/// Makes everything in the file system of `fd` durable. May block long.
+///
+/// # Errors
+///
+/// Those of `syncfs(2)`.
+pub fn syncfs(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(retry_on_intr(|| fs::syncfs(fd))?)
+}
+
+/// How far [`sync_file_range`] goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncRange {
+    /// Start writing out the dirty pages of the range.
+    Start,
+    /// Wait for writes under way, start writing the rest and wait for that too.
+    Wait,
+}
+
+/// Writes out the kernel's dirty pages of a byte range (`len` 0: to the end of the file). This is
+/// *no* durability: neither sizes nor the device's own cache are flushed. May block.
+///
+/// # Errors
+///
+/// Those of `sync_file_range(2)`; `ESPIPE` on what is not a regular file or block device.
+pub fn sync_file_range(
+    fd: BorrowedFd<'_>,
+    pos: u64,
+    len: u64,
+    how: SyncRange,
+) -> Result<(), Errno> {
+    let flags = match how {
+        SyncRange::Start => libc::SYNC_FILE_RANGE_WRITE,
+        SyncRange::Wait => {
+            libc::SYNC_FILE_RANGE_WAIT_BEFORE
+                | libc::SYNC_FILE_RANGE_WRITE
+                | libc::SYNC_FILE_RANGE_WAIT_AFTER
+        }
+    };
+    let (pos, len) = (off(pos)?, off(len)?);
+    retrying(|| {
+        // SAFETY: the call takes no memory.
+        (unsafe { libc::sync_file_range(fd.as_raw_fd(), pos, len, flags) }) as libc::ssize_t
+    })?;
+    Ok(())
+}
+
+/// Sets the size of the file, cutting it or adding a hole. May block.
+///
+/// # Errors
+///
+/// Those of `ftruncate(2)`.
+pub fn ftruncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    off(size)?;
+    Ok(retry_on_intr(|| fs::ftruncate(fd, size))?)
+}
+
+/// What [`fallocate`] does to a byte range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocate blocks; the file grows to hold the range.
+    Allocate,
+    /// Allocate blocks; the size stays.
+    KeepSize,
+    /// Free the range, which reads as zeros then; the size stays.
+    PunchHole,
+    /// Make the range read as zeros, keeping its blocks where possible; the file grows.
+    ZeroRange,
+    /// Make the range read as zeros, keeping its blocks where possible; the size stays.
+    ZeroRangeKeepSize,
+}
+
+/// Allocates, frees or zeroes a byte range. May block.
+///
+/// # Errors
+///
+/// Those of `fallocate(2)`: `EOPNOTSUPP` when the file system cannot, `EINVAL` for a `len` of 0.
+pub fn fallocate(fd: BorrowedFd<'_>, what: Fallocate, pos: u64, len: u64) -> Result<(), Errno> {
+    use rustix::fs::FallocateFlags as F;
+    let flags = match what {
+        Fallocate::Allocate => F::empty(),
+        Fallocate::KeepSize => F::KEEP_SIZE,
+        Fallocate::PunchHole => F::PUNCH_HOLE | F::KEEP_SIZE,
+        Fallocate::ZeroRange => F::ZERO_RANGE,
+        Fallocate::ZeroRangeKeepSize => F::ZERO_RANGE | F::KEEP_SIZE,
+    };
+    Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
+}
+
+/// Frees a byte range, which reads as zeros then; the size stays. May block.
+///
+/// # Errors
+///
+/// See [`fallocate`].
+pub fn punch_hole(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
+    fallocate(fd, Fallocate::PunchHole, pos, len)
+}
+
+/// Asks the kernel to drop its clean cached pages of a byte range (`len` 0: to the end).
+///
+/// A hint: dirty pages stay. May block.
+///
+/// # Errors
+///
+/// `ESPIPE` on a pipe.
+pub fn fadvise_dontneed(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
+    let len = std::num::NonZeroU64::new(len);
+    Ok(fs::fadvise(fd, pos, len, fs::Advice::DontNeed)?)
+}
+
+/// What becomes of one of a file's times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// It stays.
+    Omit,
+    /// It becomes the present time, as the kernel sees it.
+    Now,
+    /// It becomes this time.
+    To(Timespec),
+}
+
+impl SetTime {
+    fn raw(self) -> fs::Timespec {
+        let (tv_sec, tv_nsec) = match self {
+            SetTime::Omit => (0, libc::UTIME_OMIT),
+            SetTime::Now => (0, libc::UTIME_NOW),
+            SetTime::To(t) => (t.sec, i64::from(t.nsec)),
+        };
+        fs::Timespec { tv_sec, tv_nsec }
+    }
+
+    pub(crate) fn pair(atime: SetTime, mtime: SetTime) -> fs::Timestamps {
+        fs::Timestamps {
+            last_access: atime.raw(),
+            last_modification: mtime.raw(),
+        }
+    }
+}
+
+/// Sets the file's access and modification times. Works on `O_PATH` descriptors too. May block.
+///
+/// # Errors
+///
+/// Those of `utimensat(2)`.
+pub fn futimens(fd: BorrowedFd<'_>, atime: SetTime, mtime: SetTime) -> Result<(), Errno> {
+    let times = SetTime::pair(atime, mtime);
+    match fs::futimens(fd, &times) {
+        Err(rustix::io::Errno::BADF) => Ok(fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?),
+        done => Ok(done?),
+    }
+}
+
+/// Sets the permission bits (the low 12 bits of `mode`). Works on `O_PATH` descriptors too. May
+/// block.
+///
+/// # Errors
+///
+/// Those of `fchmod(2)`; `EOPNOTSUPP` for a symbolic link.
+pub fn fchmod(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    let mode = Mode::from_raw_mode(mode);
+    match fs::fchmod(fd, mode) {
+        Err(rustix::io::Errno::BADF) => Ok(fs::chmod(proc_path(fd), mode)?),
+        done => Ok(done?),
+    }
+}
+
+/// Sets owner and group; `None` leaves one as it is. Works on `O_PATH` descriptors too. May block.
+///
+/// # Errors
+///
+/// Those of `fchownat(2)`.
+pub fn fchown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    crate::dir::chown_raw(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+}
+
+fn seek(fd: BorrowedFd<'_>, to: fs::SeekFrom) -> Result<Option<u64>, Errno> {
+    match fs::seek(fd, to) {
+        Ok(pos) => Ok(Some(pos)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The first byte at or after `pos` that is not in a hole, or `None` when there is no more data.
+///
+/// Moves the offset of the open file, which nothing here uses. May block.
+///
+/// # Errors
+///
+/// `EINVAL` where the file system cannot tell.
+pub fn seek_data(fd: BorrowedFd<'_>, pos: u64) -> Result<Option<u64>, Errno> {
+    off(pos)?;
+    seek(fd, fs::SeekFrom::Data(pos))
+}
+
+/// The first byte at or after `pos` that is in a hole (the end of the file counts as one), or
+/// `None` when `pos` is at or past the end.
+///
+/// Moves the offset of the open file, which nothing here uses. May block.
+///
+/// # Errors
+///
+/// `EINVAL` where the file system cannot tell.
+pub fn seek_hole(fd: BorrowedFd<'_>, pos: u64) -> Result<Option<u64>, Errno> {
+    off(pos)?;
+    seek(fd, fs::SeekFrom::Hole(pos))
+}
+
+/// What [`flock`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flock {
+    /// Take the lock together with other sharers.
+    Shared,
+    /// Take the lock alone.
+    Exclusive,
+    /// Give it back.
+    Unlock,
+}
+
+/// Takes or gives back the advisory lock of the open file.
+///
+/// Blocks until the lock is free when `wait` is set.
+///
+/// # Errors
+///
+/// `EAGAIN` when somebody else holds it and `wait` is not set.
+pub fn flock(fd: BorrowedFd<'_>, what: Flock, wait: bool) -> Result<(), Errno> {
+    use rustix::fs::FlockOperation as F;
+    let op = match (what, wait) {
+        (Flock::Shared, true) => F::LockShared,
+        (Flock::Shared, false) => F::NonBlockingLockShared,
+        (Flock::Exclusive, true) => F::LockExclusive,
+        (Flock::Exclusive, false) => F::NonBlockingLockExclusive,
+        (Flock::Unlock, _) => F::Unlock,
+    };
+    Ok(retry_on_intr(|| fs::flock(fd, op))?)
+}
+
+/// Raises the process's soft limit of open files to the hard limit; returns the limit then in
+/// force. Affects the whole process, so only programs call it, not libraries.
+///
+/// # Errors
+///
+/// Those of `setrlimit(2)`.
+pub fn raise_open_file_limit() -> Result<u64, Errno> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit)?;
+    }
+    Ok(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+/// An anonymous file in memory with the given size, close-on-exec. Its name shows up under
+/// `/proc` only.
+///
+/// # Errors
+///
+/// Those of `memfd_create(2)` and `ftruncate(2)`.
+pub fn memfd(name: &std::ffi::CStr, size: u64) -> Result<OwnedFd, Errno> {
+    // SAFETY: `name` ends in NUL and lives through the call.
+    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(Errno::last_os_error());
+    }
+    // SAFETY: the call has just returned this descriptor and nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    ftruncate(fd.as_fd(), size)?;
+    Ok(fd)
+}

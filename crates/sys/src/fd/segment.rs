@@ -1,0 +1,287 @@
+//! Memory that takes part in an I/O.
+//!
+//! # Model
+//!
+//! An [`IoSegment`] is an address, a length and, where the memory lies in a block registered with
+//! io_uring, the slot of that block. The segments of one I/O are contiguous in the *file*; in
+//! memory they may lie anywhere.
+//!
+//! # Invariants
+//!
+//! 1. The memory of a segment stays mapped, readable and writable for the segment's lifetime.
+//! 2. Whoever touches the memory while a segment of it exists does so in a way that tolerates torn
+//!    bytes: through another segment, a system call or a copy routine in assembly, never through a
+//!    reference.
+//!
+//! # Safety
+//!
+//! Segments are made from raw memory by an unsafe constructor whose contract is the two
+//! invariants; everything done with them afterwards is safe.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+use super::IOV_MAX;
+
+/// One piece of memory of an I/O. Plain data, copied freely.
+#[derive(Clone, Copy, Debug)]
+pub struct IoSegment<'a> {
+    addr: *mut u8,
+    len: usize,
+    block: Option<u32>,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: invariants 1 and 2 hold whichever thread uses the memory.
+unsafe impl Send for IoSegment<'_> {}
+// SAFETY: as for `Send`: a shared segment can do no more than a copy of it.
+unsafe impl Sync for IoSegment<'_> {}
+
+impl<'a> IoSegment<'a> {
+    /// A segment of `len` bytes at `addr`, in the registered block `block` if it lies in one.
+    ///
+    /// # Safety
+    ///
+    /// For the lifetime `'a`, `addr..addr + len` is one mapped range that may be read and written,
+    /// and nobody makes a reference to it or relies on its bytes not changing.
+    pub const unsafe fn new(addr: *mut u8, len: usize, block: Option<u32>) -> IoSegment<'a> {
+        IoSegment {
+            addr,
+            len,
+            block,
+            memory: PhantomData,
+        }
+    }
+
+    /// A segment over ordinary memory, borrowed as long as the segment or a copy of it lives.
+    pub fn from_mut(buf: &'a mut [u8]) -> IoSegment<'a> {
+        IoSegment {
+            addr: buf.as_mut_ptr(),
+            len: buf.len(),
+            block: None,
+            memory: PhantomData,
+        }
+    }
+
+    /// The address of the first byte.
+    pub const fn addr(&self) -> *mut u8 {
+        self.addr
+    }
+
+    /// The length in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it names no byte.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slot of the registered block that holds all of the segment, if there is one.
+    pub const fn block(&self) -> Option<u32> {
+        self.block
+    }
+
+    /// The part of the segment from byte `start` on, `len` bytes long.
+    ///
+    /// # Panics
+    ///
+    /// When the part is not inside the segment.
+    pub fn sub(&self, start: usize, len: usize) -> IoSegment<'a> {
+        let end = start
+            .checked_add(len)
+            .expect("a part of a segment has an end");
+        assert!(
+            end <= self.len,
+            "part {start}..{end} of a segment of {} bytes",
+            self.len
+        );
+        IoSegment {
+            addr: self.addr.wrapping_add(start),
+            len,
+            ..*self
+        }
+    }
+
+    /// The segment without its block, so that it is read or written as plain memory.
+    pub const fn plain(&self) -> IoSegment<'a> {
+        IoSegment {
+            block: None,
+            ..*self
+        }
+    }
+
+    /// Whether `next` goes on in memory where this one ends, in the same block (or none).
+    pub(crate) fn continues_with(&self, next: &IoSegment<'_>) -> bool {
+        self.addr.wrapping_add(self.len) == next.addr && self.block == next.block
+    }
+
+    /// Makes the segment `more` bytes longer.
+    ///
+    /// # Safety
+    ///
+    /// The bytes behind the segment obey the contract of [`IoSegment::new`] too.
+    pub(crate) unsafe fn grow(&mut self, more: usize) {
+        self.len += more;
+    }
+
+    /// Copies `bytes` into the segment from its byte `start` on. Bytes may tear against whoever
+    /// else touches the memory. Does not block.
+    ///
+    /// # Panics
+    ///
+    /// When `bytes` do not fit.
+    pub fn copy_from(&self, start: usize, bytes: &[u8]) {
+        let part = self.sub(start, bytes.len());
+        // SAFETY: `part` is inside the segment, so invariant 1 covers it; the copy is made by
+        // assembly, as invariant 2 asks.
+        unsafe { copy_bytes(part.addr, bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes of the segment from its byte `start` on into `bytes`. Bytes may tear against
+    /// whoever else touches the memory. Does not block.
+    ///
+    /// # Panics
+    ///
+    /// When the segment has fewer bytes.
+    pub fn copy_to(&self, start: usize, bytes: &mut [u8]) {
+        let part = self.sub(start, bytes.len());
+        // SAFETY: as in `copy_from`, in the other direction.
+        unsafe { copy_bytes(bytes.as_mut_ptr(), part.addr, bytes.len()) };
+    }
+
+    /// Zeroes `len` bytes from byte `start` on. Does not block.
+    ///
+    /// # Panics
+    ///
+    /// When the segment has fewer bytes.
+    pub fn zero(&self, start: usize, len: usize) {
+        let part = self.sub(start, len);
+        // SAFETY: `part` is inside the segment, so invariant 1 covers it.
+        unsafe { zero_bytes(part.addr, len) };
+    }
+}
+
+/// Copies bytes in a way that the compiler does not look into, so that a concurrent change of the
+/// memory tears bytes and does nothing worse.
+///
+/// # Safety
+///
+/// `src` can be read and `dst` written for `len` bytes; they do not overlap.
+unsafe fn copy_bytes(dst: *mut u8, src: *const u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction reads and writes exactly the two ranges of the caller's contract;
+    // the direction flag is clear by the ABI.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rdi") dst => _,
+            inout("rsi") src => _,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's contract.
+    unsafe {
+        std::ptr::copy(src, dst, len);
+    }
+}
+
+/// Zeroes bytes, opaque to the compiler as [`copy_bytes`] is.
+///
+/// # Safety
+///
+/// `dst` can be written for `len` bytes.
+unsafe fn zero_bytes(dst: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction writes exactly the range of the caller's contract.
+    unsafe {
+        std::arch::asm!(
+            "rep stosb",
+            inout("rcx") len => _,
+            inout("rdi") dst => _,
+            in("al") 0_u8,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's contract.
+    unsafe {
+        std::ptr::write_bytes(dst, 0, len);
+    }
+}
+
+/// The first [`IOV_MAX`] segments as the kernel wants them, and how many they are.
+pub(super) fn iovecs(segments: &[IoSegment<'_>]) -> (Vec<libc::iovec>, libc::c_int) {
+    let iov: Vec<libc::iovec> = segments.iter().take(IOV_MAX).map(iovec).collect();
+    let count = iov.len() as libc::c_int;
+    (iov, count)
+}
+
+pub(crate) fn iovec(segment: &IoSegment<'_>) -> libc::iovec {
+    libc::iovec {
+        iov_base: segment.addr.cast(),
+        iov_len: segment.len,
+    }
+}
+
+/// What is left to do of a list of segments.
+pub(crate) struct Rest<'s, 'a> {
+    segments: &'s [IoSegment<'a>],
+    /// Bytes of the first segment that are done.
+    skip: usize,
+}
+
+impl<'s, 'a> Rest<'s, 'a> {
+    pub(crate) fn new(segments: &'s [IoSegment<'a>]) -> Rest<'s, 'a> {
+        let mut rest = Rest { segments, skip: 0 };
+        rest.advance(0);
+        rest
+    }
+
+    /// Up to [`IOV_MAX`] plain pieces, those that follow each other in memory joined; `None` when
+    /// all is done.
+    pub(crate) fn next_batch(&self) -> Option<Vec<IoSegment<'a>>> {
+        let mut batch: Vec<IoSegment<'a>> = Vec::with_capacity(self.segments.len().min(IOV_MAX));
+        let mut skip = self.skip;
+        for segment in self.segments {
+            let piece = segment.sub(skip, segment.len - skip).plain();
+            skip = 0;
+            if piece.is_empty() {
+                continue;
+            }
+            if let Some(last) = batch.last_mut()
+                && last.continues_with(&piece)
+            {
+                // SAFETY: the bytes behind `last` are those of `piece`, a segment itself.
+                unsafe { last.grow(piece.len) };
+            } else if batch.len() < IOV_MAX {
+                batch.push(piece);
+            } else {
+                break;
+            }
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Takes `n` bytes off the front.
+    ///
+    /// # Panics
+    ///
+    /// When fewer are left.
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.skip += n;
+        while let [first, rest @ ..] = self.segments
+            && self.skip >= first.len
+        {
+            self.skip -= first.len;
+            self.segments = rest;
+        }
+        assert!(
+            !self.segments.is_empty() || self.skip == 0,
+            "more bytes moved than asked"
+        );
+    }
+}

@@ -1,0 +1,254 @@
+//! Attributes of files and file systems as plain structs.
+//!
+//! # Model
+//!
+//! [`Stat`] is what `statx(2)` says, in the field's names, without the masks: a file system that
+//! has no birth time gives `None`, everything else is always there.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{self, AtFlags, StatxFlags, StatxTimestamp};
+use rustix::io::retry_on_intr;
+
+use crate::Errno;
+use crate::clock::Timespec;
+
+/// What kind of thing an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// Not known: a directory entry of a file system that does not say.
+    Unknown,
+}
+
+impl FileKind {
+    /// The kind in the upper bits of a file mode.
+    pub const fn from_mode(mode: u32) -> FileKind {
+        match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::Regular,
+            libc::S_IFDIR => FileKind::Directory,
+            libc::S_IFLNK => FileKind::Symlink,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            libc::S_IFCHR => FileKind::CharDevice,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => FileKind::Unknown,
+        }
+    }
+
+    /// The bits of the kind in a file mode (`S_IFREG` and its like); 0 for [`FileKind::Unknown`].
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Regular => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::BlockDevice => libc::S_IFBLK,
+            FileKind::CharDevice => libc::S_IFCHR,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::Unknown => 0,
+        }
+    }
+
+    pub(crate) fn from_dirent(kind: fs::FileType) -> FileKind {
+        match kind {
+            fs::FileType::RegularFile => FileKind::Regular,
+            fs::FileType::Directory => FileKind::Directory,
+            fs::FileType::Symlink => FileKind::Symlink,
+            fs::FileType::BlockDevice => FileKind::BlockDevice,
+            fs::FileType::CharacterDevice => FileKind::CharDevice,
+            fs::FileType::Fifo => FileKind::Fifo,
+            fs::FileType::Socket => FileKind::Socket,
+            fs::FileType::Unknown => FileKind::Unknown,
+        }
+    }
+}
+
+/// The attributes of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number.
+    pub ino: u64,
+    /// Major number of the device that holds the file system.
+    pub dev_major: u32,
+    /// Minor number of that device.
+    pub dev_minor: u32,
+    /// Kind and permission bits.
+    pub mode: u32,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Major number of the device that the inode stands for.
+    pub rdev_major: u32,
+    /// Minor number of that device.
+    pub rdev_minor: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated blocks of 512 bytes.
+    pub blocks: u64,
+    /// Preferred size of an I/O in bytes.
+    pub blksize: u32,
+    /// Time of the last access.
+    pub atime: Timespec,
+    /// Time of the last change of the data.
+    pub mtime: Timespec,
+    /// Time of the last change of data or attributes.
+    pub ctime: Timespec,
+    /// Time of creation, where the file system keeps it.
+    pub btime: Option<Timespec>,
+}
+
+impl Stat {
+    /// The kind in `mode`.
+    pub const fn kind(&self) -> FileKind {
+        FileKind::from_mode(self.mode)
+    }
+
+    /// The file system's device number as one word (`dev_t`).
+    pub fn dev(&self) -> u64 {
+        fs::makedev(self.dev_major, self.dev_minor)
+    }
+
+    /// The inode's device number as one word (`dev_t`).
+    pub fn rdev(&self) -> u64 {
+        fs::makedev(self.rdev_major, self.rdev_minor)
+    }
+}
+
+fn time(t: StatxTimestamp) -> Timespec {
+    Timespec::new(t.tv_sec, t.tv_nsec)
+}
+
+pub(crate) fn stat_at(
+    dir: BorrowedFd<'_>,
+    name: &std::ffi::CStr,
+    flags: AtFlags,
+) -> Result<Stat, Errno> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let st = retry_on_intr(|| fs::statx(dir, name, flags, mask))?;
+    Ok(Stat {
+        ino: st.stx_ino,
+        dev_major: st.stx_dev_major,
+        dev_minor: st.stx_dev_minor,
+        mode: u32::from(st.stx_mode),
+        nlink: st.stx_nlink,
+        uid: st.stx_uid,
+        gid: st.stx_gid,
+        rdev_major: st.stx_rdev_major,
+        rdev_minor: st.stx_rdev_minor,
+        size: st.stx_size,
+        blocks: st.stx_blocks,
+        blksize: st.stx_blksize,
+        atime: time(st.stx_atime),
+        mtime: time(st.stx_mtime),
+        ctime: time(st.stx_ctime),
+        btime: (st.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(st.stx_btime)),
+    })
+}
+
+/// The attributes of the file behind `fd`. Works on `O_PATH` descriptors too. May block.
+///
+/// # Errors
+///
+/// Those of `statx(2)`.
+pub fn fstat(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
+    stat_at(fd, c"", AtFlags::EMPTY_PATH)
+}
+
+/// What direct I/O on a file must keep to, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectIoAlignment {
+    /// Alignment of memory addresses.
+    pub mem: u32,
+    /// Alignment of positions and lengths.
+    pub offset: u32,
+}
+
+/// What direct I/O on the file must keep to; `None` where the kernel or the file system does not
+/// say (before Linux 6.1) or has no direct I/O. May block.
+pub fn direct_io_alignment(fd: BorrowedFd<'_>) -> Option<DirectIoAlignment> {
+    let mask = StatxFlags::DIOALIGN;
+    let st = retry_on_intr(|| fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask)).ok()?;
+    let said = st.stx_mask & mask.bits() != 0;
+    (said && st.stx_dio_offset_align != 0).then_some(DirectIoAlignment {
+        mem: st.stx_dio_mem_align.max(1),
+        offset: st.stx_dio_offset_align,
+    })
+}
+
+/// How full a file system is. Blocks are counted in `frsize` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatVfs {
+    /// Preferred size of an I/O in bytes.
+    pub bsize: u64,
+    /// Bytes of one block.
+    pub frsize: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks for callers without privilege.
+    pub bavail: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Free inodes for callers without privilege.
+    pub favail: u64,
+    /// Number that tells file systems apart.
+    pub fsid: u64,
+    /// Most bytes of a name.
+    pub namemax: u64,
+    /// Mount flags (`ST_RDONLY` and its like).
+    pub flags: u64,
+}
+
+pub(crate) fn statvfs_from(st: fs::StatVfs) -> StatVfs {
+    StatVfs {
+        bsize: st.f_bsize,
+        frsize: st.f_frsize,
+        blocks: st.f_blocks,
+        bfree: st.f_bfree,
+        bavail: st.f_bavail,
+        files: st.f_files,
+        ffree: st.f_ffree,
+        favail: st.f_favail,
+        fsid: st.f_fsid,
+        namemax: st.f_namemax,
+        flags: st.f_flag.bits(),
+    }
+}
+
+/// How full the file system of `fd` is. May block.
+///
+/// # Errors
+///
+/// Those of `fstatfs(2)`.
+pub fn fstatvfs(fd: BorrowedFd<'_>) -> Result<StatVfs, Errno> {
+    Ok(statvfs_from(retry_on_intr(|| fs::fstatvfs(fd))?))
+}
+
+/// The magic number of the file system's type (`statfs.f_type`), as in `linux/magic.h`. May block.
+///
+/// # Errors
+///
+/// Those of `fstatfs(2)`.
+pub fn fs_magic(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    Ok(retry_on_intr(|| fs::fstatfs(fd))?.f_type as u64)
+}
