@@ -1,0 +1,288 @@
+//! What a file system is to a front door: names, inodes, open files.
+//!
+//! # Model
+//!
+//! ```text
+//!  FileSystem ──root, lookup──▶ Arc<Inode> ──open──▶ OpenFile ──read_at, write_at──▶ the cache
+//! ```
+//!
+//! A front door walks names one component at a time with [`FileSystem::lookup`], follows symbolic
+//! links itself, and checks permissions itself. Names are single components: `/`, the empty name
+//! and NUL are `EINVAL`, `.` and `..` are `EINVAL` except in [`FileSystem::lookup`], more than
+//! [`MAX_NAME`] bytes are `ENAMETOOLONG`.
+//!
+//! # Locking
+//!
+//! Every method may block on I/O and takes no lock of the caller's. Calls on one file system may
+//! come from any number of threads.
+//!
+//! [`MAX_NAME`]: crate::MAX_NAME
+
+use crate::inode::Inode;
+use crate::open_file::OpenFile;
+use crate::types::{
+    Attr, Device, DirEntry, DirEntryBuf, FileKind, OpContext, OpenFlags, RenameMode, SetAttr,
+    StatFs, XattrMode,
+};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use std::ffi::{OsStr, OsString};
+
+/// A file system over the cache.
+///
+/// Errors are those of the system call of the same name, in its meaning; `ESTALE` says that what
+/// an inode stood for is gone from the backing store without our doing, `EIO` that the backing
+/// store failed.
+pub trait FileSystem: Send + Sync {
+    /// The kind of the file system, one word.
+    fn kind(&self) -> &'static str;
+
+    /// Whether everything that changes something is refused with `EROFS`.
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    /// The directory at the top; its number is [`ROOT_INO`].
+    fn root(&self) -> Arc<Inode>;
+
+    /// The inode that `name` in `dir` leads to. `.` and `..` are allowed; the root's `..` is the
+    /// root.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`, and those of the backing store.
+    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno>;
+
+    /// The live inode of this number, if there is one. Never blocks on I/O.
+    fn iget(&self, ino: u64) -> Option<Arc<Inode>>;
+
+    /// Keeps the inode findable by [`FileSystem::iget`] until as many lookups are forgotten.
+    fn remember(&self, inode: &Arc<Inode>, nlookup: u64);
+
+    /// Takes back `nlookup` of what [`FileSystem::remember`] was told. Never fails; an unknown
+    /// number is no error.
+    fn forget(&self, ino: u64, nlookup: u64);
+
+    /// The attributes as they are now.
+    ///
+    /// # Errors
+    /// `ESTALE`, and those of the backing store.
+    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno>;
+
+    /// Changes attributes and returns them as they are then.
+    ///
+    /// # Errors
+    /// `EISDIR` and `EINVAL` for the size of what is no regular file, `EFBIG`, `EPERM`, `EROFS`,
+    /// and those of the backing store.
+    fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
+
+    /// Makes a regular file of `mode` and opens it; with `exclusive` an existing name is an
+    /// error, without it the existing file is opened.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EISDIR`, `ENOSPC`, `EROFS`, and those of [`FileSystem::open`].
+    fn create(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+        flags: OpenFlags,
+        exclusive: bool,
+    ) -> Result<OpenFile, Errno>;
+
+    /// Makes a node that is neither a directory nor a symbolic link.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EPERM` for devices without privilege, `ENOSPC`, `EROFS`.
+    fn mknod(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        rdev: Device,
+    ) -> Result<Arc<Inode>, Errno>;
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EMLINK`, `ENOSPC`, `EROFS`.
+    fn mkdir(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<Arc<Inode>, Errno>;
+
+    /// Makes a symbolic link that holds `target`, which is never looked at.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENAMETOOLONG` for a target of 4096 bytes or more, `ENOENT` for an empty one,
+    /// `ENOSPC`, `EROFS`.
+    fn symlink(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> Result<Arc<Inode>, Errno>;
+
+    /// What a symbolic link holds.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no symbolic link.
+    fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno>;
+
+    /// Gives `inode` another name.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EPERM` for a directory, `EXDEV` for an inode of another file system, `EMLINK`,
+    /// `ENOENT` for a file that has no name left, `EROFS`.
+    fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+
+    /// Takes a name away from what is no directory. An open file lives on until it is closed.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EROFS`.
+    fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+
+    /// Takes an empty directory away.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY`, `EROFS`.
+    fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+
+    /// Moves a name, atomically.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EINVAL` for a directory moved into
+    /// itself, `EXDEV`, `EROFS`.
+    fn rename(
+        &self,
+        from_dir: &Arc<Inode>,
+        from: &OsStr,
+        to_dir: &Arc<Inode>,
+        to: &OsStr,
+        mode: RenameMode,
+    ) -> Result<(), Errno>;
+
+    /// Opens a regular file. Set-id bits are cleared by a later write if `ctx` is not root's.
+    ///
+    /// # Errors
+    /// `EISDIR` for a directory, `ENXIO` for other nodes, `ELOOP` for a symbolic link, `EROFS`,
+    /// `EACCES`, `ENFILE`.
+    fn open(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno>;
+
+    /// Opens a directory for reading.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `EACCES`.
+    fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+
+    /// The room there is.
+    ///
+    /// # Errors
+    /// Those of the backing store.
+    fn statfs(&self) -> Result<StatFs, Errno>;
+
+    /// Makes everything durable that was changed before the call, files and names.
+    ///
+    /// # Errors
+    /// The first error; what failed stays dirty.
+    fn sync_fs(&self) -> Result<(), Errno>;
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP`.
+    fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `EOPNOTSUPP`, `ENOSPC`, `ERANGE`, `E2BIG`, `EROFS`.
+    fn setxattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Errno>;
+
+    /// The names of the extended attributes.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`.
+    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno>;
+
+    /// Takes an extended attribute away.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP`, `EROFS`.
+    fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+}
+
+/// Number of the root of every file system.
+pub const ROOT_INO: u64 = 1;
+
+/// A directory that is being read.
+pub trait OpenDirectory: Send + Sync {
+    /// Hands entries to `sink`, from `offset` on (0 is the beginning, others come from
+    /// [`DirEntry::next_offset`]), until it returns `false` or none is left. `.` and `..` come
+    /// first. An entry that `sink` refused comes again when reading goes on at the last accepted
+    /// entry's offset. An entry that is there throughout is seen once, whatever is made or
+    /// unlinked meanwhile.
+    ///
+    /// # Errors
+    /// Those of the backing store.
+    fn read(&self, offset: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno>;
+
+    /// Makes the names in the directory durable.
+    ///
+    /// # Errors
+    /// Those of the backing store.
+    fn fsync(&self) -> Result<(), Errno>;
+}
+
+impl dyn OpenDirectory {
+    /// All entries, in order.
+    ///
+    /// # Errors
+    /// As [`OpenDirectory::read`].
+    pub fn read_all(&self) -> Result<Vec<DirEntryBuf>, Errno> {
+        let mut all = Vec::new();
+        self.read(0, &mut |entry| {
+            all.push(DirEntryBuf {
+                ino: entry.ino,
+                next_offset: entry.next_offset,
+                kind: entry.kind,
+                name: entry.name.to_owned(),
+            });
+            true
+        })?;
+        Ok(all)
+    }
+}
+
+/// Checks a name that is to be one component of a path.
+///
+/// # Errors
+/// `ENOENT` for the empty name, `EINVAL` for `/` and NUL in it and for `.` and `..`,
+/// `ENAMETOOLONG`.
+pub fn check_name(name: &OsStr) -> Result<(), Errno> {
+    let bytes = name.as_encoded_bytes();
+    match bytes {
+        b"" => Err(Errno::ENOENT),
+        b"." | b".." => Err(Errno::EINVAL),
+        _ if bytes.len() > crate::MAX_NAME => Err(Errno::ENAMETOOLONG),
+        _ if bytes.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

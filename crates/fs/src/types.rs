@@ -1,0 +1,283 @@
+//! The vocabulary of the namespace: attributes, flags and the entries of directories.
+//!
+//! # Model
+//!
+//! Plain values, free of the kernel's bit layouts wherever a front door does not need them; the
+//! numbers of `st_mode`, of `open` flags and of times are those of Linux.
+
+use foliocache_sys::clock::Timespec;
+pub use foliocache_sys::fd::FileKind;
+use std::ffi::{OsStr, OsString};
+
+/// Longest name of a directory entry, in bytes.
+#[doc(alias = "NAME_MAX")]
+pub const MAX_NAME: usize = 255;
+
+/// Bits of a mode that say who may do what, set-id and sticky bits included.
+pub const PERMISSION_BITS: u32 = 0o7777;
+/// Set-user-id bit.
+pub const S_ISUID: u32 = 0o4000;
+/// Set-group-id bit.
+pub const S_ISGID: u32 = 0o2000;
+/// Sticky bit.
+pub const S_ISVTX: u32 = 0o1000;
+
+/// The attributes of an inode, as `stat` shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Number of the inode, unique among the live inodes of the file system; the root's is 1.
+    pub ino: u64,
+    /// What the inode is.
+    pub kind: FileKind,
+    /// Permission bits ([`PERMISSION_BITS`]).
+    pub mode: u32,
+    /// Names that lead to the inode.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: Device,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken in the backing store, in units of 512 bytes.
+    pub blocks: u64,
+    /// Preferred size of an I/O, in bytes.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of the data.
+    pub mtime: Timespec,
+    /// Last change of the data or the attributes.
+    pub ctime: Timespec,
+    /// Creation, where the backing store knows it.
+    pub btime: Option<Timespec>,
+}
+
+/// Number of a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The clock's present time.
+    #[doc(alias = "UTIME_NOW")]
+    Now,
+    /// This time.
+    At(Timespec),
+}
+
+/// The attributes to change; what is `None` stays.
+#[doc(alias = "iattr")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: `truncate`.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the data.
+    pub mtime: Option<SetTime>,
+}
+
+/// On whose behalf an operation is made.
+///
+/// File systems check no permissions: the front door does (the kernel on a mount, the process
+/// itself in the library). They use this for the owner of what they create, and for clearing
+/// set-id bits when somebody other than root writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpContext {
+    /// User of the caller.
+    pub uid: u32,
+    /// Group of the caller.
+    pub gid: u32,
+    /// Process of the caller, 0 if there is none.
+    pub pid: u32,
+    /// Bits that are cleared in the mode of what is created.
+    pub umask: u32,
+}
+
+impl OpContext {
+    /// Root without a umask: what is created belongs to user 0 with exactly the mode asked for.
+    pub const ROOT: OpContext = OpContext {
+        uid: 0,
+        gid: 0,
+        pid: 0,
+        umask: 0,
+    };
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct OpenFlags {
+    /// Reading is allowed.
+    pub read: bool,
+    /// Writing is allowed.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// The file is cut to nothing when it is opened.
+    pub truncate: bool,
+}
+
+impl OpenFlags {
+    /// For reading alone.
+    pub const READ: OpenFlags = OpenFlags {
+        read: true,
+        write: false,
+        append: false,
+        truncate: false,
+    };
+    /// For reading and writing.
+    pub const READ_WRITE: OpenFlags = OpenFlags {
+        read: true,
+        write: true,
+        append: false,
+        truncate: false,
+    };
+    /// For writing alone.
+    pub const WRITE: OpenFlags = OpenFlags {
+        read: false,
+        write: true,
+        append: false,
+        truncate: false,
+    };
+
+    /// From the flags of `open(2)`; everything but access mode, `O_APPEND` and `O_TRUNC` is left
+    /// out. The access mode 3 allows nothing.
+    pub const fn from_raw(flags: i32) -> OpenFlags {
+        let access = flags & 3;
+        OpenFlags {
+            read: access == 0 || access == 2,
+            write: access == 1 || access == 2,
+            append: flags & 0o2000 != 0,
+            truncate: flags & 0o1000 != 0,
+        }
+    }
+
+    /// The same with `append`.
+    #[must_use]
+    pub const fn append(mut self) -> OpenFlags {
+        self.append = true;
+        self
+    }
+
+    /// The same with `truncate`.
+    #[must_use]
+    pub const fn truncate(mut self) -> OpenFlags {
+        self.truncate = true;
+        self
+    }
+}
+
+/// What `rename` does when the new name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// It takes the place of what was there.
+    #[default]
+    Replace,
+    /// `EEXIST`.
+    #[doc(alias = "RENAME_NOREPLACE")]
+    NoReplace,
+    /// The two names change places; both must exist.
+    #[doc(alias = "RENAME_EXCHANGE")]
+    Exchange,
+}
+
+/// What setting an extended attribute does when it exists or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Sets it either way.
+    #[default]
+    Set,
+    /// `EEXIST` if it is there.
+    #[doc(alias = "XATTR_CREATE")]
+    Create,
+    /// `ENODATA` if it is not there.
+    #[doc(alias = "XATTR_REPLACE")]
+    Replace,
+}
+
+/// What `fallocate` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Space for the range; the size grows if the range ends beyond it.
+    Allocate,
+    /// Space for the range; the size stays.
+    #[doc(alias = "FALLOC_FL_KEEP_SIZE")]
+    AllocateKeepSize,
+    /// The range reads as zeros and its space is freed; the size stays.
+    #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
+    PunchHole,
+    /// The range reads as zeros; the size grows if the range ends beyond it.
+    #[doc(alias = "FALLOC_FL_ZERO_RANGE")]
+    ZeroRange,
+}
+
+/// What to look for in a sparse file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekSparse {
+    /// The next byte that is data.
+    #[doc(alias = "SEEK_DATA")]
+    Data,
+    /// The next byte that is in a hole; the end of the file counts as one.
+    #[doc(alias = "SEEK_HOLE")]
+    Hole,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// The inode's number, as far as it is known without a look-up; for display.
+    pub ino: u64,
+    /// Where reading goes on after this entry.
+    pub next_offset: u64,
+    /// What the inode is, [`FileKind::Unknown`] where the directory does not say.
+    pub kind: FileKind,
+    /// The name, one component.
+    pub name: &'a OsStr,
+}
+
+/// One entry of a directory, with a name of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntryBuf {
+    /// As [`DirEntry::ino`].
+    pub ino: u64,
+    /// As [`DirEntry::next_offset`].
+    pub next_offset: u64,
+    /// As [`DirEntry::kind`].
+    pub kind: FileKind,
+    /// As [`DirEntry::name`].
+    pub name: OsString,
+}
+
+/// The room in a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for users other than root.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name, in bytes.
+    pub max_name: u32,
+}
