@@ -1,0 +1,319 @@
+//! A storage medium with a volatile cache: what reads see, and what a power cut leaves.
+//!
+//! # Model
+//!
+//! ```text
+//!  write, truncate, punch ──▶ live (what reads see)
+//!                      └────▶ log ── flush ──▶ durable
+//!                              └─ power cut ─▶ some of it on top of durable
+//! ```
+//!
+//! What a cut may leave is generous towards the medium, since that is what fsync must survive:
+//! each unflushed write lands or not, whole or by sectors of 512 bytes, in any order; its growth
+//! of the size lands or not by itself. Truncations and holes are metadata: they land in the order
+//! in which they were made, and a write lands only if every truncation and hole before it did (a
+//! file system with a journal gives its new blocks to the file no earlier).
+//!
+//! # Invariants
+//!
+//! 1. `live` is `durable` with the whole log applied, except for what a lost flush took away from
+//!    below it (see [`Lost`]).
+
+use crate::{Image, Rng};
+
+/// The unit that a medium writes whole or not at all, in bytes.
+pub const SECTOR: u64 = 512;
+
+/// A change that is not durable yet.
+#[derive(Clone, Debug)]
+enum Change {
+    Write { pos: u64, data: Box<[u8]> },
+    Truncate { size: u64 },
+    PunchHole { pos: u64, len: u64 },
+}
+
+impl Change {
+    fn apply(&self, image: &mut Image) {
+        match self {
+            Change::Write { pos, data } => image.write(*pos, data),
+            Change::Truncate { size } => image.truncate(*size),
+            Change::PunchHole { pos, len } => image.punch_hole(*pos, *len),
+        }
+    }
+
+    fn is_data(&self) -> bool {
+        matches!(self, Change::Write { .. })
+    }
+}
+
+/// What a failed flush does with the writes that it was to make durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Nothing is lost: a later flush makes them durable.
+    Nothing,
+    /// Written data is forgotten: reads still see it, no later flush makes it durable. This is
+    /// what Linux file systems do after a failed writeback that marked the pages clean.
+    Data,
+    /// Written data is forgotten and reads see the old content again, as after the kernel evicted
+    /// the pages it had wrongly marked clean. Whoever kept the only copy still has it.
+    DataAndLive,
+    /// As [`Lost::DataAndLive`], and truncations and holes are undone too.
+    Everything,
+}
+
+/// A file on a medium with a volatile cache.
+#[derive(Clone, Debug, Default)]
+pub struct Medium {
+    live: Image,
+    durable: Image,
+    log: Vec<Change>,
+}
+
+/// The pieces of a write that land whole or not at all: (offset in the data, length).
+fn sectors(pos: u64, len: u64) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        (at < len).then(|| {
+            let take = (SECTOR - (pos + at) % SECTOR).min(len - at);
+            let piece = (at as usize, take as usize);
+            at += take;
+            piece
+        })
+    })
+}
+
+impl Medium {
+    /// A medium that holds `image`, durably.
+    pub fn new(image: Image) -> Self {
+        Self {
+            live: image.clone(),
+            durable: image,
+            log: Vec::new(),
+        }
+    }
+
+    /// What reads see.
+    pub fn live(&self) -> &Image {
+        &self.live
+    }
+
+    /// What is safe from every power cut.
+    pub fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// Changes that no flush has made durable yet.
+    pub fn unflushed(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Puts `data` at `pos`, not yet durably.
+    pub fn write(&mut self, pos: u64, data: &[u8]) {
+        if !data.is_empty() {
+            self.change(Change::Write {
+                pos,
+                data: data.into(),
+            });
+        }
+    }
+
+    /// Puts a seeded choice of the sectors of `data` at `pos`: a write torn by an error. The bytes
+    /// in between stay what they were.
+    pub fn write_torn(&mut self, pos: u64, data: &[u8], rng: &mut Rng) {
+        for (offset, len) in sectors(pos, data.len() as u64) {
+            if rng.one_in(1, 2) {
+                self.write(pos + offset as u64, &data[offset..offset + len]);
+            }
+        }
+    }
+
+    /// Sets the size, not yet durably.
+    pub fn truncate(&mut self, size: u64) {
+        self.change(Change::Truncate { size });
+    }
+
+    /// Makes bytes zeros, not yet durably.
+    pub fn punch_hole(&mut self, pos: u64, len: u64) {
+        self.change(Change::PunchHole { pos, len });
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.live);
+        self.log.push(change);
+    }
+
+    /// Makes the first `changes` unflushed changes durable.
+    pub fn flush(&mut self, changes: usize) {
+        for change in self.log.drain(..changes) {
+            change.apply(&mut self.durable);
+        }
+    }
+
+    /// Fails to make the first `changes` unflushed changes durable.
+    pub fn lose(&mut self, changes: usize, lost: Lost) {
+        if lost == Lost::Nothing {
+            return;
+        }
+        let mut at = 0;
+        self.log.retain(|change| {
+            at += 1;
+            at > changes || (lost != Lost::Everything && !change.is_data())
+        });
+        if lost != Lost::Data {
+            self.live = self.durable.clone();
+            for change in &self.log {
+                change.apply(&mut self.live);
+            }
+        }
+    }
+
+    /// A file that a power cut at this moment might leave; `seed` chooses which.
+    pub fn power_cut(&self, seed: u64) -> Image {
+        let mut rng = Rng::new(seed);
+        let (data, torn, growth) = match rng.below(8) {
+            0 => return self.durable.clone(),
+            1 => (8, 0, 8),
+            2 => (0, 0, 8),
+            3 => (8, 0, 0),
+            _ => (rng.between(1, 7), rng.below(9), rng.between(0, 8)),
+        };
+        let reached = if rng.one_in(1, 2) {
+            self.log.len()
+        } else {
+            rng.between(0, self.log.len() as u64) as usize
+        };
+        let mut image = self.durable.clone();
+        // Beyond the first truncation or hole that did not make it, no write does.
+        let end = (reached..self.log.len())
+            .find(|&i| !self.log[i].is_data())
+            .unwrap_or(self.log.len());
+        for change in &self.log[..end] {
+            let Change::Write { pos, data: bytes } = change else {
+                change.apply(&mut image);
+                continue;
+            };
+            if rng.one_in(growth, 8) {
+                let size = image.size().max(pos + bytes.len() as u64);
+                image.truncate(size);
+            }
+            let by_sector = rng.one_in(torn, 8);
+            let whole = rng.one_in(data, 8);
+            for (offset, len) in sectors(*pos, bytes.len() as u64) {
+                let lands = if by_sector {
+                    rng.one_in(data, 8)
+                } else {
+                    whole
+                };
+                let at = pos + offset as u64;
+                if lands && at < image.size() {
+                    let len = (len as u64).min(image.size() - at) as usize;
+                    image.write(at, &bytes[offset..offset + len]);
+                }
+            }
+        }
+        image
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Lost, Medium};
+    use crate::Image;
+
+    fn bytes(image: &Image) -> Vec<u8> {
+        image.read_vec(0, 1 << 20)
+    }
+
+    #[test]
+    fn only_flushed_changes_survive_for_certain() {
+        let mut medium = Medium::default();
+        medium.write(0, &[1; 1024]);
+        medium.flush(medium.unflushed());
+        medium.write(0, &[2; 1024]);
+        let outcomes: BTreeSet<Vec<u8>> = (0..400)
+            .map(|seed| bytes(&medium.power_cut(seed)))
+            .collect();
+        let half = |a: u8, b: u8| [[a; 512], [b; 512]].concat();
+        assert_eq!(
+            outcomes,
+            BTreeSet::from([half(1, 1), half(1, 2), half(2, 1), half(2, 2)]),
+            "sectors land on their own, in any order, and nothing else happens"
+        );
+        medium.flush(1);
+        assert!((0..50).all(|seed| bytes(&medium.power_cut(seed)) == vec![2; 1024]));
+    }
+
+    #[test]
+    fn one_seed_cuts_one_way() {
+        let mut medium = Medium::default();
+        for i in 0..50 {
+            medium.write(i * 700, &[i as u8 + 1; 2000]);
+        }
+        for seed in 0..20 {
+            assert_eq!(medium.power_cut(seed), medium.power_cut(seed));
+        }
+        let different = (0..20).map(|seed| bytes(&medium.power_cut(seed)));
+        assert!(different.collect::<BTreeSet<_>>().len() > 5);
+    }
+
+    #[test]
+    fn growth_may_land_without_its_data() {
+        let mut medium = Medium::default();
+        medium.write(0, &[1; 512]);
+        let outcomes: BTreeSet<Vec<u8>> = (0..400)
+            .map(|seed| bytes(&medium.power_cut(seed)))
+            .collect();
+        assert_eq!(
+            outcomes,
+            BTreeSet::from([vec![], vec![0; 512], vec![1; 512]])
+        );
+    }
+
+    #[test]
+    fn metadata_lands_in_order_and_before_later_data() {
+        let mut medium = Medium::new({
+            let mut image = Image::new();
+            image.write(0, &[1; 1024]);
+            image
+        });
+        medium.truncate(512);
+        medium.truncate(1024);
+        medium.write(0, &[2; 1024]);
+        for seed in 0..400 {
+            let image = bytes(&medium.power_cut(seed));
+            if image.contains(&2) {
+                assert!(!image.contains(&1) || image[..512] == [1; 512]);
+                assert!(image[512..] == [0; 512] || image[512..] == [2; 512]);
+            }
+            if image.len() == 512 {
+                assert!(image == [1; 512], "the second truncation came with it");
+            }
+        }
+    }
+
+    #[test]
+    fn lost_flushes() {
+        let make = || {
+            let mut medium = Medium::default();
+            medium.write(0, &[1; 512]);
+            medium.flush(1);
+            medium.write(0, &[2; 512]);
+            medium.truncate(100);
+            medium
+        };
+        for (lost, live, later) in [
+            (Lost::Nothing, vec![2; 100], vec![2; 100]),
+            (Lost::Data, vec![2; 100], vec![1; 100]),
+            (Lost::DataAndLive, vec![1; 100], vec![1; 100]),
+            (Lost::Everything, vec![1; 512], vec![1; 512]),
+        ] {
+            let mut medium = make();
+            medium.lose(medium.unflushed(), lost);
+            assert_eq!(bytes(medium.live()), live, "{lost:?}");
+            medium.flush(medium.unflushed());
+            assert_eq!(bytes(medium.durable()), later, "{lost:?}");
+        }
+    }
+}
