@@ -1,2 +1,216 @@
-//! The project s own commands.
-fn main() {}
+//! The project's own commands: every test tier behind one.
+//!
+//! `cargo xtask test` runs all tiers up to the first failure; `cargo xtask tidy` runs the checks
+//! of this program alone. `cargo xtask help` lists the options.
+
+#![deny(unsafe_code)]
+
+mod runner;
+mod setup;
+mod tidy;
+mod tiers;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use serde_json::Value;
+
+use runner::{Runner, cargo};
+use setup::Need;
+use tiers::{Tier, Workspace};
+
+const HELP: &str = "\
+Usage: cargo xtask COMMAND
+
+Commands:
+  test          run the test tiers one after another, up to the first failure
+  tidy          run the checks of dependencies, sources and documents alone
+  help          print this
+
+Options of test:
+  --tier TIER       only this tier: tidy, unit, model or system; may be repeated
+  --list            print the steps and the test files found, run nothing
+  --allow-missing   skip, loudly, what this machine cannot run
+  --verbose         show all output as it comes
+";
+
+/// What `test` was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    tiers: Vec<Tier>,
+    list: bool,
+    allow_missing: bool,
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map(String::as_str) {
+        Some("test") => parse(&arguments[1..]).and_then(|options| test(&options)),
+        Some("tidy") if arguments.len() == 1 => tidy_alone(),
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        _ => Err(format!("what should be done?\n\n{HELP}")),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--tier" => {
+                let name = rest.next().ok_or("--tier needs a name")?;
+                let tier = Tier::from_name(name).ok_or(format!("there is no tier `{name}`"))?;
+                options.tiers.push(tier);
+            }
+            "--list" => options.list = true,
+            "--allow-missing" => options.allow_missing = true,
+            "--verbose" => options.verbose = true,
+            other => return Err(format!("unknown option `{other}`\n\n{HELP}")),
+        }
+    }
+    if options.tiers.is_empty() {
+        options.tiers = Tier::ALL.to_vec();
+    }
+    Ok(options)
+}
+
+/// The workspace's root: the folder above this package's.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// `cargo metadata` for the platform that we build for, under no special flags.
+fn metadata(root: &Path) -> Result<Value, String> {
+    let output = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(root);
+        command
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+        let out = command.output().map_err(|e| format!("{program}: {e}"))?;
+        if !out.status.success() {
+            let stderr = String::from_utf8_lossy(&out.stderr);
+            return Err(format!(
+                "{program} {}: {}",
+                arguments.join(" "),
+                stderr.trim()
+            ));
+        }
+        String::from_utf8(out.stdout).map_err(|e| format!("{program}: {e}"))
+    };
+    let version = output("rustc", &["-vV"])?;
+    let host = version
+        .lines()
+        .find_map(|l| l.strip_prefix("host: "))
+        .ok_or("rustc has no host")?;
+    let arguments = [
+        "metadata",
+        "--format-version=1",
+        "--locked",
+        "--filter-platform",
+        host,
+    ];
+    let json = output(&cargo(), &arguments)?;
+    serde_json::from_str(&json).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+fn tidy_alone() -> Result<bool, String> {
+    let root = root();
+    let found = tidy::check(&root, &metadata(&root)?)?;
+    for violation in &found {
+        println!("{violation}");
+    }
+    println!("{} broken rules", found.len());
+    Ok(found.is_empty())
+}
+
+fn test(options: &Options) -> Result<bool, String> {
+    let root = root();
+    let metadata = metadata(&root)?;
+    let workspace = Workspace::new(&metadata);
+    let steps: Vec<_> = options
+        .tiers
+        .iter()
+        .flat_map(|&tier| workspace.steps(tier))
+        .collect();
+    if options.list {
+        for step in &steps {
+            println!("{:<7} {:<24} {step}", step.tier.name(), step.name);
+        }
+        for prefix in ["loom_", "shuttle_", "system_", "stress_"] {
+            println!("{prefix}*: {}", workspace.tests(prefix).join(" "));
+        }
+        return Ok(true);
+    }
+
+    let mut needs: Vec<Need> = Vec::new();
+    for need in options.tiers.iter().flat_map(|tier| tier.needs()) {
+        if !needs.contains(need) {
+            needs.push(*need);
+        }
+    }
+    let scratch = workspace.target.join("xtask");
+    let missing = setup::missing(&needs, &scratch);
+    for m in &missing {
+        println!(
+            "MISSING {}: {}; cannot run: {}",
+            m.need.name(),
+            m.why,
+            m.need.affects()
+        );
+    }
+    if !missing.is_empty() && !options.allow_missing {
+        return Err("this machine cannot run all tests; --allow-missing runs the others".into());
+    }
+    let tidy = || {
+        let found = tidy::check(&root, &metadata)?;
+        Ok(found.iter().map(ToString::to_string).collect())
+    };
+    let runner = Runner {
+        root: &root,
+        logs: &scratch,
+        verbose: options.verbose,
+        missing: &missing,
+        missing_names: &setup::names(&missing),
+        tidy: &tidy,
+    };
+    runner.run(&steps).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Options, String> {
+        parse(
+            &arguments
+                .iter()
+                .map(|a| (*a).to_owned())
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    #[test]
+    fn options_are_parsed() {
+        assert_eq!(parsed(&[]).unwrap().tiers, Tier::ALL);
+        let options = parsed(&["--tier", "unit", "--tier", "model", "--allow-missing"]).unwrap();
+        assert_eq!(options.tiers, [Tier::Unit, Tier::Model]);
+        assert!(options.allow_missing && !options.list && !options.verbose);
+        for bad in [&["--tier"][..], &["--tier", "all"], &["--teir"]] {
+            assert!(parsed(bad).is_err(), "{bad:?}");
+        }
+    }
+}

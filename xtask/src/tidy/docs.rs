@@ -1,0 +1,356 @@
+//! Documents that must agree with the tree.
+//!
+//! # Model
+//!
+//! - Every promise of `docs/semantics.md` names its tests. A promise is a list item; it ends in
+//!   ``— test: `name` `` or ``— tests: `a`, `b` ``, a name being that of a test function, with as
+//!   many path segments before it as the reader needs. Sections whose heading starts with
+//!   "Not promised" or "How to read" hold no promises.
+//! - Every rank of `sync::rank::Rank` stands in `docs/locking.md`.
+//! - Links between the documents lead somewhere.
+//! - CHANGELOG.md has an "Unreleased" section, and both licences are there.
+//! - No file names the machine that it was written on, and `Cargo.lock` names one registry.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::modules::normal;
+use super::source::{Area, Source, find_word, is_word, line_of, past_closing, split_top};
+use super::{Tree, Violation};
+
+/// Files that a checkout cannot do without, and a line that each must have.
+const REQUIRED: &[(&str, &str)] = &[
+    ("LICENSE-MIT", "MIT License"),
+    ("LICENSE-APACHE", "Apache License"),
+    ("CHANGELOG.md", "## [Unreleased]"),
+    (".ci/run", "#!/usr/bin/env bash"),
+];
+
+/// Folders of a machine that no file may name, in two halves so that this file does not.
+const MACHINE: &[(&str, &str)] = &[
+    ("/wo", "rk/"),
+    ("/ro", "ot/"),
+    ("/tmp", "/t/"),
+    ("/tmp/br", "ief"),
+];
+
+/// The one registry that the lock file may name.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// All checks of the documents in `tree`.
+pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (name, needle) in REQUIRED {
+        let path = Path::new(name);
+        match tree.read(path) {
+            None => found.push(missing(path)),
+            Some(text) if !text.lines().any(|l| l.trim_start().starts_with(needle)) => {
+                let message = format!("has no line that starts with `{needle}`");
+                found.push(Violation::new(path, 0, "documents", message));
+            }
+            Some(_) => {}
+        }
+    }
+    let semantics = Path::new("docs/semantics.md");
+    if let Some(text) = tree.read(semantics) {
+        found.extend(promises(semantics, &text, &test_names(&tree.sources)));
+    }
+    let locking = Path::new("docs/locking.md");
+    let rank = tree
+        .sources
+        .iter()
+        .find(|s| s.path == Path::new("crates/sync/src/rank.rs"));
+    if let (Some(text), Some(rank)) = (tree.read(locking), rank) {
+        found.extend(ranks(locking, &text, &rank.code));
+    }
+    for path in &tree.files {
+        let Some(text) = tree.read(path) else {
+            continue;
+        };
+        found.extend(machine_paths(path, &text));
+        if path.extension().is_some_and(|e| e == "md") {
+            found.extend(links(path, &text, &|target| {
+                tree.root.join(target).exists()
+            }));
+        }
+        if path == Path::new("Cargo.lock") {
+            found.extend(registries(path, &text));
+        }
+    }
+    found
+}
+
+fn missing(path: &Path) -> Violation {
+    Violation::new(path, 0, "documents", "is not there".to_owned())
+}
+
+/// Functions in test code: those under `#[test]` and those that a shared test body offers.
+fn test_names(sources: &[Source]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for source in sources {
+        let all = source.area == Area::Outer || source.test || source.room == "sim";
+        for at in find_word(&source.code, "fn") {
+            if all || source.test_regions.iter().any(|r| r.contains(&at)) {
+                let rest = source.code[at + "fn".len()..].trim_start();
+                let len = rest.bytes().position(|b| !is_word(b)).unwrap_or(rest.len());
+                names.insert(rest[..len].to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// Checks each promise of `text` against the names of the tests there are.
+fn promises(path: &Path, text: &str, tests: &BTreeSet<String>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut count = 0;
+    for (line, item) in list_items(text) {
+        count += 1;
+        let mut report =
+            |message: String| found.push(Violation::new(path, line, "promise", message));
+        let Some((_, named)) = item
+            .rsplit_once("test: ")
+            .or_else(|| item.rsplit_once("tests: "))
+        else {
+            report("names no test: a promise ends in \"— test: `name`\"".to_owned());
+            continue;
+        };
+        let names: Vec<_> = named.split('`').skip(1).step_by(2).collect();
+        if names.is_empty() {
+            report("names no test between backticks".to_owned());
+        }
+        for name in names {
+            let function = name.rsplit("::").next().unwrap_or(name);
+            if !tests.contains(function) {
+                report(format!("there is no test `{function}`"));
+            }
+        }
+    }
+    if count == 0 {
+        found.push(Violation::new(
+            path,
+            0,
+            "promise",
+            "promises nothing".to_owned(),
+        ));
+    }
+    found
+}
+
+/// List items with their continuation lines joined; the line, from 1, that each starts on.
+fn list_items(text: &str) -> Vec<(usize, String)> {
+    let mut items: Vec<(usize, String)> = Vec::new();
+    let (mut open, mut fenced, mut exempt) = (false, false, false);
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        if trimmed.starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        if trimmed.starts_with('#') {
+            let title = trimmed.trim_start_matches('#').trim().to_lowercase();
+            exempt = title.starts_with("not promised") || title.starts_with("how to read");
+        }
+        let bullet = trimmed
+            .strip_prefix("- ")
+            .or_else(|| trimmed.strip_prefix("* "));
+        if let Some(item) = bullet {
+            open = !exempt;
+            if open {
+                items.push((number + 1, item.to_owned()));
+            }
+        } else if trimmed.is_empty() || !line.starts_with(' ') {
+            open = false;
+        } else if let (true, Some((_, item))) = (open, items.last_mut()) {
+            item.push(' ');
+            item.push_str(trimmed);
+        }
+    }
+    items
+}
+
+/// Every variant of `enum Rank` stands between backticks in the document of the lock order.
+fn ranks(path: &Path, text: &str, code: &str) -> Vec<Violation> {
+    let Some(at) = code.find("enum Rank") else {
+        return Vec::new();
+    };
+    let Some(open) = code[at..].find('{').map(|i| at + i) else {
+        return Vec::new();
+    };
+    let body = &code[open + 1..past_closing(code, open) - 1];
+    split_top(body)
+        .into_iter()
+        .filter_map(|variant| {
+            // Attributes of a variant stand in brackets of their own lines.
+            let name = variant
+                .lines()
+                .rev()
+                .map(str::trim)
+                .find(|l| !l.is_empty())?;
+            let len = name.bytes().position(|b| !is_word(b)).unwrap_or(name.len());
+            (len > 0).then_some(&name[..len])
+        })
+        .filter(|name| !text.contains(&format!("`{name}`")))
+        .map(|name| {
+            Violation::new(
+                path,
+                0,
+                "lock order",
+                format!("does not mention the rank `{name}`"),
+            )
+        })
+        .collect()
+}
+
+/// Relative links of a Markdown file that lead nowhere.
+fn links(path: &Path, text: &str, exists: &dyn Fn(&Path) -> bool) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("](") {
+        let rest = &text[at + 2..];
+        let Some(end) = rest.find([')', '\n', ' ']) else {
+            continue;
+        };
+        let target = rest[..end].split('#').next().unwrap_or("");
+        if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let folder: PathBuf = path.parent().unwrap_or(Path::new("")).to_owned();
+        if !exists(&normal(&folder.join(target))) {
+            let message = format!("links to `{target}`, which is not there");
+            found.push(Violation::new(path, line_of(text, at), "link", message));
+        }
+    }
+    found
+}
+
+/// Paths of the machine that a file was written on.
+fn machine_paths(path: &Path, text: &str) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (a, b) in MACHINE {
+        for (at, name) in text.match_indices(&format!("{a}{b}")) {
+            // `mm/work/queue` is a path of ours; so is `{dir}/work/`.
+            let before = text[..at].chars().next_back();
+            if !before.is_some_and(|c| c.is_alphanumeric() || "_-.}/)>*".contains(c)) {
+                let message = format!("names a folder of some machine: `{name}`");
+                found.push(Violation::new(
+                    path,
+                    line_of(text, at),
+                    "machine path",
+                    message,
+                ));
+            }
+        }
+    }
+    found
+}
+
+fn registries(path: &Path, text: &str) -> Vec<Violation> {
+    let source = |line: &str| {
+        let value = line.strip_prefix("source = \"")?.strip_suffix('"')?;
+        (value != REGISTRY).then(|| value.to_owned())
+    };
+    text.lines()
+        .enumerate()
+        .filter_map(|(i, line)| {
+            let message = format!("`{}` is not the public registry", source(line)?);
+            Some(Violation::new(path, i + 1, "registry", message))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOC: &str = "docs/semantics.md";
+
+    fn known() -> BTreeSet<String> {
+        let text = "//! A.\nfn helper() {}\n#[cfg(test)]\nmod t {\n    #[test]\n    fn reads_zeros() {}\n}\n";
+        let source = Source::new(
+            Path::new("crates/mm/src/a.rs"),
+            "mm",
+            Area::Src,
+            text.to_owned(),
+        );
+        test_names(&[source])
+    }
+
+    fn lines(text: &str) -> Vec<usize> {
+        promises(Path::new(DOC), text, &known())
+            .into_iter()
+            .map(|v| v.line)
+            .collect()
+    }
+
+    #[test]
+    fn promises_name_tests_that_exist() {
+        assert_eq!(
+            lines("# Read\n- A hole reads zeros — test: `mm::a::reads_zeros`\n"),
+            [0; 0]
+        );
+        assert_eq!(
+            lines("- A hole\n  reads zeros —\n  tests: `reads_zeros`, `reads_zeros`\n"),
+            [0; 0]
+        );
+        assert_eq!(lines("# Read\n- A hole reads zeros\n"), [2]);
+        assert_eq!(lines("- A hole — test: `gone`\n- B — test: none\n"), [1, 2]);
+        // A function outside test code is no test.
+        assert_eq!(lines("- A hole — test: `helper`\n"), [1]);
+        assert_eq!(lines("# Nothing\n"), [0]);
+        let exempt = "- A — test: `reads_zeros`\n## Not promised\n- Atomic writes\n## Write\n- B\n";
+        assert_eq!(lines(exempt), [5]);
+        assert_eq!(
+            lines("- A — test: `reads_zeros`\n```text\n- no promise\n```\n"),
+            [0; 0]
+        );
+    }
+
+    #[test]
+    fn the_lock_order_names_each_rank() {
+        let code = "enum Rank {\n    Namespace,\n    #[doc(alias = \"x\")]\n    IRwsem = 4,\n}\n";
+        let path = Path::new("docs/locking.md");
+        assert_eq!(ranks(path, "`Namespace` then `IRwsem`", code), []);
+        assert_eq!(ranks(path, "`Namespace`", code).len(), 1);
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        let path = Path::new("docs/a.md");
+        let text = "[b](b.md) [top](../README.md#x) [web](https://example.org) [self](#y)";
+        let there = |target: &Path| target == Path::new("docs/b.md");
+        let found = links(path, text, &there);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].message.contains("README"));
+    }
+
+    #[test]
+    fn machine_paths_are_found() {
+        let bad = format!("see {}{}main\n", "/wo", "rk/");
+        assert_eq!(machine_paths(Path::new("a"), &bad).len(), 1);
+        assert_eq!(
+            machine_paths(Path::new("a"), &format!("net{bad}").replace("see ", "")),
+            []
+        );
+    }
+
+    #[test]
+    fn one_registry() {
+        let good = format!("source = \"{REGISTRY}\"\n");
+        assert_eq!(registries(Path::new("Cargo.lock"), &good), []);
+        let bad = "source = \"registry+https://mirror.example.org/index\"\n";
+        assert_eq!(registries(Path::new("Cargo.lock"), bad).len(), 1);
+    }
+
+    #[test]
+    fn required_files_are_missed() {
+        let root = std::env::temp_dir().join("foliocache-xtask-no-such-folder");
+        let tree = Tree {
+            root,
+            files: Vec::new(),
+            sources: Vec::new(),
+        };
+        assert_eq!(check(&tree).len(), REQUIRED.len());
+    }
+}

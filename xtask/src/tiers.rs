@@ -1,0 +1,397 @@
+//! The test tiers: which commands each consists of, found from the tree.
+//!
+//! # Model
+//!
+//! A tier is a list of [`Step`]s. Tests find their tier by the name of their file in a package's
+//! `tests/`:
+//!
+//! | file | where it runs |
+//! |---|---|
+//! | `loom_*.rs` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
+//! | `shuttle_*.rs` | model tier, built with `--cfg shuttle` |
+//! | `system_*.rs` | system tier, release build; each test is `#[ignore = "system tier"]` |
+//! | `stress_*.rs` | unit tier in small; system tier, release build, `FOLIOCACHE_STRESS=10` |
+//! | any other | unit tier, like tests beside the code and in the documentation |
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::setup::Need;
+use crate::tidy::{array, string};
+
+/// The version of fsx that the system tests run, as FOLIOCACHE_FSX.
+const FSX: &str = "0.3.2";
+
+/// Packages that must compile under the model checkers, with models of their own or without.
+const MODELLED: &[&str] = &["foliocache-sync", "foliocache-xarray", "foliocache-mm"];
+
+/// A group of tests that need the same kind of build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Tidy,
+    Unit,
+    Model,
+    System,
+}
+
+impl Tier {
+    pub(crate) const ALL: [Tier; 4] = [Tier::Tidy, Tier::Unit, Tier::Model, Tier::System];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Tier::Tidy => "tidy",
+            Tier::Unit => "unit",
+            Tier::Model => "model",
+            Tier::System => "system",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Tier> {
+        Tier::ALL.into_iter().find(|tier| tier.name() == name)
+    }
+
+    /// What the tier's tests use of the machine.
+    pub(crate) fn needs(self) -> &'static [Need] {
+        match self {
+            Tier::Tidy | Tier::Model => &[],
+            Tier::Unit => &[Need::IoUring, Need::Userfaultfd, Need::MemoryCgroup],
+            Tier::System => &[
+                Need::Compiler,
+                Need::Make,
+                Need::Fuse,
+                Need::IoUring,
+                Need::Userfaultfd,
+                Need::MemoryCgroup,
+            ],
+        }
+    }
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// `cargo` with these arguments.
+    Cargo(Vec<String>),
+    /// xtask's own checks.
+    Tidy,
+    /// Nothing can be run, and that is a failure: no test of the kind was found.
+    NoTests(String),
+}
+
+/// One command of a tier.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) tier: Tier,
+    pub(crate) name: String,
+    pub(crate) action: Action,
+    pub(crate) env: Vec<(String, String)>,
+    /// It is over after this long, whatever it does.
+    pub(crate) limit: Duration,
+    /// Without these the step as a whole cannot run.
+    pub(crate) needs: &'static [Need],
+    /// A run in which not one test passed is a failure.
+    pub(crate) must_test: bool,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            if value.contains(' ') {
+                write!(f, "{name}=\"{value}\" ")?;
+            } else {
+                write!(f, "{name}={value} ")?;
+            }
+        }
+        match &self.action {
+            Action::Cargo(arguments) => write!(f, "cargo {}", arguments.join(" ")),
+            Action::Tidy => write!(f, "cargo xtask tidy"),
+            Action::NoTests(pattern) => write!(f, "(no file named tests/{pattern}.rs)"),
+        }
+    }
+}
+
+impl Step {
+    fn cargo(tier: Tier, name: &str, arguments: &str, minutes: u64) -> Step {
+        Step {
+            tier,
+            name: name.to_owned(),
+            action: Action::Cargo(arguments.split_whitespace().map(str::to_owned).collect()),
+            env: Vec::new(),
+            limit: Duration::from_secs(minutes * 60),
+            needs: &[],
+            must_test: arguments.starts_with("test "),
+        }
+    }
+
+    fn env(mut self, name: &str, value: impl Into<String>) -> Step {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    fn needs(mut self, needs: &'static [Need]) -> Step {
+        self.needs = needs;
+        self
+    }
+}
+
+/// The workspace as the tiers see it.
+pub(crate) struct Workspace {
+    /// cargo's target directory.
+    pub(crate) target: PathBuf,
+    /// Our packages and the names of their integration tests.
+    packages: Vec<(String, Vec<String>)>,
+}
+
+impl Workspace {
+    /// Reads the answer of `cargo metadata`.
+    pub(crate) fn new(metadata: &Value) -> Workspace {
+        let tests = |package: &Value| {
+            array(package, "targets")
+                .iter()
+                .filter(|target| array(target, "kind").iter().any(|kind| kind == "test"))
+                .map(|target| string(target, "name").to_owned())
+                .collect()
+        };
+        let packages = array(metadata, "packages")
+            .iter()
+            .filter(|package| package["source"].is_null())
+            .map(|package| (string(package, "name").to_owned(), tests(package)))
+            .collect();
+        Workspace {
+            target: PathBuf::from(string(metadata, "target_directory")),
+            packages,
+        }
+    }
+
+    /// Packages with a test file whose name starts with `prefix`.
+    fn with_tests(&self, prefix: &str) -> Vec<&str> {
+        self.packages
+            .iter()
+            .filter(|(_, tests)| tests.iter().any(|test| test.starts_with(prefix)))
+            .map(|(name, _)| name.as_str())
+            .collect()
+    }
+
+    /// The test files whose names start with `prefix`, as `package::file`.
+    pub(crate) fn tests(&self, prefix: &str) -> Vec<String> {
+        let named = |(name, tests): &(String, Vec<String>)| {
+            let ours: Vec<_> = tests
+                .iter()
+                .filter(|test| test.starts_with(prefix))
+                .map(|test| format!("{name}::{test}"))
+                .collect();
+            ours
+        };
+        self.packages.iter().flat_map(named).collect()
+    }
+
+    /// Where the fsx of this version is, or will be after its step.
+    fn fsx(&self) -> PathBuf {
+        self.target.join("tools/bin/fsx")
+    }
+
+    /// The steps of a tier in the order in which they run.
+    pub(crate) fn steps(&self, tier: Tier) -> Vec<Step> {
+        match tier {
+            Tier::Tidy => tidy(),
+            Tier::Unit => vec![Step::cargo(tier, "tests", "test --workspace --locked", 25)],
+            Tier::Model => [self.model("loom"), self.model("shuttle")].concat(),
+            Tier::System => self.system(),
+        }
+    }
+
+    fn model(&self, checker: &str) -> Vec<Step> {
+        let pattern = format!("{checker}_*");
+        let with = self.with_tests(&format!("{checker}_"));
+        let own = self.packages.iter().map(|(name, _)| name.as_str());
+        let without: Vec<&str> = own
+            .filter(|name| MODELLED.contains(name) && !with.contains(name))
+            .collect();
+        let mut steps = Vec::new();
+        if with.is_empty() {
+            steps.push(no_tests(Tier::Model, checker, &pattern));
+        } else {
+            let arguments = format!("test --locked --release {} --test {pattern}", select(&with));
+            steps.push(Step::cargo(Tier::Model, checker, &arguments, 20));
+        }
+        if !without.is_empty() {
+            let arguments = format!("check --locked --release --lib {}", select(&without));
+            let name = format!("{checker}, the rest compiles");
+            steps.push(Step::cargo(Tier::Model, &name, &arguments, 10));
+        }
+        let folder = self.target.join(checker);
+        steps
+            .into_iter()
+            .map(|step| {
+                // A folder of its own: other flags would rebuild everything back and forth.
+                let step = step
+                    .env("RUSTFLAGS", format!("--cfg {checker}"))
+                    .env("CARGO_TARGET_DIR", folder.display().to_string())
+                    .env("CARGO_PROFILE_RELEASE_LTO", "off");
+                let set = std::env::var_os("LOOM_MAX_PREEMPTIONS").is_some();
+                if checker == "loom" && !set {
+                    step.env("LOOM_MAX_PREEMPTIONS", "2")
+                } else {
+                    step
+                }
+            })
+            .collect()
+    }
+
+    fn system(&self) -> Vec<Step> {
+        const MOUNT: &[Need] = &[Need::Compiler, Need::Make, Need::Fuse];
+        let tier = Tier::System;
+        let mut steps = Vec::new();
+        let fsx = self.fsx();
+        if !fsx.exists() {
+            let arguments = format!(
+                "install fsx --version {FSX} --locked --root {} --target-dir {}",
+                self.target.join("tools").display(),
+                self.target.join("tools/build").display()
+            );
+            steps.push(Step::cargo(tier, "install fsx", &arguments, 15).needs(MOUNT));
+        }
+        let build = "build --locked --release -p foliocache-cli";
+        steps.push(Step::cargo(tier, "build the command", build, 15));
+        let system = self.with_tests("system_");
+        if system.is_empty() {
+            steps.push(no_tests(tier, "tests", "system_*"));
+        } else {
+            // One at a time: they measure memory and time, and share two cores.
+            let arguments = format!(
+                "test --locked --release {} --test system_* -- --include-ignored --test-threads=1",
+                select(&system)
+            );
+            let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
+            steps.push(step.env("FOLIOCACHE_FSX", path(&fsx)));
+        }
+        let stress = self.with_tests("stress_");
+        if !stress.is_empty() {
+            let arguments = format!(
+                "test --locked --release {} --test stress_*",
+                select(&stress)
+            );
+            steps.push(Step::cargo(tier, "stress", &arguments, 20).env("FOLIOCACHE_STRESS", "10"));
+        }
+        steps
+    }
+}
+
+fn tidy() -> Vec<Step> {
+    let own = Step {
+        action: Action::Tidy,
+        ..Step::cargo(Tier::Tidy, "edges, absences", "", 1)
+    };
+    let clippy = "clippy --workspace --all-targets --locked -- -D warnings";
+    let doc = "doc --workspace --no-deps --locked";
+    vec![
+        Step::cargo(Tier::Tidy, "format", "fmt --all --check", 2),
+        own,
+        Step::cargo(Tier::Tidy, "clippy", clippy, 15),
+        Step::cargo(Tier::Tidy, "documentation", doc, 10).env("RUSTDOCFLAGS", "-D warnings"),
+    ]
+}
+
+/// A tier that finds none of its tests proves nothing, and must not look as if it did.
+fn no_tests(tier: Tier, name: &str, pattern: &str) -> Step {
+    let action = Action::NoTests(pattern.to_owned());
+    Step {
+        action,
+        ..Step::cargo(tier, name, "", 1)
+    }
+}
+
+fn select(packages: &[&str]) -> String {
+    packages
+        .iter()
+        .map(|name| format!("-p {name}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn workspace(tests: &[(&str, &[&str])]) -> Workspace {
+        let packages: Vec<_> = tests
+            .iter()
+            .map(|(name, tests)| {
+                let targets: Vec<_> = tests
+                    .iter()
+                    .map(|t| json!({ "name": t, "kind": ["test"] }))
+                    .collect();
+                json!({ "name": name, "source": null, "targets": targets })
+            })
+            .collect();
+        Workspace::new(&json!({ "packages": packages, "target_directory": "/nowhere/target" }))
+    }
+
+    fn commands(steps: &[Step]) -> Vec<String> {
+        steps.iter().map(Step::to_string).collect()
+    }
+
+    #[test]
+    fn models_are_found_by_name() {
+        let w = workspace(&[
+            (
+                "foliocache-sync",
+                &["loom_rcu", "shuttle_wait", "stress_rcu"],
+            ),
+            ("foliocache-xarray", &["loom_reader", "model"]),
+            ("foliocache-fs", &["shared"]),
+        ]);
+        let steps = commands(&w.steps(Tier::Model));
+        assert_eq!(steps.len(), 3, "{steps:?}");
+        assert!(
+            steps[0].contains("RUSTFLAGS=\"--cfg loom\" CARGO_TARGET_DIR=/nowhere/target/loom")
+        );
+        assert!(steps[0].ends_with("-p foliocache-sync -p foliocache-xarray --test loom_*"));
+        assert!(steps[1].ends_with("-p foliocache-sync --test shuttle_*"));
+        assert!(steps[2].ends_with("check --locked --release --lib -p foliocache-xarray"));
+        assert_eq!(
+            w.tests("loom_"),
+            [
+                "foliocache-sync::loom_rcu",
+                "foliocache-xarray::loom_reader"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_tier_without_tests_fails() {
+        let w = workspace(&[("foliocache-cli", &["arguments"])]);
+        let empty = |tier| {
+            let is_empty = |s: &Step| matches!(s.action, Action::NoTests(_));
+            w.steps(tier).iter().filter(|s| is_empty(s)).count()
+        };
+        assert_eq!(empty(Tier::Model), 2);
+        assert_eq!(empty(Tier::System), 1);
+    }
+
+    #[test]
+    fn system_tests_get_their_fsx() {
+        let w = workspace(&[("foliocache-cli", &["system_mount"]), ("a", &["stress_a"])]);
+        let steps = commands(&w.steps(Tier::System));
+        assert_eq!(steps.len(), 4, "{steps:?}");
+        assert!(steps[0].starts_with("cargo install fsx"));
+        assert!(steps[2].starts_with("FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx cargo test"));
+        assert!(steps[3].starts_with("FOLIOCACHE_STRESS=10 "));
+    }
+
+    #[test]
+    fn tiers_have_names() {
+        for tier in Tier::ALL {
+            assert_eq!(Tier::from_name(tier.name()), Some(tier));
+        }
+        assert_eq!(Tier::from_name("all"), None);
+    }
+}
