@@ -51,9 +51,15 @@ macro_rules! const_unless_loom {
 pub mod cell;
 mod facade;
 mod lock;
+pub mod padded;
+pub mod rank;
+pub mod rcu;
+pub mod seqcount;
 pub mod time;
+pub mod wait;
 
 pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
+pub use padded::{CachePadded, ShardedCounter, thread_shard};

@@ -1,0 +1,191 @@
+//! Keeping apart what different threads write: cache lines of one's own and counters in shards.
+//!
+//! # Model
+//!
+//! Each thread has a small number, [`thread_shard`]. A [`ShardedCounter`] has one cell a shard, on a
+//! cache line of its own: adding touches the thread's own, reading adds up all of them.
+//!
+//! # Memory ordering
+//!
+//! All `Relaxed`: a counter publishes nothing but its number. An increment is never lost (it is one atomic
+//! addition); a sum taken while others add may hold one of two additions and not the other, whichever came
+//! first.
+
+use crate::atomic::{AtomicI64, AtomicUsize, Ordering};
+use crate::cell::Cell;
+use std::ops::{Deref, DerefMut};
+
+/// A value alone on its cache lines: 128 bytes, since processors fetch lines in pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(align(128))]
+pub struct CachePadded<T>(T);
+
+impl<T> CachePadded<T> {
+    /// Pads `value`.
+    pub const fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// Takes the value out.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl<T> Deref for CachePadded<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for CachePadded<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> From<T> for CachePadded<T> {
+    fn from(value: T) -> Self {
+        Self(value)
+    }
+}
+
+const UNNUMBERED: usize = usize::MAX;
+
+crate::global! {
+    /// The number that the next thread gets.
+    static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
+}
+
+crate::thread_local! {
+    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
+}
+
+/// A small number of this thread, given out in order of first use from 0 on. Take it modulo the number of
+/// one's shards. Numbers are not used again when threads end. Costs a thread-local load.
+#[inline]
+pub fn thread_shard() -> usize {
+    THREAD
+        .try_with(|number| match number.get() {
+            UNNUMBERED => number_thread(number),
+            shard => shard,
+        })
+        // Only a model destroys it, at the end of a thread; any shard will do.
+        .unwrap_or(0)
+}
+
+#[cold]
+fn number_thread(number: &Cell<usize>) -> usize {
+    // Relaxed: the numbers only have to differ.
+    let next = NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % UNNUMBERED;
+    number.set(next);
+    next
+}
+
+/// How many cells a [`ShardedCounter`] has: a power of two.
+pub const COUNTER_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
+
+/// A counter that many threads add to and few read. Takes 2 KiB.
+///
+/// It wraps at the limits of `i64`. For a bound that must hold exactly use one atomic instead.
+#[derive(Debug)]
+#[doc(alias = "percpu_counter")]
+pub struct ShardedCounter {
+    shards: [CachePadded<AtomicI64>; COUNTER_SHARDS],
+}
+
+impl Default for ShardedCounter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ShardedCounter {
+    const_unless_loom! {
+        /// A counter at zero. `const` except under loom.
+        pub fn new() -> Self {
+            #[cfg(not(loom))]
+            let shards = [const { CachePadded::new(AtomicI64::new(0)) }; COUNTER_SHARDS];
+            #[cfg(loom)]
+            let shards = std::array::from_fn(|_| CachePadded::new(AtomicI64::new(0)));
+            Self { shards }
+        }
+    }
+
+    /// Adds to this thread's cell.
+    #[inline]
+    pub fn add(&self, value: i64) {
+        // Relaxed: see the module's header.
+        self.shards[thread_shard() % COUNTER_SHARDS].fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// Adds one.
+    #[inline]
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Takes one off.
+    #[inline]
+    pub fn dec(&self) {
+        self.add(-1);
+    }
+
+    /// The sum. Exact once nobody adds any more; else every addition that happened before this call is in
+    /// it, and of the concurrent ones some.
+    pub fn sum(&self) -> i64 {
+        self.shards
+            .iter()
+            // Relaxed: see the module's header.
+            .map(|shard| shard.load(Ordering::Relaxed))
+            .fold(0, i64::wrapping_add)
+    }
+
+    /// The sum as a size: zero where concurrent additions make it negative for a moment.
+    pub fn sum_positive(&self) -> u64 {
+        u64::try_from(self.sum()).unwrap_or(0)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padded_values_share_no_line() {
+        assert_eq!(align_of::<CachePadded<u8>>(), 128);
+        assert_eq!(size_of::<CachePadded<u8>>(), 128);
+        assert_eq!(size_of::<ShardedCounter>(), 128 * COUNTER_SHARDS);
+    }
+
+    #[test]
+    fn threads_have_numbers_of_their_own() {
+        let mine = thread_shard();
+        assert_eq!(mine, thread_shard());
+        let other = std::thread::spawn(thread_shard)
+            .join()
+            .expect("it does not panic");
+        assert_ne!(mine, other);
+    }
+
+    #[test]
+    fn nothing_is_lost() {
+        static COUNTER: ShardedCounter = ShardedCounter::new();
+        std::thread::scope(|scope| {
+            for _ in 0..COUNTER_SHARDS + 3 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        COUNTER.add(3);
+                        COUNTER.dec();
+                    }
+                });
+            }
+        });
+        assert_eq!(COUNTER.sum(), 2000 * (COUNTER_SHARDS as i64 + 3));
+        COUNTER.add(-1_000_000);
+        assert_eq!(COUNTER.sum_positive(), 0);
+    }
+}

@@ -1,0 +1,525 @@
+//! The order in which locks nest, and the locks that check it.
+//!
+//! # Model
+//!
+//! Every lock of the project has a [`Rank`]; a thread may wait for a lock only while all locks that it
+//! holds have a *lower* (outer) rank. Two threads then never wait for each other. Debug builds keep a
+//! list of what each thread holds and panic on the first acquisition that breaks the rule, naming both
+//! locks' ranks and the places where they were taken; the order of events that would deadlock need not
+//! happen. Release builds compile all of it to nothing.
+//!
+//! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank.
+//! - [`acquire`] gives a [`RankToken`] to who implements a lock by other means, a bit in a state word
+//!   for instance, and keeps the token for as long as it holds the lock.
+//! - Locks of the *same* rank do not nest, unless the caller has an order among them and says so with
+//!   [`acquire_nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
+//!   else by inode number).
+//! - An attempt that does not wait (`try_lock`, [`acquire_try`]) cannot deadlock and may be out of
+//!   order; what it took counts for later acquisitions like any other.
+//!
+//! # Invariants
+//!
+//! 1. The list of a thread holds exactly the tokens that live on it. Tokens are not `Send`; a lock that
+//!    is released by another thread is handed over with [`RankToken::disown`].
+//! 2. Release is in any order.
+//!
+//! # Locking
+//!
+//! This module is where the order is written down; see [`Rank`]. Checking blocks on nothing.
+//!
+//! # Differences from Linux
+//!
+//! lockdep learns the order from what it sees; here it is stated, and a lock cannot be made without
+//! choosing its place. There is no check of interrupt contexts, since there are none; its counterpart is
+//! [`might_sleep`], which refuses to wait inside an RCU read section.
+
+use crate::seqcount::Exclusive;
+use crate::time::Duration;
+use crate::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult, rcu,
+};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+#[cfg(debug_assertions)]
+#[path = "rank/held.rs"]
+mod held;
+
+/// The place of a lock in the order: a thread takes them from the top of this list to its bottom.
+///
+/// Down to [`IMmap`](Self::IMmap) they may be held for as long as I/O takes, and waiting for one
+/// counts as sleeping. From [`PteBatch`](Self::PteBatch) on they are held for a bounded number of
+/// instructions, and may be taken inside an RCU read section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Rank {
+    /// Tables of a file system: names, directories, the list of open files.
+    Namespace,
+    /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.
+    #[doc(alias = "i_rwsem")]
+    IRwsem,
+    /// One per mapping: a single writeback pass at a time.
+    WritebackLock,
+    /// The set of windows of the address space of the process.
+    #[doc(alias = "mmap_lock")]
+    MmapLock,
+    /// Keeps truncate and hole punch apart from those who fill the mapping.
+    #[doc(alias = "invalidate_lock")]
+    InvalidateLock,
+    /// The lock bit of a folio; several at once in ascending index.
+    #[doc(alias = "folio_lock")]
+    FolioLock,
+    /// The windows of one file.
+    #[doc(alias = "i_mmap_rwsem")]
+    IMmap,
+    /// Installing or protecting a run of page-table entries.
+    PteBatch,
+    /// The write side of a mapping's index.
+    #[doc(alias = "xa_lock")]
+    XaLock,
+    /// The lists of dirty mappings of a backing device.
+    BdiList,
+    /// The queues of reclaim.
+    #[doc(alias = "lru_lock")]
+    LruLock,
+    /// The free list of folio descriptors.
+    FolioPool,
+    /// The buddy allocator and the table of blocks.
+    Frames,
+    /// A thread's own list of free frames or nodes.
+    Magazine,
+    /// Those who wait for the memory bound.
+    Budget,
+    /// A bucket of a [`WaitTable`](crate::wait::WaitTable).
+    WaitTable,
+    /// Takes no other lock while held.
+    Leaf,
+}
+
+impl Rank {
+    /// Whether waiting for a lock of this rank counts as sleeping, and so is forbidden in an RCU read
+    /// section.
+    pub const fn sleeps(self) -> bool {
+        (self as u8) < (Rank::PteBatch as u8)
+    }
+}
+
+/// Proof that this thread holds a lock of some rank; dropping it says that the lock is released.
+///
+/// Not `Send`: the list of held locks belongs to the thread. It may be moved between functions, be
+/// stored, and be dropped in any order. In release builds it has no size.
+#[derive(Debug)]
+#[must_use = "the lock counts as released when its token is dropped"]
+pub struct RankToken {
+    #[cfg(debug_assertions)]
+    id: u64,
+    /// Not `Send`, yet `Sync`.
+    _thread: PhantomData<std::sync::MutexGuard<'static, ()>>,
+}
+
+impl RankToken {
+    /// Takes the lock off this thread's list without releasing it: another thread will. That thread may
+    /// call [`acquire_try`] to have it on its own list.
+    pub fn disown(self) {
+        drop(self);
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for RankToken {
+    fn drop(&mut self) {
+        held::remove(self.id);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Waits; only outer ranks may be held.
+    Ordered,
+    /// Waits; locks of the same rank may be held too, in an order that the caller keeps.
+    Nested,
+    /// Does not wait.
+    Try,
+}
+
+#[track_caller]
+#[inline(always)]
+fn take(rank: Rank, how: How) -> RankToken {
+    #[cfg(not(debug_assertions))]
+    let _ = (rank, how);
+    RankToken {
+        #[cfg(debug_assertions)]
+        id: held::push(rank, how),
+        _thread: PhantomData,
+    }
+}
+
+/// Says that this thread is about to wait for a lock of this rank. Call it before waiting, so that an
+/// inversion panics instead of deadlocking.
+///
+/// # Panics
+///
+/// In debug builds, when the thread holds a lock of the same or an inner rank.
+#[track_caller]
+#[inline(always)]
+pub fn acquire(rank: Rank) -> RankToken {
+    take(rank, How::Ordered)
+}
+
+/// Like [`acquire`], where locks of the same rank may be held: the caller takes them in an order of its
+/// own that everyone keeps, ascending index for example.
+///
+/// # Panics
+///
+/// In debug builds, when the thread holds a lock of an inner rank.
+#[track_caller]
+#[inline(always)]
+pub fn acquire_nested(rank: Rank) -> RankToken {
+    take(rank, How::Nested)
+}
+
+/// Says that this thread has taken a lock of this rank without waiting for it, which may be out of
+/// order, or has taken over one that was [disowned](RankToken::disown).
+#[track_caller]
+#[inline(always)]
+pub fn acquire_try(rank: Rank) -> RankToken {
+    take(rank, How::Try)
+}
+
+/// Checks that this thread could wait for a lock of this rank now, as a function does that waits for it
+/// on some paths only.
+///
+/// # Panics
+///
+/// In debug builds, when the thread holds a lock of the same or an inner rank.
+#[track_caller]
+#[inline(always)]
+pub fn might_lock(rank: Rank) {
+    #[cfg(debug_assertions)]
+    held::check(rank, How::Ordered);
+    #[cfg(not(debug_assertions))]
+    let _ = rank;
+}
+
+/// Checks that this thread may sleep: it is in no RCU read section.
+///
+/// # Panics
+///
+/// In debug builds, inside a read section.
+#[track_caller]
+#[inline(always)]
+pub fn might_sleep() {
+    #[cfg(debug_assertions)]
+    if rcu::in_read_section() && !crate::thread::panicking() {
+        panic!("sleeping inside an RCU read section");
+    }
+}
+
+#[track_caller]
+#[inline(always)]
+fn might_sleep_for(rank: Rank) {
+    if rank.sleeps() {
+        might_sleep();
+    }
+}
+
+/// The rank of a lock, kept in debug builds only.
+#[derive(Clone, Copy, Debug)]
+struct RankOf {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+}
+
+impl RankOf {
+    const fn new(rank: Rank) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = rank;
+        Self {
+            #[cfg(debug_assertions)]
+            rank,
+        }
+    }
+
+    #[track_caller]
+    #[inline(always)]
+    fn take(self, how: How) -> RankToken {
+        #[cfg(debug_assertions)]
+        {
+            if how != How::Try {
+                might_sleep_for(self.rank);
+            }
+            take(self.rank, how)
+        }
+        #[cfg(not(debug_assertions))]
+        {
+            // The rank is not kept, and not looked at.
+            take(Rank::Leaf, how)
+        }
+    }
+}
+
+/// A [`Mutex`] with a place in the lock order.
+#[derive(Debug)]
+pub struct RankedMutex<T> {
+    rank: RankOf,
+    inner: Mutex<T>,
+}
+
+/// A held [`RankedMutex`]. Not `Send`.
+#[derive(Debug)]
+pub struct RankedMutexGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    // Below the guard: dropped after the lock is released.
+    token: RankToken,
+}
+
+impl<T> RankedMutex<T> {
+    const_unless_loom! {
+        /// A mutex of this rank that is not held. `const` except under loom.
+        pub fn new(rank: Rank, value: T) -> Self {
+            Self { rank: RankOf::new(rank), inner: Mutex::new(value) }
+        }
+    }
+
+    /// Waits for the mutex and takes it. May block.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, on a rank inversion, or when a sleeping rank is taken in an RCU read section.
+    #[track_caller]
+    #[inline]
+    pub fn lock(&self) -> RankedMutexGuard<'_, T> {
+        let token = self.rank.take(How::Ordered);
+        RankedMutexGuard {
+            guard: self.inner.lock(),
+            token,
+        }
+    }
+
+    /// Like [`lock`](Self::lock), with locks of the same rank held in an order of the caller's.
+    #[track_caller]
+    #[inline]
+    pub fn lock_nested(&self) -> RankedMutexGuard<'_, T> {
+        let token = self.rank.take(How::Nested);
+        RankedMutexGuard {
+            guard: self.inner.lock(),
+            token,
+        }
+    }
+
+    /// Takes the mutex if nobody holds it; may be out of order.
+    #[track_caller]
+    #[inline]
+    pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
+        let guard = self.inner.try_lock()?;
+        Some(RankedMutexGuard {
+            guard,
+            token: self.rank.take(How::Try),
+        })
+    }
+
+    /// The value, without locking.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
+    /// Takes the value out.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+}
+
+impl<T> Deref for RankedMutexGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for RankedMutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T> Exclusive for RankedMutexGuard<'_, T> {}
+
+impl Condvar {
+    /// [`wait`](Self::wait) for a ranked mutex. It keeps its place on the list of held locks meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, inside an RCU read section.
+    #[track_caller]
+    pub fn wait_ranked<'a, T>(&self, guard: RankedMutexGuard<'a, T>) -> RankedMutexGuard<'a, T> {
+        might_sleep();
+        let RankedMutexGuard { guard, token } = guard;
+        RankedMutexGuard {
+            guard: self.wait(guard),
+            token,
+        }
+    }
+
+    /// [`wait_timeout`](Self::wait_timeout) for a ranked mutex; the time is never up in a model.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, inside an RCU read section.
+    #[track_caller]
+    pub fn wait_timeout_ranked<'a, T>(
+        &self,
+        guard: RankedMutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (RankedMutexGuard<'a, T>, WaitTimeoutResult) {
+        might_sleep();
+        let RankedMutexGuard { guard, token } = guard;
+        let (guard, result) = self.wait_timeout(guard, timeout);
+        (RankedMutexGuard { guard, token }, result)
+    }
+}
+
+/// An [`RwLock`] with a place in the lock order. Shared and exclusive acquisitions are checked alike:
+/// a waiting writer makes shared ones wait for each other.
+#[derive(Debug)]
+pub struct RankedRwLock<T> {
+    rank: RankOf,
+    inner: RwLock<T>,
+}
+
+/// A [`RankedRwLock`] held shared. Not `Send`.
+#[derive(Debug)]
+pub struct RankedReadGuard<'a, T> {
+    guard: RwLockReadGuard<'a, T>,
+    _token: RankToken,
+}
+
+/// A [`RankedRwLock`] held exclusively. Not `Send`.
+#[derive(Debug)]
+pub struct RankedWriteGuard<'a, T> {
+    guard: RwLockWriteGuard<'a, T>,
+    _token: RankToken,
+}
+
+impl<T> RankedRwLock<T> {
+    const_unless_loom! {
+        /// A lock of this rank that is not held. `const` except under loom.
+        pub fn new(rank: Rank, value: T) -> Self {
+            Self { rank: RankOf::new(rank), inner: RwLock::new(value) }
+        }
+    }
+
+    /// Waits until nobody holds the lock exclusively, and takes it shared. May block.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, on a rank inversion, or when a sleeping rank is taken in an RCU read section.
+    #[track_caller]
+    #[inline]
+    pub fn read(&self) -> RankedReadGuard<'_, T> {
+        let token = self.rank.take(How::Ordered);
+        RankedReadGuard {
+            guard: self.inner.read(),
+            _token: token,
+        }
+    }
+
+    /// Waits until nobody holds the lock, and takes it exclusively. May block.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, on a rank inversion, or when a sleeping rank is taken in an RCU read section.
+    #[track_caller]
+    #[inline]
+    pub fn write(&self) -> RankedWriteGuard<'_, T> {
+        let token = self.rank.take(How::Ordered);
+        RankedWriteGuard {
+            guard: self.inner.write(),
+            _token: token,
+        }
+    }
+
+    /// Like [`read`](Self::read), with locks of the same rank held in an order of the caller's.
+    #[track_caller]
+    #[inline]
+    pub fn read_nested(&self) -> RankedReadGuard<'_, T> {
+        let token = self.rank.take(How::Nested);
+        RankedReadGuard {
+            guard: self.inner.read(),
+            _token: token,
+        }
+    }
+
+    /// Like [`write`](Self::write), with locks of the same rank held in an order of the caller's.
+    #[track_caller]
+    #[inline]
+    pub fn write_nested(&self) -> RankedWriteGuard<'_, T> {
+        let token = self.rank.take(How::Nested);
+        RankedWriteGuard {
+            guard: self.inner.write(),
+            _token: token,
+        }
+    }
+
+    /// Takes the lock shared if nobody holds it exclusively; may be out of order.
+    #[track_caller]
+    #[inline]
+    pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
+        let guard = self.inner.try_read()?;
+        Some(RankedReadGuard {
+            guard,
+            _token: self.rank.take(How::Try),
+        })
+    }
+
+    /// Takes the lock exclusively if nobody holds it; may be out of order.
+    #[track_caller]
+    #[inline]
+    pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
+        let guard = self.inner.try_write()?;
+        Some(RankedWriteGuard {
+            guard,
+            _token: self.rank.take(How::Try),
+        })
+    }
+
+    /// The value, without locking.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
+    /// Takes the value out.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+}
+
+impl<T> Deref for RankedReadGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> Deref for RankedWriteGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for RankedWriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T> Exclusive for RankedWriteGuard<'_, T> {}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[path = "rank/tests.rs"]
+mod tests;

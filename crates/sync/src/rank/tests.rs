@@ -1,0 +1,132 @@
+//! The order is checked, with both places named; what does not wait is not checked.
+
+use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn panic_message(f: impl FnOnce()) -> Option<String> {
+    let payload = catch_unwind(AssertUnwindSafe(f)).err()?;
+    Some(
+        payload
+            .downcast_ref::<String>()
+            .cloned()
+            .unwrap_or_else(|| {
+                payload
+                    .downcast_ref::<&str>()
+                    .map(|text| (*text).to_owned())
+                    .unwrap_or_default()
+            }),
+    )
+}
+
+#[test]
+fn the_order_of_the_list_is_allowed() {
+    let outer = RankedMutex::new(Rank::IRwsem, ());
+    let inner = RankedRwLock::new(Rank::XaLock, 1);
+    let _outer = outer.lock();
+    let _bit = acquire(Rank::FolioLock);
+    let mut inner = inner.write();
+    *inner += 1;
+    let _leaf = acquire(Rank::Leaf);
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn an_inversion_names_both_ranks_and_both_places() {
+    let outer = RankedMutex::new(Rank::XaLock, ());
+    let inner = RankedMutex::new(Rank::LruLock, ());
+    let held_at = line!() + 1;
+    let _inner = inner.lock();
+    let message = panic_message(|| drop(outer.lock())).expect("it panics");
+    assert!(message.contains("taking XaLock at"), "{message}");
+    assert!(
+        message.contains("while holding LruLock, taken at"),
+        "{message}"
+    );
+    assert_eq!(message.matches(file!()).count(), 2, "{message}");
+    assert!(
+        message.contains(&format!("{}:{held_at}:", file!())),
+        "{message}"
+    );
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn the_same_rank_twice_needs_an_order() {
+    let first = acquire(Rank::FolioLock);
+    assert!(panic_message(|| drop(acquire(Rank::FolioLock))).is_some());
+    let second = acquire_nested(Rank::FolioLock);
+    // Release in any order.
+    drop(first);
+    drop(second);
+    drop(acquire(Rank::FolioLock));
+    let _leaf = acquire(Rank::Leaf);
+    assert!(panic_message(|| drop(acquire_nested(Rank::FolioLock))).is_some());
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn an_attempt_may_be_out_of_order_and_counts_afterwards() {
+    let lru = RankedMutex::new(Rank::LruLock, ());
+    let folio = RankedMutex::new(Rank::FolioLock, ());
+    let held = lru.lock();
+    let tried = folio.try_lock().expect("nobody holds it");
+    drop(held);
+    assert!(panic_message(|| drop(acquire(Rank::InvalidateLock))).is_some());
+    drop(tried);
+    drop(acquire(Rank::InvalidateLock));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn an_inversion_leaves_the_list_as_it_was() {
+    let held = acquire(Rank::Leaf);
+    assert!(panic_message(|| might_lock(Rank::Frames)).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::Frames))).is_some());
+    drop(held);
+    might_lock(Rank::Namespace);
+}
+
+#[test]
+fn a_disowned_lock_is_off_the_list() {
+    acquire(Rank::Leaf).disown();
+    drop(acquire(Rank::Namespace));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn sleeping_locks_are_refused_in_a_read_section() {
+    let sleeping = RankedMutex::new(Rank::InvalidateLock, ());
+    let short = RankedMutex::new(Rank::XaLock, ());
+    let read = rcu::read_lock();
+    drop(short.lock());
+    assert!(panic_message(|| drop(sleeping.lock())).is_some());
+    drop(sleeping.try_lock().expect("an attempt does not sleep"));
+    drop(read);
+    drop(sleeping.lock());
+}
+
+#[test]
+fn a_condvar_keeps_the_rank() {
+    let state = std::sync::Arc::new((RankedMutex::new(Rank::Budget, false), Condvar::new()));
+    let other = std::sync::Arc::clone(&state);
+    let waker = std::thread::spawn(move || {
+        *other.0.lock() = true;
+        other.1.notify_all();
+    });
+    let mut guard = state.0.lock();
+    while !*guard {
+        guard = state.1.wait_ranked(guard);
+    }
+    #[cfg(debug_assertions)]
+    assert!(panic_message(|| drop(acquire(Rank::Frames))).is_some());
+    drop(guard);
+    drop(acquire(Rank::Frames));
+    waker.join().expect("the waker does not panic");
+}
+
+#[cfg(not(debug_assertions))]
+#[test]
+fn release_builds_pay_nothing() {
+    assert_eq!(size_of::<RankToken>(), 0);
+    assert_eq!(size_of::<RankedMutex<u64>>(), size_of::<Mutex<u64>>());
+}

@@ -1,0 +1,153 @@
+//! Sequence counter: readers that write nothing and start over when a writer came between.
+//!
+//! # Model
+//!
+//! ```text
+//! writer (holds a lock)            reader
+//!   seq = odd                        start = seq, until it is even
+//!   release fence                    (acquire)
+//!   store the data                   load the data
+//!   seq = next even (release)        acquire fence
+//!                                    seq == start? else start over
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. `seq` is odd exactly while a [`SeqWriteGuard`] lives, and grows by two with each.
+//! 2. There is one writer at a time: the guard borrows the proof of a lock exclusively.
+//! 3. A reader may see any mixture of old and new data between its two looks; it must not follow a
+//!    pointer nor trust a length before [`SeqCount::read_retry`] said `false`, unless something else
+//!    (an RCU read section) makes that safe.
+//!
+//! # Locking
+//!
+//! The writer's lock protects the data; this counter only tells readers about it. Readers spin, and give
+//! up the processor, while a writer is inside: write sections are short and do not block.
+//!
+//! # Memory ordering
+//!
+//! The data itself is read and written with `Relaxed` atomics: the counter's fences order it. The
+//! release fence in [`SeqCount::write`] pairs with the acquire fence in [`SeqCount::read_retry`] (who saw
+//! new data sees the odd number); the `Release` store at the end of the section pairs with the `Acquire`
+//! load in [`SeqCount::try_read_begin`] (who starts at the new number sees all of the new data).
+//!
+//! # Differences from Linux
+//!
+//! `seqcount_spinlock_t` and its kin name the lock in the type, for lockdep; here the signature asks for
+//! it, as an exclusive borrow of its guard.
+
+use crate::atomic::{AtomicU32, Ordering, fence};
+use crate::{MutexGuard, RwLockWriteGuard, hint, thread};
+
+/// A guard of a lock that keeps every other writer away: what [`SeqCount::write`] takes as its proof.
+///
+/// Implement it for guards of exclusive locks only (a locked folio, for example).
+pub trait Exclusive {}
+
+impl<T> Exclusive for MutexGuard<'_, T> {}
+impl<T> Exclusive for RwLockWriteGuard<'_, T> {}
+
+/// How often a reader spins before it gives up the processor to the writer.
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
+
+/// The counter.
+#[derive(Debug, Default)]
+#[doc(alias = "seqcount_t")]
+pub struct SeqCount {
+    seq: AtomicU32,
+}
+
+/// The writer's section; ends when dropped. Borrows the proof of the lock, and lends it.
+#[derive(Debug)]
+pub struct SeqWriteGuard<'a, L: Exclusive> {
+    count: &'a SeqCount,
+    /// The odd number of this section.
+    odd: u32,
+    lock: &'a mut L,
+}
+
+impl<L: Exclusive> SeqWriteGuard<'_, L> {
+    /// The guard of the lock, for what it protects besides.
+    pub fn lock(&mut self) -> &mut L {
+        self.lock
+    }
+}
+
+impl SeqCount {
+    const_unless_loom! {
+        /// A counter at zero. `const` except under loom.
+        pub fn new() -> Self {
+            Self { seq: AtomicU32::new(0) }
+        }
+    }
+
+    /// The number to hand to [`read_retry`](Self::read_retry); waits, spinning, for a writer to leave.
+    #[doc(alias = "read_seqcount_begin")]
+    #[inline]
+    pub fn read_begin(&self) -> u32 {
+        let mut spins = 0;
+        loop {
+            if let Some(start) = self.try_read_begin() {
+                return start;
+            }
+            if spins < SPINS {
+                spins += 1;
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// The number to hand to [`read_retry`](Self::read_retry), or `None` while a writer is inside.
+    #[inline]
+    pub fn try_read_begin(&self) -> Option<u32> {
+        // Acquire pairs with the Release store that ends a write section.
+        let start = self.seq.load(Ordering::Acquire);
+        (start & 1 == 0).then_some(start)
+    }
+
+    /// Whether a writer came between: the data read since `start` is worth nothing then.
+    #[doc(alias = "read_seqcount_retry")]
+    #[inline]
+    #[must_use = "what was read may be torn"]
+    pub fn read_retry(&self, start: u32) -> bool {
+        // Pairs with the release fence in `write`, through the data.
+        fence(Ordering::Acquire);
+        // Relaxed: ordered after the data by the fence, and used for nothing but the comparison.
+        self.seq.load(Ordering::Relaxed) != start
+    }
+
+    /// Opens a write section. The lock's guard stays borrowed until it ends.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, when a section is open: the lock was not the one that protects this counter.
+    #[doc(alias = "write_seqcount_begin")]
+    #[inline]
+    pub fn write<'a, L: Exclusive>(&'a self, lock: &'a mut L) -> SeqWriteGuard<'a, L> {
+        // Relaxed: only the holder of the lock writes it (invariant 2).
+        let even = self.seq.load(Ordering::Relaxed);
+        debug_assert!(even & 1 == 0, "two writers in one sequence counter");
+        let odd = even.wrapping_add(1);
+        // Relaxed: ordered before the data by the fence below.
+        self.seq.store(odd, Ordering::Relaxed);
+        // Pairs with the acquire fence in `read_retry`, through the data.
+        fence(Ordering::Release);
+        SeqWriteGuard {
+            count: self,
+            odd,
+            lock,
+        }
+    }
+}
+
+impl<L: Exclusive> Drop for SeqWriteGuard<'_, L> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release pairs with the Acquire load in `try_read_begin`.
+        self.count
+            .seq
+            .store(self.odd.wrapping_add(1), Ordering::Release);
+    }
+}

@@ -1,0 +1,357 @@
+//! Hashed wait queues, and bit locks that sleep on them.
+//!
+//! # Model
+//!
+//! Millions of state words cannot each have a queue. A [`WaitTable`] has a few hundred buckets; a waiter
+//! sleeps in the bucket of its *key* (the address of the word), and a wake-up wakes all sleepers of the
+//! bucket, each of which looks at its own condition again.
+//!
+//! A word that is waited for has a *waiters* bit besides its lock bit:
+//!
+//! ```text
+//! waiter (holds the bucket's lock)          unlocker
+//!   lock bit clear? set it, done              clear lock bit and waiters bit, in one step
+//!   set waiters bit, in the same step         was the waiters bit set?
+//!   sleep (releases the bucket's lock)          take and drop the bucket's lock, wake all
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. The waiters bit is set whenever somebody sleeps for the word or is about to, unless a wake-up that
+//!    will reach him is on its way: it is set under the bucket's lock, which the waker takes after clearing
+//!    it.
+//! 2. Every woken waiter that still has to wait sets the bit again before it sleeps. One bit therefore
+//!    serves all conditions on a word.
+//! 3. A waker uses the key alone, never the word, once it has cleared the bits: the word may belong to
+//!    someone else by then.
+//!
+//! # Locking
+//!
+//! A bucket's lock has rank [`Rank::WaitTable`] and is inner to all that a waiter may hold. Conditions run
+//! under it: they may take nothing but leaf locks, and must not wait or wake. Waiting sleeps, so never in
+//! an RCU read section; waking does not. A bit lock's own rank is the caller's business: see
+//! [`rank::acquire`].
+//!
+//! # Memory ordering
+//!
+//! Taking a bit is `Acquire`, releasing it is `Release`; they pair with each other. No wake-up is lost since
+//! the bits are one word: if the unlocker's step did not see the waiters bit, it came first, and then the
+//! waiter's step sees the lock bit clear.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::padded::CachePadded;
+use crate::rank::{self, Rank, RankedMutex};
+use crate::time::{Duration, Instant};
+use crate::{Condvar, hint};
+
+/// Buckets of a table: enough that waiters of different words seldom meet.
+const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
+
+/// How often a bit lock is tried before its waiter sleeps, which costs far more than a short section.
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 40 };
+
+#[derive(Debug)]
+struct Bucket {
+    /// How many sleep here, so that waking nobody is cheap.
+    sleepers: RankedMutex<u32>,
+    wakeup: Condvar,
+}
+
+/// Wait queues, shared by everything that may be waited for. Takes 32 KiB.
+#[derive(Debug)]
+pub struct WaitTable {
+    /// A power of two of them.
+    buckets: Box<[CachePadded<Bucket>]>,
+}
+
+impl Default for WaitTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WaitTable {
+    /// A table with 256 buckets (two in a model).
+    pub fn new() -> Self {
+        Self::with_buckets(BUCKETS)
+    }
+
+    /// A table with at least so many buckets, 128 bytes each.
+    pub fn with_buckets(buckets: usize) -> Self {
+        let bucket = || Bucket {
+            sleepers: RankedMutex::new(Rank::WaitTable, 0),
+            wakeup: Condvar::new(),
+        };
+        let buckets = buckets.next_power_of_two();
+        Self {
+            buckets: (0..buckets).map(|_| CachePadded::new(bucket())).collect(),
+        }
+    }
+
+    fn bucket(&self, key: usize) -> &Bucket {
+        // Addresses differ in their middle bits; a multiplication brings them to the top.
+        let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.buckets[hash as usize & (self.buckets.len() - 1)]
+    }
+
+    /// Sleeps until `condition` is true. It is called at once, and again after every wake-up of the key, each
+    /// time under the bucket's lock; what makes it true must be followed by [`wake_all`](Self::wake_all).
+    ///
+    /// Context: may hold locks outer to [`Rank::WaitTable`]; sleeps.
+    #[track_caller]
+    pub fn wait(&self, key: usize, mut condition: impl FnMut() -> bool) {
+        rank::might_sleep();
+        let bucket = self.bucket(key);
+        let mut sleepers = bucket.sleepers.lock();
+        while !condition() {
+            *sleepers += 1;
+            sleepers = bucket.wakeup.wait_ranked(sleepers);
+            *sleepers -= 1;
+        }
+    }
+
+    /// Like [`wait`](Self::wait), for at most `timeout`. Returns whether the condition was true at the
+    /// last look. The time is never up in a model.
+    #[track_caller]
+    pub fn wait_timeout(
+        &self,
+        key: usize,
+        timeout: Duration,
+        mut condition: impl FnMut() -> bool,
+    ) -> bool {
+        rank::might_sleep();
+        let start = Instant::now();
+        let bucket = self.bucket(key);
+        let mut sleepers = bucket.sleepers.lock();
+        loop {
+            if condition() {
+                return true;
+            }
+            let rest = timeout.saturating_sub(start.elapsed());
+            if rest.is_zero() {
+                return false;
+            }
+            *sleepers += 1;
+            sleepers = bucket.wakeup.wait_timeout_ranked(sleepers, rest).0;
+            *sleepers -= 1;
+        }
+    }
+
+    /// Wakes everyone who waits for this key (and whoever shares its bucket). Costs an uncontended lock when
+    /// nobody does; does not sleep.
+    #[track_caller]
+    pub fn wake_all(&self, key: usize) {
+        let bucket = self.bucket(key);
+        // A waiter that found its condition false holds the lock until it sleeps: with the lock in
+        // hand, nobody is in between.
+        let sleepers = bucket.sleepers.lock();
+        if *sleepers > 0 {
+            bucket.wakeup.notify_all();
+        }
+    }
+}
+
+/// Which bits of a state word make a bit lock. Several may share a word and its waiters bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockBits {
+    /// The bit that is set while the lock is held.
+    pub locked: u64,
+    /// The bit that says that somebody may be sleeping for the word.
+    pub waiters: u64,
+}
+
+fn key_of(word: &AtomicU64) -> usize {
+    std::ptr::from_ref(word).addr()
+}
+
+impl LockBits {
+    /// Takes the lock if nobody holds it. Returns the word as it is then, or `None`.
+    #[inline]
+    pub fn try_lock(self, word: &AtomicU64) -> Option<u64> {
+        // Acquire pairs with the Release in `unlock`.
+        let before = word.fetch_or(self.locked, Ordering::Acquire);
+        (before & self.locked == 0).then_some(before | self.locked)
+    }
+
+    /// Waits for the lock and takes it. The caller has said so to [`rank::acquire`] before.
+    ///
+    /// Context: may hold locks outer to its rank; sleeps.
+    #[track_caller]
+    #[inline]
+    pub fn lock(self, word: &AtomicU64, table: &WaitTable) -> u64 {
+        rank::might_sleep();
+        self.try_lock(word)
+            .unwrap_or_else(|| self.lock_slow(word, table))
+    }
+
+    #[cold]
+    #[track_caller]
+    fn lock_slow(self, word: &AtomicU64, table: &WaitTable) -> u64 {
+        for _ in 0..SPINS {
+            hint::spin_loop();
+            // Relaxed: only a hint whether to try.
+            if word.load(Ordering::Relaxed) & self.locked == 0
+                && let Some(state) = self.try_lock(word)
+            {
+                return state;
+            }
+        }
+        let mut taken = 0;
+        table.wait(key_of(word), || {
+            // Relaxed: the exchanges below decide.
+            let mut state = word.load(Ordering::Relaxed);
+            loop {
+                let free = state & self.locked == 0;
+                let next = if free {
+                    state | self.locked
+                } else {
+                    state | self.waiters
+                };
+                if next == state {
+                    return false;
+                }
+                // Acquire pairs with the Release in `unlock`. A failure only brings a newer value.
+                match word.compare_exchange(state, next, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => {
+                        taken = next;
+                        return free;
+                    }
+                    Err(newer) => state = newer,
+                }
+            }
+        });
+        taken
+    }
+
+    /// Releases the lock, clears the bits of `also_clear` in the same step, and wakes who waits for the
+    /// word. Returns the word as it was before.
+    #[inline]
+    pub fn unlock(self, word: &AtomicU64, table: &WaitTable, also_clear: u64) -> u64 {
+        self.clear(word, table, self.locked | also_clear)
+    }
+
+    /// Clears `bits` (that others wait for with [`wait_clear`](Self::wait_clear)) and wakes who waits for the
+    /// word. Returns the word as it was before. Does not sleep.
+    #[inline]
+    pub fn clear(self, word: &AtomicU64, table: &WaitTable, bits: u64) -> u64 {
+        let key = key_of(word);
+        // Release pairs with the Acquire of whoever sees the bits clear.
+        let before = word.fetch_and(!(bits | self.waiters), Ordering::Release);
+        if before & self.waiters != 0 {
+            // Invariant 3: not by the word.
+            table.wake_all(key);
+        }
+        before
+    }
+
+    /// Sleeps until all of `bits` are clear. Returns the word at that moment; unless something else keeps
+    /// them, they may be set again by then.
+    ///
+    /// Context: sleeps.
+    #[track_caller]
+    pub fn wait_clear(self, word: &AtomicU64, table: &WaitTable, bits: u64) -> u64 {
+        rank::might_sleep();
+        // Acquire pairs with the Release in `clear`.
+        let mut state = word.load(Ordering::Acquire);
+        if state & bits == 0 {
+            return state;
+        }
+        table.wait(key_of(word), || {
+            // Acquire: as above.
+            state = word.load(Ordering::Acquire);
+            while state & bits != 0 {
+                if state & self.waiters != 0 {
+                    return false;
+                }
+                let next = state | self.waiters;
+                // Relaxed: setting the bit publishes nothing. Acquire on failure: that value may be
+                // the one with the bits clear.
+                match word.compare_exchange(state, next, Ordering::Relaxed, Ordering::Acquire) {
+                    Ok(_) => return false,
+                    Err(newer) => state = newer,
+                }
+            }
+            true
+        });
+        state
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::cell::UnsafeCell;
+    use crate::rcu;
+
+    const BITS: LockBits = LockBits {
+        locked: 1,
+        waiters: 2,
+    };
+    const BUSY: u64 = 4;
+
+    #[test]
+    fn a_lock_bit_excludes() {
+        let table = WaitTable::new();
+        let word = AtomicU64::new(0x100);
+        let counter = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let state = BITS.lock(&word, &table);
+                        assert_eq!(state & !BITS.waiters, 0x101);
+                        let seen = counter.load(Ordering::Relaxed);
+                        if seen % 64 == 0 {
+                            std::thread::yield_now();
+                        }
+                        counter.store(seen + 1, Ordering::Relaxed);
+                        BITS.unlock(&word, &table, 0);
+                    }
+                });
+            }
+        });
+        assert_eq!(counter.load(Ordering::Relaxed), 8000);
+        assert_eq!(word.load(Ordering::Relaxed), 0x100);
+    }
+
+    #[test]
+    fn waiting_for_another_bit_of_the_word() {
+        let table = WaitTable::with_buckets(1);
+        let word = AtomicU64::new(BUSY);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| BITS.wait_clear(&word, &table, BUSY));
+            // Wakes the waiter for nothing.
+            for _ in 0..100 {
+                BITS.lock(&word, &table);
+                BITS.unlock(&word, &table, 0);
+            }
+            assert!(!waiter.is_finished());
+            BITS.clear(&word, &table, BUSY);
+            assert_eq!(waiter.join().expect("it does not panic") & BUSY, 0);
+        });
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn time_runs_out() {
+        let table = WaitTable::new();
+        assert!(!table.wait_timeout(1, Duration::from_millis(5), || false));
+        assert!(table.wait_timeout(1, Duration::ZERO, || true));
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "inside an RCU read section")]
+    fn waiting_in_a_read_section_panics() {
+        let table = WaitTable::new();
+        let _guard = rcu::read_lock();
+        table.wait(1, || true);
+    }
+
+    #[test]
+    fn cells_hand_out_their_content() {
+        let cell = UnsafeCell::new(5);
+        cell.with(|pointer| assert!(!pointer.is_null()));
+        assert_eq!(cell.into_inner(), 5);
+    }
+}
