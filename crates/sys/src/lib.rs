@@ -13,6 +13,7 @@
 //! | [`barrier`] | memory barriers that cost the reader nothing |
 //! | [`fd`] | positional file I/O, durability, attributes |
 //! | [`dir`] | names below a directory descriptor, mount points |
+//! | [`usercopy`] | a copy that survives a fault |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
@@ -23,5 +24,6 @@ pub mod errno;
 pub mod fd;
 pub mod fork;
 pub mod memory;
+pub mod usercopy;
 
 pub use errno::Errno;
