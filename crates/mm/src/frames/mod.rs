@@ -1,13 +1,78 @@
 //! The frame space: 4 KiB slots of one reserved address range, under one hard bound.
-#![allow(dead_code, unused_variables, clippy::todo)] // interface first
+//!
+//! # Model
+//!
+//! ```text
+//!   who needs frames        try_reserve ── not there ──▶ enqueue, wait, try_take (first in, first out)
+//!                                │
+//!                           Reservation (a promise: counted, no memory yet)
+//!                                │ alloc
+//!   per shard of threads     Magazine ◀──▶ Buddy of a block ◀── new block (2 MiB, touched) ── kernel
+//!                                                │ isolate_block, evacuated by the caller
+//!                                                └────────────── try_give_back ───────────▶ kernel
+//! ```
+//!
+//! A frame number is the index of a slot in the range, and fits 32 bits. Today the range holds *general
+//! blocks* alone: 2 MiB of private memory each, split by a buddy allocator, given back whole. *Linear
+//! ranges*, which mapped files will need, get their place behind the blocks.
+//!
+//! | file | concept |
+//! |---|---|
+//! | `budget` | what is promised, what is available, in one atomic word |
+//! | `waiters` | the queue of those who wait |
+//! | `magazine`, `buddy`, `block` | where free frames lie |
+//! | `supply` | allocation and free across the three |
+//! | `evacuate` | isolating a block and giving it back |
+//! | `limit` | the bound, and how blocks and metadata share it |
+//! | `observer` | who is told which blocks are held |
+//!
+//! # Invariants
+//!
+//! 1. `blocks held × 2 MiB + metadata ≤ limit` at every moment, except between a shrink of the limit and
+//!    the last byte given back for it.
+//! 2. A frame that was promised can be had: `reserved ≤ free frames in open blocks and magazines + frames
+//!    of blocks that may still be taken`.
+//! 3. A frame has one owner: the buddy of its block, one magazine, or whoever allocated it.
+//!
+//! # Locking
+//!
+//! *Order*: the table's lock ([`Rank::Frames`]) → a magazine's ([`Rank::Magazine`]) → the queue's
+//! ([`Rank::Budget`]). *May block*: nothing here waits for memory to be freed except [`Ticket::wait`];
+//! taking a block sleeps in the kernel, giving one back waits for observers and for RCU.
+//!
+//! # Differences from Linux
+//!
+//! Memory is reserved before it is allocated, and not the other way round: a kernel page allocator may
+//! fail or reclaim in the middle of an operation, this one can do neither. There are no zones and no
+//! migrate types; a block is emptied by its owner, which knows the folios.
 
+mod block;
+mod buddy;
+mod budget;
+mod evacuate;
+mod limit;
+mod magazine;
+mod observer;
+mod supply;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 mod types;
+mod waiters;
 
-use foliocache_sync::Arc;
-use foliocache_sync::time::Duration;
-use foliocache_sys::memory::ReservedRange;
+use block::Table;
+use budget::Budget;
+use evacuate::Isolated;
+use foliocache_sync::Condvar;
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sys::memory::{ReservedRange, total_memory};
+use limit::Hints;
+use magazine::Magazines;
+use observer::Observers;
 
+pub use evacuate::BlockFrames;
+pub use observer::BlockObserver;
 pub use types::{BlockNumber, FrameNumber, FrameUsage, FramesError};
+pub use waiters::Ticket;
 
 /// Binary logarithm of the frames of a block; also the largest order.
 pub const MAX_ORDER: u32 = 9;
@@ -15,207 +80,150 @@ pub const MAX_ORDER: u32 = 9;
 pub const BLOCK_FRAMES: u32 = 1 << MAX_ORDER;
 /// Bytes of a general block.
 pub const BLOCK_SIZE: usize = (BLOCK_FRAMES as usize) << crate::PAGE_SHIFT;
-/// Least limit of a frame space, in bytes.
+/// Least limit of a frame space, in bytes: 4 MiB.
 pub const MIN_LIMIT: u64 = 4 << 20;
+/// Largest limit whatever the machine: 4 TiB, so that counts of frames keep a bit to spare.
+const MAX_LIMIT: u64 = 4 << 40;
 
-/// Told which blocks are held, so that it can register them with a device.
-pub trait BlockObserver: Send + Sync {
-    /// Block `block` of `len` bytes at `addr` is about to come into use.
-    ///
-    /// Context: no lock of the frame space is held.
-    fn added(&self, block: u32, addr: *mut u8, len: usize);
-    /// Block `block` is about to be given back; returns once its registrations are gone and their
-    /// I/O is over.
-    ///
-    /// Context: no lock of the frame space is held. May block.
-    fn removed(&self, block: u32);
-}
-
-/// The frames of one cache.
+/// The frames of one cache; see the module's header.
 pub struct Frames {
     range: ReservedRange,
+    /// Largest limit, in bytes.
+    max_limit: u64,
+    budget: Budget,
+    magazines: Magazines,
+    isolated: Isolated,
+    hints: Hints,
+    table: RankedMutex<Table>,
+    /// Notified, under the table's lock, when a new block is open.
+    grown: Condvar,
+    observers: Observers,
 }
 
-/// A promise of order-0 frames.
+impl Frames {
+    /// A frame space bounded by `limit` bytes, metadata included.
+    ///
+    /// Reserves address space for as much memory as the machine has, so that the limit can grow; takes no
+    /// block yet. Its own tables count as metadata from the start.
+    ///
+    /// Errors: a limit below [`MIN_LIMIT`] or above the machine's memory, naming both figures; address
+    /// space that the kernel refuses.
+    pub fn new(limit: u64) -> Result<Self, FramesError> {
+        let max_limit = total_memory().min(MAX_LIMIT);
+        Self::check_limit_against(limit, max_limit)?;
+        let max_blocks = max_limit.div_ceil(BLOCK_SIZE as u64) as u32;
+        let frames = Self {
+            range: ReservedRange::reserve(max_blocks as usize * BLOCK_SIZE)?,
+            max_limit,
+            budget: Budget::new(),
+            magazines: Magazines::new(),
+            isolated: Isolated::new(max_blocks),
+            hints: Hints::default(),
+            table: RankedMutex::new(Rank::Frames, Table::new()),
+            grown: Condvar::new(),
+            observers: Observers::new(),
+        };
+        frames.charge_base(max_blocks);
+        frames.apply_limit(&mut frames.table.lock(), limit)?;
+        Ok(frames)
+    }
+
+    /// Where a frame is: 4 KiB, mapped, readable and writable as long as its block is held. Contents of
+    /// a newly allocated frame are arbitrary.
+    #[inline]
+    pub fn addr(&self, frame: FrameNumber) -> *mut u8 {
+        let offset = (frame.0 as usize) << crate::PAGE_SHIFT;
+        self.range.as_ptr().wrapping_add(offset)
+    }
+
+    /// The number of the block that a frame lies in: its slot in a table of registered buffers.
+    #[inline]
+    pub fn block_of(frame: FrameNumber) -> u32 {
+        frame.0 >> MAX_ORDER
+    }
+
+    /// Promises `n` frames of order 0; `None` when they are not available, or while others wait.
+    ///
+    /// Counts against the bound from now on, takes no memory yet. Does not sleep. Whoever gets `None`
+    /// reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or inner.
+    #[inline]
+    pub fn try_reserve(&self, n: u32) -> Option<Reservation<'_>> {
+        if !self.budget.reserve(n, false) {
+            self.widen();
+            if !self.budget.reserve(n, false) {
+                return None;
+            }
+        }
+        Some(Reservation::new(self, n))
+    }
+}
+
+impl std::fmt::Debug for Frames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frames")
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A promise of frames of order 0; what is left of it when it is dropped goes back.
+#[must_use = "a reservation that is dropped promises nothing"]
 pub struct Reservation<'a> {
     frames: &'a Frames,
     left: u32,
 }
 
-impl Reservation<'_> {
+impl<'a> Reservation<'a> {
+    fn new(frames: &'a Frames, n: u32) -> Self {
+        Self { frames, left: n }
+    }
+
     /// Frames still promised.
     #[inline]
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// Moves `n` of the promised frames into a reservation of their own.
-    #[must_use]
+    /// Moves `n` of the promised frames into a reservation of their own. Panics if there are fewer.
     pub fn split(&mut self, n: u32) -> Self {
-        todo!()
+        assert!(n <= self.left, "{n} of {} promised frames", self.left);
+        self.left -= n;
+        Self::new(self.frames, n)
     }
 
-    /// Gives back all but `n` of the promised frames.
+    /// Adds what another reservation of the same frame space holds.
+    pub fn merge(&mut self, mut other: Self) {
+        assert!(std::ptr::eq(self.frames, other.frames));
+        self.left += std::mem::take(&mut other.left);
+    }
+
+    /// Gives back all but `n` of the promised frames, if there are more.
     pub fn shrink_to(&mut self, n: u32) {
-        todo!()
-    }
-}
-
-/// A place in the queue of those who wait for frames.
-pub struct Ticket<'a> {
-    frames: &'a Frames,
-}
-
-impl<'a> Ticket<'a> {
-    /// Takes the reservation if this ticket is the first in the queue and the frames are there.
-    pub fn try_take(&mut self) -> Option<Reservation<'a>> {
-        todo!()
+        let surplus = self.left.saturating_sub(n);
+        drop(self.split(surplus));
     }
 
-    /// Sleeps until it may be worth trying or `timeout` is over; true if it may be.
-    pub fn wait(&self, timeout: Duration) -> bool {
-        todo!()
-    }
-}
-
-impl Frames {
-    /// A frame space bounded by `limit` bytes.
-    pub fn new(limit: u64) -> Result<Self, FramesError> {
-        todo!()
-    }
-
-    /// Where a frame is.
     #[inline]
-    pub fn addr(&self, frame: FrameNumber) -> *mut u8 {
-        self.range
-            .as_ptr()
-            .wrapping_add((frame.0 as usize) << crate::PAGE_SHIFT)
+    fn use_up(&mut self, frames: &Frames, n: u32) {
+        debug_assert!(std::ptr::eq(self.frames, frames));
+        assert!(n <= self.left, "a reservation was used up");
+        self.left -= n;
     }
+}
 
-    /// The number of the block that a frame lies in.
+impl Drop for Reservation<'_> {
     #[inline]
-    pub fn block_of(frame: FrameNumber) -> u32 {
-        frame.0 >> MAX_ORDER
+    fn drop(&mut self) {
+        if self.left > 0 {
+            self.frames.budget.unreserve(self.left);
+        }
     }
+}
 
-    /// Promises `n` frames, or `None` when they are not there or others wait.
-    pub fn try_reserve(&self, n: u32) -> Option<Reservation<'_>> {
-        todo!()
-    }
-
-    /// Joins the queue for `n` frames.
-    pub fn enqueue(&self, n: u32) -> Ticket<'_> {
-        todo!()
-    }
-
-    /// Takes one frame of a reservation. Never fails; panics if `r` is used up.
-    pub fn alloc(&self, r: &mut Reservation<'_>) -> FrameNumber {
-        todo!()
-    }
-
-    /// Takes 2^`order` frames of a reservation, naturally aligned and contiguous, if there are such.
-    pub fn alloc_order(&self, r: &mut Reservation<'_>, order: u32) -> Option<FrameNumber> {
-        todo!()
-    }
-
-    /// Takes 2^`order` contiguous frames without a reservation, best effort.
-    pub fn try_alloc_order(&self, order: u32) -> Option<FrameNumber> {
-        todo!()
-    }
-
-    /// Gives 2^`order` frames back.
-    pub fn free(&self, frame: FrameNumber, order: u32) {
-        todo!()
-    }
-
-    /// Charges `bytes` of metadata against the bound; false when there is no room.
-    #[must_use]
-    pub fn charge_metadata(&self, bytes: u64) -> bool {
-        todo!()
-    }
-
-    /// Gives charged metadata back.
-    pub fn uncharge_metadata(&self, bytes: u64) {
-        todo!()
-    }
-
-    /// Changes the bound.
-    pub fn set_limit(&self, bytes: u64) -> Result<(), FramesError> {
-        todo!()
-    }
-
-    /// The bound in bytes.
-    pub fn limit(&self) -> u64 {
-        todo!()
-    }
-
-    /// Bytes held beyond the limit.
-    pub fn excess(&self) -> u64 {
-        todo!()
-    }
-
-    /// All figures at one moment.
-    pub fn usage(&self) -> FrameUsage {
-        todo!()
-    }
-
-    /// Frames a reservation could get now (a hint).
-    pub fn available(&self) -> u64 {
-        todo!()
-    }
-
-    /// Most frames that can be in use or reserved at once.
-    pub fn capacity(&self) -> u64 {
-        todo!()
-    }
-
-    /// Whether the background reclaimer should start.
-    pub fn below_low(&self) -> bool {
-        todo!()
-    }
-
-    /// Whether the background reclaimer, once started, should go on.
-    pub fn below_high(&self) -> bool {
-        todo!()
-    }
-
-    /// Whether somebody waits in the queue.
-    pub fn has_waiters(&self) -> bool {
-        todo!()
-    }
-
-    /// Isolates the block with the fewest frames in use.
-    pub fn isolate_block(&self) -> Option<BlockNumber> {
-        todo!()
-    }
-
-    /// As [`Frames::isolate_block`], passing over the blocks in `except`.
-    pub fn isolate_block_except(&self, except: &[BlockNumber]) -> Option<BlockNumber> {
-        todo!()
-    }
-
-    /// The frames of a block that are in use.
-    pub fn block_frames(&self, block: BlockNumber) -> Vec<FrameNumber> {
-        todo!()
-    }
-
-    /// Gives an isolated block back if all its frames are free.
-    pub fn try_give_back(&self, block: BlockNumber) -> bool {
-        todo!()
-    }
-
-    /// Makes an isolated block allocatable again.
-    pub fn unisolate(&self, block: BlockNumber) {
-        todo!()
-    }
-
-    /// Gives all wholly free blocks back, or only as many as lie beyond the limit; returns how many.
-    pub fn trim(&self, all: bool) -> usize {
-        todo!()
-    }
-
-    /// Adds an observer, which is told of all held blocks before this returns.
-    pub fn add_observer(&self, observer: &Arc<dyn BlockObserver>) {
-        todo!()
+impl std::fmt::Debug for Reservation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reservation")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,324 @@
+//! The table of general blocks: which are held, how full they are, and what the bound lets us hold.
+//!
+//! # Model
+//!
+//! ```text
+//!            take            opened           isolate             leave
+//!  Absent ─────────▶ Coming ────────▶ Open ◀──────────▶ Isolated ───────▶ Leaving ──▶ Absent
+//!           (charged,                        unisolate            (wholly  (memory given
+//!            not listed)                                           free)    back, uncharged)
+//! ```
+//!
+//! Open blocks are listed by how many frames are free in them, in five classes; allocation begins with
+//! the fullest class, so that the others drain. Numbers of absent blocks are used again before new ones.
+//!
+//! # Invariants
+//!
+//! 1. `held` counts every block that is not absent. It is raised before memory is touched and
+//!    lowered after the memory was given back.
+//! 2. A block is in the list of its class exactly if it is open.
+//! 3. `isolated_free` is the number of free frames in isolated and leaving blocks.
+//! 4. Apart from the time after a shrink, `held` ≤ `capacity`.
+//!
+//! # Locking
+//!
+//! Plain data under one lock, which this module does not see.
+
+use super::buddy::{Buddy, InUse};
+use super::{BLOCK_FRAMES, BLOCK_SIZE, MAX_ORDER};
+
+const NONE: u32 = u32::MAX;
+const CLASSES: usize = 5;
+/// Class of the blocks without a frame in use.
+const EMPTY: usize = CLASSES - 1;
+/// How many blocks of a class are looked at for a chunk of a larger order.
+const ORDER_CANDIDATES: usize = 16;
+/// How many blocks of a class are compared when the emptiest is looked for.
+const ISOLATE_CANDIDATES: usize = 256;
+
+/// Where a block is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Absent,
+    Coming,
+    Open,
+    Isolated,
+    Leaving,
+}
+
+/// Bookkeeping of one block, kept outside its frames.
+#[derive(Debug)]
+pub(super) struct Block {
+    buddy: Buddy,
+    state: State,
+    class: u8,
+    prev: u32,
+    next: u32,
+}
+
+/// All blocks, and the figures that change only under the table's lock.
+#[derive(Debug)]
+pub(super) struct Table {
+    blocks: Vec<Block>,
+    /// Numbers below `blocks.len()` that are absent.
+    absent: Vec<u32>,
+    heads: [u32; CLASSES],
+    /// Invariant 1.
+    pub(super) held: u32,
+    /// Most blocks that may be held, with the metadata of now.
+    pub(super) capacity: u32,
+    /// What `capacity` would be if metadata kept to its floor.
+    pub(super) target: u32,
+    /// Largest `target` ever: so far the range is active, so long is the table charged for.
+    pub(super) active: u32,
+    /// The bound, in bytes.
+    pub(super) limit: u64,
+    /// Invariant 3.
+    pub(super) isolated_free: u64,
+    /// What capacity and isolation have given to the available count, in frames.
+    pub(super) contribution: i64,
+    /// Somebody is taking a block.
+    pub(super) growing: bool,
+    /// Blocks taken past the limit, ever.
+    pub(super) forced: u64,
+    /// Metadata that was refused: the next block given back makes room for it.
+    pub(super) metadata_wanted: u64,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            blocks: Vec::new(),
+            absent: Vec::new(),
+            heads: [NONE; CLASSES],
+            held: 0,
+            capacity: 0,
+            target: 0,
+            active: 0,
+            limit: 0,
+            isolated_free: 0,
+            contribution: 0,
+            growing: false,
+            forced: 0,
+            metadata_wanted: 0,
+        }
+    }
+
+    /// Bytes that the table takes for each block it can ever hold.
+    pub(super) const BYTES_PER_BLOCK: u64 = (size_of::<Block>() + size_of::<u32>()) as u64;
+
+    /// Makes space for `active` blocks.
+    pub(super) fn reserve(&mut self, active: u32) {
+        self.active = self.active.max(active);
+        let more = (self.active as usize).saturating_sub(self.blocks.len());
+        self.blocks.reserve_exact(more);
+        let more = (self.active as usize).saturating_sub(self.absent.len());
+        self.absent.reserve_exact(more);
+    }
+
+    /// Bytes that are held beyond the limit, with `metadata` bytes charged.
+    pub(super) fn excess(&self, metadata: u64) -> u64 {
+        (u64::from(self.held) * BLOCK_SIZE as u64 + metadata).saturating_sub(self.limit)
+    }
+
+    /// Blocks held beyond the capacity, as frames.
+    pub(super) fn surplus_frames(&self) -> i64 {
+        i64::from(self.held.saturating_sub(self.capacity)) * i64::from(BLOCK_FRAMES)
+    }
+
+    /// What capacity and isolation now give to the available count: all frames of the capacity, less the
+    /// free frames of isolated blocks as far as the blocks beyond the capacity do not make up for them.
+    pub(super) fn contribution_now(&self) -> i64 {
+        let penalty = (self.isolated_free as i64 - self.surplus_frames()).max(0);
+        i64::from(self.capacity) * i64::from(BLOCK_FRAMES) - penalty
+    }
+
+    /// Where a block is in its life.
+    pub(super) fn state(&self, number: u32) -> State {
+        self.blocks
+            .get(number as usize)
+            .map_or(State::Absent, |block| block.state)
+    }
+
+    /// Free frames of a block.
+    pub(super) fn free_in(&self, number: u32) -> u32 {
+        self.blocks[number as usize].buddy.free_frames()
+    }
+
+    /// Frames of a block that are not in its free chunks.
+    pub(super) fn in_use(&self, number: u32) -> InUse {
+        self.blocks[number as usize].buddy.in_use()
+    }
+
+    /// Takes the number of an absent block and counts it as held; the caller then opens it.
+    pub(super) fn take(&mut self) -> u32 {
+        let number = self.absent.pop().unwrap_or(self.blocks.len() as u32);
+        assert!(
+            number < self.active,
+            "block {number} lies beyond the active range"
+        );
+        let block = Block {
+            buddy: Buddy::new(),
+            state: State::Coming,
+            class: EMPTY as u8,
+            prev: NONE,
+            next: NONE,
+        };
+        match self.blocks.get_mut(number as usize) {
+            Some(absent) => *absent = block,
+            None => self.blocks.push(block),
+        }
+        self.held += 1;
+        number
+    }
+
+    /// Opens a coming or isolated block for allocation.
+    pub(super) fn open(&mut self, number: u32) {
+        let block = &mut self.blocks[number as usize];
+        match block.state {
+            State::Coming => {}
+            State::Isolated => self.isolated_free -= u64::from(block.buddy.free_frames()),
+            state => panic!("block {number} cannot be opened, it is {state:?}"),
+        }
+        block.state = State::Open;
+        self.link(number);
+    }
+
+    /// Takes an open block off the lists.
+    pub(super) fn isolate(&mut self, number: u32) {
+        assert_eq!(self.state(number), State::Open);
+        self.unlink(number);
+        let block = &mut self.blocks[number as usize];
+        block.state = State::Isolated;
+        self.isolated_free += u64::from(block.buddy.free_frames());
+    }
+
+    /// Marks an isolated block without a frame in use as leaving; false if it is no such block.
+    pub(super) fn leave(&mut self, number: u32) -> bool {
+        if self.state(number) != State::Isolated || self.free_in(number) < BLOCK_FRAMES {
+            return false;
+        }
+        self.blocks[number as usize].state = State::Leaving;
+        true
+    }
+
+    /// Turns a leaving block, whose memory the kernel would not take, back into an isolated one.
+    pub(super) fn stay(&mut self, number: u32) {
+        let block = &mut self.blocks[number as usize];
+        assert_eq!(block.state, State::Leaving);
+        block.state = State::Isolated;
+    }
+
+    /// Stops counting a leaving block, whose memory was given back.
+    pub(super) fn gone(&mut self, number: u32) {
+        let block = &mut self.blocks[number as usize];
+        assert_eq!(block.state, State::Leaving);
+        block.state = State::Absent;
+        self.absent.push(number);
+        self.held -= 1;
+        self.isolated_free -= u64::from(BLOCK_FRAMES);
+    }
+
+    /// Allocates a chunk of `order` from the open blocks; the first frame's number.
+    pub(super) fn alloc(&mut self, order: u32) -> Option<u32> {
+        let number = if order == 0 {
+            *self.heads[1..].iter().find(|&&head| head != NONE)?
+        } else {
+            self.find_order(order)?
+        };
+        let index = self.blocks[number as usize].buddy.alloc(order)?;
+        self.relink(number);
+        Some(number << MAX_ORDER | index)
+    }
+
+    /// Frees a chunk; true if its block is isolated.
+    pub(super) fn free(&mut self, frame: u32, order: u32) -> bool {
+        let number = frame >> MAX_ORDER;
+        let state = self.state(number);
+        assert!(
+            matches!(state, State::Open | State::Isolated),
+            "frame {frame} was freed, but its block is {state:?}"
+        );
+        let block = &mut self.blocks[number as usize];
+        block.buddy.free(frame & (BLOCK_FRAMES - 1), order);
+        if state == State::Isolated {
+            self.isolated_free += 1 << order;
+            return true;
+        }
+        self.relink(number);
+        false
+    }
+
+    /// An open block without a frame in use.
+    pub(super) fn empty(&self) -> Option<u32> {
+        Some(self.heads[EMPTY]).filter(|&head| head != NONE)
+    }
+
+    /// About the emptiest open block of those that `may` be chosen.
+    pub(super) fn emptiest(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
+        (0..CLASSES).rev().find_map(|class| {
+            self.list(class)
+                .filter(|&number| may(number))
+                .take(ISOLATE_CANDIDATES)
+                .max_by_key(|&number| self.free_in(number))
+        })
+    }
+
+    fn find_order(&self, order: u32) -> Option<u32> {
+        (1..CLASSES).find_map(|class| {
+            self.list(class)
+                .take(ORDER_CANDIDATES)
+                .find(|&number| self.blocks[number as usize].buddy.has_order(order))
+        })
+    }
+
+    fn list(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
+        let next = |&number: &u32| Some(self.blocks[number as usize].next);
+        std::iter::successors(Some(self.heads[class]), next).take_while(|&number| number != NONE)
+    }
+
+    fn class_of(free: u32) -> usize {
+        match free {
+            0 => 0,
+            1..64 => 1,
+            64..192 => 2,
+            192..BLOCK_FRAMES => 3,
+            _ => EMPTY,
+        }
+    }
+
+    /// Puts an open block into the list of its class, if that has changed.
+    fn relink(&mut self, number: u32) {
+        let block = &self.blocks[number as usize];
+        if usize::from(block.class) != Self::class_of(block.buddy.free_frames()) {
+            self.unlink(number);
+            self.link(number);
+        }
+    }
+
+    fn link(&mut self, number: u32) {
+        let class = Self::class_of(self.free_in(number));
+        let head = std::mem::replace(&mut self.heads[class], number);
+        let block = &mut self.blocks[number as usize];
+        block.class = class as u8;
+        block.prev = NONE;
+        block.next = head;
+        if head != NONE {
+            self.blocks[head as usize].prev = number;
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let &Block {
+            class, prev, next, ..
+        } = &self.blocks[number as usize];
+        if prev == NONE {
+            self.heads[usize::from(class)] = next;
+        } else {
+            self.blocks[prev as usize].next = next;
+        }
+        if next != NONE {
+            self.blocks[next as usize].prev = prev;
+        }
+    }
+}

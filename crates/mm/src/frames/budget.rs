@@ -1,0 +1,219 @@
+//! The counts behind a promise: which frames may still be reserved, and what room metadata has.
+//!
+//! # Model
+//!
+//! ```text
+//!   limit = capacity × 2 MiB  +  metadata charged  +  room         (right after a shrink room may be < 0)
+//!           │
+//!           └ in frames, less the free frames of isolated blocks = the *contribution*
+//!             contribution = available + reserved + in use
+//!
+//!   word:  │ available, signed (32) │ waiters (1) │ reserved (31) │
+//!
+//!   try_reserve  available → reserved         only if available ≥ n and nobody waits
+//!   alloc        reserved  → in use           never fails
+//!   free         in use    → available        the frame is on its list first
+//! ```
+//!
+//! `available` and `reserved` share one atomic word with the flag that somebody waits, so that a
+//! reservation is taken in one step from a state in which nobody waited, and a free learns in the same
+//! step that it adds to the count whether somebody has to be told.
+//!
+//! # Invariants
+//!
+//! 1. `available` is lowered below zero only by a shrink of the limit; a reservation needs
+//!    `available ≥ n`. So, except after a shrink, `reserved + in use ≤ contribution`, and a reserved
+//!    frame is either free in an open block or a magazine, or in a block that may still be taken.
+//! 2. A frame is on a list before it is counted as available, and taken off only by who reserved it
+//!    before. So whoever holds a reservation finds a frame, if nobody moves frames meanwhile.
+//! 3. `room` is lowered below zero only by a shrink; capacity and room are exchanged under the table's
+//!    lock, 512 frames for 2 MiB.
+//!
+//! # Memory ordering
+//!
+//! Additions to `available` release and subtractions acquire (`AcqRel` on one word, partners of each
+//! other): a reservation made from a freed frame sees the list that the frame is on. The `WAITERS` flag
+//! lies in the same word and so in the same order of changes: a free either sees the flag, or comes
+//! before its setting, and then who set it sees the freed frame. `head_need` is written before such a
+//! change of the word by who queues, and read after one by who frees, hence relaxed. `room` guards no
+//! memory: relaxed, the total of the changes is all that counts.
+
+use super::waiters::Waiters;
+use foliocache_sync::CachePadded;
+use foliocache_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+const RESERVED: u64 = WAITERS - 1;
+const WAITERS: u64 = 1 << 31;
+const AVAILABLE_SHIFT: u32 = 32;
+
+/// What the packed word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) available: i64,
+    pub(super) reserved: u64,
+    pub(super) waiters: bool,
+}
+
+impl Counts {
+    fn unpack(word: u64) -> Self {
+        Self {
+            available: i64::from((word >> AVAILABLE_SHIFT) as u32 as i32),
+            reserved: word & RESERVED,
+            waiters: word & WAITERS != 0,
+        }
+    }
+}
+
+/// The counts of one frame space, and the queue of those who wait for them.
+pub(super) struct Budget {
+    /// Packed as the module's model says.
+    word: CachePadded<AtomicU64>,
+    /// Bytes that metadata may still take.
+    room: AtomicI64,
+    /// What the first waiter needs.
+    head_need: AtomicU32,
+    pub(super) waiters: Waiters,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self {
+            word: CachePadded::new(AtomicU64::new(0)),
+            room: AtomicI64::new(0),
+            head_need: AtomicU32::new(0),
+            waiters: Waiters::new(),
+        }
+    }
+
+    /// The counts of now. A hint unless the caller keeps them from changing.
+    #[inline]
+    pub(super) fn counts(&self) -> Counts {
+        // Acquire: pairs with the additions; who finds enough may go on to wait or not by it.
+        Counts::unpack(self.word.load(Ordering::Acquire))
+    }
+
+    /// Turns `n` available frames into reserved ones; only past those who wait if `first`.
+    #[inline]
+    pub(super) fn reserve(&self, n: u32, first: bool) -> bool {
+        let change = (u64::from(n) << AVAILABLE_SHIFT).wrapping_sub(u64::from(n));
+        self.subtract(n, change, first)
+    }
+
+    /// Takes `n` available frames straight into use, or out of the contribution. Does not pass those
+    /// who wait unless `first`.
+    #[inline]
+    pub(super) fn take(&self, n: u32, first: bool) -> bool {
+        self.subtract(n, u64::from(n) << AVAILABLE_SHIFT, first)
+    }
+
+    #[inline]
+    fn subtract(&self, n: u32, change: u64, first: bool) -> bool {
+        // Relaxed: the value is checked again by the exchange.
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let counts = Counts::unpack(word);
+            if (counts.waiters && !first) || counts.available < i64::from(n) {
+                return false;
+            }
+            match self.word.compare_exchange_weak(
+                word,
+                word.wrapping_sub(change),
+                // AcqRel: pairs with `add`.
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Turns `n` reserved frames into frames in use.
+    #[inline]
+    pub(super) fn settle(&self, n: u32) {
+        // Relaxed: only lowers a figure; the frames were taken off their lists under a lock.
+        self.word.fetch_sub(u64::from(n), Ordering::Relaxed);
+    }
+
+    /// Turns `n` frames in use into reserved ones again, for who could not use what it took.
+    #[inline]
+    pub(super) fn unreserve(&self, n: u32) {
+        let change = (u64::from(n) << AVAILABLE_SHIFT).wrapping_sub(u64::from(n));
+        self.added(change);
+    }
+
+    /// Makes `n` more frames available: freed (and on their list already), or contributed.
+    #[inline]
+    pub(super) fn add(&self, n: u32) {
+        self.added(u64::from(n) << AVAILABLE_SHIFT);
+    }
+
+    /// Lowers the available frames without asking, after a shrink.
+    pub(super) fn remove(&self, n: u64) {
+        // AcqRel: keeps the chain of `add`s whole for later reservations.
+        self.word.fetch_sub(n << AVAILABLE_SHIFT, Ordering::AcqRel);
+    }
+
+    #[inline]
+    fn added(&self, change: u64) {
+        // AcqRel: Release pairs with `subtract`; Acquire with `announce_head`, for `head_need`.
+        let before = self.word.fetch_add(change, Ordering::AcqRel);
+        let now = Counts::unpack(before.wrapping_add(change));
+        if now.waiters {
+            self.tell(now.available);
+        }
+    }
+
+    /// Wakes the first waiter if `available` frames are what it needs.
+    #[cold]
+    fn tell(&self, available: i64) {
+        // Relaxed: see the module's header.
+        if available >= i64::from(self.head_need.load(Ordering::Relaxed)) {
+            self.waiters.wake_head();
+        }
+    }
+
+    /// Says what the first waiter needs, or that nobody waits; true if it could be served now.
+    ///
+    /// Context: the queue's lock is held.
+    pub(super) fn announce_head(&self, need: Option<u32>) -> bool {
+        let Some(need) = need else {
+            // AcqRel: keeps the chain of `add`s whole.
+            self.word.fetch_and(!WAITERS, Ordering::AcqRel);
+            return false;
+        };
+        // Relaxed: published by the next line.
+        self.head_need.store(need, Ordering::Relaxed);
+        // AcqRel: Release publishes `head_need` to `added`, Acquire sees what was freed before.
+        let word = self.word.fetch_or(WAITERS, Ordering::AcqRel);
+        Counts::unpack(word).available >= i64::from(need)
+    }
+
+    /// Bytes that metadata may still take; negative after a shrink.
+    pub(super) fn room(&self) -> i64 {
+        // Relaxed: see the module's header.
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` of the room if `keep` bytes are left.
+    #[inline]
+    pub(super) fn take_room(&self, bytes: u64, keep: u64) -> bool {
+        let Ok(bytes) = i64::try_from(bytes) else {
+            return false;
+        };
+        let keep = keep as i64;
+        // Relaxed, all of it: see the module's header.
+        self.room
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| {
+                (room.checked_sub(bytes)? >= keep).then(|| room - bytes)
+            })
+            .is_ok()
+    }
+
+    /// Changes the room without asking.
+    #[inline]
+    pub(super) fn change_room(&self, bytes: i64) {
+        // Relaxed: see the module's header.
+        self.room.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,299 @@
+//! Giving blocks back: isolation, the frames to move, and the way out.
+//!
+//! # Model
+//!
+//! ```text
+//!  isolate_block ─▶ the caller moves or evicts the folios in block_frames ─▶ try_give_back ─▶ gone
+//!                   └────────────────── gives up ──▶ unisolate
+//! ```
+//!
+//! A block is isolated only as far as the promises allow: its free frames leave the available count,
+//! unless the cache holds more blocks than its capacity, where they were not in it.
+//!
+//! # Invariants
+//!
+//! 1. Nothing is allocated from an isolated block, and what is freed into it stays in it.
+//! 2. A block's memory is given back when none of its frames is in use, every observer has let go of it,
+//!    and an RCU grace period has passed since (an optimistic reader may still be copying from a frame
+//!    freed a moment ago).
+//!
+//! # Safety
+//!
+//! The one unsafe call gives memory back; invariant 2 is its premise.
+#![allow(unsafe_code)]
+
+use super::block::{State, Table};
+use super::buddy::InUse;
+use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, BlockObserver, FrameNumber, Frames, MAX_ORDER};
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::{Arc, rcu};
+
+/// Most blocks that share one grace period.
+const TRIM_BATCH: usize = 64;
+
+/// The isolated blocks, for a look without a lock.
+///
+/// # Memory ordering
+///
+/// All relaxed: set while all magazines are closed under their locks, and read under the lock of one,
+/// which orders the two. Who reads an isolation that has ended only takes the longer way.
+pub(super) struct Isolated {
+    count: AtomicU32,
+    bits: Box<[AtomicU64]>,
+}
+
+impl Isolated {
+    pub(super) fn new(blocks: u32) -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            bits: (0..blocks.div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        }
+    }
+
+    pub(super) fn bytes(blocks: u32) -> u64 {
+        u64::from(blocks.div_ceil(64)) * 8
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, block: u32) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+            && self.bits[block as usize / 64].load(Ordering::Relaxed) & 1 << (block % 64) != 0
+    }
+
+    fn insert(&self, block: u32) {
+        self.bits[block as usize / 64].fetch_or(1 << (block % 64), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn remove(&self, block: u32) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.bits[block as usize / 64].fetch_and(!(1 << (block % 64)), Ordering::Relaxed);
+    }
+}
+
+/// The frames of a block that were in use at one moment; see [`Frames::block_frames`].
+#[derive(Clone, Debug)]
+pub struct BlockFrames {
+    block: u32,
+    word: usize,
+    bits: InUse,
+}
+
+impl Iterator for BlockFrames {
+    type Item = FrameNumber;
+
+    fn next(&mut self) -> Option<FrameNumber> {
+        while *self.bits.get(self.word)? == 0 {
+            self.word += 1;
+        }
+        let bits = &mut self.bits[self.word];
+        let index = self.word as u32 * 64 + bits.trailing_zeros();
+        *bits &= *bits - 1;
+        Some(FrameNumber(self.block << MAX_ORDER | index))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self
+            .bits
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for BlockFrames {}
+
+impl Frames {
+    /// Isolates about the block with the fewest frames in use: nothing is allocated from it any more,
+    /// and what is freed into it stays in it.
+    ///
+    /// `None` when no block is held, or when the promises made need its free frames: then reclaim first.
+    /// The caller ends the isolation with [`Frames::try_give_back`] or [`Frames::unisolate`]. Does not
+    /// sleep. Context: no lock of rank `Frames` or inner.
+    pub fn isolate_block(&self) -> Option<BlockNumber> {
+        self.isolate_block_except(&[])
+    }
+
+    /// As [`Frames::isolate_block`], passing over the blocks in `except`: those that could not be
+    /// emptied a moment ago.
+    pub fn isolate_block_except(&self, except: &[BlockNumber]) -> Option<BlockNumber> {
+        let mut table = self.table.lock();
+        self.magazines.gather(&mut table);
+        let chosen = table
+            .emptiest(|block| !except.contains(&BlockNumber(block)))
+            .filter(|&block| self.isolate_gathered(&mut table, block));
+        self.magazines.reopen(&table);
+        chosen.map(BlockNumber)
+    }
+
+    /// Isolates a block of the caller's choice; false when it is not held, isolated already, or needed
+    /// for the promises made.
+    pub fn isolate(&self, block: BlockNumber) -> bool {
+        let mut table = self.table.lock();
+        if table.state(block.0) != State::Open {
+            return false;
+        }
+        self.magazines.gather(&mut table);
+        let isolated = self.isolate_gathered(&mut table, block.0);
+        self.magazines.reopen(&table);
+        isolated
+    }
+
+    /// Isolates an open block if the promises allow.
+    ///
+    /// Context: the table's lock is held, and all magazines are closed and empty.
+    fn isolate_gathered(&self, table: &mut Table, block: u32) -> bool {
+        table.isolate(block);
+        let now = table.contribution_now();
+        let allowed = match u32::try_from(table.contribution - now) {
+            // Only blocks beyond the capacity give up frames; what was promised must be free elsewhere.
+            Ok(0) | Err(_) => {
+                let spare = table.surplus_frames() - table.isolated_free as i64;
+                self.budget.counts().available + spare.max(0) >= 0
+            }
+            Ok(less) => self.budget.take(less, true),
+        };
+        if allowed {
+            table.contribution = now;
+            self.isolated.insert(block);
+        } else {
+            table.open(block);
+        }
+        allowed
+    }
+
+    /// The frames of a block that are in use now. For an isolated block none is added to them.
+    ///
+    /// In a block that is not isolated, free frames in magazines count as in use.
+    pub fn block_frames(&self, block: BlockNumber) -> BlockFrames {
+        let table = self.table.lock();
+        let bits = match table.state(block.0) {
+            State::Open | State::Isolated => table.in_use(block.0),
+            _ => [0; BLOCK_FRAMES as usize / 64],
+        };
+        BlockFrames {
+            block: block.0,
+            word: 0,
+            bits,
+        }
+    }
+
+    /// Gives an isolated block back, if none of its frames is in use; false, and nothing changes,
+    /// otherwise.
+    ///
+    /// Waits for the observers and for an RCU grace period, so it may block and must not be called in a
+    /// read section. Lowers what counts against the bound by 2 MiB.
+    /// Context: no lock of rank `Frames` or inner, and none that an observer takes.
+    pub fn try_give_back(&self, block: BlockNumber) -> bool {
+        if !self.table.lock().leave(block.0) {
+            return false;
+        }
+        self.give_back_leaving(&[block.0]) == 1
+    }
+
+    /// Ends an isolation: the block is allocatable again, and who waits may get its free frames.
+    ///
+    /// Panics when the block is not isolated.
+    pub fn unisolate(&self, block: BlockNumber) {
+        let mut table = self.table.lock();
+        assert_eq!(table.state(block.0), State::Isolated);
+        self.reopen_isolated(&mut table, block.0);
+    }
+
+    fn reopen_isolated(&self, table: &mut Table, block: u32) {
+        table.open(block);
+        self.isolated.remove(block);
+        self.account(table, 0);
+    }
+
+    /// Gives wholly free blocks back: all of them, or without `all` only as many as lie beyond the limit.
+    /// Returns how many.
+    ///
+    /// Frees keep blocks, since what was just emptied is soon needed; the background reclaimer calls this
+    /// when [`Frames::excess`] is not zero, an idle cache when it likes. Blocks as
+    /// [`Frames::try_give_back`] does.
+    pub fn trim(&self, all: bool) -> usize {
+        let mut given = 0;
+        loop {
+            let mut leaving = Vec::with_capacity(TRIM_BATCH);
+            {
+                let mut table = self.table.lock();
+                self.magazines.gather(&mut table);
+                let mut excess = if all {
+                    u64::MAX
+                } else {
+                    self.excess_now(&table)
+                };
+                while leaving.len() < TRIM_BATCH && excess > 0 {
+                    let Some(block) = table.empty() else { break };
+                    if !self.isolate_gathered(&mut table, block) {
+                        break;
+                    }
+                    table.leave(block);
+                    leaving.push(block);
+                    excess = excess.saturating_sub(BLOCK_SIZE as u64);
+                }
+                self.magazines.reopen(&table);
+            }
+            let gone = self.give_back_leaving(&leaving);
+            given += gone;
+            if gone < TRIM_BATCH {
+                return given;
+            }
+        }
+    }
+
+    /// Gives leaving blocks back; how many the kernel took.
+    fn give_back_leaving(&self, blocks: &[u32]) -> usize {
+        if blocks.is_empty() {
+            return 0;
+        }
+        for &block in blocks {
+            self.observers.retire(block);
+        }
+        rcu::synchronize();
+        let mut gone = 0;
+        for &block in blocks {
+            let start = block as usize * BLOCK_SIZE;
+            // SAFETY: invariant 2: the block is leaving, so no frame of it is in use or can come into
+            // use; the observers let go of it, and readers that saw its frames in use are gone.
+            let given = unsafe { self.range.give_back(start..start + BLOCK_SIZE) };
+            match given {
+                Ok(()) => {
+                    let mut table = self.table.lock();
+                    table.gone(block);
+                    self.isolated.remove(block);
+                    self.account(&mut table, 0);
+                    self.serve_metadata(&mut table);
+                    gone += 1;
+                }
+                Err(error) => {
+                    tracing::warn!(block, %error, "a block of frames could not be given back");
+                    self.observers.announce(block, |observer, block| {
+                        self.tell_added(observer, block);
+                    });
+                    let mut table = self.table.lock();
+                    table.stay(block);
+                    self.reopen_isolated(&mut table, block);
+                }
+            }
+        }
+        gone
+    }
+
+    /// Adds an observer, which has been told of all blocks held when this returns. It is kept weakly, and
+    /// not told of the end of the frame space itself.
+    pub fn add_observer(&self, observer: &Arc<dyn BlockObserver>) {
+        self.observers.introduce(observer, |observer, block| {
+            self.tell_added(observer, block);
+        });
+    }
+
+    pub(super) fn tell_added(&self, observer: &dyn BlockObserver, block: u32) {
+        let addr = self.addr(FrameNumber(block << MAX_ORDER));
+        observer.added(block, addr, BLOCK_SIZE);
+    }
+}

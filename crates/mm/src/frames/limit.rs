@@ -1,0 +1,283 @@
+//! The limit and how blocks and metadata share it.
+//!
+//! # Model
+//!
+//! ```text
+//!  │◀──────────────────────────── limit ───────────────────────────▶│
+//!  │ blocks held │ may be taken │ metadata charged │      room      │
+//!  │◀──── capacity × 2 MiB ────▶│◀──── at least 1/32 at first ─────▶│
+//! ```
+//!
+//! Metadata (folio descriptors, index nodes, and the tables of the frame space itself) starts with a
+//! floor of a 32nd of the limit, rounded up by what does not fill a block. When it outgrows that, it
+//! takes capacity for blocks in units of 2 MiB, provided that a block less is held and 512 frames are
+//! available. When it shrinks, the capacity comes back, up to the target.
+//!
+//! # Invariants
+//!
+//! `capacity × 2 MiB + metadata + room = limit`, `held ≤ capacity` and `room ≥ 0` together are the
+//! bound: `held × 2 MiB + metadata ≤ limit`. A shrink may break the last two until enough was given back,
+//! which is what [`Frames::excess`] counts.
+//!
+//! # Locking
+//!
+//! The limit and the capacity change under the table's lock; charging within the room needs no lock.
+
+use super::block::Table;
+use super::evacuate::Isolated;
+use super::magazine::Magazines;
+use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameUsage, Frames, FramesError, MIN_LIMIT};
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The part of the limit that blocks never take.
+const FLOOR_SHARE: u64 = 32;
+
+/// Figures of the table for a look without its lock. Hints all of them, hence relaxed.
+#[derive(Default)]
+pub(super) struct Hints {
+    limit: AtomicU64,
+    capacity: AtomicU32,
+    target: AtomicU32,
+    low: AtomicU32,
+    high: AtomicU32,
+}
+
+fn target_for(limit: u64) -> u32 {
+    ((limit - limit / FLOOR_SHARE) / BLOCK_SIZE as u64) as u32
+}
+
+impl Frames {
+    fn check_limit(&self, limit: u64) -> Result<(), FramesError> {
+        Self::check_limit_against(limit, self.max_limit)
+    }
+
+    pub(super) fn check_limit_against(limit: u64, max: u64) -> Result<(), FramesError> {
+        if limit < MIN_LIMIT {
+            let min = MIN_LIMIT;
+            return Err(FramesError::LimitTooSmall { limit, min });
+        }
+        if limit > max {
+            return Err(FramesError::LimitTooLarge { limit, max });
+        }
+        Ok(())
+    }
+
+    /// Changes the bound, in bytes; errors as of [`Frames::new`].
+    ///
+    /// Takes effect at once: after a shrink no block is taken beyond it (except for a reservation that is
+    /// older and has no frame yet), and nothing can be reserved until enough was freed. Wholly free
+    /// blocks beyond the limit are given back before this returns, so it may block as
+    /// [`Frames::try_give_back`] does; the rest is up to the caller, see [`Frames::excess`].
+    pub fn set_limit(&self, bytes: u64) -> Result<(), FramesError> {
+        self.check_limit(bytes)?;
+        let shrunk = {
+            let mut table = self.table.lock();
+            let shrunk = bytes < table.limit;
+            self.apply_limit(&mut table, bytes)?;
+            shrunk
+        };
+        if shrunk {
+            self.trim(false);
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply_limit(&self, table: &mut Table, bytes: u64) -> Result<(), FramesError> {
+        let target = target_for(bytes);
+        if target > table.active {
+            let old = table.active as usize * BLOCK_SIZE;
+            self.range
+                .activate(old..target as usize * BLOCK_SIZE, true)?;
+            let more = u64::from(target - table.active) * Table::BYTES_PER_BLOCK;
+            self.budget.change_room(-(more as i64));
+            table.reserve(target);
+        }
+        self.budget.change_room(bytes as i64 - table.limit as i64);
+        table.limit = bytes;
+        table.target = target;
+        while table.capacity > 0 && (table.capacity > target || self.budget.room() < 0) {
+            table.capacity -= 1;
+            self.budget.change_room(BLOCK_SIZE as i64);
+        }
+        self.regain(table);
+        self.account(table, 0);
+        self.publish(table);
+        Ok(())
+    }
+
+    /// Charges what the frame space itself takes, apart from the table.
+    pub(super) fn charge_base(&self, max_blocks: u32) {
+        let base = Magazines::BYTES + Isolated::bytes(max_blocks) + size_of::<Self>() as u64;
+        self.budget.change_room(-(base as i64));
+    }
+
+    /// Charges `bytes` of metadata against the bound; false, and nothing charged, when there is no room.
+    ///
+    /// Then all blocks that metadata would have to take the place of are held, or promised: the caller
+    /// reclaims 512 frames and gives a block back ([`Frames::isolate_block`], [`Frames::try_give_back`],
+    /// or [`Frames::trim`]), whose place is kept for the metadata, and tries again. Does not sleep.
+    ///
+    /// Context: no lock of rank `Frames` or inner.
+    #[must_use]
+    #[inline]
+    pub fn charge_metadata(&self, bytes: u64) -> bool {
+        self.budget.take_room(bytes, 0) || self.charge_slow(bytes)
+    }
+
+    #[cold]
+    fn charge_slow(&self, bytes: u64) -> bool {
+        let mut table = self.table.lock();
+        loop {
+            if self.budget.take_room(bytes, 0) {
+                table.metadata_wanted = 0;
+                return true;
+            }
+            if !self.cede(&mut table) {
+                table.metadata_wanted = bytes;
+                return false;
+            }
+        }
+    }
+
+    /// Gives charged metadata back. Does not sleep. Context: as [`Frames::charge_metadata`].
+    #[inline]
+    pub fn uncharge_metadata(&self, bytes: u64) {
+        self.budget.change_room(bytes as i64);
+        self.widen();
+    }
+
+    /// Turns a block that could still be taken into room for metadata.
+    fn cede(&self, table: &mut Table) -> bool {
+        // The last block stays with the frames: without one nothing could ever be read.
+        if table.capacity <= 1 || table.held >= table.capacity {
+            return false;
+        }
+        if !self.budget.take(BLOCK_FRAMES, true) {
+            return false;
+        }
+        table.capacity -= 1;
+        // What has just been taken from the available count: no surplus, so no penalty changes.
+        table.contribution -= i64::from(BLOCK_FRAMES);
+        debug_assert_eq!(table.contribution, table.contribution_now());
+        self.budget.change_room(BLOCK_SIZE as i64);
+        self.publish(table);
+        true
+    }
+
+    /// Keeps the place of a block just given back for metadata that was refused.
+    pub(super) fn serve_metadata(&self, table: &mut Table) {
+        let wanted = std::mem::take(&mut table.metadata_wanted);
+        if wanted > 0 && self.budget.room() < wanted as i64 {
+            self.cede(table);
+        }
+    }
+
+    /// Takes capacity back from the room, if it has grown back by more than a block.
+    fn regain(&self, table: &mut Table) {
+        // Some room is left, or the next charge would cede the block again.
+        let keep = table.limit / FLOOR_SHARE / 4;
+        while table.capacity < table.target && self.budget.take_room(BLOCK_SIZE as u64, keep) {
+            table.capacity += 1;
+        }
+    }
+
+    /// As `regain`, from a look without the lock.
+    #[inline]
+    pub(super) fn widen(&self) {
+        let hints = &self.hints;
+        if hints.capacity.load(Ordering::Relaxed) < hints.target.load(Ordering::Relaxed)
+            && self.budget.room() >= BLOCK_SIZE as i64
+        {
+            let mut table = self.table.lock();
+            // There is room enough for whoever was refused.
+            table.metadata_wanted = 0;
+            self.regain(&mut table);
+            self.account(&mut table, 0);
+            self.publish(&table);
+        }
+    }
+
+    fn publish(&self, table: &Table) {
+        let frames = table.capacity * BLOCK_FRAMES;
+        let hints = &self.hints;
+        hints.limit.store(table.limit, Ordering::Relaxed);
+        hints.capacity.store(table.capacity, Ordering::Relaxed);
+        hints.target.store(table.target, Ordering::Relaxed);
+        let low = (frames / 64).max(64).min(frames / 8);
+        hints.low.store(low, Ordering::Relaxed);
+        hints.high.store(low * 2, Ordering::Relaxed);
+    }
+
+    /// The bound in bytes. One load.
+    pub fn limit(&self) -> u64 {
+        self.hints.limit.load(Ordering::Relaxed)
+    }
+
+    /// Most frames that can be in use or reserved at once, with the metadata of now. One load.
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.hints.capacity.load(Ordering::Relaxed)) * u64::from(BLOCK_FRAMES)
+    }
+
+    /// Frames that a reservation could get now, if nobody waits. One load.
+    #[inline]
+    pub fn available(&self) -> u64 {
+        self.budget.counts().available.max(0) as u64
+    }
+
+    /// Whether so few frames are available (a 64th of the capacity, at least 64) that the background
+    /// reclaimer should start. Two loads.
+    #[inline]
+    pub fn below_low(&self) -> bool {
+        self.budget.counts().available < i64::from(self.hints.low.load(Ordering::Relaxed))
+    }
+
+    /// Whether the background reclaimer, once started, should go on: fewer than twice the low mark are
+    /// available. Two loads.
+    #[inline]
+    pub fn below_high(&self) -> bool {
+        self.budget.counts().available < i64::from(self.hints.high.load(Ordering::Relaxed))
+    }
+
+    /// Whether somebody waits in the queue. One load.
+    #[inline]
+    pub fn has_waiters(&self) -> bool {
+        self.budget.counts().waiters
+    }
+
+    /// Bytes held beyond the limit, after a shrink: so much must be given back.
+    pub fn excess(&self) -> u64 {
+        self.excess_now(&self.table.lock())
+    }
+
+    pub(super) fn excess_now(&self, table: &Table) -> u64 {
+        table.excess(self.metadata(table))
+    }
+
+    fn metadata(&self, table: &Table) -> u64 {
+        let blocks = u64::from(table.capacity) * BLOCK_SIZE as u64;
+        (table.limit as i64 - blocks as i64 - self.budget.room()).max(0) as u64
+    }
+
+    /// All figures at one moment. Takes the table's lock: for statistics and tests.
+    pub fn usage(&self) -> FrameUsage {
+        let waiters = self.budget.waiters.len() as u64;
+        let table = self.table.lock();
+        let counts = self.budget.counts();
+        let in_use = table.contribution - counts.available - counts.reserved as i64;
+        let in_use = u64::try_from(in_use).expect("no frame is in use less than never");
+        let blocks_held = u64::from(table.held);
+        FrameUsage {
+            limit: table.limit,
+            blocks_held,
+            bytes_held: blocks_held * BLOCK_SIZE as u64,
+            metadata: self.metadata(&table),
+            reserved: counts.reserved,
+            in_use,
+            free_in_blocks: (blocks_held * u64::from(BLOCK_FRAMES)).saturating_sub(in_use),
+            available: counts.available.max(0) as u64,
+            waiters,
+            capacity: u64::from(table.capacity) * u64::from(BLOCK_FRAMES),
+            blocks_forced: table.forced,
+        }
+    }
+}

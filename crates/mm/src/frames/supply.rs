@@ -1,0 +1,208 @@
+//! Where frames come from: magazine, buddy, a new block, the magazines of others.
+//!
+//! # Model
+//!
+//! ```text
+//!  alloc ─▶ own magazine ─▶ buddies (batch) ─▶ new block ─▶ steal ─▶ gather ─▶ block past the limit
+//!            ~all calls                         held < capacity               only after a shrink
+//! ```
+//!
+//! One thread at a time takes a new block, with no lock held while the kernel finds and zeroes its memory;
+//! who needs one meanwhile waits for it and looks again, so two that need a frame do not take two blocks.
+//!
+//! # Invariants
+//!
+//! 1. A reservation is kept: `alloc` ends with a frame. Stealing can miss a frame that moves between
+//!    magazines, so it is followed by a gathering, after which the buddies hold every free frame. If that
+//!    finds none, the frames promised were never backed and a shrink has taken their blocks away: the
+//!    promise is older, and is kept with a block past the limit, which `blocks_forced` counts.
+//! 2. A block counts as held before its memory is touched.
+//!
+//! # Locking
+//!
+//! The table's lock has [`Rank::Frames`](foliocache_sync::rank::Rank::Frames).
+
+use super::block::Table;
+use super::{BLOCK_SIZE, FrameNumber, Frames, MAX_ORDER, Reservation};
+use foliocache_sync::rank::RankedMutexGuard;
+
+type TableGuard<'a> = RankedMutexGuard<'a, Table>;
+
+impl Frames {
+    /// Takes one frame of a reservation, order 0. Never fails, and never waits for memory to be freed.
+    ///
+    /// Makes a system call only when a new block is taken (2 MiB to be zeroed), and may then sleep:
+    /// not inside an RCU read section. Panics if the reservation is used up.
+    ///
+    /// Context: no lock of rank `Frames` or inner.
+    #[inline]
+    pub fn alloc(&self, reservation: &mut Reservation<'_>) -> FrameNumber {
+        reservation.use_up(self, 1);
+        // The guard is gone before the slow path: it lives as long as this statement.
+        let frame = self.magazines.mine().lock().pop();
+        let frame = frame.unwrap_or_else(|| self.alloc_slow());
+        self.budget.settle(1);
+        FrameNumber(frame)
+    }
+
+    /// Takes 2^`order` frames of a reservation, contiguous and naturally aligned, if there are such.
+    ///
+    /// `order` is 0 to 9; the reservation must hold as many frames (it panics otherwise) and keeps them
+    /// on failure. May take a new block and sleep as [`Frames::alloc`] does; never waits for memory to
+    /// be freed.
+    pub fn alloc_order(
+        &self,
+        reservation: &mut Reservation<'_>,
+        order: u32,
+    ) -> Option<FrameNumber> {
+        assert!(order <= MAX_ORDER, "no folio has order {order}");
+        assert!(
+            reservation.left() >= 1 << order,
+            "2^{order} frames were not reserved"
+        );
+        if order == 0 {
+            return Some(self.alloc(reservation));
+        }
+        let frame = self.chunk(order)?;
+        reservation.use_up(self, 1 << order);
+        self.budget.settle(1 << order);
+        Some(frame)
+    }
+
+    /// Takes 2^`order` contiguous, naturally aligned frames without a reservation; `order` is 0 to 9.
+    ///
+    /// Best effort: `None` when they are not available, when others wait for frames, or when no chunk is
+    /// whole. Charged like any frame. May take a new block and sleep as [`Frames::alloc`] does.
+    pub fn try_alloc_order(&self, order: u32) -> Option<FrameNumber> {
+        assert!(order <= MAX_ORDER, "no folio has order {order}");
+        if order == 0 {
+            let mut reservation = self.try_reserve(1)?;
+            return Some(self.alloc(&mut reservation));
+        }
+        if !self.budget.take(1 << order, false) {
+            return None;
+        }
+        let frame = self.chunk(order);
+        if frame.is_none() {
+            self.budget.add(1 << order);
+        }
+        frame
+    }
+
+    /// Gives 2^`order` frames back, the first of which is `frame`: what was allocated as a chunk, or
+    /// any naturally aligned part of one. Does not sleep, makes no system call.
+    ///
+    /// Context: no lock of rank `Frames` or inner; the frames' former users are done with them, apart
+    /// from optimistic readers that check afterwards.
+    #[inline]
+    pub fn free(&self, frame: FrameNumber, order: u32) {
+        if order == 0 {
+            let mut magazine = self.magazines.mine().lock();
+            if !self.bypasses(frame.0) && magazine.push(frame.0) {
+                drop(magazine);
+                self.budget.add(1);
+                return;
+            }
+        }
+        self.free_slow(frame.0, order);
+    }
+
+    #[cold]
+    fn free_slow(&self, frame: u32, order: u32) {
+        let mut table = self.table.lock();
+        if order == 0 {
+            self.unload(&mut table);
+        }
+        if table.free(frame, order) {
+            self.account(&mut table, 1 << order);
+        } else {
+            drop(table);
+            self.budget.add(1 << order);
+        }
+    }
+
+    #[cold]
+    fn alloc_slow(&self) -> u32 {
+        let mut table = self.table.lock();
+        loop {
+            if let Some(frame) = self.refill(&mut table) {
+                return frame;
+            }
+            if table.growing {
+                table = self.grown.wait_ranked(table);
+                continue;
+            }
+            if table.held < table.capacity {
+                table = self.grow(table);
+                continue;
+            }
+            if let Some(frame) = self.magazines.steal(&table) {
+                return frame;
+            }
+            self.magazines.gather(&mut table);
+            let frame = table.alloc(0);
+            self.magazines.reopen(&table);
+            if let Some(frame) = frame {
+                return frame;
+            }
+            // Invariant 1.
+            table.forced += 1;
+            table = self.grow(table);
+        }
+    }
+
+    /// Finds a chunk of frames that the caller has counted.
+    fn chunk(&self, order: u32) -> Option<FrameNumber> {
+        let mut table = self.table.lock();
+        loop {
+            if let Some(frame) = table.alloc(order) {
+                return Some(FrameNumber(frame));
+            }
+            if table.growing {
+                table = self.grown.wait_ranked(table);
+            } else if table.held < table.capacity {
+                table = self.grow(table);
+            } else {
+                return None;
+            }
+        }
+    }
+
+    /// Takes one more block. The lock is dropped meanwhile.
+    fn grow<'a>(&'a self, mut table: TableGuard<'a>) -> TableGuard<'a> {
+        table.growing = true;
+        let block = table.take();
+        self.account(&mut table, 0);
+        drop(table);
+
+        let start = block as usize * BLOCK_SIZE;
+        if let Err(error) = self.range.populate(start..start + BLOCK_SIZE) {
+            // The block is usable all the same: each page comes with its first touch.
+            tracing::warn!(block, %error, "a block of frames could not be populated");
+        }
+        self.observers.announce(block, |observer, block| {
+            self.tell_added(observer, block);
+        });
+
+        let mut table = self.table.lock();
+        table.open(block);
+        table.growing = false;
+        self.grown.notify_all();
+        table
+    }
+
+    /// Brings the available count in line with the table after a change of capacity, of blocks held, or
+    /// of free frames in isolated blocks; `freed` frames went out of use besides.
+    ///
+    /// Context: the table's lock is held; takes the lock of those who wait.
+    pub(super) fn account(&self, table: &mut Table, freed: u32) {
+        let now = table.contribution_now();
+        let change = now - table.contribution + i64::from(freed);
+        table.contribution = now;
+        match u32::try_from(change) {
+            Ok(0) => {}
+            Ok(more) => self.budget.add(more),
+            Err(_) => self.budget.remove(change.unsigned_abs()),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of the frame space as a whole.
