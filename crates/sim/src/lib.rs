@@ -10,6 +10,10 @@
 //! | `medium` | [`Medium`]: a live and a durable image, and the log between them |
 //! | `faults` | [`Faults`]: what goes wrong, when and where |
 //! | `backend` | [`FaultyBackend`]: the above behind `AddressSpaceOperations` |
+//! | `stamp` | [`StampBackend`]: pages that say which they are, at four bytes a page |
+//! | `workload` | [`Workload`]: seeded operations on a file |
+//! | `reference` | [`ReferenceFile`]: what they must answer |
+//! | `oracle` | [`DurabilityOracle`]: what a power cut may leave of them |
 //!
 //! Nothing but tests depends on this crate.
 #![deny(unsafe_code)]
@@ -18,11 +22,19 @@ mod backend;
 mod faults;
 mod image;
 mod medium;
+mod oracle;
+mod reference;
 mod rng;
 mod segments;
+mod stamp;
+mod workload;
 
 pub use backend::{Cut, FaultyBackend};
 pub use faults::{Counts, Effect, Event, Faults, OpKind, OpSet, Rule, RuleId, When};
 pub use image::Image;
 pub use medium::{Lost, Medium, SECTOR};
+pub use oracle::{DurabilityOracle, Violation};
+pub use reference::{Answer, ReferenceFile};
 pub use rng::{Rng, scramble};
+pub use stamp::{StampBackend, stamp, stamped};
+pub use workload::{Fill, Mix, Operation, Workload};

@@ -27,15 +27,30 @@ pub const SECTOR: u64 = 512;
 /// A change that is not durable yet.
 #[derive(Clone, Debug)]
 enum Change {
-    Write { pos: u64, data: Box<[u8]> },
-    Truncate { size: u64 },
-    PunchHole { pos: u64, len: u64 },
+    /// Whole sectors, and where the bytes written end: what the size grows to.
+    Write {
+        pos: u64,
+        data: Box<[u8]>,
+        end: u64,
+    },
+    Truncate {
+        size: u64,
+    },
+    PunchHole {
+        pos: u64,
+        len: u64,
+    },
 }
 
 impl Change {
     fn apply(&self, image: &mut Image) {
         match self {
-            Change::Write { pos, data } => image.write(*pos, data),
+            Change::Write { pos, data, end } => {
+                let size = image.size().max(*end);
+                let len = (data.len() as u64).min(size.saturating_sub(*pos));
+                image.write(*pos, &data[..len as usize]);
+                image.truncate(size);
+            }
             Change::Truncate { size } => image.truncate(*size),
             Change::PunchHole { pos, len } => image.punch_hole(*pos, *len),
         }
@@ -107,14 +122,22 @@ impl Medium {
         self.log.len()
     }
 
-    /// Puts `data` at `pos`, not yet durably.
+    /// Puts `data` at `pos`, not yet durably. Sectors that it covers in part take the rest from
+    /// what they hold now, as the layers above a disk do it.
     pub fn write(&mut self, pos: u64, data: &[u8]) {
-        if !data.is_empty() {
-            self.change(Change::Write {
-                pos,
-                data: data.into(),
-            });
+        if data.is_empty() {
+            return;
         }
+        let end = pos + data.len() as u64;
+        let start = pos / SECTOR * SECTOR;
+        let mut whole = vec![0; (end.next_multiple_of(SECTOR) - start) as usize];
+        self.live.read(start, &mut whole);
+        whole[(pos - start) as usize..(end - start) as usize].copy_from_slice(data);
+        self.change(Change::Write {
+            pos: start,
+            data: whole.into(),
+            end,
+        });
     }
 
     /// Puts a seeded choice of the sectors of `data` at `pos`: a write torn by an error. The bytes
@@ -182,35 +205,45 @@ impl Medium {
         } else {
             rng.between(0, self.log.len() as u64) as usize
         };
-        let mut image = self.durable.clone();
         // Beyond the first truncation or hole that did not make it, no write does.
-        let end = (reached..self.log.len())
+        let stop = (reached..self.log.len())
             .find(|&i| !self.log[i].is_data())
             .unwrap_or(self.log.len());
-        for change in &self.log[..end] {
-            let Change::Write { pos, data: bytes } = change else {
-                change.apply(&mut image);
-                continue;
-            };
-            if rng.one_in(growth, 8) {
-                let size = image.size().max(pos + bytes.len() as u64);
-                image.truncate(size);
-            }
-            let by_sector = rng.one_in(torn, 8);
-            let whole = rng.one_in(data, 8);
-            for (offset, len) in sectors(*pos, bytes.len() as u64) {
-                let lands = if by_sector {
-                    rng.one_in(data, 8)
-                } else {
-                    whole
-                };
-                let at = pos + offset as u64;
-                if lands && at < image.size() {
-                    let len = (len as u64).min(image.size() - at) as usize;
-                    image.write(at, &bytes[offset..offset + len]);
+        // Sectors land where they belong even if the size does not reach that far yet: a later
+        // change may let it, and shows them then.
+        let mut image = self.durable.clone();
+        let mut size = image.size();
+        for change in &self.log[..stop] {
+            match change {
+                Change::Truncate { size: to } => {
+                    image.truncate(*to);
+                    size = *to;
+                }
+                Change::PunchHole { .. } => change.apply(&mut image),
+                Change::Write {
+                    pos,
+                    data: bytes,
+                    end,
+                } => {
+                    if rng.one_in(growth, 8) {
+                        size = size.max(*end);
+                    }
+                    let by_sector = rng.one_in(torn, 8);
+                    let whole = rng.one_in(data, 8);
+                    for (offset, len) in sectors(*pos, bytes.len() as u64) {
+                        let lands = if by_sector {
+                            rng.one_in(data, 8)
+                        } else {
+                            whole
+                        };
+                        if lands {
+                            image.write(pos + offset as u64, &bytes[offset..offset + len]);
+                        }
+                    }
                 }
             }
         }
+        image.truncate(size);
         image
     }
 }

@@ -16,6 +16,15 @@ pub(crate) fn total(segments: &[IoSegment]) -> u64 {
     segments.iter().map(|segment| segment.len() as u64).sum()
 }
 
+/// The page of a segment that starts at byte `start`, or what the segment has of it.
+pub(crate) fn part(segment: &IoSegment, start: usize) -> IoSegment {
+    let len = segment
+        .len()
+        .saturating_sub(start)
+        .min(foliocache_mm::PAGE_SIZE);
+    IoSegment::new(segment.addr().wrapping_add(start), len, segment.block())
+}
+
 /// Copies at most `limit` bytes out of the segments, in file order.
 pub(crate) fn gather(segments: &[IoSegment], limit: usize) -> Vec<u8> {
     let len = (total(segments) as usize).min(limit);

@@ -1,0 +1,293 @@
+//! Pages that say which they are, and a backing store that keeps nothing but their generations.
+//!
+//! # Model
+//!
+//! Every eight bytes of a stamped page follow from its file, its index, its generation and their
+//! own place, so a page that holds bytes of another file, of another page, or of two generations
+//! at once is found out wherever it is read. A [`StampBackend`] therefore needs four bytes a page:
+//! it checks each page that is written to it, keeps the generation, and makes the page again when
+//! it is read. Tests of the memory bound and of eviction use it, since a backend with real content
+//! would itself be most of the memory that they measure.
+//!
+//! Generation 0 is a page never written: zeros. Files are whole pages.
+
+use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_sync::Arc;
+use foliocache_sync::Mutex;
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sys::Errno;
+
+use crate::faults::Outcome;
+use crate::{Event, Faults, OpKind, scramble, segments};
+
+fn seed(file: u32, page: u64) -> u64 {
+    scramble((u64::from(file) << 40) ^ page)
+}
+
+/// The word at place `i` of a page. The low half tells the generation (scrambled by the page and
+/// the place), the high half proves it.
+fn word(seed: u64, generation: u32, i: usize) -> u64 {
+    let place = seed.wrapping_add(i as u64);
+    let low = generation ^ place as u32;
+    let proof = scramble(place ^ (u64::from(generation) << 32)) as u32;
+    u64::from(low) | u64::from(proof) << 32
+}
+
+/// Fills `page`, a whole number of words from the start of a page on.
+///
+/// # Panics
+/// If the length is not a multiple of eight.
+pub fn stamp(page: &mut [u8], file: u32, index: u64, generation: u32) {
+    assert!(page.len().is_multiple_of(8), "stamps are words");
+    if generation == 0 {
+        page.fill(0);
+        return;
+    }
+    let seed = seed(file, index);
+    for (i, bytes) in page.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&word(seed, generation, i).to_le_bytes());
+    }
+}
+
+/// The generation of stamped bytes that start at byte `offset` of a page (a multiple of eight).
+///
+/// # Errors
+/// The place of the first word, in bytes from the start of the page, that is not of this file, of
+/// this page, or of the same generation as the words before it.
+pub fn stamped(bytes: &[u8], offset: usize, file: u32, index: u64) -> Result<u32, usize> {
+    let seed = seed(file, index);
+    let mut generation = None;
+    for (i, bytes) in bytes.chunks_exact(8).enumerate() {
+        let at = offset / 8 + i;
+        let mut raw = [0; 8];
+        raw.copy_from_slice(bytes);
+        let found = u64::from_le_bytes(raw);
+        let of_word = if found == 0 {
+            0
+        } else {
+            found as u32 ^ seed.wrapping_add(at as u64) as u32
+        };
+        if found != 0 && found != word(seed, of_word, at) {
+            return Err(at * 8);
+        }
+        if *generation.get_or_insert(of_word) != of_word {
+            return Err(at * 8);
+        }
+    }
+    Ok(generation.unwrap_or(0))
+}
+
+/// A file of stamped pages.
+#[derive(Debug)]
+pub struct StampBackend {
+    file: u32,
+    faults: Faults,
+    /// Generation of each page. Relaxed everywhere: the cache's locks order a page's writes before
+    /// its reads, and no other memory is published through these.
+    generations: Box<[AtomicU32]>,
+    /// Size in bytes; Relaxed for the same reason.
+    size: AtomicU64,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl StampBackend {
+    /// File number `file` of at most `pages` pages, empty: size zero.
+    pub fn new(file: u32, pages: usize, faults: &Faults) -> Arc<Self> {
+        Self::with_generation(file, pages, 0, faults)
+    }
+
+    /// A file of `pages` pages that all have `generation` already; empty if that is zero.
+    pub fn with_generation(file: u32, pages: usize, generation: u32, faults: &Faults) -> Arc<Self> {
+        let size = if generation == 0 {
+            0
+        } else {
+            pages * PAGE_SIZE
+        };
+        Arc::new(Self {
+            file,
+            faults: faults.clone(),
+            generations: (0..pages).map(|_| AtomicU32::new(generation)).collect(),
+            size: AtomicU64::new(size as u64),
+            wrong: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The number of the file.
+    pub fn file(&self) -> u32 {
+        self.file
+    }
+
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// The generation of a page that was written last.
+    pub fn generation(&self, index: u64) -> u32 {
+        self.generations[index as usize].load(Ordering::Relaxed)
+    }
+
+    /// What the cache wrote that was not a page of this file at its place; empty is well.
+    pub fn wrong_writes(&self) -> Vec<String> {
+        self.wrong.lock().clone()
+    }
+
+    fn run(
+        &self,
+        kind: OpKind,
+        pos: u64,
+        len: u64,
+        body: impl FnOnce() -> u64,
+    ) -> Result<u64, Errno> {
+        let (seq, outcome) = self.faults.begin(kind, pos..pos.saturating_add(len), len);
+        let outcome = match outcome {
+            Outcome::Works => Ok(body()),
+            // Whole pages are all that can be kept: a cut operation does nothing.
+            Outcome::Short(_) => Ok(0),
+            Outcome::Fails(errno) | Outcome::Torn(errno, _) | Outcome::Loses(errno, _) => {
+                Err(errno)
+            }
+        };
+        self.faults.end(Event {
+            seq,
+            kind,
+            pos,
+            len,
+            outcome,
+        });
+        outcome
+    }
+}
+
+impl AddressSpaceOperations for StampBackend {
+    fn read_folios(&self, pos: u64, list: &[IoSegment]) -> Result<usize, Errno> {
+        let total = segments::total(list);
+        self.run(OpKind::Read, pos, total, || {
+            let len = total.min(self.size().saturating_sub(pos));
+            let mut page = [0; PAGE_SIZE];
+            let mut at = pos;
+            for segment in list {
+                for start in (0..segment.len()).step_by(PAGE_SIZE) {
+                    if at >= pos + len {
+                        return len;
+                    }
+                    let index = at / PAGE_SIZE as u64;
+                    stamp(&mut page, self.file, index, self.generation(index));
+                    segments::scatter(&[segments::part(segment, start)], &page);
+                    at += PAGE_SIZE as u64;
+                }
+            }
+            len
+        })
+        .map(|bytes| bytes as usize)
+    }
+
+    fn writepages(&self, pos: u64, list: &[IoSegment]) -> Result<usize, Errno> {
+        let total = segments::total(list);
+        self.run(OpKind::Write, pos, total, || {
+            let mut at = pos;
+            for segment in list {
+                for start in (0..segment.len()).step_by(PAGE_SIZE) {
+                    let index = at / PAGE_SIZE as u64;
+                    let page = segments::gather(&[segments::part(segment, start)], PAGE_SIZE);
+                    match (
+                        stamped(&page, 0, self.file, index),
+                        self.generations.get(index as usize),
+                    ) {
+                        (Ok(generation), Some(slot)) if page.len() == PAGE_SIZE => {
+                            slot.store(generation, Ordering::Relaxed);
+                        }
+                        (result, _) => self.wrong.lock().push(format!(
+                            "file {} page {index}, {} bytes: {result:?}",
+                            self.file,
+                            page.len()
+                        )),
+                    }
+                    at += page.len() as u64;
+                }
+            }
+            self.size.fetch_max(pos + total, Ordering::Relaxed);
+            total
+        })
+        .map(|bytes| bytes as usize)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.run(OpKind::Flush, 0, 0, || 0).map(|_| ())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.run(OpKind::Truncate, size, 0, || {
+            let keep = (size.div_ceil(PAGE_SIZE as u64) as usize).min(self.generations.len());
+            for slot in &self.generations[keep..] {
+                slot.store(0, Ordering::Relaxed);
+            }
+            self.size.store(size, Ordering::Relaxed);
+            0
+        })
+        .map(|_| ())
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.run(OpKind::PunchHole, pos, len, || {
+            let first = (pos as usize).div_ceil(PAGE_SIZE);
+            let last = (pos.saturating_add(len) as usize / PAGE_SIZE).min(self.generations.len());
+            for slot in self.generations.get(first..last).unwrap_or(&[]) {
+                slot.store(0, Ordering::Relaxed);
+            }
+            len
+        })
+        .map(|_| ())
+    }
+
+    fn describe(&self) -> String {
+        format!("stamped file {}", self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
+
+    use super::{StampBackend, stamp, stamped};
+    use crate::Faults;
+
+    #[repr(align(4096))]
+    struct Pages([[u8; PAGE_SIZE]; 2]);
+
+    #[test]
+    fn stamps_tell_file_page_generation_and_place() {
+        let mut page = [0; PAGE_SIZE];
+        assert_eq!(stamped(&page, 0, 1, 2), Ok(0));
+        stamp(&mut page, 1, 2, 7);
+        assert_eq!(stamped(&page, 0, 1, 2), Ok(7));
+        assert_eq!(stamped(&page[64..128], 64, 1, 2), Ok(7));
+        assert_eq!(stamped(&page, 0, 2, 2), Err(0));
+        assert_eq!(stamped(&page, 0, 1, 3), Err(0));
+        assert_eq!(stamped(&page[8..], 0, 1, 2), Err(0));
+        let mut next = [0; PAGE_SIZE];
+        stamp(&mut next, 1, 2, 8);
+        page[2048..].copy_from_slice(&next[2048..]);
+        assert_eq!(stamped(&page, 0, 1, 2), Err(2048), "two generations");
+        page[2048..].fill(0);
+        assert_eq!(stamped(&page, 0, 1, 2), Err(2048), "half a page of zeros");
+    }
+
+    #[test]
+    fn the_backend_makes_again_what_was_written() {
+        let backend = StampBackend::new(5, 8, &Faults::new(0));
+        let mut pages = Box::new(Pages([[0; PAGE_SIZE]; 2]));
+        stamp(&mut pages.0[0], 5, 3, 9);
+        stamp(&mut pages.0[1], 5, 4, 10);
+        let segment = IoSegment::new(pages.0.as_mut_ptr().cast(), 2 * PAGE_SIZE, None);
+        assert_eq!(backend.writepages(3 * 4096, &[segment]), Ok(2 * PAGE_SIZE));
+        assert_eq!((backend.generation(3), backend.generation(4)), (9, 10));
+        assert_eq!(backend.read_folios(4096 * 2, &[segment]), Ok(2 * PAGE_SIZE));
+        assert_eq!(stamped(&pages.0[0], 0, 5, 2), Ok(0));
+        assert_eq!(stamped(&pages.0[1], 0, 5, 3), Ok(9));
+        assert_eq!(backend.read_folios(4096 * 4, &[segment]), Ok(PAGE_SIZE));
+        assert!(backend.wrong_writes().is_empty());
+        backend.writepages(4096 * 6, &[segment]).expect("works");
+        assert_eq!(backend.wrong_writes().len(), 2, "pages of another place");
+    }
+}
