@@ -75,10 +75,6 @@ impl Chunk {
 }
 
 /// Who supplies a [`crate::NodePool`] with memory and has charged it to its bound.
-#[expect(
-    clippy::module_name_repetitions,
-    reason = "the plain word says nothing outside this module"
-)]
 pub trait ChunkSource: Send + Sync {
     /// A chunk more, or `None` if the bound is reached now.
     ///

@@ -1,6 +1,8 @@
 //! A multi-order index with marks and RCU readers; it dereferences no entry.
 #![deny(unsafe_code)]
 
+#[cfg(debug_assertions)]
+mod check;
 mod chunk;
 mod entry;
 mod guard;

@@ -37,6 +37,7 @@
 //! invariant 1. All else here is safe code over atomics.
 #![allow(unsafe_code)]
 
+use core::array;
 use core::ptr::{self, NonNull};
 
 use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -158,8 +159,8 @@ impl Node {
     /// An empty node.
     fn new() -> Self {
         Self {
-            slots: [const { () }; SLOTS].map(|()| AtomicUsize::new(0)),
-            marks: [const { () }; NR_MARKS].map(|()| AtomicU64::new(0)),
+            slots: array::from_fn(|_| AtomicUsize::new(0)),
+            marks: array::from_fn(|_| AtomicU64::new(0)),
             siblings: AtomicU64::new(0),
             present: AtomicU64::new(0),
             link: UnsafeCell::new(None),

@@ -143,8 +143,9 @@ impl NodePool {
     pub fn new(source: Box<dyn ChunkSource>) -> Self {
         Self {
             source,
-            shards: [const { () }; NR_SHARDS]
-                .map(|()| CachePadded::new(RankedMutex::new(Rank::Magazine, NodeList::new()))),
+            shards: core::array::from_fn(|_| {
+                CachePadded::new(RankedMutex::new(Rank::Magazine, NodeList::new()))
+            }),
             shared: CachePadded::new(RankedMutex::new(
                 Rank::Magazine,
                 Shared {

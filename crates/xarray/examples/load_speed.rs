@@ -1,0 +1,97 @@
+//! Prints what a look-up costs: nanoseconds a load with everything in the nearest cache, the read section included or
+//! not.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use foliocache_sync::rcu;
+use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
+
+const ROUNDS: u64 = 50_000_000;
+
+fn filled(pages: u64) -> XArray {
+    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(usize::MAX))));
+    let xa = XArray::new(Arc::clone(&pool));
+    for index in 0..pages {
+        let mut preload = pool
+            .preload(xa.nodes_needed(index, 0, &rcu::read_lock()))
+            .expect("the heap has more");
+        xa.lock()
+            .insert(index, 0, Entry::value(index as usize), &mut preload)
+            .expect("the index is vacant");
+    }
+    xa
+}
+
+fn measure(name: &str, mut each: impl FnMut(u64)) {
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        for round in 0..ROUNDS / 5 {
+            each(round);
+        }
+        best = best.min(start.elapsed().as_secs_f64() * 1e9 / (ROUNDS / 5) as f64);
+    }
+    println!("{name:<52} {best:6.2} ns");
+}
+
+fn main() {
+    let small = filled(64);
+    let large = filled(4096);
+    let huge = filled(1 << 18);
+    let rcu = rcu::read_lock();
+    measure("load, index 0 of 64", |_| {
+        black_box(small.load(black_box(0), &rcu));
+    });
+    measure("load, any index of 64", |round| {
+        black_box(small.load(round % 64, &rcu));
+    });
+    measure("load, any index of 4096 (2 levels)", |round| {
+        black_box(large.load(round % 4096, &rcu));
+    });
+    measure("load, 4096 of 262144 indices (3 levels)", |round| {
+        black_box(huge.load(round % 4096, &rcu));
+    });
+    let mut state = huge.cursor(&rcu);
+    measure("cursor load, ascending (3 levels)", |round| {
+        black_box(state.load(round % 4096));
+    });
+    measure("load_slot, reload, index 0 of 64", |_| {
+        let slot = small.load_slot(black_box(0), &rcu);
+        black_box(slot.is_some_and(|(entry, slot)| slot.holds(entry)));
+    });
+    // A chain: the index of one load comes from the load before, as in latency.
+    let mut index = 0;
+    measure("load after load (latency), 2 levels", |_| {
+        let entry = large
+            .load(index, &rcu)
+            .and_then(Entry::as_value)
+            .unwrap_or(0);
+        index = (entry as u64 + 1) & 4095;
+    });
+    drop(rcu);
+    measure("read_lock, load, unlock, index 0 of 64", |_| {
+        let rcu = rcu::read_lock();
+        black_box(small.load(black_box(0), &rcu));
+    });
+    let mut walked = 0u64;
+    let start = Instant::now();
+    for _ in 0..20 {
+        let rcu = rcu::read_lock();
+        walked += huge.range(0..=u64::MAX, None, &rcu).count() as u64;
+    }
+    println!(
+        "{:<52} {:6.2} ns",
+        "range, an entry",
+        start.elapsed().as_secs_f64() * 1e9 / walked as f64
+    );
+    let start = Instant::now();
+    let pages = 1 << 18;
+    drop(filled(pages));
+    println!(
+        "{:<52} {:6.2} ns",
+        "preload, lock, insert, ascending, an entry",
+        start.elapsed().as_secs_f64() * 1e9 / pages as f64
+    );
+}

@@ -1,0 +1,419 @@
+//! An interpreter of operations on an index beside a `BTreeMap`: shared by the property test, the seeded runs and the
+//! fuzz target, so that each of them runs the same operations with the same checks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foliocache_sync::rcu;
+use foliocache_xarray::{
+    Entry, Extent, HeapChunks, InsertError, Mark, NodePool, SplitError, XArray, max_nodes_needed,
+    split_nodes_needed,
+};
+
+/// What the index should hold: first index → order, entry, marks.
+type Model = BTreeMap<u64, (u32, Entry, [bool; Mark::ALL.len()])>;
+
+/// Bytes as a source of operations; ends with the bytes.
+struct Source<'a>(&'a [u8]);
+
+impl Source<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn word(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes([self.byte()?, self.byte()?]))
+    }
+
+    /// Few distinct indices that meet each other often, at the places where a tree changes its height.
+    fn index(&mut self) -> Option<u64> {
+        let kind = self.byte()?;
+        let low = u64::from(self.word()?);
+        Some(match kind % 8 {
+            0..=2 => low % 256,
+            3 => low % 8192,
+            4 => low << 6,
+            5 => (1u64 << (kind / 8 * 2))
+                .wrapping_add(low % 16)
+                .wrapping_sub(8),
+            6 => u64::MAX - low % 1024,
+            _ => (low % 16) << 60 | (low >> 4),
+        })
+    }
+
+    fn order(&mut self) -> Option<u32> {
+        Some(match self.byte()? % 16 {
+            n @ 0..10 => n.into(),
+            _ => 0,
+        })
+    }
+
+    fn mark(&mut self) -> Option<Mark> {
+        Some(Mark::ALL[usize::from(self.byte()?) % Mark::ALL.len()])
+    }
+}
+
+fn covering(model: &Model, index: u64) -> Option<(u64, u32, Entry)> {
+    let (&first, &(order, entry, _)) = model.range(..=index).next_back()?;
+    (index - first < 1 << order).then_some((first, order, entry))
+}
+
+fn extent(model: &Model, index: u64) -> Option<Extent> {
+    covering(model, index).map(|(index, order, entry)| Extent {
+        entry,
+        index,
+        order,
+    })
+}
+
+/// The first entry that overlaps `first..=last` and has the mark.
+fn first_in(model: &Model, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
+    if first > last {
+        return None;
+    }
+    let from = covering(model, first).map_or(first, |(index, ..)| index);
+    model
+        .range(from..=last)
+        .find(|(_, (_, _, marks))| mark.is_none_or(|mark| marks[mark as usize]))
+        .map(|(&index, &(order, entry, _))| Extent {
+            entry,
+            index,
+            order,
+        })
+}
+
+struct Run {
+    xa: XArray,
+    pool: Arc<NodePool>,
+    model: Model,
+    /// Makes entries distinct, so that a foreign one is seen.
+    serial: usize,
+}
+
+impl Run {
+    fn entry(&mut self) -> Entry {
+        self.serial += 1;
+        Entry::value(self.serial)
+    }
+
+    fn step(&mut self, source: &mut Source<'_>) -> Option<()> {
+        match source.byte()? % 16 {
+            0..=3 => self.insert(source, false),
+            4 => self.insert(source, true),
+            5 | 6 => {
+                let index = source.index()?;
+                let expected = extent(&self.model, index);
+                assert_eq!(self.xa.lock().erase(index), expected);
+                if let Some(expected) = expected {
+                    self.model.remove(&expected.index);
+                }
+                Some(())
+            }
+            7 => self.replace(source),
+            8 => self.split(source),
+            9 | 10 => self.mark(source),
+            11 => self.copy_mark(source),
+            12 => self.erase_range(source),
+            13 | 14 => self.look(source),
+            _ => {
+                match source.byte()? % 8 {
+                    0 => {
+                        self.xa.lock().clear();
+                        self.model.clear();
+                    }
+                    1 => self.pool.wait_for_limbo(),
+                    2 => {
+                        self.pool.shrink();
+                    }
+                    3 => {
+                        self.pool.advance();
+                    }
+                    _ => self.compare(),
+                }
+                Some(())
+            }
+        }
+    }
+
+    fn insert(&mut self, source: &mut Source<'_>, store: bool) -> Option<()> {
+        let order = source.order()?;
+        let index = source.index()? & !((1 << order) - 1);
+        let last = index + ((1 << order) - 1);
+        let entry = self.entry();
+        let need = self.xa.nodes_needed(index, order, &rcu::read_lock());
+        assert!(need <= max_nodes_needed(index, order));
+        let in_the_way = first_in(&self.model, index, last, None);
+        let mut preload = self.pool.empty_preload();
+        if need > 0 && in_the_way.is_none() {
+            // With a node too few nothing may change.
+            preload.refill(need - 1).expect("the heap has more");
+            let short = self.xa.lock().insert(index, order, entry, &mut preload);
+            assert_eq!(short, Err(InsertError::NeedNodes { short: 1 }));
+            assert_eq!(preload.len(), need - 1);
+        }
+        preload.refill(need).expect("the heap has more");
+        let result = if store {
+            self.xa.lock().store(index, order, entry, &mut preload)
+        } else {
+            self.xa
+                .lock()
+                .insert(index, order, entry, &mut preload)
+                .map(|()| None)
+        };
+        match in_the_way {
+            None => {
+                assert_eq!(result, Ok(None));
+                assert_eq!(
+                    preload.len(),
+                    0,
+                    "the estimate is exact when nothing else runs"
+                );
+                self.model.insert(index, (order, entry, Default::default()));
+            }
+            Some(old) if store && (old.index, old.order) == (index, order) => {
+                assert_eq!(result, Ok(Some(old.entry)));
+                self.model.get_mut(&index)?.1 = entry;
+            }
+            Some(old) => assert_eq!(result, Err(InsertError::Occupied(old))),
+        }
+        Some(())
+    }
+
+    fn replace(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let how = source.byte()?;
+        let index = source.index()?;
+        let entry = self.entry();
+        let old = extent(&self.model, index);
+        let mut xa = self.xa.lock();
+        let stored = match (how % 4, old) {
+            (0, Some(old)) => {
+                assert_eq!(xa.cmpxchg(index, old.entry, entry), Ok(old));
+                true
+            }
+            (1, _) => {
+                assert_eq!(
+                    xa.cmpxchg(index, entry, entry),
+                    Err(old.map(|old| old.entry))
+                );
+                assert_eq!(xa.erase_if(index, entry), None);
+                false
+            }
+            _ => {
+                assert_eq!(xa.replace(index, entry), old);
+                old.is_some()
+            }
+        };
+        drop(xa);
+        if let (true, Some(old)) = (stored, old) {
+            self.model.get_mut(&old.index)?.1 = entry;
+        }
+        Some(())
+    }
+
+    fn split(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let index = source.index()?;
+        let order = source.order()?;
+        let Some(old) = extent(&self.model, index) else {
+            let result =
+                self.xa
+                    .lock()
+                    .split(index, 0, &mut self.pool.empty_preload(), |_| unreachable!());
+            assert_eq!(result, Err(SplitError::Vacant));
+            return Some(());
+        };
+        let order = order.min(old.order);
+        let need = split_nodes_needed(old.order, order);
+        let mut preload = self.pool.preload(need).expect("the heap has more");
+        let mut parts = Vec::new();
+        let result = self.xa.lock().split(index, order, &mut preload, |index| {
+            self.serial += 1;
+            parts.push((index, Entry::value(self.serial)));
+            Entry::value(self.serial)
+        });
+        assert_eq!(result, Ok(old));
+        assert_eq!(preload.len(), 0, "splitting takes what it says");
+        let (_, _, marks) = self.model.remove(&old.index)?;
+        assert_eq!(parts.len(), 1 << (old.order - order));
+        for (part, (index, entry)) in parts.into_iter().enumerate() {
+            assert_eq!(index, old.index + ((part as u64) << order));
+            self.model.insert(index, (order, entry, marks));
+        }
+        Some(())
+    }
+
+    fn mark(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let mark = source.mark()?;
+        let set = source.byte()? % 3 != 0;
+        let index = source.index()?;
+        let mut xa = self.xa.lock();
+        let changed = if set {
+            xa.set_mark(index, mark)
+        } else {
+            xa.clear_mark(index, mark)
+        };
+        let Some((first, ..)) = covering(&self.model, index) else {
+            assert!(!changed);
+            return Some(());
+        };
+        let marks = &mut self.model.get_mut(&first)?.2;
+        assert_eq!(changed, marks[mark as usize] != set);
+        marks[mark as usize] = set;
+        assert_eq!(xa.get_mark(index, mark), set);
+        Some(())
+    }
+
+    fn copy_mark(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let (from, to) = (source.mark()?, source.mark()?);
+        let (a, b) = (source.index()?, source.index()?);
+        let limit = usize::from(source.byte()?);
+        let (first, last) = (a.min(b), a.max(b));
+        let (mut count, mut next, mut at) = (0, None, Some(first));
+        while let Some(found) = at.and_then(|at| first_in(&self.model, at, last, Some(from))) {
+            if count == limit {
+                next = Some(found.index.max(first));
+                break;
+            }
+            count += 1;
+            self.model.get_mut(&found.index)?.2[to as usize] = true;
+            at = found.last().checked_add(1);
+        }
+        assert_eq!(
+            self.xa.lock().copy_mark(first, last, from, to, limit),
+            (count, next)
+        );
+        Some(())
+    }
+
+    fn erase_range(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let (a, b) = (source.index()?, source.index()?);
+        let (first, last) = (a.min(b), a.max(b));
+        let mut xa = self.xa.lock();
+        while let Some(found) = xa.find(first, last, None) {
+            assert_eq!(first_in(&self.model, first, last, None), Some(found));
+            assert_eq!(xa.erase(found.last().min(last)), Some(found));
+            self.model.remove(&found.index);
+        }
+        assert_eq!(first_in(&self.model, first, last, None), None);
+        Some(())
+    }
+
+    fn look(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let (a, b) = (source.index()?, source.index()?);
+        let mark = source.mark()?;
+        let (first, last) = (a.min(b), a.max(b));
+        let rcu = rcu::read_lock();
+        for index in [a, b] {
+            let expected = extent(&self.model, index);
+            assert_eq!(
+                self.xa.load(index, &rcu),
+                expected.map(|extent| extent.entry)
+            );
+            if let Some((entry, slot)) = self.xa.load_slot(index, &rcu) {
+                assert_eq!(slot.reload(), Some(entry));
+                assert!(slot.holds(entry));
+            }
+        }
+        let mut state = self.xa.cursor(&rcu);
+        for mark in [None, Some(mark)] {
+            let found = self.xa.find(first, last, mark, &rcu);
+            let expected = first_in(&self.model, first, last, mark);
+            assert_eq!(
+                found.map(|f| Extent {
+                    entry: f.entry,
+                    index: f.index,
+                    order: f.order
+                }),
+                expected
+            );
+            let found = state.find(first, last, mark);
+            assert_eq!(
+                found.map(|f| Extent {
+                    entry: f.entry,
+                    index: f.index,
+                    order: f.order
+                }),
+                expected
+            );
+            assert_eq!(
+                state.load(a),
+                covering(&self.model, a).map(|(.., entry)| entry)
+            );
+        }
+        let range = self.xa.range(first..=last, Some(mark), &rcu);
+        let from = covering(&self.model, first).map_or(first, |(index, ..)| index);
+        let expected = self
+            .model
+            .range(from..=last)
+            .filter(|(_, (_, _, marks))| marks[mark as usize]);
+        assert!(
+            range
+                .map(|found| found.index)
+                .eq(expected.map(|(&index, _)| index))
+        );
+        Some(())
+    }
+
+    /// The whole index against the model.
+    fn compare(&self) {
+        let rcu = rcu::read_lock();
+        let found: Vec<_> = self
+            .xa
+            .range(0..=u64::MAX, None, &rcu)
+            .map(|found| {
+                let marks = Mark::ALL.map(|mark| self.xa.get_mark(found.index, mark, &rcu));
+                (found.index, (found.order, found.entry, marks))
+            })
+            .collect();
+        assert!(
+            found
+                .iter()
+                .copied()
+                .eq(self.model.iter().map(|(&index, &value)| (index, value)))
+        );
+        for mark in Mark::ALL {
+            let any = self
+                .model
+                .values()
+                .any(|(_, _, marks)| marks[mark as usize]);
+            assert_eq!(self.xa.marked(mark, &rcu), any);
+            for found in self.xa.range(0..=u64::MAX, Some(mark), &rcu) {
+                assert!(self.model[&found.index].2[mark as usize]);
+            }
+        }
+        assert_eq!(self.xa.nr_entries(), self.model.len() as u64);
+        assert_eq!(self.xa.is_empty(), self.model.is_empty());
+        assert_eq!(self.pool.stats().in_use as u64, self.xa.nr_nodes());
+        #[cfg(debug_assertions)]
+        self.xa.lock().assert_invariants();
+    }
+}
+
+/// Runs the operations that `bytes` stand for and panics at the first difference.
+pub(crate) fn run(bytes: &[u8]) {
+    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(usize::MAX))));
+    let mut run = Run {
+        xa: XArray::new(Arc::clone(&pool)),
+        pool,
+        model: Model::new(),
+        serial: 0,
+    };
+    let mut source = Source(bytes);
+    let mut steps = 0;
+    while run.step(&mut source).is_some() {
+        steps += 1;
+        if steps % 16 == 0 {
+            run.compare();
+        }
+    }
+    run.compare();
+    let Run { xa, pool, .. } = run;
+    drop(xa);
+    assert_eq!(pool.stats().in_use, 0);
+    pool.wait_for_limbo();
+    let stats = pool.stats();
+    assert_eq!((stats.limbo, stats.free), (0, stats.nodes));
+    assert_eq!(pool.shrink(), stats.bytes);
+    assert_eq!(pool.stats().chunks, 0);
+}

@@ -1,0 +1,59 @@
+//! The index against a `BTreeMap`, by random operations.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, TestRunner};
+
+/// How much more than in an ordinary run.
+fn stress() -> u32 {
+    std::env::var("FOLIOCACHE_STRESS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1)
+}
+
+#[test]
+fn agrees_with_a_btreemap() {
+    let mut runner = TestRunner::new(Config {
+        cases: 200 * stress(),
+        failure_persistence: None,
+        ..Config::default()
+    });
+    runner
+        .run(&vec(any::<u8>(), 0..4096), |bytes| {
+            common::run(&bytes);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn seeded_runs_agree_with_a_btreemap() {
+    for seed in 0..40 * u64::from(stress()) {
+        // splitmix64
+        let mut state = seed;
+        let bytes: Vec<u8> = (0..20_000)
+            .map(|_| {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+                (z >> 56) as u8
+            })
+            .collect();
+        common::run(&bytes);
+    }
+}
+
+#[test]
+fn the_corpus_of_the_fuzz_target_passes() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/operations");
+    let mut files = 0;
+    for file in std::fs::read_dir(corpus).unwrap() {
+        common::run(&std::fs::read(file.unwrap().path()).unwrap());
+        files += 1;
+    }
+    assert!(files > 0);
+}
