@@ -51,6 +51,7 @@ macro_rules! const_unless_loom {
 pub mod cell;
 mod facade;
 mod lock;
+pub mod lockref;
 pub mod padded;
 pub mod rank;
 pub mod rcu;

@@ -36,7 +36,7 @@
 use crate::seqcount::Exclusive;
 use crate::time::Duration;
 use crate::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult, rcu,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -210,16 +210,8 @@ pub fn might_lock(rank: Rank) {
 #[inline(always)]
 pub fn might_sleep() {
     #[cfg(debug_assertions)]
-    if rcu::in_read_section() && !crate::thread::panicking() {
+    if crate::rcu::in_read_section() && !crate::thread::panicking() {
         panic!("sleeping inside an RCU read section");
-    }
-}
-
-#[track_caller]
-#[inline(always)]
-fn might_sleep_for(rank: Rank) {
-    if rank.sleeps() {
-        might_sleep();
     }
 }
 
@@ -245,8 +237,8 @@ impl RankOf {
     fn take(self, how: How) -> RankToken {
         #[cfg(debug_assertions)]
         {
-            if how != How::Try {
-                might_sleep_for(self.rank);
+            if how != How::Try && self.rank.sleeps() {
+                might_sleep();
             }
             take(self.rank, how)
         }
@@ -355,6 +347,15 @@ impl Condvar {
     #[track_caller]
     pub fn wait_ranked<'a, T>(&self, guard: RankedMutexGuard<'a, T>) -> RankedMutexGuard<'a, T> {
         might_sleep();
+        self.wait_ranked_short(guard)
+    }
+
+    /// [`wait_ranked`](Self::wait_ranked) for what takes a bounded number of instructions.
+    #[track_caller]
+    pub(crate) fn wait_ranked_short<'a, T>(
+        &self,
+        guard: RankedMutexGuard<'a, T>,
+    ) -> RankedMutexGuard<'a, T> {
         let RankedMutexGuard { guard, token } = guard;
         RankedMutexGuard {
             guard: self.wait(guard),

@@ -99,13 +99,19 @@ impl WaitTable {
     ///
     /// Context: may hold locks outer to [`Rank::WaitTable`]; sleeps.
     #[track_caller]
-    pub fn wait(&self, key: usize, mut condition: impl FnMut() -> bool) {
+    pub fn wait(&self, key: usize, condition: impl FnMut() -> bool) {
         rank::might_sleep();
+        self.wait_short(key, condition);
+    }
+
+    /// [`wait`](Self::wait) for what takes a bounded number of instructions, which a read section may.
+    #[track_caller]
+    fn wait_short(&self, key: usize, mut condition: impl FnMut() -> bool) {
         let bucket = self.bucket(key);
         let mut sleepers = bucket.sleepers.lock();
         while !condition() {
             *sleepers += 1;
-            sleepers = bucket.wakeup.wait_ranked(sleepers);
+            sleepers = bucket.wakeup.wait_ranked_short(sleepers);
             *sleepers -= 1;
         }
     }
@@ -181,12 +187,14 @@ impl LockBits {
     pub fn lock(self, word: &AtomicU64, table: &WaitTable) -> u64 {
         rank::might_sleep();
         self.try_lock(word)
-            .unwrap_or_else(|| self.lock_slow(word, table))
+            .unwrap_or_else(|| self.lock_short(word, table))
     }
 
+    /// [`lock`](Self::lock) for a lock that is held for a bounded number of instructions, and may thus be taken
+    /// in an RCU read section.
     #[cold]
     #[track_caller]
-    fn lock_slow(self, word: &AtomicU64, table: &WaitTable) -> u64 {
+    pub fn lock_short(self, word: &AtomicU64, table: &WaitTable) -> u64 {
         for _ in 0..SPINS {
             hint::spin_loop();
             // Relaxed: only a hint whether to try.
@@ -197,7 +205,7 @@ impl LockBits {
             }
         }
         let mut taken = 0;
-        table.wait(key_of(word), || {
+        table.wait_short(key_of(word), || {
             // Relaxed: the exchanges below decide.
             let mut state = word.load(Ordering::Relaxed);
             loop {
@@ -230,6 +238,18 @@ impl LockBits {
         self.clear(word, table, self.locked | also_clear)
     }
 
+    /// Releases the lock, and looks for the table only if somebody waits.
+    #[inline]
+    pub(crate) fn unlock_with(self, word: &AtomicU64, table: impl FnOnce() -> &'static WaitTable) {
+        let key = key_of(word);
+        // Release pairs with the Acquire in `try_lock` and `lock_short`.
+        let before = word.fetch_and(!(self.locked | self.waiters), Ordering::Release);
+        if before & self.waiters != 0 {
+            // Invariant 3: not by the word.
+            table().wake_all(key);
+        }
+    }
+
     /// Clears `bits` (that others wait for with [`wait_clear`](Self::wait_clear)) and wakes who waits for the
     /// word. Returns the word as it was before. Does not sleep.
     #[inline]
@@ -256,7 +276,7 @@ impl LockBits {
         if state & bits == 0 {
             return state;
         }
-        table.wait(key_of(word), || {
+        table.wait_short(key_of(word), || {
             // Acquire: as above.
             state = word.load(Ordering::Acquire);
             while state & bits != 0 {

@@ -1,8 +1,10 @@
 //! The order is checked, with both places named; what does not wait is not checked.
 
 use super::*;
+#[cfg(debug_assertions)]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+#[cfg(debug_assertions)]
 fn panic_message(f: impl FnOnce()) -> Option<String> {
     let payload = catch_unwind(AssertUnwindSafe(f)).err()?;
     Some(
@@ -97,7 +99,7 @@ fn a_disowned_lock_is_off_the_list() {
 fn sleeping_locks_are_refused_in_a_read_section() {
     let sleeping = RankedMutex::new(Rank::InvalidateLock, ());
     let short = RankedMutex::new(Rank::XaLock, ());
-    let read = rcu::read_lock();
+    let read = crate::rcu::read_lock();
     drop(short.lock());
     assert!(panic_message(|| drop(sleeping.lock())).is_some());
     drop(sleeping.try_lock().expect("an attempt does not sleep"));

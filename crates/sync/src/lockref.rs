@@ -1,0 +1,374 @@
+//! A reference count and a lock in one word, so that taking a reference needs no lock and losing the last
+//! one cannot race with finding it.
+//!
+//! # Model
+//!
+//! ```text
+//! bits 0 to 31   count, a signed number; negative when dead
+//! bit 32         locked
+//! bit 33         waiters: somebody may sleep for the lock
+//! ```
+//!
+//! While nobody holds the lock, references come and go by compare-and-exchange on the whole word. While it
+//! is held the count belongs to the holder and stands still: everyone else who wants to change it waits for
+//! the lock. So the holder can look at the count, decide (free it, mark it dead) and be sure.
+//!
+//! # Invariants
+//!
+//! 1. The count changes either in one step that saw the lock clear, or by the holder of the lock.
+//! 2. A count is negative exactly after [`LockRefGuard::mark_dead`], and stays so: no reference is taken
+//!    from then on.
+//! 3. Whoever drops the last reference holds the lock ([`LockRef::put_or_lock`]): the count reaches zero
+//!    only under the lock, or by [`LockRef::put_return`], whose caller accepts a zero.
+//!
+//! # Locking
+//!
+//! The lock is held for a few instructions, and its rank is the owner's business ([`crate::rank::acquire`]).
+//! Waiting for it spins a little, then sleeps in a table that all lockrefs share; it may be taken in an RCU
+//! read section.
+//!
+//! # Memory ordering
+//!
+//! Taking the lock, and a reference, is `Acquire`; releasing the lock, and dropping a reference, is
+//! `Release`. Whoever takes the lock and finds the count at one therefore sees all that was done through the
+//! references dropped before.
+//!
+//! # Differences from Linux
+//!
+//! The lock sleeps instead of only spinning, since its holder may be preempted.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::cell::OnceLock;
+use crate::seqcount::Exclusive;
+use crate::wait::{LockBits, WaitTable};
+use std::fmt;
+
+const COUNT_MASK: u64 = 0xffff_ffff;
+const BITS: LockBits = LockBits {
+    locked: 1 << 32,
+    waiters: 1 << 33,
+};
+/// The count of what is dead: far enough below zero that nothing brings it back.
+const DEAD: i32 = i32::MIN / 2;
+const SHARED_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
+
+crate::global! {
+    /// Where the waiters of all lockrefs sleep.
+    static TABLE: OnceLock<WaitTable> = OnceLock::new();
+}
+
+fn table() -> &'static WaitTable {
+    TABLE.get_or_init(|| WaitTable::with_buckets(SHARED_BUCKETS))
+}
+
+fn count_of(word: u64) -> i32 {
+    (word & COUNT_MASK) as u32 as i32
+}
+
+fn with_count(word: u64, count: i32) -> u64 {
+    word & !COUNT_MASK | u64::from(count as u32)
+}
+
+/// The word. Eight bytes; what it protects lies beside it.
+#[doc(alias = "lockref")]
+pub struct LockRef {
+    word: AtomicU64,
+}
+
+/// The lock of a [`LockRef`]; released when dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LockRefGuard<'a> {
+    lockref: &'a LockRef,
+}
+
+impl LockRef {
+    const_unless_loom! {
+        /// An unlocked word with so many references. `const` except under loom.
+        pub fn new(count: u32) -> Self {
+            assert!(count <= i32::MAX as u32, "a count beyond 2^31 - 1");
+            Self { word: AtomicU64::new(count as u64) }
+        }
+    }
+
+    /// Changes the count in one step while nobody holds the lock, waiting for the lock to be released. `change`
+    /// gives the new count, or `None` to leave it. Returns the new count.
+    #[inline]
+    fn update(
+        &self,
+        ordering: Ordering,
+        mut change: impl FnMut(i32) -> Option<i32>,
+    ) -> Option<i32> {
+        // Relaxed: the exchange decides, or nothing is done.
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & BITS.locked != 0 {
+                // Not an unlocked moment's value but the holder's: take the lock and look.
+                let guard = self.lock();
+                let count = change(guard.count())?;
+                guard.set_count(count);
+                return Some(count);
+            }
+            let count = change(count_of(word))?;
+            let next = with_count(word, count);
+            // `ordering` is the caller's: Acquire pairs with Release, see the module's header. Relaxed on
+            // failure: the newer value is only tried.
+            match self
+                .word
+                .compare_exchange_weak(word, next, ordering, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(count),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Takes a reference. The caller has one already, or something else keeps the object alive.
+    #[doc(alias = "lockref_get")]
+    #[inline]
+    pub fn get(&self) {
+        self.update(Ordering::Acquire, |count| Some(count + 1));
+    }
+
+    /// Takes a reference unless there is none (or the object is dead). Returns whether it did.
+    #[doc(alias = "lockref_get_not_zero")]
+    #[inline]
+    #[must_use = "no reference is taken when it says no"]
+    pub fn get_not_zero(&self) -> bool {
+        self.update(Ordering::Acquire, |count| (count > 0).then_some(count + 1))
+            .is_some()
+    }
+
+    /// Takes a reference unless the object is dead; a count of zero is good enough. Returns whether it did.
+    #[doc(alias = "lockref_get_not_dead")]
+    #[inline]
+    #[must_use = "no reference is taken when it says no"]
+    pub fn get_not_dead(&self) -> bool {
+        self.update(Ordering::Acquire, |count| (count >= 0).then_some(count + 1))
+            .is_some()
+    }
+
+    /// Drops a reference without waiting, and returns the new count; zero is possible. Does nothing and returns
+    /// `None` while the lock is held, and when there is no reference: lock it then.
+    #[doc(alias = "lockref_put_return")]
+    #[inline]
+    #[must_use = "the reference is still there when it says None"]
+    pub fn put_return(&self) -> Option<u32> {
+        // Relaxed: the exchange decides, or nothing is done.
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let count = count_of(word);
+            if word & BITS.locked != 0 || count <= 0 {
+                return None;
+            }
+            let next = with_count(word, count - 1);
+            // Release pairs with the Acquire of whoever takes the lock; Relaxed on failure as above.
+            match self
+                .word
+                .compare_exchange_weak(word, next, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return u32::try_from(count - 1).ok(),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Drops a reference unless it is the last one. If it is, takes the lock instead and leaves the count as it
+    /// is: the caller, alone with the object, decides what becomes of it and drops the reference under the
+    /// lock.
+    #[doc(alias = "lockref_put_or_lock")]
+    #[inline]
+    pub fn put_or_lock(&self) -> Option<LockRefGuard<'_>> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & BITS.locked == 0 && count_of(word) > 1 {
+            let next = with_count(word, count_of(word) - 1);
+            // Release pairs with the Acquire of whoever takes the lock; Relaxed on failure: only tried.
+            match self
+                .word
+                .compare_exchange_weak(word, next, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return None,
+                Err(newer) => word = newer,
+            }
+        }
+        let guard = self.lock();
+        if guard.count() <= 1 {
+            return Some(guard);
+        }
+        guard.set_count(guard.count() - 1);
+        None
+    }
+
+    /// Waits for the lock and takes it.
+    #[inline]
+    pub fn lock(&self) -> LockRefGuard<'_> {
+        if BITS.try_lock(&self.word).is_none() {
+            self.lock_slow();
+        }
+        LockRefGuard { lockref: self }
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        BITS.lock_short(&self.word, table());
+    }
+
+    /// Takes the lock if nobody holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<LockRefGuard<'_>> {
+        BITS.try_lock(&self.word)
+            .map(|_| LockRefGuard { lockref: self })
+    }
+
+    /// The count at some moment: negative when dead. For lists and statistics.
+    #[doc(alias = "lockref_count")]
+    pub fn count(&self) -> i32 {
+        // Relaxed: nothing is concluded from it.
+        count_of(self.word.load(Ordering::Relaxed))
+    }
+
+    /// Whether the object is dead. Once true it stays true.
+    #[doc(alias = "__lockref_is_dead")]
+    pub fn is_dead(&self) -> bool {
+        self.count() < 0
+    }
+}
+
+impl LockRefGuard<'_> {
+    /// The count, which only the holder of the lock changes now.
+    pub fn count(&self) -> i32 {
+        self.lockref.count()
+    }
+
+    /// Takes a reference.
+    pub fn get(&self) {
+        self.set_count(self.count() + 1);
+    }
+
+    /// Drops a reference and returns the new count.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn put(&self) -> u32 {
+        let count = self.count();
+        assert!(count > 0, "dropping a reference that nobody has");
+        self.set_count(count - 1);
+        (count - 1) as u32
+    }
+
+    /// Marks the object dead: from now on nobody takes a reference. For who tears it down.
+    #[doc(alias = "lockref_mark_dead")]
+    pub fn mark_dead(&self) {
+        self.set_count(DEAD);
+    }
+
+    fn set_count(&self, count: i32) {
+        // The holder alone changes the count (invariant 1), but a waiter may set its bit meanwhile: flip
+        // exactly the bits of the count that differ. Relaxed: releasing the lock publishes it.
+        let old = self.lockref.word.load(Ordering::Relaxed);
+        let flip = (old ^ u64::from(count as u32)) & COUNT_MASK;
+        self.lockref.word.fetch_xor(flip, Ordering::Relaxed);
+    }
+}
+
+impl Exclusive for LockRefGuard<'_> {}
+
+impl Drop for LockRefGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        BITS.unlock_with(&self.lockref.word, table);
+    }
+}
+
+impl fmt::Debug for LockRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockRef")
+            .field("count", &self.count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for LockRefGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockRefGuard")
+            .field("count", &self.count())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_counted() {
+        let lockref = LockRef::new(1);
+        assert_eq!(size_of::<LockRef>(), 8);
+        lockref.get();
+        assert!(lockref.get_not_zero());
+        assert_eq!(lockref.put_return(), Some(2));
+        assert!(lockref.put_or_lock().is_none());
+        let last = lockref.put_or_lock().expect("it is the last");
+        assert_eq!(last.count(), 1);
+        assert!(lockref.try_lock().is_none());
+        assert!(lockref.put_return().is_none());
+        assert_eq!(last.put(), 0);
+        drop(last);
+        assert!(!lockref.get_not_zero());
+        assert!(lockref.put_return().is_none());
+        assert!(lockref.get_not_dead());
+    }
+
+    #[test]
+    fn the_dead_stay_dead() {
+        let lockref = LockRef::new(0);
+        lockref.lock().mark_dead();
+        assert!(lockref.is_dead());
+        assert!(!lockref.get_not_dead());
+        assert!(!lockref.get_not_zero());
+        assert!(lockref.put_return().is_none());
+        assert!(lockref.try_lock().is_some(), "unlocked");
+    }
+
+    #[test]
+    fn exactly_one_drops_the_last_reference() {
+        for _ in 0..200 {
+            let lockref = LockRef::new(4);
+            let last = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        lockref.get();
+                        assert!(lockref.put_or_lock().is_none());
+                        if let Some(guard) = lockref.put_or_lock() {
+                            guard.mark_dead();
+                            last.fetch_add(1, Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            assert_eq!(last.load(Ordering::Relaxed), 1);
+            assert!(lockref.is_dead());
+        }
+    }
+
+    #[test]
+    fn counts_survive_a_contended_lock() {
+        let lockref = LockRef::new(1);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..5000 {
+                        lockref.get();
+                        let guard = lockref.lock();
+                        guard.get();
+                        guard.put();
+                        drop(guard);
+                        assert!(lockref.put_or_lock().is_none());
+                    }
+                });
+            }
+        });
+        assert_eq!(lockref.count(), 1);
+    }
+}
