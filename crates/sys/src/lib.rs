@@ -14,6 +14,7 @@
 //! | [`fd`] | positional file I/O, durability, attributes |
 //! | [`dir`] | names below a directory descriptor, mount points |
 //! | [`usercopy`] | a copy that survives a fault |
+//! | [`uring`] | reads and writes in batches through io_uring |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
@@ -25,5 +26,6 @@ pub mod fd;
 pub mod fork;
 pub mod memory;
 pub mod usercopy;
+pub mod uring;
 
 pub use errno::Errno;

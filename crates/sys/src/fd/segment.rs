@@ -112,18 +112,22 @@ impl<'a> IoSegment<'a> {
         }
     }
 
-    /// Whether `next` goes on in memory where this one ends, in the same block (or none).
-    pub(crate) fn continues_with(&self, next: &IoSegment<'_>) -> bool {
-        self.addr.wrapping_add(self.len) == next.addr && self.block == next.block
+    /// This segment and `next` as one, when `next` goes on in memory where this one ends, in the
+    /// same block (or none).
+    pub(crate) fn joined(&self, next: &IoSegment<'a>) -> Option<IoSegment<'a>> {
+        let meets = self.addr.wrapping_add(self.len) == next.addr && self.block == next.block;
+        meets.then(|| IoSegment {
+            len: self.len + next.len,
+            ..*self
+        })
     }
 
-    /// Makes the segment `more` bytes longer.
-    ///
-    /// # Safety
-    ///
-    /// The bytes behind the segment obey the contract of [`IoSegment::new`] too.
-    pub(crate) unsafe fn grow(&mut self, more: usize) {
-        self.len += more;
+    /// The segment as the kernel wants it.
+    pub(crate) fn iovec(&self) -> libc::iovec {
+        libc::iovec {
+            iov_base: self.addr.cast(),
+            iov_len: self.len,
+        }
     }
 
     /// Copies `bytes` into the segment from its byte `start` on. Bytes may tear against whoever
@@ -215,16 +219,13 @@ unsafe fn zero_bytes(dst: *mut u8, len: usize) {
 
 /// The first [`IOV_MAX`] segments as the kernel wants them, and how many they are.
 pub(super) fn iovecs(segments: &[IoSegment<'_>]) -> (Vec<libc::iovec>, libc::c_int) {
-    let iov: Vec<libc::iovec> = segments.iter().take(IOV_MAX).map(iovec).collect();
+    let iov: Vec<libc::iovec> = segments
+        .iter()
+        .take(IOV_MAX)
+        .map(IoSegment::iovec)
+        .collect();
     let count = iov.len() as libc::c_int;
     (iov, count)
-}
-
-pub(crate) fn iovec(segment: &IoSegment<'_>) -> libc::iovec {
-    libc::iovec {
-        iov_base: segment.addr.cast(),
-        iov_len: segment.len,
-    }
 }
 
 /// What is left to do of a list of segments.
@@ -252,11 +253,9 @@ impl<'s, 'a> Rest<'s, 'a> {
             if piece.is_empty() {
                 continue;
             }
-            if let Some(last) = batch.last_mut()
-                && last.continues_with(&piece)
-            {
-                // SAFETY: the bytes behind `last` are those of `piece`, a segment itself.
-                unsafe { last.grow(piece.len) };
+            let joined = batch.last().and_then(|last| last.joined(&piece));
+            if let (Some(last), Some(longer)) = (batch.last_mut(), joined) {
+                *last = longer;
             } else if batch.len() < IOV_MAX {
                 batch.push(piece);
             } else {

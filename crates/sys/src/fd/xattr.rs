@@ -38,13 +38,16 @@ fn either<T>(
 }
 
 /// Asks for the size first, then for the bytes, again when they grew in between.
-fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Raw>) -> Result<Vec<u8>, Errno> {
+fn sized(
+    size: impl Fn() -> Result<usize, Raw>,
+    fill: impl Fn(&mut [u8]) -> Result<usize, Raw>,
+) -> Result<Vec<u8>, Errno> {
     loop {
-        let mut buf = vec![0; call(&mut [])?];
+        let mut buf = vec![0; size()?];
         if buf.is_empty() {
             return Ok(buf);
         }
-        match call(&mut buf) {
+        match fill(&mut buf) {
             Ok(n) => {
                 buf.truncate(n);
                 return Ok(buf);
@@ -61,13 +64,17 @@ fn sized(mut call: impl FnMut(&mut [u8]) -> Result<usize, Raw>) -> Result<Vec<u8
 ///
 /// `ENODATA` when it is not there; `EOPNOTSUPP` where the file system has none.
 pub fn get(fd: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>, Errno> {
-    sized(|buf| {
-        // One closure at a time borrows the buffer.
-        match fs::fgetxattr(fd, name, &mut *buf) {
+    sized(
+        || {
+            let on_fd = || fs::fgetxattr_query(fd, name);
+            either(fd, on_fd, |path| fs::getxattr_query(path, name))
+        },
+        // Both calls want the buffer, so not through `either`.
+        |buf| match fs::fgetxattr(fd, name, &mut *buf) {
             Err(Raw::BADF) => fs::getxattr(proc_path(fd), name, buf),
             done => done,
-        }
-    })
+        },
+    )
 }
 
 /// The names of all attributes. May block.
@@ -76,10 +83,16 @@ pub fn get(fd: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>, Errno> {
 ///
 /// `EOPNOTSUPP` where the file system has none.
 pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
-    let names = sized(|buf| match fs::flistxattr(fd, &mut *buf) {
-        Err(Raw::BADF) => fs::listxattr(proc_path(fd), buf),
-        done => done,
-    })?;
+    let names = sized(
+        || {
+            let on_fd = || fs::flistxattr_query(fd);
+            either(fd, on_fd, |path| fs::listxattr_query(path))
+        },
+        |buf| match fs::flistxattr(fd, &mut *buf) {
+            Err(Raw::BADF) => fs::listxattr(proc_path(fd), buf),
+            done => done,
+        },
+    )?;
     Ok(names
         .split_inclusive(|&byte| byte == 0)
         .filter_map(|name| CStr::from_bytes_with_nul(name).ok())

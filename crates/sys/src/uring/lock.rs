@@ -1,0 +1,16 @@
+//! The blocking locks of the ring pool: the one place of this crate that names the standard ones,
+//! since the crate that wraps them for everybody else lies above.
+
+use std::sync::PoisonError;
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// Takes `mutex`; a panic of an earlier holder is not passed on, since no holder here leaves its
+/// data half changed.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives `guard` up until `condvar` is notified.
+pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,250 @@
+//! Names below a directory: what works, and what must not lead out of it.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use foliocache_sys::Errno;
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::dir::{self, Access, DirReader, Rename};
+use foliocache_sys::fd::{self, FileKind, OFlags, SetTime};
+
+const CREATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL);
+
+struct Tree {
+    root: OwnedFd,
+    path: tempfile::TempDir,
+}
+
+fn tree() -> Tree {
+    let path = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let root = fd::open(path.path(), OFlags::PATH | OFlags::DIRECTORY, 0).unwrap();
+    Tree { root, path }
+}
+
+fn n(name: &str) -> &OsStr {
+    OsStr::new(name)
+}
+
+fn names(reader: &mut DirReader) -> Vec<OsString> {
+    let mut out = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        out.push(entry.name.to_owned());
+    }
+    out
+}
+
+#[test]
+fn names_that_are_no_single_component_are_refused_by_every_call() {
+    let t = tree();
+    let d = t.root.as_fd();
+    dir::mkdirat(d, n("sub"), 0o755).unwrap();
+    let bad = [
+        ("", Errno::ENOENT),
+        (".", Errno::EINVAL),
+        ("..", Errno::EINVAL),
+        ("/", Errno::EINVAL),
+        ("/etc", Errno::EINVAL),
+        ("sub/..", Errno::EINVAL),
+        ("sub/x", Errno::EINVAL),
+        ("sub/", Errno::EINVAL),
+        ("a\0b", Errno::EINVAL),
+    ];
+    for (name, errno) in bad {
+        let name = n(name);
+        let to = n("to");
+        let results = [
+            dir::openat(d, name, OFlags::RDONLY, 0).map(drop),
+            dir::statat(d, name).map(drop),
+            dir::mkdirat(d, name, 0o755),
+            dir::mknodat(d, name, FileKind::Regular, 0o644, 0),
+            dir::symlinkat(n("x"), d, name),
+            dir::readlinkat(d, name).map(drop),
+            dir::linkat(d, name, d, to),
+            dir::linkat(d, to, d, name),
+            dir::link_fd(d, d, name),
+            dir::unlinkat(d, name),
+            dir::rmdirat(d, name),
+            dir::renameat2(d, name, d, to, Rename::Replace),
+            dir::renameat2(d, n("sub"), d, name, Rename::Replace),
+            dir::utimensat(d, name, SetTime::Now, SetTime::Now),
+            dir::fchmodat(d, name, 0o600),
+            dir::fchownat(d, name, None, None),
+            dir::accessat(d, name, Access::default()),
+        ];
+        for (call, result) in results.into_iter().enumerate() {
+            assert_eq!(result, Err(errno), "call {call} with {name:?}");
+        }
+    }
+    let long = "x".repeat(256);
+    assert_eq!(dir::mkdirat(d, n(&long), 0o755), Err(Errno::ENAMETOOLONG));
+    let odd = [&b"\xff\xfe"[..], b"...", b" ", b"\n", b"-"];
+    for name in odd {
+        use std::os::unix::ffi::OsStrExt;
+        dir::mkdirat(d, OsStr::from_bytes(name), 0o755).unwrap();
+    }
+    let mut reader = DirReader::open(d).unwrap();
+    assert_eq!(names(&mut reader).len(), odd.len() + 3);
+}
+
+#[test]
+fn links_are_not_followed() {
+    let t = tree();
+    let d = t.root.as_fd();
+    dir::symlinkat(n("/etc"), d, n("out")).unwrap();
+    dir::symlinkat(n("../../x y"), d, n("odd")).unwrap();
+    assert_eq!(dir::readlinkat(d, n("odd")).unwrap(), "../../x y");
+    let opened = dir::openat(d, n("out"), OFlags::RDONLY, 0);
+    assert_eq!(opened.unwrap_err(), Errno::ELOOP);
+    let opened = dir::openat(d, n("out"), OFlags::PATH, 0);
+    assert_eq!(opened.unwrap_err(), Errno::ELOOP);
+    let link = dir::openat(d, n("out"), OFlags::PATH | OFlags::NOFOLLOW, 0).unwrap();
+    assert_eq!(fd::fstat(link.as_fd()).unwrap().kind(), FileKind::Symlink);
+    assert_eq!(dir::readlink_fd(link.as_fd()).unwrap(), "/etc");
+    assert_eq!(dir::statat(d, n("out")).unwrap().kind(), FileKind::Symlink);
+    assert_eq!(dir::fchmodat(d, n("out"), 0o700), Err(Errno::EOPNOTSUPP));
+    let past = SetTime::To(Timespec::new(77, 0));
+    dir::utimensat(d, n("out"), past, past).unwrap();
+    assert_eq!(dir::statat(d, n("out")).unwrap().mtime.sec, 77);
+    dir::fchownat(d, n("out"), None, None).unwrap();
+}
+
+#[test]
+fn a_path_stays_beneath() {
+    let t = tree();
+    let d = t.root.as_fd();
+    dir::mkdirat(d, n("a"), 0o755).unwrap();
+    let a = dir::openat(d, n("a"), OFlags::PATH, 0).unwrap();
+    dir::mkdirat(a.as_fd(), n("b"), 0o755).unwrap();
+    dir::symlinkat(n("a"), d, n("link")).unwrap();
+    dir::symlinkat(n("b"), a.as_fd(), n("inner")).unwrap();
+    let open = |path: &str, flags| dir::open_beneath(d, Path::new(path), flags, 0o600).map(drop);
+    open("a/b/f", CREATE).unwrap();
+    open("a/./b//f", OFlags::RDONLY).unwrap();
+    open(".", OFlags::PATH).unwrap();
+    assert_eq!(open("a/b/f", CREATE), Err(Errno::EEXIST));
+    for path in ["/etc/passwd", "..", "a/..", "a/../a/b", "a/b/../../.."] {
+        assert_eq!(open(path, OFlags::RDONLY), Err(Errno::EXDEV), "{path}");
+    }
+    for path in ["link/b", "link", "a/inner/f"] {
+        assert_eq!(open(path, OFlags::RDONLY), Err(Errno::ELOOP), "{path}");
+    }
+    assert_eq!(open("a/none/f", OFlags::RDONLY), Err(Errno::ENOENT));
+    assert_eq!(open("a/b/f/g", OFlags::RDONLY), Err(Errno::ENOTDIR));
+    assert_eq!(open("", OFlags::RDONLY), Err(Errno::ENOENT));
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let t = tree();
+    let d = t.root.as_fd();
+    let one = dir::openat(d, n("one"), CREATE, 0o600).unwrap();
+    let ino = fd::fstat(one.as_fd()).unwrap().ino;
+    dir::linkat(d, n("one"), d, n("two")).unwrap();
+    dir::link_fd(one.as_fd(), d, n("three")).unwrap();
+    let path = dir::openat(d, n("one"), OFlags::PATH, 0).unwrap();
+    dir::link_fd(path.as_fd(), d, n("four")).unwrap();
+    assert_eq!(fd::fstat(one.as_fd()).unwrap().nlink, 4);
+    assert_eq!(dir::linkat(d, n("one"), d, n("two")), Err(Errno::EEXIST));
+
+    dir::mknodat(d, n("pipe"), FileKind::Fifo, 0o600, 0).unwrap();
+    assert_eq!(dir::statat(d, n("pipe")).unwrap().kind(), FileKind::Fifo);
+    assert_eq!(
+        dir::mknodat(d, n("d"), FileKind::Directory, 0, 0),
+        Err(Errno::EINVAL)
+    );
+
+    let no = dir::renameat2(d, n("one"), d, n("pipe"), Rename::NoReplace);
+    assert_eq!(no, Err(Errno::EEXIST));
+    dir::renameat2(d, n("one"), d, n("pipe"), Rename::Exchange).unwrap();
+    assert_eq!(dir::statat(d, n("pipe")).unwrap().ino, ino);
+    dir::mkdirat(d, n("sub"), 0o755).unwrap();
+    let sub = dir::openat(d, n("sub"), OFlags::PATH | OFlags::DIRECTORY, 0).unwrap();
+    dir::renameat2(d, n("pipe"), sub.as_fd(), n("new"), Rename::Replace).unwrap();
+    assert_eq!(dir::statat(d, n("pipe")), Err(Errno::ENOENT));
+    assert_eq!(dir::rmdirat(d, n("sub")), Err(Errno::ENOTEMPTY));
+    assert_eq!(dir::unlinkat(d, n("sub")), Err(Errno::EISDIR));
+    assert_eq!(dir::rmdirat(d, n("two")), Err(Errno::ENOTDIR));
+    dir::unlinkat(sub.as_fd(), n("new")).unwrap();
+    dir::rmdirat(d, n("sub")).unwrap();
+    assert_eq!(fd::fstat(one.as_fd()).unwrap().nlink, 3);
+    // The last name gone, nothing can be linked again.
+    for name in ["two", "three", "four"] {
+        dir::unlinkat(d, n(name)).unwrap();
+    }
+    assert_eq!(dir::link_fd(one.as_fd(), d, n("back")), Err(Errno::ENOENT));
+
+    dir::fchmodat(d, n("one"), 0o640).unwrap();
+    assert_eq!(dir::statat(d, n("one")).unwrap().mode & 0o7777, 0o640);
+    let read = Access {
+        read: true,
+        ..Access::default()
+    };
+    dir::accessat(d, n("one"), read).unwrap();
+    assert_eq!(
+        dir::accessat(d, n("none"), Access::default()),
+        Err(Errno::ENOENT)
+    );
+    assert!(dir::statvfs(t.path.path()).unwrap().blocks > 0);
+}
+
+#[test]
+fn a_directory_is_read_from_any_offset() {
+    let t = tree();
+    let d = t.root.as_fd();
+    let count = 3000;
+    for i in 0..count {
+        dir::mknodat(d, n(&format!("file-{i:05}")), FileKind::Regular, 0o600, 0).unwrap();
+    }
+    let mut reader = DirReader::open(d).unwrap();
+    let mut order = Vec::new();
+    let mut after = BTreeMap::new();
+    while let Some(entry) = reader.next().unwrap() {
+        assert_ne!(entry.ino, 0);
+        if entry.name.len() > 2 {
+            assert_eq!(entry.kind, FileKind::Regular);
+        }
+        after.insert(order.len(), entry.next_offset);
+        order.push(entry.name.to_owned());
+    }
+    assert_eq!(order.len(), count + 2);
+    assert!(reader.next().unwrap().is_none(), "the end stays the end");
+
+    // From the middle, forwards and backwards, by this reader and by another.
+    let mut other = DirReader::open(d).unwrap();
+    for at in [0, 1, 777, 778, 1500, count, count + 1] {
+        for reader in [&mut reader, &mut other] {
+            reader.seek(after[&at]).unwrap();
+            assert_eq!(reader.offset(), after[&at]);
+            assert_eq!(names(reader), order[at + 1..]);
+        }
+    }
+    // Offsets hold while names before and behind them go away.
+    reader.seek(after[&1000]).unwrap();
+    let mut left = Vec::new();
+    for (i, name) in order.iter().enumerate().filter(|(_, name)| name.len() > 2) {
+        if i % 2 == 0 {
+            dir::unlinkat(d, name).unwrap();
+        } else if i > 1000 {
+            left.push(name.clone());
+        }
+    }
+    reader.seek(0).unwrap();
+    reader.seek(after[&1000]).unwrap();
+    assert_eq!(names(&mut reader), left);
+    reader.seek(0).unwrap();
+    assert!(names(&mut reader).len() >= left.len());
+}
+
+#[test]
+fn only_directories_are_read() {
+    let t = tree();
+    let file = dir::openat(t.root.as_fd(), n("f"), CREATE, 0o600).unwrap();
+    assert_eq!(DirReader::open(file.as_fd()).unwrap_err(), Errno::ENOTDIR);
+    dir::mkdirat(t.root.as_fd(), n("gone"), 0o700).unwrap();
+    let gone = dir::openat(t.root.as_fd(), n("gone"), OFlags::RDONLY, 0).unwrap();
+    dir::rmdirat(t.root.as_fd(), n("gone")).unwrap();
+    let mut reader = DirReader::open(gone.as_fd()).unwrap();
+    assert_eq!(reader.next(), Err(Errno::ENOENT));
+}

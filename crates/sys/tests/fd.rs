@@ -1,0 +1,261 @@
+//! Positional I/O and attributes on real files.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use foliocache_sys::Errno;
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::xattr::{self, SetXattr};
+use foliocache_sys::fd::{self, Fallocate, FileKind, Flock, IoSegment, OFlags, SetTime, SyncRange};
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn create(dir: &Path, name: &str) -> OwnedFd {
+    fd::open(
+        &dir.join(name),
+        OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        0o640,
+    )
+    .unwrap()
+}
+
+#[test]
+fn segments_go_out_and_come_back() {
+    let dir = dir();
+    let file = create(dir.path(), "f");
+    let mut bytes: Vec<u8> = (0..10_000_u32).map(|i| (i * 7) as u8).collect();
+    let expected = bytes.clone();
+    // Pieces of all sizes, empty ones too, more than one call takes.
+    let mut list = Vec::new();
+    for (i, chunk) in bytes.chunks_mut(4).enumerate() {
+        let (a, b) = chunk.split_at_mut(i % 4);
+        list.push(IoSegment::from_mut(b));
+        list.push(IoSegment::from_mut(a));
+    }
+    assert!(list.len() > 2 * fd::IOV_MAX);
+    let written: Vec<u8> = list
+        .iter()
+        .flat_map(|segment| {
+            let mut out = vec![0; segment.len()];
+            segment.copy_to(0, &mut out);
+            out
+        })
+        .collect();
+    assert_eq!(fd::write_segments(file.as_fd(), 3, &list), Ok(10_000));
+    for segment in &list {
+        segment.zero(0, segment.len());
+    }
+    assert_eq!(fd::read_segments(file.as_fd(), 3, &list), Ok(10_000));
+    drop(list);
+    assert_eq!(bytes, expected);
+
+    let mut back = vec![1; 10_100];
+    assert_eq!(
+        fd::pread(file.as_fd(), 0, &mut back),
+        Ok(10_003),
+        "short at end of file only"
+    );
+    assert_eq!(back[..3], [0, 0, 0]);
+    assert_eq!(back[3..10_003], written);
+    assert!(back[10_003..].iter().all(|&byte| byte == 1));
+    assert_eq!(fd::pread(file.as_fd(), 10_003, &mut back), Ok(0));
+    assert_eq!(fd::read_segments(file.as_fd(), 0, &[]), Ok(0));
+    assert_eq!(fd::write_segments(file.as_fd(), 0, &[]), Ok(0));
+}
+
+#[test]
+fn a_read_into_memory_that_is_not_there_fails_whole_and_a_write_says_how_far_it_came() {
+    let dir = dir();
+    let file = create(dir.path(), "f");
+    fd::pwrite(file.as_fd(), 0, &[7; 8192]).unwrap();
+    let mut good = [0; 4096];
+    let bad = 16 as *mut u8;
+    // SAFETY: a wrong one on purpose: only the kernel looks at it, and refuses.
+    let bad = unsafe { IoSegment::new(bad, 4096, None) };
+    let good = IoSegment::from_mut(&mut good);
+    assert_eq!(
+        fd::read_segments(file.as_fd(), 0, &[good, bad]),
+        Err(Errno::EFAULT)
+    );
+    assert_eq!(fd::write_segments(file.as_fd(), 0, &[good, bad]), Ok(4096));
+    assert_eq!(
+        fd::write_segments(file.as_fd(), 4096, &[bad]),
+        Err(Errno::EFAULT)
+    );
+}
+
+#[test]
+fn wrong_descriptors_and_positions() {
+    let dir = dir();
+    drop(create(dir.path(), "f"));
+    let read_only = fd::open(&dir.path().join("f"), OFlags::RDONLY, 0).unwrap();
+    let write_only = fd::open(&dir.path().join("f"), OFlags::WRONLY, 0).unwrap();
+    let mut buf = [0; 10];
+    assert_eq!(fd::pwrite(read_only.as_fd(), 0, b"x"), Err(Errno::EBADF));
+    assert_eq!(
+        fd::pread(write_only.as_fd(), 0, &mut buf),
+        Err(Errno::EBADF)
+    );
+    assert_eq!(
+        fd::pread(read_only.as_fd(), u64::MAX, &mut buf),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(
+        fd::ftruncate(write_only.as_fd(), u64::MAX),
+        Err(Errno::EINVAL)
+    );
+    assert_eq!(
+        fd::open(&dir.path().join("g"), OFlags::RDONLY, 0).unwrap_err(),
+        Errno::ENOENT
+    );
+}
+
+#[test]
+fn direct_io_keeps_the_end_of_the_file() {
+    let dir = dir();
+    let file = create(dir.path(), "f");
+    fd::pwrite(file.as_fd(), 0, &[9; 10_000]).unwrap();
+    fd::fdatasync(file.as_fd()).unwrap();
+    let Ok(direct) = fd::reopen(file.as_fd(), OFlags::RDWR | OFlags::DIRECT) else {
+        eprintln!("no direct I/O here");
+        return;
+    };
+    assert!(
+        fd::status_flags(direct.as_fd())
+            .unwrap()
+            .contains(OFlags::DIRECT)
+    );
+    if let Some(align) = fd::direct_io_alignment(direct.as_fd()) {
+        assert!(
+            align.offset.is_power_of_two() && align.mem.is_power_of_two(),
+            "{align:?}"
+        );
+    }
+    let mut memory = vec![0; 5 * 4096];
+    let skip = memory.as_ptr().align_offset(4096);
+    let memory = &mut memory[skip..skip + 16384];
+    assert_eq!(fd::pread(direct.as_fd(), 0, memory), Ok(10_000));
+    assert!(memory[..10_000].iter().all(|&byte| byte == 9));
+    assert_eq!(fd::pread(direct.as_fd(), 8192, memory), Ok(10_000 - 8192));
+    assert_eq!(fd::pread(direct.as_fd(), 12288, memory), Ok(0));
+}
+
+#[test]
+fn sizes_holes_and_space() {
+    let dir = dir();
+    let file = create(dir.path(), "f");
+    let f = file.as_fd();
+    fd::ftruncate(f, 1 << 20).unwrap();
+    assert_eq!(fd::seek_data(f, 0), Ok(None));
+    fd::pwrite(f, 256 << 10, &[1; 64 << 10]).unwrap();
+    assert_eq!(fd::seek_data(f, 0), Ok(Some(256 << 10)));
+    assert_eq!(fd::seek_hole(f, 256 << 10), Ok(Some(320 << 10)));
+    assert_eq!(fd::seek_hole(f, 1 << 20), Ok(None));
+    fd::sync_file_range(f, 0, 0, SyncRange::Start).unwrap();
+    fd::sync_file_range(f, 0, 0, SyncRange::Wait).unwrap();
+    fd::fsync(f).unwrap();
+    fd::fadvise_dontneed(f, 0, 0).unwrap();
+    fd::punch_hole(f, 256 << 10, 64 << 10).unwrap();
+    assert_eq!(fd::seek_data(f, 0), Ok(None));
+    assert_eq!(fd::fstat(f).unwrap().size, 1 << 20);
+    fd::fallocate(f, Fallocate::KeepSize, 1 << 20, 1 << 20).unwrap();
+    let st = fd::fstat(f).unwrap();
+    assert_eq!((st.size, st.blocks >= 2048), (1 << 20, true));
+    fd::fallocate(f, Fallocate::Allocate, 1 << 20, 1 << 20).unwrap();
+    assert_eq!(fd::fstat(f).unwrap().size, 2 << 20);
+    assert_eq!(
+        fd::fallocate(f, Fallocate::Allocate, 0, 0),
+        Err(Errno::EINVAL)
+    );
+    let vfs = fd::fstatvfs(f).unwrap();
+    assert!(vfs.bfree <= vfs.blocks && vfs.frsize > 0 && vfs.namemax >= 255);
+    assert_ne!(fd::fs_magic(f).unwrap(), 0);
+}
+
+#[test]
+fn attributes_through_ordinary_and_path_descriptors() {
+    let dir = dir();
+    let file = create(dir.path(), "f");
+    let path = fd::open(&dir.path().join("f"), OFlags::PATH, 0).unwrap();
+    for f in [file.as_fd(), path.as_fd()] {
+        let (a, m) = (
+            Timespec::new(-5, 6),
+            Timespec::new(1_000_000_007, 999_999_999),
+        );
+        fd::futimens(f, SetTime::To(a), SetTime::To(m)).unwrap();
+        fd::futimens(f, SetTime::Omit, SetTime::Omit).unwrap();
+        let st = fd::fstat(f).unwrap();
+        assert_eq!((st.atime, st.mtime), (a, m));
+        fd::futimens(f, SetTime::Omit, SetTime::Now).unwrap();
+        let st = fd::fstat(f).unwrap();
+        assert_eq!(st.atime, a);
+        assert!(st.mtime.sec > m.sec);
+        fd::fchmod(f, 0o4751).unwrap();
+        let st = fd::fstat(f).unwrap();
+        assert_eq!(
+            (st.mode & 0o7777, st.kind(), st.nlink),
+            (0o4751, FileKind::Regular, 1)
+        );
+        fd::fchown(f, None, None).unwrap();
+        fd::fchown(f, Some(st.uid), Some(st.gid)).unwrap();
+        assert_ne!(st.dev(), 0);
+
+        xattr::set(f, c"user.colour", b"green", SetXattr::Create).unwrap();
+        assert_eq!(xattr::get(f, c"user.colour").unwrap(), b"green");
+        let again = xattr::set(f, c"user.colour", b"red", SetXattr::Create);
+        assert_eq!(again, Err(Errno::EEXIST));
+        xattr::set(f, c"user.empty", b"", SetXattr::Any).unwrap();
+        assert_eq!(xattr::get(f, c"user.empty").unwrap(), b"");
+        let mut names = xattr::list(f).unwrap();
+        names.retain(|name| name.to_bytes().starts_with(b"user."));
+        names.sort();
+        assert_eq!(names, [c"user.colour", c"user.empty"]);
+        xattr::remove(f, c"user.colour").unwrap();
+        xattr::remove(f, c"user.empty").unwrap();
+        assert_eq!(xattr::get(f, c"user.colour"), Err(Errno::ENODATA));
+        let missing = xattr::set(f, c"user.colour", b"", SetXattr::Replace);
+        assert_eq!(missing, Err(Errno::ENODATA));
+    }
+    let writer = fd::reopen(
+        path.as_fd(),
+        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW,
+    );
+    fd::pwrite(writer.unwrap().as_fd(), 0, b"through the path").unwrap();
+    assert_eq!(fd::fstat(path.as_fd()).unwrap().size, 16);
+}
+
+#[test]
+fn locks_belong_to_open_files() {
+    let dir = dir();
+    let one = create(dir.path(), "f");
+    let two = fd::reopen(one.as_fd(), OFlags::RDWR).unwrap();
+    fd::flock(one.as_fd(), Flock::Shared, true).unwrap();
+    fd::flock(two.as_fd(), Flock::Shared, false).unwrap();
+    assert_eq!(
+        fd::flock(two.as_fd(), Flock::Exclusive, false),
+        Err(Errno::EAGAIN)
+    );
+    let dup = fd::dup(one.as_fd()).unwrap();
+    fd::flock(dup.as_fd(), Flock::Unlock, true).unwrap();
+    fd::flock(two.as_fd(), Flock::Exclusive, false).unwrap();
+}
+
+#[test]
+fn limits_and_memfds() {
+    let limit = fd::raise_open_file_limit().unwrap();
+    assert!(limit >= 3);
+    assert_eq!(fd::raise_open_file_limit(), Ok(limit));
+    let memory = fd::memfd(c"test", 12345).unwrap();
+    assert_eq!(fd::fstat(memory.as_fd()).unwrap().size, 12345);
+    assert_eq!(fd::fstat(memory.as_fd()).unwrap().blocks, 0);
+}
+
+#[test]
+#[should_panic(expected = "of a segment of 8 bytes")]
+fn a_part_outside_its_segment() {
+    let mut buf = [0; 8];
+    let _ = IoSegment::from_mut(&mut buf).sub(4, 5);
+}
