@@ -84,9 +84,8 @@ fn read_by_syscall(start: usize, end: usize) -> usize {
         };
         // SAFETY: the local vector is our own buffer of that many bytes; addresses of the remote
         // one are the kernel's to check.
-        let read = unsafe {
-            libc::process_vm_readv(own, &local, 1, remote.as_ptr(), count as u64, 0)
-        };
+        let read =
+            unsafe { libc::process_vm_readv(own, &local, 1, remote.as_ptr(), count as u64, 0) };
         match usize::try_from(read) {
             Ok(read) if read == count => {}
             Ok(read) => return remote[read].iov_base.addr(),

@@ -1,4 +1,4 @@
-//! The instructions of the copy, and what to do when one of them faults.
+//! The instructions of the copy (in `x86_64.s`), and what to do when one of them faults.
 //!
 //! # Model
 //!
@@ -46,387 +46,7 @@ pub(super) struct Outcome {
 
 pub(super) const SOURCE: usize = 1;
 
-core::arch::global_asm!(
-    r#"
-    .pushsection .text.foliocache_usercopy_v0, "ax", @progbits
-    .macro FC_LABEL name
-        .globl foliocache_uc0_\name
-        .hidden foliocache_uc0_\name
-        foliocache_uc0_\name:
-    .endm
-    .macro FC_FUNCTION name
-        .globl foliocache_uc0_\name
-        .hidden foliocache_uc0_\name
-        .type foliocache_uc0_\name, @function
-        foliocache_uc0_\name:
-    .endm
-
-    # (rdi = destination, rsi = source, rdx = length, rcx = length from which on to use rep movsb)
-    .p2align 6
-    FC_FUNCTION copy_avx
-    .cfi_startproc
-    cmp rdx, 128
-    jbe .Lfc_copy_small
-    lea r8, [rdi + rdx]
-    cmp rdx, rcx
-    jae .Lfc_copy_rep
-    lea r9, [rsi + rdx]
-    vmovdqu ymm0, [rsi]
-    vmovdqu [rdi], ymm0
-    # On to the next multiple of 32 of the destination: 1 to 32 bytes, all just copied.
-    mov rax, rdi
-    or rax, 31
-    inc rax
-    sub rax, rdi
-    add rsi, rax
-    add rdi, rax
-    lea rax, [r8 - 128]
-    cmp rdi, rax
-    jae .Lfc_copy_avx_tail
-    .p2align 5
-.Lfc_copy_avx_loop:
-    vmovdqu ymm0, [rsi]
-    vmovdqu ymm1, [rsi + 32]
-    vmovdqu ymm2, [rsi + 64]
-    vmovdqu ymm3, [rsi + 96]
-    vmovdqa [rdi], ymm0
-    vmovdqa [rdi + 32], ymm1
-    vmovdqa [rdi + 64], ymm2
-    vmovdqa [rdi + 96], ymm3
-    sub rsi, -128
-    sub rdi, -128
-    cmp rdi, rax
-    jb .Lfc_copy_avx_loop
-.Lfc_copy_avx_tail:
-    # The last 128 bytes, of which some may be copied already.
-    vmovdqu ymm0, [r9 - 128]
-    vmovdqu ymm1, [r9 - 96]
-    vmovdqu ymm2, [r9 - 64]
-    vmovdqu ymm3, [r9 - 32]
-    vmovdqu [r8 - 128], ymm0
-    vmovdqu [r8 - 96], ymm1
-    vmovdqu [r8 - 64], ymm2
-    vmovdqu [r8 - 32], ymm3
-    vzeroupper
-    xor eax, eax
-    ret
-    FC_LABEL copy_avx_end
-    .cfi_endproc
-
-    # The same with 16 bytes at a time. Everything short, and rep movsb, is here.
-    .p2align 6
-    FC_FUNCTION copy_sse
-    .cfi_startproc
-    cmp rdx, 128
-    ja .Lfc_copy_large
-.Lfc_copy_small:
-    lea r8, [rdi + rdx]
-    cmp rdx, 16
-    jb .Lfc_copy_0_15
-    cmp rdx, 32
-    ja .Lfc_copy_33_128
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + rdx - 16]
-    movups [rdi], xmm0
-    movups [rdi + rdx - 16], xmm1
-    xor eax, eax
-    ret
-.Lfc_copy_33_128:
-    cmp rdx, 64
-    ja .Lfc_copy_65_128
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + rdx - 32]
-    movups xmm3, [rsi + rdx - 16]
-    movups [rdi], xmm0
-    movups [rdi + 16], xmm1
-    movups [rdi + rdx - 32], xmm2
-    movups [rdi + rdx - 16], xmm3
-    xor eax, eax
-    ret
-.Lfc_copy_65_128:
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + 32]
-    movups xmm3, [rsi + 48]
-    movups xmm4, [rsi + rdx - 64]
-    movups xmm5, [rsi + rdx - 48]
-    movups xmm6, [rsi + rdx - 32]
-    movups xmm7, [rsi + rdx - 16]
-    movups [rdi], xmm0
-    movups [rdi + 16], xmm1
-    movups [rdi + 32], xmm2
-    movups [rdi + 48], xmm3
-    movups [rdi + rdx - 64], xmm4
-    movups [rdi + rdx - 48], xmm5
-    movups [rdi + rdx - 32], xmm6
-    movups [rdi + rdx - 16], xmm7
-    xor eax, eax
-    ret
-.Lfc_copy_0_15:
-    cmp edx, 8
-    jb .Lfc_copy_0_7
-    mov rax, [rsi]
-    mov rcx, [rsi + rdx - 8]
-    mov [rdi], rax
-    mov [rdi + rdx - 8], rcx
-    xor eax, eax
-    ret
-.Lfc_copy_0_7:
-    cmp edx, 4
-    jb .Lfc_copy_0_3
-    mov eax, [rsi]
-    mov ecx, [rsi + rdx - 4]
-    mov [rdi], eax
-    mov [rdi + rdx - 4], ecx
-    xor eax, eax
-    ret
-.Lfc_copy_0_3:
-    cmp edx, 1
-    jb .Lfc_copy_done
-    je .Lfc_copy_1
-    movzx eax, word ptr [rsi]
-    movzx ecx, byte ptr [rsi + rdx - 1]
-    mov [rdi], ax
-    mov [rdi + rdx - 1], cl
-    xor eax, eax
-    ret
-.Lfc_copy_1:
-    movzx eax, byte ptr [rsi]
-    mov [rdi], al
-.Lfc_copy_done:
-    xor eax, eax
-    ret
-.Lfc_copy_large:
-    lea r8, [rdi + rdx]
-    cmp rdx, rcx
-    jae .Lfc_copy_rep
-    lea r9, [rsi + rdx]
-    movups xmm0, [rsi]
-    movups [rdi], xmm0
-    mov rax, rdi
-    or rax, 15
-    inc rax
-    sub rax, rdi
-    add rsi, rax
-    add rdi, rax
-    lea rax, [r8 - 64]
-    .p2align 5
-.Lfc_copy_sse_loop:
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + 32]
-    movups xmm3, [rsi + 48]
-    movaps [rdi], xmm0
-    movaps [rdi + 16], xmm1
-    movaps [rdi + 32], xmm2
-    movaps [rdi + 48], xmm3
-    add rsi, 64
-    add rdi, 64
-    cmp rdi, rax
-    jb .Lfc_copy_sse_loop
-    movups xmm0, [r9 - 64]
-    movups xmm1, [r9 - 48]
-    movups xmm2, [r9 - 32]
-    movups xmm3, [r9 - 16]
-    movups [r8 - 64], xmm0
-    movups [r8 - 48], xmm1
-    movups [r8 - 32], xmm2
-    movups [r8 - 16], xmm3
-    xor eax, eax
-    ret
-.Lfc_copy_rep:
-    # rep movsb is at its best from a destination that starts a cache line.
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + 32]
-    movups xmm3, [rsi + 48]
-    movups [rdi], xmm0
-    movups [rdi + 16], xmm1
-    movups [rdi + 32], xmm2
-    movups [rdi + 48], xmm3
-    mov rax, rdi
-    or rax, 63
-    inc rax
-    sub rax, rdi
-    add rsi, rax
-    add rdi, rax
-    mov rcx, r8
-    sub rcx, rdi
-    rep movsb
-    xor eax, eax
-    ret
-    FC_LABEL copy_sse_end
-    .cfi_endproc
-
-    # Where a fault in the two above goes on.
-    .p2align 4
-    FC_FUNCTION bytes_avx
-    .cfi_startproc
-    vzeroupper
-    FC_LABEL bytes
-    mov ecx, 256
-2:  cmp rdi, r8
-    jae 3f
-    FC_LABEL bytes_load
-    mov al, [rsi]
-    FC_LABEL bytes_store
-    mov [rdi], al
-    inc rsi
-    inc rdi
-    dec ecx
-    jnz 2b
-    # Whatever was missing is there now: fast again, with the rest.
-    mov rdx, r8
-    sub rdx, rdi
-    mov rcx, -1
-    jmp foliocache_uc0_copy_sse
-3:  xor eax, eax
-    ret
-    FC_LABEL source_fault
-    mov rax, r8
-    sub rax, rdi
-    mov edx, 1
-    ret
-    FC_LABEL destination_fault
-    mov rax, r8
-    sub rax, rdi
-    mov edx, 2
-    ret
-    .cfi_endproc
-
-    # (rdi = destination, rdx = length, rcx = length from which on to use rep stosb)
-    .p2align 6
-    FC_FUNCTION zero_avx
-    .cfi_startproc
-    cmp rdx, 128
-    jbe foliocache_uc0_zero_sse
-    cmp rdx, rcx
-    jae .Lfc_zero_rep
-    lea r8, [rdi + rdx]
-    vpxor xmm0, xmm0, xmm0
-    vmovdqu [rdi], ymm0
-    or rdi, 31
-    inc rdi
-    lea rax, [r8 - 128]
-    cmp rdi, rax
-    jae .Lfc_zero_avx_tail
-    .p2align 5
-.Lfc_zero_avx_loop:
-    vmovdqa [rdi], ymm0
-    vmovdqa [rdi + 32], ymm0
-    vmovdqa [rdi + 64], ymm0
-    vmovdqa [rdi + 96], ymm0
-    sub rdi, -128
-    cmp rdi, rax
-    jb .Lfc_zero_avx_loop
-.Lfc_zero_avx_tail:
-    vmovdqu [r8 - 128], ymm0
-    vmovdqu [r8 - 96], ymm0
-    vmovdqu [r8 - 64], ymm0
-    vmovdqu [r8 - 32], ymm0
-    vzeroupper
-    xor eax, eax
-    ret
-    FC_LABEL zero_avx_end
-    .cfi_endproc
-
-    .p2align 6
-    FC_FUNCTION zero_sse
-    .cfi_startproc
-    lea r8, [rdi + rdx]
-    pxor xmm0, xmm0
-    cmp rdx, 16
-    jb .Lfc_zero_0_15
-    cmp rdx, rcx
-    jae .Lfc_zero_rep
-    movups [rdi], xmm0
-    or rdi, 15
-    inc rdi
-    lea rax, [r8 - 16]
-    cmp rdi, rax
-    jae 3f
-2:  movaps [rdi], xmm0
-    add rdi, 16
-    cmp rdi, rax
-    jb 2b
-3:  movups [r8 - 16], xmm0
-    xor eax, eax
-    ret
-.Lfc_zero_rep:
-    lea r8, [rdi + rdx]
-    mov rcx, rdx
-    xor eax, eax
-    rep stosb
-    ret
-.Lfc_zero_0_15:
-    xor eax, eax
-    cmp edx, 8
-    jb 4f
-    mov [rdi], rax
-    mov [rdi + rdx - 8], rax
-    ret
-4:  cmp edx, 4
-    jb 5f
-    mov [rdi], eax
-    mov [rdi + rdx - 4], eax
-    ret
-5:  cmp edx, 1
-    jb 6f
-    mov [rdi], al
-    mov [rdi + rdx - 1], al
-    cmp edx, 3
-    jb 6f
-    mov [rdi + 1], al
-6:  ret
-    FC_LABEL zero_sse_end
-    .cfi_endproc
-
-    .p2align 4
-    FC_FUNCTION zero_bytes_avx
-    .cfi_startproc
-    vzeroupper
-    FC_LABEL zero_bytes
-    mov ecx, 256
-2:  cmp rdi, r8
-    jae 3f
-    FC_LABEL zero_bytes_store
-    mov byte ptr [rdi], 0
-    inc rdi
-    dec ecx
-    jnz 2b
-    mov rdx, r8
-    sub rdx, rdi
-    mov rcx, -1
-    jmp foliocache_uc0_zero_sse
-3:  xor eax, eax
-    ret
-    .cfi_endproc
-
-    # (rdi = address) -> 0, or 1 after a fault
-    .p2align 4
-    FC_FUNCTION touch_read
-    .cfi_startproc
-    mov al, [rdi]
-    xor eax, eax
-    ret
-    .cfi_endproc
-    .p2align 4
-    FC_FUNCTION touch_write
-    .cfi_startproc
-    lock or byte ptr [rdi], 0
-    xor eax, eax
-    ret
-    FC_LABEL touch_fault
-    mov eax, 1
-    ret
-    .cfi_endproc
-
-    .purgem FC_LABEL
-    .purgem FC_FUNCTION
-    .popsection
-    "#
-);
+core::arch::global_asm!(include_str!("x86_64.s"));
 
 /// The routines, and the labels at which one ends or a fault goes on.
 mod symbols {
@@ -528,42 +148,29 @@ pub(super) enum Path {
     Avx,
 }
 
-/// The path of this machine and the lengths from which on `rep movsb` and `rep stosb` take over,
-/// packed: bit 0 known, bit 1 AVX, bits 8 to 31 the length for `movsb` and 32 to 55 for `stosb`, in
-/// units of 64 bytes (all ones: never).
+/// The length from which on `rep movsb` is the fastest copy of this machine, with bit 0 set when it
+/// has AVX; zero as long as nobody has asked.
 ///
 /// Relaxed everywhere: the value is a pure function of the machine, so whoever does not see it yet
 /// computes the same.
 static TUNING: AtomicUsize = AtomicUsize::new(0);
 
-const KNOWN: usize = 1;
-const AVX: usize = 2;
-const NEVER: usize = (1 << 24) - 1;
-
-fn from_tuning(tuning: usize, shift: u32) -> usize {
-    match tuning >> shift & NEVER {
-        NEVER => usize::MAX,
-        units => units * 64,
-    }
-}
+const AVX: usize = 1;
+/// No length at all.
+const NEVER: usize = usize::MAX & !AVX;
 
 #[cold]
 fn tune() -> usize {
     use core::arch::x86_64::__cpuid_count;
     let erms = __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).ebx & (1 << 9) != 0;
-    let (movsb, stosb) = if erms {
-        (REP_MOVSB / 64, REP_STOSB / 64)
-    } else {
-        (NEVER, NEVER)
-    };
+    let rep = if erms { REP_MOVSB } else { NEVER };
     let avx = if std::is_x86_feature_detected!("avx") {
         AVX
     } else {
         0
     };
-    let tuning = KNOWN | avx | movsb << 8 | stosb << 32;
-    TUNING.store(tuning, Ordering::Relaxed);
-    tuning
+    TUNING.store(rep | avx, Ordering::Relaxed);
+    rep | avx
 }
 
 #[inline]
@@ -575,15 +182,17 @@ fn tuning() -> usize {
 }
 
 /// With enhanced `rep movsb`, the length from which on it copies faster than the loops.
-pub(super) const REP_MOVSB: usize = 64 << 10;
-/// The same for `rep stosb`.
-pub(super) const REP_STOSB: usize = 4 << 10;
+const REP_MOVSB: usize = 12 << 10;
 
 /// # Safety
 ///
 /// As [`super::copy`].
 #[inline]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Outcome {
+    if len <= 128 {
+        // SAFETY: the caller's contract.
+        return unsafe { symbols::copy_sse(dst, src, len, NEVER) };
+    }
     let tuning = tuning();
     let path = if tuning & AVX != 0 {
         Path::Avx
@@ -591,7 +200,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Outcome {
         Path::Sse
     };
     // SAFETY: the caller's contract, and the machine has the path.
-    unsafe { copy_by(path, from_tuning(tuning, 8), dst, src, len) }
+    unsafe { copy_by(path, tuning, dst, src, len) }
 }
 
 /// # Safety
@@ -613,6 +222,16 @@ pub(super) unsafe fn copy_by(
     }
 }
 
+/// Every way of copying that this machine has, by name, for comparing them.
+pub(super) fn variants() -> Vec<(&'static str, Path, usize)> {
+    let mut variants = vec![("sse", Path::Sse, usize::MAX)];
+    if std::is_x86_feature_detected!("avx") {
+        variants.push(("avx", Path::Avx, usize::MAX));
+    }
+    variants.push(("rep", Path::Sse, 129));
+    variants
+}
+
 /// # Safety
 ///
 /// As [`super::zero`].
@@ -625,7 +244,7 @@ pub(super) unsafe fn zero(dst: *mut u8, len: usize) -> Outcome {
         Path::Sse
     };
     // SAFETY: the caller's contract, and the machine has the path.
-    unsafe { zero_by(path, from_tuning(tuning, 32), dst, len) }
+    unsafe { zero_by(path, tuning, dst, len) }
 }
 
 /// # Safety

@@ -1,0 +1,137 @@
+//! Nanoseconds per copy, for each way of copying and for the C library's memcpy.
+//!
+//! All ways take turns in short rounds, so that a machine that changes its speed changes it for all;
+//! the columns are medians over the rounds, and in brackets the ratio to memcpy (below 1: faster).
+//!
+//! `cargo run --release -p foliocache-sys --example copy_speed [ROUNDS [SIZE]]`
+//!
+//! # Safety
+//!
+//! Every copy is between two buffers that are larger than its offset and length together.
+#![allow(unsafe_code)]
+
+use foliocache_sys::usercopy;
+use std::hint::black_box;
+use std::time::Instant;
+
+const SLACK: usize = 4096;
+
+/// Copies, all between the same two places.
+type Way = Box<dyn Fn(*mut u8, *const u8, usize, usize)>;
+
+fn repeat(copy: impl Fn(*mut u8, *const u8, usize) + 'static) -> Way {
+    Box::new(move |dst, src, len, times| {
+        for _ in 0..times {
+            copy(black_box(dst), black_box(src), black_box(len));
+        }
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn variants() -> Vec<(&'static str, Way)> {
+    let way = |variant: usercopy::Variant| {
+        let copy = move |dst, src, len| {
+            // SAFETY: see the header.
+            unsafe { variant.copy(dst, src, len) }.expect("memory of ours");
+        };
+        (variant.name, repeat(copy))
+    };
+    usercopy::Variant::all().into_iter().map(way).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn variants() -> Vec<(&'static str, Way)> {
+    Vec::new()
+}
+
+fn ways() -> Vec<(&'static str, Way)> {
+    let memcpy = |dst: *mut u8, src: *const u8, len| {
+        // SAFETY: see the header.
+        unsafe { core::ptr::copy_nonoverlapping(src, dst, len) }
+    };
+    let copy = |dst, src, len| {
+        // SAFETY: see the header.
+        unsafe { usercopy::copy(dst, src, len) }.expect("memory of ours");
+    };
+    let mut ways = vec![("memcpy", repeat(memcpy)), ("copy", repeat(copy))];
+    ways.extend(variants());
+    ways
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn main() {
+    let rounds = std::env::args()
+        .nth(1)
+        .map_or(31, |n| n.parse().expect("a number of rounds"));
+    let only: Option<usize> = std::env::args().nth(2).map(|n| n.parse().expect("a size"));
+    let sizes = [
+        1,
+        8,
+        24,
+        64,
+        100,
+        128,
+        200,
+        512,
+        1024,
+        4096,
+        8192,
+        16384,
+        65536,
+        262_144,
+        2 << 20,
+    ];
+    let offsets = [
+        (0, 0),
+        (0, 16),
+        (16, 0),
+        (1, 0),
+        (13, 7),
+        (64, 0),
+        (128, 0),
+        (256, 0),
+        (512, 0),
+        (2000, 0),
+    ];
+    let largest = sizes[sizes.len() - 1] + 2 * SLACK;
+    let source = vec![1u8; largest];
+    let mut target = vec![0u8; largest];
+    let src = source
+        .as_ptr()
+        .wrapping_add(source.as_ptr().align_offset(SLACK));
+    let dst = target.as_mut_ptr();
+    let dst = dst.wrapping_add(dst.align_offset(SLACK));
+    let ways = ways();
+    print!("{:>8} {:>9}", "bytes", "dst,src");
+    ways.iter().for_each(|(name, _)| print!(" {name:>18}"));
+    println!();
+    for len in sizes
+        .into_iter()
+        .filter(|&len| only.is_none_or(|only| only == len))
+    {
+        for (to, from) in offsets {
+            let times = (400_000 / (len + 100)).max(2);
+            let mut samples = vec![Vec::new(); ways.len()];
+            for round in 0..rounds + 1 {
+                for (way, samples) in ways.iter().zip(&mut samples) {
+                    let start = Instant::now();
+                    way.1(dst.wrapping_add(to), src.wrapping_add(from), len, times);
+                    // The first round warms up.
+                    if round > 0 {
+                        samples.push(start.elapsed().as_nanos() as f64 / times as f64);
+                    }
+                }
+            }
+            let medians: Vec<f64> = samples.iter_mut().map(|samples| median(samples)).collect();
+            print!("{len:>8} {:>9}", format!("{to},{from}"));
+            medians
+                .iter()
+                .for_each(|ns| print!(" {ns:>10.1} ({:>5.2})", ns / medians[0]));
+            println!();
+        }
+    }
+}
