@@ -10,7 +10,7 @@
 //! | `loom_*.rs` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
 //! | `shuttle_*.rs` | model tier, built with `--cfg shuttle` |
 //! | `system_*.rs` | system tier, release build; each test is `#[ignore = "system tier"]` |
-//! | `stress_*.rs` | unit tier in small; system tier, release build, `FOLIOCACHE_STRESS=10` |
+//! | `stress_*.rs` | unit tier in small; system tier, release build, `FOLIOCACHE_STRESS=30` |
 //! | any other | unit tier, like tests beside the code and in the documentation |
 
 use std::fmt;
@@ -274,7 +274,7 @@ impl Workspace {
                 "test --locked --release {} --test stress_*",
                 select(&stress)
             );
-            steps.push(Step::cargo(tier, "stress", &arguments, 20).env("FOLIOCACHE_STRESS", "10"));
+            steps.push(Step::cargo(tier, "stress", &arguments, 20).env("FOLIOCACHE_STRESS", "30"));
         }
         steps
     }
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(steps.len(), 4, "{steps:?}");
         assert!(steps[0].starts_with("cargo install fsx"));
         assert!(steps[2].starts_with("FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx cargo test"));
-        assert!(steps[3].starts_with("FOLIOCACHE_STRESS=10 "));
+        assert!(steps[3].starts_with("FOLIOCACHE_STRESS=30 "));
     }
 
     #[test]
