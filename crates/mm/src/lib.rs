@@ -1,9 +1,51 @@
 //! The page cache itself: frames, folios, address spaces, read, write, writeback and reclaim.
+//!
+//! # Model
+//!
+//! ```text
+//!   AddressSpace (one a file) ──index──▶ Folio (descriptor) ──▶ frame (4 KiB of memory)
+//!        │ ops                              │ queue
+//!        ▼                                  ▼
+//!   the file system's store            Mm (one a cache): frames, queues, the bound
+//!        ▲
+//!        └── BackingDevInfo (one a file system): dirty limits, flusher
+//! ```
+//!
+//! This crate knows no path, no FUSE, no async runtime, and has no global: two caches live in one
+//! process.
 #![deny(unsafe_code)]
 
-pub mod frames;
+mod address_space;
+mod bdi;
+mod direct_map;
+mod error;
+mod errseq;
+mod filemap;
+mod folio;
+mod frames;
+mod iov;
+mod mm;
+mod nodes;
 mod ops;
+mod owner;
+mod readahead;
+mod reclaim;
+mod stats;
 mod types;
+mod writeback;
 
+pub use address_space::AddressSpace;
+pub use bdi::{BackingDevInfo, BdiKind};
+pub use error::{IoError, IoOperation, MmError};
+pub use errseq::ErrSeqCursor;
+pub use filemap::FaultIn;
+pub use frames::{
+    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, BlockObserver, FrameNumber, FrameUsage, Frames,
+    FramesError, MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
+};
+pub use iov::IovIter;
+pub use mm::{Mm, MmConfig};
 pub use ops::{AddressSpaceOperations, IoSegment};
+pub use readahead::{Access, ReadaheadState};
+pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};

@@ -57,6 +57,18 @@ impl IoSegment {
         self.len == 0
     }
 
+    /// Appends `next` to a list, as part of its last piece where the two adjoin in memory.
+    pub(crate) fn push_merged(list: &mut Vec<Self>, next: Self) {
+        match list.last_mut() {
+            Some(last)
+                if last.addr.wrapping_add(last.len) == next.addr && last.block == next.block =>
+            {
+                last.len += next.len;
+            }
+            _ => list.push(next),
+        }
+    }
+
     /// The general block the piece lies in, if any.
     pub const fn block(&self) -> Option<u32> {
         self.block

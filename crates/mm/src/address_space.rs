@@ -1,0 +1,401 @@
+//! Address spaces: the cached pages of one file.
+//!
+//! # Model
+//!
+//! An address space is an index from page to folio, a size, and the operations of the backing
+//! store. Its folios come and go; it lives as long as a handle, an inode or a dirty list holds it.
+//!
+//! # Invariants
+//!
+//! 1. A folio in the index has this address space's address as its `mapping`; the address space is
+//!    not freed before its last folio is removed ([`AddressSpace::drop`] does that).
+//! 2. Bytes of the last page past `size` are zero in an uptodate folio.
+//! 3. A folio is removed from the index with its lock held; a dirty or unstable one only with
+//!    `wb_lock` held, too.
+//! 4. The marks `Dirty`, `Writeback` and `Unstable` say of each folio what its flags say, whenever
+//!    nobody holds its lock or `wb_lock`.
+//!
+//! # Locking
+//!
+//! | lock | protects | may block |
+//! |---|---|---|
+//! | `i_rwsem` | the size; shared for overwrites, exclusive for what changes the size or punches | yes |
+//! | `wb_lock` | writeback and flush of this file: one at a time, nothing in flight after it | for I/O |
+//! | `invalidate_lock` | fills (shared) against truncate and punch (exclusive) | for I/O |
+//! | folio lock | identity and content of one folio | for I/O |
+//! | `xa_lock` | the index and its marks | no |
+//!
+//! *Order*: as in the table.
+//!
+//! # Memory ordering
+//!
+//! `size` is stored Release after the folios that it covers are uptodate, and loaded Acquire: a
+//! reader that sees the size sees the bytes.
+
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::{Arc, rcu};
+use foliocache_sys::Errno;
+use foliocache_xarray::{InsertError, Mark, XArray};
+use std::fmt;
+
+use crate::bdi::BackingDevInfo;
+use crate::error::{IoError, IoOperation};
+use crate::errseq::{ErrSeq, ErrSeqCursor};
+use crate::folio::{LockedFolio, flag};
+use crate::mm::{Mm, Prepared};
+use crate::ops::{AddressSpaceOperations, IoSegment};
+use crate::owner;
+use crate::stats::{Count, FileCounters, FileStats, PageCounts, bump};
+use crate::types::{PAGE_SIZE, PageIndex};
+use crate::writeback::WritebackState;
+
+/// The cached pages of one file.
+#[doc(alias = "address_space")]
+pub struct AddressSpace {
+    id: u64,
+    bdi: Arc<BackingDevInfo>,
+    pub(crate) ops: Arc<dyn AddressSpaceOperations>,
+    pub(crate) index: XArray,
+    size: AtomicU64,
+    pub(crate) i_rwsem: RankedRwLock<()>,
+    pub(crate) wb_lock: RankedMutex<WritebackState>,
+    pub(crate) invalidate_lock: RankedRwLock<()>,
+    pub(crate) wb_err: ErrSeq,
+    pub(crate) counts: PageCounts,
+    pub(crate) counters: FileCounters,
+    /// Whether the file is on its device's list of dirty files; changed under that list's lock.
+    pub(crate) on_dirty_list: AtomicBool,
+    /// Who takes folios out without owning the address space; see [`crate::owner`].
+    pub(crate) holders: AtomicUsize,
+    /// When the file became dirty, in nanoseconds of the monotonic clock; 0 if it is clean.
+    pub(crate) dirtied_when: AtomicU64,
+}
+
+/// Why a folio could not be put into the index; nothing is locked or changed.
+#[derive(Debug)]
+pub(crate) enum AddFolioError {
+    /// There is one already.
+    Occupied,
+    /// What was prepared is used up.
+    NeedMemory,
+}
+
+impl fmt::Debug for AddressSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressSpace")
+            .field("file", &self.ops.describe())
+            .field("size", &self.size())
+            .field("resident", &self.nr_pages())
+            .finish_non_exhaustive()
+    }
+}
+
+impl AddressSpace {
+    /// The cache of a file of `size` bytes behind `ops`, on file system `bdi`. Holds no page yet.
+    ///
+    /// Costs no memory of the bound by itself: who makes many charges them with
+    /// [`Mm::charge_metadata`].
+    pub fn new(
+        bdi: &Arc<BackingDevInfo>,
+        ops: Arc<dyn AddressSpaceOperations>,
+        size: u64,
+    ) -> Arc<Self> {
+        let mm = bdi.mm();
+        let mapping = Arc::new(Self {
+            id: mm.next_mapping_id(),
+            bdi: Arc::clone(bdi),
+            ops,
+            index: XArray::new(Arc::clone(&mm.nodes)),
+            size: AtomicU64::new(size),
+            i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
+            wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::default()),
+            invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
+            wb_err: ErrSeq::new(),
+            counts: PageCounts::default(),
+            counters: FileCounters::new(),
+            on_dirty_list: AtomicBool::new(false),
+            holders: AtomicUsize::new(0),
+            dirtied_when: AtomicU64::new(0),
+        });
+        mm.register(&mapping);
+        mapping
+    }
+
+    /// A number no other address space of the cache ever has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The cache's memory management.
+    #[inline]
+    pub fn mm(&self) -> &Arc<Mm> {
+        self.bdi.mm()
+    }
+
+    /// The file system's accounting and flusher.
+    #[inline]
+    pub fn bdi(&self) -> &Arc<BackingDevInfo> {
+        &self.bdi
+    }
+
+    /// The file's size, in bytes. Takes no lock.
+    #[inline]
+    #[doc(alias = "i_size_read")]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Context: `i_rwsem` held exclusive.
+    #[doc(alias = "i_size_write")]
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Pages in the cache.
+    pub fn nr_pages(&self) -> u64 {
+        self.index.nr_entries()
+    }
+
+    /// Figures of this file. Costs a few loads a counter.
+    pub fn stats(&self) -> FileStats {
+        let mut stats = FileStats {
+            resident: self.nr_pages(),
+            ..FileStats::default()
+        };
+        stats.add_pages(&self.counts);
+        stats.add_activity(&self.counters);
+        stats
+    }
+
+    /// Whether data of this file is not yet safely on the medium.
+    pub fn is_dirty(&self) -> bool {
+        self.counts.not_durable() > 0
+    }
+
+    /// A cursor for a new handle: which writeback errors it has still to be told of.
+    pub fn sample_wb_err(&self) -> ErrSeqCursor {
+        self.wb_err.sample(self.counts.get(Count::Failed) > 0)
+    }
+
+    pub(crate) fn error(
+        &self,
+        operation: IoOperation,
+        pos: u64,
+        len: u64,
+        errno: Errno,
+    ) -> IoError {
+        IoError {
+            operation,
+            file: self.ops.describe(),
+            pos,
+            len,
+            errno,
+        }
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).expose_provenance()
+    }
+
+    /// Finds the folio at `page` and locks it.
+    ///
+    /// Context: may block for the folio lock; no RCU read section.
+    pub(crate) fn lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
+        let mm: &Mm = self.mm();
+        loop {
+            let folio = {
+                let rcu = rcu::read_lock();
+                mm.folios.of_entry(self.index.load(page.0, &rcu)?)
+            };
+            let locked = folio.lock(&mm.waits);
+            if locked.mapping() == self.key() && locked.index() == page {
+                return Some(locked);
+            }
+        }
+    }
+
+    /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.
+    pub(crate) fn try_lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
+        let mm: &Mm = self.mm();
+        let folio = {
+            let rcu = rcu::read_lock();
+            mm.folios.of_entry(self.index.load(page.0, &rcu)?)
+        };
+        let locked = folio.try_lock(&mm.waits)?;
+        (locked.mapping() == self.key() && locked.index() == page).then_some(locked)
+    }
+
+    /// Puts a new folio, locked and not uptodate, into the index at `page`.
+    ///
+    /// Context: several folio locks may be held in ascending index; takes `xa_lock`.
+    pub(crate) fn add_folio<'a>(
+        &'a self,
+        page: PageIndex,
+        prepared: &mut Prepared<'a>,
+    ) -> Result<LockedFolio<'a>, AddFolioError> {
+        let (folio, frame) = prepared.take().ok_or(AddFolioError::NeedMemory)?;
+        let mm: &Mm = self.mm();
+        let locked = folio.lock(&mm.waits);
+        locked.attach(self.key(), page, frame);
+        let entry = mm.folios.entry(folio);
+        let added = self
+            .index
+            .lock()
+            .insert(page.0, 0, entry, &mut prepared.nodes);
+        match added {
+            Ok(()) => {
+                if self.bdi.is_memory() {
+                    // Relaxed: see `Mm::prepare`.
+                    mm.nr_unevictable.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(locked)
+            }
+            Err(error) => {
+                let frame = locked.detach();
+                drop(locked);
+                prepared.put_back(folio, frame);
+                Err(match error {
+                    InsertError::Occupied(_) => AddFolioError::Occupied,
+                    _ => AddFolioError::NeedMemory,
+                })
+            }
+        }
+    }
+
+    /// Queues a folio that is uptodate now for reclaim.
+    pub(crate) fn queue_folio(&self, locked: &LockedFolio<'_>) {
+        if self.bdi.is_memory() {
+            return;
+        }
+        let mm = self.mm();
+        if mm
+            .lru
+            .lock()
+            .add(&mm.folios, locked, self.id, locked.index())
+        {
+            bump(&self.counters.refaults, 1);
+        }
+    }
+
+    /// Takes a folio out of the index and gives its frame and descriptor back, whatever its state.
+    ///
+    /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
+    pub(crate) fn remove_folio(&self, locked: LockedFolio<'_>) {
+        let mm: &Mm = self.mm();
+        let seen = locked.state.load();
+        debug_assert!(
+            !seen.has(flag::WRITEBACK),
+            "the device still reads the frame"
+        );
+        for (flag, count) in [
+            (flag::DIRTY, Count::Dirty),
+            (flag::UNSTABLE, Count::Unstable),
+            (flag::ERROR, Count::Failed),
+        ] {
+            if seen.has(flag) {
+                self.uncount(count, 1);
+            }
+        }
+        if seen.has(flag::READAHEAD) {
+            self.counters.note_unused_readahead();
+        }
+        if self.bdi.is_memory() {
+            // Relaxed: see `Mm::prepare`.
+            mm.nr_unevictable.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            mm.lru.lock().remove(&mm.folios, &locked);
+        }
+        let folio = locked.folio();
+        let erased = self
+            .index
+            .lock()
+            .erase_if(locked.index().0, mm.folios.entry(folio));
+        debug_assert!(
+            erased.is_some(),
+            "a locked folio with a mapping is in its index"
+        );
+        let frame = locked.detach();
+        drop(locked);
+        mm.frames.free(frame, 0);
+        mm.folios.free(folio);
+    }
+
+    /// Counts pages for the file, its file system and the cache.
+    pub(crate) fn count(&self, count: Count, n: u64) {
+        self.counts.add(count, n);
+        self.bdi.counts.add(count, n);
+        self.mm().counts.add(count, n);
+    }
+
+    /// Takes pages back out of the counts.
+    pub(crate) fn uncount(&self, count: Count, n: u64) {
+        self.counts.sub(count, n);
+        self.bdi.counts.sub(count, n);
+        self.mm().counts.sub(count, n);
+    }
+
+    /// Marks a locked, uptodate folio dirty.
+    ///
+    /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
+    /// dirty files.
+    #[doc(alias = "folio_mark_dirty")]
+    pub(crate) fn mark_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
+        if self.bdi.is_memory() || locked.state.set(flag::DIRTY).has(flag::DIRTY) {
+            return;
+        }
+        self.index.lock().set_mark(locked.index().0, Mark::Dirty);
+        self.count(Count::Dirty, 1);
+        self.bdi.queue_dirty(self);
+    }
+
+    /// The piece of memory that holds `len` bytes of a folio from its start.
+    pub(crate) fn segment(&self, locked: &LockedFolio<'_>, len: usize) -> IoSegment {
+        debug_assert!(len <= PAGE_SIZE);
+        let frame = locked.frame();
+        IoSegment::new(
+            self.mm().frames.addr(frame),
+            len,
+            Some(crate::frames::Frames::block_of(frame)),
+        )
+    }
+
+    /// Removes every folio from `first` on, to `last`, whatever its state.
+    ///
+    /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
+    pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
+        let mut at = first.0;
+        loop {
+            let found = {
+                let rcu = rcu::read_lock();
+                self.index
+                    .find(at, last.0, None, &rcu)
+                    .map(|found| found.index)
+            };
+            let Some(page) = found else { return };
+            if let Some(locked) = self.lock_folio(PageIndex(page)) {
+                self.remove_folio(locked);
+            }
+            match page.checked_add(1) {
+                Some(next) if next <= last.0 => at = next,
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        if self.mm().check_fork().is_err() {
+            return;
+        }
+        // Nobody else holds it, so no writeback runs; reclaim may still evict a folio, and
+        // `remove_range` waits for that folio's lock.
+        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        owner::wait_for_holders(&self.holders);
+        let mut activity = self.stats();
+        (activity.resident, activity.dirty, activity.writeback) = (0, 0, 0);
+        (activity.unstable, activity.failed) = (0, 0);
+        self.mm().unregister(self.id, &activity);
+    }
+}

@@ -1,0 +1,176 @@
+//! Changing the size, and punching holes.
+//!
+//! # Model
+//!
+//! The backing store goes first and the cache follows, with writeback of the file held off by
+//! `wb_lock` all the while: if the store refuses, the cache has lost nothing.
+//!
+//! # Invariants
+//!
+//! 1. A page that stays, partly cut off, is zero beyond the cut, so that growing again reads zeros.
+//! 2. No write of a cut-off page can reach the store after the cut: none is in flight under
+//!    `wb_lock`, and the pages are gone before it is released.
+//!
+//! # Locking
+//!
+//! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+
+use crate::address_space::AddressSpace;
+use crate::direct_map;
+use crate::error::{IoError, IoOperation};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+
+impl AddressSpace {
+    /// Sets the size of the file, in bytes; what is new reads as zeros.
+    ///
+    /// Blocks for writeback of the file that is under way. Frees memory when it shrinks.
+    ///
+    /// # Errors
+    /// `EFBIG`; the backing store's error, with size and data as they were; `ECHILD` after a fork.
+    #[doc(alias = "truncate_setsize")]
+    pub fn truncate(self: &Arc<Self>, size: u64) -> Result<(), IoError> {
+        self.try_truncate(size)
+            .map_err(|errno| self.error(IoOperation::Truncate, size, 0, errno))
+    }
+
+    fn try_truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        if size > MAX_FILE_SIZE {
+            return Err(Errno::EFBIG);
+        }
+        let _exclusive = self.i_rwsem.write();
+        let _wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        let old = self.size();
+        // Readers stop at the new end before the store loses the bytes behind it.
+        if size < old {
+            self.set_size(size);
+        }
+        if let Err(error) = self.ops.truncate(size) {
+            self.set_size(old);
+            return Err(error);
+        }
+        self.set_size(size);
+        if size < old {
+            self.zero_within_page(size, PAGE_SIZE - offset_in_page(size));
+            self.remove_range(PageIndex(pages_for(size)), PageIndex(u64::MAX));
+            self.after_removal();
+        }
+        Ok(())
+    }
+
+    /// Makes `len` bytes at `pos` read as zeros and gives their space back; the size stays.
+    ///
+    /// Blocks for writeback of the file that is under way. Frees memory.
+    ///
+    /// # Errors
+    /// `EINVAL` for no bytes, `EFBIG`, the backing store's error, with the data as it was;
+    /// `ECHILD` after a fork.
+    #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
+    pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), IoError> {
+        self.try_punch_hole(pos, len)
+            .map_err(|errno| self.error(IoOperation::PunchHole, pos, len, errno))
+    }
+
+    fn try_punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = pos
+            .checked_add(len)
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Errno::EFBIG)?;
+        let _exclusive = self.i_rwsem.write();
+        let _wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        let end = end.min(self.size().max(pos));
+        if pos == end {
+            return Ok(());
+        }
+        self.ops.punch_hole(pos, end - pos)?;
+        let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
+        if first > last {
+            // Within one page.
+            self.zero_within_page(pos, (end - pos) as usize);
+            return Ok(());
+        }
+        self.zero_within_page(pos, (PAGE_SIZE - offset_in_page(pos)) % PAGE_SIZE);
+        self.zero_within_page(PageIndex(last).pos(), offset_in_page(end));
+        if first < last {
+            self.remove_range(PageIndex(first), PageIndex(last - 1));
+            self.after_removal();
+        }
+        Ok(())
+    }
+
+    fn after_removal(self: &Arc<Self>) {
+        self.bdi().note_progress();
+        self.bdi().unqueue_if_durable(self);
+    }
+
+    /// Zeroes part of one page, if the page is cached; the store has zeroed its own copy. A dirty
+    /// page stays dirty, a clean one clean: it says what the store says.
+    ///
+    /// Context: `wb_lock` held, so the device is not reading the page.
+    fn zero_within_page(&self, pos: u64, len: usize) {
+        let offset = offset_in_page(pos);
+        if len == 0 || (offset == 0 && len == PAGE_SIZE) {
+            return;
+        }
+        if let Some(locked) = self.lock_folio(PageIndex::of(pos)) {
+            direct_map::zero(self.mm().frames.addr(locked.frame()), offset, len);
+        }
+    }
+
+    /// Drops the clean pages of a range from the cache; what is not durable stays.
+    ///
+    /// Does not block for I/O; pages in use by others stay. Returns the pages dropped.
+    #[doc(alias = "invalidate_mapping_pages")]
+    pub fn invalidate(&self, pos: u64, len: u64) -> u64 {
+        if self.bdi().is_memory() || self.mm().check_fork().is_err() || len == 0 {
+            return 0;
+        }
+        let last = PageIndex::of(pos.saturating_add(len - 1));
+        let (mut at, mut dropped) = (PageIndex::of(pos), 0);
+        loop {
+            let found = {
+                let rcu = foliocache_sync::rcu::read_lock();
+                self.index
+                    .find(at.0, last.0, None, &rcu)
+                    .map(|found| found.index)
+            };
+            let Some(page) = found.map(PageIndex) else {
+                return dropped;
+            };
+            if let Some(locked) = self.try_lock_folio(page)
+                && !locked.state.load().has_any(crate::folio::flag::BUSY)
+            {
+                self.remove_folio(locked);
+                dropped += 1;
+            }
+            if page >= last {
+                return dropped;
+            }
+            at = page.add(1);
+        }
+    }
+
+    /// Takes over a size that the backing store changed to by itself, with no page cached beyond
+    /// it kept. Only for files with nothing dirty.
+    ///
+    /// Blocks for writeback of the file that is under way.
+    pub fn backing_changed(&self, size: u64) {
+        let _exclusive = self.i_rwsem.write();
+        let _wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        if self.is_dirty() {
+            return;
+        }
+        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        self.set_size(size);
+    }
+}

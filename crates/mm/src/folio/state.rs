@@ -1,0 +1,183 @@
+//! The state word of a folio: its flags, its lock bit and its version, in 64 bits.
+//!
+//! # Model
+//!
+//! ```text
+//!   63                    20 19        11 10                               0
+//!  ┌────────────────────────┬────────────┬──────────────────────────────────┐
+//!  │ version (44 bits)      │ unused     │ flags                            │
+//!  └────────────────────────┴────────────┴──────────────────────────────────┘
+//! ```
+//!
+//! | flag | meaning | set and cleared by | under |
+//! |---|---|---|---|
+//! | `LOCKED` | the folio lock | whoever takes it | itself |
+//! | `WAITERS` | somebody sleeps on `LOCKED` or `WRITEBACK` | set by the sleeper, cleared by who wakes | the wait queue |
+//! | `UPTODATE` | every byte is the file's | set by the filler or writer, cleared on removal | folio lock |
+//! | `DIRTY` | newer than what was handed to the backing store | set by writers and failed writeback, cleared when writeback starts | folio lock |
+//! | `WRITEBACK` | `writepages` is reading the frame | set by writeback; cleared when the I/O ended | set: folio lock; cleared: `wb_lock` |
+//! | `UNSTABLE` | written, not yet flushed to the medium | writeback and flush | `wb_lock` |
+//! | `ERROR` | the last attempt to write it failed; also `DIRTY` | writeback and flush | `wb_lock` |
+//! | `REFERENCED` | used since it was queued or last looked at by reclaim | set by readers and writers, cleared by reclaim | nothing: a hint |
+//! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
+//! | `UNCACHED` | place kept: to be dropped after use | | folio lock |
+//! | `MAPPED` | place kept: some window has it mapped | | folio lock |
+//!
+//! # Invariants
+//!
+//! 1. The **version is identity, not content**: it grows whenever the folio leaves the index or
+//!    its frame changes, and before that frame can be used for anything else. Writes leave it
+//!    alone, so a reader of one part is never disturbed by a writer of another.
+//! 2. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index and is not evicted.
+//! 3. `ERROR` implies `DIRTY` or `WRITEBACK` (the retry is under way).
+//!
+//! # Memory ordering
+//!
+//! - `LOCKED`: taken with Acquire, released with Release; the partner is the previous holder.
+//! - Version: [`FolioState::bump_version`] is followed by a Release fence; the partner is the
+//!   Acquire fence in [`FolioState::validate`]. If a reader's copy saw any byte stored after the
+//!   bump, its second look at the version sees the bump.
+//! - [`FolioState::read_begin`] is Acquire; the partner is the Release of the bump: a reader that
+//!   starts with a bumped version also sees the index slot that was cleared before it.
+//! - `REFERENCED` and `READAHEAD` are Relaxed: hints that order nothing.
+
+use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Flags of the state word; see the module's table.
+pub(crate) mod flag {
+    pub(crate) const LOCKED: u64 = 1 << 0;
+    pub(crate) const WAITERS: u64 = 1 << 1;
+    pub(crate) const UPTODATE: u64 = 1 << 2;
+    pub(crate) const DIRTY: u64 = 1 << 3;
+    pub(crate) const WRITEBACK: u64 = 1 << 4;
+    pub(crate) const UNSTABLE: u64 = 1 << 5;
+    pub(crate) const ERROR: u64 = 1 << 6;
+    pub(crate) const REFERENCED: u64 = 1 << 7;
+    pub(crate) const READAHEAD: u64 = 1 << 8;
+    /// Everything that describes the content or the queue, cleared when the folio is freed.
+    pub(crate) const CONTENT: u64 =
+        UPTODATE | DIRTY | WRITEBACK | UNSTABLE | ERROR | REFERENCED | READAHEAD;
+    /// A folio with one of these may not be evicted.
+    pub(crate) const BUSY: u64 = DIRTY | WRITEBACK | UNSTABLE;
+}
+
+const VERSION_SHIFT: u32 = 20;
+const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
+
+/// The state word.
+#[derive(Debug)]
+pub(crate) struct FolioState(AtomicU64);
+
+/// A value of the state word that was read at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot(u64);
+
+impl Snapshot {
+    #[inline]
+    pub(crate) fn has(self, flags: u64) -> bool {
+        self.0 & flags == flags
+    }
+
+    #[inline]
+    pub(crate) fn has_any(self, flags: u64) -> bool {
+        self.0 & flags != 0
+    }
+
+    #[inline]
+    pub(crate) fn version(self) -> u64 {
+        self.0 >> VERSION_SHIFT
+    }
+}
+
+impl FolioState {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Flags and version now. Acquire: what the setter of a flag wrote before it is visible.
+    #[inline]
+    pub(crate) fn load(&self) -> Snapshot {
+        Snapshot(self.0.load(Ordering::Acquire))
+    }
+
+    /// Starts a lockless read: the state to hand to [`FolioState::validate`] afterwards.
+    #[inline]
+    pub(crate) fn read_begin(&self) -> Snapshot {
+        self.load()
+    }
+
+    /// Whether the folio kept its identity since `begin`; call after the copy.
+    #[inline]
+    pub(crate) fn validate(&self, begin: Snapshot) -> bool {
+        // Partner: the Release fence in `bump_version`.
+        fence(Ordering::Acquire);
+        // Relaxed: ordered after the copy by the fence above.
+        Snapshot(self.0.load(Ordering::Relaxed)).version() == begin.version()
+    }
+
+    /// Sets flags and returns what was there. Release: the partner is `load`, which then sees
+    /// what was written to the folio before (UPTODATE above all).
+    #[inline]
+    pub(crate) fn set(&self, flags: u64) -> Snapshot {
+        Snapshot(self.0.fetch_or(flags, Ordering::Release))
+    }
+
+    /// Clears flags and returns what was there. AcqRel: a claim (clearing DIRTY before the bytes
+    /// are read) must see the stores made before the flag was set, partner `set`.
+    #[inline]
+    pub(crate) fn clear(&self, flags: u64) -> Snapshot {
+        Snapshot(self.0.fetch_and(!flags, Ordering::AcqRel))
+    }
+
+    /// Marks a hint bit without ordering anything.
+    #[inline]
+    pub(crate) fn set_hint(&self, flags: u64) {
+        // Relaxed: REFERENCED is only ever a hint to reclaim.
+        self.0.fetch_or(flags, Ordering::Relaxed);
+    }
+
+    /// Clears a hint bit; whether it was set.
+    #[inline]
+    pub(crate) fn clear_hint(&self, flags: u64) -> bool {
+        // Relaxed: as in `set_hint`.
+        self.0.fetch_and(!flags, Ordering::Relaxed) & flags != 0
+    }
+
+    /// Tries to take the folio lock.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> bool {
+        // Acquire: partner is the Release in `release`.
+        self.0.fetch_or(flag::LOCKED, Ordering::Acquire) & flag::LOCKED == 0
+    }
+
+    /// Clears `flags` and WAITERS in one step; whether there were waiters to wake. Release: the
+    /// partner is the Acquire of the next holder, or of `load` by who waited for writeback.
+    #[inline]
+    #[must_use]
+    pub(crate) fn release(&self, flags: u64) -> bool {
+        self.0
+            .fetch_and(!(flags | flag::WAITERS), Ordering::Release)
+            & flag::WAITERS
+            != 0
+    }
+
+    /// Announces a sleeper and says whether any of `flags` is still set.
+    pub(crate) fn announce_waiter(&self, flags: u64) -> bool {
+        // Acquire: when the flag is gone, what its holder wrote is visible (partner `release`).
+        self.0.fetch_or(flag::WAITERS, Ordering::Acquire) & flags != 0
+    }
+
+    /// Ends the folio's identity: the version grows and everything about the content is cleared.
+    /// The lock bit stays. To be called with the folio lock held, after the index slot was
+    /// cleared and before the frame is used for anything else.
+    pub(crate) fn bump_version(&self, clear: u64) {
+        // The holder of the folio lock is the only one to change the version, so the addition
+        // cannot race with another; other bits may, hence an RMW for each step.
+        self.0.fetch_add(VERSION_ONE, Ordering::Release);
+        if clear != 0 {
+            self.0.fetch_and(!clear, Ordering::Release);
+        }
+        // Partner: the Acquire fence in `validate`.
+        fence(Ordering::Release);
+    }
+}

@@ -1,0 +1,330 @@
+//! One cache's memory management: its frames, descriptors, queues and dirty limits, and the
+//! memory that every operation reserves before it takes a lock.
+//!
+//! # Model
+//!
+//! An operation that may add folios calls [`Mm::prepare`] first, holding nothing that writeback or
+//! reclaim need. It returns with frames promised, index nodes preloaded and a descriptor in hand;
+//! from there to the index nothing can fail for want of memory.
+//!
+//! # Invariants
+//!
+//! 1. There is no global: two caches in one process share nothing but the RCU domain.
+//! 2. Nobody waits for memory while holding memory: [`Prepared`] is made whole or not at all.
+//!
+//! # Locking
+//!
+//! `mappings` *protects* the list of address spaces. *Order*: before every lock of one mapping but
+//! never held across any of them. *May block*: briefly.
+
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::wait::WaitTable;
+use foliocache_sync::{Arc, Weak, rcu};
+use foliocache_sys::Errno;
+use foliocache_sys::fork::ForkGuard;
+use foliocache_xarray::{NodePool, Preload, PreloadError};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::address_space::AddressSpace;
+use crate::bdi::BackingDevInfo;
+use crate::error::MmError;
+use crate::folio::{Folio, FolioPool};
+use crate::frames::{FrameNumber, FrameUsage, Frames, Reservation};
+use crate::nodes::NodeChunks;
+use crate::reclaim::{Background, Lru};
+use crate::stats::{FileStats, MmStats, PageCounts};
+use crate::types::{PAGE_SIZE, PageIndex};
+
+/// How a cache is to be made.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MmConfig {
+    /// The bound on all memory of the cache, in bytes.
+    pub limit: u64,
+    /// Share of the bound that may be dirty before writeback starts, in percent.
+    pub dirty_background_percent: u32,
+    /// Share of the bound that may be dirty before writers wait, in percent.
+    pub dirty_percent: u32,
+    /// How long data stays dirty before it is written without anybody asking.
+    pub dirty_expire: Duration,
+}
+
+impl MmConfig {
+    /// The defaults, under a bound of `limit` bytes.
+    pub const fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            dirty_background_percent: 10,
+            dirty_percent: 40,
+            dirty_expire: Duration::from_secs(5),
+        }
+    }
+}
+
+/// One cache's memory management.
+#[derive(Debug)]
+pub struct Mm {
+    pub(crate) config: MmConfig,
+    pub(crate) frames: Arc<Frames>,
+    pub(crate) folios: FolioPool,
+    pub(crate) nodes: Arc<NodePool>,
+    pub(crate) lru: RankedMutex<Lru>,
+    pub(crate) waits: WaitTable,
+    /// Pages of all files that are not safely on a medium.
+    pub(crate) counts: PageCounts,
+    /// Pages of memory file systems: neither written back nor evicted.
+    pub(crate) nr_unevictable: AtomicU64,
+    /// File systems that have dirty files, among which the dirty limit is shared.
+    pub(crate) nr_dirty_bdis: AtomicU64,
+    pub(crate) background: Background,
+    pub(crate) direct_reclaims: AtomicU64,
+    mappings: RankedMutex<Mappings>,
+    bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
+    fork: ForkGuard,
+}
+
+#[derive(Debug, Default)]
+struct Mappings {
+    next_id: u64,
+    live: HashMap<u64, Weak<AddressSpace>>,
+    /// Activity of the address spaces that are gone.
+    retired: FileStats,
+}
+
+impl Mm {
+    /// A cache bounded by `config.limit` bytes, with its background reclaimer running.
+    ///
+    /// # Errors
+    /// A limit that is too small or exceeds the machine; address space or a thread refused.
+    pub fn new(config: MmConfig) -> Result<Arc<Self>, MmError> {
+        let frames = Arc::new(Frames::new(config.limit)?);
+        // A file may be as sparse as it likes: nodes may take all of the bound.
+        let max_bytes = config.limit.max(foliocache_sys::memory::total_memory());
+        let nodes = NodeChunks::new(Arc::clone(&frames), max_bytes).map_err(MmError::Setup)?;
+        let nr_frames = frames.capacity();
+        let shadow_bytes = Lru::metadata_bytes(nr_frames);
+        if !frames.charge_metadata(shadow_bytes) {
+            return Err(MmError::Setup(Errno::ENOMEM));
+        }
+        let mm = Arc::new(Self {
+            config,
+            folios: FolioPool::new(max_bytes / PAGE_SIZE as u64).map_err(MmError::Setup)?,
+            nodes: Arc::new(NodePool::new(Box::new(nodes))),
+            lru: RankedMutex::new(Rank::LruLock, Lru::new(nr_frames)),
+            waits: WaitTable::new(),
+            counts: PageCounts::default(),
+            nr_unevictable: AtomicU64::new(0),
+            nr_dirty_bdis: AtomicU64::new(0),
+            background: Background::new(),
+            direct_reclaims: AtomicU64::new(0),
+            mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
+            bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
+            fork: ForkGuard::new().map_err(MmError::Setup)?,
+            frames,
+        });
+        mm.background
+            .start(Arc::downgrade(&mm))
+            .map_err(MmError::Setup)?;
+        Ok(mm)
+    }
+
+    /// `ECHILD` in a process forked from the one that made the cache, whose memory is not there.
+    #[inline]
+    pub fn check_fork(&self) -> Result<(), Errno> {
+        self.fork.check()
+    }
+
+    /// The frame space, for what has to know its blocks.
+    pub fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    /// Memory against the bound. Costs a few loads.
+    pub fn usage(&self) -> FrameUsage {
+        self.frames.usage()
+    }
+
+    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the bound leaves none even so. Never waits for I/O.
+    pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
+        if self.frames.charge_metadata(bytes) {
+            return Ok(());
+        }
+        self.make_room_for_metadata();
+        match self.frames.charge_metadata(bytes) {
+            true => Ok(()),
+            false => Err(Errno::ENOMEM),
+        }
+    }
+
+    /// Gives charged metadata back.
+    pub fn uncharge_metadata(&self, bytes: u64) {
+        self.frames.uncharge_metadata(bytes);
+    }
+
+    /// All figures of the cache. Takes every file's counters together: not for a hot path.
+    pub fn stats(&self) -> MmStats {
+        let (mut files, nr_files) = {
+            let mappings = self.mappings.lock();
+            (mappings.retired, mappings.live.len() as u64)
+        };
+        for mapping in self.mappings() {
+            files.add(&mapping.stats());
+        }
+        MmStats {
+            memory: self.usage(),
+            files,
+            nr_files,
+            // Relaxed: a statistic.
+            direct_reclaims: self.direct_reclaims.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The address spaces there are now.
+    pub fn mappings(&self) -> Vec<Arc<AddressSpace>> {
+        self.mappings
+            .lock()
+            .live
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    pub(crate) fn add_bdi(&self, bdi: &Arc<BackingDevInfo>) {
+        let mut bdis = self.bdis.lock();
+        bdis.retain(|bdi| bdi.strong_count() > 0);
+        bdis.push(Arc::downgrade(bdi));
+    }
+
+    fn bdis(&self) -> Vec<Arc<BackingDevInfo>> {
+        self.bdis.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Asks every flusher to write and to flush early, because memory is short.
+    pub(crate) fn request_writeback(&self) {
+        for bdi in self.bdis() {
+            if bdi.nr_not_durable() > 0 {
+                bdi.flusher.wake_for_memory();
+            }
+        }
+    }
+
+    pub(crate) fn next_mapping_id(&self) -> u64 {
+        let mut mappings = self.mappings.lock();
+        mappings.next_id += 1;
+        mappings.next_id
+    }
+
+    pub(crate) fn register(&self, mapping: &Arc<AddressSpace>) {
+        self.mappings
+            .lock()
+            .live
+            .insert(mapping.id(), Arc::downgrade(mapping));
+    }
+
+    pub(crate) fn unregister(&self, id: u64, activity: &FileStats) {
+        let mut mappings = self.mappings.lock();
+        mappings.live.remove(&id);
+        mappings.retired.add(activity);
+    }
+
+    /// Reserves what adding folios at `first..=last` of `mapping` needs.
+    ///
+    /// Context: may block for reclaim and writeback; no lock that those need, no RCU read section.
+    ///
+    /// # Errors
+    /// `ENOSPC` when a memory file system would pass its share of the bound. `ENOMEM` when nothing
+    /// at all can be reclaimed.
+    pub(crate) fn prepare<'a>(
+        &'a self,
+        mapping: &AddressSpace,
+        first: PageIndex,
+        last: PageIndex,
+    ) -> Result<Prepared<'a>, Errno> {
+        let wanted = (last.0 - first.0 + 1) as u32;
+        if mapping.bdi().is_memory() {
+            // Relaxed: the cap is a policy; a few pages over it do no harm.
+            let held = self.nr_unevictable.load(Ordering::Relaxed);
+            if held + u64::from(wanted) > self.frames.capacity() / 2 {
+                return Err(Errno::ENOSPC);
+            }
+        }
+        loop {
+            let frames = self.reserve_frames(wanted)?;
+            let needed = {
+                let rcu = rcu::read_lock();
+                mapping.index.nodes_needed_range(first.0, last.0, &rcu)
+            };
+            let short = match self.nodes.preload(needed) {
+                Ok(nodes) => match self.folios.alloc(&self.frames) {
+                    Some(folio) => {
+                        return Ok(Prepared {
+                            mm: self,
+                            frames,
+                            nodes,
+                            folio: Some(folio),
+                        });
+                    }
+                    None => None,
+                },
+                Err(error) => Some(error),
+            };
+            // Invariant 2: give back before waiting.
+            drop(frames);
+            match short {
+                Some(PreloadError::WouldBlock { .. }) => self.nodes.wait_for_limbo(),
+                _ => self.make_room_for_metadata(),
+            }
+        }
+    }
+}
+
+impl Drop for Mm {
+    fn drop(&mut self) {
+        if self.fork.is_child() {
+            return;
+        }
+        self.background.stop();
+    }
+}
+
+/// Memory in hand for adding folios to one mapping.
+pub(crate) struct Prepared<'a> {
+    mm: &'a Mm,
+    frames: Reservation<'a>,
+    pub(crate) nodes: Preload<'a>,
+    folio: Option<&'a Folio>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Takes a descriptor and a frame for it; `None` when the promise is used up or descriptors
+    /// ran out, which cannot happen to the first.
+    pub(crate) fn take(&mut self) -> Option<(&'a Folio, FrameNumber)> {
+        if self.frames.left() == 0 {
+            return None;
+        }
+        let folio = self
+            .folio
+            .take()
+            .or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
+        Some((folio, self.mm.frames.alloc(&mut self.frames)))
+    }
+
+    /// Takes back what [`Prepared::take`] gave and was not used.
+    pub(crate) fn put_back(&mut self, folio: &'a Folio, frame: FrameNumber) {
+        self.mm.frames.free(frame, 0);
+        self.mm.folios.free(folio);
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        if let Some(folio) = self.folio.take() {
+            self.mm.folios.free(folio);
+        }
+    }
+}

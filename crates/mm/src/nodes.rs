@@ -1,0 +1,98 @@
+//! Memory for the nodes of the indexes, charged to the cache's bound.
+//!
+//! # Model
+//!
+//! One reserved range of 64 KiB chunks. A chunk is charged before it comes into use and uncharged
+//! when the node pool hands it back whole.
+//!
+//! # Safety
+//!
+//! Chunks of the range are handed out once at a time (the free list's business), which is what a
+//! `Chunk` promises.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use foliocache_sync::Arc;
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sys::Errno;
+use foliocache_sys::memory::ReservedRange;
+use foliocache_xarray::{CHUNK_SIZE, Chunk, ChunkSource};
+
+use crate::frames::Frames;
+
+/// Where the node pool of one cache takes its chunks from.
+#[derive(Debug)]
+pub(crate) struct NodeChunks {
+    range: ReservedRange,
+    frames: Arc<Frames>,
+    state: RankedMutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Chunks of the range in use at some time; those after it are untouched.
+    next: usize,
+    /// Chunks given back: no memory behind them.
+    free: Vec<usize>,
+}
+
+impl NodeChunks {
+    /// Reserves address space for `max_bytes` of nodes; uses no memory yet.
+    pub(crate) fn new(frames: Arc<Frames>, max_bytes: u64) -> Result<Self, Errno> {
+        let len = (max_bytes as usize).next_multiple_of(CHUNK_SIZE);
+        Ok(Self {
+            range: ReservedRange::reserve(len)?,
+            frames,
+            state: RankedMutex::new(
+                Rank::Leaf,
+                State {
+                    next: 0,
+                    free: Vec::new(),
+                },
+            ),
+        })
+    }
+}
+
+impl ChunkSource for NodeChunks {
+    fn grow(&self) -> Option<Chunk> {
+        if !self.frames.charge_metadata(CHUNK_SIZE as u64) {
+            return None;
+        }
+        let start = {
+            let mut state = self.state.lock();
+            match state.free.pop() {
+                Some(start) => Some(start),
+                None if state.next + CHUNK_SIZE <= self.range.len() => {
+                    state.next += CHUNK_SIZE;
+                    Some(state.next - CHUNK_SIZE)
+                }
+                None => None,
+            }
+        };
+        let chunk = start.and_then(|start| {
+            self.range.activate(start..start + CHUNK_SIZE, false).ok()?;
+            NonNull::new(self.range.as_ptr().wrapping_add(start))
+        });
+        match chunk {
+            // SAFETY: the chunk is CHUNK_SIZE bytes, aligned as the range is, readable and
+            // writable since `activate`, and the free list hands it to nobody else.
+            Some(pointer) => Some(unsafe { Chunk::new(pointer) }),
+            None => {
+                self.frames.uncharge_metadata(CHUNK_SIZE as u64);
+                None
+            }
+        }
+    }
+
+    fn release(&self, chunk: Chunk) {
+        let start = chunk.as_ptr().addr().get() - self.range.as_ptr().addr();
+        // SAFETY: the pool hands back a chunk that nothing refers to any more (its contract), so
+        // losing the bytes harms nobody.
+        if unsafe { self.range.give_back(start..start + CHUNK_SIZE) }.is_ok() {
+            self.frames.uncharge_metadata(CHUNK_SIZE as u64);
+        }
+        self.state.lock().free.push(start);
+    }
+}

@@ -1,0 +1,79 @@
+//! From a locked folio to the address space that holds it.
+//!
+//! # Model
+//!
+//! Reclaim meets folios, not files. [`of`] is for a look while the folio stays locked. [`hold`] is
+//! for taking the folio out: once it is out of the index nothing else would keep the address
+//! space, whose last owner may be dropping it, so a count in it does.
+//!
+//! # Safety
+//!
+//! Invariant 1 of `AddressSpace`: a folio whose `mapping` is set is in that address space's index,
+//! and the address space is not freed before the folio is removed, which takes the folio's lock,
+//! nor before its count of holders is zero.
+//!
+//! # Memory ordering
+//!
+//! The count goes down with Release as the last access; the partner is the Acquire in
+//! [`wait_for_holders`], after which the memory may be freed. It goes up Relaxed: the folio lock
+//! and `xa_lock` order it before the removal that lets the dropping side see an empty index.
+#![allow(unsafe_code)]
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::thread;
+
+use crate::address_space::AddressSpace;
+use crate::folio::LockedFolio;
+
+/// The address space that holds the folio, for as long as the folio stays locked and in its index.
+///
+/// # Panics
+/// If the folio belongs to none.
+pub(crate) fn of<'a>(locked: &'a LockedFolio<'_>) -> &'a AddressSpace {
+    // SAFETY: the module's premise; the folio lock is held for 'a.
+    unsafe { pointer(locked).as_ref() }
+}
+
+fn pointer(locked: &LockedFolio<'_>) -> NonNull<AddressSpace> {
+    let address = locked.mapping();
+    NonNull::new(std::ptr::with_exposed_provenance_mut(address))
+        .expect("a free folio has no address space")
+}
+
+/// Keeps the address space of a folio while the folio is taken out of it.
+pub(crate) struct Held(NonNull<AddressSpace>);
+
+/// Takes hold of the address space of a locked folio that is in its index.
+pub(crate) fn hold(locked: &LockedFolio<'_>) -> Held {
+    // Relaxed: see the module.
+    of(locked).holders.fetch_add(1, Ordering::Relaxed);
+    Held(pointer(locked))
+}
+
+/// Waits until nobody holds the address space whose count this is.
+pub(crate) fn wait_for_holders(holders: &AtomicUsize) {
+    while holders.load(Ordering::Acquire) != 0 {
+        thread::yield_now();
+    }
+}
+
+impl Deref for Held {
+    type Target = AddressSpace;
+
+    fn deref(&self) -> &AddressSpace {
+        // SAFETY: the count keeps it (the module's premise).
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let holders: *const AtomicUsize = &raw const self.holders;
+        // SAFETY: the count itself is still held. It is the last access, through a pointer so
+        // that no reference outlives the memory.
+        unsafe { (*holders).fetch_sub(1, Ordering::Release) };
+    }
+}

@@ -1,0 +1,117 @@
+//! The background reclaimer: a thread that keeps free frames above the low watermark.
+//!
+//! # Locking
+//!
+//! *Protects*: the request flags. *Order*: leaf; nothing is done under it. *May block*: the thread
+//! only.
+
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::time::Duration;
+use foliocache_sync::{Condvar, Mutex, Weak, thread};
+use foliocache_sys::Errno;
+
+use crate::mm::Mm;
+
+/// Frames evicted before the thread looks at the watermarks again.
+const BATCH: usize = 128;
+
+/// How often the thread looks at the limit and the node pool unasked.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The thread and what it is asked to do.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    shared: foliocache_sync::Arc<Shared>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    requests: Mutex<Requests>,
+    wake: Condvar,
+    /// A wake-up is on its way: the fast path asks without the lock.
+    woken: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    work: bool,
+    stop: bool,
+}
+
+impl Background {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts the thread, which holds the cache only while it works.
+    pub(crate) fn start(&self, mm: Weak<Mm>) -> Result<(), Errno> {
+        let shared = foliocache_sync::Arc::clone(&self.shared);
+        let run = move || {
+            while shared.wait() {
+                let Some(mm) = mm.upgrade() else { return };
+                mm.balance();
+            }
+        };
+        let handle = thread::Builder::new()
+            .name("foliocache-reclaim".into())
+            .spawn(run)
+            .map_err(Errno::from)?;
+        *self.thread.lock() = Some(handle);
+        Ok(())
+    }
+
+    /// Asks for work. Cheap when asked already.
+    pub(crate) fn wake(&self) {
+        // Relaxed: the flag only saves lock acquisitions; a wake-up that is missed because the
+        // thread clears it now is made good by its next look at the watermarks, or its period.
+        if self.shared.woken.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.shared.requests.lock().work = true;
+        self.shared.wake.notify_one();
+    }
+
+    /// Stops the thread and waits for it, unless this is the thread.
+    pub(crate) fn stop(&self) {
+        self.shared.requests.lock().stop = true;
+        self.shared.wake.notify_one();
+        let Some(handle) = self.thread.lock().take() else {
+            return;
+        };
+        if handle.thread().id() != thread::current().id() {
+            // A panic of the reclaimer was reported when it happened.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Sleeps until there is work; false when the thread is to end.
+    fn wait(&self) -> bool {
+        let mut requests = self.requests.lock();
+        if !requests.work && !requests.stop {
+            requests = self.wake.wait_timeout(requests, PERIOD).0;
+        }
+        requests.work = false;
+        // Relaxed: see `wake`.
+        self.woken.store(false, Ordering::Relaxed);
+        !requests.stop
+    }
+}
+
+impl Mm {
+    /// One round of the background reclaimer.
+    fn balance(&self) {
+        self.nodes.advance();
+        if self.frames.excess() > 0 {
+            self.give_back_excess();
+        }
+        while self.frames.below_high() {
+            if self.shrink_lru(BATCH) == 0 {
+                // Nothing clean: writeback has been asked for and will make some.
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The queues that decide what leaves first: S3-FIFO over folios, with shadow entries.
+//!
+//! # Model
+//!
+//! ```text
+//!   new folio ─▶ small (a tenth) ──used again──▶ main ──used──▶ main (again)
+//!   refault  ─────────────────────────────────▶   │
+//!                    │ not used                   │ not used
+//!                    ▼                            ▼
+//!                  evicted, remembered          evicted, remembered
+//! ```
+//!
+//! A folio read once passes through *small* and leaves; only a second use, or coming back soon
+//! after it left, takes it to *main*. So a scan of any length costs the main queue nothing.
+//!
+//! # Invariants
+//!
+//! 1. A folio is on at most one queue, and `lru_queue` says which.
+//! 2. Folios of memory file systems are on none: there is nowhere to evict them to.
+//!
+//! # Locking
+//!
+//! *Protects*: the queues, the links in the descriptors, the shadow table. *Order*: after
+//! `xa_lock`; folio locks are only ever *tried* under it. *May block*: no.
+//!
+//! # Memory ordering
+//!
+//! Links and `lru_queue` are Relaxed: the LRU lock orders them.
+
+use foliocache_sync::atomic::Ordering;
+
+use super::shadow::ShadowTable;
+use crate::folio::{Folio, FolioPool, LockedFolio, flag};
+use crate::types::PageIndex;
+use foliocache_sync::wait::WaitTable;
+
+/// Values of `lru_queue`.
+mod on {
+    pub(super) const NONE: u8 = 0;
+    pub(super) const SMALL: u8 = 1;
+    pub(super) const MAIN: u8 = 2;
+}
+
+/// The small queue's share of all queued folios: one part in this many.
+const SMALL_PART: usize = 10;
+
+/// A doubly linked list through the descriptors.
+#[derive(Debug, Default)]
+struct Queue {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+/// The queues; protected by the LRU lock.
+#[derive(Debug)]
+pub(crate) struct Lru {
+    small: Queue,
+    main: Queue,
+    shadows: ShadowTable,
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(crate) struct Scan<'a> {
+    /// Locked, clean folios, already off their queue: the caller evicts them.
+    pub(crate) victims: Vec<LockedFolio<'a>>,
+    /// Folios that were passed over because they are dirty, under writeback or unstable.
+    pub(crate) busy: usize,
+    /// Folios looked at.
+    pub(crate) scanned: usize,
+}
+
+impl Lru {
+    pub(crate) fn new(frames: u64) -> Self {
+        let shadows = ShadowTable::new(frames);
+        Self {
+            small: Queue::default(),
+            main: Queue::default(),
+            shadows,
+        }
+    }
+
+    /// Bytes of the shadow table for a cache of `frames` frames.
+    pub(crate) fn metadata_bytes(frames: u64) -> u64 {
+        ShadowTable::bytes_for(frames)
+    }
+
+    /// Folios on the queues.
+    pub(crate) fn len(&self) -> usize {
+        self.small.len + self.main.len
+    }
+
+    /// Queues a folio that was just put into the index; returns whether it is a refault.
+    pub(crate) fn add(
+        &mut self,
+        pool: &FolioPool,
+        folio: &Folio,
+        owner: u64,
+        page: PageIndex,
+    ) -> bool {
+        let frames = self.len() as u64;
+        let refault = self.shadows.refault(owner, page, frames);
+        let (queue, name) = match refault {
+            true => (&mut self.main, on::MAIN),
+            false => (&mut self.small, on::SMALL),
+        };
+        queue.push(pool, folio, name);
+        refault
+    }
+
+    /// Takes a folio off its queue because it left the index other than by eviction.
+    pub(crate) fn remove(&mut self, pool: &FolioPool, folio: &Folio) {
+        match folio.lru_queue.load(Ordering::Relaxed) {
+            on::SMALL => self.small.unlink(pool, folio),
+            on::MAIN => self.main.unlink(pool, folio),
+            _ => {}
+        }
+    }
+
+    /// Remembers an eviction.
+    pub(crate) fn record_eviction(&mut self, owner: u64, page: PageIndex) {
+        self.shadows.record(owner, page);
+    }
+
+    /// Picks up to `want` folios to evict, looking at no more than `limit`.
+    pub(crate) fn scan<'a>(
+        &mut self,
+        pool: &'a FolioPool,
+        waits: &'a WaitTable,
+        want: usize,
+        limit: usize,
+    ) -> Scan<'a> {
+        let mut scan = Scan::default();
+        while scan.victims.len() < want && scan.scanned < limit && self.len() > 0 {
+            scan.scanned += 1;
+            let small = self.small.len > self.len() / SMALL_PART || self.main.len == 0;
+            let queue = if small {
+                &mut self.small
+            } else {
+                &mut self.main
+            };
+            let folio = pool.get(queue.tail);
+            let referenced = folio.state.load().has(flag::REFERENCED)
+                && folio.state.clear_hint(flag::REFERENCED);
+            if referenced {
+                queue.unlink(pool, folio);
+                self.main.push(pool, folio, on::MAIN);
+                continue;
+            }
+            match folio.try_lock(waits) {
+                Some(locked) if !locked.state.load().has_any(flag::BUSY) => {
+                    queue.unlink(pool, folio);
+                    scan.victims.push(locked);
+                }
+                other => {
+                    scan.busy += usize::from(other.is_some());
+                    drop(other);
+                    let name = folio.lru_queue.load(Ordering::Relaxed);
+                    queue.unlink(pool, folio);
+                    queue.push(pool, folio, name);
+                }
+            }
+        }
+        scan
+    }
+}
+
+impl Queue {
+    fn push(&mut self, pool: &FolioPool, folio: &Folio, name: u8) {
+        let id = pool.id(folio);
+        debug_assert_eq!(folio.lru_queue.load(Ordering::Relaxed), on::NONE);
+        folio.lru_queue.store(name, Ordering::Relaxed);
+        folio.lru_prev.store(0, Ordering::Relaxed);
+        folio.lru_next.store(self.head, Ordering::Relaxed);
+        match self.head {
+            0 => self.tail = id,
+            head => pool.get(head).lru_prev.store(id, Ordering::Relaxed),
+        }
+        self.head = id;
+        self.len += 1;
+    }
+
+    fn unlink(&mut self, pool: &FolioPool, folio: &Folio) {
+        let prev = folio.lru_prev.load(Ordering::Relaxed);
+        let next = folio.lru_next.load(Ordering::Relaxed);
+        match prev {
+            0 => self.head = next,
+            prev => pool.get(prev).lru_next.store(next, Ordering::Relaxed),
+        }
+        match next {
+            0 => self.tail = prev,
+            next => pool.get(next).lru_prev.store(prev, Ordering::Relaxed),
+        }
+        folio.lru_queue.store(on::NONE, Ordering::Relaxed);
+        self.len -= 1;
+    }
+}

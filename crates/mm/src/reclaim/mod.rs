@@ -1,0 +1,159 @@
+//! Reclaim: finding memory when the bound is reached.
+//!
+//! # Model
+//!
+//! ```text
+//!   free frames   above high: nobody works
+//!                 below low : the background reclaimer evicts until above high
+//!                 none      : callers queue, first in first out; the first reclaims for itself
+//! ```
+//!
+//! Eviction takes clean folios only. When it finds none, the flushers are told to write and to
+//! flush early, and the caller waits for them; nobody gets ENOMEM while anything can be reclaimed.
+//!
+//! # Invariants
+//!
+//! 1. A folio that is dirty, under writeback or unstable is not evicted.
+//! 2. Nothing here waits for a folio lock or for I/O while holding another lock.
+//!
+//! # Locking
+//!
+//! *Order*: folio locks are tried, not waited for. *May block*: [`Mm::reserve_frames`] does, for
+//! writeback; it must be called with nothing held that writeback needs.
+
+mod background;
+mod evacuate;
+mod lru;
+mod shadow;
+
+pub(crate) use background::Background;
+pub(crate) use lru::Lru;
+
+use foliocache_sync::atomic::Ordering;
+use foliocache_sync::rank;
+use foliocache_sys::Errno;
+use std::time::Duration;
+
+use crate::folio::LockedFolio;
+use crate::frames::Reservation;
+use crate::mm::Mm;
+use crate::owner;
+use crate::stats::{Count, bump};
+
+/// Folios evicted in one go.
+const BATCH: usize = 32;
+
+/// Times the queue is gone through before a scan gives up.
+const MAX_TURNS: usize = 3;
+
+/// Room for metadata below which a block is given up for more.
+const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
+
+/// How long a caller sleeps before it looks again whether others made room.
+const NAP: Duration = Duration::from_millis(20);
+
+impl Mm {
+    /// Reserves `n` frames, reclaiming and waiting as long as it takes.
+    ///
+    /// Context: may block for writeback; holds nothing that writeback or reclaim need.
+    ///
+    /// # Errors
+    /// `ENOMEM` only when no page of the cache could ever be reclaimed.
+    pub(crate) fn reserve_frames(&self, n: u32) -> Result<Reservation<'_>, Errno> {
+        if let Some(reservation) = self.frames.try_reserve(n) {
+            if self.frames.below_low() {
+                self.background.wake();
+            }
+            return Ok(reservation);
+        }
+        self.reserve_slow_path(n)
+    }
+
+    #[cold]
+    fn reserve_slow_path(&self, n: u32) -> Result<Reservation<'_>, Errno> {
+        rank::might_sleep();
+        self.background.wake();
+        let mut ticket = self.frames.enqueue(n);
+        let mut hopeless = 0;
+        loop {
+            if let Some(reservation) = ticket.try_take() {
+                return Ok(reservation);
+            }
+            // Relaxed: a statistic.
+            self.direct_reclaims.fetch_add(1, Ordering::Relaxed);
+            if self.shrink_lru((n as usize).max(BATCH)) > 0 {
+                hopeless = 0;
+                continue;
+            }
+            self.request_writeback();
+            if ticket.wait(NAP) || self.anything_reclaimable() {
+                hopeless = 0;
+                continue;
+            }
+            // Frames may be on their way from somebody who just evicted: look more than once.
+            hopeless += 1;
+            if hopeless > 50 {
+                return Err(Errno::ENOMEM);
+            }
+        }
+    }
+
+    /// Whether waiting can help: something is queued, being written or waiting to be.
+    fn anything_reclaimable(&self) -> bool {
+        let failed = self.counts.get(Count::Failed);
+        self.lru.lock().len() as u64 > failed || self.counts.not_durable() > failed
+    }
+
+    /// Evicts up to `want` clean folios; returns how many it did.
+    ///
+    /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
+    pub(crate) fn shrink_lru(&self, want: usize) -> usize {
+        let mut evicted = 0;
+        let mut budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
+        while evicted < want && budget > 0 {
+            let batch = BATCH.min(want - evicted);
+            // Bounded so that the LRU lock is never held for long.
+            let scan =
+                self.lru
+                    .lock()
+                    .scan(&self.folios, &self.waits, batch, budget.min(8 * BATCH));
+            budget = budget.saturating_sub(scan.scanned);
+            if scan.scanned == 0 {
+                break;
+            }
+            if scan.busy > scan.scanned / 2 {
+                self.request_writeback();
+            }
+            evicted += scan.victims.len();
+            for locked in scan.victims {
+                self.evict(locked);
+            }
+        }
+        evicted
+    }
+
+    /// Takes a clean folio, already off its queue, out of the cache.
+    pub(super) fn evict(&self, locked: LockedFolio<'_>) {
+        let mapping = owner::hold(&locked);
+        let page = locked.index();
+        bump(&mapping.counters.evictions, 1);
+        mapping.remove_folio(locked);
+        self.lru.lock().record_eviction(mapping.id(), page);
+    }
+
+    /// Frees descriptors and index nodes, and a whole block for more of them if need be.
+    pub(crate) fn make_room_for_metadata(&self) {
+        self.nodes.advance();
+        if self.shrink_lru(BATCH) == 0 {
+            self.request_writeback();
+            foliocache_sync::time::sleep(Duration::from_millis(1));
+        }
+        if self.nodes.stats().limbo > 0 {
+            self.nodes.wait_for_limbo();
+        }
+        let usage = self.usage();
+        if usage.limit.saturating_sub(usage.total()) < METADATA_SLACK {
+            self.evacuate_blocks(1);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Counters, per file, per file system and per cache.
+
+use foliocache_sync::ShardedCounter;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+
+use crate::frames::FrameUsage;
+
+/// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
+/// written to again while it is under writeback, say.
+#[derive(Debug, Default)]
+pub(crate) struct PageCounts {
+    dirty: AtomicU64,
+    writeback: AtomicU64,
+    unstable: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Which of the counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Count {
+    Dirty,
+    Writeback,
+    Unstable,
+    Failed,
+}
+
+impl PageCounts {
+    fn of(&self, count: Count) -> &AtomicU64 {
+        match count {
+            Count::Dirty => &self.dirty,
+            Count::Writeback => &self.writeback,
+            Count::Unstable => &self.unstable,
+            Count::Failed => &self.failed,
+        }
+    }
+
+    // Relaxed throughout: the counts steer throttling and are shown; what they count is ordered
+    // by the folio lock and `wb_lock`.
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        self.of(count).fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, count: Count, n: u64) {
+        let before = self.of(count).fetch_sub(n, Ordering::Relaxed);
+        debug_assert!(before >= n, "{count:?} fell below zero: {before} - {n}");
+    }
+
+    pub(crate) fn get(&self, count: Count) -> u64 {
+        self.of(count).load(Ordering::Relaxed)
+    }
+
+    /// Pages that are not safely on the medium.
+    pub(crate) fn not_durable(&self) -> u64 {
+        self.get(Count::Dirty) + self.get(Count::Writeback) + self.get(Count::Unstable)
+    }
+}
+
+/// What one file's users did, since it was first opened.
+#[derive(Debug)]
+pub(crate) struct FileCounters {
+    pub(crate) hits: ShardedCounter,
+    pub(crate) misses: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) refaults: AtomicU64,
+    pub(crate) readahead: AtomicU64,
+    pub(crate) readahead_used: AtomicU64,
+    pub(crate) readahead_wasted: AtomicU64,
+    pub(crate) throttled_ns: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) read_in: AtomicU64,
+}
+
+impl FileCounters {
+    pub(crate) fn new() -> Self {
+        Self {
+            hits: ShardedCounter::new(),
+            misses: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            refaults: AtomicU64::new(0),
+            readahead: AtomicU64::new(0),
+            readahead_used: AtomicU64::new(0),
+            readahead_wasted: AtomicU64::new(0),
+            throttled_ns: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            read_in: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds what a folio that leaves the cache says about readahead.
+    pub(crate) fn note_unused_readahead(&self) {
+        bump(&self.readahead_wasted, 1);
+    }
+}
+
+/// Adds to a counter that nothing else depends on.
+pub(crate) fn bump(counter: &AtomicU64, n: u64) {
+    // Relaxed: a statistic.
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    // Relaxed: a statistic.
+    counter.load(Ordering::Relaxed)
+}
+
+/// Figures of one file, or of all files of a cache together. Folios are counted in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileStats {
+    /// Pages in the cache.
+    pub resident: u64,
+    /// Pages newer than what was handed to the backing store.
+    pub dirty: u64,
+    /// Pages being written.
+    pub writeback: u64,
+    /// Pages written but not yet flushed to the medium.
+    pub unstable: u64,
+    /// Dirty pages whose last write failed.
+    pub failed: u64,
+    /// Reads of a page or part of one that found it in the cache.
+    pub hits: u64,
+    /// Reads and writes that had to bring a page in.
+    pub misses: u64,
+    /// Pages that reclaim took.
+    pub evictions: u64,
+    /// Misses on pages that reclaim had taken shortly before.
+    pub refaults: u64,
+    /// Pages read ahead of their use.
+    pub readahead: u64,
+    /// Pages read ahead and then used.
+    pub readahead_used: u64,
+    /// Pages read ahead that left unused.
+    pub readahead_wasted: u64,
+    /// Nanoseconds that writers waited because too much was dirty.
+    pub throttled_ns: u64,
+    /// Bytes written to the backing store.
+    pub written: u64,
+    /// Bytes read from the backing store.
+    pub read_in: u64,
+}
+
+impl FileStats {
+    /// Adds the activity that `counters` recorded; the page counts are the caller's to add.
+    pub(crate) fn add_activity(&mut self, counters: &FileCounters) {
+        self.hits += counters.hits.sum().unsigned_abs();
+        self.misses += read(&counters.misses);
+        self.evictions += read(&counters.evictions);
+        self.refaults += read(&counters.refaults);
+        self.readahead += read(&counters.readahead);
+        self.readahead_used += read(&counters.readahead_used);
+        self.readahead_wasted += read(&counters.readahead_wasted);
+        self.throttled_ns += read(&counters.throttled_ns);
+        self.written += read(&counters.written);
+        self.read_in += read(&counters.read_in);
+    }
+
+    /// Adds the pages that `counts` holds.
+    pub(crate) fn add_pages(&mut self, counts: &PageCounts) {
+        self.dirty += counts.get(Count::Dirty);
+        self.writeback += counts.get(Count::Writeback);
+        self.unstable += counts.get(Count::Unstable);
+        self.failed += counts.get(Count::Failed);
+    }
+
+    /// Adds another file's figures.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.resident += other.resident;
+        self.dirty += other.dirty;
+        self.writeback += other.writeback;
+        self.unstable += other.unstable;
+        self.failed += other.failed;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.evictions += other.evictions;
+        self.refaults += other.refaults;
+        self.readahead += other.readahead;
+        self.readahead_used += other.readahead_used;
+        self.readahead_wasted += other.readahead_wasted;
+        self.throttled_ns += other.throttled_ns;
+        self.written += other.written;
+        self.read_in += other.read_in;
+    }
+
+    /// Hits as a share of hits and misses, from 0 to 1; 0 before the first access.
+    pub fn hit_ratio(&self) -> f64 {
+        match self.hits + self.misses {
+            0 => 0.0,
+            all => self.hits as f64 / all as f64,
+        }
+    }
+}
+
+/// Figures of a whole cache.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MmStats {
+    /// Memory against the bound.
+    pub memory: FrameUsage,
+    /// All files together, those dropped since included in the activity.
+    pub files: FileStats,
+    /// Files that have an address space now.
+    pub nr_files: u64,
+    /// Times a caller had to reclaim memory itself.
+    pub direct_reclaims: u64,
+}

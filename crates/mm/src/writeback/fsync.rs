@@ -1,0 +1,145 @@
+//! What a caller asks for: durability of a file or of a file system, and giving data up.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_xarray::Mark;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::bdi::BackingDevInfo;
+use crate::error::{IoError, IoOperation};
+use crate::errseq::ErrSeqCursor;
+use crate::folio::flag;
+use crate::types::PageIndex;
+
+impl AddressSpace {
+    /// Makes durable whatever was written to the file before the call.
+    ///
+    /// Returns success only if all of it is on the medium now and no write of the file failed
+    /// since the handle of `cursor` was last told. A failure is told once to every handle that was
+    /// open; data that could not be written stays dirty and is retried.
+    ///
+    /// Blocks for the I/O. Uses no memory of the bound.
+    ///
+    /// # Errors
+    /// The error of this attempt, else one of an earlier attempt; `ECHILD` after a fork.
+    #[doc(alias = "fdatasync")]
+    pub fn fsync(self: &Arc<Self>, cursor: &ErrSeqCursor) -> Result<(), IoError> {
+        let failed = |errno| self.error(IoOperation::Fsync, 0, self.size(), errno);
+        self.mm().check_fork().map_err(failed)?;
+        if self.bdi().is_memory() {
+            return Ok(());
+        }
+        let attempt = self.write_and_flush(&mut self.wb_lock.lock());
+        let told = self.wb_err.check_and_advance(cursor);
+        attempt.and(told).map_err(failed)
+    }
+
+    /// Writes everything back and flushes, without telling anybody's cursor.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::fsync`].
+    pub fn sync(self: &Arc<Self>) -> Result<(), IoError> {
+        let failed = |errno| self.error(IoOperation::Fsync, 0, self.size(), errno);
+        self.mm().check_fork().map_err(failed)?;
+        self.write_and_flush(&mut self.wb_lock.lock())
+            .map_err(failed)
+    }
+
+    /// The byte ranges whose last write failed.
+    pub fn failed_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges = Vec::new();
+        self.for_each_failed(|page| push_page(&mut ranges, page, self.size()));
+        ranges
+    }
+
+    /// Gives up the pages whose last write failed: they leave the cache, and reads find what the
+    /// backing store has. Returns their byte ranges.
+    ///
+    /// Blocks for writeback of the file that is under way.
+    pub fn discard_failed(self: &Arc<Self>) -> Vec<Range<u64>> {
+        let _wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        let mut pages = Vec::new();
+        self.for_each_failed(|page| pages.push(page));
+        let mut ranges = Vec::new();
+        for page in pages {
+            if let Some(locked) = self.lock_folio(page)
+                && locked.state.load().has(flag::ERROR)
+            {
+                push_page(&mut ranges, page, self.size());
+                self.remove_folio(locked);
+            }
+        }
+        self.bdi().note_progress();
+        self.bdi().unqueue_if_durable(self);
+        ranges
+    }
+
+    fn for_each_failed(&self, mut tell: impl FnMut(PageIndex)) {
+        let mut at = 0;
+        loop {
+            let found = self.index.lock().find(at, u64::MAX, Some(Mark::Dirty));
+            let Some(found) = found else { return };
+            if self
+                .mm()
+                .folios
+                .of_entry(found.entry)
+                .state
+                .load()
+                .has(flag::ERROR)
+            {
+                tell(PageIndex(found.index));
+            }
+            at = found.index + 1;
+        }
+    }
+}
+
+fn push_page(ranges: &mut Vec<Range<u64>>, page: PageIndex, size: u64) {
+    let end = page.add(1).pos().min(size.max(page.pos()));
+    match ranges.last_mut() {
+        Some(last) if last.end == page.pos() => last.end = end,
+        _ => ranges.push(page.pos()..end),
+    }
+}
+
+impl BackingDevInfo {
+    /// Makes every file of the file system durable; returns what failed.
+    ///
+    /// Blocks for the I/O.
+    #[doc(alias = "sync_filesystem")]
+    pub fn sync(&self) -> Vec<IoError> {
+        self.dirty_files()
+            .iter()
+            .filter_map(|file| file.sync().err())
+            .collect()
+    }
+
+    /// Gives up all data of the file system that is not durable; returns each file's name and the
+    /// bytes given up. For a forced unmount and for unlinked files.
+    pub fn discard_all(&self) -> Vec<(String, u64)> {
+        self.dirty_files()
+            .iter()
+            .map(|file| (file.ops.describe(), file.discard_dirty()))
+            .collect()
+    }
+}
+
+impl AddressSpace {
+    /// Gives up everything of the file that is not durable; returns the bytes.
+    pub fn discard_dirty(self: &Arc<Self>) -> u64 {
+        let _wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
+        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        self.bdi().note_progress();
+        self.bdi().unqueue_if_durable(self);
+        bytes
+    }
+
+    /// The newest error of writing this file back, told or not.
+    pub fn writeback_error(&self) -> Option<Errno> {
+        self.wb_err.newest()
+    }
+}

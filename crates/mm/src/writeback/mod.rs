@@ -1,0 +1,246 @@
+//! Writeback: from dirty to unstable to clean.
+//!
+//! # Model
+//!
+//! ```text
+//!            write              writepages ok              flush ok
+//!   clean ─────────▶ dirty ──▶ writeback ──▶ unstable ─────────────▶ clean
+//!                     ▲           │ failed       │ flush failed
+//!                     └───────────┴──────────────┘  (dirty again, and failed)
+//! ```
+//!
+//! One pass at a time per file, under `wb_lock`: whoever holds it knows that nothing of the file is
+//! in flight. A pass goes once through the file in ascending order, so it ends even while others
+//! keep dirtying; it merges neighbouring dirty folios into one large write.
+//!
+//! # Invariants
+//!
+//! 1. A folio leaves `DIRTY` only into `WRITEBACK`, and `WRITEBACK` only into `UNSTABLE` or back:
+//!    no path loses it.
+//! 2. `UNSTABLE` is cleared only by a flush that began after the write of the folio ended.
+//! 3. The error sequence of a file counts a folio's failure when it becomes failed; retries that
+//!    fail again do not count again.
+//!
+//! # Locking
+//!
+//! `wb_lock` *protects* the states above. *Order*: after `i_rwsem`, before `invalidate_lock`.
+//! *May block*: for I/O. Folio locks are held only to change states, never over I/O.
+
+mod flusher;
+mod fsync;
+mod run;
+
+pub(crate) use flusher::Flusher;
+
+use foliocache_sync::Arc;
+use foliocache_sync::time::Instant;
+use foliocache_sys::Errno;
+use foliocache_xarray::Mark;
+use std::time::Duration;
+
+use crate::address_space::AddressSpace;
+use crate::folio::flag;
+use crate::stats::{Count, bump};
+use crate::types::{PageIndex, pages_for};
+
+/// Entries handled under one hold of `xa_lock`.
+const XA_BATCH: usize = 256;
+
+/// Waiting time before the first retry of a failed write; doubles up to `MAX_BACKOFF`.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// What `wb_lock` protects beside the folios' states.
+#[derive(Debug, Default)]
+pub(crate) struct WritebackState {
+    /// Where the flusher goes on in a large file.
+    next: PageIndex,
+    /// Passes in a row that failed.
+    failures: u32,
+    /// The flusher leaves the file alone until then.
+    retry_at: Option<Instant>,
+}
+
+impl WritebackState {
+    fn note(&mut self, result: Result<(), Errno>) {
+        match result {
+            Ok(()) => (self.failures, self.retry_at) = (0, None),
+            Err(_) => {
+                let backoff = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(10));
+                self.failures += 1;
+                self.retry_at = Instant::now().checked_add(backoff.min(MAX_BACKOFF));
+            }
+        }
+    }
+
+    fn backing_off(&self) -> bool {
+        self.retry_at
+            .is_some_and(|at| at.saturating_duration_since(Instant::now()) > Duration::ZERO)
+    }
+}
+
+impl AddressSpace {
+    /// Writes what is dirty from `first` to `last`, at most about `budget` pages; returns where it
+    /// stopped, `None` for the end.
+    ///
+    /// Context: `wb_lock` held. Blocks for I/O and folio locks.
+    ///
+    /// # Errors
+    /// The first error; what failed is dirty again. Goes on after an error only if `persist`.
+    fn write_dirty(
+        self: &Arc<Self>,
+        first: PageIndex,
+        last: PageIndex,
+        budget: u64,
+        persist: bool,
+    ) -> (Option<PageIndex>, Result<(), Errno>) {
+        let mut result = Ok(());
+        let (mut at, mut written) = (first, 0);
+        while at <= last && written < budget {
+            let Some(run) = self.collect_run(at, last) else {
+                return (None, result);
+            };
+            at = run.first().add(run.len());
+            written += run.len();
+            if let Err(error) = self.write_run(run) {
+                result = result.and(Err(error));
+                if !persist {
+                    break;
+                }
+            }
+        }
+        ((at <= last).then_some(at), result)
+    }
+
+    /// Writes everything that is dirty now and makes it durable.
+    ///
+    /// Context: `wb_lock` held. Blocks for I/O.
+    fn write_and_flush(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
+        let last = PageIndex(pages_for(self.size()).saturating_sub(1));
+        let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, true);
+        let flushed = self.flush_unstable();
+        let result = written.and(flushed);
+        wb.note(result);
+        self.bdi().note_progress();
+        self.bdi().unqueue_if_durable(self);
+        result
+    }
+
+    /// Flushes the backing store and cleans what was unstable.
+    ///
+    /// Context: `wb_lock` held, so nothing becomes unstable meanwhile (invariant 2).
+    fn flush_unstable(self: &Arc<Self>) -> Result<(), Errno> {
+        let flushed = self.ops.write_inode().and_then(|()| self.ops.flush());
+        self.bdi().set_error(flushed.err().or(self.failed_error()));
+        match flushed {
+            Ok(()) => self.clean_unstable(),
+            Err(error) => self.redirty_unstable(error),
+        }
+        if self.mm().frames.below_low() {
+            self.mm().background.wake();
+        }
+        flushed
+    }
+
+    fn failed_error(&self) -> Option<Errno> {
+        (self.counts.get(Count::Failed) > 0).then(|| self.wb_err.newest().unwrap_or(Errno::EIO))
+    }
+
+    fn clean_unstable(&self) {
+        let mut at = 0;
+        loop {
+            let mut index = self.index.lock();
+            let mut cleaned = 0;
+            for _ in 0..XA_BATCH {
+                let Some(found) = index.find(at, u64::MAX, Some(Mark::Unstable)) else {
+                    break;
+                };
+                index.clear_mark(found.index, Mark::Unstable);
+                self.mm()
+                    .folios
+                    .of_entry(found.entry)
+                    .state
+                    .clear(flag::UNSTABLE);
+                cleaned += 1;
+                at = found.index + 1;
+            }
+            drop(index);
+            self.uncount(Count::Unstable, cleaned);
+            if cleaned < XA_BATCH as u64 {
+                return;
+            }
+        }
+    }
+
+    /// After a failed flush: what was written may never reach the medium, so it is dirty again.
+    fn redirty_unstable(self: &Arc<Self>, error: Errno) {
+        let mut failed = 0;
+        let mut at = 0;
+        loop {
+            let found = self.index.lock().find(at, u64::MAX, Some(Mark::Unstable));
+            let Some(found) = found else { break };
+            at = found.index + 1;
+            let Some(locked) = self.lock_folio(PageIndex(found.index)) else {
+                continue;
+            };
+            locked.state.clear(flag::UNSTABLE);
+            self.index.lock().clear_mark(found.index, Mark::Unstable);
+            self.uncount(Count::Unstable, 1);
+            failed += u64::from(self.mark_failed(&locked));
+        }
+        if failed > 0 {
+            self.wb_err.record(error);
+        }
+    }
+
+    /// Makes a locked folio dirty and failed; whether it was not failed before (invariant 3).
+    fn mark_failed(self: &Arc<Self>, locked: &crate::folio::LockedFolio<'_>) -> bool {
+        self.mark_dirty(locked);
+        let newly = !locked.state.set(flag::ERROR).has(flag::ERROR);
+        if newly {
+            self.count(Count::Failed, 1);
+        }
+        newly
+    }
+
+    /// One turn of the flusher on this file: at most `budget` pages, then a flush if `flush`.
+    ///
+    /// Context: blocks for I/O and for `wb_lock`.
+    pub(crate) fn background_writeback(
+        self: &Arc<Self>,
+        budget: u64,
+        flush: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut wb = self.wb_lock.lock();
+        if wb.backing_off() {
+            return false;
+        }
+        let last = PageIndex(pages_for(self.size()).saturating_sub(1));
+        let start = if wb.next <= last {
+            wb.next
+        } else {
+            PageIndex(0)
+        };
+        let (next, mut result) = self.write_dirty(start, last, budget, false);
+        wb.next = next.unwrap_or_default();
+        if start.0 > 0 && next.is_none() && result.is_ok() {
+            let before = PageIndex(start.0 - 1);
+            let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, false);
+            wb.next = next.unwrap_or_default();
+            result = wrapped;
+        }
+        if flush() && self.counts.get(Count::Unstable) > 0 {
+            result = result.and(self.flush_unstable());
+        }
+        wb.note(result);
+        drop(wb);
+        self.bdi().note_progress();
+        self.bdi().unqueue_if_durable(self);
+        result.is_ok()
+    }
+
+    pub(crate) fn note_write(&self, bytes: u64, took: Duration) {
+        bump(&self.counters.written, bytes);
+        self.bdi().note_written(bytes, took);
+    }
+}
