@@ -30,6 +30,8 @@ use crate::fd::{self, FileKind, SetTime, Stat, StatVfs};
 
 pub mod mount;
 mod reader;
+#[cfg(test)]
+mod tests;
 
 pub use reader::{DirEntry, DirReader};
 
@@ -56,7 +58,8 @@ fn mode_of(mode: u32) -> Mode {
 ///
 /// # Errors
 ///
-/// Those of `openat(2)`; `ELOOP` when the name is a symbolic link (unless both `OFlags::PATH` and
+/// Those of `openat(2)`; `ELOOP` when the name is a symbolic link, `ENOTDIR` with
+/// `OFlags::DIRECTORY` (unless both `OFlags::PATH` and
 /// `OFlags::NOFOLLOW` are given: then the link itself is opened).
 pub fn openat(
     dir: BorrowedFd<'_>,

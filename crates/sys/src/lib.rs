@@ -25,7 +25,7 @@ pub mod errno;
 pub mod fd;
 pub mod fork;
 pub mod memory;
-pub mod usercopy;
 pub mod uring;
+pub mod usercopy;
 
 pub use errno::Errno;

@@ -48,6 +48,8 @@ mod lock;
 mod pool;
 mod ring;
 mod split;
+#[cfg(test)]
+mod tests;
 
 pub use pool::{RingGuard, RingPool, RingPoolStats};
 pub use ring::{MAX_BUFFERS, Ring};

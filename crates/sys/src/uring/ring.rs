@@ -132,6 +132,12 @@ impl Ring {
         self.broken
     }
 
+    /// The ring's descriptor.
+    #[cfg(test)]
+    pub(super) fn raw_fd(&self) -> i32 {
+        self.ring.as_raw_fd()
+    }
+
     /// Operations finished so far: those through registered buffers, and the others.
     pub fn operations(&self) -> (u64, u64) {
         (self.fixed_ios, self.plain_ios)

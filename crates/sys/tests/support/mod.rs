@@ -50,7 +50,7 @@ impl Arena {
         let block = (start / BLOCK == (start + len - 1) / BLOCK).then_some((start / BLOCK) as u32);
         // SAFETY: activated memory that lives as long as the arena and is touched through
         // segments only.
-        unsafe { IoSegment::new(self.range.as_ptr().add(start), len, block) }
+        unsafe { IoSegment::new(self.range.as_ptr().wrapping_add(start), len, block) }
     }
 
     pub fn register(&self, ring: &mut Ring, blocks: u32) {
