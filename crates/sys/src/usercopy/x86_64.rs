@@ -67,6 +67,7 @@ mod symbols {
         pub(super) fn touch_write(at: *mut u8) -> usize;
     }
 
+    // A symbol must not be declared twice, as a function and as a label, so labels have their own.
     macro_rules! labels {
         ($($name:ident = $symbol:literal,)*) => {
             unsafe extern "C" {
@@ -75,9 +76,9 @@ mod symbols {
         };
     }
     labels! {
-        COPY_AVX = "foliocache_uc0_copy_avx",
+        COPY_AVX_START = "foliocache_uc0_copy_avx_start",
         COPY_AVX_END = "foliocache_uc0_copy_avx_end",
-        COPY_SSE = "foliocache_uc0_copy_sse",
+        COPY_SSE_START = "foliocache_uc0_copy_sse_start",
         COPY_SSE_END = "foliocache_uc0_copy_sse_end",
         BYTES_AVX = "foliocache_uc0_bytes_avx",
         BYTES = "foliocache_uc0_bytes",
@@ -85,15 +86,15 @@ mod symbols {
         BYTES_STORE = "foliocache_uc0_bytes_store",
         SOURCE_FAULT = "foliocache_uc0_source_fault",
         DESTINATION_FAULT = "foliocache_uc0_destination_fault",
-        ZERO_AVX = "foliocache_uc0_zero_avx",
+        ZERO_AVX_START = "foliocache_uc0_zero_avx_start",
         ZERO_AVX_END = "foliocache_uc0_zero_avx_end",
-        ZERO_SSE = "foliocache_uc0_zero_sse",
+        ZERO_SSE_START = "foliocache_uc0_zero_sse_start",
         ZERO_SSE_END = "foliocache_uc0_zero_sse_end",
         ZERO_BYTES_AVX = "foliocache_uc0_zero_bytes_avx",
         ZERO_BYTES = "foliocache_uc0_zero_bytes",
         ZERO_BYTES_STORE = "foliocache_uc0_zero_bytes_store",
-        TOUCH_READ = "foliocache_uc0_touch_read",
-        TOUCH_WRITE = "foliocache_uc0_touch_write",
+        TOUCH_READ_AT = "foliocache_uc0_touch_read_at",
+        TOUCH_WRITE_AT = "foliocache_uc0_touch_write_at",
         TOUCH_FAULT = "foliocache_uc0_touch_fault",
     }
 }
@@ -108,19 +109,19 @@ pub(super) fn fixup(ip: usize) -> Option<usize> {
         };
     }
     let within = |start: usize, end: usize| ip.wrapping_sub(start) < end - start;
-    if within(at!(COPY_AVX), at!(COPY_AVX_END)) {
+    if within(at!(COPY_AVX_START), at!(COPY_AVX_END)) {
         Some(at!(BYTES_AVX))
-    } else if within(at!(COPY_SSE), at!(COPY_SSE_END)) {
+    } else if within(at!(COPY_SSE_START), at!(COPY_SSE_END)) {
         Some(at!(BYTES))
     } else if ip == at!(BYTES_LOAD) {
         Some(at!(SOURCE_FAULT))
     } else if ip == at!(BYTES_STORE) || ip == at!(ZERO_BYTES_STORE) {
         Some(at!(DESTINATION_FAULT))
-    } else if within(at!(ZERO_AVX), at!(ZERO_AVX_END)) {
+    } else if within(at!(ZERO_AVX_START), at!(ZERO_AVX_END)) {
         Some(at!(ZERO_BYTES_AVX))
-    } else if within(at!(ZERO_SSE), at!(ZERO_SSE_END)) {
+    } else if within(at!(ZERO_SSE_START), at!(ZERO_SSE_END)) {
         Some(at!(ZERO_BYTES))
-    } else if ip == at!(TOUCH_READ) || ip == at!(TOUCH_WRITE) {
+    } else if ip == at!(TOUCH_READ_AT) || ip == at!(TOUCH_WRITE_AT) {
         Some(at!(TOUCH_FAULT))
     } else {
         None
@@ -132,10 +133,10 @@ pub(super) fn fixup(ip: usize) -> Option<usize> {
 pub(super) fn ranges() -> [core::ops::Range<usize>; 4] {
     let at = |label: &'static u8| core::ptr::from_ref(label).addr();
     [
-        at(&symbols::COPY_AVX)..at(&symbols::COPY_AVX_END),
-        at(&symbols::COPY_SSE)..at(&symbols::COPY_SSE_END),
-        at(&symbols::ZERO_AVX)..at(&symbols::ZERO_AVX_END),
-        at(&symbols::ZERO_SSE)..at(&symbols::ZERO_SSE_END),
+        at(&symbols::COPY_AVX_START)..at(&symbols::COPY_AVX_END),
+        at(&symbols::COPY_SSE_START)..at(&symbols::COPY_SSE_END),
+        at(&symbols::ZERO_AVX_START)..at(&symbols::ZERO_AVX_END),
+        at(&symbols::ZERO_SSE_START)..at(&symbols::ZERO_SSE_END),
     ]
 }
 

@@ -22,6 +22,7 @@
 .p2align 6
 FC_FUNCTION copy_avx
 .cfi_startproc
+FC_LABEL copy_avx_start
     cmp rdx, 128
     jbe .Lfc_copy_small
     lea r8, [rdi + rdx]
@@ -72,7 +73,7 @@ FC_FUNCTION copy_avx
     vmovdqu ymm5, [rsi + 160]
     vmovdqu ymm6, [rsi + 192]
     vmovdqu ymm7, [rsi + 224]
-    .p2align 5
+.p2align 5
 .Lfc_copy_avx_loop:
     # The 256 bytes at rdi are in ymm0 to ymm7.
     cmp rdi, rax
@@ -202,145 +203,146 @@ FC_LABEL copy_avx_end
 .p2align 6
 FC_FUNCTION copy_sse
 .cfi_startproc
-cmp rdx, 128
-ja .Lfc_copy_large
+FC_LABEL copy_sse_start
+    cmp rdx, 128
+    ja .Lfc_copy_large
 .Lfc_copy_small:
-lea r8, [rdi + rdx]
-cmp rdx, 16
-jb .Lfc_copy_0_15
-cmp rdx, 32
-ja .Lfc_copy_33_128
-movups xmm0, [rsi]
-movups xmm1, [rsi + rdx - 16]
-movups [rdi], xmm0
-movups [rdi + rdx - 16], xmm1
-xor eax, eax
-ret
+    lea r8, [rdi + rdx]
+    cmp rdx, 16
+    jb .Lfc_copy_0_15
+    cmp rdx, 32
+    ja .Lfc_copy_33_128
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + rdx - 16]
+    movups [rdi], xmm0
+    movups [rdi + rdx - 16], xmm1
+    xor eax, eax
+    ret
 .Lfc_copy_33_128:
-cmp rdx, 64
-ja .Lfc_copy_65_128
-movups xmm0, [rsi]
-movups xmm1, [rsi + 16]
-movups xmm2, [rsi + rdx - 32]
-movups xmm3, [rsi + rdx - 16]
-movups [rdi], xmm0
-movups [rdi + 16], xmm1
-movups [rdi + rdx - 32], xmm2
-movups [rdi + rdx - 16], xmm3
-xor eax, eax
-ret
+    cmp rdx, 64
+    ja .Lfc_copy_65_128
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + 16]
+    movups xmm2, [rsi + rdx - 32]
+    movups xmm3, [rsi + rdx - 16]
+    movups [rdi], xmm0
+    movups [rdi + 16], xmm1
+    movups [rdi + rdx - 32], xmm2
+    movups [rdi + rdx - 16], xmm3
+    xor eax, eax
+    ret
 .Lfc_copy_65_128:
-movups xmm0, [rsi]
-movups xmm1, [rsi + 16]
-movups xmm2, [rsi + 32]
-movups xmm3, [rsi + 48]
-movups xmm4, [rsi + rdx - 64]
-movups xmm5, [rsi + rdx - 48]
-movups xmm6, [rsi + rdx - 32]
-movups xmm7, [rsi + rdx - 16]
-movups [rdi], xmm0
-movups [rdi + 16], xmm1
-movups [rdi + 32], xmm2
-movups [rdi + 48], xmm3
-movups [rdi + rdx - 64], xmm4
-movups [rdi + rdx - 48], xmm5
-movups [rdi + rdx - 32], xmm6
-movups [rdi + rdx - 16], xmm7
-xor eax, eax
-ret
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + 16]
+    movups xmm2, [rsi + 32]
+    movups xmm3, [rsi + 48]
+    movups xmm4, [rsi + rdx - 64]
+    movups xmm5, [rsi + rdx - 48]
+    movups xmm6, [rsi + rdx - 32]
+    movups xmm7, [rsi + rdx - 16]
+    movups [rdi], xmm0
+    movups [rdi + 16], xmm1
+    movups [rdi + 32], xmm2
+    movups [rdi + 48], xmm3
+    movups [rdi + rdx - 64], xmm4
+    movups [rdi + rdx - 48], xmm5
+    movups [rdi + rdx - 32], xmm6
+    movups [rdi + rdx - 16], xmm7
+    xor eax, eax
+    ret
 .Lfc_copy_0_15:
-cmp edx, 8
-jb .Lfc_copy_0_7
-mov rax, [rsi]
-mov rcx, [rsi + rdx - 8]
-mov [rdi], rax
-mov [rdi + rdx - 8], rcx
-xor eax, eax
-ret
+    cmp edx, 8
+    jb .Lfc_copy_0_7
+    mov rax, [rsi]
+    mov rcx, [rsi + rdx - 8]
+    mov [rdi], rax
+    mov [rdi + rdx - 8], rcx
+    xor eax, eax
+    ret
 .Lfc_copy_0_7:
-cmp edx, 4
-jb .Lfc_copy_0_3
-mov eax, [rsi]
-mov ecx, [rsi + rdx - 4]
-mov [rdi], eax
-mov [rdi + rdx - 4], ecx
-xor eax, eax
-ret
+    cmp edx, 4
+    jb .Lfc_copy_0_3
+    mov eax, [rsi]
+    mov ecx, [rsi + rdx - 4]
+    mov [rdi], eax
+    mov [rdi + rdx - 4], ecx
+    xor eax, eax
+    ret
 .Lfc_copy_0_3:
-cmp edx, 1
-jb .Lfc_copy_done
-je .Lfc_copy_1
-movzx eax, word ptr [rsi]
-movzx ecx, byte ptr [rsi + rdx - 1]
-mov [rdi], ax
-mov [rdi + rdx - 1], cl
-xor eax, eax
-ret
+    cmp edx, 1
+    jb .Lfc_copy_done
+    je .Lfc_copy_1
+    movzx eax, word ptr [rsi]
+    movzx ecx, byte ptr [rsi + rdx - 1]
+    mov [rdi], ax
+    mov [rdi + rdx - 1], cl
+    xor eax, eax
+    ret
 .Lfc_copy_1:
-movzx eax, byte ptr [rsi]
-mov [rdi], al
+    movzx eax, byte ptr [rsi]
+    mov [rdi], al
 .Lfc_copy_done:
-xor eax, eax
-ret
+    xor eax, eax
+    ret
 .Lfc_copy_large:
-lea r8, [rdi + rdx]
-cmp rdx, rcx
-jae .Lfc_copy_rep
-lea r9, [rsi + rdx]
-movups xmm0, [rsi]
-movups [rdi], xmm0
-mov rax, rdi
-or rax, 15
-inc rax
-sub rax, rdi
-add rsi, rax
-add rdi, rax
-lea rax, [r8 - 64]
+    lea r8, [rdi + rdx]
+    cmp rdx, rcx
+    jae .Lfc_copy_rep
+    lea r9, [rsi + rdx]
+    movups xmm0, [rsi]
+    movups [rdi], xmm0
+    mov rax, rdi
+    or rax, 15
+    inc rax
+    sub rax, rdi
+    add rsi, rax
+    add rdi, rax
+    lea rax, [r8 - 64]
 .p2align 5
 .Lfc_copy_sse_loop:
-movups xmm0, [rsi]
-movups xmm1, [rsi + 16]
-movups xmm2, [rsi + 32]
-movups xmm3, [rsi + 48]
-movaps [rdi], xmm0
-movaps [rdi + 16], xmm1
-movaps [rdi + 32], xmm2
-movaps [rdi + 48], xmm3
-add rsi, 64
-add rdi, 64
-cmp rdi, rax
-jb .Lfc_copy_sse_loop
-movups xmm0, [r9 - 64]
-movups xmm1, [r9 - 48]
-movups xmm2, [r9 - 32]
-movups xmm3, [r9 - 16]
-movups [r8 - 64], xmm0
-movups [r8 - 48], xmm1
-movups [r8 - 32], xmm2
-movups [r8 - 16], xmm3
-xor eax, eax
-ret
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + 16]
+    movups xmm2, [rsi + 32]
+    movups xmm3, [rsi + 48]
+    movaps [rdi], xmm0
+    movaps [rdi + 16], xmm1
+    movaps [rdi + 32], xmm2
+    movaps [rdi + 48], xmm3
+    add rsi, 64
+    add rdi, 64
+    cmp rdi, rax
+    jb .Lfc_copy_sse_loop
+    movups xmm0, [r9 - 64]
+    movups xmm1, [r9 - 48]
+    movups xmm2, [r9 - 32]
+    movups xmm3, [r9 - 16]
+    movups [r8 - 64], xmm0
+    movups [r8 - 48], xmm1
+    movups [r8 - 32], xmm2
+    movups [r8 - 16], xmm3
+    xor eax, eax
+    ret
 .Lfc_copy_rep:
 # rep movsb is at its best from a destination that starts a cache line.
-movups xmm0, [rsi]
-movups xmm1, [rsi + 16]
-movups xmm2, [rsi + 32]
-movups xmm3, [rsi + 48]
-movups [rdi], xmm0
-movups [rdi + 16], xmm1
-movups [rdi + 32], xmm2
-movups [rdi + 48], xmm3
-mov rax, rdi
-or rax, 63
-inc rax
-sub rax, rdi
-add rsi, rax
-add rdi, rax
-mov rcx, r8
-sub rcx, rdi
-rep movsb
-xor eax, eax
-ret
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + 16]
+    movups xmm2, [rsi + 32]
+    movups xmm3, [rsi + 48]
+    movups [rdi], xmm0
+    movups [rdi + 16], xmm1
+    movups [rdi + 32], xmm2
+    movups [rdi + 48], xmm3
+    mov rax, rdi
+    or rax, 63
+    inc rax
+    sub rax, rdi
+    add rsi, rax
+    add rdi, rax
+    mov rcx, r8
+    sub rcx, rdi
+    rep movsb
+    xor eax, eax
+    ret
 FC_LABEL copy_sse_end
 .cfi_endproc
 
@@ -348,121 +350,123 @@ FC_LABEL copy_sse_end
 .p2align 4
 FC_FUNCTION bytes_avx
 .cfi_startproc
-vzeroupper
+    vzeroupper
 FC_LABEL bytes
-mov ecx, 256
+    mov ecx, 256
 2:  cmp rdi, r8
-jae 3f
+    jae 3f
 FC_LABEL bytes_load
-mov al, [rsi]
+    mov al, [rsi]
 FC_LABEL bytes_store
-mov [rdi], al
-inc rsi
-inc rdi
-dec ecx
-jnz 2b
+    mov [rdi], al
+    inc rsi
+    inc rdi
+    dec ecx
+    jnz 2b
 # Whatever was missing is there now: fast again, with the rest.
-mov rdx, r8
-sub rdx, rdi
-mov rcx, -1
-jmp foliocache_uc0_copy_sse
+    mov rdx, r8
+    sub rdx, rdi
+    mov rcx, -1
+    jmp foliocache_uc0_copy_sse
 3:  xor eax, eax
-ret
+    ret
 FC_LABEL source_fault
-mov rax, r8
-sub rax, rdi
-mov edx, 1
-ret
+    mov rax, r8
+    sub rax, rdi
+    mov edx, 1
+    ret
 FC_LABEL destination_fault
-mov rax, r8
-sub rax, rdi
-mov edx, 2
-ret
+    mov rax, r8
+    sub rax, rdi
+    mov edx, 2
+    ret
 .cfi_endproc
 
 # (rdi = destination, rdx = length, rcx = length from which on to use rep stosb)
 .p2align 6
 FC_FUNCTION zero_avx
 .cfi_startproc
-cmp rdx, 128
-jbe foliocache_uc0_zero_sse
-cmp rdx, rcx
-jae .Lfc_zero_rep
-lea r8, [rdi + rdx]
-vpxor xmm0, xmm0, xmm0
-vmovdqu [rdi], ymm0
-or rdi, 31
-inc rdi
-lea rax, [r8 - 128]
-cmp rdi, rax
-jae .Lfc_zero_avx_tail
+FC_LABEL zero_avx_start
+    cmp rdx, 128
+    jbe foliocache_uc0_zero_sse
+    cmp rdx, rcx
+    jae .Lfc_zero_rep
+    lea r8, [rdi + rdx]
+    vpxor xmm0, xmm0, xmm0
+    vmovdqu [rdi], ymm0
+    or rdi, 31
+    inc rdi
+    lea rax, [r8 - 128]
+    cmp rdi, rax
+    jae .Lfc_zero_avx_tail
 .p2align 5
 .Lfc_zero_avx_loop:
-vmovdqa [rdi], ymm0
-vmovdqa [rdi + 32], ymm0
-vmovdqa [rdi + 64], ymm0
-vmovdqa [rdi + 96], ymm0
-sub rdi, -128
-cmp rdi, rax
-jb .Lfc_zero_avx_loop
+    vmovdqa [rdi], ymm0
+    vmovdqa [rdi + 32], ymm0
+    vmovdqa [rdi + 64], ymm0
+    vmovdqa [rdi + 96], ymm0
+    sub rdi, -128
+    cmp rdi, rax
+    jb .Lfc_zero_avx_loop
 .Lfc_zero_avx_tail:
-vmovdqu [r8 - 128], ymm0
-vmovdqu [r8 - 96], ymm0
-vmovdqu [r8 - 64], ymm0
-vmovdqu [r8 - 32], ymm0
-vzeroupper
-xor eax, eax
-ret
+    vmovdqu [r8 - 128], ymm0
+    vmovdqu [r8 - 96], ymm0
+    vmovdqu [r8 - 64], ymm0
+    vmovdqu [r8 - 32], ymm0
+    vzeroupper
+    xor eax, eax
+    ret
 FC_LABEL zero_avx_end
 .cfi_endproc
 
 .p2align 6
 FC_FUNCTION zero_sse
 .cfi_startproc
-lea r8, [rdi + rdx]
-pxor xmm0, xmm0
-cmp rdx, 16
-jb .Lfc_zero_0_15
-cmp rdx, rcx
-jae .Lfc_zero_rep
-movups [rdi], xmm0
-or rdi, 15
-inc rdi
-lea rax, [r8 - 16]
-cmp rdi, rax
-jae 3f
+FC_LABEL zero_sse_start
+    lea r8, [rdi + rdx]
+    pxor xmm0, xmm0
+    cmp rdx, 16
+    jb .Lfc_zero_0_15
+    cmp rdx, rcx
+    jae .Lfc_zero_rep
+    movups [rdi], xmm0
+    or rdi, 15
+    inc rdi
+    lea rax, [r8 - 16]
+    cmp rdi, rax
+    jae 3f
 2:  movaps [rdi], xmm0
-add rdi, 16
-cmp rdi, rax
-jb 2b
+    add rdi, 16
+    cmp rdi, rax
+    jb 2b
 3:  movups [r8 - 16], xmm0
-xor eax, eax
-ret
+    xor eax, eax
+    ret
 .Lfc_zero_rep:
-lea r8, [rdi + rdx]
-mov rcx, rdx
-xor eax, eax
-rep stosb
-ret
+    lea r8, [rdi + rdx]
+    mov rcx, rdx
+    xor eax, eax
+    rep stosb
+    ret
 .Lfc_zero_0_15:
-xor eax, eax
-cmp edx, 8
-jb 4f
-mov [rdi], rax
-mov [rdi + rdx - 8], rax
-ret
+    xor eax, eax
+    cmp edx, 8
+    jb 4f
+    mov [rdi], rax
+    mov [rdi + rdx - 8], rax
+    ret
 4:  cmp edx, 4
-jb 5f
-mov [rdi], eax
-mov [rdi + rdx - 4], eax
-ret
+    jb 5f
+    mov [rdi], eax
+    mov [rdi + rdx - 4], eax
+    ret
 5:  cmp edx, 1
-jb 6f
-mov [rdi], al
-mov [rdi + rdx - 1], al
-cmp edx, 3
-jb 6f
-mov [rdi + 1], al
+    jb 6f
+    mov [rdi], al
+    mov [rdi + rdx - 1], al
+    cmp edx, 3
+    jb 6f
+    mov [rdi + 1], al
 6:  ret
 FC_LABEL zero_sse_end
 .cfi_endproc
@@ -470,41 +474,43 @@ FC_LABEL zero_sse_end
 .p2align 4
 FC_FUNCTION zero_bytes_avx
 .cfi_startproc
-vzeroupper
+    vzeroupper
 FC_LABEL zero_bytes
-mov ecx, 256
+    mov ecx, 256
 2:  cmp rdi, r8
-jae 3f
+    jae 3f
 FC_LABEL zero_bytes_store
-mov byte ptr [rdi], 0
-inc rdi
-dec ecx
-jnz 2b
-mov rdx, r8
-sub rdx, rdi
-mov rcx, -1
-jmp foliocache_uc0_zero_sse
+    mov byte ptr [rdi], 0
+    inc rdi
+    dec ecx
+    jnz 2b
+    mov rdx, r8
+    sub rdx, rdi
+    mov rcx, -1
+    jmp foliocache_uc0_zero_sse
 3:  xor eax, eax
-ret
+    ret
 .cfi_endproc
 
 # (rdi = address) -> 0, or 1 after a fault
 .p2align 4
 FC_FUNCTION touch_read
 .cfi_startproc
-mov al, [rdi]
-xor eax, eax
-ret
+FC_LABEL touch_read_at
+    mov al, [rdi]
+    xor eax, eax
+    ret
 .cfi_endproc
 .p2align 4
 FC_FUNCTION touch_write
 .cfi_startproc
-lock or byte ptr [rdi], 0
-xor eax, eax
-ret
+FC_LABEL touch_write_at
+    lock or byte ptr [rdi], 0
+    xor eax, eax
+    ret
 FC_LABEL touch_fault
-mov eax, 1
-ret
+    mov eax, 1
+    ret
 .cfi_endproc
 
 .purgem FC_LABEL
