@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -207,7 +207,7 @@ fn many_threads_few_rings_and_buffers_that_come_and_go() {
     let file = file();
     let owners: Vec<_> = (0..THREADS).map(|_| std::sync::Mutex::new(())).collect();
     let running = AtomicUsize::new(THREADS);
-    let (turns, seen_busy) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let turns = AtomicUsize::new(0);
     for block in 0..THREADS as u32 {
         set(&pool, &arena, block);
     }
@@ -249,7 +249,8 @@ fn many_threads_few_rings_and_buffers_that_come_and_go() {
             });
         }
         scope.spawn(|| {
-            while running.load(SeqCst) > 0 {
+            // At least once, however late this thread comes to run.
+            loop {
                 for (block, owner) in owners.iter().enumerate() {
                     let _held = owner.lock().unwrap();
                     unset(&pool, block as u32);
@@ -258,7 +259,9 @@ fn many_threads_few_rings_and_buffers_that_come_and_go() {
                     set(&pool, &arena, block as u32);
                     turns.fetch_add(1, SeqCst);
                 }
-                seen_busy.fetch_or(pool.stats().busy > 0, SeqCst);
+                if running.load(SeqCst) == 0 {
+                    break;
+                }
             }
         });
     });

@@ -22,6 +22,7 @@
 use std::marker::PhantomData;
 
 use super::IOV_MAX;
+use crate::usercopy::{self, CopyFault};
 
 /// One piece of memory of an I/O. Plain data, copied freely.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +141,8 @@ impl<'a> IoSegment<'a> {
         let part = self.sub(start, bytes.len());
         // SAFETY: `part` is inside the segment, so invariant 1 covers it; the copy is made by
         // assembly, as invariant 2 asks.
-        unsafe { copy_bytes(part.addr, bytes.as_ptr(), bytes.len()) };
+        let copied = unsafe { usercopy::copy(part.addr, bytes.as_ptr(), bytes.len()) };
+        expect_mapped(copied);
     }
 
     /// Copies bytes of the segment from its byte `start` on into `bytes`. Bytes may tear against
@@ -152,7 +154,8 @@ impl<'a> IoSegment<'a> {
     pub fn copy_to(&self, start: usize, bytes: &mut [u8]) {
         let part = self.sub(start, bytes.len());
         // SAFETY: as in `copy_from`, in the other direction.
-        unsafe { copy_bytes(bytes.as_mut_ptr(), part.addr, bytes.len()) };
+        let copied = unsafe { usercopy::copy(bytes.as_mut_ptr(), part.addr, bytes.len()) };
+        expect_mapped(copied);
     }
 
     /// Zeroes `len` bytes from byte `start` on. Does not block.
@@ -163,58 +166,15 @@ impl<'a> IoSegment<'a> {
     pub fn zero(&self, start: usize, len: usize) {
         let part = self.sub(start, len);
         // SAFETY: `part` is inside the segment, so invariant 1 covers it.
-        unsafe { zero_bytes(part.addr, len) };
+        let zeroed = unsafe { usercopy::zero(part.addr, len) };
+        expect_mapped(zeroed);
     }
 }
 
-/// Copies bytes in a way that the compiler does not look into, so that a concurrent change of the
-/// memory tears bytes and does nothing worse.
-///
-/// # Safety
-///
-/// `src` can be read and `dst` written for `len` bytes; they do not overlap.
-unsafe fn copy_bytes(dst: *mut u8, src: *const u8, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction reads and writes exactly the two ranges of the caller's contract;
-    // the direction flag is clear by the ABI.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rdi") dst => _,
-            inout("rsi") src => _,
-            options(nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's contract.
-    unsafe {
-        std::ptr::copy(src, dst, len);
-    }
-}
-
-/// Zeroes bytes, opaque to the compiler as [`copy_bytes`] is.
-///
-/// # Safety
-///
-/// `dst` can be written for `len` bytes.
-unsafe fn zero_bytes(dst: *mut u8, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction writes exactly the range of the caller's contract.
-    unsafe {
-        std::arch::asm!(
-            "rep stosb",
-            inout("rcx") len => _,
-            inout("rdi") dst => _,
-            in("al") 0_u8,
-            options(nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's contract.
-    unsafe {
-        std::ptr::write_bytes(dst, 0, len);
-    }
+/// A fault here means that somebody broke invariant 1, or handed in a slice over a file that was
+/// cut: going on would lose bytes without a word.
+fn expect_mapped(copied: Result<(), CopyFault>) {
+    assert!(copied.is_ok(), "memory of an I/O is not there: {copied:?}");
 }
 
 /// The first [`IOV_MAX`] segments as the kernel wants them, and how many they are.
