@@ -273,8 +273,10 @@ impl Table {
     }
 
     fn list(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
-        let next = |&number: &u32| Some(self.blocks[number as usize].next);
-        std::iter::successors(Some(self.heads[class]), next).take_while(|&number| number != NONE)
+        let some = |number: u32| Some(number).filter(|&number| number != NONE);
+        std::iter::successors(some(self.heads[class]), move |&number| {
+            some(self.blocks[number as usize].next)
+        })
     }
 
     fn class_of(free: u32) -> usize {

@@ -93,6 +93,8 @@ impl Frames {
             table.reserve(target);
         }
         self.budget.change_room(bytes as i64 - table.limit as i64);
+        // Whoever was refused tries again under the new limit.
+        table.metadata_wanted = 0;
         table.limit = bytes;
         table.target = target;
         while table.capacity > 0 && (table.capacity > target || self.budget.room() < 0) {

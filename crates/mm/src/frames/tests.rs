@@ -127,14 +127,19 @@ fn an_order_is_taken_from_a_reservation_or_leaves_it_whole() {
     let frames = Frames::new(4 * MIB).unwrap();
     let mut all = frames.try_reserve(512).unwrap();
     let single = frames.alloc(&mut all);
-    assert!(frames.alloc_order(&mut all, 8).is_some());
-    assert!(all.left() >= 128);
-    // The other half holds the single frame.
-    let mut rest = all.split(255);
-    assert!(rest.left() == 255 && frames.alloc_order(&mut rest, 7).is_some());
-    assert!(frames.alloc_order(&mut rest, 7).is_none() || rest.left() == 0);
-    assert_eq!(frames.usage().in_use, 1 + 256 + 128);
-    assert_eq!(frames.usage().reserved, u64::from(rest.left()));
+    // Chunks beside the single frame, and beside the 15 that went to this thread's magazine with it.
+    for order in [8, 7, 6, 5, 4] {
+        assert!(frames.alloc_order(&mut all, order).is_some());
+    }
+    assert_eq!(all.left(), 15);
+    assert!(frames.alloc_order(&mut all, 1).is_none());
+    assert_eq!(all.left(), 15);
+    let usage = frames.usage();
+    assert_eq!((usage.in_use, usage.reserved), (512 - 15, 15));
+    while all.left() > 0 {
+        frames.alloc(&mut all);
+    }
+    assert_eq!(frames.usage().in_use, 512);
     frames.free(single, 0);
 }
 
@@ -160,8 +165,8 @@ fn densely_filled_blocks_are_used_first() {
     assert_eq!(isolated.as_u32(), 0);
     assert_eq!(frames.block_frames(isolated).len(), 212);
     frames.unisolate(isolated);
-    let mut some = frames.try_reserve(20).unwrap();
-    for _ in 0..20 {
+    let mut some = frames.try_reserve(16).unwrap();
+    for _ in 0..16 {
         assert_eq!(Frames::block_of(frames.alloc(&mut some)), 1);
     }
 }
@@ -452,10 +457,9 @@ fn the_bound_holds_while_blocks_come_and_go() {
                 .into_iter()
                 .for_each(|bytes| frames.uncharge_metadata(bytes));
         });
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok));
     });
     let usage = frames.usage();
     assert_eq!((usage.in_use, usage.reserved), (0, 0));
@@ -510,10 +514,9 @@ fn the_limit_may_change_under_load() {
                 thread::yield_now();
             }
         });
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok));
     });
     frames.trim(false);
     let usage = frames.usage();
@@ -654,8 +657,8 @@ impl<'a> Model<'a> {
                 }
             }
             Op::DropReservation(which) if !self.reservations.is_empty() => {
-                self.reservations
-                    .swap_remove(which.index(self.reservations.len()));
+                let at = which.index(self.reservations.len());
+                drop(self.reservations.swap_remove(at));
             }
             Op::Free(which, n) => {
                 for _ in 0..n.min(self.owned.len() as u32) {
