@@ -1,0 +1,128 @@
+//! The lockref over all interleavings: one thread drops the last reference, and nobody revives the dead.
+#![cfg(loom)]
+
+use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::lockref::LockRef;
+use foliocache_sync::{Arc, thread};
+
+struct Object {
+    lockref: LockRef,
+    /// Read by whoever has a reference, written by whoever tears the object down.
+    content: UnsafeCell<usize>,
+}
+
+// SAFETY: the content is read with a reference, and written under the lock with no other reference; that
+// this suffices is what the model checks.
+unsafe impl Sync for Object {}
+// SAFETY: as above.
+unsafe impl Send for Object {}
+
+impl Object {
+    fn new(count: u32) -> Arc<Self> {
+        Arc::new(Self {
+            lockref: LockRef::new(count),
+            content: UnsafeCell::new(1),
+        })
+    }
+
+    fn look(&self) {
+        // SAFETY: the caller has a reference.
+        assert_eq!(self.content.with(|pointer| unsafe { *pointer }), 1);
+    }
+
+    fn put(&self) -> bool {
+        let Some(guard) = self.lockref.put_or_lock() else {
+            return false;
+        };
+        guard.mark_dead();
+        // SAFETY: it was the last reference, and nobody takes another one.
+        self.content.with_mut(|pointer| unsafe { *pointer = 0 });
+        true
+    }
+}
+
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(f);
+}
+
+#[test]
+fn one_thread_drops_the_last_reference() {
+    model(3, || {
+        let object = Object::new(2);
+        let other = Arc::clone(&object);
+        let thread = thread::spawn(move || {
+            other.look();
+            other.put()
+        });
+        object.look();
+        let mine = object.put();
+        let theirs = thread.join().unwrap();
+        assert!(mine != theirs);
+        assert!(object.lockref.is_dead());
+    });
+}
+
+#[test]
+fn the_dead_are_not_revived() {
+    model(3, || {
+        let object = Object::new(1);
+        let other = Arc::clone(&object);
+        let finder = thread::spawn(move || {
+            let found = other.lockref.get_not_dead();
+            if found {
+                other.look();
+                other.put();
+            }
+        });
+        object.look();
+        object.put();
+        finder.join().unwrap();
+        assert!(object.lockref.is_dead());
+    });
+}
+
+#[test]
+fn the_count_stands_still_under_the_lock() {
+    model(3, || {
+        let object = Object::new(1);
+        let other = Arc::clone(&object);
+        let thread = thread::spawn(move || {
+            other.lockref.get();
+            other.lockref.put_return()
+        });
+        {
+            let guard = object.lockref.lock();
+            let before = guard.count();
+            guard.get();
+            assert_eq!(guard.count(), before + 1);
+            guard.put();
+            assert_eq!(guard.count(), before);
+        }
+        let put = thread.join().unwrap();
+        // `None` means that the lock was held: the reference is still there.
+        assert_eq!(object.lockref.count(), if put.is_some() { 1 } else { 2 });
+    });
+}
+
+#[test]
+fn three_contend() {
+    model(2, || {
+        let object = Object::new(1);
+        let threads = [0, 1].map(|_| {
+            let object = Arc::clone(&object);
+            thread::spawn(move || {
+                if object.lockref.get_not_zero() {
+                    object.look();
+                    object.put();
+                }
+            })
+        });
+        object.put();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(object.lockref.is_dead());
+    });
+}
