@@ -1,0 +1,264 @@
+//! A reader against one writer over all interleavings, in a tree of four slots a node: index 0 to 3 is one level, 4 to 15
+//! two.
+#![cfg(loom)]
+
+// Outside the model: what any execution of it has seen.
+use std::sync::atomic::AtomicBool as Flag;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::{Arc, rcu, thread};
+use foliocache_xarray::{Entry, Extent, HeapChunks, Mark, NodePool, Preload, XArray};
+
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(f);
+}
+
+/// The entry of an index: a reader that meets a foreign one sees it by its value.
+fn entry(index: u64) -> Entry {
+    Entry::value(index as usize)
+}
+
+/// The entry of a part after a split.
+fn part(index: u64) -> Entry {
+    Entry::value(100 + index as usize)
+}
+
+fn array(entries: &[(u64, u32)]) -> Arc<XArray> {
+    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+    let xa = Arc::new(XArray::new(pool));
+    for &(index, order) in entries {
+        insert(&xa, index, order, &mut xa.pool().preload(4).unwrap());
+    }
+    xa
+}
+
+fn insert(xa: &XArray, index: u64, order: u32, preload: &mut Preload<'_>) {
+    xa.lock()
+        .insert(index, order, entry(index), preload)
+        .unwrap();
+}
+
+fn load(xa: &XArray, index: u64) -> Option<Entry> {
+    xa.load(index, &rcu::read_lock())
+}
+
+fn find(xa: &XArray, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
+    let rcu = rcu::read_lock();
+    let found = xa.find(first, last, mark, &rcu)?;
+    Some(Extent {
+        entry: found.entry,
+        index: found.index,
+        order: found.order,
+    })
+}
+
+/// Runs `read` beside `write`.
+fn beside(
+    xa: &Arc<XArray>,
+    read: impl FnOnce(&XArray) + Send + 'static,
+    write: impl FnOnce(&XArray),
+) {
+    let reader = {
+        let xa = Arc::clone(xa);
+        thread::spawn(move || read(&xa))
+    };
+    write(xa);
+    reader.join().unwrap();
+}
+
+#[test]
+fn an_entry_stays_in_sight_while_the_tree_grows() {
+    model(3, || {
+        let xa = array(&[(0, 0)]);
+        let read = |xa: &XArray| {
+            assert_eq!(load(xa, 0), Some(entry(0)));
+            let new = load(xa, 5);
+            assert!(new.is_none() || new == Some(entry(5)));
+        };
+        beside(&xa, read, |xa| {
+            insert(xa, 5, 0, &mut xa.pool().preload(2).unwrap())
+        });
+        assert_eq!(load(&xa, 5), Some(entry(5)));
+    });
+}
+
+#[test]
+fn an_entry_stays_in_sight_while_the_tree_shrinks() {
+    model(3, || {
+        let xa = array(&[(0, 0), (5, 0)]);
+        let read = |xa: &XArray| {
+            assert_eq!(load(xa, 0), Some(entry(0)));
+            let old = load(xa, 5);
+            assert!(old.is_none() || old == Some(entry(5)));
+        };
+        beside(&xa, read, |xa| assert!(xa.lock().erase(5).is_some()));
+        assert_eq!((load(&xa, 0), load(&xa, 5)), (Some(entry(0)), None));
+        assert_eq!(xa.nr_nodes(), 1);
+    });
+}
+
+/// Erases index 4 and inserts 8 from the nodes that this frees, while a reader looks 4 up. Says so in `seen` if that
+/// reader meets a foreign entry.
+fn reuse(grace: bool, seen: &'static Flag) {
+    let xa = array(&[(4, 0)]);
+    let pool = Arc::clone(xa.pool());
+    // All other nodes are away, so that only the two of the erased path are left.
+    let away = pool.preload(pool.stats().free).unwrap();
+    let read = |xa: &XArray| {
+        let rcu = rcu::read_lock();
+        let found = xa.load(4, &rcu);
+        if found.is_some_and(|found| found != entry(4)) {
+            seen.store(true, Relaxed);
+        }
+    };
+    beside(&xa, read, |xa| {
+        xa.lock().erase(4);
+        if grace {
+            xa.pool().advance();
+        } else {
+            xa.pool().skip_grace_period();
+        }
+        // Refused as long as the reader may be in one of them.
+        if let Ok(mut preload) = xa.pool().preload(2) {
+            insert(xa, 8, 0, &mut preload);
+        }
+    });
+    drop(away);
+}
+
+#[test]
+fn a_node_is_reused_only_after_its_readers() {
+    static SEEN: Flag = Flag::new(false);
+    model(2, || reuse(true, &SEEN));
+    assert!(!SEEN.load(Relaxed));
+}
+
+#[test]
+fn canary_a_node_that_is_reused_at_once_shows_a_foreign_entry() {
+    static SEEN: Flag = Flag::new(false);
+    model(2, || reuse(false, &SEEN));
+    assert!(
+        SEEN.load(Relaxed),
+        "the model above would miss a reuse that comes too early"
+    );
+}
+
+#[test]
+fn a_slot_that_holds_its_entry_proves_it_present() {
+    model(3, || {
+        let xa = array(&[(0, 0), (4, 0)]);
+        let gone = Arc::new(AtomicBool::new(false));
+        let read = {
+            let gone = Arc::clone(&gone);
+            move |xa: &XArray| {
+                let rcu = rcu::read_lock();
+                let Some((found, slot)) = xa.load_slot(4, &rcu) else {
+                    return;
+                };
+                // Acquire pairs with the Release store of the writer.
+                let gone = gone.load(Ordering::Acquire);
+                assert!(
+                    !(gone && slot.holds(found)),
+                    "a detached node shows an erased entry"
+                );
+            }
+        };
+        beside(&xa, read, |xa| {
+            xa.lock().erase(4);
+            gone.store(true, Ordering::Release);
+        });
+    });
+}
+
+#[test]
+fn a_split_within_a_node_shows_the_whole_or_a_part() {
+    model(3, || {
+        let xa = array(&[(0, 1)]);
+        let whole = Extent {
+            entry: entry(0),
+            index: 0,
+            order: 1,
+        };
+        let old = Extent {
+            entry: entry(0),
+            index: 1,
+            order: 0,
+        };
+        let new = Extent {
+            entry: part(1),
+            index: 1,
+            order: 0,
+        };
+        let read = move |xa: &XArray| {
+            let found = find(xa, 1, 1, None).expect("index 1 always has an entry");
+            assert!([whole, old, new].contains(&found), "{found:?}");
+        };
+        beside(&xa, read, |xa| {
+            xa.lock()
+                .split(0, 0, &mut xa.pool().empty_preload(), part)
+                .unwrap();
+        });
+        assert_eq!(find(&xa, 1, 1, None), Some(new));
+    });
+}
+
+#[test]
+fn a_split_across_levels_shows_the_whole_or_a_part() {
+    model(3, || {
+        let xa = array(&[(4, 2)]);
+        let read = |xa: &XArray| {
+            let found = load(xa, 6);
+            assert!(
+                found == Some(entry(4)) || found == Some(part(6)),
+                "{found:?}"
+            );
+        };
+        beside(&xa, read, |xa| {
+            let mut preload = xa.pool().preload(1).unwrap();
+            xa.lock().split(4, 0, &mut preload, part).unwrap();
+        });
+        assert_eq!(load(&xa, 6), Some(part(6)));
+    });
+}
+
+#[test]
+fn an_extent_belongs_to_its_entry() {
+    model(2, || {
+        let xa = array(&[(2, 1), (1, 0)]);
+        let read = |xa: &XArray| {
+            let Some(found) = find(xa, 3, 3, None) else {
+                return;
+            };
+            let order = if found.entry == entry(2) { 1 } else { 0 };
+            let first = if order == 1 { 2 } else { 3 };
+            assert_eq!((found.entry, found.order), (entry(first), order));
+            assert_eq!(found.index, first);
+        };
+        beside(&xa, read, |xa| {
+            xa.lock().erase(2);
+            insert(xa, 3, 0, &mut xa.pool().empty_preload());
+        });
+    });
+}
+
+#[test]
+fn a_marked_entry_is_found_while_its_neighbours_change() {
+    model(2, || {
+        let xa = array(&[(0, 0), (1, 0)]);
+        xa.lock().set_mark(1, Mark::Dirty);
+        let read = |xa: &XArray| {
+            let found = find(xa, 0, 15, Some(Mark::Dirty)).expect("index 1 is dirty all along");
+            assert!(found.entry == entry(1) || found.entry == entry(0));
+        };
+        beside(&xa, read, |xa| {
+            let mut preload = xa.pool().preload(2).unwrap();
+            insert(xa, 5, 0, &mut preload);
+            let mut xa = xa.lock();
+            xa.set_mark(0, Mark::Dirty);
+            xa.erase(0);
+        });
+    });
+}
