@@ -19,6 +19,9 @@
 //!
 //! Short runs in registered buffers go vectored together with their neighbours: what a fixed
 //! buffer saves (pinning the pages again) is less than what a further command to the disk costs.
+//! Direct reads of 32 pages scattered in memory and contiguous in the file took 1.14 times as long
+//! as 32 fixed operations than as one vector; a fixed buffer saved 4 % of reads of 4 and 64 KiB and
+//! nothing of 1 MiB (`examples/ring_speed.rs`, a virtual disk of 30 microseconds).
 //!
 //! # Invariants
 //!
