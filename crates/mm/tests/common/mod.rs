@@ -1,0 +1,140 @@
+//! A backing store in memory, and the pieces that every test of this crate needs.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
+    MmConfig, ReadaheadState,
+};
+use foliocache_sys::Errno;
+
+/// A backing store that keeps its bytes in memory and counts what is asked of it.
+#[derive(Debug, Default)]
+pub struct Store {
+    pub bytes: Mutex<Vec<u8>>,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    pub flushes: AtomicU64,
+}
+
+impl Store {
+    pub fn with(bytes: &[u8]) -> Arc<Self> {
+        Arc::new(Self {
+            bytes: Mutex::new(bytes.to_vec()),
+            ..Self::default()
+        })
+    }
+
+    pub fn content(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap().clone()
+    }
+}
+
+impl AddressSpaceOperations for Store {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.bytes.lock().unwrap();
+        let mut at = (pos as usize).min(bytes.len());
+        let start = at;
+        for segment in segments {
+            let n = segment.len().min(bytes.len() - at);
+            // SAFETY: the cache keeps the segment's memory in place during the call.
+            unsafe {
+                segment
+                    .addr()
+                    .copy_from_nonoverlapping(bytes[at..].as_ptr(), n)
+            };
+            at += n;
+        }
+        Ok(at - start)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = self.bytes.lock().unwrap();
+        let mut at = pos as usize;
+        for segment in segments {
+            let end = at + segment.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            // SAFETY: the cache keeps the segment's memory in place during the call.
+            unsafe {
+                bytes[at..end]
+                    .as_mut_ptr()
+                    .copy_from(segment.addr(), segment.len())
+            };
+            at = end;
+        }
+        Ok(at - pos as usize)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.bytes.lock().unwrap().resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        let mut bytes = self.bytes.lock().unwrap();
+        let end = ((pos + len) as usize).min(bytes.len());
+        if (pos as usize) < end {
+            bytes[pos as usize..end].fill(0);
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a store in memory".into()
+    }
+}
+
+/// A cache of `mib` MiB with one storage file system.
+pub fn storage(mib: u64) -> (Arc<Mm>, Arc<BackingDevInfo>) {
+    let mm = Mm::new(MmConfig::new(mib << 20)).unwrap();
+    let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+    (mm, bdi)
+}
+
+/// A file over `store`, as large as that is now.
+pub fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> Arc<AddressSpace> {
+    let size = store.bytes.lock().unwrap().len() as u64;
+    AddressSpace::new(
+        bdi,
+        Arc::clone(store) as Arc<dyn AddressSpaceOperations>,
+        size,
+    )
+}
+
+/// Reads `len` bytes at `pos`, as many as there are.
+pub fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; len];
+    let n = file
+        .read(
+            &ReadaheadState::new(),
+            pos,
+            &mut IovIter::destination(&mut bytes),
+        )
+        .unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+/// Writes all of `bytes` at `pos`.
+pub fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+    let n = file.write(pos, &mut IovIter::source(bytes)).unwrap();
+    assert_eq!(n, bytes.len());
+}
+
+/// Bytes that tell where they belong: file `who`, page and offset.
+pub fn pattern(who: u8, pos: u64, len: usize) -> Vec<u8> {
+    (pos..pos + len as u64)
+        .map(|at| (at as u8) ^ ((at >> 12) as u8).wrapping_mul(31) ^ who.wrapping_mul(97))
+        .collect()
+}

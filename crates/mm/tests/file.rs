@@ -1,0 +1,139 @@
+//! One file: read, write, truncate, punch, fsync, and what the cache holds meanwhile.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Store, file, pattern, read, storage, write};
+use foliocache_mm::PAGE_SIZE;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn what_is_written_is_read_and_reaches_the_store() {
+    let (mm, bdi) = storage(8);
+    let store = Store::with(b"");
+    let file = file(&bdi, &store);
+    let cursor = file.sample_wb_err();
+    let bytes = pattern(1, 100, 50_000);
+    write(&file, 100, &bytes);
+    assert_eq!(file.size(), 50_100);
+    assert_eq!(read(&file, 100, 60_000), bytes);
+    assert_eq!(read(&file, 0, 100), vec![0; 100]);
+    file.fsync(&cursor).unwrap();
+    assert_eq!(store.content()[100..], bytes);
+    assert_eq!(store.flushes.load(Ordering::Relaxed), 1);
+    let stats = file.stats();
+    assert_eq!((stats.dirty, stats.unstable, stats.failed), (0, 0, 0));
+    assert_eq!(stats.resident, 13);
+    drop(file);
+    assert_eq!(mm.usage().in_use, 0, "a dropped file leaves nothing behind");
+}
+
+#[test]
+fn a_partial_write_of_an_uncached_page_keeps_the_rest() {
+    let (_mm, bdi) = storage(8);
+    let store = Store::with(&pattern(2, 0, 10_000));
+    let file = file(&bdi, &store);
+    write(&file, 5000, b"hello");
+    let mut expected = pattern(2, 0, 10_000);
+    expected[5000..5005].copy_from_slice(b"hello");
+    assert_eq!(read(&file, 0, 20_000), expected);
+    file.sync().unwrap();
+    assert_eq!(store.content(), expected);
+}
+
+#[test]
+fn truncate_cuts_and_grows_with_zeros() {
+    let (_mm, bdi) = storage(8);
+    let store = Store::with(&pattern(3, 0, 20_000));
+    let file = file(&bdi, &store);
+    assert_eq!(read(&file, 0, 20_000).len(), 20_000);
+    write(&file, 9000, b"dirty");
+    file.truncate(9_003).unwrap();
+    file.truncate(30_000).unwrap();
+    let mut expected = pattern(3, 0, 9000);
+    expected.extend(b"dir");
+    expected.resize(30_000, 0);
+    assert_eq!(read(&file, 0, 40_000), expected);
+    file.sync().unwrap();
+    assert_eq!(store.content(), expected);
+}
+
+#[test]
+fn punched_holes_read_zeros_in_cache_and_store() {
+    let (_mm, bdi) = storage(8);
+    for (pos, len) in [
+        (100, 50),
+        (4096, 4096),
+        (5000, 20_000),
+        (0, 4097),
+        (39_000, 9_999),
+    ] {
+        let store = Store::with(&pattern(4, 0, 40_000));
+        let file = file(&bdi, &store);
+        let mut expected = read(&file, 0, 40_000);
+        write(&file, 6000, b"dirty");
+        expected[6000..6005].copy_from_slice(b"dirty");
+        file.punch_hole(pos, len).unwrap();
+        let end = ((pos + len) as usize).min(40_000);
+        expected[pos as usize..end].fill(0);
+        assert_eq!(read(&file, 0, 50_000), expected, "hole of {len} at {pos}");
+        file.sync().unwrap();
+        assert_eq!(store.content(), expected, "hole of {len} at {pos}");
+    }
+}
+
+#[test]
+fn far_more_data_than_memory() {
+    let (mm, bdi) = storage(4);
+    let store = Store::with(b"");
+    let file = file(&bdi, &store);
+    let chunk = 1 << 20;
+    for i in 0..32 {
+        write(&file, i * chunk, &pattern(5, i * chunk, chunk as usize));
+        assert!(mm.usage().total() <= mm.usage().limit);
+    }
+    for i in (0..32).rev() {
+        assert!(read(&file, i * chunk, chunk as usize) == pattern(5, i * chunk, chunk as usize));
+        assert!(mm.usage().total() <= mm.usage().limit);
+    }
+    file.sync().unwrap();
+    assert!(store.content() == pattern(5, 0, 32 << 20));
+}
+
+#[test]
+fn sequential_reads_are_few_and_large() {
+    let (_mm, bdi) = storage(64);
+    let store = Store::with(&pattern(6, 0, 8 << 20));
+    let file = file(&bdi, &store);
+    let ra = foliocache_mm::ReadaheadState::new();
+    let mut bytes = vec![0; PAGE_SIZE];
+    for page in 0..2048 {
+        let mut iter = foliocache_mm::IovIter::destination(&mut bytes);
+        file.read(&ra, page * PAGE_SIZE as u64, &mut iter).unwrap();
+    }
+    let reads = store.reads.load(Ordering::Relaxed);
+    assert!(reads <= 16, "{reads} reads for 8 MiB");
+    let stats = file.stats();
+    assert_eq!(stats.misses + stats.hits, 2048);
+    assert_eq!(stats.readahead_used, stats.readahead);
+}
+
+#[test]
+fn metadata_of_a_dense_file_is_small() {
+    let (mm, bdi) = storage(256);
+    let store = Store::with(b"");
+    let file = file(&bdi, &store);
+    let page = vec![7; PAGE_SIZE];
+    let mut pages = 0;
+    // Dense, and dirty pages are written back meanwhile: fill most of the bound.
+    while mm.usage().available > 1024 {
+        write(&file, pages * PAGE_SIZE as u64, &page);
+        pages += 1;
+        if pages % 4096 == 0 {
+            file.sync().unwrap();
+        }
+    }
+    let per_page = mm.usage().metadata as f64 / file.nr_pages() as f64;
+    assert!(file.nr_pages() > 50_000, "{} pages", file.nr_pages());
+    assert!(per_page <= 80.0, "{per_page} bytes of metadata a page");
+}
