@@ -11,8 +11,18 @@
 //! An inode is one object for as long as somebody holds it, so two look-ups of one file give the
 //! same `Arc`. Its number is unique among the live inodes of its file system; with the generation
 //! it is unique for good.
+//!
+//! # Memory ordering
+//!
+//! `lookups` is changed under the lock of the inode table only; the accesses are `Relaxed`.
 
-use crate::types::FileKind;
+use crate::attr::AttrCell;
+use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
+use foliocache_mm::AddressSpace;
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sys::Errno;
+use std::any::Any;
 use std::fmt;
 
 /// What a name leads to.
@@ -20,9 +30,66 @@ pub struct Inode {
     ino: u64,
     generation: u64,
     kind: FileKind,
+    attributes: Arc<AttrCell>,
+    /// The pages of a regular file; `None` for everything else.
+    mapping: Option<Arc<AddressSpace>>,
+    ops: Box<dyn InodeOperations>,
+    /// Look-ups that a front door remembers, see `FileSystem::remember`.
+    lookups: AtomicU64,
+}
+
+/// A file system's own part of an inode: what an open file needs beyond the cache.
+///
+/// Each method may block on I/O and holds no lock of the inode's.
+pub(crate) trait InodeOperations: Any + Send + Sync {
+    /// The attributes as they are now.
+    fn getattr(&self, inode: &Inode) -> Result<Attr, Errno>;
+
+    /// Clears the set-id bits before a write by somebody other than root.
+    #[doc(alias = "file_remove_privs")]
+    fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno>;
+
+    /// Makes the attributes and the name durable, after the data was; with `datasync` only what
+    /// is needed to find the data again.
+    fn sync(&self, inode: &Inode, datasync: bool) -> Result<(), Errno>;
+
+    /// As `fallocate(2)` in the backing store; the cache is told by the caller.
+    fn allocate(&self, inode: &Inode, mode: FallocateMode, pos: u64, len: u64)
+    -> Result<(), Errno>;
+
+    /// As `lseek(2)`; `ENXIO` at or past the end of the file.
+    fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno>;
+
+    /// An open file was closed.
+    fn released(&self, inode: &Inode, writable: bool);
+
+    /// Whether something of the inode, apart from its pages, is still on the way to the backing
+    /// store. Never blocks.
+    fn is_busy(&self) -> bool {
+        false
+    }
 }
 
 impl Inode {
+    pub(crate) fn new(
+        ino: u64,
+        generation: u64,
+        kind: FileKind,
+        attributes: Arc<AttrCell>,
+        mapping: Option<Arc<AddressSpace>>,
+        ops: Box<dyn InodeOperations>,
+    ) -> Inode {
+        Inode {
+            ino,
+            generation,
+            kind,
+            attributes,
+            mapping,
+            ops,
+            lookups: AtomicU64::new(0),
+        }
+    }
+
     /// The number, unique among the live inodes of the file system; the root's is 1.
     pub fn ino(&self) -> u64 {
         self.ino
@@ -36,6 +103,42 @@ impl Inode {
     /// What the inode is.
     pub fn kind(&self) -> FileKind {
         self.kind
+    }
+
+    /// The cached pages; `None` for everything but a regular file.
+    pub fn mapping(&self) -> Option<&Arc<AddressSpace>> {
+        self.mapping.as_ref()
+    }
+
+    pub(crate) fn attributes(&self) -> &Arc<AttrCell> {
+        &self.attributes
+    }
+
+    pub(crate) fn ops(&self) -> &dyn InodeOperations {
+        &*self.ops
+    }
+
+    /// The file system's own part, if it is of type `T`.
+    pub(crate) fn private<T: InodeOperations>(&self) -> Option<&T> {
+        (&*self.ops as &dyn Any).downcast_ref()
+    }
+
+    pub(crate) fn lookups(&self) -> u64 {
+        // Relaxed: under the table's lock.
+        self.lookups.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lookups(&self, lookups: u64) {
+        // Relaxed: under the table's lock.
+        self.lookups.store(lookups, Ordering::Relaxed);
+    }
+
+    /// Clears set-id bits if `ctx` is not root's and there are any.
+    pub(crate) fn remove_privileges(&self, ctx: &OpContext) -> Result<(), Errno> {
+        if ctx.uid != 0 && self.attributes.has_set_id() {
+            self.ops.remove_privileges(self)?;
+        }
+        Ok(())
     }
 }
 

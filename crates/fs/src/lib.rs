@@ -7,16 +7,26 @@
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
 //! | `open_file` | [`OpenFile`]: reads, writes and syncs through the cache |
+//! | `table` | the inodes in memory, by number and by identity |
+//! | `attr` | attributes that an inode keeps in memory |
 //! | `types` | attributes, flags, entries |
+//! | `dirfs` | [`DirFs`]: a local directory through the cache |
+//! | `memfs` | [`MemFs`]: the cache is the store |
 #![deny(unsafe_code)]
 
+mod attr;
+mod dirfs;
 mod filesystem;
 mod inode;
+mod memfs;
 mod open_file;
+mod table;
 mod types;
 
+pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
 pub use inode::Inode;
+pub use memfs::MemFs;
 pub use open_file::{Advice, OpenFile};
 pub use types::{
     Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,

@@ -12,9 +12,10 @@
 
 use crate::inode::Inode;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
-use foliocache_mm::MAX_FILE_SIZE;
+use foliocache_mm::{Access, AddressSpace, ErrSeqCursor, IovIter, MAX_FILE_SIZE, ReadaheadState};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 
 /// What the caller means to do with a file.
@@ -34,21 +35,42 @@ pub enum Advice {
 }
 
 /// An open file.
-#[derive(Debug)]
 pub struct OpenFile {
     inode: Arc<Inode>,
+    /// The inode's, kept here to save the hot paths a step.
+    mapping: Arc<AddressSpace>,
     flags: OpenFlags,
     ctx: OpContext,
+    readahead: ReadaheadState,
+    wb_err: ErrSeqCursor,
 }
 
 impl OpenFile {
-    pub(crate) fn new(inode: Arc<Inode>, flags: OpenFlags, ctx: OpContext) -> OpenFile {
-        OpenFile { inode, flags, ctx }
+    /// A handle of a regular file; its file system counts it and is told when it is dropped.
+    pub(crate) fn new(
+        inode: Arc<Inode>,
+        flags: OpenFlags,
+        ctx: OpContext,
+    ) -> Result<OpenFile, Errno> {
+        let mapping = inode.mapping().ok_or(Errno::EINVAL)?.clone();
+        Ok(OpenFile {
+            wb_err: mapping.sample_wb_err(),
+            readahead: ReadaheadState::new(),
+            inode,
+            mapping,
+            flags,
+            ctx,
+        })
     }
 
     /// The file.
     pub fn inode(&self) -> &Arc<Inode> {
         &self.inode
+    }
+
+    /// The file's pages.
+    pub fn mapping(&self) -> &Arc<AddressSpace> {
+        &self.mapping
     }
 
     /// How it was opened.
@@ -58,7 +80,7 @@ impl OpenFile {
 
     /// Size in bytes. Never blocks.
     pub fn size(&self) -> u64 {
-        0
+        self.mapping.size()
     }
 
     /// Reads into `buf` from byte `pos` on; returns the bytes read, fewer than asked only at end
@@ -66,38 +88,90 @@ impl OpenFile {
     /// I/O and for memory of the bound.
     ///
     /// # Errors
-    /// `EBADF` if not open for reading, `EINVAL` for a range beyond the largest offset, `EFAULT`,
-    /// and those of the backing store.
+    /// `EBADF` if not open for reading, `EINVAL` for a position beyond the largest offset, and
+    /// those of the backing store.
+    #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
-        self.read_vectored_at(&mut [IoSliceMut::new(buf)], pos)
+        self.read_iter(&mut IovIter::destination(buf), pos)
     }
 
-    /// As [`OpenFile::read_at`] into several buffers.
+    /// As [`OpenFile::read_at`], into whatever memory `iter` stands for.
     ///
     /// # Errors
-    /// As [`OpenFile::read_at`].
+    /// As [`OpenFile::read_at`], and `EFAULT` for bad memory.
+    #[inline]
+    pub fn read_iter(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<usize, Errno> {
+        if !self.flags.read {
+            return Err(Errno::EBADF);
+        }
+        if pos > MAX_FILE_SIZE {
+            return Err(Errno::EINVAL);
+        }
+        self.mapping
+            .read(&self.readahead, pos, iter)
+            .map_err(|error| error.errno())
+    }
+
+    /// As [`OpenFile::read_at`], into several buffers, one after another.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read_at`], if nothing was read.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], pos: u64) -> Result<usize, Errno> {
-        let _ = (bufs, pos);
-        Err(Errno::ENOSYS)
+        let mut done = 0;
+        for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+            match self.read_at(buf, pos.saturating_add(done as u64)) {
+                Ok(n) => {
+                    done += n;
+                    if n < buf.len() {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     /// Writes `buf` at byte `pos`, or at the end if the file is open for appending; returns the
     /// bytes written. May block for memory of the bound and be throttled by writeback.
     ///
     /// # Errors
-    /// `EBADF` if not open for writing, `EFBIG` at the largest size, `EFAULT`, `ENOSPC`, and those
-    /// of the backing store.
+    /// `EBADF` if not open for writing, `EINVAL` for a position beyond the largest offset, `EFBIG`
+    /// at the largest size, `ENOSPC`, and those of the backing store.
+    #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
-        self.write_vectored_at(&[IoSlice::new(buf)], pos)
+        self.write_iter(&mut IovIter::source(buf), pos)
     }
 
-    /// As [`OpenFile::write_at`] from several buffers.
+    /// As [`OpenFile::write_at`], from whatever memory `iter` stands for.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_at`], and `EFAULT` for bad memory.
+    #[inline]
+    pub fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<usize, Errno> {
+        if self.flags.append {
+            return self.append_iter(iter).map(|(_, n)| n);
+        }
+        self.check_write(pos)?;
+        if iter.remaining() == 0 {
+            return Ok(0);
+        }
+        self.inode.remove_privileges(&self.ctx)?;
+        let n = self
+            .mapping
+            .write(pos, iter)
+            .map_err(|error| error.errno())?;
+        self.inode.attributes().data_changed();
+        Ok(n)
+    }
+
+    /// As [`OpenFile::write_at`], from several buffers, one after another.
     ///
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize, Errno> {
-        let _ = (bufs, pos);
-        Err(Errno::ENOSYS)
+        self.write_iter(&mut IovIter::sources(bufs), pos)
     }
 
     /// Writes `buf` at the end, atomically against other appends; returns where it begins and the
@@ -106,8 +180,34 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub fn append(&self, buf: &[u8]) -> Result<(u64, usize), Errno> {
-        let _ = (&self.ctx, buf, MAX_FILE_SIZE);
-        Err(Errno::ENOSYS)
+        self.append_iter(&mut IovIter::source(buf))
+    }
+
+    /// As [`OpenFile::append`], from whatever memory `iter` stands for.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_at`], and `EFAULT` for bad memory.
+    pub fn append_iter(&self, iter: &mut IovIter<'_>) -> Result<(u64, usize), Errno> {
+        self.check_write(0)?;
+        if iter.remaining() == 0 {
+            return Ok((self.size(), 0));
+        }
+        self.inode.remove_privileges(&self.ctx)?;
+        let done = self.mapping.append(iter).map_err(|error| error.errno())?;
+        self.inode.attributes().data_changed();
+        Ok(done)
+    }
+
+    #[inline]
+    fn check_write(&self, pos: u64) -> Result<(), Errno> {
+        if !self.flags.write {
+            return Err(Errno::EBADF);
+        }
+        if pos > MAX_FILE_SIZE {
+            Err(Errno::EINVAL)
+        } else {
+            Ok(())
+        }
     }
 
     /// Sets the size; new bytes read as zeros.
@@ -116,8 +216,25 @@ impl OpenFile {
     /// `EINVAL` if not open for writing, `EFBIG`, and those of the backing store.
     #[doc(alias = "ftruncate")]
     pub fn set_len(&self, size: u64) -> Result<(), Errno> {
-        let _ = size;
-        Err(Errno::ENOSYS)
+        if !self.flags.write {
+            return Err(Errno::EINVAL);
+        }
+        self.truncate(size)
+    }
+
+    /// `O_TRUNC`, which asks for no right to write.
+    pub(crate) fn truncate_at_open(&self) -> Result<(), Errno> {
+        self.truncate(0)
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        if size > MAX_FILE_SIZE {
+            return Err(Errno::EFBIG);
+        }
+        self.inode.remove_privileges(&self.ctx)?;
+        // Before, so that a backing store that stamps the change itself has the last word.
+        self.inode.attributes().data_changed();
+        self.mapping.truncate(size).map_err(|error| error.errno())
     }
 
     /// Gives space to a range or takes it away.
@@ -126,8 +243,36 @@ impl OpenFile {
     /// `EBADF` if not open for writing, `EINVAL` for an empty range, `EFBIG`, `ENOSPC`,
     /// `EOPNOTSUPP`, and those of the backing store.
     pub fn fallocate(&self, mode: FallocateMode, pos: u64, len: u64) -> Result<(), Errno> {
-        let _ = (mode, pos, len);
-        Err(Errno::ENOSYS)
+        self.check_write(pos)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = pos
+            .checked_add(len)
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Errno::EFBIG)?;
+        self.inode.remove_privileges(&self.ctx)?;
+        self.inode.attributes().data_changed();
+        self.inode.ops().allocate(&self.inode, mode, pos, len)?;
+        if matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange) {
+            self.mapping
+                .punch_hole(pos, len)
+                .map_err(|error| error.errno())?;
+        }
+        if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
+            if self.size() < end {
+                self.mapping.truncate(end).map_err(|error| error.errno())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros and frees its space; the size stays.
+    ///
+    /// # Errors
+    /// As [`OpenFile::fallocate`].
+    pub fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.fallocate(FallocateMode::PunchHole, pos, len)
     }
 
     /// The next data or hole from byte `pos` on.
@@ -136,18 +281,20 @@ impl OpenFile {
     /// `ENXIO` at or past the end of the file, or if no data follows.
     #[doc(alias = "lseek")]
     pub fn seek_sparse(&self, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
-        let _ = (what, pos);
-        Err(Errno::ENOSYS)
+        if pos >= self.size() {
+            return Err(Errno::ENXIO);
+        }
+        self.inode.ops().seek_sparse(&self.inode, what, pos)
     }
 
     /// Makes everything durable that was written before the call, with the attributes and, for a
-    /// new file, its name.
+    /// file that was made, renamed or linked since, its name. Blocks for the I/O.
     ///
     /// # Errors
     /// The first failure of writeback since this handle last asked, once; data that could not be
     /// written stays dirty and is tried again.
     pub fn fsync(&self) -> Result<(), Errno> {
-        Err(Errno::ENOSYS)
+        self.sync(false)
     }
 
     /// As [`OpenFile::fsync`], attributes only as far as they are needed to find the data.
@@ -155,15 +302,49 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::fsync`].
     pub fn fdatasync(&self) -> Result<(), Errno> {
-        Err(Errno::ENOSYS)
+        self.sync(true)
     }
 
-    /// Says how `len` bytes at `pos` will be used; 0 means to the end.
+    fn sync(&self, datasync: bool) -> Result<(), Errno> {
+        self.mapping
+            .fsync(&self.wb_err)
+            .map_err(|error| error.errno())?;
+        self.inode.ops().sync(&self.inode, datasync)
+    }
+
+    /// Says how `len` bytes at `pos` will be used; 0 means to the end. The pattern of access is
+    /// this handle's, and `WillNeed` blocks until the range is in the cache.
     ///
     /// # Errors
     /// Those of the backing store.
     pub fn advise(&self, advice: Advice, pos: u64, len: u64) -> Result<(), Errno> {
-        let _ = (advice, pos, len);
-        Err(Errno::ENOSYS)
+        let len = if len == 0 { u64::MAX - pos } else { len };
+        match advice {
+            Advice::Normal => self.readahead.advise(Access::Normal),
+            Advice::Sequential => self.readahead.advise(Access::Sequential),
+            Advice::Random => self.readahead.advise(Access::Random),
+            Advice::WillNeed => self.mapping.populate(pos, len)?,
+            Advice::DontNeed => {
+                self.mapping.invalidate(pos, len);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.inode
+            .ops()
+            .released(&self.inode, self.flags.write || self.flags.truncate);
+    }
+}
+
+impl fmt::Debug for OpenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenFile")
+            .field("inode", &self.inode)
+            .field("flags", &self.flags)
+            .finish_non_exhaustive()
     }
 }

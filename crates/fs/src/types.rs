@@ -64,6 +64,22 @@ pub struct Device {
     pub minor: u32,
 }
 
+impl Device {
+    /// The number as a `dev_t` of Linux.
+    pub const fn raw(self) -> u64 {
+        let (major, minor) = (self.major as u64, self.minor as u64);
+        (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & !0xff) << 12 | minor & 0xff
+    }
+
+    /// From a `dev_t` of Linux.
+    pub const fn from_raw(raw: u64) -> Device {
+        Device {
+            major: (raw >> 32 & 0xffff_f000 | raw >> 8 & 0xfff) as u32,
+            minor: (raw >> 12 & 0xffff_ff00 | raw & 0xff) as u32,
+        }
+    }
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

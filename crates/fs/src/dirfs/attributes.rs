@@ -1,0 +1,268 @@
+//! Attributes of the source's files: reading them, changing them, noticing that others did.
+//!
+//! # Model
+//!
+//! Owner, mode and link count are always the source's. Size, `mtime` and `ctime` of a regular file
+//! are ours for as long as nobody else changed the file, because data and times reach the source
+//! later than the caller wrote them.
+//!
+//! # Differences from Linux
+//!
+//! A change from outside is noticed when the file is opened, or looked at while nobody has it open
+//! for writing (close-to-open). While data of ours waits to be written, ours holds.
+
+use super::NodeOps;
+use super::node::DirNode;
+use super::stats::count;
+use crate::attr::{Attributes, cleared_set_id};
+use crate::inode::{Inode, InodeOperations};
+use crate::types::{
+    Attr, Device, FallocateMode, FileKind, OpContext, PERMISSION_BITS, SeekSparse, SetAttr, SetTime,
+};
+use foliocache_sync::Arc;
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
+use foliocache_sys::{Errno, clock};
+
+/// What an inode remembers of `stat`.
+pub(super) fn remembered(stat: &Stat) -> Attributes {
+    Attributes {
+        mode: stat.mode & PERMISSION_BITS,
+        nlink: stat.nlink,
+        uid: stat.uid,
+        gid: stat.gid,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        ctime: stat.ctime,
+    }
+}
+
+impl DirNode {
+    /// Takes over what the source says, times of a regular file apart.
+    fn refresh(&self, stat: &Stat) {
+        self.attributes.update(|attributes| {
+            let (mtime, ctime) = (attributes.mtime, attributes.ctime);
+            *attributes = remembered(stat);
+            if self.file.is_some() {
+                (attributes.mtime, attributes.ctime) = (mtime, ctime);
+            }
+        });
+    }
+
+    /// Compares the file behind `fd` with what was seen of it last, and takes the source's side if
+    /// somebody else changed it and nothing of ours waits.
+    ///
+    /// Context: `opens` held, nobody has the file open for writing.
+    pub(super) fn revalidate(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let Some((file, mapping)) = self
+            .file
+            .as_ref()
+            .and_then(|file| Some((file, file.mapping()?)))
+        else {
+            return Ok(());
+        };
+        // Without writers and without anything on its way nothing of ours changes the file from
+        // here on, so what the source says after this look is not our own doing.
+        if mapping.is_dirty() {
+            return Ok(());
+        }
+        let stat = fd::fstat(fd)?;
+        if file.changed_outside(&stat) {
+            count(&self.shared.counters.invalidations);
+            mapping.backing_changed(stat.size);
+            self.attributes
+                .update(|attributes| *attributes = remembered(&stat));
+        }
+        file.settle(&stat);
+        Ok(())
+    }
+
+    /// Runs a change of the node's attributes or names in the source; what it does to the source's
+    /// times is no change from outside, and `ctime` follows it.
+    pub(super) fn own_change<R>(
+        &self,
+        fd: BorrowedFd<'_>,
+        change: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let Some(file) = &self.file else {
+            return change();
+        };
+        file.begin_change();
+        let result = change();
+        let stat = fd::fstat(fd).ok();
+        file.end_change(stat.as_ref());
+        if let (Ok(_), Some(stat)) = (&result, &stat) {
+            file.attributes_changed();
+            self.refresh(stat);
+            self.attributes
+                .update(|attributes| attributes.ctime = stat.ctime);
+        }
+        result
+    }
+
+    /// The attributes to show, given the source's.
+    fn show(&self, inode: &Inode, stat: &Stat) -> Attr {
+        let mut attr = Attr {
+            ino: inode.ino(),
+            kind: stat.kind(),
+            mode: stat.mode & PERMISSION_BITS,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: Device {
+                major: stat.rdev_major,
+                minor: stat.rdev_minor,
+            },
+            size: stat.size,
+            blocks: stat.blocks,
+            blksize: stat.blksize,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            btime: stat.btime,
+        };
+        if let Some(mapping) = inode.mapping() {
+            let ours = self.attributes.get();
+            attr.size = mapping.size();
+            attr.mtime = ours.mtime;
+            attr.ctime = ours.ctime;
+        }
+        attr
+    }
+
+    pub(super) fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
+        let fd = self.path_fd()?;
+        if let Some(file) = &self.file
+            && let Some(opens) = file.opens.try_lock()
+            && opens.writers == 0
+        {
+            self.revalidate(fd.as_fd())?;
+        }
+        let stat = fd::fstat(fd.as_fd())?;
+        self.refresh(&stat);
+        Ok(self.show(inode, &stat))
+    }
+
+    pub(super) fn setattr(
+        &self,
+        ctx: &OpContext,
+        inode: &Inode,
+        set: &SetAttr,
+    ) -> Result<Attr, Errno> {
+        if let Some(size) = set.size {
+            let mapping = match self.kind {
+                FileKind::Regular => inode.mapping().ok_or(Errno::EINVAL)?,
+                FileKind::Directory => return Err(Errno::EISDIR),
+                _ => return Err(Errno::EINVAL),
+            };
+            inode.remove_privileges(ctx)?;
+            let _opens = self.file().opens.lock();
+            mapping.truncate(size).map_err(|error| error.errno())?;
+        }
+        let fd = self.path_fd()?;
+        let fd = fd.as_fd();
+        if set.uid.is_some() || set.gid.is_some() {
+            self.own_change(fd, || fd::fchown(fd, set.uid, set.gid))?;
+        }
+        if let Some(mode) = set.mode {
+            self.own_change(fd, || fd::fchmod(fd, mode & PERMISSION_BITS))?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let now = clock::coarse_realtime();
+            let raw = |time: Option<SetTime>| match time {
+                None => fd::SetTime::Omit,
+                Some(SetTime::Now) => fd::SetTime::Now,
+                Some(SetTime::At(time)) => fd::SetTime::To(time),
+            };
+            self.own_change(fd, || fd::futimens(fd, raw(set.atime), raw(set.mtime)))?;
+            if let Some(mtime) = set.mtime {
+                // Data that is still dirty goes out later and is stamped with this again.
+                self.attributes
+                    .update(|attributes| attributes.mtime = mtime.resolve(now));
+            }
+        }
+        self.getattr(inode)
+    }
+}
+
+impl InodeOperations for NodeOps {
+    fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
+        self.0.getattr(inode)
+    }
+
+    fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {
+        let node = &self.0;
+        let fd = node.path_fd()?;
+        let fd = fd.as_fd();
+        let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
+        let cleared = cleared_set_id(mode);
+        if cleared != mode {
+            node.own_change(fd, || fd::fchmod(fd, cleared))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, _inode: &Inode, datasync: bool) -> Result<(), Errno> {
+        self.0.sync_attributes(datasync)
+    }
+
+    fn allocate(
+        &self,
+        _inode: &Inode,
+        mode: FallocateMode,
+        pos: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                self.0.allocate(Fallocate::KeepSize, pos..pos + len)
+            }
+            FallocateMode::PunchHole | FallocateMode::ZeroRange => Ok(()),
+        }
+    }
+
+    fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
+        let mapping = inode.mapping().ok_or(Errno::EINVAL)?;
+        // The source knows of no hole that is dirty in the cache, and of no data either.
+        mapping.sync().map_err(|error| error.errno())?;
+        let fds = self.0.descriptors(false)?;
+        let (fd, size) = (fds.buffered.as_fd(), mapping.size());
+        if pos >= size {
+            return Err(Errno::ENXIO);
+        }
+        let found = match what {
+            SeekSparse::Data => fd::seek_data(fd, pos)?,
+            SeekSparse::Hole => Some(fd::seek_hole(fd, pos)?.map_or(size, |at| at.min(size))),
+        };
+        found
+            .filter(|&at| at < size || what == SeekSparse::Hole)
+            .ok_or(Errno::ENXIO)
+    }
+
+    fn released(&self, _inode: &Inode, writable: bool) {
+        let node = &self.0;
+        let file = node.file();
+        {
+            let mut opens = file.opens.lock();
+            opens.handles -= 1;
+            opens.writers -= u32::from(writable);
+            if opens.handles == 0 {
+                if node.is_unlinked() {
+                    file.discard();
+                }
+                if !file.close() && !opens.idle {
+                    opens.idle = true;
+                    node.shared.idle.lock().push_back(Arc::downgrade(node));
+                }
+            }
+        }
+        node.shared.close_idle(2);
+        node.shared.limit_idle();
+    }
+
+    fn is_busy(&self) -> bool {
+        self.0
+            .file
+            .as_ref()
+            .is_some_and(super::file::FileState::unflushed)
+    }
+}

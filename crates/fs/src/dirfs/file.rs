@@ -1,0 +1,482 @@
+//! A regular file of the source: its descriptors, and the operations behind its address space.
+//!
+//! # Model
+//!
+//! Two descriptors are open while the file is in use: a buffered one, and one for direct I/O from
+//! the first read or write on. They are writable from the first moment that somebody may write.
+//!
+//! A write leaves the file `unflushed` until a flush succeeded, and only a file without handles,
+//! without anything unflushed and without folios that still have to be written loses its
+//! descriptors: a descriptor that is closed takes the kernel's report of a failed writeback with
+//! it, and another process may move the name away that we would find the file again by.
+//!
+//! **Late writeback and times.** The bytes of a write reach the source later than the write, and
+//! the source stamps them with that later time. `write_inode`, called after the data went out and
+//! before it is flushed, sets the time that the write had.
+//!
+//! **Changes from outside.** `seen` holds the source's size and times as of our own last change.
+//! If they differ when a file is opened, somebody else changed it: if nothing of ours is waiting
+//! to be written the cached folios are dropped and the new attributes hold, otherwise ours hold.
+//!
+//! # Locking
+//!
+//! `opens` serialises opening, closing, and the comparison with the source; it is taken before the
+//! address space's locks. `io` is innermost and not held across I/O, but for `opens` nothing is
+//! waited for under it.
+
+use super::node::DirNode;
+use super::stats::{Fallback, count};
+use super::{Shared, transfer};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
+use foliocache_sys::{Errno, fd};
+use std::ops::Range;
+
+/// A descriptor for direct I/O.
+pub(super) struct Direct {
+    pub(super) fd: OwnedFd,
+    /// Positions and lengths are multiples of this, a page at least.
+    pub(super) block: usize,
+}
+
+/// The descriptors of a file.
+pub(super) struct Descriptors {
+    pub(super) buffered: Arc<OwnedFd>,
+    pub(super) writable: bool,
+    direct: OnceLock<Option<Direct>>,
+    /// Direct I/O was refused after it had been allowed. Relaxed everywhere: whoever misses it is
+    /// refused once more.
+    direct_refused: AtomicBool,
+}
+
+impl Descriptors {
+    pub(super) fn new(buffered: OwnedFd, writable: bool) -> Descriptors {
+        Descriptors {
+            buffered: Arc::new(buffered),
+            writable,
+            direct: OnceLock::new(),
+            direct_refused: AtomicBool::new(false),
+        }
+    }
+
+    /// The descriptor for direct I/O, unless it is refused.
+    pub(super) fn direct(&self, shared: &Shared) -> Option<&Direct> {
+        // Relaxed: see the field.
+        if self.direct_refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.direct
+            .get_or_init(|| match self.open_direct(shared) {
+                Ok(direct) => Some(direct),
+                Err(reason) => {
+                    shared.counters.fell_back(Fallback::DirectIo, reason);
+                    None
+                }
+            })
+            .as_ref()
+    }
+
+    fn open_direct(&self, shared: &Shared) -> Result<Direct, Errno> {
+        if !shared.options.direct {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let access = if self.writable {
+            OFlags::RDWR
+        } else {
+            OFlags::RDONLY
+        };
+        let fd = fd::reopen(self.buffered.as_fd(), access | OFlags::DIRECT)?;
+        let mut block = PAGE_SIZE;
+        if let Some(align) = fd::direct_io_alignment(fd.as_fd()) {
+            if align.mem as usize > PAGE_SIZE || !align.offset.is_power_of_two() {
+                return Err(Errno::EINVAL);
+            }
+            block = block.max(align.offset as usize);
+        }
+        Ok(Direct { fd, block })
+    }
+
+    /// Direct I/O was refused although the descriptor could be opened.
+    pub(super) fn give_up_direct(&self, shared: &Shared, reason: Errno) {
+        // Relaxed: see the field.
+        if !self.direct_refused.swap(true, Ordering::Relaxed) {
+            shared.counters.fell_back(Fallback::DirectIo, reason);
+        }
+    }
+}
+
+/// What the source said about a file after our own last change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    size: u64,
+    mtime: Timespec,
+    ctime: Timespec,
+}
+
+impl Seen {
+    fn of(stat: &Stat) -> Seen {
+        Seen {
+            size: stat.size,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        }
+    }
+}
+
+/// Handles of a file.
+#[derive(Default)]
+pub(super) struct Opens {
+    pub(super) handles: u32,
+    pub(super) writers: u32,
+    /// Waiting in `Shared::idle` for its descriptors to be closed.
+    pub(super) idle: bool,
+}
+
+struct IoState {
+    fds: Option<Arc<Descriptors>>,
+    /// Data written since the last successful flush.
+    unflushed: bool,
+    /// Size or allocation changed since then, or nobody knows: a flush that is asked for is made,
+    /// but no error is lost with the descriptors.
+    size_unflushed: bool,
+    /// Data written since the modification time was last set.
+    restamp: bool,
+    /// Attributes changed since the last full sync.
+    attributes_unsynced: bool,
+    /// The range that buffered writes left in the kernel's cache.
+    cached: Option<Range<u64>>,
+    /// `None` while changes of our own are under way or have not been looked at since.
+    seen: Option<Seen>,
+    /// Changes of our own under way.
+    changing: u32,
+}
+
+/// What a regular file has besides being a node.
+pub(super) struct FileState {
+    pub(super) mapping: OnceLock<Weak<AddressSpace>>,
+    pub(super) opens: Mutex<Opens>,
+    io: Mutex<IoState>,
+}
+
+impl FileState {
+    pub(super) fn new(stat: &Stat) -> FileState {
+        FileState {
+            mapping: OnceLock::new(),
+            opens: Mutex::new(Opens::default()),
+            io: Mutex::new(IoState {
+                fds: None,
+                unflushed: false,
+                size_unflushed: true,
+                restamp: false,
+                attributes_unsynced: false,
+                cached: None,
+                seen: Some(Seen::of(stat)),
+                changing: 0,
+            }),
+        }
+    }
+
+    pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {
+        self.mapping.get().and_then(Weak::upgrade)
+    }
+
+    /// A descriptor that is open anyway.
+    pub(super) fn any_fd(&self) -> Option<Arc<OwnedFd>> {
+        self.io.lock().fds.as_ref().map(|fds| fds.buffered.clone())
+    }
+
+    /// Keeps descriptors that were opened elsewhere, unless there are better ones.
+    pub(super) fn install(&self, fds: Descriptors) -> Arc<Descriptors> {
+        let mut io = self.io.lock();
+        match &io.fds {
+            Some(held) if held.writable || !fds.writable => {
+                let held = held.clone();
+                drop(io);
+                held
+            }
+            _ => {
+                let fds = Arc::new(fds);
+                let old = io.fds.replace(fds.clone());
+                drop(io);
+                drop(old);
+                fds
+            }
+        }
+    }
+
+    /// Closes the descriptors if nothing is left to be written or flushed.
+    ///
+    /// Context: `opens` held, no handles.
+    pub(super) fn close(&self) -> bool {
+        if self.mapping().is_some_and(|mapping| mapping.is_dirty()) {
+            return false;
+        }
+        let mut io = self.io.lock();
+        if io.unflushed || io.changing != 0 {
+            return false;
+        }
+        let fds = io.fds.take();
+        drop(io);
+        drop(fds);
+        true
+    }
+
+    /// Whether data waits for a flush.
+    pub(super) fn unflushed(&self) -> bool {
+        self.io.lock().unflushed
+    }
+
+    /// Attributes were changed through us.
+    pub(super) fn attributes_changed(&self) {
+        self.io.lock().attributes_unsynced = true;
+    }
+
+    /// A change of our own begins: what the source shows until its end is no news.
+    pub(super) fn begin_change(&self) {
+        let mut io = self.io.lock();
+        io.changing += 1;
+        io.seen = None;
+    }
+
+    /// A change of our own is over; `stat` is what the source shows now, if somebody looked.
+    pub(super) fn end_change(&self, stat: Option<&Stat>) {
+        let mut io = self.io.lock();
+        io.changing -= 1;
+        if io.changing == 0 {
+            io.seen = stat.map(Seen::of);
+        }
+    }
+
+    /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
+    ///
+    /// Context: `opens` held, no handles.
+    pub(super) fn discard(&self) {
+        if let Some(mapping) = self.mapping() {
+            mapping.discard_dirty();
+        }
+        let mut io = self.io.lock();
+        io.unflushed = false;
+        io.size_unflushed = false;
+        io.restamp = false;
+        io.cached = None;
+    }
+
+    /// Whether `stat` shows a change that was not ours.
+    pub(super) fn changed_outside(&self, stat: &Stat) -> bool {
+        let io = self.io.lock();
+        io.seen.is_some_and(|seen| seen != Seen::of(stat))
+    }
+
+    /// What `stat` shows is known now.
+    pub(super) fn settle(&self, stat: &Stat) {
+        let mut io = self.io.lock();
+        if io.changing == 0 {
+            io.seen = Some(Seen::of(stat));
+        }
+    }
+}
+
+impl DirNode {
+    pub(super) fn file(&self) -> &FileState {
+        self.file
+            .as_ref()
+            .expect("only regular files have an address space")
+    }
+
+    /// The file's descriptors, opened if need be, writable if asked.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; `ESTALE` if the file cannot be found again.
+    pub(super) fn descriptors(&self, writable: bool) -> Result<Arc<Descriptors>, Errno> {
+        let file = self.file();
+        let held = file.io.lock().fds.clone();
+        if let Some(fds) = held
+            && (fds.writable || !writable)
+        {
+            return Ok(fds);
+        }
+        let path = self.path_fd()?;
+        let access = if writable {
+            OFlags::RDWR
+        } else {
+            OFlags::RDONLY
+        };
+        let opened = match fd::reopen(path.as_fd(), access) {
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                self.shared.make_room();
+                fd::reopen(path.as_fd(), access)?
+            }
+            done => done?,
+        };
+        Ok(file.install(Descriptors::new(opened, writable)))
+    }
+
+    /// Sets the modification time again that the source lost when data was written late.
+    fn restamp(&self, fds: &Descriptors) -> Result<(), Errno> {
+        let file = self.file();
+        if !std::mem::take(&mut file.io.lock().restamp) {
+            return Ok(());
+        }
+        file.begin_change();
+        let mtime = SetTime::To(self.attributes.get().mtime);
+        let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
+        let stat = fd::fstat(fds.buffered.as_fd()).ok();
+        file.end_change(stat.as_ref());
+        match result {
+            // Not ours to set: the source's own time has to do.
+            Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => Ok(()),
+            Err(error) => {
+                file.io.lock().restamp = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs a change of the file's size or allocation, which the source stamps with the right time
+    /// by itself.
+    fn change_size(
+        &self,
+        change: impl FnOnce(&Descriptors) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let fds = self.descriptors(true)?;
+        let file = self.file();
+        file.begin_change();
+        file.io.lock().size_unflushed = true;
+        let result = change(&fds);
+        let stat = fd::fstat(fds.buffered.as_fd()).ok();
+        file.end_change(stat.as_ref());
+        if let (Ok(()), Some(stat)) = (result, &stat) {
+            self.attributes.update(|attributes| {
+                attributes.mtime = stat.mtime;
+                attributes.ctime = stat.ctime;
+            });
+        }
+        result
+    }
+
+    /// Allocates space in the source, or zeroes a range of it; the size in the source stays.
+    pub(super) fn allocate(&self, what: fd::Fallocate, range: Range<u64>) -> Result<(), Errno> {
+        self.change_size(|fds| {
+            fd::fallocate(
+                fds.buffered.as_fd(),
+                what,
+                range.start,
+                range.end - range.start,
+            )
+        })
+    }
+
+    /// Makes the attributes and the name durable after the data was.
+    pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
+        if let Some(file) = &self.file {
+            let fds = file.io.lock().fds.clone();
+            if !datasync && let Some(fds) = fds {
+                self.restamp(&fds)?;
+                let unsynced = std::mem::take(&mut file.io.lock().attributes_unsynced);
+                if unsynced && let Err(error) = fd::fsync(fds.buffered.as_fd()) {
+                    file.io.lock().attributes_unsynced = true;
+                    return Err(error);
+                }
+            }
+        }
+        self.sync_name()
+    }
+}
+
+impl AddressSpaceOperations for DirNode {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
+        let fds = self.descriptors(false)?;
+        transfer::read(&self.shared, &fds, pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
+        let fds = self.descriptors(true)?;
+        let file = self.file();
+        file.begin_change();
+        let cached = {
+            let mut io = file.io.lock();
+            io.unflushed = true;
+            io.restamp = true;
+            io.cached.clone()
+        };
+        let result = transfer::write(&self.shared, &fds, pos, segments, cached);
+        file.end_change(None);
+        let written = result?;
+        if written.buffered.iter().any(Option::is_some) {
+            let mut io = file.io.lock();
+            for range in written.buffered.into_iter().flatten() {
+                io.cached = Some(match io.cached.take() {
+                    Some(old) => old.start.min(range.start)..old.end.max(range.end),
+                    None => range,
+                });
+            }
+        }
+        Ok(written.bytes)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        let file = self.file();
+        let (unflushed, size_unflushed, cached) = {
+            let mut io = file.io.lock();
+            let unflushed = std::mem::take(&mut io.unflushed);
+            (
+                unflushed,
+                std::mem::take(&mut io.size_unflushed),
+                io.cached.take(),
+            )
+        };
+        if !unflushed && !size_unflushed {
+            return Ok(());
+        }
+        count(&self.shared.counters.flushes);
+        let result = self.descriptors(false).and_then(|fds| {
+            fd::fdatasync(fds.buffered.as_fd())?;
+            Ok(fds)
+        });
+        match result {
+            Ok(fds) => {
+                if let Some(cached) = cached {
+                    transfer::drop_behind(fds.buffered.as_fd(), cached);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let mut io = file.io.lock();
+                io.unflushed |= unflushed;
+                io.size_unflushed |= size_unflushed;
+                io.cached = io.cached.take().or(cached);
+                Err(error)
+            }
+        }
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.change_size(|fds| fd::ftruncate(fds.buffered.as_fd(), size))
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.change_size(|fds| match fd::punch_hole(fds.buffered.as_fd(), pos, len) {
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                let size = fd::fstat(fds.buffered.as_fd())?.size;
+                transfer::write_zeros(&self.shared, fds, pos..(pos + len).min(size).max(pos))
+            }
+            done => done,
+        })
+    }
+
+    fn write_inode(&self) -> Result<(), Errno> {
+        let fds = self.file().io.lock().fds.clone();
+        match fds {
+            Some(fds) => self.restamp(&fds),
+            None => Ok(()),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.display_path()
+    }
+}

@@ -1,0 +1,366 @@
+//! `dirfs`: a local directory through the cache.
+//!
+//! # Model
+//!
+//! ```text
+//!  DirFs ──▶ InodeTable ──▶ Inode ──▶ DirNode ──▶ Shared: root descriptor, descriptors by name,
+//!                             │          ▲                 rings, counters
+//!                             └──▶ AddressSpace (reads and writes the file through its DirNode)
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `node` | who a node is, where it is, how it is found again |
+//! | `file` | a regular file's descriptors, writeback, flush, times |
+//! | `transfer` | direct and buffered I/O, by ring or by `preadv` |
+//! | `attributes` | `stat`, `setattr`, changes from outside |
+//! | `namespace`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](crate::FileSystem) |
+//!
+//! # Invariants
+//!
+//! 1. The source is never left: every name is one component, opened without following links.
+//! 2. What is not data of regular files goes straight to the source and is not cached.
+//! 3. Data is in the source and durable once fsync returned; nothing else is kept beside it, so
+//!    there is nothing to repair after a kill.
+//!
+//! # Locking
+//!
+//! Order: `Shared::moves`, then a file's `opens`, then the locks of its address space, then the
+//! leaves (`location`, `io`, the tables). No `opens` is taken under `moves`.
+//!
+//! # Memory ordering
+//!
+//! `next_node` hands out numbers that need only differ: `Relaxed`.
+
+mod attributes;
+mod file;
+mod namespace;
+mod node;
+mod path_fds;
+mod stats;
+mod stream;
+mod transfer;
+
+pub use stats::{DirFsStats, Fallback};
+
+use self::node::{DirNode, Identity};
+use self::path_fds::PathFds;
+use self::stats::Counters;
+use crate::inode::Inode;
+use crate::table::InodeTable;
+use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::{Arc, Mutex, RwLock, Weak};
+use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
+use foliocache_sys::uring::RingPool;
+use foliocache_sys::{Errno, fd};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+/// How a directory is to be used.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DirFsOptions {
+    /// Refuse every change with `EROFS`.
+    pub read_only: bool,
+    /// Use direct I/O where the source allows it.
+    pub direct: bool,
+    /// Use io_uring where the kernel allows it.
+    pub io_uring: bool,
+    /// Descriptors kept for names.
+    pub path_descriptors: usize,
+    /// Closed files that may wait with open descriptors for their data to be written; beyond it
+    /// closing a file writes another one's data first.
+    pub idle_files: usize,
+    /// Most rings that are made.
+    pub rings: usize,
+    /// Operations in flight in each ring.
+    pub ring_depth: u32,
+}
+
+impl Default for DirFsOptions {
+    fn default() -> DirFsOptions {
+        DirFsOptions {
+            read_only: false,
+            direct: true,
+            io_uring: true,
+            path_descriptors: 512,
+            idle_files: 128,
+            rings: 4,
+            ring_depth: 32,
+        }
+    }
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirFsError {
+    /// The directory cannot be opened.
+    #[error("cannot open {}: {errno}", .path.display())]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// The cache refused it.
+    #[error(transparent)]
+    Mm(#[from] MmError),
+}
+
+impl DirFsError {
+    /// The error number.
+    pub fn errno(&self) -> Errno {
+        match self {
+            DirFsError::Open { errno, .. } => *errno,
+            DirFsError::Mm(error) => error.errno(),
+        }
+    }
+}
+
+/// What all nodes of one source share.
+struct Shared {
+    root: Arc<OwnedFd>,
+    /// The source's path, for messages.
+    name: String,
+    options: DirFsOptions,
+    /// Held for writing by whoever changes names and locations together.
+    moves: RwLock<()>,
+    path_fds: PathFds,
+    rings: Option<Arc<RingPool>>,
+    counters: Counters,
+    /// Files without handles whose descriptors are still needed.
+    idle: Mutex<VecDeque<Weak<DirNode>>>,
+    next_node: AtomicU64,
+}
+
+impl Shared {
+    fn next_node(&self) -> u64 {
+        // Relaxed: see the module's header.
+        self.next_node.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Closes what can be closed, for somebody who got `EMFILE`. Takes no lock that is waited for.
+    fn make_room(&self) {
+        self.path_fds.clear();
+        let waiting = self.idle.lock().len();
+        self.close_idle(waiting);
+    }
+
+    /// Looks at `n` idle files and closes the descriptors of those whose data is safe.
+    fn close_idle(&self, n: usize) {
+        for _ in 0..n {
+            let Some(weak) = self.idle.lock().pop_front() else {
+                return;
+            };
+            let Some(node) = weak.upgrade() else {
+                continue;
+            };
+            let Some(mut opens) = node.file().opens.try_lock() else {
+                self.idle.lock().push_back(weak);
+                continue;
+            };
+            if opens.handles > 0 || node.file().close() {
+                opens.idle = false;
+            } else {
+                self.idle.lock().push_back(weak);
+            }
+        }
+    }
+
+    /// Writes back files of which too many wait with open descriptors.
+    ///
+    /// Context: no lock held; may block on I/O.
+    fn limit_idle(&self) {
+        for _ in 0..2 {
+            let weak = {
+                let mut idle = self.idle.lock();
+                if idle.len() <= self.options.idle_files {
+                    return;
+                }
+                idle.pop_front()
+            };
+            let Some(node) = weak.as_ref().and_then(Weak::upgrade) else {
+                continue;
+            };
+            if let Some(mapping) = node.file().mapping() {
+                // The error stays with the file: its folios remain dirty and its handles are told.
+                let _ = mapping.sync();
+            }
+            let mut opens = node.file().opens.lock();
+            if opens.handles > 0 || node.file().close() {
+                opens.idle = false;
+            } else {
+                self.idle.lock().extend(weak);
+            }
+        }
+    }
+}
+
+/// Registers the cache's blocks with the rings.
+struct RingBlocks(Arc<RingPool>);
+
+mod ring_blocks {
+    //! The observer that keeps the rings' buffer tables in step with the cache's blocks.
+    //!
+    //! # Safety
+    //!
+    //! A block that the frame space reported stays mapped until `removed` has returned, and its
+    //! bytes are only ever touched through raw copies: the contract of `BlockObserver`.
+    #![allow(unsafe_code)]
+
+    use super::{BlockObserver, RingBlocks};
+
+    impl BlockObserver for RingBlocks {
+        fn added(&self, block: u32, addr: *mut u8, len: usize) {
+            // SAFETY: contract of `BlockObserver`, see the module's header.
+            unsafe { self.0.set_buffer(block, Some((addr, len))) };
+        }
+
+        fn removed(&self, block: u32) {
+            // SAFETY: emptying a slot asks nothing of the memory.
+            unsafe { self.0.set_buffer(block, None) };
+        }
+    }
+}
+
+/// A local directory through the cache.
+///
+/// Cached data counts against the bound of the cache it was opened with. Dropping it writes back
+/// what is dirty; [`FileSystem::sync_fs`](crate::FileSystem::sync_fs) before that tells of errors.
+pub struct DirFs {
+    shared: Arc<Shared>,
+    table: InodeTable<Identity>,
+    bdi: Arc<BackingDevInfo>,
+    root: Arc<Inode>,
+    root_dev: u64,
+    /// Kept alive for the frame space, which only knows it weakly.
+    _blocks: Option<Arc<dyn BlockObserver>>,
+}
+
+/// The private part of an inode: its node.
+struct NodeOps(Arc<DirNode>);
+
+impl DirFs {
+    /// Opens the directory `source` through the cache `mm`.
+    ///
+    /// # Errors
+    /// A source that is no directory or cannot be opened; a cache that cannot start a flusher.
+    pub fn open(mm: &Arc<Mm>, source: &Path, options: DirFsOptions) -> Result<DirFs, DirFsError> {
+        let failed = |errno| DirFsError::Open {
+            path: source.to_owned(),
+            errno,
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let root = fd::open(source, flags, 0).map_err(failed)?;
+        let stat = fd::fstat(root.as_fd()).map_err(failed)?;
+        let name = source.display().to_string();
+        let counters = Counters::default();
+        let rings = if options.io_uring {
+            RingPool::new(
+                options.rings,
+                options.ring_depth,
+                foliocache_sys::uring::MAX_BUFFERS,
+            )
+        } else {
+            Err(Errno::EOPNOTSUPP)
+        };
+        let rings = match rings {
+            Ok(rings) => Some(Arc::new(rings)),
+            Err(reason) => {
+                counters.fell_back(Fallback::IoUring, reason);
+                None
+            }
+        };
+        let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
+        let blocks = rings.as_ref().map(|rings| {
+            let blocks: Arc<dyn BlockObserver> = Arc::new(RingBlocks(rings.clone()));
+            mm.frames().add_observer(&blocks);
+            blocks
+        });
+        let shared = Arc::new(Shared {
+            root: Arc::new(root),
+            name,
+            moves: RwLock::new(()),
+            path_fds: PathFds::new(options.path_descriptors),
+            options,
+            rings,
+            counters,
+            idle: Mutex::new(VecDeque::new()),
+            next_node: AtomicU64::new(0),
+        });
+        let table = InodeTable::new(mm);
+        let root = namespace::make_root(&shared, &table, &stat);
+        let root_dev = stat.dev();
+        Ok(DirFs {
+            shared,
+            table,
+            bdi,
+            root,
+            root_dev,
+            _blocks: blocks,
+        })
+    }
+
+    /// The file system's part of the cache: dirty accounting, flusher, stored error.
+    pub fn bdi(&self) -> &Arc<BackingDevInfo> {
+        &self.bdi
+    }
+
+    /// The source's path as it was given.
+    pub fn source(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// What it did, and what was refused.
+    pub fn stats(&self) -> DirFsStats {
+        let (inodes, inodes_uncharged) = self.table.len();
+        DirFsStats {
+            rings: self.shared.rings.as_ref().map(|rings| rings.stats()),
+            inodes,
+            inodes_uncharged,
+            path_descriptors: self.shared.path_fds.len() as u64,
+            ..self.shared.counters.snapshot()
+        }
+    }
+
+    /// Writes back and flushes every file.
+    fn sync_files(&self) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for inode in self.table.all() {
+            if let Some(mapping) = inode.mapping()
+                && mapping.is_dirty()
+                && let Err(error) = mapping.sync()
+            {
+                tracing::error!(%error, "could not be written back");
+                result = result.and(Err(error.errno()));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for DirFs {
+    fn drop(&mut self) {
+        if self.bdi.mm().check_fork().is_err() {
+            return;
+        }
+        if self.bdi.error().is_none() {
+            // The log tells of errors; who wants to know more calls `sync_fs` first.
+            let _ = self.sync_files();
+        }
+        self.bdi.stop();
+        // The list of dirty files and the file system hold each other.
+        for (file, bytes) in self.bdi.discard_all() {
+            tracing::error!(file, bytes, "given up: could not be written back");
+        }
+        // Children hold their parents: let go of them here rather than in a recursion as deep as
+        // the tree.
+        for inode in self.table.all() {
+            if let Ok(node) = DirNode::of(&inode) {
+                node.detach();
+            }
+        }
+    }
+}

@@ -1,0 +1,631 @@
+//! Names of the source: the [`FileSystem`] of a local directory.
+//!
+//! # Model
+//!
+//! Every operation goes straight to the source, relative to the descriptor of the directory. What
+//! has to be kept in step beside it is where nodes are: `Shared::moves` is held for writing from
+//! before a name is moved or taken away until the locations say so, and for reading while a name
+//! is looked up or made and its node is told of it.
+//!
+//! # Differences from Linux
+//!
+//! What is created belongs to the caller that the context names, as far as the process may give
+//! files away; without that privilege everything belongs to the process.
+
+use super::attributes::remembered;
+use super::file::{Descriptors, FileState};
+use super::node::{DirNode, Identity, Location};
+use super::stream::DirStream;
+use super::{DirFs, NodeOps, Shared};
+use crate::attr::AttrCell;
+use crate::filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
+use crate::inode::Inode;
+use crate::open_file::OpenFile;
+use crate::table::InodeTable;
+use crate::types::{
+    Attr, Device, FileKind, OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, SetAttr,
+    StatFs, XattrMode,
+};
+use foliocache_mm::AddressSpace;
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_sys::dir::{self, Rename};
+use foliocache_sys::fd::xattr::{self, SetXattr};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// The inode of the source itself.
+pub(super) fn make_root(
+    shared: &Arc<Shared>,
+    table: &InodeTable<Identity>,
+    stat: &Stat,
+) -> Arc<Inode> {
+    table.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
+        let attributes = Arc::new(AttrCell::new(remembered(stat)));
+        let node = Arc::new(DirNode::new(
+            shared,
+            stat,
+            attributes.clone(),
+            Location::Root,
+        ));
+        let generation = node.identity.generation();
+        Arc::new(Inode::new(
+            ino,
+            generation,
+            node.kind,
+            attributes,
+            None,
+            Box::new(NodeOps(node)),
+        ))
+    })
+}
+
+impl DirFs {
+    fn writable(&self) -> Result<(), Errno> {
+        if self.shared.options.read_only {
+            Err(Errno::EROFS)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The node of a directory and a descriptor of it.
+    fn directory<'a>(&self, dir: &'a Inode) -> Result<(&'a Arc<DirNode>, Arc<OwnedFd>), Errno> {
+        let node = DirNode::of(dir)?;
+        if dir.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if !Arc::ptr_eq(&node.shared, &self.shared) {
+            return Err(Errno::EXDEV);
+        }
+        Ok((node, node.path_fd()?))
+    }
+
+    /// The inode of what was found under `name` in `parent`. Context: `moves` held.
+    fn adopt(
+        &self,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        found: OwnedFd,
+    ) -> Result<Arc<Inode>, Errno> {
+        let stat = fd::fstat(found.as_fd())?;
+        let wanted = (stat.dev() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
+        let inode = self
+            .table
+            .find_or_insert(Identity::of(&stat), wanted, |ino| {
+                let attributes = Arc::new(AttrCell::new(remembered(&stat)));
+                let location = Location::Named {
+                    parent: parent.clone(),
+                    name: name.to_owned(),
+                };
+                let node = Arc::new(DirNode::new(
+                    &self.shared,
+                    &stat,
+                    attributes.clone(),
+                    location,
+                ));
+                let mapping = node.file.as_ref().map(|file: &FileState| {
+                    let mapping = AddressSpace::new(&self.bdi, node.clone(), stat.size);
+                    file.mapping.get_or_init(|| Arc::downgrade(&mapping));
+                    mapping
+                });
+                let generation = node.identity.generation();
+                let ops = Box::new(NodeOps(node));
+                Arc::new(Inode::new(
+                    ino,
+                    generation,
+                    stat.kind(),
+                    attributes,
+                    mapping,
+                    ops,
+                ))
+            });
+        let node = DirNode::of(&inode)?;
+        node.found_at(parent, name);
+        self.shared.path_fds.insert(node.id, &Arc::new(found));
+        Ok(inode)
+    }
+
+    /// Opens what is under `name`, for its identity. Context: `moves` held.
+    fn open_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+        match dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                self.shared.make_room();
+                dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0)
+            }
+            done => done,
+        }
+    }
+
+    /// Gives what was just made to the caller, with the mode asked for.
+    fn give_to(
+        &self,
+        ctx: &OpContext,
+        dir: BorrowedFd<'_>,
+        made: BorrowedFd<'_>,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        let stat = fd::fstat(made)?;
+        let uid = (stat.uid != ctx.uid).then_some(ctx.uid);
+        let mut gid = (stat.gid != ctx.gid).then_some(ctx.gid);
+        // In a set-group-id directory the directory's group and its bit are handed down.
+        if gid.is_some() && fd::fstat(dir)?.mode & S_ISGID != 0 {
+            gid = None;
+        }
+        let mut given = false;
+        if uid.is_some() || gid.is_some() {
+            match fd::fchown(made, uid, gid) {
+                Ok(()) => given = true,
+                Err(Errno::EPERM) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if stat.kind() == FileKind::Symlink {
+            return Ok(());
+        }
+        let mut wanted = mode & !ctx.umask & PERMISSION_BITS;
+        if stat.kind() == FileKind::Directory {
+            wanted |= stat.mode & S_ISGID;
+        }
+        if given || stat.mode & PERMISSION_BITS != wanted {
+            fd::fchmod(made, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Makes something that is no directory, or a directory, with `make`, and gives it to the
+    /// caller.
+    fn make(
+        &self,
+        ctx: &OpContext,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+        make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<Arc<Inode>, Errno> {
+        self.writable()?;
+        check_name(name)?;
+        let (_, dir) = self.directory(parent)?;
+        let _moves = self.shared.moves.read();
+        make(dir.as_fd())?;
+        let made = self.open_name(dir.as_fd(), name)?;
+        let kind = fd::fstat(made.as_fd())?.kind();
+        if let Err(error) = self.give_to(ctx, dir.as_fd(), made.as_fd(), mode) {
+            let _ = match kind {
+                FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
+                _ => dir::unlinkat(dir.as_fd(), name),
+            };
+            return Err(error);
+        }
+        let inode = self.adopt(parent, name, made)?;
+        DirNode::of(&inode)?.set_name_unsynced();
+        Ok(inode)
+    }
+
+    /// The handle of an open file; `fds` are descriptors that are open already.
+    fn handle(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+        fds: Option<Descriptors>,
+    ) -> Result<OpenFile, Errno> {
+        let node = DirNode::of(inode)?;
+        let file = node.file();
+        let writable = flags.write || flags.truncate;
+        {
+            let mut opens = file.opens.lock();
+            let fds = match fds {
+                Some(fds) => file.install(fds),
+                None => node.descriptors(writable)?,
+            };
+            if opens.writers == 0 {
+                node.revalidate(fds.buffered.as_fd())?;
+            }
+            opens.handles += 1;
+            opens.writers += u32::from(writable);
+        }
+        self.shared.close_idle(1);
+        let handle = OpenFile::new(inode.clone(), flags, *ctx)?;
+        if flags.truncate {
+            handle.truncate_at_open()?;
+        }
+        Ok(handle)
+    }
+
+    /// A name of `inode` is gone. Context: `moves` held for writing.
+    fn lost_name(&self, inode: &Inode, parent: &Inode, name: &OsStr, fd: OwnedFd) {
+        let Ok(node) = DirNode::of(inode) else { return };
+        let nlink = match inode.kind() {
+            FileKind::Directory => 0,
+            // Who cannot be asked is taken for alive: at worst its pages stay a little longer.
+            _ => fd::fstat(fd.as_fd()).map_or(1, |stat| stat.nlink),
+        };
+        node.lost_name(parent, name, &Arc::new(fd), nlink);
+        if nlink == 0 {
+            self.table.forget_identity(&node.identity);
+        }
+    }
+
+    /// Drops the pages of a file that neither a name nor a handle leads to.
+    fn discard_unused(&self, inode: &Inode) {
+        if let Ok(node) = DirNode::of(inode)
+            && let Some(file) = &node.file
+            && node.is_unlinked()
+        {
+            let opens = file.opens.lock();
+            if opens.handles == 0 {
+                file.discard();
+                file.close();
+            }
+        }
+    }
+
+    /// Takes a name away; `remove` is the call that does it.
+    fn remove(
+        &self,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        remove: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        let (_, dir) = self.directory(parent)?;
+        let live = {
+            let _moves = self.shared.moves.write();
+            let fd = self.open_name(dir.as_fd(), name)?;
+            match self.table.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
+                None => {
+                    remove(dir.as_fd())?;
+                    None
+                }
+                Some(inode) => {
+                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
+                    self.lost_name(&inode, parent, name, fd);
+                    Some(inode)
+                }
+            }
+        };
+        if let Some(inode) = live {
+            self.discard_unused(&inode);
+        }
+        Ok(())
+    }
+
+    fn xattr_change(
+        &self,
+        inode: &Inode,
+        name: &OsStr,
+        change: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        let name = xattr_name(name)?;
+        let node = DirNode::of(inode)?;
+        let fd = node.path_fd()?;
+        node.own_change(fd.as_fd(), || change(fd.as_fd(), &name))
+    }
+}
+
+fn xattr_name(name: &OsStr) -> Result<CString, Errno> {
+    CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
+}
+
+impl FileSystem for DirFs {
+    fn kind(&self) -> &'static str {
+        "dirfs"
+    }
+
+    fn read_only(&self) -> bool {
+        self.shared.options.read_only
+    }
+
+    fn root(&self) -> Arc<Inode> {
+        self.root.clone()
+    }
+
+    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+        let (node, fd) = self.directory(dir)?;
+        match name.as_bytes() {
+            b"." => return Ok(dir.clone()),
+            b".." if dir.ino() == ROOT_INO => return Ok(dir.clone()),
+            b".." => return node.named().map(|(parent, _)| parent).ok_or(Errno::ENOENT),
+            _ => check_name(name)?,
+        }
+        let _moves = self.shared.moves.read();
+        let found = self.open_name(fd.as_fd(), name)?;
+        self.adopt(dir, name, found)
+    }
+
+    fn iget(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.table.get(ino)
+    }
+
+    fn remember(&self, inode: &Arc<Inode>, nlookup: u64) {
+        self.table.remember(inode, nlookup);
+    }
+
+    fn forget(&self, ino: u64, nlookup: u64) {
+        self.table.forget(ino, nlookup);
+    }
+
+    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+        inode.ops().getattr(inode)
+    }
+
+    fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno> {
+        self.writable()?;
+        DirNode::of(inode)?.setattr(ctx, inode, set)
+    }
+
+    fn create(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+        flags: OpenFlags,
+        exclusive: bool,
+    ) -> Result<OpenFile, Errno> {
+        self.writable()?;
+        check_name(name)?;
+        let (_, dir_fd) = self.directory(dir)?;
+        loop {
+            if !exclusive {
+                match self.lookup(dir, name) {
+                    Ok(inode) => return self.open(ctx, &inode, flags),
+                    Err(Errno::ENOENT) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+            let moves = self.shared.moves.read();
+            let made = match dir::openat(dir_fd.as_fd(), name, how, mode & 0o777) {
+                Err(Errno::EEXIST) if !exclusive => continue,
+                Err(Errno::EMFILE | Errno::ENFILE) => {
+                    self.shared.make_room();
+                    dir::openat(dir_fd.as_fd(), name, how, mode & 0o777)?
+                }
+                done => done?,
+            };
+            let adopted = self
+                .give_to(ctx, dir_fd.as_fd(), made.as_fd(), mode)
+                .and_then(|()| self.open_name(dir_fd.as_fd(), name))
+                .and_then(|path| self.adopt(dir, name, path));
+            let inode = match adopted {
+                Ok(inode) => inode,
+                Err(error) => {
+                    let _ = dir::unlinkat(dir_fd.as_fd(), name);
+                    return Err(error);
+                }
+            };
+            drop(moves);
+            let node = DirNode::of(&inode)?;
+            if Identity::of(&fd::fstat(made.as_fd())?) != node.identity {
+                // Somebody else put another file in its place already.
+                return Err(Errno::ESTALE);
+            }
+            node.set_name_unsynced();
+            let flags = OpenFlags {
+                truncate: false,
+                ..flags
+            };
+            return self.handle(ctx, &inode, flags, Some(Descriptors::new(made, true)));
+        }
+    }
+
+    fn mknod(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        rdev: Device,
+    ) -> Result<Arc<Inode>, Errno> {
+        let rdev = rdev.raw();
+        self.make(ctx, dir, name, mode, |fd| {
+            dir::mknodat(fd, name, kind, mode & 0o777, rdev)
+        })
+    }
+
+    fn mkdir(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<Arc<Inode>, Errno> {
+        self.make(ctx, dir, name, mode, |fd| {
+            dir::mkdirat(fd, name, mode & 0o777)
+        })
+    }
+
+    fn symlink(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> Result<Arc<Inode>, Errno> {
+        self.make(ctx, dir, name, 0o777, |fd| dir::symlinkat(target, fd, name))
+    }
+
+    fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno> {
+        if inode.kind() != FileKind::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        dir::readlink_fd(DirNode::of(inode)?.path_fd()?.as_fd())
+    }
+
+    fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        self.writable()?;
+        check_name(name)?;
+        let node = DirNode::of(inode)?;
+        if inode.kind() == FileKind::Directory {
+            return Err(Errno::EPERM);
+        }
+        let fd = node.path_fd()?;
+        let (_, dir_fd) = self.directory(dir)?;
+        let _moves = self.shared.moves.read();
+        node.own_change(fd.as_fd(), || {
+            dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
+        })?;
+        node.found_at(dir, name);
+        node.set_name_unsynced();
+        Ok(())
+    }
+
+    fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        check_name(name)?;
+        self.remove(dir, name, |fd| dir::unlinkat(fd, name))
+    }
+
+    fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        match name.as_bytes() {
+            b".." => return Err(Errno::ENOTEMPTY),
+            _ => check_name(name)?,
+        }
+        self.remove(dir, name, |fd| dir::rmdirat(fd, name))
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Arc<Inode>,
+        from: &OsStr,
+        to_dir: &Arc<Inode>,
+        to: &OsStr,
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        check_name(from)?;
+        check_name(to)?;
+        let (_, from_fd) = self.directory(from_dir)?;
+        let (_, to_fd) = self.directory(to_dir)?;
+        let how = match mode {
+            RenameMode::Replace => Rename::Replace,
+            RenameMode::NoReplace => Rename::NoReplace,
+            RenameMode::Exchange => Rename::Exchange,
+        };
+        let replaced = {
+            let _moves = self.shared.moves.write();
+            let moved_fd = self.open_name(from_fd.as_fd(), from)?;
+            let moved_id = Identity::of(&fd::fstat(moved_fd.as_fd())?);
+            let target = match self.open_name(to_fd.as_fd(), to) {
+                Ok(fd) => Some((Identity::of(&fd::fstat(fd.as_fd())?), fd)),
+                Err(_) => None,
+            };
+            let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
+            let moved = self.table.find(&moved_id);
+            match &moved {
+                Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename)?,
+                None => rename()?,
+            }
+            // Two names of one file: the call does nothing at all.
+            let same = target
+                .as_ref()
+                .is_some_and(|(identity, _)| *identity == moved_id);
+            if same && mode != RenameMode::Exchange {
+                return Ok(());
+            }
+            if let Some(inode) = &moved {
+                let node = DirNode::of(inode)?;
+                node.found_at(to_dir, to);
+                node.set_name_unsynced();
+            }
+            let target = target.and_then(|(identity, fd)| Some((self.table.find(&identity)?, fd)));
+            match target {
+                Some((inode, fd)) => {
+                    let node = DirNode::of(&inode)?;
+                    if mode == RenameMode::Exchange {
+                        node.found_at(from_dir, from);
+                        node.set_name_unsynced();
+                        node.own_change(fd.as_fd(), || Ok(()))?;
+                        None
+                    } else {
+                        node.own_change(fd.as_fd(), || Ok(()))?;
+                        self.lost_name(&inode, to_dir, to, fd);
+                        Some(inode)
+                    }
+                }
+                None => None,
+            }
+        };
+        if let Some(inode) = replaced {
+            self.discard_unused(&inode);
+        }
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        if flags.write || flags.truncate {
+            self.writable()?;
+        }
+        self.handle(ctx, inode, flags, None)
+    }
+
+    fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+        let (_, fd) = self.directory(inode)?;
+        Ok(Box::new(DirStream::open(inode, fd.as_fd())?))
+    }
+
+    fn statfs(&self) -> Result<StatFs, Errno> {
+        let stat = fd::fstatvfs(self.shared.root.as_fd())?;
+        Ok(StatFs {
+            block_size: u32::try_from(stat.frsize).unwrap_or(4096),
+            blocks: stat.blocks,
+            blocks_free: stat.bfree,
+            blocks_available: stat.bavail,
+            files: stat.files,
+            files_free: stat.ffree,
+            max_name: u32::try_from(stat.namemax).unwrap_or(255),
+        })
+    }
+
+    fn sync_fs(&self) -> Result<(), Errno> {
+        let files = self.sync_files();
+        let root = fd::reopen(self.shared.root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        files.and(fd::syncfs(root.as_fd()))
+    }
+
+    fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        xattr::get(DirNode::of(inode)?.path_fd()?.as_fd(), &xattr_name(name)?)
+    }
+
+    fn setxattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Errno> {
+        let how = match mode {
+            XattrMode::Set => SetXattr::Any,
+            XattrMode::Create => SetXattr::Create,
+            XattrMode::Replace => SetXattr::Replace,
+        };
+        self.xattr_change(inode, name, |fd, name| xattr::set(fd, name, value, how))
+    }
+
+    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno> {
+        let names = xattr::list(DirNode::of(inode)?.path_fd()?.as_fd())?;
+        Ok(names
+            .into_iter()
+            .map(|name| OsString::from_vec(name.into_bytes()))
+            .collect())
+    }
+
+    fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        self.xattr_change(inode, name, xattr::remove)
+    }
+}

@@ -1,0 +1,348 @@
+//! A node of the source: who it is, where it is, and how to get hold of it.
+//!
+//! # Model
+//!
+//! ```text
+//!  identity   (device, inode number, birth time): who it is
+//!  location   (parent, name): where it was seen last
+//!  path_fd()  walks there from the root, one component at a time, and checks who it found
+//! ```
+//!
+//! No descriptor has to stay open for a node to be found again, so there may be more nodes than
+//! descriptors. Every step of a walk is `openat` of one component with `O_PATH | O_NOFOLLOW`, so no
+//! name leads out of the source, whatever is renamed or replaced by links beside us.
+//!
+//! # Invariants
+//!
+//! 1. A descriptor that [`DirNode::path_fd`] returns has the node's identity.
+//! 2. `location` is [`Location::Pinned`] once no name is known to lead to the node.
+//! 3. Whoever changes a name in the source and the locations with it holds `Shared::moves` for
+//!    writing; whoever walks, or enters what it found under a name, for reading.
+//!
+//! # Locking
+//!
+//! `moves` is taken before `location`; [`DirNode::path_fd`] takes `moves` itself, so a caller that
+//! needs both gets its descriptors first.
+//!
+//! # Memory ordering
+//!
+//! `name_unsynced` and `unlinked` are `Relaxed`: both are set under `moves` and read by calls that
+//! come after it, or that may as well have come before.
+
+use super::Shared;
+use super::file::FileState;
+use crate::attr::AttrCell;
+use crate::inode::Inode;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::{FileKind, OFlags, Stat};
+use foliocache_sys::{Errno, dir, fd};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Who a file is, as far as the source can tell: a number that is used again belongs to somebody
+/// born later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+    birth: Option<(i64, u32)>,
+    kind: u32,
+}
+
+impl Identity {
+    pub(super) fn of(stat: &Stat) -> Identity {
+        Identity {
+            dev: stat.dev(),
+            ino: stat.ino,
+            birth: stat.btime.map(|Timespec { sec, nsec }| (sec, nsec)),
+            kind: stat.kind().mode_bits(),
+        }
+    }
+
+    /// A number that differs for files that had one inode number one after the other.
+    pub(super) fn generation(&self) -> u64 {
+        self.birth
+            .map_or(0, |(sec, nsec)| (sec as u64) << 30 ^ u64::from(nsec))
+    }
+}
+
+/// Where a node was seen last.
+pub(super) enum Location {
+    /// The source itself.
+    Root,
+    /// Under this name.
+    Named {
+        /// The directory.
+        parent: Arc<Inode>,
+        /// The name in it.
+        name: OsString,
+    },
+    /// Under no name that is known; this descriptor keeps it alive.
+    Pinned(Arc<OwnedFd>),
+    /// The file system is gone; handles that outlive it keep their descriptors.
+    Detached,
+}
+
+/// A node of the source, the private part of an inode of `dirfs`.
+pub(super) struct DirNode {
+    pub(super) shared: Arc<Shared>,
+    /// Number of the node, never used twice.
+    pub(super) id: u64,
+    pub(super) identity: Identity,
+    pub(super) kind: FileKind,
+    pub(super) attributes: Arc<AttrCell>,
+    pub(super) location: Mutex<Location>,
+    /// What a regular file has besides.
+    pub(super) file: Option<FileState>,
+    /// Whether the name is newer than the last time its directory was made durable.
+    name_unsynced: AtomicBool,
+    /// Whether no name leads to the node any more.
+    unlinked: AtomicBool,
+}
+
+impl DirNode {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        stat: &Stat,
+        attributes: Arc<AttrCell>,
+        location: Location,
+    ) -> DirNode {
+        let kind = stat.kind();
+        DirNode {
+            shared: shared.clone(),
+            id: shared.next_node(),
+            identity: Identity::of(stat),
+            kind,
+            attributes,
+            location: Mutex::new(location),
+            file: (kind == FileKind::Regular).then(|| FileState::new(stat)),
+            name_unsynced: AtomicBool::new(false),
+            unlinked: AtomicBool::new(false),
+        }
+    }
+
+    /// The node behind an inode of this file system.
+    ///
+    /// # Errors
+    /// `EXDEV` for an inode of another one.
+    pub(super) fn of(inode: &Inode) -> Result<&Arc<DirNode>, Errno> {
+        inode
+            .private::<super::NodeOps>()
+            .map(|ops| &ops.0)
+            .ok_or(Errno::EXDEV)
+    }
+
+    /// A descriptor of the node, good for everything but I/O.
+    ///
+    /// Context: takes `moves`; may block.
+    ///
+    /// # Errors
+    /// `ESTALE` if the node is no longer where it was seen last; those of `openat(2)`.
+    pub(super) fn path_fd(&self) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(fd) = self.held_fd() {
+            return Ok(fd);
+        }
+        let _moves = self.shared.moves.read();
+        match self.walk() {
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                self.shared.make_room();
+                self.walk()
+            }
+            done => done,
+        }
+    }
+
+    /// A descriptor that is open anyway.
+    fn held_fd(&self) -> Option<Arc<OwnedFd>> {
+        match &*self.location.lock() {
+            Location::Root => return Some(self.shared.root.clone()),
+            Location::Pinned(fd) => return Some(fd.clone()),
+            Location::Named { .. } | Location::Detached => {}
+        }
+        self.shared
+            .path_fds
+            .get(self.id)
+            .or_else(|| self.file.as_ref().and_then(FileState::any_fd))
+    }
+
+    /// Walks from the nearest ancestor that has a descriptor. Context: `moves` held for reading.
+    fn walk(&self) -> Result<Arc<OwnedFd>, Errno> {
+        let Some((mut parent, name)) = self.named() else {
+            return self.held_fd().ok_or(Errno::ESTALE);
+        };
+        let mut names = vec![(None, name)];
+        let mut at = loop {
+            let node = DirNode::of(&parent)?;
+            if let Some(fd) = node.held_fd() {
+                break fd;
+            }
+            let (above, name) = node.named().ok_or(Errno::ESTALE)?;
+            let below = std::mem::replace(&mut parent, above);
+            names.push((Some(below), name));
+        };
+        while let Some((inode, name)) = names.pop() {
+            let node = match &inode {
+                Some(inode) => DirNode::of(inode)?,
+                None => self,
+            };
+            let found = match dir::openat(at.as_fd(), &name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
+                Ok(found) => Arc::new(found),
+                Err(Errno::ENOENT | Errno::ENOTDIR) => return Err(Errno::ESTALE),
+                Err(error) => return Err(error),
+            };
+            if Identity::of(&fd::fstat(found.as_fd())?) != node.identity {
+                return Err(Errno::ESTALE);
+            }
+            self.shared.path_fds.insert(node.id, &found);
+            at = found;
+        }
+        Ok(at)
+    }
+
+    /// Parent and name, if the node has them.
+    pub(super) fn named(&self) -> Option<(Arc<Inode>, OsString)> {
+        match &*self.location.lock() {
+            Location::Named { parent, name } => Some((parent.clone(), name.clone())),
+            Location::Root | Location::Pinned(_) | Location::Detached => None,
+        }
+    }
+
+    /// The node was found under `name` in `parent`. Context: `moves` held.
+    pub(super) fn found_at(&self, parent: &Arc<Inode>, name: &OsStr) {
+        let mut location = self.location.lock();
+        let old = match &*location {
+            Location::Root => return,
+            Location::Named {
+                parent: known,
+                name: at,
+            } if at == name && Arc::ptr_eq(known, parent) => {
+                return;
+            }
+            _ => std::mem::replace(
+                &mut *location,
+                Location::Named {
+                    parent: parent.clone(),
+                    name: name.to_owned(),
+                },
+            ),
+        };
+        drop(location);
+        // Relaxed: see the module's header.
+        self.unlinked.store(false, Ordering::Relaxed);
+        drop(old);
+    }
+
+    /// The name `name` in `parent` is gone; `fd` is a descriptor of the node, which has `nlink`
+    /// names left. Context: `moves` held for writing.
+    pub(super) fn lost_name(&self, parent: &Inode, name: &OsStr, fd: &Arc<OwnedFd>, nlink: u32) {
+        if nlink == 0 {
+            // Relaxed: see the module's header.
+            self.unlinked.store(true, Ordering::Relaxed);
+        }
+        let mut location = self.location.lock();
+        let here = match &*location {
+            Location::Named {
+                parent: known,
+                name: at,
+            } => at == name && known.ino() == parent.ino(),
+            Location::Root | Location::Pinned(_) | Location::Detached => false,
+        };
+        if here || nlink == 0 {
+            let old = std::mem::replace(&mut *location, Location::Pinned(fd.clone()));
+            drop(location);
+            drop(old);
+        }
+    }
+
+    /// Lets go of the directory above.
+    pub(super) fn detach(&self) {
+        let mut location = self.location.lock();
+        let old = std::mem::replace(&mut *location, Location::Detached);
+        drop(location);
+        drop(old);
+    }
+
+    /// Whether no name leads to the node.
+    pub(super) fn is_unlinked(&self) -> bool {
+        // Relaxed: see the module's header.
+        self.unlinked.load(Ordering::Relaxed)
+    }
+
+    /// The node got a name that is not durable yet.
+    pub(super) fn set_name_unsynced(&self) {
+        // Relaxed: see the module's header.
+        self.name_unsynced.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the node's name durable if it is new, and those of the directories above it.
+    ///
+    /// # Errors
+    /// Those of `fsync(2)`; the names then still count as new.
+    pub(super) fn sync_name(&self) -> Result<(), Errno> {
+        // Relaxed: see the module's header.
+        if !self.name_unsynced.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some((parent, _)) = self.named() else {
+            return Ok(());
+        };
+        let result = DirNode::of(&parent).and_then(|parent| {
+            parent.sync_directory()?;
+            parent.sync_name()
+        });
+        if result.is_err() {
+            self.set_name_unsynced();
+        }
+        result
+    }
+
+    /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// Those of `openat(2)` and `fsync(2)`.
+    pub(super) fn sync_directory(&self) -> Result<(), Errno> {
+        let path = self.path_fd()?;
+        let directory = fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        fd::fsync(directory.as_fd())
+    }
+
+    /// A path for messages, relative to the source.
+    pub(super) fn display_path(&self) -> String {
+        let mut names = Vec::new();
+        let mut next = self.named();
+        if next.is_none() && !matches!(&*self.location.lock(), Location::Root) {
+            return format!(
+                "{}/(unlinked, inode {})",
+                self.shared.name, self.identity.ino
+            );
+        }
+        while let Some((parent, name)) = next {
+            names.push(name);
+            next = DirNode::of(&parent).ok().and_then(|node| node.named());
+        }
+        let mut path = self.shared.name.clone();
+        for name in names.iter().rev() {
+            path.push('/');
+            path.push_str(&name.to_string_lossy());
+        }
+        path
+    }
+}
+
+impl Drop for DirNode {
+    fn drop(&mut self) {
+        self.shared.path_fds.remove(self.id);
+    }
+}
+
+impl fmt::Debug for DirNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirNode")
+            .field("id", &self.id)
+            .field("identity", &self.identity)
+            .finish()
+    }
+}

@@ -1,0 +1,141 @@
+//! Descriptors that stand for names: a bounded cache of `O_PATH` descriptors.
+//!
+//! # Model
+//!
+//! A node of the directory tree needs a descriptor for every operation on it. Opening one takes a
+//! walk from the root, so the last few hundred are kept, with a second chance for those that were
+//! used since the hand last passed.
+//!
+//! # Invariants
+//!
+//! 1. At most `capacity` descriptors are held; one that a caller still uses is closed when the
+//!    caller is done.
+//! 2. `queue` names every key of `held` once, besides keys that are gone.
+//!
+//! # Locking
+//!
+//! One lock, innermost, never held across a system call other than `close`.
+
+use foliocache_sync::{Arc, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+struct Held {
+    fd: Arc<OwnedFd>,
+    referenced: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    held: HashMap<u64, Held>,
+    queue: VecDeque<u64>,
+}
+
+/// The cache; keys are node numbers that are never used twice.
+pub(super) struct PathFds {
+    inner: Mutex<Inner>,
+    capacity: usize,
+}
+
+impl PathFds {
+    pub(super) fn new(capacity: usize) -> PathFds {
+        PathFds {
+            inner: Mutex::new(Inner::default()),
+            capacity: capacity.max(1),
+        }
+    }
+
+    pub(super) fn get(&self, key: u64) -> Option<Arc<OwnedFd>> {
+        let mut inner = self.inner.lock();
+        let held = inner.held.get_mut(&key)?;
+        held.referenced = true;
+        Some(held.fd.clone())
+    }
+
+    /// Keeps `fd` for `key`, unless one is kept already.
+    pub(super) fn insert(&self, key: u64, fd: &Arc<OwnedFd>) {
+        let mut evicted = None;
+        let mut inner = self.inner.lock();
+        if inner.held.contains_key(&key) {
+            return;
+        }
+        if inner.held.len() >= self.capacity {
+            evicted = inner.evict();
+        }
+        inner.held.insert(
+            key,
+            Held {
+                fd: fd.clone(),
+                referenced: false,
+            },
+        );
+        inner.queue.push_back(key);
+        // Keys of nodes that are gone would pile up where nothing is ever evicted.
+        if inner.queue.len() > 2 * self.capacity + 16 {
+            let Inner { held, queue } = &mut *inner;
+            queue.retain(|key| held.contains_key(key));
+        }
+        drop(inner);
+        drop(evicted);
+    }
+
+    pub(super) fn remove(&self, key: u64) {
+        let removed = self.inner.lock().held.remove(&key);
+        drop(removed);
+    }
+
+    /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
+    pub(super) fn clear(&self) {
+        let inner = std::mem::take(&mut *self.inner.lock());
+        drop(inner);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.inner.lock().held.len()
+    }
+}
+
+impl Inner {
+    fn evict(&mut self) -> Option<Held> {
+        while let Some(key) = self.queue.pop_front() {
+            match self.held.get_mut(&key) {
+                None => {}
+                Some(held) if held.referenced => {
+                    held.referenced = false;
+                    self.queue.push_back(key);
+                }
+                Some(_) => return self.held.remove(&key),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fd() -> Arc<OwnedFd> {
+        Arc::new(foliocache_sys::fd::memfd(c"path_fds", 0).expect("memfd"))
+    }
+
+    #[test]
+    fn holds_no_more_than_its_capacity_and_spares_what_was_used() {
+        let cache = PathFds::new(4);
+        for key in 0..4 {
+            cache.insert(key, &fd());
+        }
+        assert!(cache.get(0).is_some());
+        cache.insert(4, &fd());
+        assert_eq!(cache.len(), 4);
+        assert!(cache.get(0).is_some(), "used, so spared");
+        assert!(cache.get(1).is_none(), "the oldest unused one went");
+        for key in 5..1000 {
+            cache.insert(key, &fd());
+            cache.remove(key);
+        }
+        assert!(cache.inner.lock().queue.len() <= 2 * 4 + 17);
+        cache.clear();
+        assert_eq!(cache.len(), 0);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a `dirfs` did, and what it could not do the way it wanted to.
+//!
+//! # Memory ordering
+//!
+//! All counters are statistics that nothing depends on: every access is `Relaxed`.
+
+use foliocache_sync::Mutex;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sys::Errno;
+use foliocache_sys::uring::RingPoolStats;
+use std::fmt;
+
+/// Something that was refused, and what is done instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// No direct I/O: the kernel's cache is used, and emptied behind us.
+    DirectIo,
+    /// No io_uring: `preadv` and `pwritev` are used.
+    IoUring,
+    /// No hole punching: zeros are written.
+    PunchHole,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fallback::DirectIo => "direct I/O refused, buffered with drop-behind instead",
+            Fallback::IoUring => "io_uring refused, preadv and pwritev instead",
+            Fallback::PunchHole => "hole punching refused, zeros are written instead",
+        })
+    }
+}
+
+/// Figures of one [`DirFs`](crate::DirFs) since it was opened.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct DirFsStats {
+    /// Reads past the kernel's cache.
+    pub direct_reads: u64,
+    /// Reads through the kernel's cache.
+    pub buffered_reads: u64,
+    /// Writes past the kernel's cache.
+    pub direct_writes: u64,
+    /// Writes through the kernel's cache; the last partial block of a file is always one.
+    pub buffered_writes: u64,
+    /// Reads and writes that went through io_uring.
+    pub uring_ios: u64,
+    /// Reads and writes by `preadv` and `pwritev`.
+    pub psync_ios: u64,
+    /// Flushes to the medium.
+    pub flushes: u64,
+    /// What the rings did; `None` without io_uring.
+    pub rings: Option<RingPoolStats>,
+    /// Files that were changed from outside and whose pages were dropped.
+    pub invalidations: u64,
+    /// Inodes in memory.
+    pub inodes: u64,
+    /// Inodes in memory that the bound had no room for.
+    pub inodes_uncharged: u64,
+    /// Open descriptors that stand for names.
+    pub path_descriptors: u64,
+    /// What was refused and why, each kind with its first reason and how often.
+    pub fallbacks: Vec<(Fallback, Errno, u64)>,
+}
+
+/// The counters behind [`DirFsStats`].
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) direct_reads: AtomicU64,
+    pub(super) buffered_reads: AtomicU64,
+    pub(super) direct_writes: AtomicU64,
+    pub(super) buffered_writes: AtomicU64,
+    pub(super) uring_ios: AtomicU64,
+    pub(super) psync_ios: AtomicU64,
+    pub(super) flushes: AtomicU64,
+    pub(super) invalidations: AtomicU64,
+    fallbacks: Mutex<Vec<(Fallback, Errno, u64)>>,
+}
+
+/// Counts one.
+pub(super) fn count(counter: &AtomicU64) {
+    // Relaxed: a statistic.
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    // Relaxed: a statistic.
+    counter.load(Ordering::Relaxed)
+}
+
+impl Counters {
+    /// Remembers that something was refused; says so in the log the first time.
+    pub(super) fn fell_back(&self, what: Fallback, reason: Errno) {
+        let mut fallbacks = self.fallbacks.lock();
+        match fallbacks.iter_mut().find(|known| known.0 == what) {
+            Some(known) => known.2 += 1,
+            None => {
+                tracing::warn!(%reason, "{what}");
+                fallbacks.push((what, reason, 1));
+            }
+        }
+    }
+
+    /// The figures that are counted here.
+    pub(super) fn snapshot(&self) -> DirFsStats {
+        DirFsStats {
+            direct_reads: read(&self.direct_reads),
+            buffered_reads: read(&self.buffered_reads),
+            direct_writes: read(&self.direct_writes),
+            buffered_writes: read(&self.buffered_writes),
+            uring_ios: read(&self.uring_ios),
+            psync_ios: read(&self.psync_ios),
+            flushes: read(&self.flushes),
+            invalidations: read(&self.invalidations),
+            fallbacks: self.fallbacks.lock().clone(),
+            ..DirFsStats::default()
+        }
+    }
+}

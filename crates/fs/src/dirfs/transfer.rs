@@ -1,0 +1,287 @@
+//! Moving bytes between folios and the source: direct or buffered, by ring or by `preadv`.
+//!
+//! # Model
+//!
+//! A write is cut at block boundaries; `block` is what direct I/O asks for, a page at least:
+//!
+//! ```text
+//!  |·····|=========================|····|
+//!   head          middle            tail
+//!  buffered       direct          buffered
+//! ```
+//!
+//! Head and tail are shorter than a block. Folios begin at page boundaries, so there is a head
+//! only where a block is larger than a page, and a tail only at the end of the file (the same
+//! exception aside). A tail is written buffered because a padded block would need an `ftruncate`
+//! afterwards, and a kill in between leaves the padding in the file. What was written buffered
+//! leaves the kernel's cache after the next flush, or before a direct write goes over it.
+//!
+//! # Invariants
+//!
+//! 1. Pieces are written in file order and the first that falls short ends the write, so the count
+//!    returned is a prefix.
+//!
+//! # Safety
+//!
+//! The contract of the cache's `IoSegment` is that of the system layer's: the memory stays where it
+//! is until the call returns, and nobody holds a reference to it.
+#![allow(unsafe_code)]
+
+use super::Shared;
+use super::file::Descriptors;
+use super::stats::{Fallback, count};
+use foliocache_mm::PAGE_SIZE;
+use foliocache_sys::fd::{self, BorrowedFd, IoSegment};
+use foliocache_sys::uring::{Io, Op};
+use foliocache_sys::{Errno, fd::AsFd};
+use std::ops::Range;
+
+/// How bytes go between memory and the source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Direct,
+    Buffered,
+}
+
+/// What a write did to the kernel's cache.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Bytes written, a prefix of what was asked.
+    pub(super) bytes: usize,
+    /// Ranges of the file that went through the kernel's cache.
+    pub(super) buffered: [Option<Range<u64>>; 2],
+}
+
+/// The segments of an I/O as the system layer takes them.
+fn convert(segments: &[foliocache_mm::IoSegment]) -> Vec<IoSegment<'_>> {
+    segments
+        .iter()
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| {
+            // SAFETY: contract of `foliocache_mm::IoSegment`, see the module's header.
+            unsafe { IoSegment::new(segment.addr(), segment.len(), segment.block()) }
+        })
+        .collect()
+}
+
+fn total(segments: &[IoSegment<'_>]) -> usize {
+    segments.iter().map(IoSegment::len).sum()
+}
+
+/// The part of `segments` that holds the bytes of `range`, counted from their beginning.
+fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<IoSegment<'a>> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    for segment in segments {
+        let (from, to) = (range.start.max(at), range.end.min(at + segment.len()));
+        if from < to {
+            parts.push(segment.sub(from - at, to - from));
+        }
+        at += segment.len();
+    }
+    parts
+}
+
+/// Whether the segments are more than one run in memory.
+fn scattered(segments: &[IoSegment<'_>]) -> bool {
+    segments
+        .windows(2)
+        .any(|pair| pair[0].addr().wrapping_add(pair[0].len()) != pair[1].addr())
+}
+
+/// Reads into `segments` from byte `pos` on.
+pub(super) fn read(
+    shared: &Shared,
+    fds: &Descriptors,
+    pos: u64,
+    segments: &[foliocache_mm::IoSegment],
+) -> Result<usize, Errno> {
+    let segments = convert(segments);
+    let len = total(&segments);
+    if len == 0 {
+        return Ok(0);
+    }
+    if let Some(direct) = fds.direct(shared) {
+        let block = direct.block as u64;
+        if pos.is_multiple_of(block) && (len as u64).is_multiple_of(block) {
+            match transfer(shared, Op::Read, direct.fd.as_fd(), pos, &segments) {
+                Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
+                done => {
+                    count(&shared.counters.direct_reads);
+                    return done;
+                }
+            }
+        }
+    }
+    count(&shared.counters.buffered_reads);
+    let done = transfer(shared, Op::Read, fds.buffered.as_fd(), pos, &segments)?;
+    drop_behind(fds.buffered.as_fd(), pos..pos + len as u64);
+    Ok(done)
+}
+
+/// Writes `segments` at byte `pos`; `cached` is the range of the file that an earlier write left
+/// in the kernel's cache.
+pub(super) fn write(
+    shared: &Shared,
+    fds: &Descriptors,
+    pos: u64,
+    segments: &[foliocache_mm::IoSegment],
+    cached: Option<Range<u64>>,
+) -> Result<Written, Errno> {
+    let segments = convert(segments);
+    let end = pos + total(&segments) as u64;
+    let middle = match fds.direct(shared) {
+        Some(direct) => {
+            let block = direct.block as u64;
+            let from = pos.next_multiple_of(block).min(end);
+            from..(end - end % block).max(from)
+        }
+        None => end..end,
+    };
+    if let Some(cached) = cached
+        && cached.start < middle.end
+        && middle.start < cached.end
+    {
+        // Before the direct write, not after: the kernel would write the old bytes over the new.
+        let fd = fds.buffered.as_fd();
+        fd::sync_file_range(
+            fd,
+            cached.start,
+            cached.end - cached.start,
+            fd::SyncRange::Wait,
+        )?;
+        drop_behind(fd, cached);
+    }
+    let mut written = Written::default();
+    let pieces = [
+        (Path::Buffered, pos..middle.start),
+        (Path::Direct, middle.clone()),
+        (Path::Buffered, middle.end..end),
+    ];
+    for (index, (path, range)) in pieces.into_iter().enumerate() {
+        if range.is_empty() {
+            continue;
+        }
+        let segments = part(
+            &segments,
+            (range.start - pos) as usize..(range.end - pos) as usize,
+        );
+        let (path, result) = write_piece(shared, fds, path, range.start, &segments);
+        if path == Path::Buffered && result.is_ok() {
+            written.buffered[usize::from(index == 2)] = Some(match written.buffered[0].take() {
+                // A middle that fell back joins the head.
+                Some(head) if index == 1 => head.start..range.end,
+                other => {
+                    written.buffered[0] = other;
+                    range.clone()
+                }
+            });
+        }
+        match result {
+            Ok(n) => {
+                written.bytes += n;
+                if (n as u64) < range.end - range.start {
+                    break;
+                }
+            }
+            Err(error) if written.bytes == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(written)
+}
+
+/// Writes one piece; a direct one that is refused goes buffered.
+fn write_piece(
+    shared: &Shared,
+    fds: &Descriptors,
+    path: Path,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> (Path, Result<usize, Errno>) {
+    if path == Path::Direct
+        && let Some(direct) = fds.direct(shared)
+    {
+        match transfer(shared, Op::Write, direct.fd.as_fd(), pos, segments) {
+            Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
+            done => {
+                count(&shared.counters.direct_writes);
+                return (Path::Direct, done);
+            }
+        }
+    }
+    count(&shared.counters.buffered_writes);
+    let done = transfer(shared, Op::Write, fds.buffered.as_fd(), pos, segments);
+    if let Ok(n) = done
+        && n > PAGE_SIZE
+    {
+        // Starts the kernel's own writeback now, so that the flush finds little to do.
+        let _ = fd::sync_file_range(fds.buffered.as_fd(), pos, n as u64, fd::SyncRange::Start);
+    }
+    (Path::Buffered, done)
+}
+
+/// One read or write on one descriptor.
+fn transfer(
+    shared: &Shared,
+    op: Op,
+    fd: BorrowedFd<'_>,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> Result<usize, Errno> {
+    if scattered(segments)
+        && let Some(mut ring) = shared.rings.as_ref().and_then(|rings| rings.try_take())
+    {
+        let mut results = Vec::with_capacity(1);
+        ring.submit_and_wait(
+            &[Io {
+                op,
+                fd,
+                pos,
+                segments,
+            }],
+            &mut results,
+        );
+        match results.pop() {
+            // The ring could not take it; the way without a ring can.
+            Some(Err(Errno::ENOSYS | Errno::EPERM | Errno::ENOMEM | Errno::EBUSY)) | None => {}
+            Some(done) => {
+                count(&shared.counters.uring_ios);
+                return done;
+            }
+        }
+    }
+    count(&shared.counters.psync_ios);
+    match op {
+        Op::Read => fd::read_segments(fd, pos, segments),
+        Op::Write => fd::write_segments(fd, pos, segments),
+    }
+}
+
+/// Takes the clean pages of a range out of the kernel's cache; dirty ones stay.
+pub(super) fn drop_behind(fd: BorrowedFd<'_>, range: Range<u64>) {
+    let page = PAGE_SIZE as u64;
+    let from = range.start - range.start % page;
+    let to = range.end.next_multiple_of(page);
+    // A hint: what is not dropped costs the kernel memory that it can take back.
+    let _ = fd::fadvise_dontneed(fd, from, to - from);
+}
+
+/// Makes a range read as zeros by writing them, for a source that punches no holes.
+pub(super) fn write_zeros(
+    shared: &Shared,
+    fds: &Descriptors,
+    range: Range<u64>,
+) -> Result<(), Errno> {
+    shared
+        .counters
+        .fell_back(Fallback::PunchHole, Errno::EOPNOTSUPP);
+    let zeros = [0; 64 << 10];
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(zeros.len() as u64);
+        fd::pwrite(fds.buffered.as_fd(), at, &zeros[..len as usize])?;
+        at += len;
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! `memfs`: a file system whose only store is the cache.
+//!
+//! # Model
+//!
+//! Files are address spaces of a memory device: their folios are neither written back nor evicted,
+//! and past the share of the bound that may be taken so a write gets `ENOSPC`. Names, links,
+//! attributes and extended attributes live in the nodes and are charged to the bound as metadata.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `node` | a node: data, entries, charge |
+//! | `namespace` | look-up, creation, renames: the [`FileSystem`](crate::FileSystem) |
+//!
+//! # Invariants
+//!
+//! 1. A node is kept alive by the names, handles, look-ups and children it has; when the last goes
+//!    its pages and its charge go too.
+//! 2. An entry's cookie is never used twice in its directory, so a reader goes on where it was
+//!    whatever is made or unlinked meanwhile. Cookies 1 and 2 are `.` and `..`.
+//!
+//! # Locking
+//!
+//! `changes` is held by whoever changes names; `entries` of one directory is innermost, and two of
+//! them are never held at once. Nothing blocks under either.
+//!
+//! # Memory ordering
+//!
+//! Counters and `unlinked` are `Relaxed`: numbers need only differ, and link counts change under
+//! `changes`.
+
+mod namespace;
+mod node;
+
+use self::node::{Data, MemNode, entries, new_entries};
+use crate::attr::{AttrCell, Attributes};
+use crate::filesystem::ROOT_INO;
+use crate::inode::Inode;
+use crate::table::INODE_BYTES;
+use crate::types::{FileKind, PERMISSION_BITS};
+use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError};
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_realtime;
+use std::collections::{BTreeMap, HashMap};
+
+struct Shared {
+    mm: Arc<Mm>,
+    bdi: Arc<BackingDevInfo>,
+    next_ino: AtomicU64,
+    /// Held by whoever changes names, so that changes to two directories are one.
+    changes: Mutex<()>,
+    live: Mutex<HashMap<u64, Live>>,
+}
+
+/// A live inode: how to find it, and the reference that stands for a front door's look-ups.
+struct Live {
+    inode: Weak<Inode>,
+    remembered: Option<Arc<Inode>>,
+}
+
+/// A file system in the memory of a cache.
+pub struct MemFs {
+    shared: Arc<Shared>,
+    root: Arc<Inode>,
+}
+
+impl Shared {
+    fn new_inode(
+        self: &Arc<Self>,
+        kind: FileKind,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        data: Data,
+    ) -> Result<Arc<Inode>, Errno> {
+        self.mm
+            .charge_metadata(INODE_BYTES)
+            .map_err(|_| Errno::ENOSPC)?;
+        // Relaxed: see the module's header.
+        let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
+        let now = coarse_realtime();
+        let attributes = Arc::new(AttrCell::new(Attributes {
+            mode: mode & PERMISSION_BITS,
+            nlink: if kind == FileKind::Directory { 2 } else { 1 },
+            uid,
+            gid,
+            atime: now,
+            mtime: now,
+            ctime: now,
+        }));
+        let mapping = (kind == FileKind::Regular)
+            .then(|| AddressSpace::new(&self.bdi, Arc::new(node::Nothing), 0));
+        let node = MemNode {
+            shared: self.clone(),
+            ino,
+            data,
+            born: now,
+            xattrs: Mutex::new(BTreeMap::new()),
+            charged: AtomicU64::new(INODE_BYTES),
+        };
+        let inode = Arc::new(Inode::new(
+            ino,
+            0,
+            kind,
+            attributes,
+            mapping,
+            Box::new(node),
+        ));
+        let live = Live {
+            inode: Arc::downgrade(&inode),
+            remembered: None,
+        };
+        self.live.lock().insert(ino, live);
+        Ok(inode)
+    }
+}
+
+impl MemFs {
+    /// An empty file system in the memory of `mm`. Its root belongs to user and group 0.
+    ///
+    /// # Errors
+    /// The bound has no room for a root.
+    pub fn new(mm: &Arc<Mm>) -> Result<MemFs, MmError> {
+        let bdi = BackingDevInfo::new(mm, "memfs", BdiKind::Memory)?;
+        let shared = Arc::new(Shared {
+            mm: mm.clone(),
+            bdi,
+            next_ino: AtomicU64::new(ROOT_INO),
+            changes: Mutex::new(()),
+            live: Mutex::new(HashMap::new()),
+        });
+        let data = Data::Directory(Mutex::new(new_entries(Weak::new())));
+        let root = shared
+            .new_inode(FileKind::Directory, 0o755, 0, 0, data)
+            .map_err(MmError::Setup)?;
+        Ok(MemFs { shared, root })
+    }
+
+    /// The file system's part of the cache.
+    pub fn bdi(&self) -> &Arc<BackingDevInfo> {
+        &self.shared.bdi
+    }
+}
+
+impl Drop for MemFs {
+    fn drop(&mut self) {
+        // One level at a time, not in a recursion as deep as the tree.
+        let mut waiting = vec![self.root.clone()];
+        while let Some(inode) = waiting.pop() {
+            if let Ok(entries) = entries(&inode) {
+                let mut entries = entries.lock();
+                entries.by_name.clear();
+                let below = std::mem::take(&mut entries.by_cookie);
+                waiting.extend(below.into_values().map(|(_, inode)| inode));
+            }
+        }
+        // Look-ups that nobody forgot would keep the file system alive for ever.
+        let remembered: Vec<_> = {
+            let mut live = self.shared.live.lock();
+            live.values_mut()
+                .filter_map(|live| live.remembered.take())
+                .collect()
+        };
+        drop(remembered);
+        self.shared.bdi.stop();
+    }
+}

@@ -1,0 +1,562 @@
+//! Names of `memfs`: its [`FileSystem`].
+
+use super::MemFs;
+use super::node::{Data, MemNode, add_links, entries, entry_bytes, is_directory, new_entries};
+use crate::attr::cleared_set_id;
+use crate::filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
+use crate::inode::Inode;
+use crate::open_file::OpenFile;
+use crate::table::INODE_BYTES;
+use crate::types::{
+    Attr, Device, DirEntry, FileKind, MAX_NAME, OpContext, OpenFlags, PERMISSION_BITS, RenameMode,
+    S_ISGID, SetAttr, StatFs, XattrMode,
+};
+use foliocache_mm::PAGE_SIZE;
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_realtime;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// Longest target of a symbolic link, in bytes, as on every Linux file system.
+const MAX_TARGET: usize = 4095;
+/// Longest value of an extended attribute, in bytes.
+const MAX_XATTR: usize = 64 << 10;
+
+impl MemFs {
+    /// Makes something and enters it under `name`.
+    fn make(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        data: Data,
+    ) -> Result<Arc<Inode>, Errno> {
+        check_name(name)?;
+        let _changes = self.shared.changes.lock();
+        let above = entries(dir)?;
+        {
+            let above = above.lock();
+            if above.by_name.contains_key(name) {
+                return Err(Errno::EEXIST);
+            }
+            if above.dead {
+                return Err(Errno::ENOENT);
+            }
+        }
+        let parent = dir.attributes().get();
+        let set_group = parent.mode & S_ISGID != 0;
+        let mut mode = match kind {
+            FileKind::Symlink => 0o777,
+            _ => mode & !ctx.umask,
+        };
+        if set_group && kind == FileKind::Directory {
+            mode |= S_ISGID;
+        }
+        let gid = if set_group { parent.gid } else { ctx.gid };
+        let inode = self.shared.new_inode(kind, mode, ctx.uid, gid, data)?;
+        MemNode::of(dir)?.charge(entry_bytes(name))?;
+        above.lock().insert(name, inode.clone());
+        dir.attributes().data_changed();
+        if kind == FileKind::Directory {
+            add_links(dir, 1);
+        }
+        Ok(inode)
+    }
+
+    /// The inode under `name`, which must be there.
+    fn existing(dir: &Inode, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+        entries(dir)?.lock().get(name).ok_or(Errno::ENOENT)
+    }
+
+    /// Takes a name away that is there. Context: `changes` held.
+    fn remove_entry(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
+        let removed = entries(dir)?.lock().remove(name);
+        MemNode::of(dir)?.uncharge(entry_bytes(name));
+        dir.attributes().data_changed();
+        drop(removed);
+        Ok(())
+    }
+
+    /// Enters what was taken out of `from` under `name`, whose charge is there already.
+    ///
+    /// Context: `changes` held.
+    fn enter(
+        inode: &Arc<Inode>,
+        from: &Arc<Inode>,
+        to: &Arc<Inode>,
+        name: &OsStr,
+    ) -> Result<(), Errno> {
+        entries(to)?.lock().insert(name, inode.clone());
+        to.attributes().data_changed();
+        inode
+            .attributes()
+            .update(|attributes| attributes.ctime = coarse_realtime());
+        if is_directory(inode) && !Arc::ptr_eq(from, to) {
+            entries(inode)?.lock().parent = Arc::downgrade(to);
+            add_links(from, -1);
+            add_links(to, 1);
+        }
+        Ok(())
+    }
+
+    /// Whether `inode` is `dir` or above it. Context: `changes` held.
+    fn is_above(inode: &Arc<Inode>, dir: &Arc<Inode>) -> bool {
+        let mut at = Some(dir.clone());
+        while let Some(here) = at {
+            if Arc::ptr_eq(&here, inode) {
+                return true;
+            }
+            at = entries(&here)
+                .ok()
+                .and_then(|entries| entries.lock().parent.upgrade());
+        }
+        false
+    }
+
+    /// What a name gives up when it is removed or replaced. Context: `changes` held.
+    fn unlinked(dir: &Inode, inode: &Inode) -> Result<(), Errno> {
+        if is_directory(inode) {
+            entries(inode)?.lock().dead = true;
+            add_links(inode, -2);
+            add_links(dir, -1);
+        } else {
+            add_links(inode, -1);
+        }
+        Ok(())
+    }
+}
+
+impl FileSystem for MemFs {
+    fn kind(&self) -> &'static str {
+        "memfs"
+    }
+
+    fn root(&self) -> Arc<Inode> {
+        self.root.clone()
+    }
+
+    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+        let entries = entries(dir)?;
+        match name.as_bytes() {
+            b"." => Ok(dir.clone()),
+            b".." if dir.ino() == ROOT_INO => Ok(dir.clone()),
+            b".." => entries.lock().parent.upgrade().ok_or(Errno::ENOENT),
+            _ => {
+                check_name(name)?;
+                entries.lock().get(name).ok_or(Errno::ENOENT)
+            }
+        }
+    }
+
+    fn iget(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.shared
+            .live
+            .lock()
+            .get(&ino)
+            .and_then(|live| live.inode.upgrade())
+    }
+
+    fn remember(&self, inode: &Arc<Inode>, nlookup: u64) {
+        if let Some(live) = self.shared.live.lock().get_mut(&inode.ino()) {
+            inode.set_lookups(inode.lookups() + nlookup);
+            live.remembered.get_or_insert_with(|| inode.clone());
+        }
+    }
+
+    fn forget(&self, ino: u64, nlookup: u64) {
+        let forgotten = {
+            let mut live = self.shared.live.lock();
+            live.get_mut(&ino).and_then(|live| {
+                let inode = live.remembered.as_ref()?;
+                inode.set_lookups(inode.lookups().saturating_sub(nlookup));
+                if inode.lookups() == 0 {
+                    live.remembered.take()
+                } else {
+                    None
+                }
+            })
+        };
+        drop(forgotten);
+    }
+
+    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+        inode.ops().getattr(inode)
+    }
+
+    fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno> {
+        MemNode::of(inode)?;
+        if let Some(size) = set.size {
+            let mapping = match inode.kind() {
+                FileKind::Regular => inode.mapping().ok_or(Errno::EINVAL)?,
+                FileKind::Directory => return Err(Errno::EISDIR),
+                _ => return Err(Errno::EINVAL),
+            };
+            inode.remove_privileges(ctx)?;
+            mapping.truncate(size).map_err(|error| error.errno())?;
+            inode.attributes().data_changed();
+        }
+        let now = coarse_realtime();
+        inode.attributes().update(|attributes| {
+            if set.uid.is_some() || set.gid.is_some() {
+                attributes.uid = set.uid.unwrap_or(attributes.uid);
+                attributes.gid = set.gid.unwrap_or(attributes.gid);
+                if inode.kind() == FileKind::Regular {
+                    attributes.mode = cleared_set_id(attributes.mode);
+                }
+            }
+            if let Some(mode) = set.mode {
+                attributes.mode = mode & PERMISSION_BITS;
+            }
+            if let Some(atime) = set.atime {
+                attributes.atime = atime.resolve(now);
+            }
+            if let Some(mtime) = set.mtime {
+                attributes.mtime = mtime.resolve(now);
+            }
+            attributes.ctime = now;
+        });
+        self.getattr(inode)
+    }
+
+    fn create(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+        flags: OpenFlags,
+        exclusive: bool,
+    ) -> Result<OpenFile, Errno> {
+        loop {
+            match self.make(ctx, dir, name, FileKind::Regular, mode, Data::File) {
+                Ok(inode) => return OpenFile::new(inode, flags, *ctx),
+                Err(Errno::EEXIST) if !exclusive => {}
+                Err(error) => return Err(error),
+            }
+            match self.lookup(dir, name) {
+                // Unlinked in between: it can be made now.
+                Err(Errno::ENOENT) => {}
+                found => return self.open(ctx, &found?, flags),
+            }
+        }
+    }
+
+    fn mknod(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        rdev: Device,
+    ) -> Result<Arc<Inode>, Errno> {
+        let data = match kind {
+            FileKind::Regular => Data::File,
+            FileKind::CharDevice | FileKind::BlockDevice => Data::Special(rdev),
+            FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
+            _ => return Err(Errno::EINVAL),
+        };
+        self.make(ctx, dir, name, kind, mode, data)
+    }
+
+    fn mkdir(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<Arc<Inode>, Errno> {
+        let data = Data::Directory(Mutex::new(new_entries(Arc::downgrade(dir))));
+        self.make(ctx, dir, name, FileKind::Directory, mode, data)
+    }
+
+    fn symlink(
+        &self,
+        ctx: &OpContext,
+        dir: &Arc<Inode>,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> Result<Arc<Inode>, Errno> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
+            _ => {}
+        }
+        self.make(
+            ctx,
+            dir,
+            name,
+            FileKind::Symlink,
+            0o777,
+            Data::Symlink(target.to_owned()),
+        )
+    }
+
+    fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno> {
+        match &MemNode::of(inode)?.data {
+            Data::Symlink(target) => Ok(target.clone()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        check_name(name)?;
+        let node = MemNode::of(inode)?;
+        if is_directory(inode) {
+            return Err(Errno::EPERM);
+        }
+        if !Arc::ptr_eq(&node.shared, &self.shared) {
+            return Err(Errno::EXDEV);
+        }
+        let _changes = self.shared.changes.lock();
+        let entries = entries(dir)?;
+        if entries.lock().by_name.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        if inode.attributes().get().nlink == 0 || entries.lock().dead {
+            return Err(Errno::ENOENT);
+        }
+        MemNode::of(dir)?.charge(entry_bytes(name))?;
+        entries.lock().insert(name, inode.clone());
+        dir.attributes().data_changed();
+        add_links(inode, 1);
+        Ok(())
+    }
+
+    fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        check_name(name)?;
+        let _changes = self.shared.changes.lock();
+        let inode = Self::existing(dir, name)?;
+        if is_directory(&inode) {
+            return Err(Errno::EISDIR);
+        }
+        Self::remove_entry(dir, name)?;
+        Self::unlinked(dir, &inode)
+    }
+
+    fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        if name.as_bytes() == b".." {
+            return Err(Errno::ENOTEMPTY);
+        }
+        check_name(name)?;
+        let _changes = self.shared.changes.lock();
+        let inode = Self::existing(dir, name)?;
+        if !entries(&inode)?.lock().by_name.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        Self::remove_entry(dir, name)?;
+        Self::unlinked(dir, &inode)
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Arc<Inode>,
+        from: &OsStr,
+        to_dir: &Arc<Inode>,
+        to: &OsStr,
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        check_name(from)?;
+        check_name(to)?;
+        let _changes = self.shared.changes.lock();
+        let moved = Self::existing(from_dir, from)?;
+        let target = entries(to_dir)?.lock().get(to);
+        if entries(to_dir)?.lock().dead {
+            return Err(Errno::ENOENT);
+        }
+        match (mode, &target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
+            _ => {}
+        }
+        if is_directory(&moved) && Self::is_above(&moved, to_dir) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = &target {
+            if Arc::ptr_eq(target, &moved) {
+                return Ok(());
+            }
+            let above = is_directory(target) && Self::is_above(target, from_dir);
+            match mode {
+                RenameMode::Exchange if above => return Err(Errno::EINVAL),
+                RenameMode::Exchange => {}
+                _ if above => return Err(Errno::ENOTEMPTY),
+                _ => match (is_directory(&moved), is_directory(target)) {
+                    (true, false) => return Err(Errno::ENOTDIR),
+                    (false, true) => return Err(Errno::EISDIR),
+                    (true, true) if !entries(target)?.lock().by_name.is_empty() => {
+                        return Err(Errno::ENOTEMPTY);
+                    }
+                    _ => {}
+                },
+            }
+        }
+        // From here on nothing fails but the charge of the new name, which comes first.
+        MemNode::of(to_dir)?.charge(entry_bytes(to))?;
+        if let Some(target) = &target {
+            Self::remove_entry(to_dir, to)?;
+            if mode != RenameMode::Exchange {
+                Self::unlinked(to_dir, target)?;
+            }
+        }
+        Self::remove_entry(from_dir, from)?;
+        Self::enter(&moved, from_dir, to_dir, to)?;
+        if let Some(target) = target
+            && mode == RenameMode::Exchange
+        {
+            // Its old name made room for this one, which may only be longer by a few bytes.
+            let _ = MemNode::of(from_dir)?.charge(entry_bytes(from));
+            Self::enter(&target, to_dir, from_dir, from)?;
+        }
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        let file = OpenFile::new(inode.clone(), flags, *ctx)?;
+        if flags.truncate {
+            file.truncate_at_open()?;
+        }
+        Ok(file)
+    }
+
+    fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+        entries(inode)?;
+        Ok(Box::new(DirStream(inode.clone())))
+    }
+
+    fn statfs(&self) -> Result<StatFs, Errno> {
+        let usage = self.shared.mm.usage();
+        let page = PAGE_SIZE as u64;
+        let free = usage.limit.saturating_sub(usage.total()) / page;
+        Ok(StatFs {
+            block_size: PAGE_SIZE as u32,
+            blocks: usage.limit / page,
+            blocks_free: free,
+            blocks_available: free,
+            files: usage.limit / INODE_BYTES,
+            files_free: free * page / INODE_BYTES,
+            max_name: MAX_NAME as u32,
+        })
+    }
+
+    fn sync_fs(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
+        MemNode::of(inode)?
+            .xattrs
+            .lock()
+            .get(name)
+            .cloned()
+            .ok_or(Errno::ENODATA)
+    }
+
+    fn setxattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Errno> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Errno::ERANGE);
+        }
+        if value.len() > MAX_XATTR {
+            return Err(Errno::E2BIG);
+        }
+        let node = MemNode::of(inode)?;
+        let mut xattrs = node.xattrs.lock();
+        match (mode, xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Errno::EEXIST),
+            (XattrMode::Replace, false) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        node.charge(xattr_bytes(name, value))?;
+        if let Some(old) = xattrs.insert(name.to_owned(), value.to_owned()) {
+            node.uncharge(xattr_bytes(name, &old));
+        }
+        drop(xattrs);
+        inode
+            .attributes()
+            .update(|attributes| attributes.ctime = coarse_realtime());
+        Ok(())
+    }
+
+    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno> {
+        Ok(MemNode::of(inode)?.xattrs.lock().keys().cloned().collect())
+    }
+
+    fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+        let node = MemNode::of(inode)?;
+        let old = node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?;
+        node.uncharge(xattr_bytes(name, &old));
+        inode
+            .attributes()
+            .update(|attributes| attributes.ctime = coarse_realtime());
+        Ok(())
+    }
+}
+
+fn xattr_bytes(name: &OsStr, value: &[u8]) -> u64 {
+    (96 + name.len() + value.len()) as u64
+}
+
+/// A directory of `memfs` that is being read.
+struct DirStream(Arc<Inode>);
+
+impl OpenDirectory for DirStream {
+    fn read(&self, offset: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
+        let entries = entries(&self.0)?;
+        let mut at = offset;
+        loop {
+            // One entry a turn: the sink runs without the lock.
+            let next = {
+                let entries = entries.lock();
+                match at {
+                    0 => Some((1, OsString::from("."), self.0.clone())),
+                    1 => {
+                        let parent = entries.parent.upgrade().unwrap_or_else(|| self.0.clone());
+                        Some((2, OsString::from(".."), parent))
+                    }
+                    _ => entries
+                        .by_cookie
+                        .range(at + 1..)
+                        .next()
+                        .map(|(&cookie, (name, inode))| (cookie, name.clone(), inode.clone())),
+                }
+            };
+            let Some((cookie, name, inode)) = next else {
+                return Ok(());
+            };
+            let entry = DirEntry {
+                ino: inode.ino(),
+                next_offset: cookie,
+                kind: inode.kind(),
+                name: &name,
+            };
+            if !sink(entry) {
+                return Ok(());
+            }
+            at = cookie;
+        }
+    }
+
+    fn fsync(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! A node of `memfs`: its data, its entries if it is a directory, and what it is charged.
+
+use super::Shared;
+use crate::attr::cleared_set_id;
+use crate::inode::{Inode, InodeOperations};
+use crate::types::{Attr, Device, FallocateMode, FileKind, SeekSparse};
+use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sys::Errno;
+use foliocache_sys::clock::{Timespec, coarse_realtime};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+
+/// Memory that a directory entry is charged for, besides its name.
+const ENTRY_BYTES: u64 = 160;
+
+pub(super) enum Data {
+    File,
+    Directory(Mutex<Entries>),
+    Symlink(OsString),
+    Special(Device),
+}
+
+pub(super) struct Entries {
+    pub(super) by_name: HashMap<OsString, u64>,
+    pub(super) by_cookie: BTreeMap<u64, (OsString, Arc<Inode>)>,
+    pub(super) next_cookie: u64,
+    pub(super) parent: Weak<Inode>,
+    /// The directory itself was removed: nothing may be made in it.
+    pub(super) dead: bool,
+}
+
+/// The private part of an inode of `memfs`.
+pub(super) struct MemNode {
+    pub(super) shared: Arc<Shared>,
+    pub(super) ino: u64,
+    pub(super) data: Data,
+    pub(super) born: Timespec,
+    pub(super) xattrs: Mutex<BTreeMap<OsString, Vec<u8>>>,
+    /// Bytes charged to the bound.
+    pub(super) charged: AtomicU64,
+}
+
+/// What is behind a file's address space: nothing.
+pub(super) struct Nothing;
+
+impl AddressSpaceOperations for Nothing {
+    fn read_folios(&self, _pos: u64, _segments: &[IoSegment]) -> Result<usize, Errno> {
+        Ok(0)
+    }
+
+    fn writepages(&self, _pos: u64, _segments: &[IoSegment]) -> Result<usize, Errno> {
+        // A memory device has no writeback; taking the data would be losing it.
+        Err(Errno::EIO)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn truncate(&self, _size: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch_hole(&self, _pos: u64, _len: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "memfs".to_owned()
+    }
+}
+
+impl Entries {
+    pub(super) fn get(&self, name: &OsStr) -> Option<Arc<Inode>> {
+        let cookie = self.by_name.get(name)?;
+        self.by_cookie.get(cookie).map(|(_, inode)| inode.clone())
+    }
+
+    pub(super) fn insert(&mut self, name: &OsStr, inode: Arc<Inode>) {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        self.by_name.insert(name.to_owned(), cookie);
+        self.by_cookie.insert(cookie, (name.to_owned(), inode));
+    }
+
+    pub(super) fn remove(&mut self, name: &OsStr) -> Option<Arc<Inode>> {
+        let cookie = self.by_name.remove(name)?;
+        self.by_cookie.remove(&cookie).map(|(_, inode)| inode)
+    }
+}
+
+impl MemNode {
+    pub(super) fn of(inode: &Inode) -> Result<&MemNode, Errno> {
+        inode.private::<MemNode>().ok_or(Errno::EXDEV)
+    }
+
+    pub(super) fn charge(&self, bytes: u64) -> Result<(), Errno> {
+        self.shared
+            .mm
+            .charge_metadata(bytes)
+            .map_err(|_| Errno::ENOSPC)?;
+        // Relaxed: a sum, read when nobody else has the node.
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn uncharge(&self, bytes: u64) {
+        // Relaxed: as in `charge`.
+        self.charged.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.mm.uncharge_metadata(bytes);
+    }
+}
+
+impl Drop for MemNode {
+    fn drop(&mut self) {
+        // Relaxed: nobody else has the node.
+        self.shared
+            .mm
+            .uncharge_metadata(self.charged.load(Ordering::Relaxed));
+        self.shared.live.lock().remove(&self.ino);
+    }
+}
+
+/// The entries of a directory.
+pub(super) fn entries(inode: &Inode) -> Result<&Mutex<Entries>, Errno> {
+    match &MemNode::of(inode)?.data {
+        Data::Directory(entries) => Ok(entries),
+        _ => Err(Errno::ENOTDIR),
+    }
+}
+
+pub(super) fn add_links(inode: &Inode, n: i64) {
+    inode.attributes().update(|attributes| {
+        attributes.nlink = (i64::from(attributes.nlink) + n) as u32;
+        attributes.ctime = coarse_realtime();
+    });
+}
+
+pub(super) fn is_directory(inode: &Inode) -> bool {
+    inode.kind() == FileKind::Directory
+}
+
+pub(super) fn new_entries(parent: Weak<Inode>) -> Entries {
+    Entries {
+        by_name: HashMap::new(),
+        by_cookie: BTreeMap::new(),
+        next_cookie: 3,
+        parent,
+        dead: false,
+    }
+}
+
+pub(super) fn entry_bytes(name: &OsStr) -> u64 {
+    ENTRY_BYTES + 2 * name.len() as u64
+}
+
+impl InodeOperations for MemNode {
+    fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
+        let attributes = inode.attributes().get();
+        let (size, blocks) = match (&self.data, inode.mapping()) {
+            (_, Some(mapping)) => (
+                mapping.size(),
+                mapping.nr_pages() * (PAGE_SIZE as u64 / 512),
+            ),
+            (Data::Symlink(target), _) => (target.len() as u64, 0),
+            (Data::Directory(entries), _) => (entries.lock().by_name.len() as u64 * 32, 0),
+            _ => (0, 0),
+        };
+        Ok(Attr {
+            ino: inode.ino(),
+            kind: inode.kind(),
+            mode: attributes.mode,
+            nlink: attributes.nlink,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: match self.data {
+                Data::Special(device) => device,
+                _ => Device::default(),
+            },
+            size,
+            blocks,
+            blksize: PAGE_SIZE as u32,
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
+            btime: Some(self.born),
+        })
+    }
+
+    fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno> {
+        inode
+            .attributes()
+            .update(|attributes| attributes.mode = cleared_set_id(attributes.mode));
+        Ok(())
+    }
+
+    fn sync(&self, _inode: &Inode, _datasync: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn allocate(
+        &self,
+        _inode: &Inode,
+        mode: FallocateMode,
+        _pos: u64,
+        _len: u64,
+    ) -> Result<(), Errno> {
+        match mode {
+            // Memory cannot be promised ahead of its use.
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => Err(Errno::EOPNOTSUPP),
+            FallocateMode::PunchHole | FallocateMode::ZeroRange => Ok(()),
+        }
+    }
+
+    fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
+        // A file system may take the whole file for data.
+        let size = inode.mapping().ok_or(Errno::EINVAL)?.size();
+        match what {
+            _ if pos >= size => Err(Errno::ENXIO),
+            SeekSparse::Data => Ok(pos),
+            SeekSparse::Hole => Ok(size),
+        }
+    }
+
+    fn released(&self, _inode: &Inode, _writable: bool) {}
+}
