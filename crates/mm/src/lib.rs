@@ -40,7 +40,7 @@ pub use error::{IoError, IoOperation, MmError};
 pub use errseq::ErrSeqCursor;
 pub use filemap::FaultIn;
 pub use frames::{
-    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, BlockObserver, FrameNumber, FrameUsage, Frames,
+    BLOCK_FRAMES, BLOCK_SIZE, BlockFrames, BlockNumber, BlockObserver, FrameNumber, FrameUsage, Frames,
     FramesError, MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
 };
 pub use iov::IovIter;

@@ -3,7 +3,7 @@
 //! One test alone in its process, since it measures the process.
 #![cfg(not(any(loom, shuttle)))]
 
-use foliocache_mm::frames::{BLOCK_SIZE, FrameNumber, Frames};
+use foliocache_mm::{BLOCK_SIZE, FrameNumber, Frames};
 use foliocache_sys::memory::process_anon_bytes;
 use std::collections::HashSet;
 

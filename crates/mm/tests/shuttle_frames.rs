@@ -3,7 +3,7 @@
 //! A model never times out, so a lost wake-up shows itself as a deadlock.
 #![cfg(shuttle)]
 
-use foliocache_mm::frames::{Frames, MIN_LIMIT, Reservation};
+use foliocache_mm::{Frames, MIN_LIMIT, Reservation};
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, thread};
 
