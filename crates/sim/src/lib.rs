@@ -36,5 +36,5 @@ pub use medium::{Lost, Medium, SECTOR};
 pub use oracle::{DurabilityOracle, Violation};
 pub use reference::{Answer, ReferenceFile};
 pub use rng::{Rng, scramble};
-pub use stamp::{StampBackend, stamp, stamped};
+pub use stamp::{StampBackend, stamp, stamped, stamped_mixed};
 pub use workload::{Fill, Mix, Operation, Workload};

@@ -55,26 +55,57 @@ pub fn stamp(page: &mut [u8], file: u32, index: u64, generation: u32) {
 /// The place of the first word, in bytes from the start of the page, that is not of this file, of
 /// this page, or of the same generation as the words before it.
 pub fn stamped(bytes: &[u8], offset: usize, file: u32, index: u64) -> Result<u32, usize> {
+    let mut first = None;
+    scan(bytes, offset, file, index, |generation| {
+        *first.get_or_insert(generation) == generation
+    })?;
+    Ok(first.unwrap_or(0))
+}
+
+/// The least and the greatest generation among stamped bytes, for reads beside a writer, which may
+/// see some words of the old and some of the new page.
+///
+/// # Errors
+/// The place of the first word that is not of this file and this page.
+pub fn stamped_mixed(
+    bytes: &[u8],
+    offset: usize,
+    file: u32,
+    index: u64,
+) -> Result<(u32, u32), usize> {
+    let (mut least, mut greatest) = (u32::MAX, 0);
+    scan(bytes, offset, file, index, |generation| {
+        least = least.min(generation);
+        greatest = greatest.max(generation);
+        true
+    })?;
+    Ok((least.min(greatest), greatest))
+}
+
+/// Hands the generation of each word to `accept`.
+fn scan(
+    bytes: &[u8],
+    offset: usize,
+    file: u32,
+    index: u64,
+    mut accept: impl FnMut(u32) -> bool,
+) -> Result<(), usize> {
     let seed = seed(file, index);
-    let mut generation = None;
     for (i, bytes) in bytes.chunks_exact(8).enumerate() {
         let at = offset / 8 + i;
         let mut raw = [0; 8];
         raw.copy_from_slice(bytes);
         let found = u64::from_le_bytes(raw);
-        let of_word = if found == 0 {
-            0
-        } else {
-            found as u32 ^ seed.wrapping_add(at as u64) as u32
+        let generation = match found {
+            0 => 0,
+            _ => found as u32 ^ seed.wrapping_add(at as u64) as u32,
         };
-        if found != 0 && found != word(seed, of_word, at) {
-            return Err(at * 8);
-        }
-        if *generation.get_or_insert(of_word) != of_word {
+        let genuine = found == 0 || found == word(seed, generation, at);
+        if !genuine || !accept(generation) {
             return Err(at * 8);
         }
     }
-    Ok(generation.unwrap_or(0))
+    Ok(())
 }
 
 /// A file of stamped pages.
@@ -249,7 +280,7 @@ impl AddressSpaceOperations for StampBackend {
 mod tests {
     use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
 
-    use super::{StampBackend, stamp, stamped};
+    use super::{StampBackend, stamp, stamped, stamped_mixed};
     use crate::Faults;
 
     #[repr(align(4096))]
@@ -271,6 +302,9 @@ mod tests {
         assert_eq!(stamped(&page, 0, 1, 2), Err(2048), "two generations");
         page[2048..].fill(0);
         assert_eq!(stamped(&page, 0, 1, 2), Err(2048), "half a page of zeros");
+        assert_eq!(stamped_mixed(&page, 0, 1, 2), Ok((0, 7)));
+        assert_eq!(stamped_mixed(&page, 0, 1, 3), Err(0));
+        assert_eq!(stamped_mixed(&[], 0, 1, 3), Ok((0, 0)));
     }
 
     #[test]

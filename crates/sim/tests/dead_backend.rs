@@ -1,0 +1,221 @@
+//! A file system whose store hangs or always fails, beside a healthy one in the same cache.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Handle, MIB, PAGE, PATIENCE, cache, eventually, storage, within};
+use foliocache_mm::{BackingDevInfo, Mm};
+use foliocache_sim::{Effect, Faults, FaultyBackend, Fill, OpSet, Rule};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+
+const LIMIT: u64 = 16 * MIB;
+const CHUNK: usize = 64 << 10;
+
+struct Side {
+    bdi: Arc<BackingDevInfo>,
+    faults: Faults,
+    backend: Arc<FaultyBackend>,
+}
+
+impl Side {
+    fn new(mm: &Arc<Mm>, name: &str) -> Self {
+        let faults = Faults::new(3);
+        Self {
+            bdi: storage(mm, name),
+            backend: FaultyBackend::new(name, &faults),
+            faults,
+        }
+    }
+
+    fn open(&self) -> Handle {
+        let size = self.backend.live().size();
+        Handle::open(&self.bdi, Arc::clone(&self.backend) as _, size)
+    }
+}
+
+/// Writes, makes durable and reads again twice the bound, through a watchdog.
+fn works(mm: &Arc<Mm>, side: &Side, what: &str) {
+    let file = side.open();
+    let state = {
+        let (mm, faults, what) = (Arc::clone(mm), side.faults.clone(), what.to_owned());
+        move || format!("{what}: {:#?}\n{}", mm.stats(), faults.trace_text(10))
+    };
+    within(PATIENCE, state, move || {
+        for pos in (0..2 * LIMIT).step_by(CHUNK) {
+            file.write(pos, &Fill(8).bytes(pos, CHUNK));
+            if pos % (4 * MIB) == 0 {
+                file.fsync().expect("the healthy one");
+            }
+        }
+        file.fsync().expect("the healthy one");
+        for pos in (0..2 * LIMIT).step_by(CHUNK) {
+            assert!(
+                file.read(pos, CHUNK) == Fill(8).bytes(pos, CHUNK),
+                "at {pos}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_store_that_hangs_stops_only_its_own_writers() {
+    let mm = cache(LIMIT);
+    let (dead, healthy) = (Side::new(&mm, "dead"), Side::new(&mm, "healthy"));
+    dead.faults.add(Rule::new(OpSet::CHANGES, Effect::Hang));
+    let file = dead.open();
+    let writer = std::thread::spawn(move || {
+        for pos in (0..LIMIT).step_by(CHUNK) {
+            file.write(pos, &Fill(4).bytes(pos, CHUNK));
+        }
+        file
+    });
+    assert!(dead.faults.wait_hung(1, PATIENCE), "writeback began");
+    works(&mm, &healthy, "beside a store that hangs");
+    assert!(
+        !writer.is_finished(),
+        "the dead store's writer took the whole bound"
+    );
+    assert!(mm.usage().total() <= LIMIT);
+    dead.faults.heal();
+    let state = {
+        let (mm, faults) = (Arc::clone(&mm), dead.faults.clone());
+        move || format!("{:#?}\n{}", mm.stats(), faults.trace_text(10))
+    };
+    let file = within(PATIENCE, state, move || {
+        let file = writer.join().expect("no panic");
+        file.fsync().expect("well again");
+        file
+    });
+    let durable = dead.backend.durable();
+    assert_eq!(durable.size(), LIMIT);
+    for pos in (0..LIMIT).step_by(CHUNK) {
+        assert!(
+            durable.read_vec(pos, CHUNK) == Fill(4).bytes(pos, CHUNK),
+            "at {pos}"
+        );
+        assert!(
+            file.read(pos, CHUNK) == Fill(4).bytes(pos, CHUNK),
+            "at {pos}"
+        );
+    }
+}
+
+#[test]
+fn a_store_whose_reads_hang_stops_only_its_own_readers() {
+    let mm = cache(LIMIT);
+    let (dead, healthy) = (Side::new(&mm, "dead"), Side::new(&mm, "healthy"));
+    let file = dead.open();
+    file.write(0, &Fill(4).bytes(0, 8 * CHUNK));
+    file.fsync().expect("no fault yet");
+    drop(file);
+    dead.faults.add(Rule::new(OpSet::READ, Effect::Hang));
+    let readers: Vec<_> = (0..4)
+        .map(|i| {
+            let file = dead.open();
+            std::thread::spawn(move || file.read(i * CHUNK as u64, CHUNK))
+        })
+        .collect();
+    assert!(dead.faults.wait_hung(4, PATIENCE), "each of the readers");
+    works(&mm, &healthy, "beside a store whose reads hang");
+    dead.faults.heal();
+    for (i, reader) in readers.into_iter().enumerate() {
+        let expected = Fill(4).bytes((i * CHUNK) as u64, CHUNK);
+        assert!(reader.join().expect("no panic") == expected);
+    }
+}
+
+/// Writes until the stored error comes back; returns how many bytes were taken.
+fn write_until_refused(file: Handle, mm: &Arc<Mm>, faults: &Faults) -> (Handle, u64, Errno) {
+    let state = {
+        let (mm, faults) = (Arc::clone(mm), faults.clone());
+        move || {
+            format!(
+                "never refused: {:#?}\n{}",
+                mm.stats(),
+                faults.trace_text(10)
+            )
+        }
+    };
+    within(PATIENCE, state, move || {
+        let mut pos = 0;
+        loop {
+            match file.try_write(pos, &Fill(6).bytes(pos, CHUNK)) {
+                Ok(written) => pos += written as u64,
+                Err(error) => return (file, pos, error.errno()),
+            }
+            assert!(
+                pos <= 64 * LIMIT,
+                "writes without end to a store that takes none"
+            );
+        }
+    })
+}
+
+#[test]
+fn a_store_that_always_fails_gets_its_error_back_past_the_cap() {
+    for cause in [Errno::EIO, Errno::ENOSPC] {
+        let mm = cache(LIMIT);
+        let (dead, healthy) = (Side::new(&mm, "dead"), Side::new(&mm, "healthy"));
+        dead.faults
+            .add(Rule::new(OpSet::WRITE, Effect::Fail(cause)));
+        let (file, taken, errno) = write_until_refused(dead.open(), &mm, &dead.faults);
+        assert_eq!(errno, cause);
+        assert!(
+            taken <= LIMIT / 2,
+            "took {taken} bytes of a bound of {LIMIT}"
+        );
+        works(&mm, &healthy, "beside a store that always fails");
+        // What was taken is still all there.
+        let again = Fill(6).bytes(0, taken as usize);
+        assert!(file.read(0, again.len()) == again);
+
+        let error = file.fsync().expect_err("nothing was written");
+        assert_eq!(error.errno(), cause);
+        let before = mm.stats().files.failed;
+        assert!(before > 0);
+        file.mapping.discard_failed();
+        let settled = eventually(Duration::from_secs(20), || mm.stats().files.failed == 0);
+        assert!(settled, "{:#?}", mm.stats());
+        dead.faults.heal();
+        let file = dead.open();
+        file.write(0, &Fill(7).bytes(0, 10 * PAGE));
+        assert!(
+            (0..3).any(|_| file.fsync().is_ok()),
+            "the file system works again"
+        );
+    }
+}
+
+/// The same while the healthy one has dirty data all the time, so that the failing one's share of
+/// the dirty limit is half as large: the error has to come all the same.
+#[test]
+fn a_failing_store_is_refused_also_when_others_are_busy() {
+    let mm = cache(LIMIT);
+    let (dead, healthy) = (Side::new(&mm, "dead"), Side::new(&mm, "healthy"));
+    healthy.faults.add(Rule::new(
+        OpSet::WRITE,
+        Effect::Delay(Duration::from_millis(2)),
+    ));
+    dead.faults
+        .add(Rule::new(OpSet::WRITE, Effect::Fail(Errno::EIO)));
+    let stop = Arc::new(foliocache_sync::atomic::AtomicBool::new(false));
+    let busy = {
+        let (file, stop) = (healthy.open(), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut pos = 0;
+            // Relaxed: a flag that orders nothing.
+            while !stop.load(foliocache_sync::atomic::Ordering::Relaxed) {
+                file.write(pos % (8 * MIB), &Fill(1).bytes(pos % (8 * MIB), CHUNK));
+                pos += CHUNK as u64;
+            }
+        })
+    };
+    let (file, _, errno) = write_until_refused(dead.open(), &mm, &dead.faults);
+    assert_eq!(errno, Errno::EIO);
+    // Relaxed: as above.
+    stop.store(true, foliocache_sync::atomic::Ordering::Relaxed);
+    busy.join().expect("the healthy one goes on");
+    file.mapping.discard_failed();
+}

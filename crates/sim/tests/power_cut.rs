@@ -1,0 +1,211 @@
+//! The power fails: at every fsync boundary of a random workload, between, and amid operations, with
+//! and without faults. What is left must be what was promised.
+
+mod common;
+
+use common::{Handle, MIB, cache, first_seed, scaled, storage};
+use foliocache_mm::Mm;
+use foliocache_sim::{
+    DurabilityOracle, Effect, Faults, FaultyBackend, Image, Lost, Mix, OpSet, Operation, Rng, Rule,
+    When, Workload,
+};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+
+/// One file from its first operation to its last power cut.
+struct Run {
+    name: String,
+    backend: Arc<FaultyBackend>,
+    handle: Handle,
+    oracle: DurabilityOracle,
+    rng: Rng,
+    cuts: u64,
+    promises: u64,
+}
+
+impl Run {
+    fn new(mm: &Arc<Mm>, seed: u64, image: Image, faults: &Faults) -> Self {
+        let name = format!("seed {seed}");
+        let backend = FaultyBackend::from_image(&name, faults, image.clone());
+        let bdi = storage(mm, &name);
+        Self {
+            handle: Handle::open(&bdi, Arc::clone(&backend) as _, image.size()),
+            name,
+            backend,
+            oracle: DurabilityOracle::new(image),
+            rng: Rng::new(seed ^ 0xc07),
+            cuts: 0,
+            promises: 0,
+        }
+    }
+
+    fn check(&mut self, image: &Image, when: &str) {
+        self.cuts += 1;
+        if let Err(violation) = self.oracle.check(image) {
+            panic!(
+                "{}, power cut {when}: {violation}\nthe last operations of the backend:\n{}",
+                self.name,
+                self.backend.faults().trace_text(60)
+            );
+        }
+    }
+
+    fn step(&mut self, operation: &Operation) {
+        self.oracle.record(operation);
+        let answer = self.handle.apply(operation);
+        // Cuts that were captured while it ran saw the promises from before it.
+        for cut in self.backend.take_cuts() {
+            let when = format!("after operation {} of the backend", cut.seq);
+            self.check(&cut.image, &when);
+        }
+        let now = self.backend.power_cut(self.rng.next_u64());
+        self.check(&now, &format!("after {operation:?}"));
+        match (operation, answer) {
+            (Operation::Fsync { .. }, Ok(_)) => {
+                self.oracle.acknowledge();
+                self.promises += 1;
+                for _ in 0..4 {
+                    let now = self.backend.power_cut(self.rng.next_u64());
+                    self.check(&now, "after an fsync");
+                }
+            }
+            (Operation::Fsync { .. }, Err(_)) | (_, Ok(_)) => {}
+            (_, Err(error)) => panic!("{}: {operation:?}: {error}", self.name),
+        }
+    }
+}
+
+const SIZE: u64 = 192 << 10;
+
+fn workload(seed: u64, size: u64) -> Workload {
+    Workload::resume(seed, Mix::crash(SIZE, 24 << 10), size)
+}
+
+#[test]
+fn without_faults() {
+    let mm = cache(64 * MIB);
+    let first = first_seed(1);
+    let (mut cuts, mut promises) = (0, 0);
+    for seed in first..first + scaled(40) {
+        let mut run = Run::new(&mm, seed, Image::new(), &Faults::new(seed));
+        run.backend.cut_every(1, seed);
+        for operation in workload(seed, 0).take(120) {
+            run.step(&operation);
+        }
+        run.step(&Operation::Fsync { datasync: false });
+        let live = run
+            .backend
+            .durable()
+            .first_difference(run.oracle.content().image());
+        assert_eq!(live, None, "{}", run.name);
+        cuts += run.cuts;
+        promises += run.promises;
+    }
+    println!("{cuts} power cuts, {promises} promises kept");
+}
+
+/// The machine comes back after each cut, with whatever was left, and goes on.
+#[test]
+fn over_several_lives() {
+    let first = first_seed(1000);
+    for seed in first..first + scaled(12) {
+        let mut image = Image::new();
+        for life in 0..6 {
+            let mm = cache(16 * MIB);
+            let seed = seed * 100 + life;
+            let size = image.size();
+            let mut run = Run::new(&mm, seed, image, &Faults::new(seed));
+            let operations = run.rng.between(1, 60) as usize;
+            for operation in workload(seed, size).take(operations) {
+                run.step(&operation);
+            }
+            image = run.backend.power_cut(seed);
+            run.check(&image, "at the end of a life");
+        }
+    }
+}
+
+/// Writes fail, tear and stop short, flushes fail and lose what they should have kept: an fsync that
+/// nevertheless returns success has to have made it good.
+#[test]
+fn with_faults() {
+    let mm = cache(64 * MIB);
+    let first = first_seed(2000);
+    let (mut failed, mut promises) = (0, 0);
+    for seed in first..first + scaled(40) {
+        let faults = Faults::new(seed);
+        let some = |part| When::Chance { part, whole: 100 };
+        faults.add(Rule::new(OpSet::WRITE, Effect::Fail(Errno::EIO)).when(some(6)));
+        faults.add(Rule::new(OpSet::WRITE, Effect::Torn(Errno::ENOSPC)).when(some(6)));
+        faults.add(Rule::new(OpSet::WRITE, Effect::Short).when(some(10)));
+        faults.add(Rule::new(OpSet::WRITE_INODE, Effect::Fail(Errno::EIO)).when(some(3)));
+        let lost = [Lost::Nothing, Lost::Data, Lost::DataAndLive][(seed % 3) as usize];
+        faults.add(Rule::new(OpSet::FLUSH, Effect::Lose(Errno::EIO, lost)).when(some(25)));
+        let mut run = Run::new(&mm, seed, Image::new(), &faults);
+        run.backend.cut_every(3, seed);
+        for operation in workload(seed, 0).take(120) {
+            run.step(&operation);
+        }
+        failed += faults.counts().failed_of(OpSet::ALL);
+        promises += run.promises;
+        // Well again: nothing was given up meanwhile. The first fsyncs may still tell old errors.
+        faults.heal();
+        let settled = (0..10).any(|_| run.handle.fsync().is_ok());
+        assert!(settled, "{}: fsync never works again", run.name);
+        let durable = run.backend.durable();
+        let difference = durable.first_difference(run.oracle.content().image());
+        assert_eq!(difference, None, "{}\n{}", run.name, faults.trace_text(60));
+    }
+    assert!(
+        failed > 0 && promises > 0,
+        "{failed} failures, {promises} promises"
+    );
+    println!("{failed} operations failed, {promises} promises kept");
+}
+
+/// Eviction keeps its hands off what is not on the medium yet, even when memory is short.
+#[test]
+fn under_a_small_bound() {
+    let mm = cache(foliocache_mm::MIN_LIMIT.max(4 * MIB));
+    let first = first_seed(3000);
+    for seed in first..first + scaled(4) {
+        let faults = Faults::new(seed);
+        let chance = When::Chance { part: 1, whole: 6 };
+        let lose = Effect::Lose(Errno::EIO, Lost::DataAndLive);
+        faults.add(Rule::new(OpSet::FLUSH, lose).when(chance));
+        let mut run = Run::new(&mm, seed, Image::new(), &faults);
+        let mix = Mix {
+            fsync: 2,
+            ..Mix::crash(12 * MIB, 512 << 10)
+        };
+        for operation in Workload::new(seed, mix).take(100) {
+            run.oracle.record(&operation);
+            match (&operation, run.handle.apply(&operation)) {
+                (Operation::Fsync { .. }, Ok(_)) => {
+                    run.oracle.acknowledge();
+                    let now = run.backend.power_cut(run.rng.next_u64());
+                    run.check(&now, "after an fsync");
+                }
+                (Operation::Fsync { .. }, Err(_)) => {}
+                (_, answer) => {
+                    let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", run.name));
+                    if let (foliocache_sim::Answer::Bytes(found), Operation::Read { pos, len }) =
+                        (answer, &operation)
+                    {
+                        let expected = run.oracle.content().read(*pos, *len);
+                        assert!(found == expected, "{}: {operation:?}", run.name);
+                    }
+                }
+            }
+        }
+        let now = run.backend.power_cut(run.rng.next_u64());
+        run.check(&now, "at the end");
+        let (file, content) = (run.handle, run.oracle.content());
+        let size = content.size() as usize;
+        assert!(
+            file.read(0, size + 1) == content.read(0, size),
+            "{}",
+            run.name
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Readers, writers, eviction and reuse of frames all at once: no read ever returns a byte of another
+//! file or another page. `FOLIOCACHE_STRESS=30` makes it the ten million reads of a release run.
+
+mod common;
+
+use common::{Handle, MIB, PAGE, PATIENCE, cache, first_seed, scaled, storage, within};
+use foliocache_sim::{Faults, Rng, StampBackend, stamp, stamped, stamped_mixed};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const FILES: u32 = 6;
+/// Pages of each file: together five times the bound.
+const PAGES: u64 = 2048;
+const LIMIT: u64 = 10 * MIB;
+const READERS: u64 = 3;
+
+struct Shared {
+    files: Vec<(Arc<foliocache_mm::AddressSpace>, Arc<StampBackend>)>,
+    stop: AtomicBool,
+    reads: AtomicU64,
+}
+
+/// Reads random pieces; whatever comes back must be of that file and page, of some generation.
+fn reader(shared: &Shared, seed: u64, reads: u64) {
+    let mut rng = Rng::new(seed);
+    let handles: Vec<Handle> = shared
+        .files
+        .iter()
+        .map(|(mapping, _)| Handle::of(mapping))
+        .collect();
+    let mut buf = vec![0; 4 * PAGE];
+    for _ in 0..reads {
+        let file = rng.below(u64::from(FILES)) as usize;
+        // Half of the reads in a corner that stays cached, half anywhere; some sequential.
+        let page = if rng.one_in(1, 2) {
+            rng.below(100)
+        } else {
+            rng.below(PAGES - 4)
+        };
+        let (offset, len) = match rng.below(4) {
+            0 => (0, PAGE),
+            1 => (0, rng.between(1, 4) as usize * PAGE),
+            _ => (rng.below(PAGE as u64 / 64) as usize * 64, 64),
+        };
+        let pos = page * PAGE as u64 + offset as u64;
+        let read = handles[file].read_into(pos, &mut buf[..len]).expect("read");
+        let number = shared.files[file].1.file();
+        for (i, bytes) in buf[..read / 8 * 8].chunks(PAGE).enumerate() {
+            let index = page + i as u64;
+            if let Err(at) = stamped_mixed(bytes, if i == 0 { offset } else { 0 }, number, index) {
+                panic!("a foreign byte in file {number}, page {index}, offset {at}");
+            }
+        }
+    }
+    // Relaxed: a statistic.
+    shared.reads.fetch_add(reads, Ordering::Relaxed);
+}
+
+/// Overwrites pages with ever newer generations of the files given to it alone; what it reads back
+/// itself must be just what it wrote last.
+fn writer(shared: &Shared, seed: u64, mine: std::ops::Range<usize>) {
+    let mut rng = Rng::new(seed);
+    let handles: Vec<Handle> = shared
+        .files
+        .iter()
+        .map(|(mapping, _)| Handle::of(mapping))
+        .collect();
+    let mut newest = vec![vec![1_u32; PAGES as usize]; shared.files.len()];
+    let mut page = vec![0; PAGE];
+    // Relaxed: a flag that orders nothing.
+    while !shared.stop.load(Ordering::Relaxed) {
+        let file = rng.between(mine.start as u64, mine.end as u64 - 1) as usize;
+        let number = shared.files[file].1.file();
+        let index = rng.below(PAGES);
+        let slot = &mut newest[file][index as usize];
+        let pos = index * PAGE as u64;
+        match rng.below(8) {
+            0 => {
+                handles[file]
+                    .mapping
+                    .punch_hole(pos, PAGE as u64)
+                    .expect("punch");
+                *slot = 0;
+            }
+            1..=4 => {
+                *slot = rng.between(2, 1 << 30) as u32;
+                stamp(&mut page, number, index, *slot);
+                handles[file].write(pos, &page);
+            }
+            _ => {
+                let read = handles[file].read_into(pos, &mut page).expect("read");
+                assert_eq!(read, PAGE);
+                let found = stamped(&page, 0, number, index);
+                assert_eq!(found, Ok(*slot), "file {number} page {index}");
+            }
+        }
+        if rng.one_in(1, 5000) {
+            handles[file].fsync().expect("fsync");
+        }
+    }
+    for file in mine {
+        let number = shared.files[file].1.file();
+        for (index, &expected) in newest[file].iter().enumerate() {
+            let read = handles[file]
+                .read_into((index * PAGE) as u64, &mut page)
+                .expect("read");
+            assert_eq!(read, PAGE);
+            assert_eq!(
+                stamped(&page, 0, number, index as u64),
+                Ok(expected),
+                "at the end"
+            );
+        }
+        handles[file].fsync().expect("fsync");
+    }
+}
+
+#[test]
+fn no_foreign_byte() {
+    let mm = cache(LIMIT);
+    let faults = Faults::new(0);
+    let bdi = storage(&mm, "stamped");
+    let files = (0..FILES)
+        .map(|file| {
+            let backend = StampBackend::with_generation(file, PAGES as usize, 1, &faults);
+            let mapping = foliocache_mm::AddressSpace::new(
+                &bdi,
+                Arc::clone(&backend) as _,
+                PAGES * PAGE as u64,
+            );
+            (mapping, backend)
+        })
+        .collect();
+    let shared = Arc::new(Shared {
+        files,
+        stop: AtomicBool::new(false),
+        reads: AtomicU64::new(0),
+    });
+    let reads = scaled(330_000) / READERS;
+    let seed = first_seed(1);
+    let state = {
+        let mm = Arc::clone(&mm);
+        move || format!("{:#?}", mm.stats())
+    };
+    let patience = PATIENCE * (scaled(1) as u32).max(1);
+    let shared_too = Arc::clone(&shared);
+    within(patience, state, move || {
+        let shared = shared_too;
+        std::thread::scope(|scope| {
+            let shared = &shared;
+            let readers: Vec<_> = (0..READERS)
+                .map(|i| scope.spawn(move || reader(shared, seed * 1000 + i, reads)))
+                .collect();
+            // Three files are only read, three also written.
+            let writer = scope.spawn(move || writer(shared, seed, 3..6));
+            let results: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
+            // Relaxed: a flag that orders nothing.
+            shared.stop.store(true, Ordering::Relaxed);
+            let written = writer.join();
+            for result in results {
+                result.expect("a reader panicked");
+            }
+            written.expect("the writer panicked");
+        });
+    });
+    let stats = mm.stats();
+    println!("{} reads\n{stats:#?}", shared.reads.load(Ordering::Relaxed));
+    assert!(
+        stats.files.evictions > PAGES,
+        "there was too little eviction"
+    );
+    assert!(stats.memory.total() <= LIMIT);
+    for (_, backend) in &shared.files {
+        assert_eq!(backend.wrong_writes(), Vec::<String>::new());
+    }
+}
