@@ -341,7 +341,7 @@ impl<'a> Batch<'_, '_, 'a> {
                     if refusals > MAX_RETRIES {
                         return Err(e);
                     }
-                    std::thread::sleep(Duration::from_millis(1));
+                    pause();
                 }
                 e => return Err(e),
             }
@@ -410,7 +410,7 @@ impl<'a> Batch<'_, '_, 'a> {
             Errno::EINTR | Errno::EAGAIN if piece.retries < MAX_RETRIES => {
                 piece.retries += 1;
                 if piece.retries > 8 {
-                    std::thread::sleep(Duration::from_millis(1));
+                    pause();
                 }
                 return Next::Again;
             }
@@ -447,7 +447,7 @@ impl<'a> Batch<'_, '_, 'a> {
                 }
                 // The kernel posts completions without being asked, at the latest on the way out
                 // of a system call.
-                std::thread::sleep(Duration::from_millis(1));
+                pause();
             }
         }
         if self.ring.outstanding > 0 {
@@ -460,6 +460,15 @@ impl<'a> Batch<'_, '_, 'a> {
         }
         ready.clear();
     }
+}
+
+/// Sleeps a millisecond, or less when a signal comes.
+fn pause() {
+    let request = rustix::thread::Timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    };
+    let _ = rustix::thread::nanosleep(&request);
 }
 
 fn abort(why: &str) -> ! {
