@@ -32,11 +32,22 @@ impl AddressSpace {
     /// `EFBIG`; the backing store's error, with size and data as they were; `ECHILD` after a fork.
     #[doc(alias = "truncate_setsize")]
     pub fn truncate(self: &Arc<Self>, size: u64) -> Result<(), IoError> {
-        self.try_truncate(size)
+        self.try_truncate(size, false)
             .map_err(|errno| self.error(IoOperation::Truncate, size, 0, errno))
     }
 
-    fn try_truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+    /// Grows the file to `size` bytes if it is shorter; what is new reads as zeros.
+    ///
+    /// Blocks for writeback of the file that is under way.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::truncate`].
+    pub fn extend(self: &Arc<Self>, size: u64) -> Result<(), IoError> {
+        self.try_truncate(size, true)
+            .map_err(|errno| self.error(IoOperation::Truncate, size, 0, errno))
+    }
+
+    fn try_truncate(self: &Arc<Self>, size: u64, only_grow: bool) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if size > MAX_FILE_SIZE {
             return Err(Errno::EFBIG);
@@ -45,6 +56,9 @@ impl AddressSpace {
         let _wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let old = self.size();
+        if only_grow && size <= old {
+            return Ok(());
+        }
         // Readers stop at the new end before the store loses the bytes behind it.
         if size < old {
             self.set_size(size);
