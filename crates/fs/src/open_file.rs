@@ -260,9 +260,7 @@ impl OpenFile {
                 .map_err(|error| error.errno())?;
         }
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
-            if self.size() < end {
-                self.mapping.truncate(end).map_err(|error| error.errno())?;
-            }
+            self.mapping.extend(end).map_err(|error| error.errno())?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! | `file` | a regular file's descriptors, writeback, flush, times |
 //! | `transfer` | direct and buffered I/O, by ring or by `preadv` |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
-//! | `namespace`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](crate::FileSystem) |
+//! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](crate::FileSystem) |
 //!
 //! # Invariants
 //!
@@ -34,6 +34,7 @@
 
 mod attributes;
 mod file;
+mod names;
 mod namespace;
 mod node;
 mod path_fds;
@@ -291,7 +292,7 @@ impl DirFs {
             next_node: AtomicU64::new(0),
         });
         let table = InodeTable::new(mm);
-        let root = namespace::make_root(&shared, &table, &stat);
+        let root = names::make_root(&shared, &table, &stat);
         let root_dev = stat.dev();
         Ok(DirFs {
             shared,

@@ -1,0 +1,296 @@
+//! What the operations on names have in common: finding, making, removing, opening.
+
+use super::attributes::remembered;
+use super::file::{Descriptors, FileState};
+use super::node::{DirNode, Identity, Location};
+use super::{DirFs, NodeOps, Shared};
+use crate::attr::AttrCell;
+use crate::filesystem::{ROOT_INO, check_name};
+use crate::inode::Inode;
+use crate::open_file::OpenFile;
+use crate::table::InodeTable;
+use crate::types::{FileKind, OpContext, OpenFlags, PERMISSION_BITS, S_ISGID};
+use foliocache_mm::AddressSpace;
+use foliocache_sync::Arc;
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat};
+use foliocache_sys::{Errno, dir};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+/// The inode of the source itself.
+pub(super) fn make_root(
+    shared: &Arc<Shared>,
+    table: &InodeTable<Identity>,
+    stat: &Stat,
+) -> Arc<Inode> {
+    table.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
+        let attributes = Arc::new(AttrCell::new(remembered(stat)));
+        let node = Arc::new(DirNode::new(
+            shared,
+            stat,
+            attributes.clone(),
+            Location::Root,
+        ));
+        let generation = node.identity.generation();
+        Arc::new(Inode::new(
+            ino,
+            generation,
+            node.kind,
+            attributes,
+            None,
+            Box::new(NodeOps(node)),
+        ))
+    })
+}
+
+impl DirFs {
+    pub(super) fn writable(&self) -> Result<(), Errno> {
+        if self.shared.options.read_only {
+            Err(Errno::EROFS)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The node of a directory and a descriptor of it.
+    pub(super) fn directory<'a>(
+        &self,
+        dir: &'a Inode,
+    ) -> Result<(&'a Arc<DirNode>, Arc<OwnedFd>), Errno> {
+        let node = DirNode::of(dir)?;
+        if dir.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if !Arc::ptr_eq(&node.shared, &self.shared) {
+            return Err(Errno::EXDEV);
+        }
+        Ok((node, node.path_fd()?))
+    }
+
+    /// The inode of what was found under `name` in `parent`. Context: `moves` held.
+    pub(super) fn adopt(
+        &self,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        found: OwnedFd,
+    ) -> Result<Arc<Inode>, Errno> {
+        let stat = fd::fstat(found.as_fd())?;
+        let wanted = (stat.dev() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
+        let inode = self
+            .table
+            .find_or_insert(Identity::of(&stat), wanted, |ino| {
+                let attributes = Arc::new(AttrCell::new(remembered(&stat)));
+                let location = Location::Named {
+                    parent: parent.clone(),
+                    name: name.to_owned(),
+                };
+                let node = Arc::new(DirNode::new(
+                    &self.shared,
+                    &stat,
+                    attributes.clone(),
+                    location,
+                ));
+                let mapping = node.file.as_ref().map(|file: &FileState| {
+                    let mapping = AddressSpace::new(&self.bdi, node.clone(), stat.size);
+                    file.mapping.get_or_init(|| Arc::downgrade(&mapping));
+                    mapping
+                });
+                let generation = node.identity.generation();
+                let ops = Box::new(NodeOps(node));
+                Arc::new(Inode::new(
+                    ino,
+                    generation,
+                    stat.kind(),
+                    attributes,
+                    mapping,
+                    ops,
+                ))
+            });
+        let node = DirNode::of(&inode)?;
+        node.found_at(parent, name);
+        self.shared.path_fds.insert(node.id, &Arc::new(found));
+        Ok(inode)
+    }
+
+    /// Opens what is under `name`, for its identity. Context: `moves` held.
+    pub(super) fn open_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+        match dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                self.shared.make_room();
+                dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0)
+            }
+            done => done,
+        }
+    }
+
+    /// Gives what was just made to the caller, with the mode asked for.
+    pub(super) fn give_to(
+        &self,
+        ctx: &OpContext,
+        dir: BorrowedFd<'_>,
+        made: BorrowedFd<'_>,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        let stat = fd::fstat(made)?;
+        let uid = (stat.uid != ctx.uid).then_some(ctx.uid);
+        let mut gid = (stat.gid != ctx.gid).then_some(ctx.gid);
+        // In a set-group-id directory the directory's group and its bit are handed down.
+        if gid.is_some() && fd::fstat(dir)?.mode & S_ISGID != 0 {
+            gid = None;
+        }
+        let mut given = false;
+        if uid.is_some() || gid.is_some() {
+            match fd::fchown(made, uid, gid) {
+                Ok(()) => given = true,
+                Err(Errno::EPERM) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if stat.kind() == FileKind::Symlink {
+            return Ok(());
+        }
+        let mut wanted = mode & !ctx.umask & PERMISSION_BITS;
+        if stat.kind() == FileKind::Directory {
+            wanted |= stat.mode & S_ISGID;
+        }
+        if given || stat.mode & PERMISSION_BITS != wanted {
+            fd::fchmod(made, wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Makes something that is no directory, or a directory, with `make`, and gives it to the
+    /// caller.
+    pub(super) fn make(
+        &self,
+        ctx: &OpContext,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        mode: u32,
+        make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<Arc<Inode>, Errno> {
+        self.writable()?;
+        check_name(name)?;
+        let (_, dir) = self.directory(parent)?;
+        let _moves = self.shared.moves.read();
+        make(dir.as_fd())?;
+        let made = self.open_name(dir.as_fd(), name)?;
+        let kind = fd::fstat(made.as_fd())?.kind();
+        if let Err(error) = self.give_to(ctx, dir.as_fd(), made.as_fd(), mode) {
+            let _ = match kind {
+                FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
+                _ => dir::unlinkat(dir.as_fd(), name),
+            };
+            return Err(error);
+        }
+        let inode = self.adopt(parent, name, made)?;
+        DirNode::of(&inode)?.set_name_unsynced();
+        Ok(inode)
+    }
+
+    /// The handle of an open file; `fds` are descriptors that are open already.
+    pub(super) fn handle(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+        fds: Option<Descriptors>,
+    ) -> Result<OpenFile, Errno> {
+        let node = DirNode::of(inode)?;
+        let file = node.file();
+        let writable = flags.write || flags.truncate;
+        {
+            let mut opens = file.opens.lock();
+            let fds = match fds {
+                Some(fds) => file.install(fds),
+                None => node.descriptors(writable)?,
+            };
+            if opens.writers == 0 {
+                node.revalidate(fds.buffered.as_fd())?;
+            }
+            opens.handles += 1;
+            opens.writers += u32::from(writable);
+        }
+        self.shared.close_idle(1);
+        let handle = OpenFile::new(inode.clone(), flags, *ctx)?;
+        if flags.truncate {
+            handle.truncate_at_open()?;
+        }
+        Ok(handle)
+    }
+
+    /// A name of `inode` is gone. Context: `moves` held for writing.
+    pub(super) fn lost_name(&self, inode: &Inode, parent: &Inode, name: &OsStr, fd: OwnedFd) {
+        let Ok(node) = DirNode::of(inode) else { return };
+        let nlink = match inode.kind() {
+            FileKind::Directory => 0,
+            // Who cannot be asked is taken for alive: at worst its pages stay a little longer.
+            _ => fd::fstat(fd.as_fd()).map_or(1, |stat| stat.nlink),
+        };
+        node.lost_name(parent, name, &Arc::new(fd), nlink);
+        if nlink == 0 {
+            self.table.forget_identity(&node.identity);
+        }
+    }
+
+    /// Drops the pages of a file that neither a name nor a handle leads to.
+    pub(super) fn discard_unused(&self, inode: &Inode) {
+        if let Ok(node) = DirNode::of(inode)
+            && let Some(file) = &node.file
+            && node.is_unlinked()
+        {
+            let opens = file.opens.lock();
+            if opens.handles == 0 {
+                file.discard();
+                file.close();
+            }
+        }
+    }
+
+    /// Takes a name away; `remove` is the call that does it.
+    pub(super) fn remove(
+        &self,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        remove: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        let (_, dir) = self.directory(parent)?;
+        let live = {
+            let _moves = self.shared.moves.write();
+            let fd = self.open_name(dir.as_fd(), name)?;
+            match self.table.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
+                None => {
+                    remove(dir.as_fd())?;
+                    None
+                }
+                Some(inode) => {
+                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
+                    self.lost_name(&inode, parent, name, fd);
+                    Some(inode)
+                }
+            }
+        };
+        if let Some(inode) = live {
+            self.discard_unused(&inode);
+        }
+        Ok(())
+    }
+
+    pub(super) fn xattr_change(
+        &self,
+        inode: &Inode,
+        name: &OsStr,
+        change: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        let name = xattr_name(name)?;
+        let node = DirNode::of(inode)?;
+        let fd = node.path_fd()?;
+        node.own_change(fd.as_fd(), || change(fd.as_fd(), &name))
+    }
+}
+
+pub(super) fn xattr_name(name: &OsStr) -> Result<CString, Errno> {
+    CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
+}
