@@ -1,0 +1,229 @@
+//! Readers and writers on real threads, in a pool so small that nodes are reused all the time.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use foliocache_sync::rcu;
+use foliocache_xarray::{
+    Entry, HeapChunks, InsertError, Mark, NodePool, Preload, PreloadError, SplitError, XArray,
+};
+
+/// The indices in play: three levels, most of them never touched.
+const SPAN: u64 = 1 << 14;
+
+/// How much more than in an ordinary run.
+fn stress() -> u64 {
+    std::env::var("FOLIOCACHE_STRESS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1)
+}
+
+struct Random(u64);
+
+impl Random {
+    /// xorshift64*
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    /// Clustered, so that nodes fill and empty; the last cluster reaches up to what never moves.
+    fn index(&mut self) -> u64 {
+        (self.next() % 16 * (SPAN / 16) + self.next() % 200) % SPAN
+    }
+}
+
+/// An entry that says which indices it covers.
+fn entry(index: u64, order: u32, generation: u64) -> Entry {
+    Entry::value((index | u64::from(order) << 20 | (generation & 0xffff_ffff) << 24) as usize)
+}
+
+/// Panics unless `entry` says that it covers `index`.
+fn check(entry: Entry, index: u64) -> (u64, u32) {
+    let value = entry.as_value().expect("only values are stored") as u64;
+    let (first, order) = (value & 0xf_ffff, (value >> 20 & 0xf) as u32);
+    assert!(
+        index >= first && index - first < 1 << order,
+        "index {index} shows the entry of {first}, order {order}"
+    );
+    (first, order)
+}
+
+/// Takes `n` nodes, waiting for readers where it must; `None` if other writers have them all.
+fn refill(pool: &NodePool, preload: &mut Preload<'_>, n: usize) -> bool {
+    for _ in 0..100 {
+        match preload.refill(n) {
+            Ok(()) => return true,
+            Err(PreloadError::WouldBlock { .. }) => pool.wait_for_limbo(),
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+fn write(xa: &XArray, random: &mut Random, operations: u64) {
+    let pool = xa.pool();
+    for generation in 0..operations {
+        let index = random.index();
+        match random.next() % 8 {
+            0..4 => {
+                let order = [0, 0, 0, 1, 3, 5, 6, 7][(random.next() % 8) as usize];
+                let index = index & !((1 << order) - 1);
+                let mut preload = pool.empty_preload();
+                loop {
+                    let result = xa.lock().insert(
+                        index,
+                        order,
+                        entry(index, order, generation),
+                        &mut preload,
+                    );
+                    match result {
+                        Err(InsertError::NeedNodes { short }) => {
+                            let n = preload.len() + short;
+                            if !refill(pool, &mut preload, n) {
+                                break;
+                            }
+                        }
+                        _ => break,
+                    }
+                }
+            }
+            4 | 5 => {
+                if let Some(extent) = xa.lock().erase(index) {
+                    assert_eq!(check(extent.entry, index), (extent.index, extent.order));
+                }
+            }
+            6 => {
+                let mut preload = pool.empty_preload();
+                loop {
+                    let result = xa
+                        .lock()
+                        .split(index, 0, &mut preload, |index| entry(index, 0, generation));
+                    match result {
+                        Err(SplitError::NeedNodes { short }) => {
+                            let n = preload.len() + short;
+                            if !refill(pool, &mut preload, n) {
+                                break;
+                            }
+                        }
+                        _ => break,
+                    }
+                }
+            }
+            7 if generation % 4 == 0 => {
+                // Empties a leaf or two, which detaches them.
+                let mut xa = xa.lock();
+                while let Some(extent) = xa.find(index, index + 100, None) {
+                    if extent.index >= SPAN {
+                        break;
+                    }
+                    assert_eq!(xa.erase(extent.index), Some(extent));
+                }
+            }
+            _ => {
+                let mut xa = xa.lock();
+                xa.set_mark(index, Mark::Dirty);
+                xa.clear_mark(random.index(), Mark::Dirty);
+            }
+        }
+    }
+}
+
+fn read(xa: &XArray, random: &mut Random) -> u64 {
+    let rcu = rcu::read_lock();
+    let mut seen = 0;
+    for _ in 0..16 {
+        let index = random.index();
+        if let Some((entry, slot)) = xa.load_slot(index, &rcu) {
+            check(entry, index);
+            if let Some(now) = slot.reload() {
+                check(now, index);
+            }
+            seen += 1;
+        }
+    }
+    let mut state = xa.cursor(&rcu);
+    let start = random.index();
+    for index in start..start + 100 {
+        if let Some(entry) = state.load(index) {
+            check(entry, index);
+            seen += 1;
+        }
+    }
+    let mut last = None;
+    for found in xa.range(start..=start + 300, Some(Mark::Dirty), &rcu) {
+        check(found.entry, found.index);
+        assert!(last < Some(found.last()), "a search goes forward");
+        last = Some(found.last());
+        seen += 1;
+    }
+    let mut next = start;
+    while let Some(found) = state.find(next, start + 300, None) {
+        check(found.entry, found.index);
+        next = found.last() + 1;
+        seen += 1;
+    }
+    // These two never move.
+    for index in [SPAN, SPAN + 64] {
+        assert_eq!(xa.load(index, &rcu), Some(entry(index, 6, 0)));
+        let found = xa
+            .find(index, u64::MAX, Some(Mark::Unstable), &rcu)
+            .expect("marked all along");
+        assert_eq!((found.index, found.order), (index, 6));
+    }
+    seen
+}
+
+#[test]
+fn readers_never_see_a_foreign_entry() {
+    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+    let xa = Arc::new(XArray::new(Arc::clone(&pool)));
+    for index in [SPAN, SPAN + 64] {
+        let mut preload = pool.preload(4).unwrap();
+        xa.lock()
+            .insert(index, 6, entry(index, 6, 0), &mut preload)
+            .unwrap();
+        xa.lock().set_mark(index, Mark::Unstable);
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let seen = Arc::new(AtomicU64::new(0));
+    let readers: Vec<_> = (0..2u64)
+        .map(|seed| {
+            let (xa, done, seen) = (Arc::clone(&xa), Arc::clone(&done), Arc::clone(&seen));
+            thread::spawn(move || {
+                let mut random = Random(seed + 17);
+                while !done.load(Ordering::Relaxed) {
+                    seen.fetch_add(read(&xa, &mut random), Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let writers: Vec<_> = (0..2u64)
+        .map(|seed| {
+            let xa = Arc::clone(&xa);
+            thread::spawn(move || write(&xa, &mut Random(seed + 1), 200_000 * stress()))
+        })
+        .collect();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    done.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(seen.load(Ordering::Relaxed) > 0);
+    #[cfg(debug_assertions)]
+    xa.lock().assert_invariants();
+    assert_eq!(pool.stats().in_use as u64, xa.nr_nodes());
+    xa.lock().clear();
+    assert!(xa.is_empty());
+    pool.wait_for_limbo();
+    let stats = pool.stats();
+    assert_eq!((stats.in_use, stats.limbo, stats.free), (0, 0, stats.nodes));
+    assert_eq!(pool.shrink(), stats.bytes);
+}
