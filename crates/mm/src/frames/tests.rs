@@ -666,9 +666,8 @@ impl<'a> Model<'a> {
                 }
             }
             Op::Charge(bytes) => {
-                if space.charge_metadata(bytes) {
-                    self.charged.push(bytes);
-                }
+                let charged = space.charge_metadata(bytes);
+                self.charged.extend(charged.then_some(bytes));
             }
             Op::Uncharge(which) if !self.charged.is_empty() => {
                 let at = which.index(self.charged.len());
