@@ -15,6 +15,7 @@
 //! | [`dir`] | names below a directory descriptor, mount points |
 //! | [`usercopy`] | a copy that survives a fault |
 //! | [`uring`] | reads and writes in batches through io_uring |
+//! | [`probe`] | what this kernel offers |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
@@ -25,6 +26,7 @@ pub mod errno;
 pub mod fd;
 pub mod fork;
 pub mod memory;
+pub mod probe;
 pub mod uring;
 pub mod usercopy;
 
