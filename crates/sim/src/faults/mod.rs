@@ -29,7 +29,7 @@ use foliocache_sys::Errno;
 
 pub use self::count::{Counts, Event};
 pub use self::rule::{Effect, OpKind, OpSet, Rule, RuleId, When};
-use crate::Rng;
+use crate::{Rng, SECTOR};
 
 /// Operations that the trace keeps.
 const TRACE_LEN: usize = 512;
@@ -277,7 +277,7 @@ impl Plan {
                 Effect::Fail(errno) => Outcome::Fails(errno),
                 Effect::Torn(errno) => Outcome::Torn(errno, self.rng.next_u64()),
                 Effect::Short if len == 0 => continue,
-                Effect::Short => Outcome::Short(self.rng.below(len)),
+                Effect::Short => Outcome::Short(self.rng.below(len) / SECTOR * SECTOR),
                 Effect::ShortTo(most) if most >= len => continue,
                 Effect::ShortTo(most) => Outcome::Short(most),
                 Effect::Lose(errno, lost) => Outcome::Loses(errno, lost),

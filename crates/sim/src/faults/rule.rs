@@ -109,7 +109,7 @@ pub enum Effect {
     Fail(Errno),
     /// It fails; a write has changed some of its sectors (other operations none).
     Torn(Errno),
-    /// It does a seeded part of its bytes, at least none, and returns the count. A *read* so cut
+    /// It does a seeded number of whole sectors, at least none, and returns the bytes. A *read* so cut
     /// breaks the contract of a backing store: it is what a file looks like that somebody cut
     /// behind the cache's back.
     Short,
