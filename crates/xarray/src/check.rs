@@ -1,4 +1,5 @@
-//! A walk over the whole index that asserts the invariants of the node module, in debug builds only.
+//! A walk over the whole index that asserts the invariants of the node module, in debug builds
+//! only.
 
 use crate::entry::Mark;
 use crate::guard::XaGuard;

@@ -2,13 +2,14 @@
 //!
 //! # Model
 //!
-//! A chunk is [`CHUNK_SIZE`] bytes. Its first bytes are a header (a link to the next chunk, a count used while
-//! shrinking); the rest is an array of nodes. The pool owns the chunk until it gives it back, whole.
+//! A chunk is [`CHUNK_SIZE`] bytes. Its first bytes are a header (a link to the next chunk, a count
+//! used while shrinking); the rest is an array of nodes. The pool owns the chunk until it gives it
+//! back, whole.
 //!
 //! # Safety
 //!
-//! [`Chunk::new`] is the caller's promise that the memory is the pool's alone. The header is touched by the holder of
-//! the `Chunks` list only, which is behind the pool's lock.
+//! [`Chunk::new`] is the caller's promise that the memory is the pool's alone. The header is
+//! touched by the holder of the `Chunks` list only, which is behind the pool's lock.
 #![allow(unsafe_code)]
 
 use core::alloc::Layout;
@@ -56,8 +57,8 @@ impl Chunk {
     ///
     /// # Safety
     ///
-    /// [`CHUNK_SIZE`] bytes from `ptr` on are readable and writable, and nobody else touches them until the chunk comes
-    /// back through [`ChunkSource::release`].
+    /// [`CHUNK_SIZE`] bytes from `ptr` on are readable and writable, and nobody else touches them
+    /// until the chunk comes back through [`ChunkSource::release`].
     #[must_use]
     pub unsafe fn new(ptr: NonNull<u8>) -> Self {
         assert!(
@@ -78,16 +79,19 @@ impl Chunk {
 pub trait ChunkSource: Send + Sync {
     /// A chunk more, or `None` if the bound is reached now.
     ///
-    /// Context: called from [`crate::NodePool::preload`] with none of the pool's locks held. It must not wait.
+    /// Context: called from [`crate::NodePool::preload`] with none of the pool's locks held. It
+    /// must not wait.
     fn grow(&self) -> Option<Chunk>;
 
     /// Takes a chunk back in which no node is in use, or waits for a grace period.
     ///
-    /// Context: called from [`crate::NodePool::shrink`], and when the pool is dropped, with none of its locks held.
+    /// Context: called from [`crate::NodePool::shrink`], and when the pool is dropped, with none of
+    /// its locks held.
     fn release(&self, chunk: Chunk);
 }
 
-/// Chunks from the global allocator, up to a number: for tests, models and tools without a memory bound.
+/// Chunks from the global allocator, up to a number: for tests, models and tools without a memory
+/// bound.
 #[derive(Debug)]
 pub struct HeapChunks {
     left: AtomicUsize,
@@ -126,7 +130,8 @@ impl ChunkSource for HeapChunks {
     }
 
     fn release(&self, chunk: Chunk) {
-        // SAFETY: every chunk of this source was allocated by `grow` with this layout, and a chunk comes back once.
+        // SAFETY: every chunk of this source was allocated by `grow` with this layout, and a chunk
+        // comes back once.
         unsafe { std::alloc::dealloc(chunk.0.as_ptr(), Self::LAYOUT) };
         // Relaxed: as in `grow`.
         self.left.fetch_add(1, Ordering::Relaxed);
@@ -171,7 +176,8 @@ impl Chunks {
         for i in 0..NODES_PER_CHUNK {
             // SAFETY: within the chunk, by the definition of NODES_PER_CHUNK.
             let ptr = unsafe { chunk.0.byte_add(NODES_AT + i * size_of::<Node>()) };
-            // SAFETY: the chunk is ours; NODES_AT and the size of a node are multiples of its alignment.
+            // SAFETY: the chunk is ours; NODES_AT and the size of a node are multiples of its
+            // alignment.
             node(unsafe { OwnedNode::carve(ptr.cast()) });
         }
     }
@@ -180,8 +186,8 @@ impl Chunks {
     fn header_of(&mut self, node: &OwnedNode) -> &mut Header {
         let header =
             core::ptr::with_exposed_provenance_mut::<Header>(node.addr() & !(CHUNK_SIZE - 1));
-        // SAFETY: nodes are carved in `add` alone, from chunks aligned to CHUNK_SIZE, whose first bytes are a header
-        // that the holder of this list alone touches.
+        // SAFETY: nodes are carved in `add` alone, from chunks aligned to CHUNK_SIZE, whose first
+        // bytes are a header that the holder of this list alone touches.
         unsafe { &mut *header }
     }
 

@@ -1,4 +1,5 @@
-//! [`Entry`], the opaque word that the index holds, and [`Mark`], a flag that the index can search for.
+//! [`Entry`], the opaque word that the index holds, and [`Mark`], a flag that the index can search
+//! for.
 //!
 //! # Model
 //!
@@ -13,7 +14,8 @@
 //!
 //! # Differences from Linux
 //!
-//! There are no sibling words: every slot of a multi-order entry holds the entry itself (see [`crate`]).
+//! There are no sibling words: every slot of a multi-order entry holds the entry itself (see
+//! [`crate`]).
 
 use core::num::NonZeroUsize;
 use core::ptr::{self, NonNull};
@@ -70,7 +72,8 @@ impl Entry {
         self.is_value().then(|| self.0.get() >> 1)
     }
 
-    /// The pointer given to [`Entry::from_ptr`], with the provenance that was exposed there; `None` for a value.
+    /// The pointer given to [`Entry::from_ptr`], with the provenance that was exposed there; `None`
+    /// for a value.
     ///
     /// The type is the caller's claim, and so is that the pointee is still there.
     #[inline]
@@ -107,7 +110,8 @@ impl core::fmt::Debug for Entry {
 /// How many marks there are.
 pub(crate) const NR_MARKS: usize = 5;
 
-/// A flag of an entry that [`crate::XArray::find`] can search for without visiting unmarked entries.
+/// A flag of an entry that [`crate::XArray::find`] can search for without visiting unmarked
+/// entries.
 ///
 /// A mark belongs to a whole entry, whatever its order. The index gives the names no meaning.
 #[doc(alias = "xa_mark_t")]

@@ -1,10 +1,10 @@
-//! [`XaGuard`], the write side of an index: look up, marks, replacing, erasing. Insertion and splitting are in the
-//! insert module.
+//! [`XaGuard`], the write side of an index: look up, marks, replacing, erasing. Insertion and
+//! splitting are in the insert module.
 //!
 //! # Model
 //!
-//! A change walks from the head to the node of the entry and keeps the path, since nodes do not know their parents;
-//! marks and empty nodes then travel up that path.
+//! A change walks from the head to the node of the entry and keeps the path, since nodes do not
+//! know their parents; marks and empty nodes then travel up that path.
 //!
 //! # Invariants
 //!
@@ -12,8 +12,9 @@
 //!
 //! # Locking
 //!
-//! *Protects*: everything but the memory of nodes that readers are in. *Order*: rank `XaLock`; nothing is acquired
-//! under it. Detached nodes are handed to the pool after the lock is released. *May block*: no.
+//! *Protects*: everything but the memory of nodes that readers are in. *Order*: rank `XaLock`;
+//! nothing is acquired under it. Detached nodes are handed to the pool after the lock is released.
+//! *May block*: no.
 //!
 //! # Safety
 //!
@@ -22,17 +23,18 @@
 
 use foliocache_sync::rank::RankedMutexGuard;
 
+use crate::cursor::XaState;
 use crate::entry::{Entry, Mark};
 use crate::node::{
     LEVELS, Node, NodeList, OwnedNode, bits, canonical, node_mask, offset, shift, slot_mask, width,
 };
 use crate::pool::NodePool;
-use crate::xarray::{Slot, View, XArray, XaState};
+use crate::xarray::{Slot, View, XArray};
 
 /// The held xa_lock of an [`XArray`].
 ///
-/// Readers go on meanwhile and see each change as it is made. The slots of a multi-order entry change one after
-/// another, in ascending order.
+/// Readers go on meanwhile and see each change as it is made. The slots of a multi-order entry
+/// change one after another, in ascending order.
 #[doc(alias = "xa_lock")]
 pub struct XaGuard<'a> {
     pub(crate) xa: &'a XArray,
@@ -100,7 +102,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Clears `mark` on the slots `all` of the node at `level`, and above where nothing else has it.
+    /// Clears `mark` on the slots `all` of the node at `level`, and above where nothing else has
+    /// it.
     fn clear_mark(&self, index: u64, level: usize, all: u64, mark: Mark) {
         let mut all = all;
         for level in level..=self.top {
@@ -207,7 +210,7 @@ impl<'a> XaGuard<'a> {
     /// The entry at `index`.
     #[must_use]
     pub fn load(&self, index: u64) -> Option<Entry> {
-        XaState::locked(self.view()).load(index)
+        XaState::new(self.view()).load(index)
     }
 
     /// The entry at `index` with the indices that it covers.
@@ -216,11 +219,12 @@ impl<'a> XaGuard<'a> {
         self.find(index, index, None)
     }
 
-    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may *begin* before `first`.
+    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
+    /// *begin* before `first`.
     #[doc(alias = "xas_find_marked")]
     #[must_use]
     pub fn find(&self, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
-        let found = XaState::locked(self.view()).find(first, last, mark)?;
+        let found = XaState::new(self.view()).find(first, last, mark)?;
         Some(Extent {
             entry: found.entry,
             index: found.index,
@@ -228,8 +232,8 @@ impl<'a> XaGuard<'a> {
         })
     }
 
-    /// Puts `entry` in the place of the entry that covers `index`, with its order and its marks; returns the old one.
-    /// `None`, and nothing stored, if there is none.
+    /// Puts `entry` in the place of the entry that covers `index`, with its order and its marks;
+    /// returns the old one. `None`, and nothing stored, if there is none.
     pub fn replace(&mut self, index: u64, entry: Entry) -> Option<Extent> {
         let spot = self.walk(index)?;
         for at in spot.first..spot.first + spot.width {
@@ -252,7 +256,8 @@ impl<'a> XaGuard<'a> {
         self.replace(index, new).ok_or(None)
     }
 
-    /// Removes the whole entry that covers `index`, with its marks, and every node that it leaves empty. Needs no memory.
+    /// Removes the whole entry that covers `index`, with its marks, and every node that it leaves
+    /// empty. Needs no memory.
     #[doc(alias = "xa_erase")]
     pub fn erase(&mut self, index: u64) -> Option<Extent> {
         let spot = self.walk(index)?;
@@ -270,16 +275,16 @@ impl<'a> XaGuard<'a> {
     /// Removes every entry.
     #[doc(alias = "xa_destroy")]
     pub fn clear(&mut self) {
-        if let Some((node, top)) = self.view().head() {
+        if let Some((node, _)) = self.view().head() {
             self.empty(node);
-            let _ = top;
             self.xa.set_head(0);
             self.free(node);
         }
         self.xa.account(-(self.xa.nr_entries() as i64), 0);
     }
 
-    /// Sets `mark` on the entry that covers `index`. Whether it was clear; `false` too if there is no entry.
+    /// Sets `mark` on the entry that covers `index`. Whether it was clear; `false` too if there is
+    /// no entry.
     #[doc(alias = "xa_set_mark")]
     pub fn set_mark(&mut self, index: u64, mark: Mark) -> bool {
         let Some(spot) = self.walk(index) else {
@@ -322,8 +327,9 @@ impl<'a> XaGuard<'a> {
             .is_some_and(|(node, _)| node.marks(mark) != 0)
     }
 
-    /// Sets `to` on the entries of `first..=last` that have `from`, `limit` of them at most, so that the lock need not be
-    /// held for all of a long range. How many it was, and the index to go on at if the limit was reached.
+    /// Sets `to` on the entries of `first..=last` that have `from`, `limit` of them at most, so
+    /// that the lock need not be held for all of a long range. How many it was, and the index to go
+    /// on at if the limit was reached.
     #[doc(alias = "tag_pages_for_writeback")]
     pub fn copy_mark(
         &mut self,
@@ -333,7 +339,7 @@ impl<'a> XaGuard<'a> {
         to: Mark,
         limit: usize,
     ) -> (usize, Option<u64>) {
-        let mut state = XaState::locked(self.view());
+        let mut state = XaState::new(self.view());
         let mut next = first;
         let mut count = 0;
         while next <= last {
@@ -370,7 +376,8 @@ impl<'a> XaGuard<'a> {
         self.prune(index, spot);
     }
 
-    /// Detaches what became empty on the way to `spot`, and heads that have a child at slot 0 alone.
+    /// Detaches what became empty on the way to `spot`, and heads that have a child at slot 0
+    /// alone.
     fn prune(&mut self, index: u64, spot: &Spot<'a>) {
         let mut level = spot.level;
         while spot.path.node(level).present() == 0 {
@@ -421,8 +428,8 @@ impl<'a> XaGuard<'a> {
 
     /// Hands a node over that was detached just now: nothing in the tree points to it any more.
     fn free(&mut self, node: &Node) {
-        // SAFETY: the xa_lock is held; the callers are `prune` and `clear`/`empty`, which took the last pointer to the
-        // node out of the tree before the call, and do not meet it again.
+        // SAFETY: the xa_lock is held; the callers are `prune` and `clear`/`empty`, which took the
+        // last pointer to the node out of the tree before the call, and do not meet it again.
         self.freed.nodes.push(unsafe { OwnedNode::detached(node) });
         self.xa.account(0, -1);
     }

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! New nodes are put together bottom up, out of sight, and one Release store makes them visible: to a reader the
-//! insertion of an entry of one slot happens at once, however many levels it adds.
+//! New nodes are put together bottom up, out of sight, and one Release store makes them visible: to
+//! a reader the insertion of an entry of one slot happens at once, however many levels it adds.
 //!
 //! # Locking
 //!
@@ -78,16 +78,18 @@ enum Place<'a> {
 impl<'a> XaGuard<'a> {
     /// Inserts an entry that covers the 2^`order` indices from `index` on. It has no marks.
     ///
-    /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed`] is the estimate; never allocates.
+    /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed`] is the estimate;
+    /// never allocates.
     ///
     /// # Errors
     ///
-    /// [`InsertError::Occupied`] if any of these indices has an entry, else [`InsertError::NeedNodes`] if `pre` is too
-    /// small. Nothing has changed then.
+    /// [`InsertError::Occupied`] if any of these indices has an entry, else
+    /// [`InsertError::NeedNodes`] if `pre` is too small. Nothing has changed then.
     ///
     /// # Panics
     ///
-    /// If `order` exceeds [`MAX_ORDER`], `index` is not a multiple of 2^`order`, or `pre` is of another pool.
+    /// If `order` exceeds [`MAX_ORDER`], `index` is not a multiple of 2^`order`, or `pre` is of
+    /// another pool.
     #[doc(alias = "xa_insert")]
     pub fn insert(
         &mut self,
@@ -164,8 +166,8 @@ impl<'a> XaGuard<'a> {
         Ok(())
     }
 
-    /// Inserts as [`XaGuard::insert`] does, or replaces an entry that covers exactly the same indices, which it returns;
-    /// its marks stay.
+    /// Inserts as [`XaGuard::insert`] does, or replaces an entry that covers exactly the same
+    /// indices, which it returns; its marks stay.
     ///
     /// # Errors
     ///
@@ -191,15 +193,18 @@ impl<'a> XaGuard<'a> {
         }
     }
 
-    /// Replaces the entry that covers `index` by entries of `to_order`, each with all its marks; returns it.
+    /// Replaces the entry that covers `index` by entries of `to_order`, each with all its marks;
+    /// returns it.
     ///
-    /// `entry_for` is called in ascending order with the first index of each part. If it panics, the parts that it was
-    /// not called for keep the old entry, at some order in between. A reader meanwhile finds the old entry or the new.
-    /// `to_order` may be the entry's own, which makes this a replacement.
+    /// `entry_for` is called in ascending order with the first index of each part. If it panics,
+    /// the parts that it was not called for keep the old entry, at some order in between. A reader
+    /// meanwhile finds the old entry or the new. `to_order` may be the entry's own, which makes
+    /// this a replacement.
     ///
     /// # Errors
     ///
-    /// [`SplitError`], if there is no entry or `pre` is too small ([`crate::split_nodes_needed`]); nothing has changed.
+    /// [`SplitError`], if there is no entry or `pre` is too small ([`crate::split_nodes_needed`]);
+    /// nothing has changed.
     ///
     /// # Panics
     ///
@@ -253,7 +258,8 @@ impl<'a> XaGuard<'a> {
         Ok(whole)
     }
 
-    /// Finds the place for an entry at slot `index` of level `target`; `None` if something is in the way.
+    /// Finds the place for an entry at slot `index` of level `target`; `None` if something is in
+    /// the way.
     fn place(&self, index: u64, lowest: usize, target: usize, width: usize) -> Option<Place<'a>> {
         let view = self.view();
         let Some((mut node, mut level)) = view.head() else {
@@ -276,8 +282,8 @@ impl<'a> XaGuard<'a> {
         free.then_some(Place::Here(node))
     }
 
-    /// Makes `width` slots an entry each of the entry at `spot`, with its marks. Marks first, then the layout: a mark on
-    /// a later slot of an entry finds that entry.
+    /// Makes `width` slots an entry each of the entry at `spot`, with its marks. Marks first, then
+    /// the layout: a mark on a later slot of an entry finds that entry.
     fn divide(&mut self, index: u64, spot: &Spot<'a>, width: usize) {
         if width == spot.width {
             return;
@@ -316,7 +322,8 @@ fn chain(
     node
 }
 
-/// A new node at `level` for the indices from `start` on, full of entries of `order`, and how many they are.
+/// A new node at `level` for the indices from `start` on, full of entries of `order`, and how many
+/// they are.
 fn subtree(
     start: u64,
     level: usize,

@@ -1,9 +1,93 @@
 //! A multi-order index with marks and RCU readers; it dereferences no entry.
+//!
+//! An [`XArray`] maps `u64` indices to [`Entry`], an opaque word: a pointer that it never follows,
+//! or a value. An entry covers 2^n indices, naturally aligned, n up to [`MAX_ORDER`]. Each entry
+//! has five [`Mark`]s that can be searched for.
+//!
+//! # Model
+//!
+//! A radix tree of nodes with 64 slots (fewer under a model checker). The head points to a node at
+//! every time: a tree of one entry is one leaf. An entry of order n stands at level n / 6, in 2^(n
+//! mod 6) neighbouring slots, each of which holds it; a bitmap in the node says which slots
+//! continue the one before.
+//!
+//! ```text
+//!  head ─▶ level 1  [ • | order 7: A A | . | • | ...        ]   one slot = 64 indices
+//!                     │                      │
+//!          level 0  [ a | b b b b | . ... ] [ ...           ]   one slot = 1 index
+//! ```
+//!
+//! | who | holds | does |
+//! |---|---|---|
+//! | reader | an RCU read section | [`XArray::load`], [`XArray::find`], [`XaState`] |
+//! | writer | the xa_lock, [`XaGuard`] | everything else |
+//!
+//! Nodes come from a [`NodePool`], which has its memory from a [`ChunkSource`] that has charged it
+//! to a bound. Nothing is allocated under the xa_lock: who inserts takes a [`Preload`] first, and
+//! is told if it was too small.
+//!
+//! ```
+//! use foliocache_sync::{Arc, rcu};
+//! use foliocache_xarray::{Entry, HeapChunks, InsertError, Mark, NodePool, XArray};
+//!
+//! let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+//! let xa = XArray::new(Arc::clone(&pool));
+//!
+//! // Estimate, take nodes, lock, insert; the tree may have changed in between.
+//! let needed = xa.nodes_needed(8, 3, &rcu::read_lock());
+//! let mut preload = pool.preload(needed).expect("room for one chunk");
+//! while let Err(error) = xa.lock().insert(8, 3, Entry::value(1), &mut preload) {
+//!     let InsertError::NeedNodes { short } = error else { panic!("{error}") };
+//!     preload.refill(preload.len() + short).expect("room for one chunk");
+//! }
+//! xa.lock().set_mark(8, Mark::Dirty);
+//!
+//! let rcu = rcu::read_lock();
+//! let (entry, slot) = xa.load_slot(11, &rcu).expect("index 11 is covered");
+//! assert_eq!(entry, Entry::value(1));
+//! // ... use what the entry stands for, then look again for one load:
+//! assert!(slot.holds(entry));
+//! let dirty = xa.find(0, u64::MAX, Some(Mark::Dirty), &rcu).expect("one entry is dirty");
+//! assert_eq!((dirty.index, dirty.order), (8, 3));
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. What is removed leaves its slots before their node is detached, so a detached node shows no
+//!    entry ([`SlotRef`] builds on that).
+//! 2. A node is reused only after a grace period from its detachment, so a read section never sees
+//!    a foreign entry.
+//! 3. An entry that stays put is in sight all the time, whatever happens beside it: growth,
+//!    shrinking and the insertion or removal of others never hide it.
+//!
+//! # Locking
+//!
+//! The xa_lock ([`Rank::XaLock`](foliocache_sync::rank::Rank::XaLock)) *protects* every change of
+//! one index; under it nothing is allocated, and no other lock is taken. The pool's locks have the
+//! rank `Magazine`. Readers lock nothing, and nothing here blocks but [`NodePool::wait_for_limbo`],
+//! which waits for readers.
+//!
+//! # Memory ordering
+//!
+//! A writer publishes with Release what a reader loads with Acquire: the head and the slots. What a
+//! caller wrote before it inserted an entry is hence visible to who loads the entry. The node
+//! module says the rest.
+//!
+//! # Differences from Linux
+//!
+//! - Every slot of a multi-order entry holds the entry; there are no sibling words. A reader in the
+//!   middle of a large entry needs one load, not two, and [`SlotRef`] has one slot to look at
+//!   again. The price is that storing an entry of order n writes up to 32 slots, one after another.
+//! - A tree with one entry at index 0 is a leaf, not an entry in the head: no entry ever moves.
+//! - The head word carries the height, so that a look-up reads no node header.
+//! - Nodes do not know their parents; writers keep the path that they came by.
+//! - Five marks in place of three.
 #![deny(unsafe_code)]
 
 #[cfg(debug_assertions)]
 mod check;
 mod chunk;
+mod cursor;
 mod entry;
 mod guard;
 mod insert;
@@ -12,9 +96,10 @@ mod pool;
 mod xarray;
 
 pub use chunk::{CHUNK_SIZE, Chunk, ChunkSource, HeapChunks};
+pub use cursor::{Found, Range, XaState};
 pub use entry::{Entry, Mark};
 pub use guard::{Extent, XaGuard};
 pub use insert::{InsertError, SplitError};
 pub use node::{MAX_ORDER, SLOT_BITS};
 pub use pool::{NodePool, PoolStats, Preload, PreloadError};
-pub use xarray::{Found, Range, SlotRef, XArray, XaState, max_nodes_needed, split_nodes_needed};
+pub use xarray::{SlotRef, XArray, max_nodes_needed, split_nodes_needed};

@@ -1,40 +1,45 @@
-//! [`Node`], one level of the index: its memory layout, the words that point to it, and who owns it.
+//! [`Node`], one level of the index: its memory layout, the words that point to it, and who owns
+//! it.
 //!
 //! # Model
 //!
-//! A node is in one of three places: in a pool list or a [`crate::Preload`] (an [`OwnedNode`]), in the tree of one
-//! index, or detached from it and waiting for its grace period (an [`OwnedNode`] again, but one that readers may
-//! still be looking at).
+//! A node is in one of three places: in a pool list or a [`crate::Preload`] (an [`OwnedNode`]), in
+//! the tree of one index, or detached from it and waiting for its grace period (an [`OwnedNode`]
+//! again, but one that readers may still be looking at).
 //!
-//! A pointer to a node is a *word*: in a slot the address with [`NODE`] in its low bits, in the head of an index the
-//! address with the shift of the node's level in its low six bits.
+//! A pointer to a node is a *word*: in a slot the address with [`NODE`] in its low bits, in the
+//! head of an index the address with the shift of the node's level in its low six bits.
 //!
 //! # Invariants
 //!
-//! 1. Node memory is type-stable: from the time its chunk is carved until the pool gives the chunk back it holds an
-//!    initialised `Node`. Every field is an atomic, but `link`, which only the owner of an [`OwnedNode`] touches.
-//! 2. A node in a tree has at least one slot in use (`present != 0`), and `present` bit i is set exactly if slot i is
-//!    not empty.
-//! 3. `siblings` bit i is set exactly if slot i continues the entry of slot i-1; then both hold the same word, which
-//!    is no child node. Bit 0 is never set. Marks sit on the first slot of an entry.
+//! 1. Node memory is type-stable: from the time its chunk is carved until the pool gives the chunk
+//!    back it holds an initialised `Node`. Every field is an atomic, but `link`, which only the
+//!    owner of an [`OwnedNode`] touches.
+//! 2. A node in a tree has at least one slot in use (`present != 0`), and `present` bit i is set
+//!    exactly if slot i is not empty.
+//! 3. `siblings` bit i is set exactly if slot i continues the entry of slot i-1; then both hold the
+//!    same word, which is no child node. Bit 0 is never set. Marks sit on the first slot of an
+//!    entry.
 //! 4. A mark's bit over a child node is set exactly if the child's word of that mark is not zero.
-//! 5. A node that is detached is empty, but for the old head of a tree that shrank: its slot 0 still points to the
-//!    node that took its place, for readers that are on their way. [`OwnedNode::reset`] clears it after the grace period.
+//! 5. A node that is detached is empty, but for the old head of a tree that shrank: its slot 0
+//!    still points to the node that took its place, for readers that are on their way.
+//!    [`OwnedNode::reset`] clears it after the grace period.
 //!
 //! Invariants 2 to 4 hold whenever the xa_lock is free; a lockless reader may see them half-way.
 //!
 //! # Memory ordering
 //!
-//! A slot is stored with Release and loaded with Acquire: who sees a word sees the node it points to, and the
-//! `siblings` that were stored before it. `siblings` is stored with Release and loaded with Acquire: who sees the
-//! layout of a later entry sees, in a slot load after it, that the former entry has left. `present` and the marks are
-//! Relaxed: to a lockless reader they are hints that say where to look, and what happened before the reader began it
-//! sees anyway; writers are ordered by the xa_lock.
+//! A slot is stored with Release and loaded with Acquire: who sees a word sees the node it points
+//! to, and the `siblings` that were stored before it. `siblings` is stored with Release and loaded
+//! with Acquire: who sees the layout of a later entry sees, in a slot load after it, that the
+//! former entry has left. `present` and the marks are Relaxed: to a lockless reader they are hints
+//! that say where to look, and what happened before the reader began it sees anyway; writers are
+//! ordered by the xa_lock.
 //!
 //! # Safety
 //!
-//! [`Node::from_word`] makes references out of slot words, and [`OwnedNode`] out of pool memory. Both rest on
-//! invariant 1. All else here is safe code over atomics.
+//! [`Node::from_word`] makes references out of slot words, and [`OwnedNode`] out of pool memory.
+//! Both rest on invariant 1. All else here is safe code over atomics.
 #![allow(unsafe_code)]
 
 use core::array;
@@ -47,8 +52,8 @@ use crate::entry::{Mark, NR_MARKS};
 
 /// Bits of the index that one level decides.
 ///
-/// Six, so that one node has 64 slots and its bitmaps are words; fewer under a model checker, where a deep tree of
-/// few slots shows more than a wide one.
+/// Six, so that one node has 64 slots and its bitmaps are words; fewer under a model checker, where
+/// a deep tree of few slots shows more than a wide one.
 pub const SLOT_BITS: u32 = if cfg!(loom) {
     2
 } else if cfg!(shuttle) {
@@ -92,8 +97,8 @@ pub(crate) struct Node {
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Node>() == 576 && align_of::<Node>() == 64);
 
-// SAFETY: every field is an atomic but `link`, which only the owner of an `OwnedNode` touches (invariant 1), and there
-// is one owner at most.
+// SAFETY: every field is an atomic but `link`, which only the owner of an `OwnedNode` touches
+// (invariant 1), and there is one owner at most.
 unsafe impl Sync for Node {}
 
 /// The offset of `index` in a node at `level`.
@@ -171,14 +176,15 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// `is_node(word)`, and `word` was loaded from a slot of a node in the tree, or detached from it, under the
-    /// xa_lock or inside an RCU read section that lasts for `'a`. Then the node is in the tree, or its grace period
-    /// cannot end before `'a` does.
+    /// `is_node(word)`, and `word` was loaded from a slot of a node in the tree, or detached from
+    /// it, under the xa_lock or inside an RCU read section that lasts for `'a`. Then the node is in
+    /// the tree, or its grace period cannot end before `'a` does.
     #[inline]
     pub(crate) unsafe fn from_word<'a>(word: usize) -> &'a Self {
         debug_assert!(is_node(word));
         let node = ptr::with_exposed_provenance::<Self>(word - NODE);
-        // SAFETY: invariant 1, and by the caller's contract the node's chunk is not given back during 'a.
+        // SAFETY: invariant 1, and by the caller's contract the node's chunk is not given back
+        // during 'a.
         unsafe { &*node }
     }
 
@@ -193,7 +199,8 @@ impl Node {
             return None;
         }
         let node = ptr::with_exposed_provenance::<Self>(word & !HEAD_SHIFT);
-        // SAFETY: invariant 1, and by the caller's contract the node's chunk is not given back during 'a.
+        // SAFETY: invariant 1, and by the caller's contract the node's chunk is not given back
+        // during 'a.
         Some((unsafe { &*node }, (word & HEAD_SHIFT) as u32))
     }
 
@@ -247,8 +254,8 @@ impl Node {
         }
     }
 
-    // What follows is for who holds the xa_lock, or owns the node: a load and a store make one change, since nobody
-    // else changes it.
+    // What follows is for who holds the xa_lock, or owns the node: a load and a store make one
+    // change, since nobody else changes it.
 
     /// Stores `word` in slot `offset`. Release, partner of [`Node::load`].
     #[inline]
@@ -256,8 +263,8 @@ impl Node {
         self.slot(offset).store(word, Ordering::Release);
     }
 
-    /// Puts one entry, or child node, into `width` empty slots from `offset` on: layout first, slots after, so that
-    /// who sees a slot sees the layout.
+    /// Puts one entry, or child node, into `width` empty slots from `offset` on: layout first,
+    /// slots after, so that who sees a slot sees the layout.
     pub(crate) fn fill(&self, offset: usize, width: usize, word: usize) {
         let all = bits(offset, width);
         debug_assert!(self.present() & all == 0 && word != 0);
@@ -312,7 +319,8 @@ impl OwnedNode {
     ///
     /// # Safety
     ///
-    /// `ptr` is aligned for a `Node`, and the memory is the caller's alone, now and until the pool gives it back.
+    /// `ptr` is aligned for a `Node`, and the memory is the caller's alone, now and until the pool
+    /// gives it back.
     pub(crate) unsafe fn carve(ptr: NonNull<Node>) -> Self {
         // SAFETY: the caller's contract.
         unsafe { ptr.write(Node::new()) };
@@ -323,8 +331,8 @@ impl OwnedNode {
     ///
     /// # Safety
     ///
-    /// The xa_lock is held, `node` was in the tree, no slot of a node in the tree nor the head points to it any more,
-    /// and it is taken over once.
+    /// The xa_lock is held, `node` was in the tree, no slot of a node in the tree nor the head
+    /// points to it any more, and it is taken over once.
     pub(crate) unsafe fn detached(node: &Node) -> Self {
         Self(NonNull::from(node))
     }
@@ -379,7 +387,8 @@ impl OwnedNode {
     }
 }
 
-/// A first-in-first-out list of owned nodes, linked through the nodes themselves: it needs no memory.
+/// A first-in-first-out list of owned nodes, linked through the nodes themselves: it needs no
+/// memory.
 ///
 /// Dropping a list that is not empty loses its nodes until the pool is dropped.
 #[derive(Debug, Default)]
@@ -440,7 +449,8 @@ impl NodeList {
         self.len += other.len;
     }
 
-    /// Moves up to `n` nodes from the front of `other` to the end of this list; how many were moved.
+    /// Moves up to `n` nodes from the front of `other` to the end of this list; how many were
+    /// moved.
     pub(crate) fn take_from(&mut self, other: &mut Self, n: usize) -> usize {
         let mut moved = 0;
         while moved < n {

@@ -1,4 +1,5 @@
-//! [`NodePool`]: the memory of all nodes of all indices of one cache, and the limbo in which freed nodes wait.
+//! [`NodePool`]: the memory of all nodes of all indices of one cache, and the limbo in which freed
+//! nodes wait.
 //!
 //! # Model
 //!
@@ -10,22 +11,25 @@
 //!                            grace period over   one cookie for the batch
 //! ```
 //!
-//! The limbo is two lists. Freed nodes are added to *filling*. When *waiting* is empty, *filling* becomes *waiting*
-//! and takes one grace-period cookie, which hence covers every node in it; when that grace period is over, the nodes
-//! are free. So a node waits two grace periods at most, and the limbo needs no memory of its own. The polls are made
-//! when [`LIMBO_BATCH`] nodes are pending, or when there is no free node.
+//! The limbo is two lists. Freed nodes are added to *filling*. When *waiting* is empty, *filling*
+//! becomes *waiting* and takes one grace-period cookie, which hence covers every node in it; when
+//! that grace period is over, the nodes are free. So a node waits two grace periods at most, and
+//! the limbo needs no memory of its own. The polls are made when [`LIMBO_BATCH`] nodes are pending,
+//! or when there is no free node.
 //!
 //! # Invariants
 //!
 //! 1. A node is in one list, one [`Preload`] or one tree.
 //! 2. A node leaves the limbo only after a grace period that began after it was detached.
-//! 3. Chunks are given back only when all their nodes are in the free list, or when the pool is dropped; then no index
-//!    lives, since each holds the pool.
+//! 3. Chunks are given back only when all their nodes are in the free list, or when the pool is
+//!    dropped; then no index lives, since each holds the pool.
 //!
 //! # Locking
 //!
-//! *Protects*: a shard's lock its stash of free nodes; the shared lock everything else. *Order*: both have the rank
-//! `Magazine` and are never held together; RCU's own locks nest inside the shared one. *May block*: never for long; [`NodePool::wait_for_limbo`] waits for readers and says so.
+//! *Protects*: a shard's lock its stash of free nodes; the shared lock everything else. *Order*:
+//! both have the rank `Magazine` and are never held together; RCU's own locks nest inside the
+//! shared one. *May block*: never for long; [`NodePool::wait_for_limbo`] waits for readers and says
+//! so.
 //!
 //! # Safety
 //!
@@ -96,13 +100,14 @@ impl Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PreloadError {
-    /// The source refuses, and the limbo does not hold enough: make room in the bound, then try again.
+    /// The source refuses, and the limbo does not hold enough: make room in the bound, then try
+    /// again.
     NoMemory {
         /// Nodes missing.
         short: usize,
     },
-    /// The source refuses, but enough nodes wait for a grace period: drop all locks, leave the read section, call
-    /// [`NodePool::wait_for_limbo`], then try again.
+    /// The source refuses, but enough nodes wait for a grace period: drop all locks, leave the read
+    /// section, call [`NodePool::wait_for_limbo`], then try again.
     WouldBlock {
         /// Nodes missing.
         short: usize,
@@ -185,7 +190,8 @@ impl NodePool {
 
     /// Waits until every node that is in the limbo now is free.
     ///
-    /// Context: **blocks** for up to two grace periods. No lock is held, and no RCU read section is open.
+    /// Context: **blocks** for up to two grace periods. No lock is held, and no RCU read section is
+    /// open.
     pub fn wait_for_limbo(&self) {
         let limbo = self.shared.lock().limbo();
         if limbo == 0 {
@@ -246,7 +252,8 @@ impl NodePool {
         bytes
     }
 
-    /// What the pool holds now. Takes its locks one after another: a sum over moving parts, exact when nothing moves.
+    /// What the pool holds now. Takes its locks one after another: a sum over moving parts, exact
+    /// when nothing moves.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let stashed: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
@@ -348,8 +355,8 @@ impl NodePool {
     }
 
     fn give_back(&self, chunks: &mut Chunks) {
-        // SAFETY: invariant 3; the nodes of these chunks are in no list any more, and no reader had them since they
-        // left the limbo.
+        // SAFETY: invariant 3; the nodes of these chunks are in no list any more, and no reader had
+        // them since they left the limbo.
         unsafe { chunks.destroy_nodes() };
         while let Some(chunk) = chunks.pop() {
             self.source.release(chunk);
@@ -372,7 +379,8 @@ impl core::fmt::Debug for NodePool {
     }
 }
 
-/// Nodes taken from a pool before the xa_lock, for an insertion under it. What is left goes back when it is dropped.
+/// Nodes taken from a pool before the xa_lock, for an insertion under it. What is left goes back
+/// when it is dropped.
 #[derive(Debug)]
 pub struct Preload<'p> {
     pool: &'p NodePool,
@@ -387,7 +395,8 @@ impl Preload<'_> {
         self.nodes.len()
     }
 
-    /// Takes nodes until `n` are at hand. As [`NodePool::preload`]; on an error what was at hand stays.
+    /// Takes nodes until `n` are at hand. As [`NodePool::preload`]; on an error what was at hand
+    /// stays.
     ///
     /// # Errors
     ///

@@ -2,28 +2,30 @@
 //!
 //! # Model
 //!
-//! See [`crate`] for the shape of the tree. A reader loads the head, which carries the height in its low bits, and
-//! then one slot a level; nothing else.
+//! See [`crate`] for the shape of the tree. A reader loads the head, which carries the height in
+//! its low bits, and then one slot a level; nothing else.
 //!
 //! # Invariants
 //!
-//! 1. `head` is zero or the word of a node that covers every index in use. Entries are in nodes only, never in the
-//!    head.
-//! 2. A slot is emptied before its node is detached. So a word that is an entry, loaded from any node that a read
-//!    section has reached, is in the index at the time of the load.
+//! 1. `head` is zero or the word of a node that covers every index in use. Entries are in nodes
+//!    only, never in the head.
+//! 2. A slot is emptied before its node is detached. So a word that is an entry, loaded from any
+//!    node that a read section has reached, is in the index at the time of the load.
 //!
 //! # Locking
 //!
-//! *Protects*: the xa_lock every change of the tree; RCU the memory of the nodes that a reader walks. *May block*: no.
+//! *Protects*: the xa_lock every change of the tree; RCU the memory of the nodes that a reader
+//! walks. *May block*: no.
 //!
 //! # Memory ordering
 //!
-//! `head` and slots: Acquire here, partner of the Release stores in [`crate::XaGuard`]; see the node module.
+//! `head` and slots: Acquire here, partner of the Release stores in [`crate::XaGuard`]; see the
+//! node module.
 //!
 //! # Safety
 //!
-//! The unsafe operations turn words into references to nodes, inside the read section that [`RcuReadGuard`] proves, or
-//! under the xa_lock, which [`View`] stands for.
+//! The unsafe operations turn words into references to nodes, inside the read section that
+//! [`RcuReadGuard`] proves, or under the xa_lock, which [`View`] stands for.
 #![allow(unsafe_code)]
 
 use core::ops::RangeInclusive;
@@ -33,19 +35,17 @@ use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
 
+use crate::cursor::{Found, Range, XaState};
 use crate::entry::{Entry, Mark};
-use crate::node::{
-    LEVELS, Node, SLOT_BITS, SLOTS, canonical, is_node, level_for, node_mask, offset, shift,
-    slot_mask, width,
-};
+use crate::node::{LEVELS, Node, SLOT_BITS, SLOTS, is_node, level_for, node_mask, offset, shift};
 use crate::pool::NodePool;
 
 /// A map from `u64` to [`Entry`] with marks and multi-order entries.
 ///
 /// Readers take no lock: they hold an [`RcuReadGuard`]. Writers go through [`XArray::lock`].
 ///
-/// Its memory is nodes of its pool. Dropping the index hands them to the limbo; the entries are words to it, and what
-/// they stand for is the caller's to drop.
+/// Its memory is nodes of its pool. Dropping the index hands them to the limbo; the entries are
+/// words to it, and what they stand for is the caller's to drop.
 #[doc(alias = "xarray")]
 #[repr(C, align(64))]
 pub struct XArray {
@@ -75,7 +75,8 @@ pub(crate) enum Slot<'a> {
     Node(&'a Node),
 }
 
-/// The right to turn words of this index into nodes for `'a`: a read section that lasts so long, or the xa_lock.
+/// The right to turn words of this index into nodes for `'a`: a read section that lasts so long, or
+/// the xa_lock.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     xa: &'a XArray,
@@ -86,7 +87,8 @@ impl<'a> View<'a> {
     #[inline]
     pub(crate) fn head(self) -> Option<(&'a Node, usize)> {
         let head = self.xa.head.load(Ordering::Acquire);
-        // SAFETY: loaded from the head of an index, in the read section or under the lock that `self` stands for.
+        // SAFETY: loaded from the head of an index, in the read section or under the lock that
+        // `self` stands for.
         let (node, shift) = unsafe { Node::from_head(head) }?;
         Some((node, (shift / SLOT_BITS) as usize))
     }
@@ -96,8 +98,8 @@ impl<'a> View<'a> {
     pub(crate) fn slot(self, node: &'a Node, offset: usize) -> Slot<'a> {
         let word = node.load(offset);
         if is_node(word) {
-            // SAFETY: `word` points to a node, and was loaded from a slot of a node of this index, in the read section
-            // or under the lock that `self` stands for.
+            // SAFETY: `word` points to a node, and was loaded from a slot of a node of this index,
+            // in the read section or under the lock that `self` stands for.
             return Slot::Node(unsafe { Node::from_word(word) });
         }
         Entry::from_word(word).map_or(Slot::Empty, Slot::Entry)
@@ -147,14 +149,16 @@ impl XArray {
 
     /// The entry at `index`, multi-order entries that cover it included.
     ///
-    /// Costs one dependent load for the head and one a level: two for indices below 64. Never blocks.
+    /// Costs one dependent load for the head and one a level: two for indices below 64. Never
+    /// blocks.
     #[doc(alias = "xa_load")]
     #[inline]
     pub fn load(&self, index: u64, rcu: &RcuReadGuard) -> Option<Entry> {
         self.load_slot(index, rcu).map(|(entry, _)| entry)
     }
 
-    /// The entry at `index`, and the slot it was in, which can be looked at again for the price of one load.
+    /// The entry at `index`, and the slot it was in, which can be looked at again for the price of
+    /// one load.
     #[inline]
     pub fn load_slot<'a>(
         &'a self,
@@ -162,7 +166,8 @@ impl XArray {
         _rcu: &'a RcuReadGuard,
     ) -> Option<(Entry, SlotRef<'a>)> {
         let head = self.head.load(Ordering::Acquire);
-        // SAFETY: loaded from the head of this index, in the read section that `_rcu` proves for 'a.
+        // SAFETY: loaded from the head of this index, in the read section that `_rcu` proves for
+        // 'a.
         let (mut node, mut shift) = unsafe { Node::from_head(head) }?;
         let mut offset = index >> shift;
         if offset >= SLOTS as u64 {
@@ -174,18 +179,20 @@ impl XArray {
             if !is_node(word) {
                 return Entry::from_word(word).map(|entry| (entry, SlotRef { slot }));
             }
-            // SAFETY: `word` points to a node, and was loaded from a slot of this index in the same read section.
+            // SAFETY: `word` points to a node, and was loaded from a slot of this index in the same
+            // read section.
             node = unsafe { Node::from_word(word) };
             shift -= SLOT_BITS;
             offset = index >> shift & (SLOTS as u64 - 1);
         }
     }
 
-    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may *begin* before `first`.
+    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
+    /// *begin* before `first`.
     ///
-    /// What is in the index, and marked, from before the call until after it is never missed. An entry that is being
-    /// changed at the same time may be found with its old or its new extent, and with a mark that it no longer has:
-    /// look again under the xa_lock before relying on it.
+    /// What is in the index, and marked, from before the call until after it is never missed. An
+    /// entry that is being changed at the same time may be found with its old or its new extent,
+    /// and with a mark that it no longer has: look again under the xa_lock before relying on it.
     #[doc(alias = "xa_find")]
     pub fn find<'a>(
         &'a self,
@@ -197,7 +204,8 @@ impl XArray {
         self.cursor(rcu).find(first, last, mark)
     }
 
-    /// Every entry that overlaps `range` and has `mark`, if one is asked for, in ascending order. As [`XArray::find`].
+    /// Every entry that overlaps `range` and has `mark`, if one is asked for, in ascending order.
+    /// As [`XArray::find`].
     #[doc(alias = "xa_for_each_range")]
     #[doc(alias = "xa_for_each_marked")]
     pub fn range<'a>(
@@ -211,23 +219,14 @@ impl XArray {
         } else {
             Some(*range.start())
         };
-        Range {
-            state: self.cursor(rcu),
-            next,
-            last: *range.end(),
-            mark,
-        }
+        Range::new(self.cursor(rcu), next, *range.end(), mark)
     }
 
-    /// A cursor, which is faster than [`XArray::load`] and [`XArray::find`] for many indices close to each other.
+    /// A cursor, which is faster than [`XArray::load`] and [`XArray::find`] for many indices close
+    /// to each other.
     #[inline]
     pub fn cursor<'a>(&'a self, _rcu: &'a RcuReadGuard) -> XaState<'a> {
-        XaState {
-            view: View { xa: self },
-            node: None,
-            level: 0,
-            base: 0,
-        }
+        XaState::new(self.view())
     }
 
     /// Whether the entry at `index` has `mark`. Without the xa_lock the answer is of the past.
@@ -251,7 +250,8 @@ impl XArray {
         self.head.load(Ordering::Relaxed) == 0
     }
 
-    /// How many entries there are; a multi-order entry is one. Without the xa_lock the answer is of the past.
+    /// How many entries there are; a multi-order entry is one. Without the xa_lock the answer is of
+    /// the past.
     pub fn nr_entries(&self) -> u64 {
         // Relaxed: a statistic to whoever does not hold the lock, which orders it for whoever does.
         self.entries.load(Ordering::Relaxed)
@@ -263,21 +263,24 @@ impl XArray {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// How many nodes to preload for an insertion at `index`, if the tree does not change until then; if it does, the
-    /// insertion may say [`crate::InsertError::NeedNodes`].
+    /// How many nodes to preload for an insertion at `index`, if the tree does not change until
+    /// then; if it does, the insertion may say [`crate::InsertError::NeedNodes`].
     pub fn nodes_needed(&self, index: u64, order: u32, _rcu: &RcuReadGuard) -> usize {
         View { xa: self }.nodes_needed(index, (order / SLOT_BITS) as usize)
     }
 
-    /// How many nodes suffice to fill `first..=last` with entries of order 0, if nothing is erased meanwhile.
+    /// How many nodes suffice to fill `first..=last` with entries of order 0, if nothing is erased
+    /// meanwhile.
     ///
-    /// An upper bound, which counts nodes that are there already: about one for every 64 indices, plus the height.
+    /// An upper bound, which counts nodes that are there already: about one for every 64 indices,
+    /// plus the height.
     pub fn nodes_needed_range(&self, first: u64, last: u64, _rcu: &RcuReadGuard) -> usize {
         let view = View { xa: self };
         let lowest = level_for(last);
         let height = view.head().map_or(lowest, |(_, level)| level);
         let top = lowest.max(height);
-        // One path a level, and on every level a node more for each boundary that the range crosses.
+        // One path a level, and on every level a node more for each boundary that the range
+        // crosses.
         let path: u64 = (0..=top)
             .map(|level| {
                 let span = (last & !node_mask(level)) - (first & !node_mask(level));
@@ -290,21 +293,23 @@ impl XArray {
 
     /// Takes the xa_lock, for changes. Rank [`Rank::XaLock`].
     ///
-    /// Context: blocks for other writers, who never wait for anything while they hold it. Allocate before: see
-    /// [`NodePool::preload`].
+    /// Context: blocks for other writers, who never wait for anything while they hold it. Allocate
+    /// before: see [`NodePool::preload`].
     #[doc(alias = "xa_lock")]
     #[track_caller]
     pub fn lock(&self) -> crate::XaGuard<'_> {
         crate::XaGuard::new(self, self.lock.0.lock())
     }
 
-    /// What a writer walks. The caller holds the xa_lock.
+    /// What a reader or a writer walks. The caller is in a read section or holds the xa_lock, for as
+    /// long as it uses the view.
     #[inline]
     pub(crate) fn view(&self) -> View<'_> {
         View { xa: self }
     }
 
-    /// Sets the head. The caller holds the xa_lock. Release, partner of the Acquire loads of `head` here.
+    /// Sets the head. The caller holds the xa_lock. Release, partner of the Acquire loads of `head`
+    /// here.
     pub(crate) fn set_head(&self, word: usize) {
         self.head.store(word, Ordering::Release);
     }
@@ -325,7 +330,8 @@ impl XArray {
 
 impl Drop for XArray {
     fn drop(&mut self) {
-        // Nobody else has the index, so there is nothing to wait for, and no order of locks to keep.
+        // Nobody else has the index, so there is nothing to wait for, and no order of locks to
+        // keep.
         if let Some(lock) = self.lock.0.try_lock() {
             crate::XaGuard::new(self, lock).clear();
         }
@@ -343,19 +349,21 @@ impl core::fmt::Debug for XArray {
 
 /// The slot that an entry was loaded from.
 ///
-/// It proves this: if [`SlotRef::reload`] returns the same entry again, then the entry was in the index, at the index it
-/// was loaded for, *at the time of the reload*, whatever happened to the tree in between. A slot is emptied before its
-/// node is detached, a detached node gets no entries, and no node is reused while the read section lasts, so there is
-/// no need to walk the tree again. "At the time of" is meant as far as this thread has synchronised: a reload that comes
-/// after an Acquire load of something that the remover stored with Release, after removing the entry, does not return
-/// it. It does not prove that the entry was never gone in between: it may have been erased and stored again.
+/// It proves this: if [`SlotRef::reload`] returns the same entry again, then the entry was in the
+/// index, at the index it was loaded for, *at the time of the reload*, whatever happened to the
+/// tree in between. A slot is emptied before its node is detached, a detached node gets no entries,
+/// and no node is reused while the read section lasts, so there is no need to walk the tree again.
+/// "At the time of" is meant as far as this thread has synchronised: a reload that comes after an
+/// Acquire load of something that the remover stored with Release, after removing the entry, does
+/// not return it. It does not prove that the entry was never gone in between: it may have been
+/// erased and stored again.
 ///
-/// It can miss nothing either, with one exception: after [`crate::XaGuard::split`] to smaller orders the slot may have
-/// become a child node, and the reload returns `None` though the index has an entry. `None` and a different entry both
-/// mean: start again from the top.
+/// It can miss nothing either, with one exception: after [`crate::XaGuard::split`] to smaller
+/// orders the slot may have become a child node, and the reload returns `None` though the index has
+/// an entry. `None` and a different entry both mean: start again from the top.
 #[derive(Clone, Copy)]
 pub struct SlotRef<'a> {
-    slot: &'a AtomicUsize,
+    pub(crate) slot: &'a AtomicUsize,
 }
 
 impl SlotRef<'_> {
@@ -386,250 +394,18 @@ impl core::fmt::Debug for SlotRef<'_> {
     }
 }
 
-/// An entry that a lockless search found.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
-    /// The entry.
-    pub entry: Entry,
-    /// The first index that it covers.
-    pub index: u64,
-    /// It covers 2^`order` indices.
-    pub order: u32,
-    /// The slot that it was loaded from.
-    pub slot: SlotRef<'a>,
-}
-
-impl Found<'_> {
-    /// The last index that the entry covers.
-    #[must_use]
-    pub fn last(&self) -> u64 {
-        self.index + ((1 << self.order) - 1)
-    }
-}
-
-/// A cursor: it remembers the node that it was in, so that the next index near by costs one load.
-///
-/// It sees what [`XArray::load`] and [`XArray::find`] see: a remembered node that was detached meanwhile is empty, and
-/// an empty slot sends the cursor to the head again.
-#[doc(alias = "xa_state")]
-#[derive(Clone)]
-pub struct XaState<'a> {
-    view: View<'a>,
-    node: Option<&'a Node>,
-    /// Level and lowest index of `node`.
-    level: usize,
-    base: u64,
-}
-
-impl<'a> XaState<'a> {
-    /// A cursor of the holder of the xa_lock.
-    pub(crate) fn locked(view: View<'a>) -> Self {
-        Self {
-            view,
-            node: None,
-            level: 0,
-            base: 0,
-        }
-    }
-
-    /// The remembered node, if it covers `index`.
-    #[inline]
-    fn near(&self, index: u64) -> Option<(&'a Node, usize)> {
-        let node = self.node?;
-        (index & !node_mask(self.level) == self.base).then_some((node, self.level))
-    }
-
-    #[inline]
-    fn remember(&mut self, node: &'a Node, level: usize, index: u64) {
-        self.node = Some(node);
-        self.level = level;
-        self.base = index & !node_mask(level);
-    }
-
-    /// The head node, if it covers `index`.
-    fn top(&self, index: u64) -> Option<(&'a Node, usize)> {
-        self.view
-            .head()
-            .filter(|&(_, level)| index >> shift(level) < SLOTS as u64)
-    }
-
-    /// The entry at `index`; as [`XArray::load`].
-    #[doc(alias = "xas_load")]
-    #[inline]
-    pub fn load(&mut self, index: u64) -> Option<Entry> {
-        self.load_slot(index).map(|(entry, _)| entry)
-    }
-
-    /// The entry at `index` and its slot; as [`XArray::load_slot`].
-    #[inline]
-    pub fn load_slot(&mut self, index: u64) -> Option<(Entry, SlotRef<'a>)> {
-        if let Some((node, level)) = self.near(index) {
-            let slot = node.slot(offset(index, level));
-            let word = slot.load(Ordering::Acquire);
-            if word != 0 && !is_node(word) {
-                return Entry::from_word(word).map(|entry| (entry, SlotRef { slot }));
-            }
-        }
-        self.walk(index)
-    }
-
-    /// [`XaState::load_slot`] from the head.
-    fn walk(&mut self, index: u64) -> Option<(Entry, SlotRef<'a>)> {
-        let (mut node, mut level) = self.top(index)?;
-        loop {
-            let at = offset(index, level);
-            match self.view.slot(node, at) {
-                Slot::Node(child) => node = child,
-                Slot::Entry(entry) => {
-                    self.remember(node, level, index);
-                    return Some((
-                        entry,
-                        SlotRef {
-                            slot: node.slot(at),
-                        },
-                    ));
-                }
-                Slot::Empty => {
-                    self.remember(node, level, index);
-                    return None;
-                }
-            }
-            level -= 1;
-        }
-    }
-
-    /// The first entry that overlaps `first..=last` and has `mark`; as [`XArray::find`].
-    #[doc(alias = "xas_find")]
-    #[doc(alias = "xas_find_marked")]
-    pub fn find(&mut self, first: u64, last: u64, mark: Option<Mark>) -> Option<Found<'a>> {
-        let mut index = first;
-        let mut start = self.near(first);
-        while index <= last {
-            let (node, level) = match start.take() {
-                Some(near) => near,
-                None => self.top(index)?,
-            };
-            match self.find_below(node, level, index, last, mark) {
-                Ok(found) => return found,
-                Err(end) => index = end.checked_add(1)?,
-            }
-        }
-        None
-    }
-
-    /// Searches from `index` on in the node that covers it, and in the first node below that has a candidate.
-    /// `Err(end)`: nothing up to and including `end`, go on behind it.
-    fn find_below(
-        &mut self,
-        mut node: &'a Node,
-        mut level: usize,
-        mut index: u64,
-        last: u64,
-        mark: Option<Mark>,
-    ) -> Result<Option<Found<'a>>, u64> {
-        loop {
-            let from = offset(index, level);
-            let candidates = node.candidates(mark);
-            // The entry that covers `index` may have begun in an earlier slot, where its mark is.
-            let first = canonical(node.siblings(), from);
-            let at = if candidates >> first & 1 != 0 {
-                from
-            } else {
-                let later = candidates & (u64::MAX << from);
-                if later == 0 {
-                    return Err(index | node_mask(level));
-                }
-                later.trailing_zeros() as usize
-            };
-            if at != from {
-                index = (index & !node_mask(level)) | (at as u64) << shift(level);
-                if index > last {
-                    return Ok(None);
-                }
-            }
-            let entry = match self.view.slot(node, at) {
-                Slot::Entry(entry) => entry,
-                Slot::Node(child) => {
-                    node = child;
-                    level -= 1;
-                    continue;
-                }
-                Slot::Empty => {
-                    // Erased since, or a hint that came late.
-                    let end = index | slot_mask(level);
-                    if at == SLOTS - 1 {
-                        return Err(end);
-                    }
-                    index = end + 1;
-                    if index > last {
-                        return Ok(None);
-                    }
-                    continue;
-                }
-            };
-            let siblings = node.siblings();
-            let slot = node.slot(at);
-            // Acquire is not needed: the same word as before, whose first load was Acquire. A later layout would have
-            // shown that the word had left (memory ordering of the node module).
-            if slot.load(Ordering::Relaxed) != entry.word() {
-                continue;
-            }
-            let first = canonical(siblings, at);
-            let order = shift(level) + width(siblings, first).trailing_zeros();
-            self.remember(node, level, index);
-            let index = (index & !node_mask(level)) | (first as u64) << shift(level);
-            return Ok(Some(Found {
-                entry,
-                index,
-                order,
-                slot: SlotRef { slot },
-            }));
-        }
-    }
-}
-
-impl core::fmt::Debug for XaState<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("XaState")
-            .field("base", &self.base)
-            .field("level", &self.level)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Iterator of [`XArray::range`].
-#[derive(Clone, Debug)]
-pub struct Range<'a> {
-    state: XaState<'a>,
-    next: Option<u64>,
-    last: u64,
-    mark: Option<Mark>,
-}
-
-impl<'a> Iterator for Range<'a> {
-    type Item = Found<'a>;
-
-    fn next(&mut self) -> Option<Found<'a>> {
-        let next = self.next.take()?;
-        let found = self.state.find(next, self.last, self.mark)?;
-        self.next = found
-            .last()
-            .checked_add(1)
-            .filter(|&next| next <= self.last);
-        Some(found)
-    }
-}
-
 /// How many nodes an insertion at `index` may need, whatever the index holds.
 #[must_use]
 pub fn max_nodes_needed(index: u64, order: u32) -> usize {
     let target = (order / SLOT_BITS) as usize;
-    // A path from the tallest head there can be, or growth from a single leaf and a path down again.
+    // A path from the tallest head there can be, or growth from a single leaf and a path down
+    // again.
     let grown = 2 * level_for(index).max(target);
     (LEVELS - 1 - target).max(grown - target) + 1
 }
 
-/// How many nodes [`crate::XaGuard::split`] needs at most, for an entry of `from_order` into entries of `to_order`.
+/// How many nodes [`crate::XaGuard::split`] needs at most, for an entry of `from_order` into
+/// entries of `to_order`.
 #[must_use]
 pub fn split_nodes_needed(from_order: u32, to_order: u32) -> usize {
     let from = (from_order / SLOT_BITS) as usize;

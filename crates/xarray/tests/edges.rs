@@ -310,3 +310,33 @@ fn the_bound_for_a_range_suffices() {
         }
     }
 }
+
+#[test]
+fn a_search_notices_that_its_node_was_replaced() {
+    let xa = array();
+    insert(&xa, 0, 0).unwrap();
+    insert(&xa, 70, 0).unwrap();
+    let rcu = rcu::read_lock();
+    let mut state = xa.cursor(&rcu);
+    assert_eq!(state.find(64, 127, None).map(|found| found.index), Some(70));
+    xa.lock().erase(70);
+    insert(&xa, 71, 0).unwrap();
+    assert_eq!(state.find(64, 127, None).map(|found| found.index), Some(71));
+
+    // A head that shrank away keeps its child, and nothing else that came since.
+    let xa = array();
+    insert(&xa, 0, 0).unwrap();
+    insert(&xa, 192, 6).unwrap();
+    let mut state = xa.cursor(&rcu);
+    assert_eq!(
+        state.find(64, u64::MAX, None).map(|found| found.index),
+        Some(192)
+    );
+    xa.lock().erase(192);
+    insert(&xa, 128, 6).unwrap();
+    assert_eq!(
+        state.find(64, u64::MAX, None).map(|found| found.index),
+        Some(128)
+    );
+    assert_eq!(state.load(130), Some(entry(128)));
+}

@@ -1,5 +1,5 @@
-//! A reader against one writer over all interleavings, in a tree of four slots a node: index 0 to 3 is one level, 4 to 15
-//! two.
+//! A reader against one writer over all interleavings, in a tree of four slots a node: index 0 to 3
+//! is one level, 4 to 15 two.
 #![cfg(loom)]
 
 // Outside the model: what any execution of it has seen.
@@ -100,8 +100,8 @@ fn an_entry_stays_in_sight_while_the_tree_shrinks() {
     });
 }
 
-/// Erases index 4 and inserts 8 from the nodes that this frees, while a reader looks 4 up. Says so in `seen` if that
-/// reader meets a foreign entry.
+/// Erases index 4 and inserts 8 from the nodes that this frees, while a reader looks 4 up. Says so
+/// in `seen` if that reader meets a foreign entry.
 fn reuse(grace: bool, seen: &'static Flag) {
     let xa = array(&[(4, 0)]);
     let pool = Arc::clone(xa.pool());

@@ -1,5 +1,6 @@
-//! An interpreter of operations on an index beside a `BTreeMap`: shared by the property test, the seeded runs and the
-//! fuzz target, so that each of them runs the same operations with the same checks.
+//! An interpreter of operations on an index beside a `BTreeMap`: shared by the property test, the
+//! seeded runs and the fuzz target, so that each of them runs the same operations with the same
+//! checks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ impl Source<'_> {
         Some(u16::from_le_bytes([self.byte()?, self.byte()?]))
     }
 
-    /// Few distinct indices that meet each other often, at the places where a tree changes its height.
+    /// Few distinct indices that meet each other often, at the places where a tree changes its
+    /// height.
     fn index(&mut self) -> Option<u64> {
         let kind = self.byte()?;
         let low = u64::from(self.word()?);
