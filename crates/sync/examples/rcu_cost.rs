@@ -46,7 +46,18 @@ fn main() {
         black_box(word.load(Ordering::Relaxed));
     });
     drop(outer);
-    measure("a SeqCst fence", 10_000_000, || fence(Ordering::SeqCst));
+    let slot = AtomicU64::new(0);
+    measure("control: store, load, store", 10_000_000, || {
+        black_box(&slot).store(1, Ordering::Relaxed);
+        black_box(word.load(Ordering::Relaxed));
+        black_box(&slot).store(0, Ordering::Release);
+    });
+    measure("control: with a SeqCst fence", 10_000_000, || {
+        black_box(&slot).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        black_box(word.load(Ordering::Relaxed));
+        black_box(&slot).store(0, Ordering::Release);
+    });
     measure("ShardedCounter::add", 10_000_000, || counter.add(1));
     measure("start_poll", 10_000_000, || {
         black_box(rcu::start_poll());

@@ -244,7 +244,7 @@ pub fn read_lock() -> RcuReadGuard {
             if word == 0 {
                 slot.announce(0);
             } else {
-                nest(&slot, word);
+                nest(slot, word);
             }
         }
         None => first_read_lock(cell),
@@ -255,7 +255,7 @@ pub fn read_lock() -> RcuReadGuard {
 }
 
 #[inline(never)]
-fn nest(slot: &Slot, word: u64) {
+fn nest(slot: SlotRef, word: u64) {
     assert!(
         word & NEST_MASK < NEST_MASK,
         "RCU read sections nested too deeply"
@@ -291,14 +291,14 @@ impl Drop for RcuReadGuard {
             if word & (NEST_MASK | TRANSIENT) == 1 {
                 slot.end();
             } else {
-                unnest(cell, &slot, word);
+                unnest(cell, slot, word);
             }
         });
     }
 }
 
 #[inline(never)]
-fn unnest(cell: &Cell<Option<SlotRef>>, slot: &Slot, word: u64) {
+fn unnest(cell: &Cell<Option<SlotRef>>, slot: SlotRef, word: u64) {
     if word & NEST_MASK > 1 {
         // Relaxed: as in `nest`.
         slot.0.store(word - 1, Ordering::Relaxed);

@@ -321,7 +321,7 @@ mod tests {
                         let state = BITS.lock(&word, &table);
                         assert_eq!(state & !BITS.waiters, 0x101);
                         let seen = counter.load(Ordering::Relaxed);
-                        if seen % 64 == 0 {
+                        if seen.is_multiple_of(64) {
                             std::thread::yield_now();
                         }
                         counter.store(seen + 1, Ordering::Relaxed);
