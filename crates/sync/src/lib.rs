@@ -34,6 +34,14 @@
 //! The order of all locks of the project is [`rank::Rank`]; debug builds check it on every
 //! acquisition. The locks here are not poisoned by a panic, see [`Mutex`].
 #![deny(unsafe_code)]
+#![cfg_attr(
+    any(loom, shuttle),
+    allow(
+        clippy::absurd_extreme_comparisons,
+        clippy::reversed_empty_ranges,
+        reason = "a model spins zero times before it yields or sleeps"
+    )
+)]
 
 /// Makes a constructor `const` except under loom, whose objects register with the running model.
 macro_rules! const_unless_loom {

@@ -38,7 +38,7 @@
 //! `PERIOD` (held for one heavy barrier and one look at the slots) before `REGISTRY` (a few
 //! instructions). Both are inner to every lock of the project and take none. [`read_lock`] blocks on
 //! `REGISTRY` once per thread, on its first use. [`synchronize`] sleeps. A read section may not sleep, and
-//! debug builds check it ([`rank::might_sleep`](crate::rank::might_sleep)): one that does holds back all
+//! debug builds check it ([`rank::might_sleep`]): one that does holds back all
 //! memory that waits for a grace period, and a guard that is forgotten holds it back for ever.
 //!
 //! # Memory ordering

@@ -79,7 +79,7 @@ fn a_lazy_cell_is_made_once_and_published() {
             // SAFETY: nobody writes once the cell is made.
             assert_eq!(cell.with(|pointer| unsafe { *pointer }), 7);
         };
-        let thread = thread::spawn(move || read());
+        let thread = thread::spawn(read);
         read();
         thread.join().unwrap();
         assert_eq!(CALLS.load(Ordering::Relaxed), 1);
