@@ -21,6 +21,8 @@ mod inode;
 mod memfs;
 mod open_file;
 mod table;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod types;
 
 pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback};
