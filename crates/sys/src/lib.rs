@@ -16,11 +16,13 @@
 //! | [`usercopy`] | a copy that survives a fault |
 //! | [`uring`] | reads and writes in batches through io_uring |
 //! | [`probe`] | what this kernel offers |
+//! | [`credentials`] | the process's user, group and umask |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
 pub mod barrier;
 pub mod clock;
+pub mod credentials;
 pub mod dir;
 pub mod errno;
 pub mod fd;

@@ -1,0 +1,61 @@
+//! Who this process is to a file system.
+//!
+//! # Model
+//!
+//! What a process creates belongs to its effective user and group, with the mode's bits that its
+//! umask holds cleared. The kernel does that for system calls; a file system that creates things
+//! on behalf of somebody has to know the numbers.
+
+use crate::fd::{self, AsFd, OFlags};
+use std::path::Path;
+
+/// The effective user and group of the process, and its umask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Number of the process.
+    pub pid: u32,
+    /// Permission bits that are cleared in the mode of what is created.
+    pub umask: u32,
+}
+
+/// The usual umask, for where the process's own cannot be known.
+const USUAL_UMASK: u32 = 0o022;
+
+/// The credentials of the process now. Reads a file under `/proc`, since asking the kernel for the
+/// umask would change it for an instant; where there is no `/proc`, the umask is taken to be 022.
+pub fn current() -> Credentials {
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        pid: std::process::id(),
+        umask: umask().unwrap_or(USUAL_UMASK),
+    }
+}
+
+fn umask() -> Option<u32> {
+    let file = fd::open(Path::new("/proc/self/status"), OFlags::RDONLY, 0).ok()?;
+    // The line is among the first three, whatever the kernel adds at the end.
+    let mut text = [0; 1024];
+    let n = fd::pread(file.as_fd(), 0, &mut text).ok()?;
+    let text = String::from_utf8_lossy(&text[..n]);
+    let line = text.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_umask_is_the_processes_own() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("umask-{}", std::process::id()));
+        drop(std::fs::File::create_new(&path).unwrap());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(super::umask(), Some(0o666 & !mode & 0o777));
+        assert_eq!(super::current().pid, std::process::id());
+    }
+}
