@@ -63,7 +63,41 @@ fn median(samples: &mut [f64]) -> f64 {
     samples[samples.len() / 2]
 }
 
+/// Nanoseconds of a copy that meets a missing page at once, and of touching a page that is there.
+fn faults() {
+    if usercopy::install_handlers().is_err() {
+        println!("no handlers on this architecture");
+        return;
+    }
+    // Reserved and not active: every access faults.
+    let range = foliocache_sys::memory::ReservedRange::reserve(SLACK).expect("address space");
+    let mut target = [0u8; 64];
+    let times = 20_000;
+    let start = Instant::now();
+    for _ in 0..times {
+        // SAFETY: the destination is ours, and with handlers any source will do.
+        let result = unsafe { usercopy::copy(target.as_mut_ptr(), range.as_ptr(), 64) };
+        assert!(result.is_err_and(|fault| fault.left == 64));
+    }
+    println!(
+        "a copy that faults: {} ns",
+        start.elapsed().as_nanos() / times
+    );
+    let start = Instant::now();
+    for _ in 0..times {
+        assert_eq!(
+            usercopy::fault_in_readable(black_box(target.as_ptr()), 1),
+            0
+        );
+    }
+    println!(
+        "fault_in_readable of a page that is there: {} ns",
+        start.elapsed().as_nanos() / times
+    );
+}
+
 fn main() {
+    faults();
     let rounds = std::env::args()
         .nth(1)
         .map_or(31, |n| n.parse().expect("a number of rounds"));

@@ -136,14 +136,16 @@ const fn default_action() -> sigaction {
 
 /// Our handler.
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's contract: a valid siginfo.
-    let code = unsafe { (*info).si_code };
+    // SAFETY: the kernel's contract: a valid siginfo, which nobody changes meanwhile.
+    let details = unsafe { &*info };
+    let code = details.si_code;
     if from_an_access(signal, code) {
+        // SAFETY: a signal for an access has an address, or zero.
+        let address = unsafe { details.si_addr() }.addr();
+        let address = is_exact(signal, code).then_some(address);
         // SAFETY: the kernel's contract: the context of the thread, ours to change until we return.
         let context = unsafe { &mut *context.cast::<ucontext_t>() };
-        let ip = arch::instruction_pointer(context);
-        if let Some(target) = arch::fixup(*ip as usize) {
-            *ip = target as i64;
+        if arch::resolve(context, address) {
             return;
         }
     }
@@ -155,6 +157,18 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
 /// sent by somebody (codes up to zero), or tell of broken memory that nobody has touched yet.
 fn from_an_access(signal: c_int, code: c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
+}
+
+/// Whether the address in the signal is the first byte of the access that could not be reached. It is
+/// for page faults; broken memory is only known by its page, and addresses that are none are not told.
+fn is_exact(signal: c_int, code: c_int) -> bool {
+    // Not in the C library's bindings, the same on all architectures.
+    const SEGV_MAPERR: c_int = 1;
+    const SEGV_ACCERR: c_int = 2;
+    match signal {
+        libc::SIGSEGV => code == SEGV_MAPERR || code == SEGV_ACCERR,
+        _ => code == libc::BUS_ADRERR,
+    }
 }
 
 /// # Safety

@@ -296,3 +296,54 @@ fn the_fixup_ranges_are_neither_empty_nor_everything() {
     assert_eq!(arch::fixup(0), None);
     assert_eq!(arch::fixup(usize::MAX), None);
 }
+
+/// A page that can be read and not written, copied onto itself: the address alone would not tell the
+/// side, nor would it where the ranges overlap.
+#[test]
+fn overlapping_ranges_name_the_right_side() {
+    install_handlers().unwrap();
+    let arena = source(2);
+    let second = arena.first().wrapping_add(PAGE);
+    // SAFETY: a page of ours.
+    unsafe { mprotect(second.cast(), PAGE, MprotectFlags::READ) }.unwrap();
+    for (path, rep) in paths() {
+        for len in [1, 8, 40, 100, 200, 1000] {
+            // The destination cannot be written at once, at the place where the source is or begins.
+            for behind in [0, 1, 16, 33, 200] {
+                let src = second.wrapping_add(behind);
+                // SAFETY: handlers are installed, and everything accessible is ours.
+                let result = unsafe { arch::copy_by(path, rep, second, src, len) }.result();
+                let fault = CopyFault {
+                    left: len,
+                    side: Side::Destination,
+                };
+                assert_eq!(
+                    result,
+                    Err(fault),
+                    "{path:?} rep {rep} len {len} behind {behind}"
+                );
+            }
+        }
+    }
+}
+
+/// The ordinary case takes one signal: a source, or a destination, that begins in a missing page.
+#[test]
+fn a_fault_at_the_next_byte_is_resolved_at_once() {
+    let [avx, sse, ..] = arch::ranges();
+    for range in [avx, sse] {
+        let ip = range.start + 16;
+        let registers = [0x10_000, 0x20_000, 0x20_100];
+        let source = arch::shortcut(ip, registers, 0x10_000).expect("the source");
+        let destination = arch::shortcut(ip, registers, 0x20_000).expect("the destination");
+        assert_ne!(source, destination);
+        // Further on, the bytes before the fault have to be copied first.
+        assert_eq!(arch::shortcut(ip, registers, 0x11_000), None);
+        // Overlapping, and not at one of these instructions.
+        assert_eq!(
+            arch::shortcut(ip, [0x20_080, 0x20_000, 0x20_100], 0x20_080),
+            None
+        );
+        assert_eq!(arch::shortcut(range.end + 4096, registers, 0x10_000), None);
+    }
+}

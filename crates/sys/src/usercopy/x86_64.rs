@@ -15,6 +15,7 @@
 //! A wide access that faults says neither at which byte nor, for an address that is no address at
 //! all, on which side. So the first fault only leads to a loop over single bytes, which gets to the
 //! very byte; there the faulting *instruction* tells the side. `zero` goes the same way with one side.
+//! Where the fault is at the very next byte, and has an address, the loop is skipped.
 //!
 //! # Invariants
 //!
@@ -85,6 +86,8 @@ mod symbols {
         BYTES_LOAD = "foliocache_uc0_bytes_load",
         BYTES_STORE = "foliocache_uc0_bytes_store",
         SOURCE_FAULT = "foliocache_uc0_source_fault",
+        SOURCE_FAULT_AVX = "foliocache_uc0_source_fault_avx",
+        DESTINATION_FAULT_AVX = "foliocache_uc0_destination_fault_avx",
         DESTINATION_FAULT = "foliocache_uc0_destination_fault",
         ZERO_AVX_START = "foliocache_uc0_zero_avx_start",
         ZERO_AVX_END = "foliocache_uc0_zero_avx_end",
@@ -99,15 +102,50 @@ mod symbols {
     }
 }
 
+macro_rules! at {
+    ($label:ident) => {
+        (&raw const symbols::$label).addr()
+    };
+}
+
+/// Lets the interrupted code go on where its fault leads, if it is ours; else changes nothing and
+/// returns false. `address` is the place of the fault, where the kernel is exact about it.
+///
+/// Async-signal-safe: reads and writes registers, nothing else.
+pub(super) fn resolve(context: &mut libc::ucontext_t, address: Option<usize>) -> bool {
+    let register = |number: i32| context.uc_mcontext.gregs[number as usize] as usize;
+    let ip = register(libc::REG_RIP);
+    let reached = [libc::REG_RSI, libc::REG_RDI, libc::REG_R8].map(register);
+    let direct = address.and_then(|address| shortcut(ip, reached, address));
+    let Some(target) = direct.or_else(|| fixup(ip)) else {
+        return false;
+    };
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] = target as i64;
+    true
+}
+
+/// The way past `bytes` where the very next byte to be copied is the one that faulted, which spares a
+/// second signal: a copy whose source begins in a missing page is the ordinary case. By invariant 1
+/// that byte is at `rsi` or at `rdi`; where the two ranges overlap, the address does not tell which.
+pub(super) fn shortcut(ip: usize, [rsi, rdi, end]: [usize; 3], address: usize) -> Option<usize> {
+    let avx = (at!(COPY_AVX_START)..at!(COPY_AVX_END)).contains(&ip);
+    let sse = (at!(COPY_SSE_START)..at!(COPY_SSE_END)).contains(&ip);
+    if !(avx || sse) || rsi.abs_diff(rdi) < end.wrapping_sub(rdi) {
+        return None;
+    }
+    match (address == rsi, address == rdi) {
+        (true, false) if avx => Some(at!(SOURCE_FAULT_AVX)),
+        (true, false) => Some(at!(SOURCE_FAULT)),
+        (false, true) if avx => Some(at!(DESTINATION_FAULT_AVX)),
+        (false, true) => Some(at!(DESTINATION_FAULT)),
+        _ => None,
+    }
+}
+
 /// Where to go on after a fault at instruction `ip`, or `None` when the instruction is not ours.
 ///
 /// Async-signal-safe: compares addresses, nothing else.
 pub(super) fn fixup(ip: usize) -> Option<usize> {
-    macro_rules! at {
-        ($label:ident) => {
-            (&raw const symbols::$label).addr()
-        };
-    }
     let within = |start: usize, end: usize| ip.wrapping_sub(start) < end - start;
     if within(at!(COPY_AVX_START), at!(COPY_AVX_END)) {
         Some(at!(BYTES_AVX))
@@ -279,9 +317,4 @@ pub(super) unsafe fn touch_read(at: *const u8) -> bool {
 pub(super) unsafe fn touch_write(at: *mut u8) -> bool {
     // SAFETY: the caller's contract.
     unsafe { symbols::touch_write(at) == 0 }
-}
-
-/// The instruction pointer of a machine context, to be read and replaced.
-pub(super) fn instruction_pointer(context: &mut libc::ucontext_t) -> &mut i64 {
-    &mut context.uc_mcontext.gregs[libc::REG_RIP as usize]
 }

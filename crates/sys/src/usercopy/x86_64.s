@@ -370,11 +370,15 @@ FC_LABEL bytes_store
     jmp foliocache_uc0_copy_sse
 3:  xor eax, eax
     ret
+FC_LABEL source_fault_avx
+    vzeroupper
 FC_LABEL source_fault
     mov rax, r8
     sub rax, rdi
     mov edx, 1
     ret
+FC_LABEL destination_fault_avx
+    vzeroupper
 FC_LABEL destination_fault
     mov rax, r8
     sub rax, rdi
