@@ -1,2 +1,39 @@
-//! The FUSE front door of foliocache.
+//! The FUSE front door of foliocache: a file system over the cache, for programs that cannot be
+//! changed.
+//!
+//! # Model
+//!
+//! ```text
+//!  a program ──system call──▶ kernel ──/dev/fuse──▶ worker threads ──▶ FileSystem ──▶ the cache
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `mount` | [`Mount`]: mounting, ending, what it costs |
+//! | `front` | the operations: requests of the kernel as calls of a `FileSystem` |
+//! | `data` | reading, writing and the rest of what is done with an open file |
+//! | `handles` | open files and directories by the number that the kernel knows |
+//! | `kernel_pages` | gives back what a mapping brought into the kernel's cache |
+//! | `convert` | attributes, times and error numbers as the kernel wants them |
+//! | `stats` | counters |
+//!
+//! # Invariants
+//!
+//! 1. Every request is answered once; a panic inside an operation is an `EIO` and a line in the
+//!    log, and the mount lives on.
+//! 2. Permissions are checked by the kernel (`default_permissions`); locks are the kernel's.
+//! 3. Nothing in this process touches the mount from a worker thread: such a call would wait for
+//!    itself.
+//! 4. The kernel's cache holds file data only as far as it is mapped, see [`KernelCache`].
 #![deny(unsafe_code)]
+
+mod convert;
+mod data;
+mod front;
+mod handles;
+mod kernel_pages;
+mod mount;
+mod stats;
+
+pub use mount::{KernelCache, Mount, MountError, MountOptions};
+pub use stats::FuseStats;

@@ -172,6 +172,18 @@ pub fn unmount(path: &Path, detach: bool) -> Result<(), Errno> {
     Ok(rustix::mount::unmount(path, flags)?)
 }
 
+/// Takes off what is mounted at `path` as [`unmount`] with `detach`, and tells its file system to
+/// end every request that is under way and every one to come with an error. For a FUSE mount that
+/// means that its server is asked nothing any more. May block.
+///
+/// # Errors
+///
+/// See [`unmount`].
+pub fn abort(path: &Path) -> Result<(), Errno> {
+    let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE;
+    Ok(rustix::mount::unmount(path, flags)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

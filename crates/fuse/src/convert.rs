@@ -1,0 +1,110 @@
+//! Attributes, times and error numbers as the kernel wants them.
+
+use foliocache_fs::{Attr, FileKind, SetTime};
+use foliocache_sys::Errno;
+use foliocache_sys::clock::Timespec;
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw())
+}
+
+pub(crate) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::Regular | FileKind::Unknown => FileType::RegularFile,
+    }
+}
+
+/// The kind in the upper bits of a mode that `mknod` was given.
+pub(crate) fn kind_of_mode(mode: u32) -> FileKind {
+    match mode & 0o170_000 {
+        0o060_000 => FileKind::BlockDevice,
+        0o020_000 => FileKind::CharDevice,
+        0o010_000 => FileKind::Fifo,
+        0o140_000 => FileKind::Socket,
+        0o040_000 => FileKind::Directory,
+        0o120_000 => FileKind::Symlink,
+        _ => FileKind::Regular,
+    }
+}
+
+pub(crate) fn attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: system_time(attr.atime),
+        mtime: system_time(attr.mtime),
+        ctime: system_time(attr.ctime),
+        crtime: attr.btime.map_or(UNIX_EPOCH, system_time),
+        kind: file_type(attr.kind),
+        perm: attr.mode as u16 & 0o7777,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev.raw() as u32,
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+fn system_time(time: Timespec) -> SystemTime {
+    let whole = Duration::from_secs(time.sec.unsigned_abs());
+    let base = if time.sec < 0 {
+        UNIX_EPOCH.checked_sub(whole)
+    } else {
+        UNIX_EPOCH.checked_add(whole)
+    };
+    base.and_then(|base| base.checked_add(Duration::from_nanos(time.nsec.into())))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+/// A time to set. The library takes seconds *and* nanoseconds of a time before 1970 away from the
+/// epoch, where the kernel's nanoseconds always count forwards: the pair that the kernel sent is
+/// recovered here.
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+    let time = match time {
+        TimeOrNow::Now => return SetTime::Now,
+        TimeOrNow::SpecificTime(time) => time,
+    };
+    SetTime::At(match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timespec::new(after.as_secs() as i64, after.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            Timespec::new(-(before.as_secs() as i64), before.subsec_nanos())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_the_epoch_survive() {
+        for (sec, nsec) in [(0, 0), (5, 7), (-1, 0), (-2, 800_000_000), (-1, 1)] {
+            let time = Timespec::new(sec, nsec);
+            assert_eq!(Timespec::from(system_time(time)), time);
+        }
+        // What the library makes of -2 s and 800 ms.
+        let sent = UNIX_EPOCH - Duration::new(2, 800_000_000);
+        assert_eq!(
+            set_time(TimeOrNow::SpecificTime(sent)),
+            SetTime::At(Timespec::new(-2, 800_000_000))
+        );
+    }
+
+    #[test]
+    fn kinds() {
+        assert_eq!(kind_of_mode(0o010_644), FileKind::Fifo);
+        assert_eq!(kind_of_mode(0o100_644), FileKind::Regular);
+        assert_eq!(kind_of_mode(0o644), FileKind::Regular);
+    }
+}

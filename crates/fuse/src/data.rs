@@ -1,0 +1,213 @@
+//! What is done with an open file: reading, writing, space, copying.
+//!
+//! # Model
+//!
+//! A worker thread keeps one buffer for what it answers reads with; bytes to write lie in the
+//! buffer that the request came in. Both belong to the fixed base of the process, see
+//! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
+//!
+//! The kernel says with each write whether the bytes come from its cache (somebody stored into a
+//! mapping; then any writable handle may serve, and appending handles must not append) and whether
+//! set-id bits are to go.
+
+use crate::front::Front;
+use crate::handles::FileHandle;
+use crate::stats::add;
+use foliocache_fs::{FallocateMode, SeekSparse};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
+use foliocache_sys::Errno;
+use fuser::WriteFlags;
+use std::cell::RefCell;
+
+const O_APPEND: i32 = 0o2000;
+const FALLOC_FL_KEEP_SIZE: i32 = 1;
+const FALLOC_FL_PUNCH_HOLE: i32 = 2;
+const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+/// Most bytes that one request copies from file to file, so that a copy can be interrupted.
+const MAX_COPY: u64 = 16 << 20;
+
+foliocache_sync::thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends this worker's buffer out, of `size` bytes or more.
+fn with_buffer<R>(size: usize, run: impl FnOnce(&mut [u8]) -> R) -> R {
+    BUFFER.with(|buffer| {
+        let mut buffer = buffer.borrow_mut();
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        run(&mut buffer[..size])
+    })
+}
+
+impl Front {
+    /// Reads and answers. `from_cache` says that the bytes go into the kernel's cache.
+    pub(crate) fn do_read(
+        &self,
+        fh: u64,
+        pos: u64,
+        size: u32,
+        from_cache: bool,
+        reply: fuser::ReplyData,
+    ) {
+        with_buffer(size as usize, |buffer| {
+            let done = self.attempt("read", || {
+                let handle = self.files.get(fh)?;
+                if from_cache {
+                    // Relaxed: read when the handle is closed, which the kernel orders after this.
+                    handle.mapped.store(true, Ordering::Relaxed);
+                    add(&self.counters.bytes_to_kernel_cache, size.into());
+                }
+                handle.file.read_at(buffer, pos)
+            });
+            match done {
+                Ok(n) => {
+                    add(&self.counters.bytes_read, n as u64);
+                    reply.data(&buffer[..n]);
+                }
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    pub(crate) fn do_write(
+        &self,
+        fh: u64,
+        pos: u64,
+        data: &[u8],
+        how: WriteFlags,
+        flags: i32,
+    ) -> Result<u32, Errno> {
+        let handle = self.files.get(fh)?;
+        let from_cache = how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let append = flags & O_APPEND != 0 && !from_cache;
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &data[done..];
+            let wrote = if append {
+                handle.file.append(rest).map(|(_, n)| n)
+            } else {
+                handle.file.write_at(rest, pos + done as u64)
+            };
+            match wrote {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                // The kernel takes a short write-out for a whole one.
+                Err(error) if done == 0 || from_cache => return Err(error),
+                Err(_) => break,
+            }
+        }
+        add(&self.counters.bytes_written, done as u64);
+        if handle.set_id && how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.kernel_pages
+                .forget_attributes(handle.file.inode().ino());
+        }
+        Ok(done as u32)
+    }
+
+    pub(crate) fn do_fallocate(&self, fh: u64, pos: u64, len: u64, mode: i32) -> Result<(), Errno> {
+        let handle = self.files.get(fh)?;
+        let within = || {
+            pos.checked_add(len)
+                .is_some_and(|end| end <= handle.file.size())
+        };
+        const PUNCH: i32 = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        const ZERO_KEEP: i32 = FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE;
+        let mode = match mode {
+            0 => FallocateMode::Allocate,
+            FALLOC_FL_KEEP_SIZE => FallocateMode::AllocateKeepSize,
+            PUNCH => FallocateMode::PunchHole,
+            FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange,
+            ZERO_KEEP if within() => FallocateMode::ZeroRange,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        handle.file.fallocate(mode, pos, len)
+    }
+
+    pub(crate) fn do_lseek(&self, fh: u64, offset: i64, whence: i32) -> Result<i64, Errno> {
+        let handle = self.files.get(fh)?;
+        let what = match whence {
+            SEEK_DATA => SeekSparse::Data,
+            SEEK_HOLE => SeekSparse::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        let pos = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let found = handle.file.seek_sparse(what, pos)?;
+        i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
+    }
+
+    /// Copies through the cache: both files' pages, no trip through the kernel.
+    pub(crate) fn do_copy(
+        &self,
+        (fh_in, mut pos_in): (u64, u64),
+        (fh_out, mut pos_out): (u64, u64),
+        len: u64,
+    ) -> Result<u32, Errno> {
+        let (from, to) = (self.files.get(fh_in)?, self.files.get(fh_out)?);
+        let chunk = crate::mount::MAX_REQUEST as usize;
+        let mut left = len.min(MAX_COPY);
+        let mut done = 0;
+        while left > 0 {
+            let step = with_buffer(chunk.min(left as usize), |buffer| {
+                let n = from.file.read_at(buffer, pos_in)?;
+                let mut written = 0;
+                while written < n {
+                    match to
+                        .file
+                        .write_at(&buffer[written..n], pos_out + written as u64)
+                    {
+                        Ok(0) => break,
+                        Ok(more) => written += more,
+                        Err(error) if written == 0 => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                Ok((n, written))
+            });
+            let (read, written) = match step {
+                Ok(step) => step,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            };
+            done += written as u32;
+            pos_in += written as u64;
+            pos_out += written as u64;
+            left -= written as u64;
+            if written == 0 || written < read {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Closes a file; the kernel's pages of it go when nobody else has it open.
+    pub(crate) fn do_release(&self, fh: u64) {
+        let Some(handle) = self.files.remove(fh) else {
+            return;
+        };
+        self.counters
+            .open_files
+            .store(self.files.len() as u64, Ordering::Relaxed);
+        // Relaxed: see `do_read`.
+        if handle.mapped.load(Ordering::Relaxed) {
+            let ino = handle.file.inode().ino();
+            let elsewhere = |other: &FileHandle| {
+                let same = other.file.inode().ino() == ino;
+                if same {
+                    // Whoever closes last drops the pages.
+                    other.mapped.store(true, Ordering::Relaxed);
+                }
+                same
+            };
+            if !self.files.any(elsewhere) {
+                self.kernel_pages.drop_pages(ino);
+            }
+        }
+        drop::<Arc<FileHandle>>(handle);
+    }
+}

@@ -1,0 +1,65 @@
+//! Open files and directories by the number that the kernel knows.
+//!
+//! # Locking
+//!
+//! The lock protects the table alone and is never held across an operation of the file system:
+//! what is dropped is dropped after it.
+
+use foliocache_fs::{Inode, OpenDirectory, OpenFile};
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use foliocache_sync::{Arc, RwLock};
+use foliocache_sys::Errno;
+use std::collections::HashMap;
+
+/// An open file of the kernel's.
+pub(crate) struct FileHandle {
+    pub(crate) file: OpenFile,
+    /// The file had set-id bits when it was opened, so a write may take them away.
+    pub(crate) set_id: bool,
+    /// The kernel read pages into its own cache through this handle: somebody mapped the file.
+    pub(crate) mapped: AtomicBool,
+}
+
+/// An open directory of the kernel's.
+pub(crate) struct DirHandle {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) directory: Box<dyn OpenDirectory>,
+}
+
+/// What is open, by number. A number is never used twice.
+pub(crate) struct Handles<T> {
+    open: RwLock<HashMap<u64, Arc<T>>>,
+    next: AtomicU64,
+}
+
+impl<T> Handles<T> {
+    pub(crate) fn new() -> Self {
+        Handles {
+            open: RwLock::new(HashMap::new()),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn insert(&self, handle: T) -> u64 {
+        // Relaxed: numbers need only differ.
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.open.write().insert(number, Arc::new(handle));
+        number
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
+        self.open.read().get(&number).cloned().ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
+        self.open.write().remove(&number)
+    }
+
+    pub(crate) fn any(&self, is: impl Fn(&T) -> bool) -> bool {
+        self.open.read().values().any(|handle| is(handle))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.read().len()
+    }
+}

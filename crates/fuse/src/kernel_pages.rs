@@ -1,0 +1,96 @@
+//! Gives back what a mapping brought into the kernel's cache.
+//!
+//! # Model
+//!
+//! The kernel keeps the pages of a mapped file in its own cache, which is memory that our bound
+//! does not see. When the last handle of such a file is closed nobody maps it any more, and the
+//! kernel is told to drop the pages. It may have to wait for requests of ours to do so, hence a
+//! thread of its own and never a worker.
+//!
+//! # Locking
+//!
+//! `queue` protects the numbers that wait; nothing is called under it.
+
+use foliocache_sync::thread::{self, JoinHandle};
+use foliocache_sync::{Arc, Condvar, Mutex};
+use fuser::{INodeNo, Notifier};
+use std::collections::VecDeque;
+
+/// Numbers that may wait; what comes on top is left to the kernel's own reclaim.
+const MAX_WAITING: usize = 4096;
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Request>,
+    stopped: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Request {
+    DropPages(u64),
+    /// The attributes changed without the kernel's doing.
+    ForgetAttributes(u64),
+}
+
+/// The queue of inodes whose pages the kernel is to drop.
+#[derive(Default)]
+pub(crate) struct KernelPages {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+impl KernelPages {
+    /// The kernel is to drop the pages of this inode.
+    pub(crate) fn drop_pages(&self, ino: u64) {
+        self.push(Request::DropPages(ino));
+    }
+
+    /// The kernel is to ask for this inode's attributes again.
+    pub(crate) fn forget_attributes(&self, ino: u64) {
+        self.push(Request::ForgetAttributes(ino));
+    }
+
+    fn push(&self, request: Request) {
+        let mut queue = self.queue.lock();
+        if queue.waiting.len() < MAX_WAITING && !queue.stopped {
+            queue.waiting.push_back(request);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start(self: &Arc<Self>, notifier: Notifier) -> std::io::Result<JoinHandle<()>> {
+        let pages = Arc::clone(self);
+        thread::Builder::new()
+            .name("kernel-pages".to_owned())
+            .spawn(move || pages.run(&notifier))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.queue.lock().stopped = true;
+        self.wake.notify_one();
+    }
+
+    fn run(&self, notifier: &Notifier) {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stopped {
+                return;
+            }
+            let Some(request) = queue.waiting.pop_front() else {
+                queue = self.wake.wait(queue);
+                continue;
+            };
+            drop(queue);
+            // A negative offset means the attributes alone.
+            let (ino, offset) = match request {
+                Request::DropPages(ino) => (ino, 0),
+                Request::ForgetAttributes(ino) => (ino, -1),
+            };
+            if let Err(error) = notifier.inval_inode(INodeNo(ino), offset, 0) {
+                tracing::debug!(ino, %error, "the kernel did not drop what it holds");
+            }
+            queue = self.queue.lock();
+        }
+    }
+}

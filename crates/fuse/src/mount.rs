@@ -1,0 +1,288 @@
+//! A mounted file system: mounting, ending, and what it costs.
+//!
+//! # Model
+//!
+//! ```text
+//!  Mount::new ──▶ serving ──unmount──▶ gone
+//!                    │ └── unmounted by somebody else: `is_ended`
+//!                    └──detach──▶ out of the tree; programs that are inside get errors
+//! ```
+//!
+//! Ending in order is: [`Mount::write_back_mapped`], so that what programs stored into mappings
+//! reaches the file system; [`Mount::unmount`]; where that is `EBUSY`, [`Mount::detach`]; then the
+//! file system's own write-back, with nobody left who could change anything.
+
+use crate::front::Front;
+use crate::handles::Handles;
+use crate::kernel_pages::KernelPages;
+use crate::stats::{Counters, FuseStats};
+use foliocache_fs::FileSystem;
+use foliocache_sync::Arc;
+use foliocache_sync::thread::JoinHandle;
+use foliocache_sys::Errno;
+use foliocache_sys::dir::mount as sys_mount;
+use foliocache_sys::fd::{self, AsFd, OFlags};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Most bytes that one request reads or writes; the kernel allows no more.
+pub(crate) const MAX_REQUEST: u32 = 1 << 20;
+
+/// What a worker touches of its stack and allocates besides its two buffers.
+const WORKER_BYTES: u64 = 256 << 10;
+
+/// What the kernel keeps of a file's data in its own cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum KernelCache {
+    /// Only what is mapped, and only while it is open. Every `read` and `write` comes to us, so
+    /// data is held once, in our bound.
+    #[default]
+    Mapped,
+    /// Everything, as for other file systems. Repeated reads never come to us, and data is held
+    /// twice, once beyond our bound.
+    All,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MountOptions {
+    /// What the list of mounts shows as the source.
+    pub name: String,
+    /// Mount read-only.
+    pub read_only: bool,
+    /// Let users other than the one who mounts in.
+    pub allow_other: bool,
+    /// Operations that can be under way at once.
+    pub threads: usize,
+    /// What the kernel keeps.
+    pub kernel_cache: KernelCache,
+}
+
+impl MountOptions {
+    /// The defaults, under the name `name`.
+    pub fn new(name: impl Into<String>) -> MountOptions {
+        MountOptions {
+            name: name.into(),
+            read_only: false,
+            allow_other: false,
+            threads: 8,
+            kernel_cache: KernelCache::default(),
+        }
+    }
+}
+
+/// Why a file system could not be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The kernel has no FUSE.
+    #[error("there is no /dev/fuse: this kernel has no FUSE, or its module is not loaded")]
+    NoFuse,
+    /// Neither the right to mount nor a helper that has it.
+    #[error("mounting is not permitted: it takes root, or the program fusermount3")]
+    NotPermitted,
+    /// The kernel or the helper refused.
+    #[error("cannot mount: {0}")]
+    Refused(String),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// It is in use, or could not be taken off for another reason.
+    #[error("cannot unmount: {0}")]
+    Unmount(Errno),
+}
+
+impl MountError {
+    /// The error number.
+    pub fn errno(&self) -> Errno {
+        match self {
+            MountError::NoFuse => Errno::ENODEV,
+            MountError::NotPermitted => Errno::EPERM,
+            MountError::Refused(_) => Errno::EIO,
+            MountError::Thread(_) => Errno::EAGAIN,
+            MountError::Unmount(errno) => *errno,
+        }
+    }
+
+    fn of_mount(error: &io::Error) -> MountError {
+        let fuse = Path::new("/dev/fuse");
+        match error.kind() {
+            io::ErrorKind::NotFound if !fuse.exists() => MountError::NoFuse,
+            // The helper that is tried when the kernel refuses was not found.
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => MountError::NotPermitted,
+            _ => match error.raw_os_error() {
+                Some(raw) if raw == Errno::ENODEV.raw() || raw == Errno::ENXIO.raw() => {
+                    MountError::NoFuse
+                }
+                _ => MountError::Refused(error.to_string().trim().to_owned()),
+            },
+        }
+    }
+}
+
+/// A file system that is mounted. Dropping it detaches it.
+pub struct Mount {
+    session: Option<BackgroundSession>,
+    mount_point: PathBuf,
+    threads: usize,
+    counters: Arc<Counters>,
+    kernel_pages: Arc<KernelPages>,
+    notifying: Option<JoinHandle<()>>,
+}
+
+impl Mount {
+    /// Mounts `fs` at the directory `mount_point` and serves it from threads of its own.
+    ///
+    /// # Errors
+    /// No FUSE, no right to mount, or what the kernel says.
+    pub fn new(
+        fs: Arc<dyn FileSystem>,
+        mount_point: &Path,
+        options: &MountOptions,
+    ) -> Result<Mount, MountError> {
+        let mount_point = mount_point
+            .canonicalize()
+            .map_err(|error| MountError::Refused(error.to_string()))?;
+        let counters = Arc::new(Counters::default());
+        let kernel_pages = Arc::new(KernelPages::default());
+        let read_only = options.read_only || fs.read_only();
+        let front = Front {
+            fs,
+            files: Handles::new(),
+            directories: Handles::new(),
+            counters: Arc::clone(&counters),
+            kernel_pages: Arc::clone(&kernel_pages),
+            kernel_cache: options.kernel_cache,
+        };
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(options.name.clone()),
+            // The kernel takes it as it is; the library's own option is for the helper alone.
+            MountOption::CUSTOM("subtype=foliocache".to_owned()),
+            MountOption::DefaultPermissions,
+            if read_only {
+                MountOption::RO
+            } else {
+                MountOption::RW
+            },
+        ];
+        config.acl = if options.allow_other {
+            SessionACL::All
+        } else {
+            SessionACL::Owner
+        };
+        let threads = options.threads.max(1);
+        config.n_threads = Some(threads);
+        config.clone_fd = true;
+        let session = Session::new(front, &mount_point, &config)
+            .map_err(|error| MountError::of_mount(&error))?;
+        let notifier = session.notifier();
+        let session = session.spawn().map_err(MountError::Thread)?;
+        let mut mount = Mount {
+            session: Some(session),
+            mount_point,
+            threads,
+            counters,
+            kernel_pages,
+            notifying: None,
+        };
+        let notifying = mount.kernel_pages.start(notifier);
+        mount.notifying = Some(notifying.map_err(MountError::Thread)?);
+        Ok(mount)
+    }
+
+    /// Where it is mounted, absolute and without symbolic links.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// What it did.
+    pub fn stats(&self) -> FuseStats {
+        self.counters.snapshot()
+    }
+
+    /// Most memory that the mount takes in this process beside the cache's bound, in bytes: the
+    /// workers' buffers.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.threads as u64 * (2 * u64::from(MAX_REQUEST) + WORKER_BYTES)
+    }
+
+    /// Whether it is not mounted any more.
+    pub fn is_ended(&self) -> bool {
+        self.session
+            .as_ref()
+            .is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Lets the kernel write back what programs stored into mappings of files of this mount.
+    ///
+    /// Blocks for it. Not for a thread that serves the mount.
+    ///
+    /// # Errors
+    /// The first error of writing, and those of opening the mount point.
+    pub fn write_back_mapped(&self) -> Result<(), Errno> {
+        let root = fd::open(&self.mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+        fd::syncfs(root.as_fd())
+    }
+
+    /// Takes it off the tree and waits until its threads have ended.
+    ///
+    /// # Errors
+    /// `EBUSY` while programs have files open or their current directory in it; it then goes on
+    /// as before.
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        if !self.is_ended() {
+            match sys_mount::unmount(&self.mount_point, false) {
+                Ok(()) | Err(Errno::EINVAL) => {}
+                Err(errno) => return Err(MountError::Unmount(errno)),
+            }
+        }
+        self.join();
+        Ok(())
+    }
+
+    /// Takes it off the tree whoever uses it, and cuts off those who do: their next call fails.
+    ///
+    /// With privilege nobody can change anything any more when this returns. Without, the helper
+    /// detaches it, and programs that are inside are cut off when the process ends.
+    ///
+    /// # Errors
+    /// What the kernel says; it is then still mounted.
+    pub fn detach(&mut self) -> Result<(), MountError> {
+        match sys_mount::abort(&self.mount_point) {
+            Ok(()) | Err(Errno::EINVAL) => self.join(),
+            Err(Errno::EPERM) => {
+                self.kernel_pages.stop();
+                // Dropping the session asks the helper; its threads serve those inside to the end.
+                drop(self.session.take());
+            }
+            Err(errno) => return Err(MountError::Unmount(errno)),
+        }
+        Ok(())
+    }
+
+    fn join(&mut self) {
+        self.kernel_pages.stop();
+        if let Some(session) = self.session.take()
+            && let Err(error) = session.join()
+        {
+            tracing::error!(%error, "serving the mount ended with an error");
+        }
+        if let Some(notifying) = self.notifying.take() {
+            // It ends by itself; a panic in it was reported by the panic hook.
+            let _ = notifying.join();
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.session.is_some()
+            && let Err(error) = self.detach()
+        {
+            tracing::error!(%error, "left mounted");
+        }
+    }
+}

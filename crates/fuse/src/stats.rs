@@ -1,0 +1,59 @@
+//! What a mount did.
+//!
+//! # Memory ordering
+//!
+//! Statistics that nothing depends on: every access is `Relaxed`.
+
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+
+/// Figures of one [`Mount`](crate::Mount) since it was mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FuseStats {
+    /// Requests of the kernel.
+    pub requests: u64,
+    /// Requests that ended with an error, names that were not found included.
+    pub errors: u64,
+    /// Operations that panicked.
+    pub panics: u64,
+    /// Bytes handed to the kernel.
+    pub bytes_read: u64,
+    /// Bytes taken from the kernel.
+    pub bytes_written: u64,
+    /// Bytes of `bytes_read` that went into the kernel's own cache.
+    pub bytes_to_kernel_cache: u64,
+    /// Files open now.
+    pub open_files: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) requests: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) panics: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) bytes_to_kernel_cache: AtomicU64,
+    pub(crate) open_files: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    // Relaxed: a statistic.
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self) -> FuseStats {
+        // Relaxed: statistics.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        FuseStats {
+            requests: read(&self.requests),
+            errors: read(&self.errors),
+            panics: read(&self.panics),
+            bytes_read: read(&self.bytes_read),
+            bytes_written: read(&self.bytes_written),
+            bytes_to_kernel_cache: read(&self.bytes_to_kernel_cache),
+            open_files: read(&self.open_files),
+        }
+    }
+}
