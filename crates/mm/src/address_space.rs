@@ -109,7 +109,7 @@ impl AddressSpace {
             index: XArray::new(Arc::clone(&mm.nodes)),
             size: AtomicU64::new(size),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
-            wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::default()),
+            wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
             wb_err: ErrSeq::new(),
             counts: PageCounts::default(),
@@ -216,6 +216,7 @@ impl AddressSpace {
     }
 
     /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.
+    #[inline]
     pub(crate) fn try_lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
         let mm: &Mm = self.mm();
         let folio = {
@@ -340,10 +341,17 @@ impl AddressSpace {
     /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.
     #[doc(alias = "folio_mark_dirty")]
+    #[inline]
     pub(crate) fn mark_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
-        if self.bdi.is_memory() || locked.state.set(flag::DIRTY).has(flag::DIRTY) {
+        if self.bdi.is_memory() || locked.state.load().has(flag::DIRTY) {
             return;
         }
+        self.mark_newly_dirty(locked);
+    }
+
+    #[cold]
+    fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
+        locked.state.set(flag::DIRTY);
         self.index.lock().set_mark(locked.index().0, Mark::Dirty);
         self.count(Count::Dirty, 1);
         self.bdi.queue_dirty(self);

@@ -141,8 +141,12 @@ impl BackingDevInfo {
         }
     }
 
-    /// Notes how a write or flush ended.
+    /// Notes how a write or flush ended. An error stays until no page is failed any more: that
+    /// another file can be written takes nothing back.
     pub(crate) fn set_error(&self, error: Option<Errno>) {
+        if error.is_none() && self.counts.get(Count::Failed) > 0 {
+            return;
+        }
         let raw = error.map_or(0, Errno::raw);
         // Relaxed: see `error`.
         if self.error.load(Ordering::Relaxed) != raw {
@@ -229,9 +233,14 @@ impl BackingDevInfo {
     }
 
     /// The stored error, when failed pages passed their cap and this file system has some.
+    ///
+    /// The cap is a quarter of the bound for all together, and for one file system its own dirty
+    /// limit where that is less: its writers would sleep there for pages that do not land.
     pub(crate) fn check_failed_cap(&self) -> Result<(), Errno> {
-        if self.counts.get(Count::Failed) == 0
-            || self.mm.counts.get(Count::Failed) < self.mm.frames.capacity() / 4
+        let own = self.counts.get(Count::Failed);
+        if own == 0
+            || (self.mm.counts.get(Count::Failed) < self.mm.frames.capacity() / 4
+                && own < self.dirty_limits().1)
         {
             return Ok(());
         }

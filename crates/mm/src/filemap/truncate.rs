@@ -53,7 +53,7 @@ impl AddressSpace {
             return Err(Errno::EFBIG);
         }
         let _exclusive = self.i_rwsem.write();
-        let _wb = self.wb_lock.lock();
+        let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let old = self.size();
         if only_grow && size <= old {
@@ -68,6 +68,7 @@ impl AddressSpace {
             return Err(error);
         }
         self.set_size(size);
+        wb.store_size = Some(size);
         if size < old {
             self.zero_within_page(size, PAGE_SIZE - offset_in_page(size));
             self.remove_range(PageIndex(pages_for(size)), PageIndex(u64::MAX));
@@ -99,11 +100,15 @@ impl AddressSpace {
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Errno::EFBIG)?;
         let _exclusive = self.i_rwsem.write();
-        let _wb = self.wb_lock.lock();
+        let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let end = end.min(self.size().max(pos));
         if pos == end {
             return Ok(());
+        }
+        // With the last page goes what would have told the store the size.
+        if end == self.size() {
+            self.store_size(&mut wb)?;
         }
         self.ops.punch_hole(pos, end - pos)?;
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
@@ -148,8 +153,14 @@ impl AddressSpace {
         if self.bdi().is_memory() || self.mm().check_fork().is_err() || len == 0 {
             return 0;
         }
-        let last = PageIndex::of(pos.saturating_add(len - 1));
-        let (mut at, mut dropped) = (PageIndex::of(pos), 0);
+        self.drop_clean(
+            PageIndex::of(pos),
+            PageIndex::of(pos.saturating_add(len - 1)),
+        )
+    }
+
+    fn drop_clean(&self, first: PageIndex, last: PageIndex) -> u64 {
+        let (mut at, mut dropped) = (first, 0);
         loop {
             let found = {
                 let rcu = foliocache_sync::rcu::read_lock();
@@ -179,12 +190,14 @@ impl AddressSpace {
     /// Blocks for writeback of the file that is under way.
     pub fn backing_changed(&self, size: u64) {
         let _exclusive = self.i_rwsem.write();
-        let _wb = self.wb_lock.lock();
+        let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         if self.is_dirty() {
             return;
         }
-        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept.
+        self.drop_clean(PageIndex(0), PageIndex(u64::MAX));
         self.set_size(size);
+        wb.store_size = Some(size);
     }
 }

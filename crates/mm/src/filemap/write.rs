@@ -27,6 +27,11 @@
 //!
 //! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
 //! writes may interleave by folio.
+//!
+//! A *write hit*, of one page that is cached and within the size, takes the folio lock alone.
+//! Truncate sets the size before it takes the folio away, which needs that lock: either the write
+//! sees the new size and goes the long way, or it comes before the truncate. A hole is punched
+//! before its folios are taken away: the write comes before or after the whole of it.
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -77,8 +82,48 @@ impl AddressSpace {
         fault_in: FaultIn,
     ) -> Result<usize, IoError> {
         let wanted = iter.remaining();
-        let result = self.write_locked(pos, iter, fault_in);
+        if fault_in == FaultIn::Before && !iter.fault_in(PAGE_SIZE) {
+            return Err(self.error(IoOperation::Write, pos, wanted as u64, Errno::EFAULT));
+        }
+        if self.write_hit(pos, iter) {
+            return Ok(wanted);
+        }
+        // Whatever the hit got done is in the file; the rest goes the long way.
+        let result = self.write_locked(pos + (wanted - iter.remaining()) as u64, iter, fault_in);
         self.written(pos, wanted, iter, result)
+    }
+
+    /// Overwrites part of one cached page under its folio lock alone; whether all was written.
+    #[inline]
+    fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> bool {
+        let (offset, len) = (offset_in_page(pos), iter.remaining());
+        if len == 0 || len > PAGE_SIZE - offset || self.check_write(pos, len).is_err() {
+            return false;
+        }
+        let Some(locked) = self.try_lock_folio(PageIndex::of(pos)) else {
+            return false;
+        };
+        let seen = locked.state.load();
+        if !seen.has(flag::UPTODATE) || pos + len as u64 > self.size() {
+            return false;
+        }
+        let frame = self.mm().frames.addr(locked.frame());
+        let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
+            Ok(()) => len,
+            Err(stopped) => stopped.copied,
+        };
+        if copied > 0 {
+            self.mark_dirty(&locked);
+            if !seen.has(flag::DIRTY) {
+                locked.mark_accessed(seen);
+            }
+        }
+        drop(locked);
+        if copied > 0 && !seen.has(flag::DIRTY) {
+            // The bytes are in the file; of a stored error the next write is told.
+            let _ = self.throttle_writer(1);
+        }
+        copied == len
     }
 
     /// Writes `iter` at the end of the file, wherever that is once the writer has it to itself.
@@ -269,7 +314,9 @@ impl AddressSpace {
                 None => stopped.copied,
             },
         };
-        self.set_uptodate(locked);
+        if !uptodate {
+            self.set_uptodate(locked);
+        }
         self.mark_dirty(locked);
         if pos + copied as u64 > self.size() {
             self.set_size(pos + copied as u64);

@@ -167,8 +167,13 @@ impl Folio {
     /// Clears `flags` and wakes whoever waits for that.
     pub(crate) fn release(&self, flags: u64, waits: &WaitTable) {
         if self.state.release(flags) {
-            waits.wake_all(self.wait_key());
+            self.wake(waits);
         }
+    }
+
+    #[cold]
+    fn wake(&self, waits: &WaitTable) {
+        waits.wake_all(self.wait_key());
     }
 
     fn wait_key(&self) -> usize {
@@ -237,8 +242,11 @@ impl std::ops::Deref for LockedFolio<'_> {
 }
 
 impl Drop for LockedFolio<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.folio.release(flag::LOCKED, self.waits);
+        if self.folio.state.unlock() {
+            self.folio.wake(self.waits);
+        }
     }
 }
 

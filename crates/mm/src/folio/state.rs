@@ -150,6 +150,17 @@ impl FolioState {
         self.0.fetch_or(flag::LOCKED, Ordering::Acquire) & flag::LOCKED == 0
     }
 
+    /// Releases the folio lock; whether sleepers must be woken. Release: as [`Self::release`].
+    #[inline]
+    #[must_use]
+    pub(crate) fn unlock(&self) -> bool {
+        // LOCKED is set, so the subtraction clears it and touches nothing else; unlike clearing a
+        // mask it also tells the old value in one instruction.
+        let before = self.0.fetch_sub(flag::LOCKED, Ordering::Release);
+        debug_assert!(before & flag::LOCKED != 0, "unlock of an unlocked folio");
+        before & flag::WAITERS != 0 && self.release(0)
+    }
+
     /// Clears `flags` and WAITERS in one step; whether there were waiters to wake. Release: the
     /// partner is the Acquire of the next holder, or of `load` by who waited for writeback.
     #[inline]

@@ -11,6 +11,7 @@ use crate::error::{IoError, IoOperation};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::flag;
 use crate::types::PageIndex;
+use crate::writeback::WritebackState;
 
 impl AddressSpace {
     /// Makes durable whatever was written to the file before the call.
@@ -30,7 +31,7 @@ impl AddressSpace {
         if self.bdi().is_memory() {
             return Ok(());
         }
-        let attempt = self.write_and_flush(&mut self.wb_lock.lock());
+        let attempt = self.make_durable();
         let told = self.wb_err.check_and_advance(cursor);
         attempt.and(told).map_err(failed)
     }
@@ -42,8 +43,39 @@ impl AddressSpace {
     pub fn sync(self: &Arc<Self>) -> Result<(), IoError> {
         let failed = |errno| self.error(IoOperation::Fsync, 0, self.size(), errno);
         self.mm().check_fork().map_err(failed)?;
+        self.make_durable().map_err(failed)
+    }
+
+    /// Writes, flushes, and sees to the size if the writes did not bring it about.
+    fn make_durable(self: &Arc<Self>) -> Result<(), Errno> {
+        let size = self.size();
+        {
+            let mut wb = self.wb_lock.lock();
+            self.write_and_flush(&mut wb)?;
+            if wb.store_size.is_some_and(|stored| stored >= size) {
+                return Ok(());
+            }
+        }
+        self.settle_size()?;
         self.write_and_flush(&mut self.wb_lock.lock())
-            .map_err(failed)
+    }
+
+    /// Gives the backing file the size of this one, where it is not known to have it.
+    fn settle_size(&self) -> Result<(), Errno> {
+        let _exclusive = self.i_rwsem.write();
+        let mut wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        self.store_size(&mut wb)
+    }
+
+    /// Context: `i_rwsem`, `wb_lock` and `invalidate_lock` held exclusive.
+    pub(crate) fn store_size(&self, wb: &mut WritebackState) -> Result<(), Errno> {
+        let size = self.size();
+        if wb.store_size != Some(size) {
+            self.ops.truncate(size)?;
+            wb.store_size = Some(size);
+        }
+        Ok(())
     }
 
     /// The byte ranges whose last write failed.

@@ -59,9 +59,24 @@ pub(crate) struct WritebackState {
     failures: u32,
     /// The flusher leaves the file alone until then.
     retry_at: Option<Instant>,
+    /// The size that the backing file is known to have at least, and never more than the file's
+    /// own; `None` after a failed flush, which may have lost a change of it. A size that no write
+    /// brings about (its pages were punched or given up) has to be set: see `settle_size`.
+    pub(crate) store_size: Option<u64>,
 }
 
 impl WritebackState {
+    pub(crate) fn new(size: u64) -> Self {
+        Self {
+            store_size: Some(size),
+            ..Self::default()
+        }
+    }
+
+    fn note_stored(&mut self, end: u64) {
+        self.store_size = self.store_size.map(|size| size.max(end));
+    }
+
     fn note(&mut self, result: Result<(), Errno>) {
         match result {
             Ok(()) => (self.failures, self.retry_at) = (0, None),
@@ -93,6 +108,7 @@ impl AddressSpace {
         last: PageIndex,
         budget: u64,
         persist: bool,
+        wb: &mut WritebackState,
     ) -> (Option<PageIndex>, Result<(), Errno>) {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
@@ -102,7 +118,7 @@ impl AddressSpace {
             };
             at = run.first().add(run.len());
             written += run.len();
-            if let Err(error) = self.write_run(run) {
+            if let Err(error) = self.write_run(run, wb) {
                 result = result.and(Err(error));
                 if !persist {
                     break;
@@ -117,8 +133,8 @@ impl AddressSpace {
     /// Context: `wb_lock` held. Blocks for I/O.
     fn write_and_flush(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
-        let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, true);
-        let flushed = self.flush_unstable();
+        let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, true, wb);
+        let flushed = self.flush_unstable(wb);
         let result = written.and(flushed);
         wb.note(result);
         self.bdi().note_progress();
@@ -129,12 +145,15 @@ impl AddressSpace {
     /// Flushes the backing store and cleans what was unstable.
     ///
     /// Context: `wb_lock` held, so nothing becomes unstable meanwhile (invariant 2).
-    fn flush_unstable(self: &Arc<Self>) -> Result<(), Errno> {
+    fn flush_unstable(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
         let flushed = self.ops.write_inode().and_then(|()| self.ops.flush());
         self.bdi().set_error(flushed.err().or(self.failed_error()));
         match flushed {
             Ok(()) => self.clean_unstable(),
-            Err(error) => self.redirty_unstable(error),
+            Err(error) => {
+                wb.store_size = None;
+                self.redirty_unstable(error);
+            }
         }
         if self.mm().frames.below_low() {
             self.mm().background.wake();
@@ -221,16 +240,16 @@ impl AddressSpace {
         } else {
             PageIndex(0)
         };
-        let (next, mut result) = self.write_dirty(start, last, budget, false);
+        let (next, mut result) = self.write_dirty(start, last, budget, false, &mut wb);
         wb.next = next.unwrap_or_default();
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);
-            let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, false);
+            let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, false, &mut wb);
             wb.next = next.unwrap_or_default();
             result = wrapped;
         }
         if flush() && self.counts.get(Count::Unstable) > 0 {
-            result = result.and(self.flush_unstable());
+            result = result.and(self.flush_unstable(&mut wb));
         }
         wb.note(result);
         drop(wb);

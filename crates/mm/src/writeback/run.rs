@@ -16,6 +16,7 @@ use crate::mm::Mm;
 use crate::ops::IoSegment;
 use crate::stats::Count;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::writeback::WritebackState;
 
 /// Most folios in a run: 4 MiB.
 const MAX_RUN: usize = 1024;
@@ -104,7 +105,11 @@ impl AddressSpace {
     /// Writes a run and sets its folios free, unstable or dirty again.
     ///
     /// Context: `wb_lock` held, no folio lock. Blocks for I/O.
-    pub(super) fn write_run(self: &Arc<Self>, run: Run<'_>) -> Result<(), Errno> {
+    pub(super) fn write_run(
+        self: &Arc<Self>,
+        run: Run<'_>,
+        wb: &mut WritebackState,
+    ) -> Result<(), Errno> {
         let start = Instant::now();
         let result = self.ops.writepages(run.first.pos(), &run.segments);
         let (whole, result) = match result {
@@ -113,7 +118,9 @@ impl AddressSpace {
             Ok(written) => (written / PAGE_SIZE, Err(Errno::EIO)),
             Err(error) => (0, Err(error)),
         };
-        self.note_write(run.bytes.min(whole * PAGE_SIZE) as u64, start.elapsed());
+        let stored = run.bytes.min(whole * PAGE_SIZE) as u64;
+        wb.note_stored(run.first.pos() + stored);
+        self.note_write(stored, start.elapsed());
         self.finish_written(&run, whole);
         if let Err(error) = result {
             self.finish_failed(&run, whole, error);
