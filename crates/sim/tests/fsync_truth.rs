@@ -321,6 +321,69 @@ fn giving_failed_data_up_is_explicit() {
     s.expect_on_medium(0, &old);
 }
 
+/// The size is part of what an fsync promises, also where no page is left that would carry it: the
+/// last pages were punched, or given up, or the store lost the change of it.
+#[test]
+fn the_size_is_durable_without_the_pages_that_grew_it() {
+    let page = PAGE as u64;
+    let expect = |s: &Setup, size: u64| {
+        assert!((0..3).any(|_| errno(&s.file).is_none()));
+        assert_eq!(
+            s.backend.power_cut(1).size(),
+            size,
+            "\n{}",
+            s.faults.trace_text(20)
+        );
+    };
+
+    let s = setup(16 * MIB);
+    s.file.write(0, &FILL.bytes(0, 5 * PAGE));
+    s.file
+        .mapping
+        .punch_hole(3 * page, 2 * page)
+        .expect("punch");
+    expect(&s, 5 * page);
+
+    let s = setup(16 * MIB);
+    s.file.write(0, &FILL.bytes(0, PAGE));
+    s.file.fsync().expect("no fault yet");
+    s.file.write(page, &FILL.bytes(page, 5 * PAGE + 100));
+    s.fail(OpSet::WRITE, Errno::EIO);
+    assert_eq!(errno(&s.file), Some(Errno::EIO));
+    s.file.mapping.discard_failed();
+    s.faults.heal();
+    assert_eq!(s.file.mapping.size(), 6 * page + 100);
+    expect(&s, 6 * page + 100);
+
+    for size in [page, 9 * page + 1] {
+        let s = setup(16 * MIB);
+        s.file.write(0, &FILL.bytes(0, 4 * PAGE));
+        s.file.fsync().expect("no fault yet");
+        s.file.mapping.truncate(size).expect("truncate");
+        s.faults
+            .add(Rule::new(OpSet::FLUSH, Effect::Lose(Errno::EIO, Lost::Everything)).times(1));
+        assert_eq!(errno(&s.file), Some(Errno::EIO));
+        expect(&s, size);
+    }
+}
+
+/// The stored error of a file system is the failed file's, whatever its neighbours achieve.
+#[test]
+fn success_of_another_file_does_not_hide_a_failure() {
+    let s = setup(16 * MIB);
+    s.fail(OpSet::WRITE, Errno::ENOSPC);
+    s.file.write(0, &FILL.bytes(0, 10 * PAGE));
+    assert_eq!(errno(&s.file), Some(Errno::ENOSPC));
+    let healthy = FaultyBackend::new("healthy", &Faults::new(2));
+    let other = Handle::open(&s.bdi, Arc::clone(&healthy) as _, 0);
+    other.write(0, &FILL.bytes(0, 10 * PAGE));
+    assert_eq!(errno(&other), None);
+    assert_eq!(s.bdi.error(), Some(Errno::ENOSPC));
+    s.faults.heal();
+    assert_eq!(errno(&s.file), None);
+    assert_eq!(s.bdi.error(), None);
+}
+
 /// An fsync waits for a write that is under way, and one that began before newer data came does not
 /// promise that.
 #[test]
