@@ -179,12 +179,13 @@ impl<K: Copy + Eq + Hash> InodeTable<K> {
         inode.set_lookups(inode.lookups() + nlookup);
     }
 
-    pub(crate) fn forget(&self, ino: u64, nlookup: u64) {
+    /// Takes look-ups back; the inode, if none is left and its file is gone.
+    pub(crate) fn forget(&self, ino: u64, nlookup: u64) -> Option<Arc<Inode>> {
         let inner = self.inner.lock();
-        if let Some(slot) = inner.by_ino.get(&ino) {
-            slot.inode
-                .set_lookups(slot.inode.lookups().saturating_sub(nlookup));
-        }
+        let slot = inner.by_ino.get(&ino)?;
+        slot.inode
+            .set_lookups(slot.inode.lookups().saturating_sub(nlookup));
+        (slot.inode.lookups() == 0 && slot.identity.is_none()).then(|| slot.inode.clone())
     }
 
     /// All inodes, in no order.

@@ -12,6 +12,7 @@
 //! for writing (close-to-open). While data of ours waits to be written, ours holds.
 
 use super::NodeOps;
+use super::file::FileState;
 use super::node::DirNode;
 use super::stats::count;
 use crate::attr::{Attributes, cleared_set_id};
@@ -129,6 +130,31 @@ impl DirNode {
         attr
     }
 
+    /// Gives up a file that neither a name nor a handle leads to. Context: `opens` held.
+    fn give_up(&self, inode: &Inode, file: &FileState) {
+        file.discard();
+        if inode.lookups() == 0 {
+            self.let_go();
+        }
+    }
+
+    /// Gives up a node that neither a name nor a handle leads to; does nothing to others.
+    pub(super) fn discard_unused(&self, inode: &Inode) {
+        if !self.is_unlinked() {
+            return;
+        }
+        match &self.file {
+            Some(file) => {
+                let opens = file.opens.lock();
+                if opens.handles == 0 {
+                    self.give_up(inode, file);
+                }
+            }
+            None if inode.lookups() == 0 => self.let_go(),
+            None => {}
+        }
+    }
+
     pub(super) fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
         let fd = self.path_fd()?;
         if let Some(file) = &self.file
@@ -137,6 +163,7 @@ impl DirNode {
         {
             self.revalidate(fd.as_fd())?;
         }
+        self.shared.close_idle(1);
         let stat = fd::fstat(fd.as_fd())?;
         self.refresh(&stat);
         Ok(self.show(inode, &stat))
@@ -238,7 +265,7 @@ impl InodeOperations for NodeOps {
             .ok_or(Errno::ENXIO)
     }
 
-    fn released(&self, _inode: &Inode, writable: bool) {
+    fn released(&self, inode: &Inode, writable: bool) {
         let node = &self.0;
         let file = node.file();
         {
@@ -247,9 +274,8 @@ impl InodeOperations for NodeOps {
             opens.writers -= u32::from(writable);
             if opens.handles == 0 {
                 if node.is_unlinked() {
-                    file.discard();
-                }
-                if !file.close() && !opens.idle {
+                    node.give_up(inode, file);
+                } else if !file.close() && !opens.idle {
                     opens.idle = true;
                     node.shared.idle.lock().push_back(Arc::downgrade(node));
                 }
@@ -260,9 +286,6 @@ impl InodeOperations for NodeOps {
     }
 
     fn is_busy(&self) -> bool {
-        self.0
-            .file
-            .as_ref()
-            .is_some_and(super::file::FileState::unflushed)
+        self.0.file.as_ref().is_some_and(FileState::unflushed)
     }
 }

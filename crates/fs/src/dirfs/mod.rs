@@ -145,6 +145,11 @@ impl Shared {
     /// Closes what can be closed, for somebody who got `EMFILE`. Takes no lock that is waited for.
     fn make_room(&self) {
         self.path_fds.clear();
+        self.close_all_idle();
+    }
+
+    /// Closes the descriptors of every idle file whose data is safe.
+    fn close_all_idle(&self) {
         let waiting = self.idle.lock().len();
         self.close_idle(waiting);
     }

@@ -233,17 +233,11 @@ impl DirFs {
         }
     }
 
-    /// Drops the pages of a file that neither a name nor a handle leads to.
+    /// Gives up what neither a name nor a handle leads to: its pages, and unless a front door
+    /// remembers it its descriptors, which keep its space in the source.
     pub(super) fn discard_unused(&self, inode: &Inode) {
-        if let Ok(node) = DirNode::of(inode)
-            && let Some(file) = &node.file
-            && node.is_unlinked()
-        {
-            let opens = file.opens.lock();
-            if opens.handles == 0 {
-                file.discard();
-                file.close();
-            }
+        if let Ok(node) = DirNode::of(inode) {
+            node.discard_unused(inode);
         }
     }
 

@@ -66,7 +66,9 @@ impl FileSystem for DirFs {
     }
 
     fn forget(&self, ino: u64, nlookup: u64) {
-        self.table.forget(ino, nlookup);
+        if let Some(inode) = self.table.forget(ino, nlookup) {
+            self.discard_unused(&inode);
+        }
     }
 
     fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
@@ -315,6 +317,7 @@ impl FileSystem for DirFs {
 
     fn sync_fs(&self) -> Result<(), Errno> {
         let files = self.sync_files();
+        self.shared.close_all_idle();
         let root = fd::reopen(self.shared.root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
         files.and(fd::syncfs(root.as_fd()))
     }

@@ -82,7 +82,7 @@ pub(super) enum Location {
     },
     /// Under no name that is known; this descriptor keeps it alive.
     Pinned(Arc<OwnedFd>),
-    /// The file system is gone; handles that outlive it keep their descriptors.
+    /// Out of reach: the file system is gone, or the node is and nobody can ask for it any more.
     Detached,
 }
 
@@ -140,10 +140,14 @@ impl DirNode {
     /// Context: takes `moves`; may block.
     ///
     /// # Errors
-    /// `ESTALE` if the node is no longer where it was seen last; those of `openat(2)`.
+    /// `ESTALE` if the node is no longer where it was seen last, `ENOENT` if it was unlinked and let
+    /// go of; those of `openat(2)`.
     pub(super) fn path_fd(&self) -> Result<Arc<OwnedFd>, Errno> {
         if let Some(fd) = self.held_fd() {
             return Ok(fd);
+        }
+        if self.is_unlinked() {
+            return Err(Errno::ENOENT);
         }
         let _moves = self.shared.moves.read();
         match self.walk() {
@@ -257,7 +261,18 @@ impl DirNode {
         }
     }
 
-    /// Lets go of the directory above.
+    /// Lets go of a node that no name leads to, so that the source can free it.
+    ///
+    /// Context: nobody has it open and no front door remembers it.
+    pub(super) fn let_go(&self) {
+        self.detach();
+        self.shared.path_fds.remove(self.id);
+        if let Some(file) = &self.file {
+            file.close();
+        }
+    }
+
+    /// Lets go of the directory above, or of the descriptor that keeps the node.
     pub(super) fn detach(&self) {
         let mut location = self.location.lock();
         let old = std::mem::replace(&mut *location, Location::Detached);
