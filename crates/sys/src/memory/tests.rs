@@ -31,14 +31,12 @@ fn read(range: &ReservedRange, offset: usize) -> u8 {
 
 #[test]
 fn a_terabyte_costs_nothing() {
-    let before = Resident::of_process().unwrap();
     let range = ReservedRange::reserve(1 << 40).unwrap();
     assert_eq!(range.len(), 1 << 40);
     assert_eq!(range.as_ptr() as usize % HUGE_PAGE_SIZE, 0);
     range.activate(0..1 << 30, true).unwrap();
-    let after = Resident::of_process().unwrap();
-    assert!(after.anonymous < before.anonymous + 64 * MIB as u64);
-    assert_eq!(resident_pages(&range, 0..64 * MIB), 0);
+    // Both sides of the end of the active part.
+    assert_eq!(resident_pages(&range, 0..2 << 30), 0);
 }
 
 #[test]
