@@ -57,6 +57,9 @@ pub struct XaState<'a> {
     /// Level and lowest index of `node`.
     level: usize,
     base: u64,
+    /// `node_mask(level)` and `shift(level)`, at hand.
+    mask: u64,
+    shift: u32,
 }
 
 impl<'a> XaState<'a> {
@@ -68,6 +71,8 @@ impl<'a> XaState<'a> {
             node: None,
             level: 0,
             base: 0,
+            mask: 0,
+            shift: 0,
         }
     }
 
@@ -75,7 +80,7 @@ impl<'a> XaState<'a> {
     #[inline]
     fn near(&self, index: u64) -> Option<(&'a Node, usize)> {
         let node = self.node?;
-        (index & !node_mask(self.level) == self.base).then_some((node, self.level))
+        (index & !self.mask == self.base).then_some((node, self.level))
     }
 
     /// The remembered node, if it covers `index` and was in the tree when this search began: a leaf
@@ -91,7 +96,9 @@ impl<'a> XaState<'a> {
     fn remember(&mut self, node: &'a Node, level: usize, index: u64) {
         self.node = Some(node);
         self.level = level;
-        self.base = index & !node_mask(level);
+        self.mask = node_mask(level);
+        self.base = index & !self.mask;
+        self.shift = shift(level);
     }
 
     /// The head node, if it covers `index`.
@@ -111,8 +118,8 @@ impl<'a> XaState<'a> {
     /// The entry at `index` and its slot; as [`XArray::load_slot`].
     #[inline]
     pub fn load_slot(&mut self, index: u64) -> Option<(Entry, SlotRef<'a>)> {
-        if let Some((node, level)) = self.near(index) {
-            let at = offset(index, level);
+        if let Some((node, _)) = self.near(index) {
+            let at = (index >> self.shift) as usize & (SLOTS - 1);
             // Empty may mean detached, and a child that an entry was split: look from the head.
             if let Slot::Entry(entry) = self.view.slot(node, at) {
                 return Some((
