@@ -11,6 +11,7 @@ use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 
 use crate::address_space::AddressSpace;
+use crate::direct_map;
 use crate::folio::{Folio, LockedFolio, flag};
 use crate::mm::Mm;
 use crate::ops::IoSegment;
@@ -25,7 +26,7 @@ const MAX_RUN: usize = 1024;
 pub(super) struct Run<'a> {
     first: PageIndex,
     folios: Vec<&'a Folio>,
-    segments: Vec<IoSegment>,
+    segments: Vec<IoSegment<'a>>,
     /// Bytes to write: whole pages but for the last one, which ends with the file.
     bytes: usize,
 }
@@ -88,10 +89,10 @@ impl AddressSpace {
         // file; truncation waits for `wb_lock`.
         debug_assert!(first.0 + run.len() as u64 <= pages_for(self.size()));
         let bytes = (self.size() - first.pos()).min((run.len() * PAGE_SIZE) as u64) as usize;
-        let mut segments: Vec<IoSegment> = Vec::new();
+        let mut segments: Vec<IoSegment<'_>> = Vec::new();
         for (at, locked) in run.iter().enumerate() {
             let next = self.segment(locked, (bytes - at * PAGE_SIZE).min(PAGE_SIZE));
-            IoSegment::push_merged(&mut segments, next);
+            direct_map::push_merged(&mut segments, next);
         }
         let folios = run.iter().map(LockedFolio::folio).collect();
         Run {
@@ -119,7 +120,9 @@ impl AddressSpace {
             Err(error) => (0, Err(error)),
         };
         let stored = run.bytes.min(whole * PAGE_SIZE) as u64;
-        wb.note_stored(run.first.pos() + stored);
+        if stored > 0 {
+            wb.note_stored(run.first.pos() + stored);
+        }
         self.note_write(stored, start.elapsed());
         self.finish_written(&run, whole);
         if let Err(error) = result {
