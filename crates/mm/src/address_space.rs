@@ -40,14 +40,16 @@ use foliocache_xarray::{InsertError, Mark, XArray};
 use std::fmt;
 
 use crate::bdi::BackingDevInfo;
+use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::folio::{LockedFolio, flag};
+use crate::frames::Frames;
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
 use crate::stats::{Count, FileCounters, FileStats, PageCounts, bump};
-use crate::types::{PAGE_SIZE, PageIndex};
+use crate::types::PageIndex;
 use crate::writeback::WritebackState;
 
 /// The cached pages of one file.
@@ -125,6 +127,11 @@ impl AddressSpace {
     /// A number no other address space of the cache ever has.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The file as its file system names it in messages.
+    pub fn name(&self) -> String {
+        self.ops.describe()
     }
 
     /// The cache's memory management.
@@ -358,14 +365,9 @@ impl AddressSpace {
     }
 
     /// The piece of memory that holds `len` bytes of a folio from its start.
-    pub(crate) fn segment(&self, locked: &LockedFolio<'_>, len: usize) -> IoSegment {
-        debug_assert!(len <= PAGE_SIZE);
+    pub(crate) fn segment<'a>(&'a self, locked: &LockedFolio<'_>, len: usize) -> IoSegment<'a> {
         let frame = locked.frame();
-        IoSegment::new(
-            self.mm().frames.addr(frame),
-            len,
-            Some(crate::frames::Frames::block_of(frame)),
-        )
+        direct_map::segment(self.mm().frames.addr(frame), len, Frames::block_of(frame))
     }
 
     /// Removes every folio from `first` on, to `last`, whatever its state.

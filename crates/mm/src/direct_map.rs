@@ -7,7 +7,29 @@
 //! frame yet. A lockless reader may read meanwhile and validates afterwards.
 #![allow(unsafe_code)]
 
+use crate::ops::IoSegment;
 use crate::types::PAGE_SIZE;
+
+/// A piece of I/O memory: `len` bytes of a frame of general block `block`.
+///
+/// The caller keeps the frame's folio locked or under writeback as long as the segment is used.
+pub(crate) fn segment<'a>(frame: *mut u8, len: usize, block: u32) -> IoSegment<'a> {
+    debug_assert!(len <= PAGE_SIZE);
+    // SAFETY: the module's premise; nobody ever makes a reference into the direct map, and what
+    // reads it expects the bytes to change.
+    unsafe { IoSegment::new(frame, len, Some(block)) }
+}
+
+/// Appends `next` to a list, as part of its last piece where the two adjoin in memory.
+pub(crate) fn push_merged<'a>(list: &mut Vec<IoSegment<'a>>, next: IoSegment<'a>) {
+    match list
+        .last_mut()
+        .and_then(|last| Some((last.joined(&next)?, last)))
+    {
+        Some((joined, last)) => *last = joined,
+        None => list.push(next),
+    }
+}
 
 /// Copies `len` bytes from one frame to another.
 pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) {

@@ -19,61 +19,14 @@
 //! | `truncate` | exclusive | held | exclusive | no | yes |
 //! | `punch_hole` | exclusive | held | exclusive | no | yes |
 //!
+//! The memory of the segments belongs to folios that the cache keeps in place (locked, or under
+//! writeback) until the call returns; an implementation does not touch it afterwards.
+//!
 //! None is ever called inside an RCU read section. None may call back into the address space it
 //! serves, and none may wait for memory of the same cache: writeback is what frees memory.
 
 use foliocache_sys::Errno;
-
-/// One piece of memory of an I/O; the pieces of one call follow one another in the file.
-///
-/// The memory belongs to folios that the cache keeps in place (locked, or under writeback) until
-/// the call returns; an implementation must not touch it afterwards.
-#[derive(Clone, Copy, Debug)]
-pub struct IoSegment {
-    addr: *mut u8,
-    len: usize,
-    block: Option<u32>,
-}
-
-impl IoSegment {
-    /// A piece of `len` bytes at `addr`; `block` is the number of the general block (2 MiB) it
-    /// lies in, if it lies in one, which is also its slot in a table of registered buffers.
-    pub const fn new(addr: *mut u8, len: usize, block: Option<u32>) -> Self {
-        Self { addr, len, block }
-    }
-
-    /// The first byte.
-    pub const fn addr(&self) -> *mut u8 {
-        self.addr
-    }
-
-    /// Length in bytes.
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether the piece holds no byte.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Appends `next` to a list, as part of its last piece where the two adjoin in memory.
-    pub(crate) fn push_merged(list: &mut Vec<Self>, next: Self) {
-        match list.last_mut() {
-            Some(last)
-                if last.addr.wrapping_add(last.len) == next.addr && last.block == next.block =>
-            {
-                last.len += next.len;
-            }
-            _ => list.push(next),
-        }
-    }
-
-    /// The general block the piece lies in, if any.
-    pub const fn block(&self) -> Option<u32> {
-        self.block
-    }
-}
+pub use foliocache_sys::fd::IoSegment;
 
 /// The operations of one file's backing store.
 ///
@@ -89,7 +42,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     ///
     /// # Errors
     /// Any error of the medium. Nothing of the range is then taken as read.
-    fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno>;
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
 
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
     /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
@@ -98,7 +51,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     ///
     /// # Errors
     /// Any error of the medium. The whole range then stays dirty.
-    fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno>;
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
 
     /// Makes durable whatever `writepages`, `truncate`, `punch_hole` and `write_inode` completed
     /// before the call.

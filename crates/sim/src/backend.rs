@@ -167,7 +167,7 @@ impl FaultyBackend {
         }
     }
 
-    fn check(&self, kind: OpKind, pos: u64, list: &[IoSegment]) {
+    fn check(&self, kind: OpKind, pos: u64, list: &[IoSegment<'_>]) {
         let tail = list.len().saturating_sub(1);
         let aligned = pos.is_multiple_of(PAGE)
             && list
@@ -240,7 +240,7 @@ impl Running<'_> {
 }
 
 impl AddressSpaceOperations for FaultyBackend {
-    fn read_folios(&self, pos: u64, list: &[IoSegment]) -> Result<usize, Errno> {
+    fn read_folios(&self, pos: u64, list: &[IoSegment<'_>]) -> Result<usize, Errno> {
         self.check(OpKind::Read, pos, list);
         let total = segments::total(list);
         let running = self.begin(OpKind::Read, pos..pos + total, total);
@@ -263,7 +263,7 @@ impl AddressSpaceOperations for FaultyBackend {
             .map(|bytes| bytes as usize)
     }
 
-    fn writepages(&self, pos: u64, list: &[IoSegment]) -> Result<usize, Errno> {
+    fn writepages(&self, pos: u64, list: &[IoSegment<'_>]) -> Result<usize, Errno> {
         self.check(OpKind::Write, pos, list);
         let total = segments::total(list);
         let running = self.begin(OpKind::Write, pos..pos + total, total);

@@ -191,7 +191,7 @@ impl StampBackend {
 }
 
 impl AddressSpaceOperations for StampBackend {
-    fn read_folios(&self, pos: u64, list: &[IoSegment]) -> Result<usize, Errno> {
+    fn read_folios(&self, pos: u64, list: &[IoSegment<'_>]) -> Result<usize, Errno> {
         let total = segments::total(list);
         self.run(OpKind::Read, pos, total, || {
             let len = total.min(self.size().saturating_sub(pos));
@@ -213,7 +213,7 @@ impl AddressSpaceOperations for StampBackend {
         .map(|bytes| bytes as usize)
     }
 
-    fn writepages(&self, pos: u64, list: &[IoSegment]) -> Result<usize, Errno> {
+    fn writepages(&self, pos: u64, list: &[IoSegment<'_>]) -> Result<usize, Errno> {
         let total = segments::total(list);
         self.run(OpKind::Write, pos, total, || {
             let mut at = pos;
@@ -284,7 +284,7 @@ mod tests {
     use crate::Faults;
 
     #[repr(align(4096))]
-    struct Pages([[u8; PAGE_SIZE]; 2]);
+    struct Pages([u8; 2 * PAGE_SIZE]);
 
     #[test]
     fn stamps_tell_file_page_generation_and_place() {
@@ -310,18 +310,23 @@ mod tests {
     #[test]
     fn the_backend_makes_again_what_was_written() {
         let backend = StampBackend::new(5, 8, &Faults::new(0));
-        let mut pages = Box::new(Pages([[0; PAGE_SIZE]; 2]));
-        stamp(&mut pages.0[0], 5, 3, 9);
-        stamp(&mut pages.0[1], 5, 4, 10);
-        let segment = IoSegment::new(pages.0.as_mut_ptr().cast(), 2 * PAGE_SIZE, None);
-        assert_eq!(backend.writepages(3 * 4096, &[segment]), Ok(2 * PAGE_SIZE));
+        let mut pages = Box::new(Pages([0; 2 * PAGE_SIZE]));
+        stamp(&mut pages.0[..PAGE_SIZE], 5, 3, 9);
+        stamp(&mut pages.0[PAGE_SIZE..], 5, 4, 10);
+        let write = |pages: &mut Pages, page: u64| {
+            backend.writepages(page * 4096, &[IoSegment::from_mut(&mut pages.0)])
+        };
+        let read = |pages: &mut Pages, page: u64| {
+            backend.read_folios(page * 4096, &[IoSegment::from_mut(&mut pages.0)])
+        };
+        assert_eq!(write(&mut pages, 3), Ok(2 * PAGE_SIZE));
         assert_eq!((backend.generation(3), backend.generation(4)), (9, 10));
-        assert_eq!(backend.read_folios(4096 * 2, &[segment]), Ok(2 * PAGE_SIZE));
-        assert_eq!(stamped(&pages.0[0], 0, 5, 2), Ok(0));
-        assert_eq!(stamped(&pages.0[1], 0, 5, 3), Ok(9));
-        assert_eq!(backend.read_folios(4096 * 4, &[segment]), Ok(PAGE_SIZE));
+        assert_eq!(read(&mut pages, 2), Ok(2 * PAGE_SIZE));
+        assert_eq!(stamped(&pages.0[..PAGE_SIZE], 0, 5, 2), Ok(0));
+        assert_eq!(stamped(&pages.0[PAGE_SIZE..], 0, 5, 3), Ok(9));
+        assert_eq!(read(&mut pages, 4), Ok(PAGE_SIZE), "the file ends there");
         assert!(backend.wrong_writes().is_empty());
-        backend.writepages(4096 * 6, &[segment]).expect("works");
+        write(&mut pages, 6).expect("works");
         assert_eq!(backend.wrong_writes().len(), 2, "pages of another place");
     }
 }

@@ -347,7 +347,8 @@ fn the_size_is_durable_without_the_pages_that_grew_it() {
     let s = setup(16 * MIB);
     s.file.write(0, &FILL.bytes(0, PAGE));
     s.file.fsync().expect("no fault yet");
-    s.file.write(3 * page, &FILL.bytes(3 * page, 3 * PAGE + 100));
+    s.file
+        .write(3 * page, &FILL.bytes(3 * page, 3 * PAGE + 100));
     s.fail(OpSet::WRITE, Errno::EIO);
     assert_eq!(errno(&s.file), Some(Errno::EIO));
     s.file.mapping.discard_failed();

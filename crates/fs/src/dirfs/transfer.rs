@@ -20,12 +20,6 @@
 //!
 //! 1. Pieces are written in file order and the first that falls short ends the write, so the count
 //!    returned is a prefix.
-//!
-//! # Safety
-//!
-//! The contract of the cache's `IoSegment` is that of the system layer's: the memory stays where it
-//! is until the call returns, and nobody holds a reference to it.
-#![allow(unsafe_code)]
 
 use super::Shared;
 use super::file::Descriptors;
@@ -50,18 +44,6 @@ pub(super) struct Written {
     pub(super) bytes: usize,
     /// Ranges of the file that went through the kernel's cache.
     pub(super) buffered: [Option<Range<u64>>; 2],
-}
-
-/// The segments of an I/O as the system layer takes them.
-fn convert(segments: &[foliocache_mm::IoSegment]) -> Vec<IoSegment<'_>> {
-    segments
-        .iter()
-        .filter(|segment| !segment.is_empty())
-        .map(|segment| {
-            // SAFETY: contract of `foliocache_mm::IoSegment`, see the module's header.
-            unsafe { IoSegment::new(segment.addr(), segment.len(), segment.block()) }
-        })
-        .collect()
 }
 
 fn total(segments: &[IoSegment<'_>]) -> usize {
@@ -94,17 +76,16 @@ pub(super) fn read(
     shared: &Shared,
     fds: &Descriptors,
     pos: u64,
-    segments: &[foliocache_mm::IoSegment],
+    segments: &[IoSegment<'_>],
 ) -> Result<usize, Errno> {
-    let segments = convert(segments);
-    let len = total(&segments);
+    let len = total(segments);
     if len == 0 {
         return Ok(0);
     }
     if let Some(direct) = fds.direct(shared) {
         let block = direct.block as u64;
         if pos.is_multiple_of(block) && (len as u64).is_multiple_of(block) {
-            match transfer(shared, Op::Read, direct.fd.as_fd(), pos, &segments) {
+            match transfer(shared, Op::Read, direct.fd.as_fd(), pos, segments) {
                 Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
                 done => {
                     count(&shared.counters.direct_reads);
@@ -114,7 +95,7 @@ pub(super) fn read(
         }
     }
     count(&shared.counters.buffered_reads);
-    let done = transfer(shared, Op::Read, fds.buffered.as_fd(), pos, &segments)?;
+    let done = transfer(shared, Op::Read, fds.buffered.as_fd(), pos, segments)?;
     drop_behind(fds.buffered.as_fd(), pos..pos + len as u64);
     Ok(done)
 }
@@ -125,11 +106,10 @@ pub(super) fn write(
     shared: &Shared,
     fds: &Descriptors,
     pos: u64,
-    segments: &[foliocache_mm::IoSegment],
+    segments: &[IoSegment<'_>],
     cached: Option<Range<u64>>,
 ) -> Result<Written, Errno> {
-    let segments = convert(segments);
-    let end = pos + total(&segments) as u64;
+    let end = pos + total(segments) as u64;
     let middle = match fds.direct(shared) {
         Some(direct) => {
             let block = direct.block as u64;

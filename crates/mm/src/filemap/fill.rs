@@ -120,9 +120,9 @@ impl AddressSpace {
     /// Reads a run of neighbouring locked folios and zeroes what the file does not have.
     fn read_in(&self, folios: &[LockedFolio<'_>]) -> Result<(), Errno> {
         let pos = folios[0].index().pos();
-        let mut segments: Vec<IoSegment> = Vec::with_capacity(4);
+        let mut segments: Vec<IoSegment<'_>> = Vec::with_capacity(4);
         for locked in folios {
-            IoSegment::push_merged(&mut segments, self.segment(locked, PAGE_SIZE));
+            direct_map::push_merged(&mut segments, self.segment(locked, PAGE_SIZE));
         }
         let wanted = folios.len() * PAGE_SIZE;
         let read = self.ops.read_folios(pos, &segments)?.min(wanted);

@@ -40,12 +40,7 @@ impl AddressSpaceOperations for Store {
         let start = at;
         for segment in segments {
             let n = segment.len().min(bytes.len() - at);
-            // SAFETY: the cache keeps the segment's memory in place during the call.
-            unsafe {
-                segment
-                    .addr()
-                    .copy_from_nonoverlapping(bytes[at..].as_ptr(), n)
-            };
+            segment.copy_from(0, &bytes[at..at + n]);
             at += n;
         }
         Ok(at - start)
@@ -60,12 +55,7 @@ impl AddressSpaceOperations for Store {
             if bytes.len() < end {
                 bytes.resize(end, 0);
             }
-            // SAFETY: the cache keeps the segment's memory in place during the call.
-            unsafe {
-                bytes[at..end]
-                    .as_mut_ptr()
-                    .copy_from(segment.addr(), segment.len())
-            };
+            segment.copy_to(0, &mut bytes[at..end]);
             at = end;
         }
         Ok(at - pos as usize)

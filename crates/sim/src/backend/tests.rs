@@ -12,13 +12,12 @@ struct Page([u8; 4096]);
 
 fn write(backend: &FaultyBackend, pos: u64, byte: u8, len: usize) -> Result<usize, Errno> {
     let mut page = Box::new(Page([byte; 4096]));
-    backend.writepages(pos, &[IoSegment::new(page.0.as_mut_ptr(), len, None)])
+    backend.writepages(pos, &[IoSegment::from_mut(&mut page.0[..len])])
 }
 
 fn read(backend: &FaultyBackend, pos: u64) -> Result<Vec<u8>, Errno> {
     let mut page = Box::new(Page([0xee; 4096]));
-    let segment = IoSegment::new(page.0.as_mut_ptr(), 4096, None);
-    let bytes = backend.read_folios(pos, &[segment])?;
+    let bytes = backend.read_folios(pos, &[IoSegment::from_mut(&mut page.0)])?;
     Ok(page.0[..bytes].to_vec())
 }
 

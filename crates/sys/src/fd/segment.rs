@@ -115,7 +115,7 @@ impl<'a> IoSegment<'a> {
 
     /// This segment and `next` as one, when `next` goes on in memory where this one ends, in the
     /// same block (or none).
-    pub(crate) fn joined(&self, next: &IoSegment<'a>) -> Option<IoSegment<'a>> {
+    pub fn joined(&self, next: &IoSegment<'a>) -> Option<IoSegment<'a>> {
         let meets = self.addr.wrapping_add(self.len) == next.addr && self.block == next.block;
         meets.then(|| IoSegment {
             len: self.len + next.len,
