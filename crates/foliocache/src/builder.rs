@@ -1,0 +1,95 @@
+//! How a cache is to be made.
+
+use foliocache_mm::{Mm, MmConfig};
+use foliocache_sys::usercopy;
+use std::time::Duration;
+
+use crate::cache::Cache;
+use crate::error::{Error, Operation, Result};
+use crate::size::MemorySize;
+
+/// The memory bound when none is given.
+const DEFAULT_MEMORY: u64 = 256 << 20;
+
+/// How a [`Cache`] is to be made; from [`Cache::builder`].
+#[derive(Debug)]
+#[must_use = "a builder makes nothing before `build`"]
+pub struct CacheBuilder {
+    memory: Result<u64>,
+    fault_handlers: bool,
+    config: MmConfig,
+}
+
+impl CacheBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            memory: Ok(DEFAULT_MEMORY),
+            fault_handlers: false,
+            config: MmConfig::new(DEFAULT_MEMORY),
+        }
+    }
+
+    /// The bound on all memory of the cache, in bytes or as text such as `"512M"`: cached pages,
+    /// whatever is in flight, and the cache's own tables. 256 MiB unless said.
+    pub fn memory(mut self, bytes: impl MemorySize) -> Self {
+        self.memory = bytes.in_bytes();
+        self
+    }
+
+    /// Whether to install handlers of SIGSEGV and SIGBUS, for the whole process and for good.
+    ///
+    /// With them, bad memory handed to a read or write ends it with `EFAULT`, as it does in the
+    /// kernel; without them, which is the default, it faults as in any other library. They pass on
+    /// what is not theirs to the handlers that were there before.
+    pub fn fault_handlers(mut self, install: bool) -> Self {
+        self.fault_handlers = install;
+        self
+    }
+
+    /// The share of the memory, in percent, that may be dirty before it is written back without
+    /// anybody asking. 10 unless said.
+    pub fn dirty_background_percent(mut self, percent: u32) -> Self {
+        self.config.dirty_background_percent = percent;
+        self
+    }
+
+    /// The share of the memory, in percent, that may be dirty before writers wait. 40 unless said.
+    pub fn dirty_percent(mut self, percent: u32) -> Self {
+        self.config.dirty_percent = percent;
+        self
+    }
+
+    /// How long data stays dirty before it is written back without anybody asking. 5 seconds
+    /// unless said.
+    pub fn dirty_expire(mut self, age: Duration) -> Self {
+        self.config.dirty_expire = age;
+        self
+    }
+
+    /// Makes the cache. Reserves address space and starts a thread; memory is taken as it is
+    /// needed.
+    ///
+    /// # Errors
+    /// A setting that makes no sense; more memory than the machine has; a kernel that refuses
+    /// something that the cache needs.
+    pub fn build(mut self) -> Result<Cache> {
+        self.config.limit = self.memory?;
+        let (background, limit) = (
+            self.config.dirty_background_percent,
+            self.config.dirty_percent,
+        );
+        if background == 0 || background >= limit || limit > 90 {
+            return Err(Error::Setting(format!(
+                "dirty limits of {background} and {limit} percent: the first must be above 0 and \
+                 below the second, the second at most 90"
+            )));
+        }
+        if self.fault_handlers {
+            usercopy::install_handlers().map_err(|errno| Error::Cache {
+                operation: Operation::InstallHandlers,
+                errno,
+            })?;
+        }
+        Ok(Cache::new(Mm::new(self.config)?))
+    }
+}

@@ -1,0 +1,238 @@
+//! The cache: its memory and its file systems.
+//!
+//! # Model
+//!
+//! A [`Cache`] keeps the file systems over directories that were opened through it, so that their
+//! pages stay cached between one use and the next. Each [`Directory`] and [`File`] keeps its own
+//! file system, so handles outlive the cache that they came from.
+//!
+//! # Invariants
+//!
+//! 1. No directory is served by two file systems of one cache.
+//!
+//! # Locking
+//!
+//! *Protects*: the list of file systems. *Order*: before everything below. *May block*: a
+//! directory is opened under it.
+//!
+//! [`File`]: crate::File
+
+use foliocache_fs::{DirFs, DirFsOptions, FileSystem, MemFs};
+use foliocache_mm::{Mm, MmStats};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use foliocache_sys::fd::{self, AsFd, OFlags};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::builder::CacheBuilder;
+use crate::directory::Directory;
+use crate::error::{CloseError, Error, Operation, Result};
+use crate::mount::{Backing, Mount};
+use crate::parent_only::{Forked, ParentOnly};
+use crate::size::MemorySize;
+
+/// A page cache of this process, bounded in memory.
+///
+/// Cheap to clone; the clones are the same cache. Two caches in one process share nothing.
+///
+/// After `fork` the cache belongs to the parent: in the child every call gives `ECHILD`.
+#[derive(Clone)]
+pub struct Cache {
+    inner: Arc<ParentOnly<Inner>>,
+}
+
+struct Inner {
+    mm: Arc<Mm>,
+    mounts: Mutex<Vec<Mounted>>,
+}
+
+/// Device and inode number of a directory.
+type Identity = (u64, u64);
+
+/// A file system over a directory.
+struct Mounted {
+    /// The directory, the one that holds it, and so on up to the root.
+    ancestry: Vec<Identity>,
+    mount: Arc<Mount>,
+}
+
+impl Forked for Inner {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.mm.check_fork()
+    }
+}
+
+impl Cache {
+    /// How a cache is to be made.
+    pub fn builder() -> CacheBuilder {
+        CacheBuilder::new()
+    }
+
+    pub(crate) fn new(mm: Arc<Mm>) -> Self {
+        Self {
+            inner: Arc::new(ParentOnly::new(Inner {
+                mm,
+                mounts: Mutex::new(Vec::new()),
+            })),
+        }
+    }
+
+    fn check(&self, operation: Operation) -> Result<()> {
+        let checked = self.inner.check_fork();
+        checked.map_err(|errno| Error::Cache { operation, errno })
+    }
+
+    /// A local directory, seen through the cache.
+    ///
+    /// The same directory opened twice is one file system, with the options that it was opened
+    /// with first. It stays with the cache, cached pages and all, until the cache goes.
+    ///
+    /// Blocks on I/O. Costs a thread and some hundred KiB outside the bound.
+    ///
+    /// # Errors
+    /// A path that is no directory or may not be read; [`Error::Overlap`] for a directory above or
+    /// below one that is in use: use [`Directory::open_dir`] for one below.
+    pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
+        self.directory_with(path, DirFsOptions::default())
+    }
+
+    /// As [`Cache::directory`], with options.
+    ///
+    /// # Errors
+    /// As [`Cache::directory`].
+    pub fn directory_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: DirFsOptions,
+    ) -> Result<Directory> {
+        self.check(Operation::Mount)?;
+        let path = path.as_ref();
+        let ancestry = ancestry(path).map_err(|errno| Error::Path {
+            operation: Operation::Mount,
+            path: path.to_owned(),
+            errno,
+        })?;
+        let mut mounts = self.inner.mounts.lock();
+        let overlaps = |used: &&Mounted| {
+            ancestry.contains(&used.ancestry[0]) || used.ancestry.contains(&ancestry[0])
+        };
+        if let Some(used) = mounts.iter().find(overlaps) {
+            if used.ancestry[0] == ancestry[0] {
+                return Directory::root(&used.mount);
+            }
+            return Err(Error::Overlap {
+                path: path.to_owned(),
+                used: used.mount.path().to_owned(),
+            });
+        }
+        let fs = DirFs::open(&self.inner.mm, path, options)?;
+        let mount = Mount::new(Backing::Directory(fs), path.to_owned());
+        let directory = Directory::root(&mount)?;
+        mounts.push(Mounted { ancestry, mount });
+        Ok(directory)
+    }
+
+    /// A new, empty file system whose only store is the cache.
+    ///
+    /// Its files are never written back nor evicted and may take up to half the memory; then a
+    /// write gets `ENOSPC`. It lives as long as a [`Directory`] or [`File`] of it.
+    ///
+    /// [`File`]: crate::File
+    ///
+    /// # Errors
+    /// No memory left in the bound.
+    pub fn memfs(&self) -> Result<Directory> {
+        self.check(Operation::Mount)?;
+        let fs = MemFs::new(&self.inner.mm)?;
+        let path = PathBuf::from(fs.kind());
+        Directory::root(&Mount::new(Backing::Memory(fs), path))
+    }
+
+    /// Changes the bound on all memory, in bytes or as text such as `"512M"`.
+    ///
+    /// Takes effect at once: nothing is taken beyond a smaller bound. Blocks until as much memory
+    /// as possible was given back; what is dirty is given back as it gets written.
+    ///
+    /// # Errors
+    /// A size that is too small or more than the machine has; the bound is then as it was.
+    pub fn set_memory(&self, bytes: impl MemorySize) -> Result<()> {
+        self.check(Operation::SetMemory)?;
+        Ok(self.inner.mm.set_limit(bytes.in_bytes()?)?)
+    }
+
+    /// All figures of the cache, of all files together. Looks at every file: not for a hot path.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn stats(&self) -> Result<MmStats> {
+        self.check(Operation::Stats)?;
+        Ok(self.inner.mm.stats())
+    }
+
+    /// Makes everything durable that was changed before the call in any directory of the cache,
+    /// files and names. Blocks for the I/O.
+    ///
+    /// # Errors
+    /// [`Error::NotDurable`], which names every file that failed; the others are durable, and what
+    /// failed stays dirty and is retried.
+    pub fn sync(&self) -> Result<()> {
+        self.check(Operation::Sync)?;
+        let mounts: Vec<Arc<Mount>> = {
+            let mounts = self.inner.mounts.lock();
+            mounts.iter().map(|used| Arc::clone(&used.mount)).collect()
+        };
+        let failed: Vec<_> = mounts.iter().flat_map(|mount| mount.sync()).collect();
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(Error::NotDurable(failed)),
+        }
+    }
+
+    /// Writes everything back and lets the cache go. Handles that are still held go on working.
+    ///
+    /// A cache that is dropped instead writes back, too, but can tell of failures only in the log.
+    ///
+    /// # Errors
+    /// The files that could not be written back, and the cache with them: it is still open.
+    pub fn close(self) -> Result<(), CloseError> {
+        match self.sync() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(CloseError {
+                cache: Box::new(self),
+                error: Box::new(error),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Cache");
+        if self.inner.check_fork().is_ok() {
+            debug.field("memory", &self.inner.mm.usage());
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// Who the directory at `path` is, and all those above it.
+fn ancestry(path: &Path) -> Result<Vec<Identity>, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let mut directory = fd::open(path, flags, 0)?;
+    let mut ancestry = Vec::new();
+    loop {
+        let stat = fd::fstat(directory.as_fd())?;
+        let identity = (stat.dev(), stat.ino);
+        if ancestry.contains(&identity) {
+            return Ok(ancestry);
+        }
+        ancestry.push(identity);
+        let above = PathBuf::from(fd::proc_path(directory.as_fd())).join("..");
+        // Without the right to look there, or without /proc, nobody can say.
+        let Ok(above) = fd::open(&above, flags, 0) else {
+            return Ok(ancestry);
+        };
+        directory = above;
+    }
+}

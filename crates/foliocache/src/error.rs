@@ -1,0 +1,274 @@
+//! What can go wrong: what was being done, to which file and range, and why.
+
+use foliocache_fs::DirFsError;
+use foliocache_mm::MmError;
+use foliocache_sys::Errno;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::cache::Cache;
+
+/// What a call of this crate ends with.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+///
+/// [`Error::errno`] says it in the kernel's terms; as a [`std::io::Error`] it keeps its text, has
+/// the kind that belongs to the number, and can be had back with [`std::io::Error::downcast`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something with a range of a file failed.
+    #[error("cannot {operation} {}, bytes {}..{}: {errno}", .path.display(), .range.start, .range.end)]
+    File {
+        /// What was being done.
+        operation: Operation,
+        /// The file, as it was opened.
+        path: PathBuf,
+        /// The bytes meant.
+        range: Range<u64>,
+        /// The cause.
+        errno: Errno,
+    },
+    /// Something with a whole file or a name failed.
+    #[error("cannot {operation} {}: {errno}", .path.display())]
+    Path {
+        /// What was being done.
+        operation: Operation,
+        /// The file or name.
+        path: PathBuf,
+        /// The cause.
+        errno: Errno,
+    },
+    /// A path leads out of the directory that it was given to: it is absolute, has more `..` than
+    /// names before them, or goes through a symbolic link that is or has.
+    #[error("cannot {operation} {}: the path leads out of {}", .path.display(), .directory.display())]
+    Escape {
+        /// What was being done.
+        operation: Operation,
+        /// The path.
+        path: PathBuf,
+        /// The directory that it must stay in.
+        directory: PathBuf,
+    },
+    /// The file ended before the buffer was full.
+    #[error("cannot fill the buffer from {}: bytes {}..{} are past its end", .path.display(), .range.start, .range.end)]
+    UnexpectedEof {
+        /// The file.
+        path: PathBuf,
+        /// The bytes that are missing.
+        range: Range<u64>,
+    },
+    /// A setting makes no sense.
+    #[error("{0}")]
+    Setting(String),
+    /// The cache cannot be made, or its memory not be changed.
+    #[error(transparent)]
+    Memory(#[from] MmError),
+    /// A directory cannot be used as the store of a file system.
+    #[error(transparent)]
+    Directory(#[from] DirFsError),
+    /// A directory lies in one that the cache already uses, or holds one: through two file systems
+    /// the same file would be cached twice.
+    #[error("{} overlaps {}, which the cache uses already", .path.display(), .used.display())]
+    Overlap {
+        /// The directory asked for.
+        path: PathBuf,
+        /// The directory in use.
+        used: PathBuf,
+    },
+    /// Something about the cache as a whole failed.
+    #[error("cannot {operation}: {errno}")]
+    Cache {
+        /// What was being done.
+        operation: Operation,
+        /// The cause.
+        errno: Errno,
+    },
+    /// Files could not be made durable.
+    #[error("{}", display_failed(.0))]
+    NotDurable(Vec<FailedFile>),
+}
+
+/// What was being done when a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Reading bytes.
+    Read,
+    /// Writing bytes.
+    Write,
+    /// Writing bytes at the end.
+    Append,
+    /// Moving a handle's position.
+    Seek,
+    /// Changing the size.
+    SetLen,
+    /// Making a hole.
+    PunchHole,
+    /// Giving space to a range.
+    Allocate,
+    /// Saying how a range will be used.
+    Advise,
+    /// Making data durable.
+    Sync,
+    /// Giving up data that could not be written.
+    Discard,
+    /// Reading figures.
+    Stats,
+    /// Opening.
+    Open,
+    /// Making a file.
+    Create,
+    /// Making a directory.
+    CreateDir,
+    /// Removing a name.
+    Remove,
+    /// Renaming.
+    Rename,
+    /// Making a hard link.
+    HardLink,
+    /// Making a symbolic link.
+    Symlink,
+    /// Reading a symbolic link.
+    ReadLink,
+    /// Reading attributes.
+    Metadata,
+    /// Changing attributes.
+    SetMetadata,
+    /// Reading a directory.
+    ReadDir,
+    /// Installing the handlers of memory faults.
+    InstallHandlers,
+    /// Changing the memory bound.
+    SetMemory,
+    /// Making a file system.
+    Mount,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Append => "append to",
+            Self::Seek => "seek in",
+            Self::SetLen => "set the length of",
+            Self::PunchHole => "punch a hole in",
+            Self::Allocate => "allocate space in",
+            Self::Advise => "advise on",
+            Self::Sync => "sync",
+            Self::Discard => "discard failed data of",
+            Self::Stats => "read the figures of",
+            Self::Open => "open",
+            Self::Create => "create",
+            Self::CreateDir => "create the directory",
+            Self::Remove => "remove",
+            Self::Rename => "rename",
+            Self::HardLink => "link to",
+            Self::Symlink => "create the symbolic link",
+            Self::ReadLink => "read the symbolic link",
+            Self::Metadata => "read the attributes of",
+            Self::SetMetadata => "change the attributes of",
+            Self::ReadDir => "read the directory",
+            Self::InstallHandlers => "install the fault handlers",
+            Self::SetMemory => "change the memory bound",
+            Self::Mount => "use as a directory",
+        })
+    }
+}
+
+/// A file that could not be made durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailedFile {
+    /// The file, as its file system names it.
+    pub file: String,
+    /// The bytes whose last write failed. Empty where they were written but the medium did not
+    /// confirm them, and where not data but names failed.
+    pub ranges: Vec<Range<u64>>,
+    /// The cause.
+    pub errno: Errno,
+}
+
+impl fmt::Display for FailedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.errno)
+    }
+}
+
+fn display_failed(files: &[FailedFile]) -> String {
+    let list: Vec<String> = files.iter().map(FailedFile::to_string).collect();
+    format!("{} not durable: {}", list.len(), list.join("; "))
+}
+
+impl Error {
+    /// The error number that says the same.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::File { errno, .. } | Self::Path { errno, .. } | Self::Cache { errno, .. } => {
+                *errno
+            }
+            Self::Escape { .. } => Errno::EXDEV,
+            Self::UnexpectedEof { .. } => Errno::ENODATA,
+            Self::Setting(_) => Errno::EINVAL,
+            Self::Memory(error) => error.errno(),
+            Self::Directory(error) => error.errno(),
+            Self::Overlap { .. } => Errno::EBUSY,
+            Self::NotDurable(files) => files.first().map_or(Errno::EIO, |file| file.errno),
+        }
+    }
+
+    /// The files that could not be made durable, where that is what failed.
+    pub fn failed_files(&self) -> &[FailedFile] {
+        match self {
+            Self::NotDurable(files) => files,
+            _ => &[],
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match error {
+            Error::UnexpectedEof { .. } => io::ErrorKind::UnexpectedEof,
+            _ => io::Error::from(error.errno()).kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// A cache that could not be closed without losing data. It goes on: [`CloseError::into_cache`]
+/// gives it back, to try again or to give data up.
+#[derive(Debug, thiserror::Error)]
+#[error("the cache cannot be closed: {error}")]
+pub struct CloseError {
+    pub(crate) cache: Box<Cache>,
+    #[source]
+    pub(crate) error: Box<Error>,
+}
+
+impl CloseError {
+    /// The cache, still open.
+    pub fn into_cache(self) -> Cache {
+        *self.cache
+    }
+
+    /// The files that could not be written back.
+    pub fn failed_files(&self) -> &[FailedFile] {
+        self.error.failed_files()
+    }
+
+    /// The error number of the first failure.
+    pub fn errno(&self) -> Errno {
+        self.error.errno()
+    }
+}
+
+impl From<CloseError> for io::Error {
+    fn from(error: CloseError) -> io::Error {
+        (*error.error).into()
+    }
+}

@@ -1,0 +1,361 @@
+//! An open file: reads, writes and syncs through the cache.
+//!
+//! # Model
+//!
+//! A [`File`] is an open file description with a position of its own, which only the traits of
+//! `std::io` use. The positional calls go straight to the file's pages: a hit costs no system call,
+//! no lock and no allocation.
+
+use foliocache_fs::{Advice, FallocateMode, OpenFile};
+use foliocache_mm::{FaultIn, FileStats, IovIter};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::{Bound, Range, RangeBounds};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Operation, Result};
+use crate::metadata::Metadata;
+use crate::mount::Mount;
+use crate::parent_only::{Forked, ParentOnly};
+
+/// An open file.
+///
+/// Reads and writes at a position take `&self` and may come from any number of threads; a read
+/// beside a write of the same bytes may see part of it. `File` and `&File` also are
+/// [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek), with one
+/// position that they share.
+///
+/// Dropping it closes the file and makes nothing durable: [`File::sync_data`] does, and tells
+/// whether it could. What was written is in the cache and is written back sooner or later.
+pub struct File {
+    open: ParentOnly<OpenFile>,
+    /// Where the traits of `std::io` read and write next, in bytes.
+    pub(crate) cursor: Mutex<u64>,
+    mount: Arc<Mount>,
+    path: PathBuf,
+}
+
+impl Forked for OpenFile {
+    #[inline]
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.mapping().mm().check_fork()
+    }
+}
+
+impl File {
+    pub(crate) fn new(open: OpenFile, mount: &Arc<Mount>, path: PathBuf) -> Self {
+        Self {
+            open: ParentOnly::new(open),
+            cursor: Mutex::new(0),
+            mount: Arc::clone(mount),
+            path,
+        }
+    }
+
+    /// The file's path when it was opened, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The size in bytes. Neither blocks nor fails.
+    #[doc(alias = "size")]
+    pub fn len(&self) -> u64 {
+        self.open.size()
+    }
+
+    /// Whether the file holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether every write goes to the end.
+    pub(crate) fn appends(&self) -> bool {
+        self.open.flags().append
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, operation: Operation, pos: u64, len: usize, errno: Errno) -> Error {
+        Error::File {
+            operation,
+            path: self.path.clone(),
+            range: pos..pos.saturating_add(len as u64),
+            errno,
+        }
+    }
+
+    #[cold]
+    fn path_error(&self, operation: Operation, errno: Errno) -> Error {
+        Error::Path {
+            operation,
+            path: self.path.clone(),
+            errno,
+        }
+    }
+
+    /// Runs what is not a hot path, unless this is a forked child.
+    fn with<T>(
+        &self,
+        operation: Operation,
+        act: impl FnOnce(&OpenFile) -> Result<T, Errno>,
+    ) -> Result<T> {
+        let done = self.open.check_fork().and_then(|()| act(&self.open));
+        done.map_err(|errno| self.path_error(operation, errno))
+    }
+
+    /// Reads into `buf` from byte `pos` on; returns the bytes, fewer than asked only at the end of
+    /// the file or before an error.
+    ///
+    /// A hit makes no system call and writes nothing that others share. A miss blocks for I/O and
+    /// takes memory of the bound, waiting for it if it must.
+    ///
+    /// # Errors
+    /// Only if nothing was read: `EBADF` if not open for reading, `EINVAL` for a position beyond
+    /// the largest offset, `ECHILD` after a fork, those of the backing store.
+    #[inline]
+    pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        let len = buf.len();
+        self.read_iter(&mut IovIter::destination(buf), pos, len)
+    }
+
+    #[inline]
+    pub(crate) fn read_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
+        match self.open.read_iter(iter, pos) {
+            Ok(n) => Ok(n),
+            Err(errno) => Err(self.error(Operation::Read, pos, len, errno)),
+        }
+    }
+
+    /// Fills `buf` from byte `pos` on.
+    ///
+    /// # Errors
+    /// [`Error::UnexpectedEof`] if the file ends before, and those of [`File::read_at`]; `buf` then
+    /// may be filled in part.
+    pub fn read_exact_at(&self, mut buf: &mut [u8], mut pos: u64) -> Result<()> {
+        while !buf.is_empty() {
+            let n = self.read_at(buf, pos)?;
+            if n == 0 {
+                return Err(Error::UnexpectedEof {
+                    path: self.path.clone(),
+                    range: pos..pos.saturating_add(buf.len() as u64),
+                });
+            }
+            buf = &mut buf[n..];
+            pos += n as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`File::read_at`], into several buffers, one after another.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], pos: u64) -> Result<usize> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let done = self.open.read_vectored_at(bufs, pos);
+        done.map_err(|errno| self.error(Operation::Read, pos, len, errno))
+    }
+
+    /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
+    /// fewer than given only before an error.
+    ///
+    /// The bytes are in the cache then and not durable. Blocks for memory of the bound, for its
+    /// share of the dirty limits, and for I/O where a page is written in part that is not cached.
+    ///
+    /// # Errors
+    /// Only if nothing was written: `EBADF` if not open for writing, `EINVAL` for a position beyond
+    /// the largest offset, `EFBIG`, `ENOSPC` where a file system in memory is full, `ECHILD` after
+    /// a fork, those of the backing store.
+    #[inline]
+    pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        self.write_iter(&mut IovIter::source(buf), pos, buf.len())
+    }
+
+    #[inline]
+    pub(crate) fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
+        match self.open.write_iter(iter, pos) {
+            Ok(n) => Ok(n),
+            Err(errno) => Err(self.error(Operation::Write, pos, len, errno)),
+        }
+    }
+
+    /// As [`File::write_at`], in the order of before Linux 6.15: the source is touched before every
+    /// copy. For the benchmark that shows the difference.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    #[doc(hidden)]
+    #[inline]
+    pub fn write_at_prefault(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        let iter = &mut IovIter::source(buf);
+        match self.open.write_iter_with(iter, pos, FaultIn::Before) {
+            Ok(n) => Ok(n),
+            Err(errno) => Err(self.error(Operation::Write, pos, buf.len(), errno)),
+        }
+    }
+
+    /// Writes all of `buf` at byte `pos`.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; part of `buf` may have been written.
+    pub fn write_all_at(&self, mut buf: &[u8], mut pos: u64) -> Result<()> {
+        while !buf.is_empty() {
+            let n = self.write_at(buf, pos)?;
+            if n == 0 {
+                return Err(self.error(Operation::Write, pos, buf.len(), Errno::EIO));
+            }
+            buf = &buf[n..];
+            pos += n as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`File::write_at`], from several buffers, one after another.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let done = self.open.write_vectored_at(bufs, pos);
+        done.map_err(|errno| self.error(Operation::Write, pos, len, errno))
+    }
+
+    /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
+    /// where the bytes went and how many, fewer than given only before an error.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        let done = self.open.append(buf);
+        done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
+    }
+
+    /// Makes everything durable that was written to the file before the call, by whomever, with as
+    /// much of the attributes as is needed to find it. Blocks for the I/O.
+    ///
+    /// # Errors
+    /// `Ok` says that all of it is on the medium. A failure is told once to every handle that was
+    /// open when it happened, and once to those opened while data that failed is there; that data
+    /// stays in the cache and is tried again.
+    #[doc(alias = "fdatasync")]
+    pub fn sync_data(&self) -> Result<()> {
+        self.with(Operation::Sync, OpenFile::fdatasync)
+    }
+
+    /// As [`File::sync_data`], with the attributes, and the name of a file that was made, renamed
+    /// or linked since.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    #[doc(alias = "fsync")]
+    pub fn sync_all(&self) -> Result<()> {
+        self.with(Operation::Sync, OpenFile::fsync)
+    }
+
+    /// Sets the size in bytes; what is new reads as zeros. May block for I/O.
+    ///
+    /// # Errors
+    /// `EINVAL` if not open for writing, `EFBIG`, `ECHILD` after a fork, those of the backing
+    /// store, with size and data as they were.
+    #[doc(alias = "ftruncate")]
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.with(Operation::SetLen, |open| open.set_len(len))
+    }
+
+    /// Makes `len` bytes at `pos` read as zeros and frees their space; the size stays. May block
+    /// for I/O.
+    ///
+    /// # Errors
+    /// `EBADF` if not open for writing, `EINVAL` for no bytes, `EFBIG`, `ECHILD` after a fork,
+    /// those of the backing store.
+    #[doc(alias = "fallocate")]
+    pub fn punch_hole(&self, pos: u64, len: u64) -> Result<()> {
+        self.with(Operation::PunchHole, |open| open.punch_hole(pos, len))
+    }
+
+    /// Gives space in the backing store to `len` bytes at `pos`; the size grows if they end beyond
+    /// it. May block for I/O; takes no memory of the bound.
+    ///
+    /// # Errors
+    /// `EBADF` if not open for writing, `EINVAL` for no bytes, `EFBIG`, `ENOSPC`, `EOPNOTSUPP`,
+    /// `ECHILD` after a fork.
+    #[doc(alias = "posix_fallocate")]
+    pub fn allocate(&self, pos: u64, len: u64) -> Result<()> {
+        let mode = FallocateMode::Allocate;
+        self.with(Operation::Allocate, |open| open.fallocate(mode, pos, len))
+    }
+
+    /// Says how a range will be used: the pattern is this handle's, for all of the file;
+    /// [`Advice::WillNeed`] blocks until the range is in the cache, [`Advice::DontNeed`] drops its
+    /// clean pages.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork; for [`Advice::WillNeed`] those of the backing store.
+    #[doc(alias = "posix_fadvise")]
+    pub fn advise(&self, advice: Advice, range: impl RangeBounds<u64>) -> Result<()> {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => u64::MAX,
+        };
+        if start >= end {
+            return self.with(Operation::Advise, |_| Ok(()));
+        }
+        self.with(Operation::Advise, |open| {
+            open.advise(advice, start, end - start)
+        })
+    }
+
+    /// The attributes as they are now. May block for I/O.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork, those of the backing store.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.with(Operation::Metadata, |open| {
+            self.mount.fs()?.getattr(open.inode()).map(Metadata)
+        })
+    }
+
+    /// Figures of this file, through whatever handle, since it came into memory.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn stats(&self) -> Result<FileStats> {
+        self.with(Operation::Stats, |open| Ok(open.mapping().stats()))
+    }
+
+    /// The byte ranges whose last write to the backing store failed. They are kept and tried
+    /// again.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn failed_ranges(&self) -> Result<Vec<Range<u64>>> {
+        self.with(Operation::Stats, |open| Ok(open.mapping().failed_ranges()))
+    }
+
+    /// Gives up the bytes whose last write to the backing store failed, and returns their ranges:
+    /// reads find what the store has. **The data is lost.** Blocks for writeback that is under way.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn discard_failed(&self) -> Result<Vec<Range<u64>>> {
+        self.with(Operation::Discard, |open| {
+            Ok(open.mapping().discard_failed())
+        })
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.path)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

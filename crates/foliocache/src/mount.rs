@@ -1,0 +1,113 @@
+//! One file system of a cache.
+//!
+//! # Model
+//!
+//! ```text
+//!  Cache ─┐
+//!  Directory ─┼─▶ Mount ─▶ DirFs or MemFs
+//!  File ─┘
+//! ```
+//!
+//! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
+
+use foliocache_fs::{DirFs, FileSystem, MemFs, OpContext};
+use foliocache_mm::BackingDevInfo;
+use foliocache_sync::Arc;
+use foliocache_sys::{Errno, credentials};
+use std::path::{Path, PathBuf};
+
+use crate::error::FailedFile;
+use crate::parent_only::{Forked, ParentOnly};
+
+/// What holds the files.
+pub(crate) enum Backing {
+    Directory(DirFs),
+    Memory(MemFs),
+}
+
+/// One file system.
+pub(crate) struct Mount {
+    backing: ParentOnly<Backing>,
+    /// On whose behalf everything is done: this process, as it was when the mount was made.
+    ctx: OpContext,
+    /// Where it is, for messages.
+    path: PathBuf,
+}
+
+impl Backing {
+    fn bdi(&self) -> &Arc<BackingDevInfo> {
+        match self {
+            Self::Directory(fs) => fs.bdi(),
+            Self::Memory(fs) => fs.bdi(),
+        }
+    }
+}
+
+impl Forked for Backing {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.bdi().mm().check_fork()
+    }
+}
+
+impl Mount {
+    pub(crate) fn new(backing: Backing, path: PathBuf) -> Arc<Self> {
+        let process = credentials::current();
+        Arc::new(Self {
+            backing: ParentOnly::new(backing),
+            ctx: OpContext {
+                uid: process.uid,
+                gid: process.gid,
+                pid: process.pid,
+                umask: process.umask,
+            },
+            path,
+        })
+    }
+
+    /// The file system, unless this is a forked child.
+    pub(crate) fn fs(&self) -> Result<&dyn FileSystem, Errno> {
+        self.backing.check_fork()?;
+        Ok(match &*self.backing {
+            Backing::Directory(fs) => fs,
+            Backing::Memory(fs) => fs,
+        })
+    }
+
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    pub(crate) fn ctx(&self) -> &OpContext {
+        &self.ctx
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes everything durable, files and names; returns what could not be.
+    pub(crate) fn sync(&self) -> Vec<FailedFile> {
+        let bdi = self.backing.bdi();
+        let mut failed = Vec::new();
+        for mapping in bdi.dirty_files() {
+            if let Err(error) = mapping.sync() {
+                failed.push(FailedFile {
+                    ranges: mapping.failed_ranges(),
+                    errno: error.errno(),
+                    file: error.file,
+                });
+            }
+        }
+        let names = self.fs().and_then(|fs| fs.sync_fs());
+        if let Err(errno) = names
+            && failed.is_empty()
+        {
+            failed.push(FailedFile {
+                file: self.path.display().to_string(),
+                ranges: Vec::new(),
+                errno,
+            });
+        }
+        failed
+    }
+}
