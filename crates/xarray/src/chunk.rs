@@ -25,7 +25,8 @@ pub const CHUNK_SIZE: usize = if cfg!(loom) { 8 << 10 } else { 64 << 10 };
 /// What stands at the start of a chunk.
 struct Header {
     next: Option<NonNull<Header>>,
-    /// Free nodes of the chunk, while [`Chunks::for_each_mut`] runs; else zero.
+    /// Free nodes of the chunk, between [`Chunks::count_free`] and [`Chunks::remove_free`]; else
+    /// zero.
     free: usize,
 }
 

@@ -2,21 +2,21 @@
 //!
 //! # Model
 //!
-//! A search looks at the bitmaps of a node for the next candidate, goes down where it is a child, and
-//! begins at the head again behind a node that it has been through: one walk for 64 slots.
+//! A search looks at the bitmaps of a node for the next candidate, goes down where it is a child,
+//! and begins at the head again behind a node that it has been through: one walk for 64 slots.
 //!
 //! # Invariants
 //!
-//! 1. A remembered node was reached in the read section, or under the lock, that the view stands for.
-//!    It may have been detached since; then it is empty.
-//! 2. A search goes forward: each step has a higher index than the one before, or comes after a slot
-//!    changed under it.
+//! 1. A remembered node was reached in the read section, or under the lock, that the view stands
+//!    for. It may have been detached since; then it is empty.
+//! 2. A search goes forward: each step has a higher index than the one before, or comes after a
+//!    slot changed under it.
 //!
 //! # Memory ordering
 //!
-//! An extent is read between two loads of the slot. If both show the same word the layout in between
-//! is that of the word: a writer stores the layout before the slots when an entry comes, and after
-//! them when it goes.
+//! An extent is read between two loads of the slot. If both show the same word the layout in
+//! between is that of the word: a writer stores the layout before the slots when an entry comes,
+//! and after them when it goes.
 
 use foliocache_sync::atomic::Ordering;
 
@@ -47,8 +47,8 @@ impl Found<'_> {
 
 /// A cursor: it remembers the node that it was in, so that the next index near by costs one load.
 ///
-/// It sees what [`XArray::load`] and [`XArray::find`] see: a remembered node that was detached
-/// meanwhile is empty, and an empty slot sends the cursor to the head again.
+/// It sees what [`crate::XArray::load`] and [`crate::XArray::find`] see: a remembered node that was
+/// detached meanwhile is empty, and an empty slot sends the cursor to the head again.
 #[doc(alias = "xa_state")]
 #[derive(Clone)]
 pub struct XaState<'a> {
@@ -84,8 +84,8 @@ impl<'a> XaState<'a> {
     }
 
     /// The remembered node, if it covers `index` and was in the tree when this search began: a leaf
-    /// that is not empty. An old head keeps its child at slot 0 (invariant 5 of the node module), so
-    /// that nothing tells one from a node of the tree.
+    /// that is not empty. An old head keeps its child at slot 0 (invariant 5 of the node module),
+    /// so that nothing tells one from a node of the tree.
     #[inline]
     fn near_leaf(&self, index: u64) -> Option<(&'a Node, usize)> {
         self.near(index)
@@ -108,14 +108,14 @@ impl<'a> XaState<'a> {
             .filter(|&(_, level)| index >> shift(level) < SLOTS as u64)
     }
 
-    /// The entry at `index`; as [`XArray::load`].
+    /// The entry at `index`; as [`crate::XArray::load`].
     #[doc(alias = "xas_load")]
     #[inline]
     pub fn load(&mut self, index: u64) -> Option<Entry> {
         self.load_slot(index).map(|(entry, _)| entry)
     }
 
-    /// The entry at `index` and its slot; as [`XArray::load_slot`].
+    /// The entry at `index` and its slot; as [`crate::XArray::load_slot`].
     #[inline]
     pub fn load_slot(&mut self, index: u64) -> Option<(Entry, SlotRef<'a>)> {
         if let Some((node, _)) = self.near(index) {
@@ -158,7 +158,7 @@ impl<'a> XaState<'a> {
         }
     }
 
-    /// The first entry that overlaps `first..=last` and has `mark`; as [`XArray::find`].
+    /// The first entry that overlaps `first..=last` and has `mark`; as [`crate::XArray::find`].
     #[doc(alias = "xas_find")]
     #[doc(alias = "xas_find_marked")]
     pub fn find(&mut self, first: u64, last: u64, mark: Option<Mark>) -> Option<Found<'a>> {
@@ -257,7 +257,7 @@ impl core::fmt::Debug for XaState<'_> {
     }
 }
 
-/// Iterator of [`XArray::range`].
+/// Iterator of [`crate::XArray::range`].
 #[derive(Clone, Debug)]
 pub struct Range<'a> {
     state: XaState<'a>,

@@ -71,7 +71,7 @@ fn beside(
 
 #[test]
 fn an_entry_stays_in_sight_while_the_tree_grows() {
-    model(3, || {
+    model(5, || {
         let xa = array(&[(0, 0)]);
         let read = |xa: &XArray| {
             assert_eq!(load(xa, 0), Some(entry(0)));
@@ -87,7 +87,7 @@ fn an_entry_stays_in_sight_while_the_tree_grows() {
 
 #[test]
 fn an_entry_stays_in_sight_while_the_tree_shrinks() {
-    model(3, || {
+    model(5, || {
         let xa = array(&[(0, 0), (5, 0)]);
         let read = |xa: &XArray| {
             assert_eq!(load(xa, 0), Some(entry(0)));
@@ -132,14 +132,14 @@ fn reuse(grace: bool, seen: &'static Flag) {
 #[test]
 fn a_node_is_reused_only_after_its_readers() {
     static SEEN: Flag = Flag::new(false);
-    model(2, || reuse(true, &SEEN));
+    model(4, || reuse(true, &SEEN));
     assert!(!SEEN.load(Relaxed));
 }
 
 #[test]
 fn canary_a_node_that_is_reused_at_once_shows_a_foreign_entry() {
     static SEEN: Flag = Flag::new(false);
-    model(2, || reuse(false, &SEEN));
+    model(4, || reuse(false, &SEEN));
     assert!(
         SEEN.load(Relaxed),
         "the model above would miss a reuse that comes too early"
@@ -148,7 +148,7 @@ fn canary_a_node_that_is_reused_at_once_shows_a_foreign_entry() {
 
 #[test]
 fn a_slot_that_holds_its_entry_proves_it_present() {
-    model(3, || {
+    model(5, || {
         let xa = array(&[(0, 0), (4, 0)]);
         let gone = Arc::new(AtomicBool::new(false));
         let read = {
@@ -175,7 +175,7 @@ fn a_slot_that_holds_its_entry_proves_it_present() {
 
 #[test]
 fn a_split_within_a_node_shows_the_whole_or_a_part() {
-    model(3, || {
+    model(5, || {
         let xa = array(&[(0, 1)]);
         let whole = Extent {
             entry: entry(0),
@@ -207,7 +207,7 @@ fn a_split_within_a_node_shows_the_whole_or_a_part() {
 
 #[test]
 fn a_split_across_levels_shows_the_whole_or_a_part() {
-    model(3, || {
+    model(5, || {
         let xa = array(&[(4, 2)]);
         let read = |xa: &XArray| {
             let found = load(xa, 6);
@@ -226,7 +226,7 @@ fn a_split_across_levels_shows_the_whole_or_a_part() {
 
 #[test]
 fn an_extent_belongs_to_its_entry() {
-    model(2, || {
+    model(4, || {
         let xa = array(&[(2, 1), (1, 0)]);
         let read = |xa: &XArray| {
             let Some(found) = find(xa, 3, 3, None) else {
@@ -246,7 +246,7 @@ fn an_extent_belongs_to_its_entry() {
 
 #[test]
 fn a_marked_entry_is_found_while_its_neighbours_change() {
-    model(2, || {
+    model(4, || {
         let xa = array(&[(0, 0), (1, 0)]);
         xa.lock().set_mark(1, Mark::Dirty);
         let read = |xa: &XArray| {
