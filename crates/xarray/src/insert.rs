@@ -197,9 +197,9 @@ impl<'a> XaGuard<'a> {
     /// returns it.
     ///
     /// `entry_for` is called in ascending order with the first index of each part. If it panics,
-    /// the parts that it was not called for keep the old entry, at some order in between. A reader
-    /// meanwhile finds the old entry or the new. `to_order` may be the entry's own, which makes
-    /// this a replacement.
+    /// the parts that it was not called for keep the old entry, at some order in between, and
+    /// nodes that were being filled are lost to the pool while it lives. A reader meanwhile finds
+    /// the old entry or the new. `to_order` may be the entry's own, which makes this a replacement.
     ///
     /// # Errors
     ///
