@@ -17,6 +17,7 @@
 //! | [`uring`] | reads and writes in batches through io_uring |
 //! | [`probe`] | what this kernel offers |
 //! | [`credentials`] | the process's user, group and umask |
+//! | [`signal`] | signals that a thread waits for |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod fd;
 pub mod fork;
 pub mod memory;
 pub mod probe;
+pub mod signal;
 pub mod uring;
 pub mod usercopy;
 

@@ -1,0 +1,146 @@
+//! Signals that a thread waits for, instead of handlers that interrupt one.
+//!
+//! # Model
+//!
+//! [`Signals::block`] keeps the signals from interrupting the calling thread and every thread that
+//! it starts afterwards, and makes a descriptor on which they are read one by one. It is called
+//! before the first thread is started; a thread from before would still be killed.
+//!
+//! # Safety
+//!
+//! Signal sets live on the stack and are initialised by `sigemptyset` before they are used.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::Errno;
+
+/// A signal that can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Signal {
+    /// Interrupt from the keyboard.
+    #[doc(alias = "SIGINT")]
+    Interrupt,
+    /// A request to end.
+    #[doc(alias = "SIGTERM")]
+    Terminate,
+    /// The terminal is gone.
+    #[doc(alias = "SIGHUP")]
+    Hangup,
+}
+
+impl Signal {
+    const ALL: [Signal; 3] = [Signal::Interrupt, Signal::Terminate, Signal::Hangup];
+
+    fn raw(self) -> libc::c_int {
+        match self {
+            Signal::Interrupt => libc::SIGINT,
+            Signal::Terminate => libc::SIGTERM,
+            Signal::Hangup => libc::SIGHUP,
+        }
+    }
+
+    /// The name, as in the manual.
+    pub fn name(self) -> &'static str {
+        match self {
+            Signal::Interrupt => "SIGINT",
+            Signal::Terminate => "SIGTERM",
+            Signal::Hangup => "SIGHUP",
+        }
+    }
+}
+
+/// Signals of this process, waited for instead of handled.
+#[derive(Debug)]
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Takes all of [`Signal`] over for the life of the process.
+    ///
+    /// # Errors
+    ///
+    /// Those of `signalfd(2)`.
+    pub fn block() -> Result<Signals, Errno> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the pointer is to a whole set, which the call initialises.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        for signal in Signal::ALL {
+            // SAFETY: the set was initialised above.
+            unsafe { libc::sigaddset(set.as_mut_ptr(), signal.raw()) };
+        }
+        // SAFETY: the set was initialised above; the old mask is not asked for.
+        let masked =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+        if masked != 0 {
+            return Err(Errno::from_raw(masked));
+        }
+        // SAFETY: the set was initialised above; -1 asks for a new descriptor.
+        let fd =
+            unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Errno::last_os_error());
+        }
+        // SAFETY: the call just made the descriptor, and nobody else owns it.
+        Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Waits for the next signal, at most for `timeout`; `None` when that is over.
+    ///
+    /// # Errors
+    ///
+    /// Those of `poll(2)` and `read(2)`.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Signal>, Errno> {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let len = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is `len` bytes long and ours.
+        let n = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), len) };
+        if n != len as isize {
+            return match Errno::last_os_error() {
+                Errno::EAGAIN | Errno::EINTR => Ok(None),
+                error => Err(error),
+            };
+        }
+        // SAFETY: the kernel filled all of it.
+        let number = unsafe { info.assume_init() }.ssi_signo as libc::c_int;
+        Ok(Signal::ALL
+            .into_iter()
+            .find(|signal| signal.raw() == number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_waited_for() {
+        // In a thread of its own, so that the other tests' threads keep their masks.
+        std::thread::spawn(|| {
+            let signals = Signals::block().unwrap();
+            assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);
+            // SAFETY: sends a signal that is blocked to this very thread.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+            assert_eq!(
+                signals.wait(Duration::from_secs(5)).unwrap(),
+                Some(Signal::Terminate)
+            );
+        })
+        .join()
+        .unwrap();
+    }
+}
