@@ -16,7 +16,8 @@
 //!
 //! 1. A file with dirty or unstable pages is on its file system's list, which keeps it alive.
 //! 2. Failed pages of all file systems together pass a quarter of the bound only by what was
-//!    under way: beyond it, writes to a file system that has failed pages return its error.
+//!    under way: beyond it, or once its own share of the dirty limit is used up, writes to a file
+//!    system that has failed pages return its error.
 //!
 //! # Memory ordering
 //!
@@ -284,6 +285,10 @@ impl BackingDevInfo {
             let held = self.counts.not_durable();
             if held <= freerun {
                 return Ok(());
+            }
+            // Its share is used up by what cannot be written: waiting would not end.
+            if held >= limit && self.counts.get(Count::Failed) > 0 {
+                return Err(self.error().unwrap_or(Errno::EIO));
             }
             if held < limit {
                 self.wait_for_progress(self.pause(pages, held, freerun, limit));

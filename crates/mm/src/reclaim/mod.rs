@@ -98,10 +98,12 @@ impl Mm {
         }
     }
 
-    /// Whether waiting can help: something is queued, being written or waiting to be.
+    /// Whether waiting can help: some frame holds, or is promised for, what may still be evicted.
     fn anything_reclaimable(&self) -> bool {
-        let failed = self.counts.get(Count::Failed);
-        self.lru.lock().len() as u64 > failed || self.counts.not_durable() > failed
+        let usage = self.usage();
+        // Relaxed: a hint; the caller looks again.
+        let stuck = self.nr_unevictable.load(Ordering::Relaxed) + self.counts.get(Count::Failed);
+        usage.in_use + usage.reserved > stuck
     }
 
     /// Evicts up to `want` clean folios; returns how many it did.

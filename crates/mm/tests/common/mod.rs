@@ -12,22 +12,22 @@ use foliocache_sys::Errno;
 
 /// A backing store that keeps its bytes in memory and counts what is asked of it.
 #[derive(Debug, Default)]
-pub struct Store {
-    pub bytes: Mutex<Vec<u8>>,
-    pub reads: AtomicU64,
-    pub writes: AtomicU64,
-    pub flushes: AtomicU64,
+pub(crate) struct Store {
+    pub(crate) bytes: Mutex<Vec<u8>>,
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
 }
 
 impl Store {
-    pub fn with(bytes: &[u8]) -> Arc<Self> {
+    pub(crate) fn with(bytes: &[u8]) -> Arc<Self> {
         Arc::new(Self {
             bytes: Mutex::new(bytes.to_vec()),
             ..Self::default()
         })
     }
 
-    pub fn content(&self) -> Vec<u8> {
+    pub(crate) fn content(&self) -> Vec<u8> {
         self.bytes.lock().unwrap().clone()
     }
 }
@@ -86,14 +86,14 @@ impl AddressSpaceOperations for Store {
 }
 
 /// A cache of `mib` MiB with one storage file system.
-pub fn storage(mib: u64) -> (Arc<Mm>, Arc<BackingDevInfo>) {
+pub(crate) fn storage(mib: u64) -> (Arc<Mm>, Arc<BackingDevInfo>) {
     let mm = Mm::new(MmConfig::new(mib << 20)).unwrap();
     let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
     (mm, bdi)
 }
 
 /// A file over `store`, as large as that is now.
-pub fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> Arc<AddressSpace> {
+pub(crate) fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> Arc<AddressSpace> {
     let size = store.bytes.lock().unwrap().len() as u64;
     AddressSpace::new(
         bdi,
@@ -103,7 +103,7 @@ pub fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> Arc<AddressSpace> 
 }
 
 /// Reads `len` bytes at `pos`, as many as there are.
-pub fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     let n = file
         .read(
@@ -117,13 +117,13 @@ pub fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
 }
 
 /// Writes all of `bytes` at `pos`.
-pub fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+pub(crate) fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
     let n = file.write(pos, &mut IovIter::source(bytes)).unwrap();
     assert_eq!(n, bytes.len());
 }
 
 /// Bytes that tell where they belong: file `who`, page and offset.
-pub fn pattern(who: u8, pos: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(who: u8, pos: u64, len: usize) -> Vec<u8> {
     (pos..pos + len as u64)
         .map(|at| (at as u8) ^ ((at >> 12) as u8).wrapping_mul(31) ^ who.wrapping_mul(97))
         .collect()
