@@ -233,19 +233,17 @@ impl BackingDevInfo {
         )
     }
 
-    /// The stored error, when failed pages passed their cap and this file system has some.
-    ///
-    /// The cap is a quarter of the bound for all together, and for one file system its own dirty
-    /// limit where that is less: its writers would sleep there for pages that do not land.
+    /// The stored error, when this file system has failed pages and waiting for room would not
+    /// end: they passed the cap of all, or its own share is used up (invariant 2).
     pub(crate) fn check_failed_cap(&self) -> Result<(), Errno> {
-        let own = self.counts.get(Count::Failed);
-        if own == 0
-            || (self.mm.counts.get(Count::Failed) < self.mm.frames.capacity() / 4
-                && own < self.dirty_limits().1)
-        {
+        if self.counts.get(Count::Failed) == 0 {
             return Ok(());
         }
-        Err(self.error().unwrap_or(Errno::EIO))
+        let over_cap = self.mm.counts.get(Count::Failed) >= self.mm.frames.capacity() / 4;
+        if over_cap || self.counts.not_durable() >= self.dirty_limits().1 {
+            return Err(self.error().unwrap_or(Errno::EIO));
+        }
+        Ok(())
     }
 
     /// Lets a writer that just dirtied `pages` pages wait its share.
@@ -285,10 +283,6 @@ impl BackingDevInfo {
             let held = self.counts.not_durable();
             if held <= freerun {
                 return Ok(());
-            }
-            // Its share is used up by what cannot be written: waiting would not end.
-            if held >= limit && self.counts.get(Count::Failed) > 0 {
-                return Err(self.error().unwrap_or(Errno::EIO));
             }
             if held < limit {
                 self.wait_for_progress(self.pause(pages, held, freerun, limit));

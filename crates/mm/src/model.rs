@@ -1,0 +1,249 @@
+//! Doors for the model tests: the read-hit protocol, the folio lock and the count of holders, made
+//! of the very code that the cache runs. Exists under loom only.
+//!
+//! # Model
+//!
+//! [`OnePage`] is an index with one folio at page 0, and three frames of one byte each, which are
+//! atomics so that the checker sees stale values. What it calls a removal and a reuse are the steps
+//! of `AddressSpace::remove_folio`, and those of a fill for another file.
+//!
+//! # Memory ordering
+//!
+//! Bytes of frames are Relaxed: real copies are plain, and are ordered by the protocol or not at all.
+//!
+//! # Safety
+//!
+//! The only unsafe here marks [`OnePage`] shareable: the index and the folio are, and everything
+//! else in it is.
+#![allow(unsafe_code)]
+
+use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::wait::WaitTable;
+use foliocache_sync::{Arc, rcu};
+use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
+use std::ptr::NonNull;
+
+use crate::filemap::{Lookup, read_validated};
+use crate::folio::{Folio, flag};
+use crate::frames::FrameNumber;
+use crate::owner;
+use crate::types::PageIndex;
+
+/// The address of the file that the page belongs to, and of another.
+const OURS: usize = 64;
+const OTHER: usize = 128;
+
+/// Page 0 of a file, its index, and the frames there are.
+pub struct OnePage {
+    index: XArray,
+    folio: Box<Folio>,
+    waits: WaitTable,
+    frames: [AtomicU64; 3],
+    /// As `AddressSpace::holders`.
+    holders: AtomicUsize,
+}
+
+// SAFETY: see the module's header.
+unsafe impl Send for OnePage {}
+// SAFETY: see the module's header.
+unsafe impl Sync for OnePage {}
+
+impl std::fmt::Debug for OnePage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnePage")
+    }
+}
+
+/// What a broken reader leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaveOut {
+    /// The second look at the slot.
+    SecondLook,
+    /// The fence before the second look at the version.
+    Fence,
+    /// The second look at the version.
+    Validation,
+}
+
+impl OnePage {
+    /// The page in frame 0, which holds `byte`; uptodate if `uptodate`.
+    pub fn new(byte: u64, uptodate: bool) -> Arc<Self> {
+        let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+        let page = Self {
+            index: XArray::new(pool),
+            folio: Box::new(Folio::new()),
+            waits: WaitTable::new(),
+            frames: std::array::from_fn(|_| AtomicU64::new(0)),
+            holders: AtomicUsize::new(0),
+        };
+        page.frames[0].store(byte, Ordering::Relaxed);
+        let locked = page.folio.lock(&page.waits);
+        locked.attach(OURS, PageIndex(0), FrameNumber::from_u32(0));
+        if uptodate {
+            locked.state.set(flag::UPTODATE);
+        }
+        drop(locked);
+        let mut preload = page.index.pool().preload(4).expect("a chunk");
+        for (at, entry) in [(0, page.entry()), (1, Entry::value(1))] {
+            page.index
+                .lock()
+                .insert(at, 0, entry, &mut preload)
+                .expect("nodes in hand");
+        }
+        drop(preload);
+        Arc::new(page)
+    }
+
+    fn entry(&self) -> Entry {
+        Entry::from_ptr(NonNull::from(&*self.folio))
+    }
+
+    fn byte(&self, folio: &Folio) -> u64 {
+        // Relaxed: see the module's header.
+        self.frames[folio.frame().as_u32() as usize].load(Ordering::Relaxed)
+    }
+
+    /// A read hit; `None` where it would take the folio lock instead.
+    pub fn read(&self) -> Option<u64> {
+        let rcu = rcu::read_lock();
+        let found = read_validated(
+            &self.index,
+            PageIndex(0),
+            &rcu,
+            |_| &*self.folio,
+            |folio| self.byte(folio),
+        );
+        match found {
+            Lookup::Found(_, _, byte) => Some(byte),
+            Lookup::Miss | Lookup::Contended => None,
+        }
+    }
+
+    /// The protocol with one step left out.
+    pub fn read_broken(&self, leave_out: LeaveOut) -> Option<u64> {
+        let rcu = rcu::read_lock();
+        let (entry, slot) = self.index.load_slot(0, &rcu)?;
+        let seen = self.folio.state.read_begin();
+        if leave_out != LeaveOut::SecondLook && !slot.holds(entry) {
+            return None;
+        }
+        if !seen.has(flag::UPTODATE) {
+            return None;
+        }
+        let byte = self.byte(&self.folio);
+        let same = match leave_out {
+            LeaveOut::Validation => true,
+            LeaveOut::Fence => self.folio.state.version_unordered() == seen.version(),
+            LeaveOut::SecondLook => self.folio.state.validate(seen),
+        };
+        same.then_some(byte)
+    }
+
+    /// Fills the folio's frame with `byte`; it is uptodate afterwards.
+    pub fn fill(&self, byte: u64) {
+        let locked = self.folio.lock(&self.waits);
+        self.store(locked.frame(), byte);
+        locked.state.set(flag::UPTODATE);
+    }
+
+    fn store(&self, frame: FrameNumber, byte: u64) {
+        // Relaxed: see the module's header.
+        self.frames[frame.as_u32() as usize].store(byte, Ordering::Relaxed);
+    }
+
+    /// Takes the page out of the file, then gives its frame to somebody who stores `byte` in it.
+    pub fn remove_and_reuse_frame(&self, byte: u64) {
+        let frame = self.remove();
+        self.store(frame, byte);
+    }
+
+    /// Takes the page out, then gives its descriptor to another file, for frame 1 with `byte`.
+    pub fn remove_and_reuse_folio(&self, byte: u64) {
+        self.remove();
+        self.attach_elsewhere(FrameNumber::from_u32(1), byte);
+    }
+
+    /// Takes the page out, then gives descriptor and frame to another file, with `byte`.
+    pub fn remove_and_reuse_both(&self, byte: u64) {
+        let frame = self.remove();
+        self.attach_elsewhere(frame, byte);
+    }
+
+    fn remove(&self) -> FrameNumber {
+        let locked = self.folio.lock(&self.waits);
+        let erased = self.index.lock().erase_if(0, self.entry());
+        assert!(erased.is_some(), "one remover");
+        let frame = locked.detach();
+        drop(locked);
+        frame
+    }
+
+    fn attach_elsewhere(&self, frame: FrameNumber, byte: u64) {
+        let locked = self.folio.lock(&self.waits);
+        locked.attach(OTHER, PageIndex(7), frame);
+        self.store(frame, byte);
+        locked.state.set(flag::UPTODATE);
+    }
+
+    /// Moves the folio to frame 2, then gives its old frame to somebody who stores `byte` in it.
+    pub fn migrate(&self, byte: u64) {
+        let locked = self.folio.lock(&self.waits);
+        let to = FrameNumber::from_u32(2);
+        self.store(to, self.byte(&locked));
+        let old = locked.migrate(to);
+        self.store(old, byte);
+    }
+
+    /// Runs `section` under the folio lock.
+    pub fn with_lock<R>(&self, section: impl FnOnce() -> R) -> R {
+        let _locked = self.folio.lock(&self.waits);
+        section()
+    }
+
+    /// Sets the folio under writeback.
+    pub fn start_writeback(&self) {
+        let locked = self.folio.lock(&self.waits);
+        locked.state.set(flag::WRITEBACK);
+    }
+
+    /// Ends writeback, without the folio lock, and wakes who waits for that.
+    pub fn end_writeback(&self) {
+        self.folio.release(flag::WRITEBACK, &self.waits);
+    }
+
+    /// Sleeps until the folio is not under writeback.
+    pub fn wait_writeback(&self) {
+        self.folio.wait_while(flag::WRITEBACK, &self.waits);
+    }
+
+    /// Reclaim's part: takes the folio out of a file that it does not own, and runs `use_file` while
+    /// the count alone keeps the file. Nothing if the folio is out already.
+    pub fn evict(&self, use_file: impl FnOnce()) {
+        let locked = self.folio.lock(&self.waits);
+        if locked.mapping() != OURS {
+            return;
+        }
+        owner::count_up(&self.holders);
+        self.index.lock().erase_if(0, self.entry());
+        locked.detach();
+        drop(locked);
+        use_file();
+        owner::count_down(&self.holders);
+    }
+
+    /// The last owner's part: takes out what is still in the file, and waits until nobody holds it.
+    pub fn empty_and_wait(&self) {
+        let there = {
+            let rcu = rcu::read_lock();
+            self.index.load(0, &rcu).is_some()
+        };
+        if there {
+            let locked = self.folio.lock(&self.waits);
+            if locked.mapping() == OURS {
+                self.index.lock().erase_if(0, self.entry());
+                locked.detach();
+            }
+        }
+        owner::wait_for_holders(&self.holders);
+    }
+}
