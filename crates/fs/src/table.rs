@@ -23,14 +23,14 @@
 //! frees folios.
 
 use crate::inode::Inode;
-use foliocache_mm::Mm;
+use foliocache_mm::{AddressSpace, Mm};
 use foliocache_sync::{Arc, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 /// Memory that an inode is charged for: the inode with its address space, its private part, and
 /// its places in the tables.
-pub(crate) const INODE_BYTES: u64 = 1536;
+pub(crate) const INODE_BYTES: u64 = (size_of::<Inode>() + size_of::<AddressSpace>() + 1024) as u64;
 
 /// Inodes that the hand passes at each insertion.
 const STEP: usize = 4;

@@ -612,3 +612,63 @@ fn many_writers_and_renames_at_once() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Not a test of its own: the process that `what_was_synced_survives_a_kill` kills.
+#[test]
+fn killed_child() {
+    let Some(source) = std::env::var_os("FOLIOCACHE_KILLED_CHILD") else {
+        return;
+    };
+    let fs = plain(Path::new(&source));
+    for size in [5, 4096, 10_000, 300_001] {
+        let file = create(&fs, &format!("synced{size}"));
+        write_all(&file, &pattern(size, size as usize), 0);
+        file.fsync().expect("fsync");
+        // Later, unsynced: may or may not be there.
+        write_all(&file, &pattern(size + 1, 7000), size);
+    }
+    write_all(&create(&fs, "not synced"), b"lost", 0);
+    std::process::abort();
+}
+
+#[test]
+fn what_was_synced_survives_a_kill() {
+    let source = on_disk();
+    let program = std::env::current_exe().expect("this program");
+    let output = std::process::Command::new(program)
+        .args(["--exact", "killed_child", "--nocapture"])
+        .env("FOLIOCACHE_KILLED_CHILD", source.path())
+        .output()
+        .expect("run the child");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(6),
+        "{output:?}"
+    );
+    let fs = plain(source.path());
+    for size in [5_u64, 4096, 10_000, 300_001] {
+        let path = source.path().join(format!("synced{size}"));
+        let content = fs::read(&path).expect("read");
+        assert!(
+            content.len() as u64 >= size,
+            "{} bytes of {size}",
+            content.len()
+        );
+        assert!(content[..size as usize] == pattern(size, size as usize));
+        let file = open(&fs, &format!("synced{size}"), OpenFlags::READ);
+        assert!(
+            read_all(&file) == content,
+            "nothing to repair, nothing beside the file"
+        );
+    }
+}
+
+#[test]
+fn space_that_is_coming_counts_as_blocks() {
+    let source = on_disk();
+    let fs = plain(source.path());
+    let file = create(&fs, "file");
+    write_all(&file, &[1; 100_000], 0);
+    let attr = fs.getattr(file.inode()).expect("getattr");
+    assert!(attr.blocks * 512 >= 100_000, "{} blocks", attr.blocks);
+}

@@ -20,6 +20,7 @@ use crate::inode::{Inode, InodeOperations};
 use crate::types::{
     Attr, Device, FallocateMode, FileKind, OpContext, PERMISSION_BITS, SeekSparse, SetAttr, SetTime,
 };
+use foliocache_mm::PAGE_SIZE;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
 use foliocache_sys::{Errno, clock};
@@ -126,6 +127,15 @@ impl DirNode {
             attr.size = mapping.size();
             attr.mtime = ours.mtime;
             attr.ctime = ours.ctime;
+            if mapping.is_dirty() {
+                // Data without blocks would look like a hole to whoever copies sparse files.
+                let stats = mapping.stats();
+                let coming =
+                    (stats.dirty + stats.writeback + stats.unstable) * (PAGE_SIZE as u64 / 512);
+                attr.blocks = attr
+                    .blocks
+                    .max(attr.size.div_ceil(512).min(attr.blocks + coming));
+            }
         }
         attr
     }
@@ -268,6 +278,12 @@ impl InodeOperations for NodeOps {
     fn released(&self, inode: &Inode, writable: bool) {
         let node = &self.0;
         let file = node.file();
+        if file
+            .mapping()
+            .is_none_or(|mapping| mapping.mm().check_fork().is_err())
+        {
+            return;
+        }
         {
             let mut opens = file.opens.lock();
             opens.handles -= 1;

@@ -64,6 +64,7 @@ impl DirFs {
         if !Arc::ptr_eq(&node.shared, &self.shared) {
             return Err(Errno::EXDEV);
         }
+        self.bdi.mm().check_fork()?;
         Ok((node, node.path_fd()?))
     }
 
@@ -196,6 +197,7 @@ impl DirFs {
         flags: OpenFlags,
         fds: Option<Descriptors>,
     ) -> Result<OpenFile, Errno> {
+        self.bdi.mm().check_fork()?;
         let node = DirNode::of(inode)?;
         let file = node.file();
         let writable = flags.write || flags.truncate;

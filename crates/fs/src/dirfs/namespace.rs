@@ -72,11 +72,13 @@ impl FileSystem for DirFs {
     }
 
     fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+        self.bdi.mm().check_fork()?;
         inode.ops().getattr(inode)
     }
 
     fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno> {
         self.writable()?;
+        self.bdi.mm().check_fork()?;
         DirNode::of(inode)?.setattr(ctx, inode, set)
     }
 

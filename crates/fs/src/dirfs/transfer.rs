@@ -64,11 +64,25 @@ fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<IoSegment<'a
     parts
 }
 
-/// Whether the segments are more than one run in memory.
-fn scattered(segments: &[IoSegment<'_>]) -> bool {
-    segments
-        .windows(2)
-        .any(|pair| pair[0].addr().wrapping_add(pair[0].len()) != pair[1].addr())
+/// Length from which a read into registered memory goes by ring: not having to look up and hold
+/// the pages is then worth more than the ring costs.
+const FIXED_READ: usize = 64 << 10;
+
+/// Whether an I/O gains from a ring: several runs in memory, or a long read into one registered
+/// block. Buffered I/O does not, nor do writes of one run: a ring hands what would wait for a lock
+/// (a write that extends its file, say) to a worker thread, which costs two wake-ups.
+fn worth_a_ring(op: Op, path: Path, segments: &[IoSegment<'_>]) -> bool {
+    let scattered = || {
+        segments
+            .windows(2)
+            .any(|pair| pair[0].addr().wrapping_add(pair[0].len()) != pair[1].addr())
+    };
+    let fixed = || {
+        op == Op::Read
+            && segments.iter().all(|segment| segment.block().is_some())
+            && total(segments) >= FIXED_READ
+    };
+    path == Path::Direct && (scattered() || fixed())
 }
 
 /// Reads into `segments` from byte `pos` on.
@@ -85,7 +99,14 @@ pub(super) fn read(
     if let Some(direct) = fds.direct(shared) {
         let block = direct.block as u64;
         if pos.is_multiple_of(block) && (len as u64).is_multiple_of(block) {
-            match transfer(shared, Op::Read, direct.fd.as_fd(), pos, segments) {
+            match transfer(
+                shared,
+                Op::Read,
+                Path::Direct,
+                direct.fd.as_fd(),
+                pos,
+                segments,
+            ) {
                 Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
                 done => {
                     count(&shared.counters.direct_reads);
@@ -95,7 +116,14 @@ pub(super) fn read(
         }
     }
     count(&shared.counters.buffered_reads);
-    let done = transfer(shared, Op::Read, fds.buffered.as_fd(), pos, segments)?;
+    let done = transfer(
+        shared,
+        Op::Read,
+        Path::Buffered,
+        fds.buffered.as_fd(),
+        pos,
+        segments,
+    )?;
     drop_behind(fds.buffered.as_fd(), pos..pos + len as u64);
     Ok(done)
 }
@@ -143,7 +171,7 @@ pub(super) fn write(
             continue;
         }
         let segments = part(
-            &segments,
+            segments,
             (range.start - pos) as usize..(range.end - pos) as usize,
         );
         let (path, result) = write_piece(shared, fds, path, range.start, &segments);
@@ -182,7 +210,14 @@ fn write_piece(
     if path == Path::Direct
         && let Some(direct) = fds.direct(shared)
     {
-        match transfer(shared, Op::Write, direct.fd.as_fd(), pos, segments) {
+        match transfer(
+            shared,
+            Op::Write,
+            Path::Direct,
+            direct.fd.as_fd(),
+            pos,
+            segments,
+        ) {
             Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
             done => {
                 count(&shared.counters.direct_writes);
@@ -191,7 +226,14 @@ fn write_piece(
         }
     }
     count(&shared.counters.buffered_writes);
-    let done = transfer(shared, Op::Write, fds.buffered.as_fd(), pos, segments);
+    let done = transfer(
+        shared,
+        Op::Write,
+        Path::Buffered,
+        fds.buffered.as_fd(),
+        pos,
+        segments,
+    );
     if let Ok(n) = done
         && n > PAGE_SIZE
     {
@@ -205,11 +247,12 @@ fn write_piece(
 fn transfer(
     shared: &Shared,
     op: Op,
+    path: Path,
     fd: BorrowedFd<'_>,
     pos: u64,
     segments: &[IoSegment<'_>],
 ) -> Result<usize, Errno> {
-    if scattered(segments)
+    if worth_a_ring(op, path, segments)
         && let Some(mut ring) = shared.rings.as_ref().and_then(|rings| rings.try_take())
     {
         let mut results = Vec::with_capacity(1);
