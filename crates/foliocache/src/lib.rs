@@ -1,4 +1,59 @@
-//! The page cache as a library: files cached under a hard memory bound.
+//! The page cache as a library: files of a local directory, cached under a hard memory bound, read
+//! without a system call once they are in memory, with an fsync that tells the truth.
+//!
+//! ```
+//! use foliocache::Cache;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let temporary = tempfile::tempdir()?;
+//! # let path = temporary.path();
+//! let cache = Cache::builder().memory("64M").build()?;
+//! let data = cache.directory(path)?;
+//! let file = data.create("greeting")?;
+//! file.write_all_at(b"hello", 0)?;
+//! file.sync_data()?; // on the medium now, or an error
+//! let mut word = [0; 5];
+//! file.read_exact_at(&mut word, 0)?; // no system call
+//! assert_eq!(&word, b"hello");
+//! println!("{} hits", cache.stats()?.files.hits);
+//! cache.close()?; // what could not be written back is listed
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Model
+//!
+//! ```text
+//!  Cache ──directory, memfs──▶ Directory ──open, create, append──▶ File
+//!    │ one memory bound           │ names, beneath one directory      │ read_at, write_at, sync_data
+//!    └─ several file systems      └─ read_dir, rename, …              └─ std::io::{Read, Write, Seek}
+//! ```
+//!
+//! - **The bound is hard.** Cached pages, what is in flight and the cache's own tables together stay
+//!   within [`CacheBuilder::memory`]. Whoever needs memory that is not there waits until some was
+//!   reclaimed; it is no error while anything can be. [`Cache::set_memory`] moves the bound.
+//! - **A hit costs no system call**, takes no lock that readers share and allocates nothing.
+//! - **A write is in the cache** when it returns, and durable when a later [`File::sync_data`]
+//!   returned `Ok`. A failure is told once to every handle; what could not be written stays in the
+//!   cache and is tried again until it is given up explicitly ([`File::discard_failed`]).
+//! - **Paths stay below their [`Directory`]**: [`Error::Escape`] otherwise.
+//! - **After `fork`** the cache is the parent's; in the child every call gives `ECHILD`.
+//!
+//! # What it is not for
+//!
+//! - Processes that share files and need to see each other's writes at once: each cache is private.
+//!   What others change in the directory is noticed when a file is opened, unless data of ours waits
+//!   to be written.
+//! - Programs that cannot be changed: for these the `foliocache mount` command serves the same cache
+//!   through FUSE.
+//! - Data that is read once. It gains nothing here that `O_DIRECT` would not give.
+//! - Small machines' only cache: memory given to this one is taken from the kernel's.
+//!
+//! # Bad memory
+//!
+//! [`File::read_raw_at`] and [`File::write_raw_at`] take addresses. With
+//! [`CacheBuilder::fault_handlers`] an address that cannot be used ends a call with the bytes done so
+//! far, or with `EFAULT`, as in the kernel; without, it is the fault that it is in any library.
 #![deny(unsafe_code)]
 
 mod builder;
