@@ -1,0 +1,129 @@
+//! Overwrites of one page: 4 KiB at offset 0, each thread in a file of its own.
+//!
+//! # Model
+//!
+//! The loop of will-it-scale's pwrite1, on memfs and on tmpfs. The buffer is on a page boundary for
+//! both.
+//!
+//! Three matches: ours against the kernel's by one thread, and by several; and ours against ours
+//! with the source faulted in before the copy, which is the older order. That ratio is near 1, so
+//! the same contestant runs once more, as a control.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::{KERNEL, OURS};
+use crate::case::{Case, Contestant, Match, RatioPlan, Worker, repeat};
+use crate::error::BenchError;
+use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
+use crate::ratio::Target;
+use crate::run::Settings;
+
+/// See the module.
+pub(crate) struct Pwrite;
+
+const NAME: &str = "pwrite 4 KiB";
+
+impl Case for Pwrite {
+    fn name(&self) -> &'static str {
+        "pwrite"
+    }
+
+    fn about(&self) -> &'static str {
+        "overwrites of 4 KiB at offset 0 of a file in memory, as will-it-scale's pwrite1"
+    }
+
+    fn plan(&self, settings: &Settings) -> Result<Vec<Match>, BenchError> {
+        let files = Ours::new()?;
+        let mut matches = vec![
+            against_kernel(&files, 1, "pwrite_vs_kernel", Some(Target::AtLeast(6.0)))?,
+            order_of_faulting_in(&files)?,
+        ];
+        if settings.threads > 1 {
+            let name = "pwrite_threads_vs_kernel";
+            matches.push(against_kernel(&files, settings.threads, name, None)?);
+        }
+        Ok(matches)
+    }
+}
+
+fn against_kernel(
+    files: &Ours,
+    threads: usize,
+    name: &'static str,
+    target: Option<Target>,
+) -> Result<Match, BenchError> {
+    let each = || 0..threads;
+    let ours: Result<_, BenchError> = each()
+        .map(|thread| Ok(ours(files.file(&format!("{name}-{thread}"))?)))
+        .collect();
+    let kernel: Result<_, BenchError> = each()
+        .map(|thread| Ok(kernel(kernel_file(&format!("{name}-{thread}"))?)))
+        .collect();
+    Ok(Match {
+        contestants: vec![contestant(OURS, ours?), contestant(KERNEL, kernel?)],
+        ratios: vec![RatioPlan {
+            name,
+            of: 0,
+            to: 1,
+            control: None,
+            target,
+        }],
+    })
+}
+
+fn order_of_faulting_in(files: &Ours) -> Result<Match, BenchError> {
+    let file = files.file("order-of-faulting-in")?;
+    let control = "pwrite_aa";
+    Ok(Match {
+        contestants: vec![
+            contestant("foliocache again", vec![ours(Arc::clone(&file))]),
+            contestant(OURS, vec![ours(Arc::clone(&file))]),
+            contestant("foliocache, prefault", vec![prefault(file)]),
+        ],
+        ratios: vec![
+            RatioPlan {
+                name: "pwrite_noprefault_vs_prefault",
+                of: 1,
+                to: 2,
+                control: None,
+                target: Some(Target::NotWorse { control }),
+            },
+            RatioPlan {
+                name: control,
+                of: 1,
+                to: 0,
+                control: None,
+                target: None,
+            },
+        ],
+    })
+}
+
+fn contestant(variant: &'static str, workers: Vec<Box<dyn Worker>>) -> Contestant {
+    Contestant {
+        name: NAME,
+        variant,
+        workers,
+    }
+}
+
+fn ours(file: Arc<foliocache::File>) -> Box<dyn Worker> {
+    let page = PageBuf::new();
+    repeat(move || whole(file.write_at(&page.0, 0).map_err(io::Error::from)?, PAGE))
+}
+
+fn prefault(file: Arc<foliocache::File>) -> Box<dyn Worker> {
+    let page = PageBuf::new();
+    repeat(move || {
+        let written = file.write_at_prefault(&page.0, 0);
+        whole(written.map_err(io::Error::from)?, PAGE)
+    })
+}
+
+fn kernel(file: Arc<fs::File>) -> Box<dyn Worker> {
+    let page = PageBuf::new();
+    repeat(move || whole(file.write_at(&page.0, 0)?, PAGE))
+}

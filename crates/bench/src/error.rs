@@ -1,0 +1,45 @@
+//! Why a benchmark could not run.
+
+use std::io;
+
+/// Why a benchmark could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// No case has this name.
+    #[error("no case is called {name:?}; there are {known}")]
+    UnknownCase {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A setting makes no sense.
+    #[error("{0}")]
+    Setting(&'static str),
+    /// What the case needs could not be made.
+    #[error("cannot set up {what}: {source}")]
+    Setup {
+        /// What was to be made.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// An operation that is measured failed, so there is nothing to report.
+    #[error("{contestant} failed: {source}")]
+    Failed {
+        /// Whose operation it was.
+        contestant: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl BenchError {
+    pub(crate) fn setup(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Setup {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+}

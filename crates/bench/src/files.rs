@@ -1,0 +1,112 @@
+//! A file of one page that is in memory: ours, and the kernel's on tmpfs.
+
+use foliocache::{Cache, Directory, Errno};
+use foliocache_sys::fd;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process;
+use std::sync::Arc;
+
+use crate::error::BenchError;
+
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 4096;
+
+/// A buffer of a page, on a page boundary.
+#[derive(Clone)]
+#[repr(align(4096))]
+pub(crate) struct PageBuf(pub(crate) [u8; PAGE]);
+
+impl PageBuf {
+    /// A buffer that has been touched.
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self(std::array::from_fn(|at| at as u8)))
+    }
+}
+
+/// An operation moved fewer bytes than it was given.
+#[cold]
+fn short() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+/// Checks that an operation moved all of `len` bytes.
+#[inline]
+pub(crate) fn whole(moved: usize, len: usize) -> io::Result<()> {
+    if moved == len { Ok(()) } else { Err(short()) }
+}
+
+/// Memory of the cache: the files have a page each.
+const MEMORY: u64 = 64 << 20;
+
+/// A file system of ours whose store is the cache. Lives as long as its files.
+pub(crate) struct Ours(Directory);
+
+impl Ours {
+    pub(crate) fn new() -> Result<Self, BenchError> {
+        let cache = Cache::builder().memory(MEMORY).build();
+        let directory = cache.and_then(|cache| cache.memfs());
+        directory
+            .map(Self)
+            .map_err(|error| BenchError::setup("a file system in the cache", error))
+    }
+
+    /// A new file that holds one page.
+    pub(crate) fn file(&self, name: &str) -> Result<Arc<foliocache::File>, BenchError> {
+        let made = || {
+            let file = self.0.create_new(name)?;
+            file.write_all_at(&PageBuf::new().0, 0)?;
+            Ok::<_, foliocache::Error>(Arc::new(file))
+        };
+        made().map_err(|error| BenchError::setup(format!("{name} in the cache"), error))
+    }
+}
+
+/// Where a tmpfs may be mounted.
+const PLACES: [&str; 4] = ["/dev/shm", "/run", "/tmp", "/run/user"];
+
+/// `statfs.f_type` of tmpfs.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// A folder on tmpfs in which files can be made.
+fn tmpfs() -> Option<&'static str> {
+    PLACES.into_iter().find(|place| {
+        let on_tmpfs =
+            fs::File::open(place).is_ok_and(|dir| fd::fs_magic(dir.as_fd()) == Ok(TMPFS_MAGIC));
+        on_tmpfs && unlinked(place, "probe").is_ok()
+    })
+}
+
+/// The folder of the kernel's files, for the report.
+pub(crate) fn kernel_place() -> String {
+    tmpfs().map_or_else(String::new, |place| format!("tmpfs at {place}"))
+}
+
+/// A new file in `place` that has no name any more.
+fn unlinked(place: &str, name: &str) -> io::Result<fs::File> {
+    let path = PathBuf::from(format!("{place}/foliocache-bench-{}-{name}", process::id()));
+    let mut options = fs::File::options();
+    let file = options
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// A new file of the kernel's on tmpfs that holds one page. `name` must be new to the process at
+/// this moment.
+pub(crate) fn kernel_file(name: &str) -> Result<Arc<fs::File>, BenchError> {
+    let made = || {
+        let place = tmpfs().ok_or(Errno::ENODEV)?;
+        let file = unlinked(place, name)?;
+        file.write_all_at(&PageBuf::new().0, 0)?;
+        Ok::<_, io::Error>(Arc::new(file))
+    };
+    made()
+        .map_err(|error| BenchError::setup(format!("{name} on a tmpfs (one of {PLACES:?})"), error))
+}

@@ -1,0 +1,94 @@
+//! Ratios: what was found, and what is to be reached.
+
+use serde::Serialize;
+
+use crate::stats::median;
+
+/// A ratio over the rounds of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Ratio {
+    /// Of the ratios of all rounds.
+    pub(crate) fn of(rounds: &[f64]) -> Self {
+        Self {
+            median: median(rounds),
+            min: rounds.iter().copied().fold(f64::INFINITY, f64::min),
+            max: rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+}
+
+/// The pairs without which "not worse" is not said.
+const ENOUGH_PAIRS: usize = 9;
+
+/// The least share of the other's figure that is "not worse", wherever the control lies.
+const NOT_WORSE: f64 = 0.97;
+
+/// What a ratio is to reach. Shown beside it; nothing fails that misses it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// The median is at least so much.
+    AtLeast(f64),
+    /// The median is 0.97 or more, or lies inside the interval of the named control: the same
+    /// against itself. Nine pairs or more.
+    NotWorse {
+        /// Name of the control's ratio.
+        control: &'static str,
+    },
+}
+
+impl Target {
+    /// Whether `ratio` of so many `pairs` reaches it; `control` is that of [`Target::NotWorse`].
+    /// None where that cannot be said.
+    pub(crate) fn reached(
+        self,
+        ratio: Ratio,
+        control: Option<Ratio>,
+        pairs: usize,
+    ) -> Option<bool> {
+        match self {
+            Self::AtLeast(least) => Some(ratio.median >= least),
+            Self::NotWorse { .. } if pairs < ENOUGH_PAIRS => None,
+            Self::NotWorse { .. } => {
+                let floor = control.map_or(NOT_WORSE, |control| control.min.min(NOT_WORSE));
+                Some(ratio.median >= floor)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratio(min: f64, median: f64, max: f64) -> Ratio {
+        Ratio { median, min, max }
+    }
+
+    #[test]
+    fn targets() {
+        let found = ratio(0.5, 0.96, 2.0);
+        assert_eq!(Ratio::of(&[0.96, 2.0, 0.5]), found);
+        assert_eq!(Target::AtLeast(0.95).reached(found, None, 1), Some(true));
+        assert_eq!(Target::AtLeast(0.97).reached(found, None, 1), Some(false));
+        let target = Target::NotWorse { control: "c" };
+        assert_eq!(target.reached(found, None, 8), None);
+        assert_eq!(target.reached(found, None, 9), Some(false));
+        let wide = Some(ratio(0.9, 1.0, 1.1));
+        assert_eq!(target.reached(found, wide, 9), Some(true));
+        let narrow = Some(ratio(0.99, 1.0, 1.01));
+        assert_eq!(target.reached(found, narrow, 9), Some(false));
+        assert_eq!(
+            target.reached(ratio(0.9, 0.975, 1.0), narrow, 9),
+            Some(true)
+        );
+    }
+}

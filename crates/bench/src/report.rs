@@ -1,0 +1,223 @@
+//! What a run found: figures, ratios, and the machine.
+//!
+//! # Model
+//!
+//! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
+//! "samples"}], "ratios": {NAME: {"median", "min", "max"}}}`. A row's value is the median of its
+//! samples. Names of ratios are stable.
+
+use serde::ser::Serializer;
+use serde::{Serialize, ser::SerializeMap};
+
+use crate::case::{Match, RatioPlan};
+use crate::host::Host;
+use crate::ratio::{Ratio, Target};
+use crate::run::Settings;
+use crate::stats::{median, stddev_percent};
+
+/// The unit of all figures.
+const UNIT: &str = "op/s";
+
+/// What a run found. Its [`Display`](std::fmt::Display) is a table.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// Name of the case.
+    pub case: &'static str,
+    /// Where it ran.
+    pub host: Host,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// The ratios.
+    #[serde(serialize_with = "ratios_by_name")]
+    pub ratios: Vec<RatioReport>,
+    /// The settings that it ran with.
+    pub settings: Settings,
+}
+
+/// The figures of one contestant.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// What was done.
+    pub name: &'static str,
+    /// How.
+    pub variant: &'static str,
+    /// By so many threads.
+    pub threads: usize,
+    /// The median of the samples; of all threads together.
+    pub value: f64,
+    /// Unit of value and samples.
+    pub unit: &'static str,
+    /// One figure a round.
+    pub samples: Vec<f64>,
+}
+
+impl Row {
+    /// Standard deviation of the samples in percent of their mean.
+    pub fn stddev_percent(&self) -> f64 {
+        stddev_percent(&self.samples)
+    }
+}
+
+/// A ratio of a report.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RatioReport {
+    /// Its name, stable.
+    pub name: &'static str,
+    /// What was found.
+    pub ratio: Ratio,
+    /// What is to be reached.
+    pub target: Option<Target>,
+    /// Whether it was reached; None without a target, or where it cannot be said.
+    pub reached: Option<bool>,
+    /// The rows compared.
+    pub change: Change,
+}
+
+/// Two rows, by their place in [`Report::rows`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Change {
+    /// What it is compared with.
+    pub base: usize,
+    /// What is compared.
+    pub with: usize,
+}
+
+impl Report {
+    pub(crate) fn new(case: &'static str, settings: Settings) -> Self {
+        Self {
+            case,
+            host: Host::now(),
+            rows: Vec::new(),
+            ratios: Vec::new(),
+            settings,
+        }
+    }
+
+    /// Adds what a match gave: for each contestant, a figure of each round.
+    pub(crate) fn add(&mut self, one: &Match, figures: &[Vec<f64>]) {
+        let first = self.rows.len();
+        for (contestant, samples) in one.contestants.iter().zip(figures) {
+            self.rows.push(Row {
+                name: contestant.name,
+                variant: contestant.variant,
+                threads: contestant.workers.len(),
+                value: median(samples),
+                unit: UNIT,
+                samples: samples.clone(),
+            });
+        }
+        for plan in &one.ratios {
+            self.ratios.push(ratio(plan, figures, first));
+        }
+    }
+
+    /// Says which targets were reached, now that the controls are known.
+    pub(crate) fn finish(&mut self) {
+        let controls = self.ratios.clone();
+        for ratio in &mut self.ratios {
+            let control = match ratio.target {
+                Some(Target::NotWorse { control }) => controls.iter().find(|c| c.name == control),
+                _ => None,
+            };
+            ratio.reached = ratio.target.and_then(|target| {
+                let control = control.map(|control| control.ratio);
+                target.reached(ratio.ratio, control, self.settings.samples)
+            });
+        }
+    }
+
+    /// The ratio of this name.
+    pub fn ratio(&self, name: &str) -> Option<&Ratio> {
+        let found = self.ratios.iter().find(|ratio| ratio.name == name)?;
+        Some(&found.ratio)
+    }
+
+    /// The report as one JSON object, on one line.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("a report has nothing that JSON lacks")
+    }
+}
+
+fn ratio(plan: &RatioPlan, figures: &[Vec<f64>], first: usize) -> RatioReport {
+    let rounds = figures[plan.of].len();
+    let each: Vec<f64> = (0..rounds)
+        .map(|round| plan.of_round(|who| figures[who][round]))
+        .collect();
+    RatioReport {
+        name: plan.name,
+        ratio: Ratio::of(&each),
+        target: plan.target,
+        reached: None,
+        change: Change {
+            base: first + plan.to,
+            with: first + plan.of,
+        },
+    }
+}
+
+fn ratios_by_name<S: Serializer>(ratios: &[RatioReport], to: S) -> Result<S::Ok, S::Error> {
+    let mut map = to.serialize_map(Some(ratios.len()))?;
+    for ratio in ratios {
+        map.serialize_entry(ratio.name, &ratio.ratio)?;
+    }
+    map.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Contestant, repeat};
+
+    fn contestant(variant: &'static str) -> Contestant {
+        Contestant {
+            name: "work",
+            variant,
+            workers: vec![repeat(|| Ok(()))],
+        }
+    }
+
+    fn plan(name: &'static str, of: usize, to: usize) -> RatioPlan {
+        RatioPlan {
+            name,
+            of,
+            to,
+            control: None,
+            target: None,
+        }
+    }
+
+    /// Ratios are of neighbours: two that drift together keep theirs.
+    #[test]
+    fn ratios_are_of_one_round() {
+        let mut not_worse = plan("not_worse", 1, 0);
+        not_worse.target = Some(Target::NotWorse { control: "aa" });
+        let mut scaling = plan("scaling", 1, 0);
+        scaling.control = Some((2, 0));
+        let one = Match {
+            contestants: vec![contestant("a"), contestant("b"), contestant("c")],
+            ratios: vec![not_worse, plan("aa", 2, 0), scaling],
+        };
+        let base: Vec<f64> = (1..=9).map(f64::from).collect();
+        let scaled = |by: f64| base.iter().map(|value| value * by).collect();
+        let figures = [base.clone(), scaled(0.5), scaled(0.25)];
+        let mut report = Report::new("sample", Settings::default());
+        report.add(&one, &figures);
+        report.finish();
+        let all = |median| Ratio {
+            median,
+            min: median,
+            max: median,
+        };
+        assert_eq!(report.ratio("not_worse"), Some(&all(0.5)));
+        assert_eq!(report.ratio("aa"), Some(&all(0.25)));
+        assert_eq!(report.ratio("scaling"), Some(&all(2.0)));
+        assert_eq!(report.ratio("other"), None);
+        assert_eq!(report.rows[0].value, 5.0);
+        // Inside the interval of its control, which reaches down to 0.25.
+        assert_eq!(report.ratios[0].reached, Some(true));
+    }
+}

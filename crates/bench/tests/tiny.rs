@@ -1,0 +1,169 @@
+//! Every case in tiny form: it runs, and its report has the shape that scripts rely on.
+
+use foliocache_bench::{BenchError, Settings, cases, find, run};
+use serde_json::Value;
+
+fn tiny() -> Settings {
+    let mut settings = Settings::default();
+    settings.samples = 2;
+    settings.seconds = 0.02;
+    settings
+}
+
+/// Runs a case and checks all that reports have in common; returns the JSON.
+fn report(case: &str, settings: &Settings) -> Value {
+    let mut rounds = Vec::new();
+    let report = run(find(case).unwrap(), settings, |progress| {
+        rounds.push((progress.done, progress.total));
+    })
+    .unwrap();
+    let total = rounds.last().expect("there were rounds").1;
+    let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
+    assert_eq!(rounds, expected);
+
+    let table = report.to_string();
+    assert!(table.contains("%stddev") && table.contains("%change"));
+    let text = report.json();
+    assert!(!text.contains('\n'));
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["case"], case);
+    for fact in ["kernel", "cpu", "kernel_files"] {
+        assert!(json["host"][fact].as_str().unwrap() != "", "{fact}");
+    }
+    assert!(json["host"]["cpus"].as_u64().unwrap() > 0);
+    assert_eq!(json["host"]["load"].as_array().unwrap().len(), 3);
+
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["name"].is_string() && row["variant"].is_string());
+        assert!(row["threads"].as_u64().unwrap() > 0);
+        assert_eq!(row["unit"], "op/s");
+        positive(&row["value"]);
+        let samples = row["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), settings.samples);
+        samples.iter().for_each(positive);
+    }
+    for (name, ratio) in json["ratios"].as_object().unwrap() {
+        for figure in ["median", "min", "max"] {
+            positive(&ratio[figure]);
+        }
+        let [min, median, max] =
+            ["min", "median", "max"].map(|figure| ratio[figure].as_f64().unwrap());
+        assert!(min <= median && median <= max, "{name}");
+        assert!(table.contains(name.as_str()));
+    }
+    json
+}
+
+fn positive(figure: &Value) {
+    let figure = figure.as_f64().unwrap();
+    assert!(figure.is_finite() && figure > 0.0, "{figure}");
+}
+
+fn ratio_names(json: &Value) -> Vec<&str> {
+    let ratios = json["ratios"].as_object().unwrap();
+    ratios.keys().map(String::as_str).collect()
+}
+
+/// Name, variant and threads of each row.
+fn rows(json: &Value) -> Vec<(&str, &str, u64)> {
+    let rows = json["rows"].as_array().unwrap().iter();
+    rows.map(|row| {
+        (
+            row["name"].as_str().unwrap(),
+            row["variant"].as_str().unwrap(),
+            row["threads"].as_u64().unwrap(),
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn pwrite() {
+    let json = report("pwrite", &tiny());
+    assert_eq!(
+        ratio_names(&json),
+        [
+            "pwrite_aa",
+            "pwrite_noprefault_vs_prefault",
+            "pwrite_threads_vs_kernel",
+            "pwrite_vs_kernel",
+        ]
+    );
+    let name = "pwrite 4 KiB";
+    assert_eq!(
+        rows(&json),
+        [
+            (name, "foliocache", 1),
+            (name, "kernel", 1),
+            (name, "foliocache again", 1),
+            (name, "foliocache", 1),
+            (name, "foliocache, prefault", 1),
+            (name, "foliocache", 2),
+            (name, "kernel", 2),
+        ]
+    );
+}
+
+#[test]
+fn pread() {
+    let json = report("pread", &tiny());
+    assert_eq!(
+        ratio_names(&json),
+        [
+            "memcpy_scaling",
+            "pread4k_vs_kernel",
+            "pread64_vs_kernel",
+            "pread_samefolio_scaling",
+        ]
+    );
+    let (folio, page) = ("pread 4 KiB, same folio", "copy 4 KiB, same page");
+    assert_eq!(
+        rows(&json),
+        [
+            ("pread 4 KiB", "foliocache", 1),
+            ("pread 4 KiB", "kernel", 1),
+            ("pread 64 B", "foliocache", 1),
+            ("pread 64 B", "kernel", 1),
+            (folio, "foliocache", 1),
+            (page, "memcpy", 1),
+            (folio, "foliocache", 2),
+            (page, "memcpy", 2),
+        ]
+    );
+}
+
+#[test]
+fn one_thread_has_nothing_to_scale() {
+    let mut settings = tiny();
+    settings.threads = 1;
+    let json = report("pwrite", &settings);
+    assert!(rows(&json).iter().all(|&(.., threads)| threads == 1));
+    let json = report("pread", &settings);
+    assert_eq!(
+        ratio_names(&json),
+        ["pread4k_vs_kernel", "pread64_vs_kernel"]
+    );
+}
+
+#[test]
+fn what_cannot_be_run() {
+    let unknown = find("warp").err().expect("no such case").to_string();
+    assert_eq!(
+        unknown,
+        "no case is called \"warp\"; there are pwrite, pread"
+    );
+    for case in cases() {
+        assert_eq!(find(case.name()).unwrap().name(), case.name());
+        assert!(!case.about().is_empty());
+    }
+    let refused = |change: fn(&mut Settings)| {
+        let mut settings = tiny();
+        change(&mut settings);
+        let result = run(find("pread").unwrap(), &settings, |_| ());
+        assert!(matches!(result, Err(BenchError::Setting(_))));
+    };
+    refused(|settings| settings.samples = 0);
+    refused(|settings| settings.seconds = 0.0);
+    refused(|settings| settings.seconds = f64::NAN);
+    refused(|settings| settings.threads = 0);
+}
