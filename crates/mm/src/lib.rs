@@ -25,6 +25,9 @@ mod folio;
 mod frames;
 mod iov;
 mod mm;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model;
 mod nodes;
 mod ops;
 mod owner;

@@ -48,9 +48,20 @@ pub(crate) struct Held(NonNull<AddressSpace>);
 
 /// Takes hold of the address space of a locked folio that is in its index.
 pub(crate) fn hold(locked: &LockedFolio<'_>) -> Held {
-    // Relaxed: see the module.
-    of(locked).holders.fetch_add(1, Ordering::Relaxed);
+    count_up(&of(locked).holders);
     Held(pointer(locked))
+}
+
+/// One holder more. Context: lock held of a folio that is in the index.
+pub(crate) fn count_up(holders: &AtomicUsize) {
+    // Relaxed: see the module.
+    holders.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One holder less, as the last access to what is held.
+pub(crate) fn count_down(holders: &AtomicUsize) {
+    // Release: see the module.
+    holders.fetch_sub(1, Ordering::Release);
 }
 
 /// Waits until nobody holds the address space whose count this is.
@@ -74,6 +85,6 @@ impl Drop for Held {
         let holders: *const AtomicUsize = &raw const self.holders;
         // SAFETY: the count itself is still held. It is the last access, through a pointer so
         // that no reference outlives the memory.
-        unsafe { (*holders).fetch_sub(1, Ordering::Release) };
+        count_down(unsafe { &*holders });
     }
 }

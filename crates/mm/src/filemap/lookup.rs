@@ -38,7 +38,7 @@ use crate::types::PageIndex;
 const ATTEMPTS: usize = 3;
 
 /// What a lockless look-up came to.
-pub(super) enum Lookup<'a, T> {
+pub(crate) enum Lookup<'a, T> {
     /// The copy counts.
     Found(&'a Folio, Snapshot, T),
     /// There is no folio, or none that is uptodate.
@@ -51,7 +51,7 @@ pub(super) enum Lookup<'a, T> {
 ///
 /// Context: `copy` runs inside the RCU read section and may run several times; it must not sleep.
 #[inline]
-pub(super) fn read_validated<'a, T>(
+pub(crate) fn read_validated<'a, T>(
     index: &XArray,
     page: PageIndex,
     rcu: &RcuReadGuard,

@@ -6,5 +6,7 @@ mod read;
 mod truncate;
 mod write;
 
+#[cfg(loom)]
+pub(crate) use lookup::{Lookup, read_validated};
 #[doc(hidden)]
 pub use write::FaultIn;

@@ -48,7 +48,7 @@ use crate::types::PageIndex;
 use state::FolioState;
 
 /// Turns of the lock's spin before it sleeps: about the time a copy of a page takes.
-const LOCK_SPINS: u32 = 100;
+const LOCK_SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
 
 /// A folio's descriptor: one cache line.
 #[doc(alias = "struct folio")]

@@ -16,6 +16,11 @@
 //! *Protects*: the free list. *Order*: after the LRU lock, before the frame allocator. *May block*: only for the
 //! system call that brings a chunk into use.
 //!
+//! # Memory ordering
+//!
+//! `nr_ready` is stored Release after the descriptors below it were made, and loaded Acquire in
+//! `all`: they are partners. The links of free descriptors are Relaxed, under the list's lock.
+//!
 //! # Safety
 //!
 //! The only unsafe here turns positions into references; invariant 1 is its premise.

@@ -115,6 +115,13 @@ impl FolioState {
         Snapshot(self.0.load(Ordering::Relaxed)).version() == begin.version()
     }
 
+    /// The version as it may look to who has not fenced: for a model that must fail.
+    #[cfg(loom)]
+    pub(crate) fn version_unordered(&self) -> u64 {
+        // Relaxed: that is what is wrong with it.
+        Snapshot(self.0.load(Ordering::Relaxed)).version()
+    }
+
     /// Sets flags and returns what was there. Release: the partner is `load`, which then sees
     /// what was written to the folio before (UPTODATE above all).
     #[inline]

@@ -1,0 +1,120 @@
+//! The folio lock, waiting for writeback, and the count of holders, over all interleavings. A
+//! wake-up that is lost shows itself as a deadlock.
+#![cfg(loom)]
+#![allow(missing_docs)]
+#![allow(unsafe_code, reason = "the cells whose accesses the checker judges")]
+
+use foliocache_mm::model::OnePage;
+use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::{Arc, thread};
+
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(f);
+}
+
+/// A value that the checker sees accessed.
+struct Watched(UnsafeCell<u32>);
+
+// SAFETY: the protocol under test, which is what the model judges.
+unsafe impl Send for Watched {}
+// SAFETY: as above.
+unsafe impl Sync for Watched {}
+
+impl Watched {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(UnsafeCell::new(0)))
+    }
+
+    fn read(&self) -> u32 {
+        // SAFETY: the caller's protocol; the checker reports a race.
+        self.0.with(|value| unsafe { *value })
+    }
+
+    fn add(&self, n: u32) {
+        // SAFETY: as above.
+        self.0.with_mut(|value| unsafe { *value += n });
+    }
+}
+
+fn spawn(
+    page: &Arc<OnePage>,
+    value: &Arc<Watched>,
+    run: impl FnOnce(&OnePage, &Watched) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let (page, value) = (Arc::clone(page), Arc::clone(value));
+    thread::spawn(move || run(&page, &value))
+}
+
+#[test]
+fn the_lock_excludes_and_wakes_two() {
+    model(3, || {
+        let (page, value) = (OnePage::new(0, true), Watched::new());
+        let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
+        let other = spawn(&page, &value, lock);
+        lock(&page, &value);
+        other.join().unwrap();
+        assert_eq!(page.with_lock(|| value.read()), 2);
+    });
+}
+
+#[test]
+fn the_lock_excludes_and_wakes_three() {
+    model(2, || {
+        let (page, value) = (OnePage::new(0, true), Watched::new());
+        let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
+        let others = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
+        lock(&page, &value);
+        others.map(|other| other.join().unwrap());
+        assert_eq!(page.with_lock(|| value.read()), 3);
+    });
+}
+
+#[test]
+fn the_end_of_writeback_wakes_beside_the_lock() {
+    model(2, || {
+        let (page, value) = (OnePage::new(0, true), Watched::new());
+        page.start_writeback();
+        let device = spawn(&page, &value, |page, value| {
+            value.add(1);
+            page.end_writeback();
+        });
+        let locker = spawn(&page, &value, |page, _| page.with_lock(|| ()));
+        page.wait_writeback();
+        // What the device did before is visible.
+        assert_eq!(value.read(), 1);
+        device.join().unwrap();
+        locker.join().unwrap();
+    });
+}
+
+/// One thread takes the last folio out of a file that another drops: the file's memory is not
+/// touched after it is free.
+fn drop_beside_eviction(wait: bool) {
+    model(3, move || {
+        let (page, file) = (OnePage::new(0, true), Watched::new());
+        let reclaim = spawn(&page, &file, |page, file| {
+            page.evict(|| {
+                file.read();
+            });
+        });
+        if wait {
+            page.empty_and_wait();
+        }
+        // Freeing is a write to all of it.
+        file.add(1);
+        reclaim.join().unwrap();
+    });
+}
+
+#[test]
+fn a_file_lives_as_long_as_reclaim_holds_it() {
+    drop_beside_eviction(true);
+}
+
+#[test]
+#[should_panic]
+fn canary_a_file_that_does_not_wait_is_freed_under_reclaim() {
+    drop_beside_eviction(false);
+}

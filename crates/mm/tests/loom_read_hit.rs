@@ -1,0 +1,130 @@
+//! The read hit over all interleavings: a reader against a remover that gives the frame, the
+//! descriptor or both to another file, between any two of the reader's steps. A byte that counts is
+//! this file's, or the model fails; with one step of the protocol left out it must.
+#![cfg(loom)]
+#![allow(missing_docs)]
+
+// Outside the model: what any execution of it has seen.
+use std::sync::atomic::AtomicBool as Flag;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foliocache_mm::model::{LeaveOut, OnePage};
+use foliocache_sync::{Arc, thread};
+
+/// What this file has in the page, and what others have.
+const OURS: u64 = 10;
+const FOREIGN: u64 = 20;
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+/// Runs a reader beside `change`; it tells what it has read.
+fn read_beside(
+    read: impl FnOnce(&OnePage) -> Option<u64> + Send + 'static,
+    change: fn(&OnePage, u64),
+) -> Option<u64> {
+    let page = OnePage::new(OURS, true);
+    let reader = {
+        let page = Arc::clone(&page);
+        thread::spawn(move || read(&page))
+    };
+    change(&page, FOREIGN);
+    reader.join().unwrap()
+}
+
+/// The protocol as it is. It must find the page in some execution and miss it in another, else the
+/// model shows nothing.
+fn no_foreign_byte(change: fn(&OnePage, u64), missed: &'static Flag) {
+    static FOUND: Flag = Flag::new(false);
+    model(
+        move || match read_beside(|page| page.read(), change) {
+            Some(byte) => {
+                assert_eq!(byte, OURS, "a foreign byte");
+                FOUND.store(true, Relaxed);
+            }
+            None => missed.store(true, Relaxed),
+        },
+    );
+    assert!(FOUND.load(Relaxed), "no execution had a hit");
+}
+
+#[test]
+fn a_frame_that_is_recycled_is_not_read() {
+    static MISSED: Flag = Flag::new(false);
+    no_foreign_byte(OnePage::remove_and_reuse_frame, &MISSED);
+    assert!(MISSED.load(Relaxed));
+}
+
+#[test]
+fn a_descriptor_that_is_recycled_is_not_read() {
+    static MISSED: Flag = Flag::new(false);
+    no_foreign_byte(OnePage::remove_and_reuse_folio, &MISSED);
+    assert!(MISSED.load(Relaxed));
+}
+
+#[test]
+fn a_descriptor_recycled_with_its_frame_is_not_read() {
+    static MISSED: Flag = Flag::new(false);
+    no_foreign_byte(OnePage::remove_and_reuse_both, &MISSED);
+    assert!(MISSED.load(Relaxed));
+}
+
+#[test]
+fn a_folio_that_moves_is_read_in_one_of_its_frames() {
+    model(|| {
+        let byte = read_beside(|page| page.read(), OnePage::migrate);
+        assert_eq!(byte, Some(OURS), "it is in the index all along");
+    });
+}
+
+#[test]
+fn a_folio_that_is_uptodate_has_its_bytes() {
+    model(|| {
+        let page = OnePage::new(FOREIGN, false);
+        let reader = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || page.read())
+        };
+        page.fill(OURS);
+        let byte = reader.join().unwrap();
+        assert!(byte.is_none() || byte == Some(OURS), "{byte:?}");
+    });
+}
+
+/// Whether a reader that leaves a step out reads a foreign byte in some execution.
+fn canary(leave_out: LeaveOut, change: fn(&OnePage, u64), seen: &'static Flag) {
+    model(move || {
+        let byte = read_beside(move |page| page.read_broken(leave_out), change);
+        if byte == Some(FOREIGN) {
+            seen.store(true, Relaxed);
+        }
+    });
+}
+
+#[test]
+fn canary_without_the_second_look_a_recycled_descriptor_is_read() {
+    static SEEN: Flag = Flag::new(false);
+    canary(
+        LeaveOut::SecondLook,
+        OnePage::remove_and_reuse_both,
+        &SEEN,
+    );
+    assert!(SEEN.load(Relaxed), "the models above would miss it");
+}
+
+#[test]
+fn canary_without_the_fence_a_recycled_frame_is_read() {
+    static SEEN: Flag = Flag::new(false);
+    canary(LeaveOut::Fence, OnePage::remove_and_reuse_frame, &SEEN);
+    assert!(SEEN.load(Relaxed), "the models above would miss it");
+}
+
+#[test]
+fn canary_without_validation_a_recycled_frame_is_read() {
+    static SEEN: Flag = Flag::new(false);
+    canary(LeaveOut::Validation, OnePage::remove_and_reuse_frame, &SEEN);
+    assert!(SEEN.load(Relaxed), "the models above would miss it");
+}
