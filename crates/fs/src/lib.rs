@@ -12,6 +12,21 @@
 //! | `types` | attributes, flags, entries |
 //! | `dirfs` | [`DirFs`]: a local directory through the cache |
 //! | `memfs` | [`MemFs`]: the cache is the store |
+//!
+//! ```
+//! use foliocache_fs::{FileSystem, MemFs, OpContext, OpenFlags};
+//! use foliocache_mm::{Mm, MmConfig};
+//! use std::ffi::OsStr;
+//!
+//! let mm = Mm::new(MmConfig::new(16 << 20))?;
+//! let fs = MemFs::new(&mm)?;
+//! let name = OsStr::new("greeting");
+//! let file = fs.create(&OpContext::ROOT, &fs.root(), name, 0o644, OpenFlags::READ_WRITE, true)?;
+//! file.write_at(b"hello", 0)?;
+//! let mut buf = [0; 16];
+//! assert_eq!(file.read_at(&mut buf, 1)?, 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_code)]
 
 mod attr;

@@ -23,14 +23,21 @@
 //! frees folios.
 
 use crate::inode::Inode;
+use crate::types::FileKind;
 use foliocache_mm::{AddressSpace, Mm};
 use foliocache_sync::{Arc, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Memory that an inode is charged for: the inode with its address space, its private part, and
-/// its places in the tables.
-pub(crate) const INODE_BYTES: u64 = (size_of::<Inode>() + size_of::<AddressSpace>() + 1024) as u64;
+/// Memory that an inode is charged for, in bytes: the inode, the address space of a regular file,
+/// the private part, and its places in the tables.
+pub(crate) const fn inode_bytes(kind: FileKind) -> u64 {
+    let mapping = match kind {
+        FileKind::Regular => size_of::<AddressSpace>(),
+        _ => 0,
+    };
+    (size_of::<Inode>() + mapping + 768) as u64
+}
 
 /// Inodes that the hand passes at each insertion.
 const STEP: usize = 4;
@@ -42,7 +49,8 @@ struct Slot<K> {
     inode: Arc<Inode>,
     /// `None` once the identity may belong to another file.
     identity: Option<K>,
-    charged: bool,
+    /// Bytes charged to the bound; 0 if there was no room.
+    charged: u64,
 }
 
 struct Inner<K> {
@@ -93,12 +101,13 @@ impl<K: Copy + Eq + Hash> InodeTable<K> {
         &self,
         identity: K,
         wanted: Option<u64>,
+        kind: FileKind,
         make: impl FnOnce(u64) -> Arc<Inode>,
     ) -> Arc<Inode> {
         if let Some(inode) = self.find(&identity) {
             return inode;
         }
-        let charged = self.charge();
+        let charged = self.charge(inode_bytes(kind));
         let mut gone = Vec::new();
         let mut inner = self.inner.lock();
         let found = inner
@@ -108,9 +117,7 @@ impl<K: Copy + Eq + Hash> InodeTable<K> {
         if let Some(slot) = found {
             let inode = slot.inode.clone();
             drop(inner);
-            if charged {
-                self.mm.uncharge_metadata(INODE_BYTES);
-            }
+            self.mm.uncharge_metadata(charged);
             return inode;
         }
         inner.turn(STEP, false, &mut gone);
@@ -132,16 +139,16 @@ impl<K: Copy + Eq + Hash> InodeTable<K> {
             },
         );
         inner.clock.push_back(ino);
-        inner.uncharged += u64::from(!charged);
+        inner.uncharged += u64::from(charged == 0);
         drop(inner);
         self.drop_slots(gone);
         inode
     }
 
-    /// Charges one inode to the bound, at the price of others if need be.
-    fn charge(&self) -> bool {
-        if self.mm.charge_metadata(INODE_BYTES).is_ok() {
-            return true;
+    /// Charges one inode to the bound, at the price of others if need be; the bytes, or 0.
+    fn charge(&self, bytes: u64) -> u64 {
+        if self.mm.charge_metadata(bytes).is_ok() {
+            return bytes;
         }
         let mut gone = Vec::new();
         {
@@ -150,16 +157,18 @@ impl<K: Copy + Eq + Hash> InodeTable<K> {
             inner.turn(all, true, &mut gone);
         }
         self.drop_slots(gone);
-        self.mm.charge_metadata(INODE_BYTES).is_ok()
+        if self.mm.charge_metadata(bytes).is_ok() {
+            bytes
+        } else {
+            0
+        }
     }
 
     fn drop_slots(&self, slots: Vec<Slot<K>>) {
         for slot in slots {
             let charged = slot.charged;
             drop(slot);
-            if charged {
-                self.mm.uncharge_metadata(INODE_BYTES);
-            }
+            self.mm.uncharge_metadata(charged);
         }
     }
 
@@ -224,7 +233,7 @@ impl<K: Copy + Eq + Hash> Inner<K> {
             if let Some(identity) = &slot.identity {
                 self.by_identity.remove(identity);
             }
-            self.uncharged -= u64::from(!slot.charged);
+            self.uncharged -= u64::from(slot.charged == 0);
             gone.push(slot);
         }
     }
@@ -247,8 +256,8 @@ impl<K> Slot<K> {
 impl<K> Drop for InodeTable<K> {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        let charged = inner.by_ino.values().filter(|slot| slot.charged).count() as u64;
+        let charged = inner.by_ino.values().map(|slot| slot.charged).sum();
         inner.by_ino.clear();
-        self.mm.uncharge_metadata(charged * INODE_BYTES);
+        self.mm.uncharge_metadata(charged);
     }
 }

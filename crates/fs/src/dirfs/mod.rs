@@ -25,8 +25,9 @@
 //!
 //! # Locking
 //!
-//! Order: `Shared::moves`, then a file's `opens`, then the locks of its address space, then the
-//! leaves (`location`, `io`, the tables). No `opens` is taken under `moves`.
+//! Order: a file's `opens`, then the locks of its address space, then `Shared::moves` (reading and
+//! writing a file may have to find it first), then the leaves (`location`, `io`, the tables). Under
+//! `moves` an `opens` is only ever tried, and no address space is called.
 //!
 //! # Memory ordering
 //!
@@ -38,6 +39,7 @@ mod names;
 mod namespace;
 mod node;
 mod path_fds;
+mod ring_blocks;
 mod stats;
 mod stream;
 mod transfer;
@@ -46,6 +48,7 @@ pub use stats::{DirFsStats, Fallback};
 
 use self::node::{DirNode, Identity};
 use self::path_fds::PathFds;
+use self::ring_blocks::RingBlocks;
 use self::stats::Counters;
 use crate::inode::Inode;
 use crate::table::InodeTable;
@@ -200,33 +203,6 @@ impl Shared {
             } else {
                 self.idle.lock().extend(weak);
             }
-        }
-    }
-}
-
-/// Registers the cache's blocks with the rings.
-struct RingBlocks(Arc<RingPool>);
-
-mod ring_blocks {
-    //! The observer that keeps the rings' buffer tables in step with the cache's blocks.
-    //!
-    //! # Safety
-    //!
-    //! A block that the frame space reported stays mapped until `removed` has returned, and its
-    //! bytes are only ever touched through raw copies: the contract of `BlockObserver`.
-    #![allow(unsafe_code)]
-
-    use super::{BlockObserver, RingBlocks};
-
-    impl BlockObserver for RingBlocks {
-        fn added(&self, block: u32, addr: *mut u8, len: usize) {
-            // SAFETY: contract of `BlockObserver`, see the module's header.
-            unsafe { self.0.set_buffer(block, Some((addr, len))) };
-        }
-
-        fn removed(&self, block: u32) {
-            // SAFETY: emptying a slot asks nothing of the memory.
-            unsafe { self.0.set_buffer(block, None) };
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn make_root(
     table: &InodeTable<Identity>,
     stat: &Stat,
 ) -> Arc<Inode> {
-    table.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
+    table.find_or_insert(Identity::of(stat), Some(ROOT_INO), stat.kind(), |ino| {
         let attributes = Arc::new(AttrCell::new(remembered(stat)));
         let node = Arc::new(DirNode::new(
             shared,
@@ -79,7 +79,7 @@ impl DirFs {
         let wanted = (stat.dev() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
         let inode = self
             .table
-            .find_or_insert(Identity::of(&stat), wanted, |ino| {
+            .find_or_insert(Identity::of(&stat), wanted, stat.kind(), |ino| {
                 let attributes = Arc::new(AttrCell::new(remembered(&stat)));
                 let location = Location::Named {
                     parent: parent.clone(),

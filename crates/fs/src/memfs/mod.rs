@@ -35,7 +35,7 @@ use self::node::{Data, MemNode, entries, new_entries};
 use crate::attr::{AttrCell, Attributes};
 use crate::filesystem::ROOT_INO;
 use crate::inode::Inode;
-use crate::table::INODE_BYTES;
+use crate::table::inode_bytes;
 use crate::types::{FileKind, PERMISSION_BITS};
 use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ impl Shared {
         data: Data,
     ) -> Result<Arc<Inode>, Errno> {
         self.mm
-            .charge_metadata(INODE_BYTES)
+            .charge_metadata(inode_bytes(kind))
             .map_err(|_| Errno::ENOSPC)?;
         // Relaxed: see the module's header.
         let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Shared {
             data,
             born: now,
             xattrs: Mutex::new(BTreeMap::new()),
-            charged: AtomicU64::new(INODE_BYTES),
+            charged: AtomicU64::new(inode_bytes(kind)),
         };
         let inode = Arc::new(Inode::new(
             ino,

@@ -6,7 +6,7 @@ use crate::attr::cleared_set_id;
 use crate::filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
-use crate::table::INODE_BYTES;
+use crate::table::inode_bytes;
 use crate::types::{
     Attr, Device, DirEntry, FileKind, MAX_NAME, OpContext, OpenFlags, PERMISSION_BITS, RenameMode,
     S_ISGID, SetAttr, StatFs, XattrMode,
@@ -447,8 +447,8 @@ impl FileSystem for MemFs {
             blocks: usage.limit / page,
             blocks_free: free,
             blocks_available: free,
-            files: usage.limit / INODE_BYTES,
-            files_free: free * page / INODE_BYTES,
+            files: usage.limit / inode_bytes(FileKind::Regular),
+            files_free: free * page / inode_bytes(FileKind::Regular),
             max_name: MAX_NAME as u32,
         })
     }

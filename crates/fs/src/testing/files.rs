@@ -5,6 +5,7 @@ use crate::{
     Advice, FallocateMode, FileKind, OpContext, OpenFlags, S_ISUID, SeekSparse, SetAttr, SetTime,
 };
 use foliocache_mm::MAX_FILE_SIZE;
+use foliocache_sync::thread;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use std::ffi::OsStr;
@@ -101,7 +102,7 @@ fn append(place: &Place<'_>) {
 
     // Appends of several threads neither overlap nor tear.
     let file = place.create("appended by many");
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for thread in 0..4_u8 {
             let file = &file;
             scope.spawn(move || {

@@ -7,6 +7,7 @@
 //! fails. A case may use nothing but [`FileSystem`], so that it holds for a
 //! file system with injected faults as for one without, once its faults are off.
 
+mod attributes;
 mod files;
 mod names;
 
@@ -27,7 +28,7 @@ pub struct Place<'a> {
 pub type Case = (&'static str, fn(&Place<'_>));
 
 /// All cases.
-pub const CASES: &[&[Case]] = &[files::CASES, names::CASES];
+pub const CASES: &[&[Case]] = &[files::CASES, names::CASES, attributes::CASES];
 
 /// Runs all cases over `fs`, each in a new directory below the root.
 ///

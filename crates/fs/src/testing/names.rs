@@ -1,9 +1,7 @@
 //! Cases about names, links, directories and attributes.
 
 use super::{Case, Place, read_all, write_all};
-use crate::{
-    Device, FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode, S_ISGID, SetAttr, XattrMode,
-};
+use crate::{FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::collections::BTreeSet;
@@ -23,14 +21,8 @@ pub(super) const CASES: &[Case] = &[
     ("rename_of_dirty_file", rename_of_dirty_file),
     ("hard_links", hard_links),
     ("symlinks", symlinks),
-    ("nodes", nodes),
     ("readdir_from_offsets", readdir_from_offsets),
     ("readdir_while_changing", readdir_while_changing),
-    ("permission_bits", permission_bits),
-    ("owners", owners),
-    ("xattrs", xattrs),
-    ("remembered_inodes", remembered_inodes),
-    ("statfs", statfs),
 ];
 
 fn lookup_gives_one_inode(place: &Place<'_>) {
@@ -428,41 +420,6 @@ fn symlinks(place: &Place<'_>) {
     assert_eq!(empty.map(drop), Err(Errno::ENOENT));
 }
 
-fn nodes(place: &Place<'_>) {
-    let ctx = OpContext::ROOT;
-    for kind in [FileKind::Fifo, FileKind::Socket, FileKind::Regular] {
-        let name = format!("{kind:?}");
-        let made = place
-            .fs
-            .mknod(
-                &ctx,
-                &place.dir,
-                OsStr::new(&name),
-                kind,
-                0o600,
-                Device::default(),
-            )
-            .expect("mknod");
-        assert_eq!(place.fs.getattr(&made).expect("getattr").kind, kind);
-        if kind != FileKind::Regular {
-            let opened = place.fs.open(&ctx, &made, OpenFlags::READ);
-            assert_eq!(opened.map(drop), Err(Errno::ENXIO));
-        }
-    }
-    let rdev = Device { major: 1, minor: 3 };
-    match place.fs.mknod(
-        &ctx,
-        &place.dir,
-        OsStr::new("null"),
-        FileKind::CharDevice,
-        0o600,
-        rdev,
-    ) {
-        Ok(made) => assert_eq!(place.fs.getattr(&made).expect("getattr").rdev, rdev),
-        Err(error) => assert_eq!(error, Errno::EPERM),
-    }
-}
-
 fn readdir_from_offsets(place: &Place<'_>) {
     for at in 0..300 {
         drop(place.create(&format!("file {at}")));
@@ -532,155 +489,4 @@ fn readdir_while_changing(place: &Place<'_>) {
             "{name}"
         );
     }
-}
-
-fn permission_bits(place: &Place<'_>) {
-    let ctx = OpContext {
-        umask: 0o027,
-        ..OpContext::ROOT
-    };
-    let file = place
-        .fs
-        .create(
-            &ctx,
-            &place.dir,
-            OsStr::new("file"),
-            0o666,
-            OpenFlags::READ_WRITE,
-            true,
-        )
-        .expect("create");
-    let mode = |inode| place.fs.getattr(inode).expect("getattr").mode;
-    assert_eq!(mode(file.inode()), 0o640);
-    let dir = place
-        .fs
-        .mkdir(&ctx, &place.dir, OsStr::new("dir"), 0o1777)
-        .expect("mkdir");
-    assert_eq!(mode(&dir), 0o1750);
-    for bits in [0, 0o777, 0o4711, 0o600] {
-        let set = SetAttr {
-            mode: Some(bits),
-            ..SetAttr::default()
-        };
-        let attr = place.fs.setattr(&ctx, file.inode(), &set).expect("setattr");
-        assert_eq!(attr.mode, bits);
-        assert_eq!(mode(file.inode()), bits);
-    }
-}
-
-fn owners(place: &Place<'_>) {
-    let root = OpContext::ROOT;
-    let ctx = OpContext {
-        uid: 1234,
-        gid: 5678,
-        ..root
-    };
-    let owner = |inode| {
-        let attr = place.fs.getattr(inode).expect("getattr");
-        (attr.uid, attr.gid)
-    };
-    let dir = place
-        .fs
-        .mkdir(&ctx, &place.dir, OsStr::new("dir"), 0o755)
-        .expect("mkdir");
-    if owner(&dir) != (1234, 5678) {
-        // The process may not give files away: everything is its own.
-        return;
-    }
-    let file = place
-        .fs
-        .create(
-            &ctx,
-            &dir,
-            OsStr::new("file"),
-            0o4755,
-            OpenFlags::READ_WRITE,
-            true,
-        )
-        .expect("create");
-    assert_eq!(owner(file.inode()), (1234, 5678));
-    assert_eq!(
-        place.fs.getattr(file.inode()).expect("getattr").mode,
-        0o4755
-    );
-    let link = place
-        .fs
-        .symlink(&ctx, &dir, OsStr::new("link"), OsStr::new("x"))
-        .expect("symlink");
-    assert_eq!(owner(&link), (1234, 5678));
-    let set = SetAttr {
-        uid: Some(1),
-        gid: Some(2),
-        ..SetAttr::default()
-    };
-    place
-        .fs
-        .setattr(&root, file.inode(), &set)
-        .expect("setattr");
-    assert_eq!(owner(file.inode()), (1, 2));
-
-    // A set-group-id directory hands its group down, and its bit to directories.
-    let set = SetAttr {
-        mode: Some(0o2755),
-        gid: Some(77),
-        ..SetAttr::default()
-    };
-    place.fs.setattr(&root, &dir, &set).expect("setattr");
-    let set = SetAttr {
-        mode: Some(0o2755),
-        ..SetAttr::default()
-    };
-    place.fs.setattr(&root, &dir, &set).expect("setattr");
-    let sub = place
-        .fs
-        .mkdir(&ctx, &dir, OsStr::new("sub"), 0o755)
-        .expect("mkdir");
-    assert_eq!(owner(&sub), (1234, 77));
-    assert_ne!(place.fs.getattr(&sub).expect("getattr").mode & S_ISGID, 0);
-}
-
-fn xattrs(place: &Place<'_>) {
-    let inode = place.create("file").inode().clone();
-    let (name, other) = (OsStr::new("user.one"), OsStr::new("user.two"));
-    match place.fs.setxattr(&inode, name, b"value", XattrMode::Set) {
-        // A source without extended attributes says so everywhere alike.
-        Err(Errno::EOPNOTSUPP) => return,
-        done => done.expect("setxattr"),
-    }
-    assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"value");
-    assert_eq!(place.fs.getxattr(&inode, other), Err(Errno::ENODATA));
-    let set = |name, mode| place.fs.setxattr(&inode, name, b"new", mode);
-    assert_eq!(set(name, XattrMode::Create), Err(Errno::EEXIST));
-    assert_eq!(set(other, XattrMode::Replace), Err(Errno::ENODATA));
-    assert_eq!(set(name, XattrMode::Replace), Ok(()));
-    assert_eq!(set(other, XattrMode::Create), Ok(()));
-    let mut names = place.fs.listxattr(&inode).expect("listxattr");
-    names.retain(|name| name.as_bytes().starts_with(b"user."));
-    names.sort();
-    assert_eq!(names, [name, other]);
-    assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"new");
-    place.fs.removexattr(&inode, name).expect("removexattr");
-    assert_eq!(place.fs.removexattr(&inode, name), Err(Errno::ENODATA));
-}
-
-fn remembered_inodes(place: &Place<'_>) {
-    let ino = {
-        let file = place.create("file");
-        place.fs.remember(file.inode(), 2);
-        file.inode().ino()
-    };
-    let found = place.fs.iget(ino).expect("remembered");
-    assert!(Arc::ptr_eq(&found, &place.lookup("file").expect("lookup")));
-    place.fs.forget(ino, 1);
-    assert!(place.fs.iget(ino).is_some());
-    place.fs.forget(ino, 1);
-    place.fs.forget(ino, 1);
-    assert!(place.fs.iget(1 << 40).is_none());
-    assert!(place.fs.iget(ROOT_INO).is_some());
-}
-
-fn statfs(place: &Place<'_>) {
-    let room = place.fs.statfs().expect("statfs");
-    assert!(room.block_size >= 512 && room.blocks > 0 && room.max_name >= 255);
-    assert!(room.blocks_free <= room.blocks && room.blocks_available <= room.blocks);
 }
