@@ -278,8 +278,8 @@ impl File {
     /// it. May block for I/O; takes no memory of the bound.
     ///
     /// # Errors
-    /// `EBADF` if not open for writing, `EINVAL` for no bytes, `EFBIG`, `ENOSPC`, `EOPNOTSUPP`,
-    /// `ECHILD` after a fork.
+    /// `EBADF` if not open for writing, `EINVAL` for no bytes, `EFBIG`, `ENOSPC`, `EOPNOTSUPP`
+    /// where the store cannot or is memory, `ECHILD` after a fork.
     #[doc(alias = "posix_fallocate")]
     pub fn allocate(&self, pos: u64, len: u64) -> Result<()> {
         let mode = FallocateMode::Allocate;

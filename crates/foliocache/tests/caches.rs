@@ -1,0 +1,216 @@
+//! Caches as wholes: several of them, their bound, their end.
+
+mod common;
+
+use common::{Disk, PAGE, SmallTmpfs, cache, on_disk, pattern};
+use foliocache::{Cache, Errno, Error};
+use std::time::Duration;
+
+#[test]
+fn two_caches_share_nothing() {
+    let (one, two) = (Disk::new(16), Disk::new(32));
+    for (disk, seed) in [(&one, 1), (&two, 2)] {
+        let file = disk.dir.create("f").unwrap();
+        file.write_all_at(&pattern(seed, 100 * PAGE), 0).unwrap();
+    }
+    let both = |look: fn(&Disk) -> u64| (look(&one), look(&two));
+    assert_eq!(
+        both(|disk| disk.cache.stats().unwrap().files.resident),
+        (100, 100)
+    );
+    assert_eq!(
+        both(|disk| disk.cache.stats().unwrap().memory.limit),
+        (16 << 20, 32 << 20)
+    );
+    one.cache.close().unwrap();
+    drop(one.dir);
+    assert!(std::fs::read(one.source.path().join("f")).unwrap() == pattern(1, 100 * PAGE));
+    let mut back = vec![0; 100 * PAGE];
+    two.dir
+        .open("f")
+        .unwrap()
+        .read_exact_at(&mut back, 0)
+        .unwrap();
+    assert!(back == pattern(2, 100 * PAGE));
+}
+
+#[test]
+fn the_same_directory_is_one_file_system() {
+    let disk = Disk::new(16);
+    let file = disk.dir.create("f").unwrap();
+    file.write_all_at(b"dirty", 0).unwrap();
+    let again = disk.cache.directory(disk.source.path().join(".")).unwrap();
+    let mut buf = [0; 5];
+    again.open("f").unwrap().read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf, b"dirty");
+    disk.dir.create_dir("below").unwrap();
+    for overlapping in [disk.source.path().join("below"), "/".into()] {
+        let error = disk.cache.directory(overlapping).unwrap_err();
+        assert!(matches!(error, Error::Overlap { .. }), "{error}");
+        assert_eq!(error.errno(), Errno::EBUSY);
+    }
+    let other = on_disk();
+    disk.cache.directory(other.path()).unwrap();
+    let error = disk.cache.directory(disk.source.path().join("f"));
+    assert_eq!(error.unwrap_err().errno(), Errno::ENOTDIR);
+    let error = disk.cache.directory("/no/such").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot use as a directory /no/such: ENOENT: No such file or directory"
+    );
+}
+
+#[test]
+fn pages_stay_cached_while_nobody_has_the_directory() {
+    let (cache, source) = (cache(16), on_disk());
+    std::fs::write(source.path().join("f"), pattern(1, 20 * PAGE)).unwrap();
+    let mut buf = vec![0; 20 * PAGE];
+    let dir = cache.directory(source.path()).unwrap();
+    dir.open("f").unwrap().read_exact_at(&mut buf, 0).unwrap();
+    drop(dir);
+    let misses = cache.stats().unwrap().files.misses;
+    let dir = cache.directory(source.path()).unwrap();
+    dir.open("f").unwrap().read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(cache.stats().unwrap().files.misses, misses);
+}
+
+#[test]
+fn settings_that_make_no_sense() {
+    for (builder, says) in [
+        (Cache::builder().memory("lots"), "is no size"),
+        (Cache::builder().memory("64K"), "too small"),
+        (Cache::builder().memory("100T"), "larger than"),
+        (Cache::builder().dirty_percent(5), "dirty limits"),
+        (Cache::builder().dirty_background_percent(0), "dirty limits"),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.errno(), Errno::EINVAL);
+    }
+}
+
+#[test]
+fn memory_shrinks_and_grows_while_the_cache_is_used() {
+    let disk = Disk::new(64);
+    let file = disk.dir.create("f").unwrap();
+    let bytes = pattern(7, 40 << 20);
+    file.write_all_at(&bytes, 0).unwrap();
+    disk.cache.set_memory("16M").unwrap();
+    file.sync_data().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let memory = disk.cache.stats().unwrap().memory;
+        assert_eq!(memory.limit, 16 << 20);
+        if memory.total() <= memory.limit {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{memory:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut back = vec![0; bytes.len()];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == bytes);
+    let small = disk.cache.stats().unwrap();
+    assert!(small.files.evictions > 0);
+    assert!(small.memory.total() <= small.memory.limit);
+    disk.cache.set_memory("64M").unwrap();
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(disk.cache.stats().unwrap().files.resident > small.files.resident);
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == bytes);
+    let error = disk.cache.set_memory(1).unwrap_err();
+    assert_eq!(error.errno(), Errno::EINVAL);
+    assert_eq!(disk.cache.stats().unwrap().memory.limit, 64 << 20);
+}
+
+#[test]
+fn a_full_file_system_in_memory_says_so() {
+    let cache = cache(16);
+    let dir = cache.memfs().unwrap();
+    let file = dir.create("f").unwrap();
+    let chunk = vec![1; 1 << 20];
+    let full = (0..64).find_map(|at| file.write_all_at(&chunk, at << 20).err());
+    let error = full.expect("it is bounded");
+    assert_eq!(error.errno(), Errno::ENOSPC);
+    assert_eq!(
+        std::io::Error::from(error).kind(),
+        std::io::ErrorKind::StorageFull
+    );
+    assert!(file.len() >= 4 << 20);
+    file.set_len(0).unwrap();
+    file.write_all_at(&chunk, 0).unwrap();
+    drop((file, dir));
+    assert_eq!(cache.stats().unwrap().files.resident, 0);
+}
+
+#[test]
+fn sync_makes_everything_durable() {
+    let disk = Disk::new(16);
+    let other = on_disk();
+    let second = disk.cache.directory(other.path()).unwrap();
+    disk.dir.create("a").unwrap().write_all_at(b"a", 0).unwrap();
+    second.create("b").unwrap().write_all_at(b"b", 0).unwrap();
+    disk.cache.sync().unwrap();
+    assert_eq!(std::fs::read(disk.in_source("a")).unwrap(), b"a");
+    assert_eq!(std::fs::read(other.path().join("b")).unwrap(), b"b");
+    let files = disk.cache.stats().unwrap().files;
+    assert_eq!((files.dirty, files.unstable), (0, 0));
+}
+
+#[test]
+fn dropping_a_cache_writes_back() {
+    let source = on_disk();
+    let cache = cache(16);
+    let file = cache.directory(source.path()).unwrap().create("f").unwrap();
+    drop(cache);
+    // A handle outlives its cache.
+    file.write_all_at(b"late", 0).unwrap();
+    drop(file);
+    assert_eq!(std::fs::read(source.path().join("f")).unwrap(), b"late");
+}
+
+#[test]
+fn handles_go_on_after_a_close() {
+    let disk = Disk::new(16);
+    let file = disk.dir.create("f").unwrap();
+    file.write_all_at(b"one", 0).unwrap();
+    disk.cache.close().unwrap();
+    assert_eq!(std::fs::read(disk.source.path().join("f")).unwrap(), b"one");
+    file.write_all_at(b"two", 3).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(
+        std::fs::read(disk.source.path().join("f")).unwrap(),
+        b"onetwo"
+    );
+}
+
+/// A store with no room: the file that could not be written is named, and the cache goes on.
+#[test]
+fn a_close_that_would_lose_data_is_refused() {
+    let Some(full) = SmallTmpfs::mount() else {
+        println!("skipped: no tmpfs may be mounted here");
+        return;
+    };
+    let cache = cache(16);
+    let dir = cache.directory(full.path()).unwrap();
+    let file = dir.create("big").unwrap();
+    file.write_all_at(&pattern(1, 4 << 20), 0).unwrap();
+    let error = file.sync_data().unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
+    let refused = cache.close().unwrap_err();
+    assert_eq!(refused.errno(), Errno::ENOSPC);
+    let [failed] = refused.failed_files() else {
+        panic!("{refused}");
+    };
+    assert!(failed.file.ends_with("big"), "{failed}");
+    assert!(!failed.ranges.is_empty());
+    assert!(refused.to_string().contains("ENOSPC"), "{refused}");
+    let cache = refused.into_cache();
+    let mut back = vec![0; 4 << 20];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == pattern(1, 4 << 20), "nothing was lost so far");
+    let given_up = file.discard_failed().unwrap();
+    assert!(!given_up.is_empty());
+    assert_eq!(cache.stats().unwrap().files.failed, 0);
+    cache.close().unwrap();
+}

@@ -1,0 +1,123 @@
+//! What a forked child may do with the cache of its parent: be told that it is not its own.
+//!
+//! # Safety
+//!
+//! The child runs in a copy of a process with threads. It allocates (which glibc allows), touches
+//! the handles under test, and leaves by `_exit`.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::Disk;
+use foliocache::{Advice, Errno, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+
+const VARIABLE: &str = "FOLIOCACHE_TEST_FORKS";
+
+/// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
+/// process of its own.
+#[test]
+fn in_a_child_every_call_gives_echild() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command
+        .args(["--exact", "body", "--nocapture", "--test-threads=1"])
+        .env(VARIABLE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("the child was told"), "{said}");
+}
+
+fn child<T>(what: &str, result: Result<T>) {
+    match result {
+        Ok(_) => panic!("{what} went through in a child"),
+        Err(error) => assert_eq!(error.errno(), Errno::ECHILD, "{what}: {error}"),
+    }
+}
+
+#[test]
+fn body() {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    let disk = Disk::new(16);
+    let memory = disk.cache.memfs().unwrap();
+    let files = [disk.dir.create("f").unwrap(), memory.create("f").unwrap()];
+    for file in &files {
+        file.write_all_at(b"the parent's", 0).unwrap();
+    }
+    disk.dir.remove_file("none").unwrap_err();
+    let listing = disk.dir.read_dir(".").unwrap();
+    // SAFETY: see the module's header.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // A child that hangs is a failure, too.
+        // SAFETY: always allowed.
+        unsafe { libc::alarm(30) };
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            let mut buf = [0; 4];
+            for file in &files {
+                child("read_at", file.read_at(&mut buf, 0));
+                child("write_at", file.write_at(&buf, 0));
+                child("append", file.append(&buf));
+                child("sync_data", file.sync_data());
+                child("sync_all", file.sync_all());
+                child("set_len", file.set_len(1));
+                child("punch_hole", file.punch_hole(0, 1));
+                child("allocate", file.allocate(0, 1));
+                child("advise", file.advise(Advice::WillNeed, ..));
+                child("metadata", file.metadata());
+                child("stats", file.stats());
+                child("failed_ranges", file.failed_ranges());
+                child("discard_failed", file.discard_failed());
+            }
+            for dir in [&disk.dir, &memory] {
+                child("open", dir.open("f"));
+                child("create", dir.create("g"));
+                child("open_dir", dir.open_dir("."));
+                child("create_dir", dir.create_dir("d"));
+                child("remove_file", dir.remove_file("f"));
+                child("rename", dir.rename("f", "g"));
+                child("metadata", dir.metadata("f"));
+                child("read_dir", dir.read_dir("."));
+                child("sync", dir.sync());
+                child("io_stats", dir.io_stats());
+            }
+            for entry in listing {
+                child("read_dir", entry);
+            }
+            child("directory", disk.cache.directory("/"));
+            child("memfs", disk.cache.memfs());
+            child("set_memory", disk.cache.set_memory("32M"));
+            child("stats", disk.cache.stats());
+            child("sync", disk.cache.sync());
+            println!("{:?} {:?} {:?}", disk.cache, disk.dir, files[0]);
+            let refused = disk.cache.clone().close().unwrap_err();
+            assert_eq!(refused.errno(), Errno::ECHILD);
+            drop((files, memory, disk.dir, refused, disk.cache));
+        }));
+        // The directory itself is the parent's to remove.
+        std::mem::forget(disk.source);
+        // SAFETY: always allowed.
+        unsafe { libc::_exit(i32::from(told.is_err())) };
+    }
+    assert!(pid > 0);
+    let mut status = 0;
+    // SAFETY: `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    assert_eq!(libc::WEXITSTATUS(status), 0);
+    println!("the child was told");
+    // Nothing of the parent's is gone.
+    for file in &files {
+        let mut buf = [0; 12];
+        file.read_exact_at(&mut buf, 0).unwrap();
+        assert_eq!(&buf, b"the parent's");
+        file.sync_all().unwrap();
+    }
+    assert_eq!(std::fs::read(disk.in_source("f")).unwrap(), b"the parent's");
+    disk.cache.close().unwrap();
+}

@@ -1,0 +1,248 @@
+//! Names, and that no path leaves its directory.
+
+mod common;
+
+use common::{Disk, cache};
+use foliocache::{Directory, Errno, Error, FileKind, Result};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+fn errno<T>(result: Result<T>) -> Errno {
+    match result {
+        Ok(_) => panic!("this had to fail"),
+        Err(error) => error.errno(),
+    }
+}
+
+fn names(dir: &Directory, path: &str) -> Vec<String> {
+    let mut names: Vec<_> = dir
+        .read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let disk = Disk::new(16);
+    for dir in [disk.dir.clone(), disk.cache.memfs().unwrap()] {
+        dir.create_dir_all("a/b/c").unwrap();
+        dir.create_dir_all("a/b/c/").unwrap();
+        assert_eq!(errno(dir.create_dir("a/b")), Errno::EEXIST);
+        assert_eq!(errno(dir.create_dir("x/y")), Errno::ENOENT);
+        let file = dir.create_new("a/b/f").unwrap();
+        file.write_all_at(b"here", 0).unwrap();
+        assert_eq!(errno(dir.create_new("a/b/f")), Errno::EEXIST);
+        assert_eq!(errno(dir.create_dir_all("a/b/f")), Errno::EEXIST);
+        dir.hard_link("a/b/f", "a/g").unwrap();
+        assert_eq!(dir.metadata("a/g").unwrap().nlink(), 2);
+        assert_eq!(errno(dir.hard_link("a/b/f", "a/g")), Errno::EEXIST);
+        dir.rename("a/b/f", "a/b/c/h").unwrap();
+        assert_eq!(errno(dir.metadata("a/b/f")), Errno::ENOENT);
+        assert_eq!(names(&dir, "a"), ["b", "g"]);
+        assert_eq!(names(&dir, "a/b/c"), ["h"]);
+        assert_eq!(errno(dir.rename("a", "a/b/inside")), Errno::EINVAL);
+        assert_eq!(errno(dir.remove_dir("a/b")), Errno::ENOTEMPTY);
+        assert_eq!(errno(dir.remove_file("a/b")), Errno::EISDIR);
+        assert_eq!(errno(dir.remove_dir("a/g")), Errno::ENOTDIR);
+        assert_eq!(errno(dir.remove_file("a/none")), Errno::ENOENT);
+        let below = dir.open_dir("a/b").unwrap();
+        below.rename_to("c/h", &dir, "h").unwrap();
+        assert_eq!(dir.metadata("h").unwrap().len(), 4);
+        dir.remove_dir("a/b/c").unwrap();
+        dir.remove_file("h").unwrap();
+        below.sync().unwrap();
+        assert_eq!(names(&below, "."), [""; 0]);
+        dir.set_mode("a/g", 0o600).unwrap();
+        let attributes = dir.metadata("a/g").unwrap();
+        assert_eq!(
+            (attributes.mode(), attributes.kind()),
+            (0o600, FileKind::Regular)
+        );
+    }
+    let elsewhere = disk.cache.memfs().unwrap();
+    disk.dir.create("f").unwrap();
+    assert_eq!(
+        errno(disk.dir.rename_to("f", &elsewhere, "f")),
+        Errno::EXDEV
+    );
+}
+
+#[test]
+fn many_names_are_read_in_several_goes() {
+    let dir = cache(32).memfs().unwrap();
+    for n in 0..1000 {
+        dir.create(format!("{n:04}")).unwrap();
+    }
+    let all = names(&dir, ".");
+    assert_eq!(all.len(), 1000);
+    assert_eq!((&*all[0], &*all[999]), ("0000", "0999"));
+    assert_eq!(errno(dir.read_dir("0000")), Errno::ENOTDIR);
+}
+
+#[test]
+fn options_that_do_not_go_together() {
+    let dir = cache(16).memfs().unwrap();
+    for options in [
+        dir.open_options(),
+        dir.open_options().read(true).create(true),
+        dir.open_options().read(true).create_new(true),
+        dir.open_options().read(true).truncate(true),
+        dir.open_options().append(true).truncate(true),
+    ] {
+        assert_eq!(errno(options.open("f")), Errno::EINVAL, "{options:?}");
+    }
+    assert_eq!(names(&dir, "."), [""; 0]);
+    dir.create("f").unwrap().write_all_at(b"long", 0).unwrap();
+    assert_eq!(dir.open("f").unwrap().len(), 4);
+    assert_eq!(dir.create("f").unwrap().len(), 0);
+    assert_eq!(errno(dir.create("")), Errno::ENOENT);
+    assert_eq!(errno(dir.create("new/")), Errno::EISDIR);
+    assert_eq!(errno(dir.open("f/")), Errno::ENOTDIR);
+    assert_eq!(errno(dir.open("f/.")), Errno::ENOTDIR);
+    assert_eq!(errno(dir.open(".")), Errno::EISDIR);
+    assert_eq!(errno(dir.open("f\0")), Errno::EINVAL);
+    let long = "n".repeat(256);
+    assert_eq!(errno(dir.create(&long)), Errno::ENAMETOOLONG);
+    assert_eq!(errno(dir.open("d/".repeat(3000))), Errno::ENAMETOOLONG);
+}
+
+#[test]
+fn owner_and_mode_of_what_is_made_are_the_processes() {
+    use std::os::unix::fs::MetadataExt;
+    let disk = Disk::new(16);
+    let like = disk.in_source("like");
+    std::fs::File::create(&like).unwrap();
+    disk.dir.create("f").unwrap();
+    let (ours, theirs) = (
+        std::fs::metadata(disk.in_source("f")).unwrap(),
+        std::fs::metadata(like).unwrap(),
+    );
+    assert_eq!(
+        (ours.mode(), ours.uid(), ours.gid()),
+        (theirs.mode(), theirs.uid(), theirs.gid())
+    );
+}
+
+/// What must not come out of the directory whatever is tried.
+fn is_escape<T>(result: Result<T>) {
+    match result {
+        Ok(_) => panic!("it got out"),
+        Err(error) => {
+            assert!(matches!(error, Error::Escape { .. }), "{error}");
+            assert_eq!(error.errno(), Errno::EXDEV);
+        }
+    }
+}
+
+#[test]
+fn no_path_leaves_the_directory() {
+    let disk = Disk::new(16);
+    let top = &disk.dir;
+    top.create_dir_all("jail/sub").unwrap();
+    top.create("secret").unwrap();
+    let jail = top.open_dir("jail").unwrap();
+    let outside = disk.in_source("secret");
+    symlink(&outside, disk.in_source("jail/absolute")).unwrap();
+    symlink("../secret", disk.in_source("jail/up")).unwrap();
+    symlink("..", disk.in_source("jail/parent")).unwrap();
+    symlink("../../jail/inside", disk.in_source("jail/sub/out_and_in")).unwrap();
+    symlink("up", disk.in_source("jail/twice")).unwrap();
+    symlink("../new", disk.in_source("jail/dangling")).unwrap();
+    let out = [
+        "..",
+        "../secret",
+        "sub/../../secret",
+        "./sub/.././../secret",
+        "absolute",
+        "up",
+        "parent/secret",
+        "parent",
+        "twice",
+        "sub/out_and_in",
+        "sub/../up",
+        "/",
+        "/etc/passwd",
+    ];
+    for path in out.map(Path::new).into_iter().chain([&*outside]) {
+        is_escape(jail.open(path));
+        is_escape(jail.metadata(path));
+        is_escape(jail.create(path));
+        is_escape(jail.open_dir(path));
+        is_escape(jail.read_dir(path));
+    }
+    is_escape(jail.create("dangling"));
+    assert!(!disk.in_source("new").exists());
+    is_escape(jail.create_dir("../d"));
+    is_escape(jail.remove_file("../secret"));
+    is_escape(jail.remove_dir("parent/jail/sub"));
+    is_escape(jail.rename("../secret", "mine"));
+    is_escape(jail.rename("sub", "../sub"));
+    is_escape(jail.hard_link("../secret", "mine"));
+    is_escape(jail.symlink("x", "parent/x"));
+    assert!(outside.exists());
+    // What names the link itself does not follow it.
+    assert!(jail.symlink_metadata("up").unwrap().is_symlink());
+    assert_eq!(jail.read_link("up").unwrap(), Path::new("../secret"));
+    assert_eq!(errno(jail.create_new("up")), Errno::EEXIST);
+    jail.remove_file("up").unwrap();
+    // From the top the same names stay inside.
+    top.metadata("jail/../secret").unwrap();
+    top.metadata("jail/parent/secret").unwrap();
+    jail.metadata("sub/../sub/..").unwrap();
+}
+
+#[test]
+fn links_that_stay_inside_are_followed() {
+    let disk = Disk::new(16);
+    for dir in [disk.dir.clone(), disk.cache.memfs().unwrap()] {
+        dir.create_dir_all("a/b").unwrap();
+        dir.create("a/f").unwrap().write_all_at(b"abc", 0).unwrap();
+        dir.symlink("../f", "a/b/link").unwrap();
+        dir.symlink("a/b/", "short").unwrap();
+        dir.symlink("made", "later").unwrap();
+        assert_eq!(dir.metadata("short/link").unwrap().len(), 3);
+        assert_eq!(dir.open("short/../f").unwrap().len(), 3);
+        dir.create("later").unwrap();
+        assert!(dir.metadata("made").unwrap().is_file());
+        assert!(dir.symlink_metadata("short").unwrap().is_symlink());
+        // A slash at the end asks for what the link leads to.
+        assert!(dir.symlink_metadata("short/").unwrap().is_dir());
+        dir.symlink("loop", "loop").unwrap();
+        assert_eq!(errno(dir.open("loop")), Errno::ELOOP);
+        for n in 0..40 {
+            dir.symlink(format!("{}", n + 1), format!("{n}")).unwrap();
+        }
+        dir.create("40").unwrap();
+        dir.open("0").unwrap();
+        dir.symlink("0", "one_more").unwrap();
+        assert_eq!(errno(dir.open("one_more")), Errno::ELOOP);
+    }
+}
+
+/// A directory is moved up and down while another thread walks through it with `..`.
+#[test]
+fn a_walk_stays_inside_while_directories_move() {
+    let disk = Disk::new(16);
+    let top = &disk.dir;
+    top.create_dir_all("jail/deep/er").unwrap();
+    top.create("secret").unwrap();
+    let jail = top.open_dir("jail").unwrap();
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            for _ in 0..300 {
+                top.rename("jail/deep/er", "er").unwrap();
+                top.rename("er", "jail/deep/er").unwrap();
+            }
+        });
+        while !mover.is_finished() {
+            match jail.metadata("deep/er/../../secret") {
+                Ok(_) => panic!("it got out"),
+                Err(error) => assert_eq!(error.errno(), Errno::ENOENT, "{error}"),
+            }
+        }
+        mover.join().unwrap();
+    });
+}
