@@ -66,7 +66,9 @@ fn the_lock_excludes_and_wakes_three() {
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
         let others = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
         lock(&page, &value);
-        others.map(|other| other.join().unwrap());
+        for other in others {
+            other.join().unwrap();
+        }
         assert_eq!(page.with_lock(|| value.read()), 3);
     });
 }
