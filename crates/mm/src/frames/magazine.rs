@@ -123,14 +123,23 @@ impl Magazines {
 
 impl Frames {
     /// Fills the thread's magazine from the buddies and takes one frame for the caller.
+    ///
+    /// The buddies give their lowest frames first, and the magazine gives them out in that order, so
+    /// pages that follow one another in a file mostly do in memory too: one run for a device.
     pub(super) fn refill(&self, table: &mut Table) -> Option<u32> {
         let mine = table.alloc(0)?;
+        let mut batch = [0; BATCH - 1];
+        let mut taken = 0;
+        while taken < batch.len()
+            && let Some(frame) = table.alloc(0)
+        {
+            batch[taken] = frame;
+            taken += 1;
+        }
         let mut magazine = self.magazines.mine().lock();
-        for _ in 1..BATCH {
-            let Some(frame) = table.alloc(0) else { break };
+        for &frame in batch[..taken].iter().rev() {
             if !magazine.push(frame) {
                 table.free(frame, 0);
-                break;
             }
         }
         Some(mine)
