@@ -243,7 +243,8 @@ fn the_queue_is_served_in_order() {
     drop(second);
     assert!(!frames.has_waiters() && frames.try_reserve(7).is_some());
 
-    // Threads queue one after the other and are served in that order.
+    // Threads queue one after the other and are served in that order; only one fits at a time, so
+    // that what they note is the order they were served in.
     let order = Mutex::new(Vec::new());
     all.merge(frames.try_reserve(7).unwrap());
     thread::scope(|scope| {
@@ -253,7 +254,7 @@ fn the_queue_is_served_in_order() {
                 while frames.usage().waiters != n {
                     thread::yield_now();
                 }
-                let mut ticket = frames.enqueue(100);
+                let mut ticket = frames.enqueue(400);
                 let reservation = loop {
                     assert!(ticket.wait(Duration::from_secs(60)), "nobody woke {n}");
                     if let Some(reservation) = ticket.try_take() {
