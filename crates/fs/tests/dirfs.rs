@@ -672,3 +672,133 @@ fn space_that_is_coming_counts_as_blocks() {
     let attr = fs.getattr(file.inode()).expect("getattr");
     assert!(attr.blocks * 512 >= 100_000, "{} blocks", attr.blocks);
 }
+
+#[test]
+fn long_reads_go_through_registered_blocks() {
+    let source = on_disk();
+    let fs = plain(source.path());
+    let file = create(&fs, "file");
+    let bytes = pattern(1, 8 << 20);
+    write_all(&file, &bytes, 0);
+    file.fsync().expect("fsync");
+    file.advise(Advice::DontNeed, 0, 0).expect("advise");
+    let mut read = vec![0; 1 << 20];
+    for at in 0..8 {
+        assert_eq!(file.read_at(&mut read, at << 20), Ok(1 << 20));
+        assert!(read == bytes[(at as usize) << 20..(at as usize + 1) << 20]);
+    }
+    let stats = fs.stats();
+    match &stats.rings {
+        Some(rings) if stats.direct_reads > 0 && rings.refused_buffers == 0 => {
+            assert!(rings.fixed_ios > 0, "{stats:#?}");
+        }
+        _ => assert!(
+            !stats.fallbacks.is_empty() || stats.rings.is_some(),
+            "{stats:#?}"
+        ),
+    }
+}
+
+#[test]
+fn few_names_many_threads() {
+    let source = on_disk();
+    let mut options = DirFsOptions::default();
+    options.path_descriptors = 3;
+    options.idle_files = 2;
+    let fs = dirfs(&cache(16), source.path(), options);
+    let rounds =
+        300 * std::env::var("FOLIOCACHE_STRESS").map_or(1, |n| n.parse().expect("a number"));
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let mut seed = thread + 1;
+                let mut random = move |n: u64| {
+                    seed ^= seed << 13;
+                    seed ^= seed >> 7;
+                    seed ^= seed << 17;
+                    seed % n
+                };
+                let root = fs.root();
+                for _ in 0..rounds {
+                    let name = format!("name{}", random(4));
+                    let name = OsStr::new(&name);
+                    let gone = [Errno::ENOENT, Errno::ESTALE];
+                    match random(8) {
+                        0..=3 => {
+                            let flags = OpenFlags::READ_WRITE;
+                            match fs.create(&ROOT, &root, name, 0o644, flags, false) {
+                                Ok(file) => {
+                                    // Every byte of a page says the same: pages do not tear here.
+                                    let page = [random(255) as u8 + 1; 4096];
+                                    write_all(&file, &page, 4096 * random(40));
+                                    if random(4) == 0 {
+                                        file.fsync().expect("fsync");
+                                    }
+                                }
+                                Err(error) => assert!(gone.contains(&error), "create: {error}"),
+                            }
+                        }
+                        4 => match fs.unlink(&root, name) {
+                            Ok(()) | Err(Errno::ENOENT) => {}
+                            Err(error) => panic!("unlink: {error}"),
+                        },
+                        5 => {
+                            let other = format!("name{}", random(4));
+                            match fs.rename(
+                                &root,
+                                name,
+                                &root,
+                                OsStr::new(&other),
+                                RenameMode::Replace,
+                            ) {
+                                Ok(()) | Err(Errno::ENOENT) => {}
+                                Err(error) => panic!("rename: {error}"),
+                            }
+                        }
+                        6 => {
+                            if let Ok(inode) = fs.lookup(&root, name) {
+                                let size = SetAttr {
+                                    size: Some(4096 * random(40)),
+                                    ..SetAttr::default()
+                                };
+                                match fs.setattr(&ROOT, &inode, &size) {
+                                    Ok(_) => {}
+                                    Err(error) => {
+                                        assert!(gone.contains(&error), "setattr: {error}")
+                                    }
+                                }
+                            }
+                        }
+                        _ => {
+                            if let Ok(inode) = fs.lookup(&root, name)
+                                && let Ok(file) = fs.open(&ROOT, &inode, OpenFlags::READ)
+                            {
+                                for page in read_all(&file).chunks(4096) {
+                                    assert!(
+                                        page.iter().all(|&byte| byte == page[0])
+                                            || page.len() < 4096
+                                    );
+                                }
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    fs.sync_fs().expect("sync");
+    for entry in fs::read_dir(source.path()).expect("source") {
+        let entry = entry.expect("entry");
+        let inode = fs.lookup(&fs.root(), &entry.file_name()).expect("lookup");
+        let through = fs.open(&ROOT, &inode, OpenFlags::READ).expect("open");
+        assert!(
+            read_all(&through) == fs::read(entry.path()).expect("read"),
+            "{entry:?}"
+        );
+    }
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+    let open_now = descriptors_into(source.path());
+    assert!(open_now.len() <= 3 + 4, "{open_now:?}");
+    assert_eq!(fs.stats().invalidations, 0, "all changes were our own");
+}
