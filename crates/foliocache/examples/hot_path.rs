@@ -1,6 +1,7 @@
 //! Nanoseconds of a hit through the library, beside the kernel's on a tmpfs.
 //!
-//! Ours and the kernel's are timed in turns; the ratio is the median of those of neighbours.
+//! Ours and the kernel's are timed in turns; the ratio is the median of those of neighbours. An
+//! argument says how many operations a sample has (200,000 unless given).
 
 use foliocache::{Cache, File};
 use std::error::Error;
@@ -8,15 +9,16 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-const OPS: u32 = 200_000;
 const PAIRS: usize = 15;
 
 fn nanoseconds(mut op: impl FnMut()) -> f64 {
+    let operations = std::env::args().nth(1);
+    let operations = operations.map_or(200_000, |n| n.parse().expect("a number"));
     let start = Instant::now();
-    for _ in 0..OPS {
+    for _ in 0..operations {
         op();
     }
-    start.elapsed().as_secs_f64() * 1e9 / f64::from(OPS)
+    start.elapsed().as_secs_f64() * 1e9 / f64::from(operations)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -65,7 +67,10 @@ fn reads_and_writes(file: &File, kernel: &std::fs::File, len: usize) {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let cache = Cache::builder().memory("64M").build()?;
+    let cache = Cache::builder()
+        .memory("64M")
+        .fault_handlers(true)
+        .build()?;
     let file = cache.memfs()?.create("hot")?;
     let path = format!("/dev/shm/foliocache-hot-path-{}", std::process::id());
     let kernel = std::fs::File::options()
