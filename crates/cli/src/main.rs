@@ -1,2 +1,71 @@
 //! The foliocache command.
-fn main() {}
+//!
+//! # Model
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `bench` | `foliocache bench`: a case beside the kernel's |
+//! | `mount` | `foliocache mount`: checks, the life of a mount |
+//! | `check` | what can be wrong with a source and a mount point, one line each |
+//! | `shutdown` | writing back and ending, and the list of what was lost |
+//! | `status` | the live line |
+//! | `size` | sizes of memory as text |
+//!
+//! Exit status: 0 if all went well, 1 if data was lost or the work failed, 2 for bad input.
+#![deny(unsafe_code)]
+
+mod bench;
+mod check;
+mod mount;
+mod shutdown;
+mod size;
+mod status;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Exit status when data was lost or the work failed.
+const FAILED: u8 = 1;
+/// Exit status for bad input.
+const BAD_INPUT: u8 = 2;
+
+/// The page cache as a library, and as a mount.
+#[derive(Parser)]
+#[command(name = "foliocache", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show a directory through a cache of bounded memory.
+    Mount(mount::MountArguments),
+    /// Measure the cache beside the kernel's own, in turns.
+    Bench(bench::BenchArguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.command {
+        Command::Mount(arguments) => mount::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    }
+}
+
+/// Sends warnings and errors to standard error, and more the more often `-v` was given.
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIOCACHE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+}

@@ -1,0 +1,168 @@
+//! `foliocache mount`: checks, the life of a mount.
+//!
+//! # Model
+//!
+//! ```text
+//!  checks ──▶ cache, directory, mount ──▶ live line until a signal or an unmount ──▶ shutdown
+//! ```
+//!
+//! The main thread serves nothing: it waits for signals, draws the line, and ends the mount.
+
+use crate::shutdown::{self, Mounted};
+use crate::status::{INTERVAL, StatusLine};
+use crate::{BAD_INPUT, FAILED, check, size, start_log};
+use clap::{Args, ValueEnum};
+use foliocache_fs::{DirFs, DirFsOptions, FileSystem};
+use foliocache_fuse::{KernelCache, Mount, MountOptions};
+use foliocache_mm::{MIN_LIMIT, Mm, MmConfig};
+use foliocache_sys::memory::{Resident, total_memory};
+use foliocache_sys::signal::Signals;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Arguments of `foliocache mount`.
+#[derive(Args)]
+pub(crate) struct MountArguments {
+    /// The directory to show.
+    #[arg(value_name = "SOURCE")]
+    source: PathBuf,
+    /// The empty directory to show it at.
+    #[arg(value_name = "MOUNTPOINT")]
+    mount_point: PathBuf,
+    /// Bound on the cache's memory: bytes, or a number with K, M, G or T.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "512M",
+        allow_hyphen_values = true
+    )]
+    memory: String,
+    /// Refuse every change.
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in, as far as the files' permissions allow them.
+    #[arg(long)]
+    allow_other: bool,
+    /// Say more; twice for still more. No live line then.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// What the kernel's own cache holds: for comparisons.
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        default_value = "mapped",
+        hide = true
+    )]
+    kernel_cache: KernelCacheArgument,
+    /// Operations that can be under way at once.
+    #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
+    threads: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KernelCacheArgument {
+    Mapped,
+    All,
+}
+
+/// Runs it to its end.
+pub(crate) fn run(arguments: &MountArguments) -> ExitCode {
+    start_log(arguments.verbose);
+    // Before the first thread, see `Signals`.
+    let signals = match Signals::block() {
+        Ok(signals) => signals,
+        Err(errno) => return complain(&format!("cannot wait for signals: {errno}"), FAILED),
+    };
+    let mounted = match start(arguments) {
+        Ok(mounted) => mounted,
+        Err(line) => return complain(&line, BAD_INPUT),
+    };
+    let mut status = StatusLine::new(arguments.verbose > 0);
+    let why = serve(&mounted, &signals, &mut status);
+    status.say(&why);
+    shutdown::end(mounted, &signals, &status)
+}
+
+fn complain(line: &str, exit: u8) -> ExitCode {
+    eprintln!("foliocache: {line}");
+    ExitCode::from(exit)
+}
+
+/// Checks everything and mounts; `Err` is the line to show.
+fn start(arguments: &MountArguments) -> Result<Mounted, String> {
+    let limit = memory_limit(&arguments.memory)?;
+    let places = check::places(&arguments.source, &arguments.mount_point)?;
+    if let Err(errno) = foliocache_sys::fd::raise_open_file_limit() {
+        tracing::debug!(%errno, "the limit of open files stays as it is");
+    }
+    let mm = Mm::new(MmConfig::new(limit)).map_err(|error| error.to_string())?;
+    let mut options = DirFsOptions::default();
+    options.read_only = arguments.read_only;
+    let fs = DirFs::open(&mm, &places.source, options).map_err(|error| error.to_string())?;
+    let fs = Arc::new(fs);
+    let mut options = MountOptions::new(places.source.display().to_string());
+    options.read_only = arguments.read_only;
+    options.allow_other = arguments.allow_other;
+    options.threads = arguments.threads;
+    options.kernel_cache = match arguments.kernel_cache {
+        KernelCacheArgument::Mapped => KernelCache::Mapped,
+        KernelCacheArgument::All => KernelCache::All,
+    };
+    let shared: Arc<dyn FileSystem> = fs.clone();
+    let mount =
+        Mount::new(shared, &places.mount_point, &options).map_err(|error| error.to_string())?;
+    // What the process holds before the first request, and what its workers will take.
+    let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
+    eprintln!(
+        "foliocache: {} is mounted on {}{}; memory bound {}, fixed base {} beside it",
+        places.source.display(),
+        places.mount_point.display(),
+        if arguments.read_only {
+            " read-only"
+        } else {
+            ""
+        },
+        size::show(limit),
+        size::show(base),
+    );
+    Ok(Mounted { mm, fs, mount })
+}
+
+fn memory_limit(text: &str) -> Result<u64, String> {
+    let limit = size::parse(text).ok_or_else(|| {
+        format!("--memory {text} is no size: give bytes, or a number with K, M, G or T")
+    })?;
+    let machine = total_memory();
+    if limit < MIN_LIMIT {
+        return Err(format!(
+            "--memory {text} is too little: at least {} are needed",
+            size::show(MIN_LIMIT)
+        ));
+    }
+    if limit > machine {
+        return Err(format!(
+            "--memory {text} is more than the {} of this machine",
+            size::show(machine)
+        ));
+    }
+    Ok(limit)
+}
+
+/// Draws the line until the mount is to end or has ended; returns why.
+fn serve(mounted: &Mounted, signals: &Signals, status: &mut StatusLine) -> String {
+    loop {
+        match signals.wait(INTERVAL) {
+            Ok(Some(signal)) => return format!("{}: writing back", signal.name()),
+            Ok(None) => {}
+            Err(errno) => return format!("cannot wait for signals ({errno}): writing back"),
+        }
+        if mounted.mount.is_ended() {
+            return "unmounted: writing back".to_owned();
+        }
+        if !status.is_hidden() {
+            status.draw(&mounted.mm.stats(), mounted.mount.stats());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Writing back and ending, and the list of what was lost.
+//!
+//! # Model
+//!
+//! ```text
+//!  what programs stored into mappings ──▶ all dirty files ──▶ unmount, or cut programs off
+//!                                                  ──▶ what came in meanwhile ──▶ the list
+//! ```
+//!
+//! The work is done by a thread of its own, because a medium that does not answer may block it for
+//! ever; the main thread goes on to listen. A second signal gives up: it lists what is not in the
+//! source, file by file, and ends the process.
+
+use crate::FAILED;
+use crate::size::show;
+use crate::status::{INTERVAL, StatusLine};
+use foliocache_fs::{DirFs, FileSystem};
+use foliocache_fuse::Mount;
+use foliocache_mm::{Mm, PAGE_SIZE};
+use foliocache_sys::signal::Signals;
+use foliocache_sys::{Errno, dir};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// A mount with all that belongs to it.
+pub(crate) struct Mounted {
+    pub(crate) mm: Arc<Mm>,
+    pub(crate) fs: Arc<DirFs>,
+    pub(crate) mount: Mount,
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Outcome {
+    /// What the user should know though nothing is lost.
+    notes: Vec<String>,
+    /// What failed besides files.
+    errors: Vec<String>,
+    /// Files with data that is not in the source: bytes, and why.
+    lost: BTreeMap<String, (u64, Option<Errno>)>,
+}
+
+/// Writes everything back and unmounts; the exit status says whether all of it went well.
+pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> ExitCode {
+    let fs = Arc::clone(&mounted.fs);
+    let mount_point = mounted.mount.mount_point().to_owned();
+    let (done, outcome) = mpsc::channel();
+    let worker = thread::Builder::new()
+        .name("shutdown".to_owned())
+        .spawn(move || {
+            // The receiver is gone only if the process is about to end.
+            let _ = done.send(write_back_and_unmount(mounted));
+        });
+    if let Err(error) = worker {
+        status.say(&format!("cannot start a thread: {error}"));
+        return ExitCode::from(FAILED);
+    }
+    let outcome = loop {
+        match outcome.recv_timeout(Duration::ZERO) {
+            Ok(outcome) => break outcome,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                status.say("writing back panicked");
+                return ExitCode::from(FAILED);
+            }
+        }
+        let left = fs.bdi().nr_not_durable() * PAGE_SIZE as u64;
+        status.working(format!(
+            "writing back, {} to go; another ^C gives up and loses what is left",
+            show(left)
+        ));
+        if let Ok(Some(signal)) = signals.wait(INTERVAL / 10) {
+            status.clear();
+            status.say(&format!("{} again: given up", signal.name()));
+            // The mount dies with the process; out of the tree it is in nobody's way.
+            let _ = dir::mount::abort(&mount_point);
+            let outcome = Outcome {
+                lost: not_written(&fs),
+                ..Outcome::default()
+            };
+            let exit = report(&outcome, status);
+            // The worker may be blocked for good: no destructor may wait for it.
+            std::process::exit(exit.into());
+        }
+    };
+    status.clear();
+    ExitCode::from(report(&outcome, status))
+}
+
+fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
+    let mut outcome = Outcome::default();
+    let (fs, mount) = (&mounted.fs, &mut mounted.mount);
+    if !mount.is_ended()
+        && let Err(errno) = mount.write_back_mapped()
+    {
+        // What failed to reach us is the kernel's to tell; what reached us is listed below.
+        outcome.errors.push(format!(
+            "what programs stored into mapped files could not all be taken over: {errno}"
+        ));
+    }
+    // The errors are those that the second round finds again.
+    let _ = fs.bdi().sync();
+    if let Err(error) = mount.unmount() {
+        outcome.notes.push(format!(
+            "{} is in use: programs in it are cut off",
+            mount.mount_point().display()
+        ));
+        if let Err(error) = mount.detach() {
+            outcome
+                .errors
+                .push(format!("{}: {error}", mount.mount_point().display()));
+        }
+        tracing::debug!(%error, "cut off");
+    }
+    let failed = fs.bdi().sync();
+    if let Err(errno) = fs.sync_fs()
+        && failed.is_empty()
+    {
+        outcome
+            .errors
+            .push(format!("{} could not be flushed: {errno}", fs.source()));
+    }
+    outcome.lost = not_written(fs);
+    for error in failed {
+        outcome.lost.entry(error.file).or_default().1 = Some(error.errno);
+    }
+    fs.bdi().discard_all();
+    outcome
+}
+
+/// Files with data that is not safely in the source.
+fn not_written(fs: &DirFs) -> BTreeMap<String, (u64, Option<Errno>)> {
+    let mut files = BTreeMap::new();
+    for file in fs.bdi().dirty_files() {
+        let stats = file.stats();
+        let pages = stats.dirty + stats.writeback + stats.unstable;
+        if pages > 0 {
+            let bytes = (pages * PAGE_SIZE as u64).min(file.size());
+            files.insert(file.name(), (bytes, file.writeback_error()));
+        }
+    }
+    files
+}
+
+/// Shows the outcome; returns the exit status.
+fn report(outcome: &Outcome, status: &StatusLine) -> u8 {
+    for note in outcome.notes.iter().chain(&outcome.errors) {
+        status.say(note);
+    }
+    for (file, (bytes, errno)) in &outcome.lost {
+        let why = errno.map_or("not written yet".to_owned(), |errno| errno.to_string());
+        status.say(&format!("lost: {file}: {}: {why}", show(*bytes)));
+    }
+    if outcome.lost.is_empty() && outcome.errors.is_empty() {
+        status.say("everything is written back");
+        0
+    } else {
+        FAILED
+    }
+}

@@ -1,0 +1,85 @@
+//! The live line: memory against the bound, hit ratio, dirty data, throughput.
+
+use crate::size::show;
+use foliocache_fuse::FuseStats;
+use foliocache_mm::{MmStats, PAGE_SIZE};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::{Duration, Instant};
+
+/// How often the line is drawn anew.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The line at the bottom of the terminal; nothing where standard error is no terminal.
+pub(crate) struct StatusLine {
+    bar: ProgressBar,
+    last: (Instant, FuseStats),
+}
+
+impl StatusLine {
+    /// A line, unless `hidden`.
+    pub(crate) fn new(hidden: bool) -> StatusLine {
+        let bar = if hidden {
+            ProgressBar::hidden()
+        } else {
+            ProgressBar::new_spinner()
+        };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        StatusLine {
+            bar,
+            last: (Instant::now(), FuseStats::default()),
+        }
+    }
+
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.bar.is_hidden()
+    }
+
+    /// Draws the figures of now.
+    pub(crate) fn draw(&mut self, cache: &MmStats, mount: FuseStats) {
+        let now = Instant::now();
+        let (then, before) = std::mem::replace(&mut self.last, (now, mount));
+        self.bar
+            .set_message(line(cache, &mount, &before, now.duration_since(then)));
+        self.bar.tick();
+    }
+
+    /// Says something that stays.
+    pub(crate) fn say(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("foliocache: {text}"));
+    }
+
+    /// Shows `text` in place of the figures.
+    pub(crate) fn working(&self, text: String) {
+        self.bar.set_message(text);
+        self.bar.tick();
+    }
+
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn line(cache: &MmStats, mount: &FuseStats, before: &FuseStats, over: Duration) -> String {
+    let seconds = over.as_secs_f64().max(0.001);
+    let rate = |now: u64, then: u64| show((now.saturating_sub(then) as f64 / seconds) as u64);
+    let files = &cache.files;
+    let waiting = (files.dirty + files.writeback + files.unstable) * PAGE_SIZE as u64;
+    let mut text = format!(
+        "{} of {}  hits {:.1} %  dirty {}  read {}/s  write {}/s",
+        show(cache.memory.total()),
+        show(cache.memory.limit),
+        files.hit_ratio() * 100.0,
+        show(waiting),
+        rate(mount.bytes_read, before.bytes_read),
+        rate(mount.bytes_written, before.bytes_written),
+    );
+    if files.failed > 0 {
+        text += &format!(
+            "  CANNOT BE WRITTEN {}",
+            show(files.failed * PAGE_SIZE as u64)
+        );
+    }
+    text
+}
