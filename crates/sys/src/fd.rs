@@ -510,6 +510,12 @@ pub fn flock(fd: BorrowedFd<'_>, what: Flock, wait: bool) -> Result<(), Errno> {
     Ok(retry_on_intr(|| fs::flock(fd, op))?)
 }
 
+/// The process's soft limit of open files.
+pub fn open_file_limit() -> u64 {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Raises the process's soft limit of open files to the hard limit; returns the limit then in
 /// force. Affects the whole process, so only programs call it, not libraries.
 ///
