@@ -73,8 +73,10 @@ pub struct DirFsOptions {
     pub io_uring: bool,
     /// Descriptors kept for names.
     pub path_descriptors: usize,
-    /// Closed files that may wait with open descriptors for their data to be written; beyond it
-    /// closing a file writes another one's data first.
+    /// Closed files that may wait with open descriptors, two each, for their data to be written;
+    /// beyond it closing a file writes another one's data first, which makes a program that makes
+    /// many small files wait for the medium at each. By default a quarter of the process's limit
+    /// of open files as it is when the options are made: raise that limit first.
     pub idle_files: usize,
     /// Most rings that are made.
     pub rings: usize,
@@ -89,7 +91,7 @@ impl Default for DirFsOptions {
             direct: true,
             io_uring: true,
             path_descriptors: 512,
-            idle_files: 128,
+            idle_files: (fd::open_file_limit() / 4).clamp(32, 8192) as usize,
             rings: 4,
             ring_depth: 32,
         }
