@@ -1,0 +1,347 @@
+//! The whole cache under random schedules, with a store in memory and few frames: what is read is
+//! what some order of the calls permits, nothing waits for ever, and the counts return to zero.
+//!
+//! Time stands still here and no wait times out, so progress that only a time-out would make shows
+//! itself as a deadlock.
+#![cfg(shuttle)]
+#![allow(missing_docs)]
+
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
+    MmConfig, PAGE_SIZE, ReadaheadState, Reservation,
+};
+use foliocache_sync::{Arc, Mutex, thread};
+use foliocache_sys::Errno;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A store that lets others run in the middle of its operations.
+#[derive(Debug)]
+struct Store(Mutex<Vec<u8>>);
+
+impl Store {
+    fn new(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(bytes)))
+    }
+
+    fn content(&self) -> Vec<u8> {
+        self.0.lock().clone()
+    }
+}
+
+impl AddressSpaceOperations for Store {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let mut done = 0;
+        for segment in segments {
+            let bytes = self.0.lock();
+            let at = (pos as usize + done).min(bytes.len());
+            let n = segment.len().min(bytes.len() - at);
+            segment.copy_from(0, &bytes[at..at + n]);
+            done += n;
+        }
+        thread::yield_now();
+        Ok(done)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        thread::yield_now();
+        let mut done = 0;
+        for segment in segments {
+            let mut bytes = self.0.lock();
+            let at = pos as usize + done;
+            if bytes.len() < at + segment.len() {
+                bytes.resize(at + segment.len(), 0);
+            }
+            segment.copy_to(0, &mut bytes[at..at + segment.len()]);
+            done += segment.len();
+        }
+        thread::yield_now();
+        Ok(done)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        thread::yield_now();
+        self.0.lock().resize(size as usize, 0);
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        thread::yield_now();
+        let mut bytes = self.0.lock();
+        let end = ((pos + len) as usize).min(bytes.len());
+        bytes[pos as usize..end].fill(0);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a store in memory".into()
+    }
+}
+
+struct Machine {
+    mm: Arc<Mm>,
+    bdi: Arc<BackingDevInfo>,
+}
+
+impl Machine {
+    fn new(change: impl FnOnce(&mut MmConfig)) -> Self {
+        let mut config = MmConfig::new(4 << 20);
+        change(&mut config);
+        let mm = Mm::new(config).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
+        Self { mm, bdi }
+    }
+
+    /// Takes all frames but `left` out of the game.
+    fn leave(&self, left: u64) -> Reservation<'_> {
+        let away = self.mm.usage().available - left;
+        self.mm.frames().try_reserve(away as u32).unwrap()
+    }
+
+    fn file(&self, store: &Arc<Store>) -> Arc<AddressSpace> {
+        let size = store.content().len() as u64;
+        let ops = Arc::clone(store) as Arc<dyn AddressSpaceOperations>;
+        AddressSpace::new(&self.bdi, ops, size)
+    }
+
+    /// Makes the files durable, compares cache and store, and drops everything.
+    fn end(self, files: Vec<(Arc<AddressSpace>, Arc<Store>)>) {
+        for (file, store) in &files {
+            file.sync().unwrap();
+            let cached = read(file, 0, file.size() as usize + 10);
+            assert_eq!(cached.len() as u64, file.size());
+            assert!(cached == store.content(), "store and cache differ");
+            let stats = file.stats();
+            let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
+            assert_eq!(left, (0, 0, 0, 0));
+        }
+        drop(files);
+        self.bdi.stop();
+        let usage = self.mm.usage();
+        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+        assert!(usage.total() <= usage.limit);
+        let stats = self.mm.stats();
+        assert_eq!((stats.nr_files, stats.files.resident), (0, 0));
+    }
+}
+
+fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; len];
+    let handle = ReadaheadState::new();
+    let mut iter = IovIter::destination(&mut bytes);
+    let n = file.read(&handle, pos, &mut iter).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+fn write(file: &Arc<AddressSpace>, pos: u64, len: usize, byte: u8) {
+    let bytes = vec![byte; len];
+    let n = file.write(pos, &mut IovIter::source(&bytes)).unwrap();
+    assert_eq!(n, len);
+}
+
+fn spawn(
+    file: &Arc<AddressSpace>,
+    run: impl FnOnce(&Arc<AddressSpace>) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let file = Arc::clone(file);
+    thread::spawn(move || run(&file))
+}
+
+fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// The byte that all of `bytes` are.
+fn all_one(bytes: &[u8]) -> u8 {
+    let first = bytes[0];
+    assert!(bytes.iter().all(|&byte| byte == first), "part of a write");
+    first
+}
+
+fn check(iterations: usize, f: impl Fn() + Send + Sync + 'static) {
+    let scale = std::env::var("FOLIOCACHE_STRESS").map_or(1, |s| s.parse().unwrap_or(1));
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 17;
+    config.max_steps = shuttle::MaxSteps::FailAfter(5_000_000);
+    let scheduler = shuttle::scheduler::RandomScheduler::new(iterations * scale);
+    shuttle::Runner::new(scheduler, config).run(f);
+}
+
+/// 3 pages of `a`; one thread cuts to 5000 bytes and grows again, one writes `b` over the second
+/// page, one reads.
+#[test]
+fn write_against_truncate_against_read() {
+    const CUT: usize = 5000;
+    check(150, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; 3 * PAGE_SIZE]);
+        let file = machine.file(&store);
+        // Cached and dirty in part, so that the write may be a hit.
+        write(&file, PAGE, 8, b'a');
+        let threads = [
+            spawn(&file, |file| {
+                file.truncate(CUT as u64).unwrap();
+                file.truncate(3 * PAGE).unwrap();
+            }),
+            spawn(&file, |file| write(file, PAGE, PAGE_SIZE, b'b')),
+            spawn(&file, |file| {
+                for _ in 0..2 {
+                    let bytes = read(file, PAGE, 2 * PAGE_SIZE);
+                    let kept = CUT - PAGE_SIZE;
+                    assert!(bytes.len() >= kept, "{} bytes", bytes.len());
+                    assert!(bytes[..kept].iter().all(|byte| b"ab".contains(byte)));
+                    assert!(bytes.iter().all(|byte| b"ab\0".contains(byte)));
+                    let past = bytes.get(PAGE_SIZE..).unwrap_or_default();
+                    assert!(past.iter().all(|byte| b"a\0".contains(byte)));
+                }
+            }),
+            spawn(&file, |file| file.sync().unwrap()),
+        ];
+        join(threads);
+        let bytes = read(&file, 0, 4 * PAGE_SIZE);
+        assert_eq!(bytes.len(), 3 * PAGE_SIZE);
+        assert_eq!(all_one(&bytes[..PAGE_SIZE]), b'a');
+        assert_eq!(all_one(&bytes[PAGE_SIZE..CUT]), b'b');
+        assert!(b"b\0".contains(&all_one(&bytes[CUT..2 * PAGE_SIZE])));
+        assert_eq!(all_one(&bytes[2 * PAGE_SIZE..]), 0);
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// Two appenders and a writer in the middle: every record is whole and where it was said to be.
+#[test]
+fn appends_do_not_overlap() {
+    check(100, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; 100]);
+        let file = machine.file(&store);
+        let append = |byte: u8| {
+            move |file: &Arc<AddressSpace>| {
+                for _ in 0..2 {
+                    let record = vec![byte; 3000];
+                    let (at, n) = file.append(&mut IovIter::source(&record)).unwrap();
+                    assert_eq!(n, record.len());
+                    assert!(read(file, at, n) == record);
+                }
+            }
+        };
+        join([
+            spawn(&file, append(b'b')),
+            spawn(&file, append(b'c')),
+            spawn(&file, |file| file.sync().unwrap()),
+        ]);
+        let bytes = read(&file, 0, 20_000);
+        assert_eq!(bytes.len(), 12_100);
+        let records = bytes[100..].chunks(3000).map(all_one);
+        assert_eq!(records.filter(|&byte| byte == b'b').count(), 2);
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// One file is written and made durable while another is read, in a third of the frames that the two
+/// would take.
+#[test]
+fn reclaim_against_write_against_fsync() {
+    const PAGES: u64 = 24;
+    check(30, || {
+        let machine = Machine::new(|_| ());
+        let stores = [0, 1].map(|which| {
+            let page = |page: u64| vec![(16 * which + page) as u8; PAGE_SIZE];
+            Store::new((0..PAGES).flat_map(page).collect())
+        });
+        let files = stores.each_ref().map(|store| machine.file(store));
+        let away = machine.leave(16);
+        let cursor = files[0].sample_wb_err();
+        let threads = [
+            spawn(&files[0], |file| {
+                for page in 0..PAGES {
+                    write(file, page * PAGE, PAGE_SIZE, 100 + page as u8);
+                }
+            }),
+            spawn(&files[1], |file| {
+                for page in (0..PAGES).chain([3, 1, 2]) {
+                    let bytes = read(file, page * PAGE + 5, 20);
+                    assert_eq!(bytes, [16 + page as u8; 20], "a foreign byte");
+                }
+            }),
+            spawn(&files[0], move |file| {
+                for _ in 0..2 {
+                    file.fsync(&cursor).unwrap();
+                }
+            }),
+        ];
+        join(threads);
+        for page in 0..PAGES {
+            let bytes = read(&files[0], page * PAGE, PAGE_SIZE);
+            assert_eq!(all_one(&bytes), 100 + page as u8);
+        }
+        drop(away);
+        machine.end(files.into_iter().zip(stores).collect());
+    });
+}
+
+/// A hole over part of what is written: each page ends as one order or the other leaves it.
+#[test]
+fn punch_against_write_against_fsync() {
+    check(150, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; 4 * PAGE_SIZE]);
+        let file = machine.file(&store);
+        write(&file, PAGE + 10, 10, b'a');
+        let (hole, end) = (PAGE as usize + 100, 3 * PAGE_SIZE);
+        join([
+            spawn(&file, move |file| {
+                file.punch_hole(hole as u64, (end - hole) as u64).unwrap();
+            }),
+            spawn(&file, |file| write(file, PAGE, PAGE_SIZE, b'b')),
+            spawn(&file, |file| write(file, 2 * PAGE, PAGE_SIZE + 50, b'c')),
+            spawn(&file, |file| file.sync().unwrap()),
+        ]);
+        let bytes = read(&file, 0, 5 * PAGE_SIZE);
+        assert_eq!(all_one(&bytes[..PAGE_SIZE]), b'a');
+        assert_eq!(all_one(&bytes[PAGE_SIZE..hole]), b'b');
+        assert!(b"b\0".contains(&all_one(&bytes[hole..2 * PAGE_SIZE])));
+        assert!(b"c\0".contains(&all_one(&bytes[2 * PAGE_SIZE..end])));
+        assert_eq!(all_one(&bytes[end..end + 50]), b'c');
+        assert_eq!(all_one(&bytes[end + 50..]), b'a');
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// Writers dirty three times what may be dirty: they sleep until the flusher made room.
+#[test]
+fn writers_are_throttled_and_go_on() {
+    const PAGES: u64 = 24;
+    check(30, || {
+        let machine = Machine::new(|config| {
+            // The floor, 16 pages, for both.
+            config.dirty_background_percent = 1;
+            config.dirty_percent = 1;
+        });
+        let store = Store::new(Vec::new());
+        let file = machine.file(&store);
+        file.extend(2 * PAGES * PAGE).unwrap();
+        join([0, 1].map(|half| {
+            spawn(&file, move |file| {
+                for page in half * PAGES..(half + 1) * PAGES {
+                    write(file, page * PAGE, PAGE_SIZE, page as u8);
+                    // A page a writer may be over it, before each looks.
+                    assert!(file.bdi().nr_not_durable() <= 16 + 2 * 4);
+                }
+            })
+        }));
+        for page in 0..2 * PAGES {
+            assert_eq!(all_one(&read(&file, page * PAGE, PAGE_SIZE)), page as u8);
+        }
+        machine.end(vec![(file, store)]);
+    });
+}
