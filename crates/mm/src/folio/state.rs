@@ -189,12 +189,14 @@ impl FolioState {
     /// The lock bit stays. To be called with the folio lock held, after the index slot was
     /// cleared and before the frame is used for anything else.
     pub(crate) fn bump_version(&self, clear: u64) {
-        // The holder of the folio lock is the only one to change the version, so the addition
-        // cannot race with another; other bits may, hence an RMW for each step.
-        self.0.fetch_add(VERSION_ONE, Ordering::Release);
+        // The flags go first: no reader may see UPTODATE of the old content beside the new version,
+        // or it would take the descriptor's next use at the same place for uptodate, too.
         if clear != 0 {
             self.0.fetch_and(!clear, Ordering::Release);
         }
+        // The holder of the folio lock is the only one to change the version, so the addition
+        // cannot race with another; other bits may, hence an RMW for each step.
+        self.0.fetch_add(VERSION_ONE, Ordering::Release);
         // Partner: the Acquire fence in `validate`.
         fence(Ordering::Release);
     }
