@@ -125,20 +125,27 @@ impl AddressSpace {
         }
         drop(rcu);
         self.counters.hits.add(1);
-        Self::count_copy(result, iter).ok()
+        self.count_copy(pos, result, iter).ok()
     }
 
-    /// Moves the position on by what was copied. The folio's own side cannot fault in general
-    /// blocks; if it does the frame is gone, which is an error of ours.
-    fn count_copy(result: Result<usize, Stopped>, iter: &mut IovIter<'_>) -> Result<Piece, Errno> {
+    /// Moves the position on by what was copied and is still within the file: a truncate beside
+    /// the copy may have zeroed what is not. The folio's own side cannot fault in general blocks;
+    /// if it does the frame is gone, which is an error of ours.
+    fn count_copy(
+        &self,
+        pos: u64,
+        result: Result<usize, Stopped>,
+        iter: &mut IovIter<'_>,
+    ) -> Result<Piece, Errno> {
         let copied = match result {
             Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
             Err(stopped) if stopped.copied == 0 => return Ok(Piece::Fault),
             Err(stopped) => stopped.copied,
         };
-        iter.advance(copied);
-        Ok(Piece::Copied(copied))
+        let within = self.size().saturating_sub(pos).min(copied as u64) as usize;
+        iter.advance(within);
+        Ok(Piece::Copied(within))
     }
 
     /// Brings the page in, with readahead, and copies from it under its lock.
@@ -157,7 +164,7 @@ impl AddressSpace {
         let frame = self.mm().frames.addr(locked.frame());
         let result = iter.peek_copy(frame.wrapping_add(offset_in_page(pos)), len);
         drop(locked);
-        Self::count_copy(result, iter)
+        self.count_copy(pos, result, iter)
     }
 
     /// The folio at `page`, locked and uptodate, for a request that goes on to page `last`.
