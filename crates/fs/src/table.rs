@@ -31,9 +31,9 @@ use std::hash::Hash;
 
 /// Memory that an inode is charged for, in bytes: the inode, the address space of a regular file,
 /// the private part, and its places in the tables.
-pub(crate) const fn inode_bytes(kind: FileKind) -> u64 {
+pub(crate) fn inode_bytes(kind: FileKind) -> u64 {
     let mapping = match kind {
-        FileKind::Regular => size_of::<AddressSpace>(),
+        FileKind::Regular => AddressSpace::memory_bytes(),
         _ => 0,
     };
     (size_of::<Inode>() + mapping + 768) as u64

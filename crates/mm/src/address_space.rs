@@ -124,6 +124,11 @@ impl AddressSpace {
         mapping
     }
 
+    /// Bytes that an address space takes by itself, without its pages: what to charge for one.
+    pub fn memory_bytes() -> usize {
+        size_of::<Self>() + FileCounters::heap_bytes()
+    }
+
     /// A number no other address space of the cache ever has.
     pub fn id(&self) -> u64 {
         self.id

@@ -71,6 +71,10 @@ pub(crate) struct FileCounters {
 }
 
 impl FileCounters {
+    pub(crate) fn heap_bytes() -> usize {
+        ShardedCounter::heap_bytes()
+    }
+
     pub(crate) fn new() -> Self {
         Self {
             hits: ShardedCounter::new(),

@@ -85,16 +85,35 @@ fn number_thread(number: &Cell<usize>) -> usize {
     next
 }
 
-/// How many cells a [`ShardedCounter`] has: a power of two.
-pub const COUNTER_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
+/// Most cells of a [`ShardedCounter`].
+const MAX_COUNTER_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// A counter that many threads add to and few read. Takes 2 KiB.
+crate::global! {
+    /// How many cells a counter has: a power of two, 0 until it is known.
+    static COUNTER_SHARDS: AtomicUsize = AtomicUsize::new(0);
+}
+
+/// As many cells as processors, up to a bound and to a power of two.
+fn counter_shards() -> usize {
+    // Relaxed: whoever finds it out finds the same.
+    match COUNTER_SHARDS.load(Ordering::Relaxed) {
+        0 => {
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            let shards = processors.next_power_of_two().min(MAX_COUNTER_SHARDS);
+            COUNTER_SHARDS.store(shards, Ordering::Relaxed);
+            shards
+        }
+        shards => shards,
+    }
+}
+
+/// A counter that many threads add to and few read. Takes [`ShardedCounter::heap_bytes`].
 ///
 /// It wraps at the limits of `i64`. For a bound that must hold exactly use one atomic instead.
 #[derive(Debug)]
 #[doc(alias = "percpu_counter")]
 pub struct ShardedCounter {
-    shards: [CachePadded<AtomicI64>; COUNTER_SHARDS],
+    shards: Box<[CachePadded<AtomicI64>]>,
 }
 
 impl Default for ShardedCounter {
@@ -104,22 +123,26 @@ impl Default for ShardedCounter {
 }
 
 impl ShardedCounter {
-    const_unless_loom! {
-        /// A counter at zero. `const` except under loom.
-        pub fn new() -> Self {
-            #[cfg(not(loom))]
-            let shards = [const { CachePadded::new(AtomicI64::new(0)) }; COUNTER_SHARDS];
-            #[cfg(loom)]
-            let shards = std::array::from_fn(|_| CachePadded::new(AtomicI64::new(0)));
-            Self { shards }
+    /// A counter at zero, with a cell for each processor, up to 16.
+    pub fn new() -> Self {
+        let cell = || CachePadded::new(AtomicI64::new(0));
+        Self {
+            shards: std::iter::repeat_with(cell)
+                .take(counter_shards())
+                .collect(),
         }
+    }
+
+    /// Bytes that the cells of one counter take: 128 each.
+    pub fn heap_bytes() -> usize {
+        counter_shards() * size_of::<CachePadded<AtomicI64>>()
     }
 
     /// Adds to this thread's cell.
     #[inline]
     pub fn add(&self, value: i64) {
         // Relaxed: see the module's header.
-        self.shards[thread_shard() % COUNTER_SHARDS].fetch_add(value, Ordering::Relaxed);
+        self.shards[thread_shard() & (self.shards.len() - 1)].fetch_add(value, Ordering::Relaxed);
     }
 
     /// Adds one.
@@ -158,7 +181,7 @@ mod tests {
     fn padded_values_share_no_line() {
         assert_eq!(align_of::<CachePadded<u8>>(), 128);
         assert_eq!(size_of::<CachePadded<u8>>(), 128);
-        assert_eq!(size_of::<ShardedCounter>(), 128 * COUNTER_SHARDS);
+        assert_eq!(ShardedCounter::heap_bytes() % 128, 0);
     }
 
     #[test]
@@ -173,19 +196,19 @@ mod tests {
 
     #[test]
     fn nothing_is_lost() {
-        static COUNTER: ShardedCounter = ShardedCounter::new();
+        let counter = ShardedCounter::new();
         std::thread::scope(|scope| {
-            for _ in 0..COUNTER_SHARDS + 3 {
+            for _ in 0..MAX_COUNTER_SHARDS + 3 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        COUNTER.add(3);
-                        COUNTER.dec();
+                        counter.add(3);
+                        counter.dec();
                     }
                 });
             }
         });
-        assert_eq!(COUNTER.sum(), 2000 * (COUNTER_SHARDS as i64 + 3));
-        COUNTER.add(-1_000_000);
-        assert_eq!(COUNTER.sum_positive(), 0);
+        assert_eq!(counter.sum(), 2000 * (MAX_COUNTER_SHARDS as i64 + 3));
+        counter.add(-1_000_000);
+        assert_eq!(counter.sum_positive(), 0);
     }
 }

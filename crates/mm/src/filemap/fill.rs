@@ -147,6 +147,9 @@ impl AddressSpace {
     #[doc(alias = "POSIX_FADV_WILLNEED")]
     pub fn populate(&self, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
+        if self.bdi().is_memory() {
+            return Ok(());
+        }
         let end = pos.saturating_add(len).min(self.size());
         let mut page = PageIndex::of(pos);
         while page.pos() < end {

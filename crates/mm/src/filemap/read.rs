@@ -23,6 +23,9 @@ use crate::readahead::ReadaheadState;
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
+/// What a hole of a memory file is read from.
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
 /// How the copy of one piece ended.
 enum Piece {
     /// So many bytes were copied and the position moved on by them.
@@ -160,10 +163,27 @@ impl AddressSpace {
     ) -> Result<Piece, Errno> {
         let page = PageIndex::of(pos);
         let last = PageIndex::of(pos + left - 1);
+        if self.bdi().is_memory() {
+            return self.read_memory(pos, len, iter);
+        }
         let locked = self.read_folio(handle, page, last)?;
         let frame = self.mm().frames.addr(locked.frame());
         let result = iter.peek_copy(frame.wrapping_add(offset_in_page(pos)), len);
         drop(locked);
+        self.count_copy(pos, result, iter)
+    }
+
+    /// As `read_miss` where the cache is the store: a hole is read as zeros and takes no memory,
+    /// which nothing but a truncate would ever give back.
+    fn read_memory(&self, pos: u64, len: usize, iter: &mut IovIter<'_>) -> Result<Piece, Errno> {
+        let offset = offset_in_page(pos);
+        let result = match self.lock_folio(PageIndex::of(pos)) {
+            Some(locked) => {
+                let frame = self.mm().frames.addr(locked.frame());
+                iter.peek_copy(frame.wrapping_add(offset), len)
+            }
+            None => iter.peek_copy(ZEROS[offset..].as_ptr(), len),
+        };
         self.count_copy(pos, result, iter)
     }
 

@@ -44,7 +44,7 @@ use crate::iov::IovIter;
 use crate::mm::Prepared;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
 
-/// Pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
+/// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 64;
 
 /// When the source of a write is faulted in.
@@ -190,7 +190,8 @@ impl AddressSpace {
         fault_in: FaultIn,
     ) -> Result<(), Errno> {
         let mut prepared = None;
-        let mut dirtied = 0;
+        // In a small cache many writers of large batches would pass the dirty limit by far.
+        let (mut dirtied, batch) = (0, self.write_batch());
         // The next piece is at most so long; shorter than a page after a short copy.
         let mut limit = PAGE_SIZE;
         let mut faulted = false;
@@ -217,6 +218,8 @@ impl AddressSpace {
                 }
                 Progress::TryShorter(n) => limit = n,
                 Progress::Fault => {
+                    // Resolving a fault may take long; others may need the memory meanwhile.
+                    prepared = None;
                     // Faulted in just now and no progress again: the memory is bad.
                     if faulted || !iter.fault_in(len) {
                         return Err(Errno::EFAULT);
@@ -224,7 +227,7 @@ impl AddressSpace {
                     faulted = true;
                 }
             }
-            if dirtied >= BATCH {
+            if dirtied >= batch {
                 prepared = None;
                 self.throttle_writer(std::mem::take(&mut dirtied))?;
             }
@@ -264,7 +267,11 @@ impl AddressSpace {
             }
             let last = PageIndex::of(pos + remaining as u64 - 1);
             let last = last.min(page.add(self.write_batch() - 1));
-            *prepared = Some(self.mm().prepare(self, page, last)?);
+            *prepared = Some(match self.mm().prepare(self, page, last) {
+                // Not room for all: perhaps for one.
+                Err(Errno::ENOSPC) if last > page => self.mm().prepare(self, page, page)?,
+                result => result?,
+            });
         }
     }
 
