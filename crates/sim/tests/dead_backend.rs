@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Handle, MIB, PAGE, PATIENCE, cache, eventually, storage, within};
+use common::{Handle, Healing, MIB, PAGE, PATIENCE, cache, eventually, storage, within};
 use foliocache_mm::{BackingDevInfo, Mm};
 use foliocache_sim::{Effect, Faults, FaultyBackend, Fill, OpSet, Rule};
 use foliocache_sync::Arc;
@@ -14,6 +14,8 @@ const LIMIT: u64 = 16 * MIB;
 const CHUNK: usize = 64 << 10;
 
 struct Side {
+    /// First, so that it is dropped before the flusher is waited for.
+    _healing: Healing,
     bdi: Arc<BackingDevInfo>,
     faults: Faults,
     backend: Arc<FaultyBackend>,
@@ -25,6 +27,7 @@ impl Side {
         Self {
             bdi: storage(mm, name),
             backend: FaultyBackend::new(name, &faults),
+            _healing: Healing(faults.clone()),
             faults,
         }
     }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Handle, MIB, PAGE, PATIENCE, cache, eventually, storage};
+use common::{Handle, Healing, MIB, PAGE, PATIENCE, cache, eventually, storage};
 use foliocache_mm::{BackingDevInfo, Mm};
 use foliocache_sim::{Effect, Faults, FaultyBackend, Fill, Lost, OpSet, Rule};
 use foliocache_sync::Arc;
@@ -202,7 +202,63 @@ fn a_failed_flush_makes_everything_unflushed_dirty_again() {
     }
 }
 
-/// The store forgets what was written at every flush; only the cache has it. Reading and writing ten
+/// Writes and reads five times the bound of `setup(8 * MIB)` through another, healthy file system.
+fn press(mm: &Arc<Mm>) {
+    let bdi = storage(mm, "healthy");
+    let backend = FaultyBackend::new("other", &Faults::new(2));
+    let other = Handle::open(&bdi, Arc::clone(&backend) as _, 0);
+    let len = 256 << 10;
+    for at in (0..40 * MIB).step_by(len) {
+        other.write(at, &Fill(5).bytes(at, len));
+    }
+    for at in (0..40 * MIB).step_by(len) {
+        assert!(
+            other.read(at, len) == Fill(5).bytes(at, len),
+            "the other file at {at}"
+        );
+    }
+    assert!(other.mapping.stats().evictions > 0);
+}
+
+/// Between the end of a write and the end of the flush that follows, only the cache is sure to have
+/// the data: memory may be as short as it likes, the folios stay.
+#[test]
+fn nothing_is_evicted_while_its_flush_is_under_way() {
+    let s = setup(8 * MIB);
+    let old = Fill(1).bytes(0, 100 * PAGE);
+    s.file.write(0, &old);
+    s.file.fsync().expect("no fault yet");
+    // Out of the cache, so that the next write is the first use: nothing but their state keeps the
+    // folios, which stand first in the queue.
+    s.file.mapping.invalidate(0, u64::MAX);
+    assert_eq!(s.file.mapping.nr_pages(), 0);
+    let new = Fill(2).bytes(0, 100 * PAGE);
+    s.file.write(0, &new);
+    s.faults.add(Rule::new(OpSet::FLUSH, Effect::Hang).times(1));
+    let lose = Effect::Lose(Errno::EIO, Lost::DataAndLive);
+    s.faults.add(Rule::new(OpSet::FLUSH, lose).times(1));
+    std::thread::scope(|scope| {
+        let _healing = Healing(s.faults.clone());
+        let fsync = scope.spawn(|| errno(&s.file));
+        assert!(s.faults.wait_hung(1, PATIENCE));
+        let stats = s.file.mapping.stats();
+        assert_eq!((stats.unstable, stats.dirty), (100, 0), "{stats:?}");
+        press(&s.mm);
+        let stats = s.file.mapping.stats();
+        assert_eq!((stats.unstable, stats.evictions), (100, 0), "{stats:?}");
+        s.faults.release(Ok(()));
+        assert_eq!(fsync.join().expect("no panic"), Some(Errno::EIO));
+    });
+    assert!(
+        s.backend.live().read_vec(0, old.len()) == old,
+        "the store forgot the write"
+    );
+    assert!(s.file.read(0, new.len()) == new);
+    assert!((0..3).any(|_| errno(&s.file).is_none()));
+    s.expect_on_medium(0, &new);
+}
+
+/// The store forgets what was written at every flush; only the cache has it. Reading and writing five
 /// times the bound beside it must not take it away.
 #[test]
 fn what_no_flush_confirmed_is_never_evicted() {
@@ -213,25 +269,9 @@ fn what_no_flush_confirmed_is_never_evicted() {
     s.file.write(0, &data);
     assert_eq!(errno(&s.file), Some(Errno::EIO));
 
-    let other_bdi = storage(&s.mm, "healthy");
-    let other_backend = FaultyBackend::new("other", &Faults::new(2));
-    let other = Handle::open(&other_bdi, Arc::clone(&other_backend) as _, 0);
-    let len = 256 << 10;
-    for round in 0..2 {
-        for at in (0..40 * MIB).step_by(len) {
-            if round == 0 {
-                other.write(at, &Fill(5).bytes(at, len));
-            } else {
-                assert!(
-                    other.read(at, len) == Fill(5).bytes(at, len),
-                    "the other file at {at}"
-                );
-            }
-        }
-    }
+    press(&s.mm);
     let stats = s.file.mapping.stats();
     assert_eq!((stats.resident, stats.evictions), (100, 0), "{stats:?}");
-    assert!(other.mapping.stats().evictions > 0);
     assert!(s.file.read(0, data.len()) == data);
     s.faults.heal();
     assert!((0..3).any(|_| errno(&s.file).is_none()));
@@ -393,6 +433,7 @@ fn an_fsync_covers_what_was_written_before_it() {
     s.file.write(0, &FILL.bytes(0, 4 * PAGE));
     s.faults.add(Rule::new(OpSet::WRITE, Effect::Hang).times(1));
     std::thread::scope(|scope| {
+        let _healing = Healing(s.faults.clone());
         let first = scope.spawn(|| errno(&s.file));
         assert!(s.faults.wait_hung(1, PATIENCE));
         let second = s.open();

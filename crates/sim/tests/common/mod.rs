@@ -13,7 +13,7 @@ use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, ErrSeqCursor, IoError, IovIter,
     Mm, MmConfig, ReadaheadState,
 };
-use foliocache_sim::{Answer, Operation};
+use foliocache_sim::{Answer, Faults, Operation};
 use foliocache_sync::Arc;
 
 /// Bytes of a page.
@@ -130,6 +130,16 @@ impl Handle {
                 Answer::Done
             }
         })
+    }
+}
+
+/// Heals a backend when it is dropped, so that a test that fails does not wait for ever for what it
+/// made hang.
+pub struct Healing(pub Faults);
+
+impl Drop for Healing {
+    fn drop(&mut self) {
+        self.0.heal();
     }
 }
 
