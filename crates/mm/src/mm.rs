@@ -33,7 +33,7 @@ use crate::error::MmError;
 use crate::folio::{Folio, FolioPool};
 use crate::frames::{FrameNumber, FrameUsage, Frames, Reservation};
 use crate::nodes::NodeChunks;
-use crate::reclaim::{Background, Lru};
+use crate::reclaim::{Background, Lru, MAX_HOPELESS};
 use crate::stats::{FileStats, MmStats, PageCounts};
 use crate::types::{PAGE_SIZE, PageIndex};
 
@@ -155,6 +155,7 @@ impl Mm {
             return Ok(());
         }
         self.make_room_for_metadata();
+        self.nodes.shrink();
         match self.frames.charge_metadata(bytes) {
             true => Ok(()),
             false => Err(Errno::ENOMEM),
@@ -253,6 +254,7 @@ impl Mm {
                 return Err(Errno::ENOSPC);
             }
         }
+        let mut hopeless = 0;
         loop {
             let frames = self.reserve_frames(wanted)?;
             let needed = {
@@ -276,8 +278,22 @@ impl Mm {
             // Invariant 2: give back before waiting.
             drop(frames);
             match short {
-                Some(PreloadError::WouldBlock { .. }) => self.nodes.wait_for_limbo(),
-                _ => self.make_room_for_metadata(),
+                Some(PreloadError::WouldBlock { .. }) => {
+                    self.nodes.wait_for_limbo();
+                    continue;
+                }
+                Some(_) => {}
+                // Descriptors can have what index nodes do not use.
+                None => _ = self.nodes.shrink(),
+            }
+            self.make_room_for_metadata();
+            hopeless = if self.anything_reclaimable() {
+                0
+            } else {
+                hopeless + 1
+            };
+            if hopeless > MAX_HOPELESS {
+                return Err(Errno::ENOMEM);
             }
         }
     }

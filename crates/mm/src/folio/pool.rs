@@ -87,6 +87,12 @@ impl FolioPool {
         Some(folio)
     }
 
+    /// Bytes brought into use so far, which stay in use.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Relaxed: a figure.
+        u64::from(self.nr_ready.load(Ordering::Relaxed)) * size_of::<Folio>() as u64
+    }
+
     /// Takes back a descriptor that left the index and whose lock was released.
     pub(crate) fn free(&self, folio: &Folio) {
         let mut free = self.free.lock();

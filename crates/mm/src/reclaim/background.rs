@@ -107,6 +107,11 @@ impl Mm {
         if self.frames.excess() > 0 {
             self.give_back_excess();
         }
+        let nodes = self.nodes.stats();
+        if self.frames.below_high() && nodes.free > nodes.nodes / 2 {
+            // Files that were sparse or large are gone: what their indexes had serves as frames.
+            self.nodes.shrink();
+        }
         while self.frames.below_high() {
             if self.shrink_lru(BATCH) == 0 {
                 // Nothing clean: writeback has been asked for and will make some.

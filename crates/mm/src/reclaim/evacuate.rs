@@ -20,10 +20,13 @@ use std::collections::HashSet;
 
 use crate::error::MmError;
 use crate::folio::{Folio, LockedFolio, flag};
-use crate::frames::{BlockNumber, Frames};
+use crate::frames::{BLOCK_SIZE, BlockNumber, Frames, FramesError};
 use crate::mm::Mm;
 use crate::owner;
 use crate::types::PAGE_SIZE;
+
+/// What a limit must leave beside a block and the descriptors there are, for index nodes.
+const METADATA_FLOOR: u64 = 1 << 20;
 
 /// Rounds over a set of blocks before the rest is put back into use.
 const ROUNDS: usize = 4;
@@ -40,6 +43,12 @@ impl Mm {
     /// A limit that is too small or exceeds the machine; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork().map_err(MmError::Setup)?;
+        // Descriptors that were ever in use stay; under a limit that leaves no block beside them
+        // nothing could be read or written any more.
+        let min = self.folios.bytes() + BLOCK_SIZE as u64 + METADATA_FLOOR;
+        if bytes < min {
+            return Err(FramesError::LimitTooSmall { limit: bytes, min }.into());
+        }
         self.frames.set_limit(bytes)?;
         self.give_back_excess();
         if self.frames.excess() > 0 {
@@ -51,6 +60,7 @@ impl Mm {
 
     /// Gives back as much of what is over the limit as is possible now.
     pub(super) fn give_back_excess(&self) {
+        self.nodes.shrink();
         let mut before = u64::MAX;
         loop {
             let excess = self.frames.excess();
@@ -59,10 +69,7 @@ impl Mm {
             }
             before = excess;
             self.frames.trim(true);
-            let blocks = self
-                .frames
-                .excess()
-                .div_ceil(crate::frames::BLOCK_SIZE as u64);
+            let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);
             self.evacuate_blocks(blocks as usize);
         }
     }

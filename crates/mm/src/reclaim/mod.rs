@@ -49,6 +49,9 @@ const MAX_TURNS: usize = 3;
 /// Room for metadata below which a block is given up for more.
 const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 
+/// Looks in a row that find nothing reclaimable before a caller gets `ENOMEM`.
+pub(crate) const MAX_HOPELESS: u32 = 50;
+
 /// How long a caller sleeps before it looks again whether others made room.
 const NAP: Duration = Duration::from_millis(20);
 
@@ -79,27 +82,31 @@ impl Mm {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);
             }
-            // Relaxed: a statistic.
-            self.direct_reclaims.fetch_add(1, Ordering::Relaxed);
-            if self.shrink_lru((n as usize).max(BATCH)) > 0 {
-                hopeless = 0;
-                continue;
+            // Enough for this one is on its way to those before it in the queue: were all to evict
+            // until their turn comes, the cache would be empty by then.
+            if self.frames.available() < u64::from(n) {
+                // Relaxed: a statistic.
+                self.direct_reclaims.fetch_add(1, Ordering::Relaxed);
+                if self.shrink_lru((n as usize).max(BATCH)) > 0 {
+                    hopeless = 0;
+                    continue;
+                }
+                self.request_writeback();
             }
-            self.request_writeback();
             if ticket.wait(NAP) || self.anything_reclaimable() {
                 hopeless = 0;
                 continue;
             }
             // Frames may be on their way from somebody who just evicted: look more than once.
             hopeless += 1;
-            if hopeless > 50 {
+            if hopeless > MAX_HOPELESS {
                 return Err(Errno::ENOMEM);
             }
         }
     }
 
     /// Whether waiting can help: some frame holds, or is promised for, what may still be evicted.
-    fn anything_reclaimable(&self) -> bool {
+    pub(crate) fn anything_reclaimable(&self) -> bool {
         let usage = self.usage();
         // Relaxed: a hint; the caller looks again.
         let stuck = self.nr_unevictable.load(Ordering::Relaxed) + self.counts.get(Count::Failed);
