@@ -285,11 +285,15 @@ impl BackingDevInfo {
                 return Ok(());
             }
             if held < limit {
-                self.wait_for_progress(self.pause(pages, held, freerun, limit));
+                self.wait_for_progress(held, self.pause(pages, held, freerun, limit));
                 return Ok(());
             }
+            // Relaxed: at worst one more turn.
+            if self.stopped.load(Ordering::Relaxed) {
+                return Err(self.error().unwrap_or(Errno::EIO));
+            }
             self.flusher.wake_background();
-            self.wait_for_progress(MAX_PAUSE);
+            self.wait_for_progress(held, MAX_PAUSE);
         }
     }
 
@@ -304,10 +308,13 @@ impl BackingDevInfo {
         Duration::from_nanos(pause).min(MAX_PAUSE)
     }
 
-    /// Sleeps until pages became durable or `longest` is over.
-    fn wait_for_progress(&self, longest: Duration) {
+    /// Sleeps until fewer than `held` pages are left to be made durable, or `longest` is over.
+    fn wait_for_progress(&self, held: u64, longest: Duration) {
         let guard = self.progress.0.lock();
-        drop(self.progress.1.wait_timeout(guard, longest));
+        // Looked at under the lock that `note_progress` takes after the counts went down.
+        if self.counts.not_durable() >= held {
+            drop(self.progress.1.wait_timeout(guard, longest));
+        }
     }
 
     /// Tells sleepers that pages became durable.
@@ -326,10 +333,14 @@ impl BackingDevInfo {
             .store(before - before / 8 + now / 8, Ordering::Relaxed);
     }
 
-    /// Ends the flusher. What is still dirty stays in the cache and is not written any more.
+    /// Ends the flusher. What is still dirty stays in the cache and is not written any more, and a
+    /// writer that reaches the limit gets an error. Does nothing in a forked child.
     ///
     /// Context: waits for the flusher's I/O.
     pub fn stop(&self) {
+        if self.mm.check_fork().is_err() {
+            return;
+        }
         // Relaxed: only one caller may do it; the thread is told through its lock.
         if !self.stopped.swap(true, Ordering::Relaxed) {
             self.flusher.stop();
@@ -339,8 +350,6 @@ impl BackingDevInfo {
 
 impl Drop for BackingDevInfo {
     fn drop(&mut self) {
-        if self.mm.check_fork().is_ok() {
-            self.stop();
-        }
+        self.stop();
     }
 }

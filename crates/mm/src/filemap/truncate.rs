@@ -21,7 +21,10 @@ use foliocache_sys::Errno;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
+use crate::folio::LockedFolio;
+use crate::stats::Count;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::writeback::WritebackState;
 
 impl AddressSpace {
     /// Sets the size of the file, in bytes; what is new reads as zeros.
@@ -72,7 +75,7 @@ impl AddressSpace {
         if size < old {
             self.zero_within_page(size, PAGE_SIZE - offset_in_page(size));
             self.remove_range(PageIndex(pages_for(size)), PageIndex(u64::MAX));
-            self.after_removal();
+            self.after_removal(&mut wb);
         }
         Ok(())
     }
@@ -121,12 +124,16 @@ impl AddressSpace {
         self.zero_within_page(PageIndex(last).pos(), offset_in_page(end));
         if first < last {
             self.remove_range(PageIndex(first), PageIndex(last - 1));
-            self.after_removal();
+            self.after_removal(&mut wb);
         }
         Ok(())
     }
 
-    fn after_removal(self: &Arc<Self>) {
+    fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
+        if self.counts.get(Count::Failed) == 0 {
+            // What is dirty now need not wait for the retry of what is gone.
+            wb.note(Ok(()));
+        }
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
     }
@@ -153,13 +160,18 @@ impl AddressSpace {
         if self.bdi().is_memory() || self.mm().check_fork().is_err() || len == 0 {
             return 0;
         }
-        self.drop_clean(
-            PageIndex::of(pos),
-            PageIndex::of(pos.saturating_add(len - 1)),
-        )
+        let last = PageIndex::of(pos.saturating_add(len - 1));
+        self.drop_clean(PageIndex::of(pos), last, |page| self.try_lock_folio(page))
     }
 
-    fn drop_clean(&self, first: PageIndex, last: PageIndex) -> u64 {
+    /// Drops the clean pages of a range; `lock` chooses between waiting for those in use and
+    /// leaving them.
+    fn drop_clean<'a>(
+        &'a self,
+        first: PageIndex,
+        last: PageIndex,
+        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
+    ) -> u64 {
         let (mut at, mut dropped) = (first, 0);
         loop {
             let found = {
@@ -171,7 +183,7 @@ impl AddressSpace {
             let Some(page) = found.map(PageIndex) else {
                 return dropped;
             };
-            if let Some(locked) = self.try_lock_folio(page)
+            if let Some(locked) = lock(page)
                 && !locked.state.load().has_any(crate::folio::flag::BUSY)
             {
                 self.remove_folio(locked);
@@ -188,15 +200,27 @@ impl AddressSpace {
     /// it kept. Only for files with nothing dirty.
     ///
     /// Blocks for writeback of the file that is under way.
-    pub fn backing_changed(&self, size: u64) {
+    pub fn backing_changed(self: &Arc<Self>, size: u64) {
+        if self.mm().check_fork().is_err() {
+            return;
+        }
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         if self.is_dirty() {
             return;
         }
-        // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept.
-        self.drop_clean(PageIndex(0), PageIndex(u64::MAX));
+        let old = self.size();
+        self.set_size(size.min(old));
+        // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept, but for what is beyond
+        // the end. A page in use is waited for: what is left would be read for ever.
+        let lock = |page| self.lock_folio(page);
+        self.drop_clean(PageIndex(0), PageIndex(u64::MAX), lock);
+        if size < old {
+            self.zero_within_page(size, PAGE_SIZE - offset_in_page(size));
+            self.remove_range(PageIndex(pages_for(size)), PageIndex(u64::MAX));
+            self.after_removal(&mut wb);
+        }
         self.set_size(size);
         wb.store_size = Some(size);
     }

@@ -136,7 +136,7 @@ impl BackingDevInfo {
                 let Some(file) = self.next_dirty_file() else {
                     return None;
                 };
-                let (background, _) = self.dirty_limits();
+                let (background, limit) = self.dirty_limits();
                 let over = self.nr_not_durable() > background;
                 // Relaxed: changes under the list's lock; only its age matters.
                 let since = file.dirtied_when.load(Ordering::Relaxed);
@@ -146,7 +146,8 @@ impl BackingDevInfo {
                     continue;
                 }
                 let unstable = || self.counts.get(Count::Unstable);
-                let flush = || memory || expired || unstable() >= background / 2;
+                let full = || self.nr_not_durable() >= limit;
+                let flush = || memory || expired || unstable() >= background / 2 || full();
                 progress |= file.background_writeback(TURN, flush) && over && !memory;
             }
         }

@@ -81,6 +81,9 @@ impl AddressSpace {
     /// The byte ranges whose last write failed.
     pub fn failed_ranges(&self) -> Vec<Range<u64>> {
         let mut ranges = Vec::new();
+        if self.mm().check_fork().is_err() {
+            return ranges;
+        }
         self.for_each_failed(|page| push_page(&mut ranges, page, self.size()));
         ranges
     }
@@ -90,7 +93,10 @@ impl AddressSpace {
     ///
     /// Blocks for writeback of the file that is under way.
     pub fn discard_failed(self: &Arc<Self>) -> Vec<Range<u64>> {
-        let _wb = self.wb_lock.lock();
+        if self.mm().check_fork().is_err() {
+            return Vec::new();
+        }
+        let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let mut pages = Vec::new();
         self.for_each_failed(|page| pages.push(page));
@@ -103,6 +109,8 @@ impl AddressSpace {
                 self.remove_folio(locked);
             }
         }
+        // What is dirtied from now on need not wait for the retry of what is gone.
+        wb.note(Ok(()));
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
         ranges
@@ -161,10 +169,14 @@ impl BackingDevInfo {
 impl AddressSpace {
     /// Gives up everything of the file that is not durable; returns the bytes.
     pub fn discard_dirty(self: &Arc<Self>) -> u64 {
-        let _wb = self.wb_lock.lock();
+        if self.mm().check_fork().is_err() {
+            return 0;
+        }
+        let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        wb.note(Ok(()));
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
         bytes

@@ -33,6 +33,7 @@ mod run;
 pub(crate) use flusher::Flusher;
 
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Instant;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
@@ -81,7 +82,7 @@ impl WritebackState {
         self.store_size = self.store_size.map(|size| size.max(end));
     }
 
-    fn note(&mut self, result: Result<(), Errno>) {
+    pub(crate) fn note(&mut self, result: Result<(), Errno>) {
         match result {
             Ok(()) => (self.failures, self.retry_at) = (0, None),
             Err(_) => {
@@ -281,6 +282,7 @@ impl AddressSpace {
     }
 
     /// One turn of the flusher on this file: at most `budget` pages, then a flush if `flush`.
+    /// Whether it got anything done, and without an error.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
     pub(crate) fn background_writeback(
@@ -292,6 +294,9 @@ impl AddressSpace {
         if wb.backing_off() {
             return false;
         }
+        // Relaxed: changes under `wb_lock` alone.
+        let written = || self.counters.written.load(Ordering::Relaxed);
+        let before = written();
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
         let start = if wb.next <= last {
             wb.next
@@ -306,14 +311,16 @@ impl AddressSpace {
             wb.next = next.unwrap_or_default();
             result = wrapped;
         }
+        let mut worked = written() != before;
         if flush() && self.counts.get(Count::Unstable) > 0 {
             result = result.and(self.flush_unstable(&mut wb));
+            worked = true;
         }
         wb.note(result);
         drop(wb);
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
-        result.is_ok()
+        worked && result.is_ok()
     }
 
     pub(crate) fn note_write(&self, bytes: u64, took: Duration) {
