@@ -5,22 +5,32 @@
 //! *Protects*: the position. *Order*: before everything below. *May block*: a read or write runs
 //! under it, so that two of them through one handle follow one another, as in the kernel.
 
+use foliocache_sync::MutexGuard;
 use foliocache_sys::Errno;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
-use crate::error::Operation;
+use crate::error::{Operation, Result};
 use crate::file::File;
+
+impl File {
+    /// The position. In a forked child, where a thread of the parent may have held it for good, it
+    /// is not waited for.
+    fn cursor(&self) -> Result<MutexGuard<'_, u64>> {
+        self.check(Operation::Seek)?;
+        Ok(self.cursor.lock())
+    }
+}
 
 impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut cursor = self.cursor.lock();
+        let mut cursor = self.cursor()?;
         let n = self.read_at(buf, *cursor)?;
         *cursor += n as u64;
         Ok(n)
     }
 
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut cursor = self.cursor.lock();
+        let mut cursor = self.cursor()?;
         let n = self.read_vectored_at(bufs, *cursor)?;
         *cursor += n as u64;
         Ok(n)
@@ -29,7 +39,7 @@ impl Read for &File {
 
 impl Write for &File {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let mut cursor = self.cursor.lock();
+        let mut cursor = self.cursor()?;
         let (pos, n) = match self.appends() {
             true => self.append(buf)?,
             false => (*cursor, self.write_at(buf, *cursor)?),
@@ -39,7 +49,7 @@ impl Write for &File {
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut cursor = self.cursor.lock();
+        let mut cursor = self.cursor()?;
         let n = self.write_vectored_at(bufs, *cursor)?;
         *cursor = match self.appends() {
             true => self.len(),
@@ -56,7 +66,7 @@ impl Write for &File {
 
 impl Seek for &File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let mut cursor = self.cursor.lock();
+        let mut cursor = self.cursor()?;
         let position = match to {
             SeekFrom::Start(pos) => Some(pos),
             SeekFrom::Current(by) => cursor.checked_add_signed(by),

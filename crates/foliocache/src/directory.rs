@@ -30,6 +30,22 @@ use crate::walk::{Found, WalkError, walk};
 /// through a symbolic link, is an [`Error::Escape`], whoever moves what meanwhile. Symbolic links
 /// that stay inside are followed.
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// let dir = cache.memfs()?;
+/// dir.create_dir_all("logs/today")?;
+/// dir.append("logs/today/app")?.append(b"started\n")?;
+/// let logs = dir.open_dir("logs")?;
+/// for entry in logs.read_dir("today")? {
+///     println!("{:?}", entry?.file_name());
+/// }
+/// let error = logs.open("../secret").unwrap_err();
+/// assert!(matches!(error, foliocache::Error::Escape { .. }));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Cheap to clone. Every call may block on I/O, and none takes memory of the bound for longer than
 /// it runs, except for the attributes of files that it comes across.
 #[derive(Clone)]
@@ -301,15 +317,20 @@ impl Directory {
         to: impl AsRef<Path>,
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        self.two_names(Operation::Rename, from, directory, to, |fs, old, new| {
-            let (old_name, inode) = old.name.zip(old.inode).ok_or(Errno::EBUSY)?;
-            let (new_name, _) = new;
-            if new.1.wants_directory && inode.kind() != FileKind::Directory {
-                return Err(Errno::ENOTDIR);
-            }
-            let mode = RenameMode::Replace;
-            fs.rename(&old.parent, &old_name, &new.1.parent, &new_name, mode)
-        })
+        self.two_names(
+            Operation::Rename,
+            from,
+            directory,
+            to,
+            |fs, old, new, name| {
+                let (old_name, inode) = old.name.zip(old.inode).ok_or(Errno::EBUSY)?;
+                if new.wants_directory && inode.kind() != FileKind::Directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                let mode = RenameMode::Replace;
+                fs.rename(&old.parent, &old_name, &new.parent, name, mode)
+            },
+        )
     }
 
     /// Gives the file `existing` another name.
@@ -319,13 +340,19 @@ impl Directory {
     /// backing store.
     pub fn hard_link(&self, existing: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<()> {
         let (existing, new) = (existing.as_ref(), new.as_ref());
-        self.two_names(Operation::HardLink, existing, self, new, |fs, old, new| {
-            let inode = old.inode.ok_or(Errno::ENOENT)?;
-            match new.1.inode {
-                Some(_) => Err(Errno::EEXIST),
-                None => fs.link(&inode, &new.1.parent, &new.0),
-            }
-        })
+        self.two_names(
+            Operation::HardLink,
+            existing,
+            self,
+            new,
+            |fs, old, new, name| {
+                let inode = old.inode.ok_or(Errno::ENOENT)?;
+                match new.inode {
+                    Some(_) => Err(Errno::EEXIST),
+                    None => fs.link(&inode, &new.parent, name),
+                }
+            },
+        )
     }
 
     /// Walks two paths, the second to a name that need not be there.
@@ -335,7 +362,7 @@ impl Directory {
         from: &Path,
         directory: &Self,
         to: &Path,
-        act: impl FnOnce(&dyn FileSystem, Found, (std::ffi::OsString, Found)) -> Result<(), Errno>,
+        act: impl FnOnce(&dyn FileSystem, Found, &Found, &OsStr) -> Result<(), Errno>,
     ) -> Result<()> {
         let old = self.at(operation, from, false, |_, found| {
             match found.name.is_some() && found.inode.is_none() {
@@ -343,12 +370,12 @@ impl Directory {
                 false => Ok(found),
             }
         })?;
-        directory.at(operation, to, false, |fs, mut found| {
+        directory.at(operation, to, false, |fs, found| {
             if !Arc::ptr_eq(&self.place.mount, &directory.place.mount) {
                 return Err(Errno::EXDEV);
             }
-            let name = found.name.take().ok_or(Errno::EBUSY)?;
-            act(fs, old, (name, found))
+            let name = found.name.as_deref().ok_or(Errno::EBUSY)?;
+            act(fs, old, &found, name)
         })
     }
 

@@ -242,6 +242,18 @@ impl From<Error> for io::Error {
 
 /// A cache that could not be closed without losing data. It goes on: [`CloseError::into_cache`]
 /// gives it back, to try again or to give data up.
+///
+/// ```no_run
+/// # let cache = foliocache::Cache::builder().build()?;
+/// if let Err(refused) = cache.close() {
+///     for failed in refused.failed_files() {
+///         eprintln!("{failed}, bytes {:?}", failed.ranges);
+///     }
+///     let cache = refused.into_cache(); // as it was: what failed is still there
+///     # drop(cache);
+/// }
+/// # Ok::<(), foliocache::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("the cache cannot be closed: {error}")]
 pub struct CloseError {

@@ -27,6 +27,22 @@ use crate::parent_only::{Forked, ParentOnly};
 /// [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek), with one
 /// position that they share.
 ///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::io::{BufRead, BufReader, Write};
+///
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// let dir = cache.memfs()?;
+/// let mut file = dir.create("list")?;
+/// writeln!(file, "one")?;
+/// writeln!(file, "two")?;
+/// file.write_all_at(b"ONE", 0)?;
+/// let lines = BufReader::new(dir.open("list")?).lines();
+/// assert_eq!(lines.collect::<Result<Vec<_>, _>>()?, ["ONE", "two"]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Dropping it closes the file and makes nothing durable: [`File::sync_data`] does, and tells
 /// whether it could. What was written is in the cache and is written back sooner or later.
 pub struct File {
@@ -92,6 +108,11 @@ impl File {
             path: self.path.clone(),
             errno,
         }
+    }
+
+    /// `ECHILD` in a forked child.
+    pub(crate) fn check(&self, operation: Operation) -> Result<()> {
+        self.with(operation, |_| Ok(()))
     }
 
     /// Runs what is not a hot path, unless this is a forked child.

@@ -94,7 +94,8 @@ impl<'a> OpenOptions<'a> {
             return Err(Errno::EINVAL);
         }
         flags.write |= flags.append;
-        if !(flags.read || flags.write) || (create && !flags.write) {
+        let useless = !(flags.read || flags.write);
+        if useless || (create && !flags.write) {
             return Err(Errno::EINVAL);
         }
         Ok(flags)

@@ -63,6 +63,9 @@ fn body() {
                 child("read_at", file.read_at(&mut buf, 0));
                 child("write_at", file.write_at(&buf, 0));
                 child("append", file.append(&buf));
+                // The trait's answer has the number in the error that it carries.
+                let error = std::io::Read::read(&mut &*file, &mut buf).unwrap_err();
+                child::<()>("read", Err(error.downcast().unwrap()));
                 child("sync_data", file.sync_data());
                 child("sync_all", file.sync_all());
                 child("set_len", file.set_len(1));
