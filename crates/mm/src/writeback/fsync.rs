@@ -150,6 +150,11 @@ impl BackingDevInfo {
     /// Blocks for the I/O.
     #[doc(alias = "sync_filesystem")]
     pub fn sync(&self) -> Vec<IoError> {
+        // All writes first: the flush of one file then often does for others, whose metadata the
+        // store commits with it. What fails here fails again, and is told, below.
+        for file in self.dirty_files() {
+            file.write_only();
+        }
         self.dirty_files()
             .iter()
             .filter_map(|file| file.sync().err())

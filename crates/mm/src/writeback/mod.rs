@@ -201,6 +201,16 @@ impl AddressSpace {
         result
     }
 
+    /// Writes everything that is dirty now, without a flush.
+    ///
+    /// Context: blocks for I/O and for `wb_lock`.
+    fn write_only(self: &Arc<Self>) {
+        let mut wb = self.wb_lock.lock();
+        let last = PageIndex(pages_for(self.size()).saturating_sub(1));
+        // What failed is dirty still; the fsync that follows says so.
+        let _ = self.write_dirty(PageIndex(0), last, u64::MAX, true, &mut wb);
+    }
+
     /// Flushes the backing store and cleans what was unstable.
     ///
     /// Context: `wb_lock` held, so nothing becomes unstable meanwhile (invariant 2).

@@ -31,6 +31,19 @@ pub(super) struct Run<'a> {
     bytes: usize,
 }
 
+/// A run that the backing store has not answered for. A panic there leaves its folios failed and
+/// dirty: under writeback for ever, no fsync would know of them.
+struct Unfinished<'a> {
+    mapping: &'a Arc<AddressSpace>,
+    run: &'a Run<'a>,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.mapping.finish_failed(self.run, 0, Errno::EIO);
+    }
+}
+
 impl Run<'_> {
     pub(super) fn first(&self) -> PageIndex {
         self.first
@@ -112,7 +125,12 @@ impl AddressSpace {
         wb: &mut WritebackState,
     ) -> Result<(), Errno> {
         let start = Instant::now();
+        let unfinished = Unfinished {
+            mapping: self,
+            run: &run,
+        };
         let result = self.ops.writepages(run.first.pos(), &run.segments);
+        std::mem::forget(unfinished);
         let (whole, result) = match result {
             Ok(written) if written >= run.bytes => (run.folios.len(), Ok(())),
             // A short count without an error: the rest is retried, and gives its error then.
