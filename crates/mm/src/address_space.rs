@@ -402,6 +402,9 @@ impl AddressSpace {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         if self.mm().check_fork().is_err() {
+            // The index nodes are not there in a child: nothing may walk them.
+            let nothing = XArray::new(Arc::clone(&self.mm().nodes));
+            std::mem::forget(std::mem::replace(&mut self.index, nothing));
             return;
         }
         // Nobody else holds it, so no writeback runs; reclaim may still evict a folio, and

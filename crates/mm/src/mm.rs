@@ -302,6 +302,8 @@ impl Mm {
 impl Drop for Mm {
     fn drop(&mut self) {
         if self.fork.is_child() {
+            // The pool would look at its nodes, which are not there in a child.
+            std::mem::forget(Arc::clone(&self.nodes));
             return;
         }
         self.background.stop();
