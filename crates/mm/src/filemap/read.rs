@@ -197,10 +197,13 @@ impl AddressSpace {
         let mut missed = false;
         loop {
             if let Some(locked) = self.lock_folio(page) {
-                debug_assert!(
-                    locked.state.load().has(flag::UPTODATE),
-                    "unlocked and not uptodate"
-                );
+                if !locked.state.load().has(flag::UPTODATE) {
+                    // Only a panic of the backing store leaves such a folio unlocked.
+                    if let Err(error) = self.fill_locked(&locked) {
+                        self.remove_folio(locked);
+                        return Err(error);
+                    }
+                }
                 if !missed {
                     // Somebody else brought it in while we waited for the lock.
                     self.counters.hits.add(1);
