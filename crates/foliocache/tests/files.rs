@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Disk, PAGE, cache, pattern};
-use foliocache::{Advice, Errno, Error};
+use common::{Disk, PAGE, cache, on_disk, pattern};
+use foliocache::{Advice, Cache, Errno, Error};
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
 #[test]
@@ -246,6 +246,48 @@ fn figures_of_a_file() {
     assert!(all.memory.total() <= all.memory.limit);
     let io = disk.dir.io_stats().unwrap().unwrap();
     assert!(io.flushes > 0);
+}
+
+#[test]
+fn figures_of_memory_that_is_short() {
+    let builder = Cache::builder().memory("16M");
+    let builder = builder.dirty_background_percent(1).dirty_percent(2);
+    let (cache, source) = (builder.build().unwrap(), on_disk());
+    let dir = cache.directory(source.path()).unwrap();
+    let file = dir.create("f").unwrap();
+    let bytes = pattern(6, 24 << 20);
+    file.write_all_at(&bytes, 0).unwrap();
+    assert!(
+        file.stats().unwrap().throttled_ns > 0,
+        "24 MiB, 2 % may be dirty"
+    );
+    file.sync_data().unwrap();
+    file.advise(Advice::Random, ..).unwrap();
+    let mut page = vec![0; PAGE];
+    for _ in 0..2 {
+        for (at, expected) in bytes.chunks(PAGE).enumerate() {
+            file.read_exact_at(&mut page, (at * PAGE) as u64).unwrap();
+            assert!(page == expected);
+        }
+    }
+    let stats = file.stats().unwrap();
+    assert!(stats.evictions > 0 && stats.refaults > 0, "{stats:?}");
+    assert!(stats.resident < 16 << 8, "{stats:?}");
+    assert_eq!(stats.written, cache.stats().unwrap().files.written);
+    // Read ahead, and dropped before anybody wanted it.
+    let other = dir.create("g").unwrap();
+    other.write_all_at(&bytes[..1 << 20], 0).unwrap();
+    other.sync_data().unwrap();
+    other.advise(Advice::DontNeed, ..).unwrap();
+    other.read_exact_at(&mut page, 0).unwrap();
+    let before = other.stats().unwrap();
+    other.advise(Advice::DontNeed, ..).unwrap();
+    let after = other.stats().unwrap();
+    assert_eq!(
+        after.readahead_wasted - before.readahead_wasted,
+        before.readahead - before.readahead_used
+    );
+    assert!(after.readahead_wasted > 0, "{after:?}");
 }
 
 #[test]
