@@ -1,0 +1,249 @@
+//! A mount that a test made, and what it needs to look at it from outside.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A folder with a source and a mount point; goes away with the value, what is mounted first.
+pub(crate) struct Folder {
+    top: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let top =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let folder = Folder { top };
+        folder.clean();
+        fs::create_dir_all(folder.source()).unwrap();
+        fs::create_dir_all(folder.mount_point()).unwrap();
+        folder
+    }
+
+    pub(crate) fn top(&self) -> &Path {
+        &self.top
+    }
+
+    pub(crate) fn source(&self) -> PathBuf {
+        self.top.join("source")
+    }
+
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        self.top.join("mount")
+    }
+
+    /// Whether something is mounted at the mount point.
+    pub(crate) fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = format!(" {} ", self.mount_point().display());
+        mounts.lines().any(|line| line.contains(&point))
+    }
+
+    /// Mounts with `arguments` besides the two places.
+    pub(crate) fn mount(&self, arguments: &[&str]) -> Mounted {
+        let mut command = foliocache();
+        command
+            .arg("mount")
+            .arg(self.source())
+            .arg(self.mount_point());
+        command.args(arguments);
+        Mounted::start(&mut command)
+    }
+
+    fn clean(&self) {
+        for place in [self.mount_point(), self.source()] {
+            // As often as something is mounted there.
+            while run_quietly(Command::new("umount").arg("-l").arg(&place)) {}
+        }
+        let _ = fs::remove_dir_all(&self.top);
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.clean();
+    }
+}
+
+fn run_quietly(command: &mut Command) -> bool {
+    let done = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    done.is_ok_and(|status| status.success())
+}
+
+/// The command under test.
+pub(crate) fn foliocache() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_foliocache"))
+}
+
+/// A running `foliocache mount`; killed if the test does not end it.
+pub(crate) struct Mounted {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// How a `foliocache mount` ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Mounted {
+    /// Starts `command` and waits until it says that it is mounted.
+    pub(crate) fn start(command: &mut Command) -> Mounted {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&lines);
+        let reader = thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                sink.lock().unwrap().push(line);
+            }
+        });
+        let mut mounted = Mounted {
+            child,
+            lines,
+            reader: Some(reader),
+        };
+        wait_for("the mount", || {
+            if mounted.child.try_wait().unwrap().is_some() {
+                panic!("it ended: {:?}", mounted.lines());
+            }
+            mounted
+                .lines()
+                .iter()
+                .any(|line| line.contains(" is mounted on "))
+        });
+        mounted
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.pid().to_string();
+        assert!(run_quietly(Command::new("kill").args(["-s", name, &pid])));
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) -> Ended {
+        let mut status = None;
+        wait_for("the end of the mount", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        self.reader.take().unwrap().join().unwrap();
+        Ended {
+            code: status.unwrap().code(),
+            lines: self.lines(),
+        }
+    }
+
+    /// Asks it to end and waits for that.
+    pub(crate) fn end(self, signal: &str) -> Ended {
+        self.signal(signal);
+        self.wait()
+    }
+
+    /// Ends it and expects that nothing was lost.
+    pub(crate) fn end_well(self) {
+        let ended = self.end("TERM");
+        assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Waits until `done` says so.
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs a command and expects success; returns what it wrote to standard output.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = output(command);
+    assert!(
+        output.status.success(),
+        "{command:?} failed: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn output(command: &mut Command) -> Output {
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Runs a shell script in `folder` and expects success.
+pub(crate) fn shell(folder: &Path, script: &str) -> String {
+    run(Command::new("sh")
+        .arg("-euc")
+        .arg(script)
+        .current_dir(folder))
+}
+
+/// A field of the process's memory, in bytes.
+pub(crate) fn memory_of(pid: u32, field: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    let number = line.split_whitespace().nth(1).unwrap();
+    number.parse::<u64>().unwrap() * 1024
+}
+
+/// Bytes of a file that are in the kernel's cache.
+pub(crate) fn in_kernel_cache(file: &Path) -> u64 {
+    run(Command::new("fincore")
+        .args(["-b", "-n", "-r", "-o", "RES"])
+        .arg(file))
+    .trim()
+    .parse()
+    .unwrap()
+}
+
+/// `bytes` bytes that are different everywhere, and differ with `seed`.
+pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// Compiles a C program; the C compiler is part of what the system tests need.
+pub(crate) fn compile(source: &Path, program: &Path) {
+    run(Command::new("cc")
+        .args(["-O1", "-Wall", "-o"])
+        .arg(program)
+        .arg(source));
+}

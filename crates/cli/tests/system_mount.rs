@@ -1,0 +1,411 @@
+//! The life of a mount: beginning, working, every way to end.
+//!
+//! Needs FUSE and root.
+
+mod common;
+
+use common::{Folder, Mounted, foliocache, output, pattern, run, shell, wait_for};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
+
+#[test]
+#[ignore = "system tier"]
+fn names_data_and_attributes() {
+    let folder = Folder::new("names");
+    let mounted = folder.mount(&["--memory", "32M"]);
+    let script = r#"
+        echo hello > a; test "$(cat a)" = hello
+        echo more >> a; test "$(wc -l < a)" = 2
+        mkdir d d/e; mv a d/b; ln d/b d/c; ln -s ../b d/e/link
+        test "$(stat -c %h d/b)" = 2; test "$(cat d/e/link)" = "$(cat d/c)"
+        test "$(readlink d/e/link)" = ../b
+        test "$(ls d | tr '\n' ' ')" = "b c e "
+        chmod 640 d/b; test "$(stat -c %a d/c)" = 640
+        touch -d '2001-02-03 04:05:06.789 UTC' d/b
+        test "$(stat -c %Y d/c)" = 981173106
+        touch -d '1969-12-31 23:59:58.5 UTC' d/b; test "$(stat -c %Y d/b)" = -2
+        truncate -s 100000 d/b; test "$(stat -c %s d/c)" = 100000
+        truncate -s 5 d/b; test "$(cat d/b)" = hello
+        rm d/c; test "$(stat -c %h d/b)" = 1
+        ! rmdir d 2>/dev/null; rm -r d; test -z "$(ls)"
+        mkfifo p; test -p p; rm p
+        i=0; while [ $i -lt 500 ]; do : > file-with-a-longer-name-$i; i=$((i+1)); done
+        test "$(ls | wc -l)" = 500; test "$(ls -l | grep -c file-with)" = 500
+        rm file-*; test -z "$(ls)"
+    "#;
+    shell(&folder.mount_point(), script);
+    mounted.end_well();
+    assert!(!folder.is_mounted());
+}
+
+#[test]
+#[ignore = "system tier"]
+fn holes_space_copies_and_locks() {
+    let folder = Folder::new("holes");
+    let mounted = folder.mount(&["--memory", "32M"]);
+    let script = r#"
+        head -c 300000 /dev/urandom > a; cp a b; cmp a b; cp --reflink=never --sparse=never a c
+        cmp a c
+        fallocate -p -o 8192 -l 65536 b; test "$(stat -c %s b)" = 300000
+        test "$(dd if=b bs=4096 skip=2 count=16 2>/dev/null | tr -d '\0' | wc -c)" = 0
+        cmp -n 8192 a b; cmp -i 73728 a b
+        fallocate -l 400000 b; test "$(stat -c %s b)" = 400000
+        dd if=/dev/zero of=sparse bs=1 count=1 seek=1000000 2>/dev/null
+        cp --sparse=always sparse dense; cmp sparse dense
+        exec 9> lock; flock 9; ! flock -n lock true
+        df . | tail -1 | grep -q '%'
+    "#;
+    shell(&folder.mount_point(), script);
+    let room = |path| {
+        run(Command::new("stat")
+            .args(["-f", "-c", "%b %S %l"])
+            .arg(path))
+    };
+    assert_eq!(room(folder.mount_point()), room(folder.source()));
+    mounted.end_well();
+    shell(&folder.source(), "cmp a c; cmp sparse dense");
+}
+
+#[test]
+#[ignore = "system tier"]
+fn appends_of_many_writers_are_whole() {
+    let folder = Folder::new("append");
+    let mounted = folder.mount(&["--memory", "32M"]);
+    let log = folder.mount_point().join("log");
+    let threads: Vec<_> = (0..4)
+        .map(|writer| {
+            let log = log.clone();
+            std::thread::spawn(move || {
+                let mut file = OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .open(log)
+                    .unwrap();
+                for line in 0..200 {
+                    file.write_all(format!("{writer} {line:04}\n").as_bytes())
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let text = fs::read_to_string(&log).unwrap();
+    for writer in 0..4 {
+        let prefix = format!("{writer} ");
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with(&prefix))
+            .collect();
+        assert_eq!(lines.len(), 200, "writer {writer}");
+        assert!(lines.is_sorted());
+    }
+    mounted.end_well();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_signal_writes_everything_back() {
+    for signal in ["TERM", "INT", "HUP"] {
+        let folder = Folder::new("signal");
+        let mounted = folder.mount(&["--memory", "64M"]);
+        let contents: Vec<_> = (0..40).map(|i| pattern(100_000 + i, i as u64)).collect();
+        for (i, content) in contents.iter().enumerate() {
+            fs::write(folder.mount_point().join(format!("f{i}")), content).unwrap();
+        }
+        let ended = mounted.end(signal);
+        assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
+        assert!(
+            ended
+                .lines
+                .iter()
+                .any(|line| line.contains("everything is written back"))
+        );
+        assert!(!folder.is_mounted());
+        for (i, content) in contents.iter().enumerate() {
+            let found = fs::read(folder.source().join(format!("f{i}"))).unwrap();
+            assert!(found == *content, "f{i} after SIG{signal}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "system tier"]
+fn an_unmount_from_outside_is_an_end_like_any_other() {
+    let folder = Folder::new("outside");
+    let mounted = folder.mount(&[]);
+    fs::write(folder.mount_point().join("file"), "data").unwrap();
+    run(Command::new("umount").arg(folder.mount_point()));
+    let ended = mounted.wait();
+    assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
+    assert_eq!(fs::read(folder.source().join("file")).unwrap(), b"data");
+}
+
+#[test]
+#[ignore = "system tier"]
+fn programs_inside_are_cut_off_and_nothing_is_lost() {
+    let folder = Folder::new("busy");
+    let mounted = folder.mount(&[]);
+    let mut open = File::create(folder.mount_point().join("open")).unwrap();
+    open.write_all(b"written before the end").unwrap();
+    let ended = mounted.end("TERM");
+    assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
+    assert!(
+        ended.lines.iter().any(|line| line.contains("is in use")),
+        "{:?}",
+        ended.lines
+    );
+    assert!(!folder.is_mounted());
+    assert!(open.write_all(b"after").is_err());
+    let found = fs::read(folder.source().join("open")).unwrap();
+    assert_eq!(found, b"written before the end");
+}
+
+#[test]
+#[ignore = "system tier"]
+fn what_was_fsynced_survives_a_kill_and_the_mount_point_is_cleaned() {
+    let folder = Folder::new("kill");
+    let mounted = folder.mount(&["--memory", "64M"]);
+    let content = pattern(3_000_000, 7);
+    fs::create_dir(folder.mount_point().join("dir")).unwrap();
+    let mut file = File::create(folder.mount_point().join("dir/synced")).unwrap();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    // Overwritten later without fsync: each page is the old or the new one.
+    let newer = vec![0xee; 50_000];
+    file.write_at(&newer, 4096).unwrap();
+    mounted.signal("KILL");
+    assert_eq!(mounted.wait().code, None);
+    drop(file);
+    assert!(folder.is_mounted());
+    assert!(fs::metadata(folder.mount_point()).is_err());
+    let found = fs::read(folder.source().join("dir/synced")).unwrap();
+    assert_eq!(found.len(), content.len());
+    assert!(found[..4096] == content[..4096] && found[54_096..] == content[54_096..]);
+    for (at, byte) in found[4096..54_096].iter().enumerate() {
+        assert!(*byte == content[4096 + at] || *byte == 0xee);
+    }
+    // The next mount explains the dead one and takes it away.
+    let again = folder.mount(&[]);
+    let lines = again.lines();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("was left behind by a foliocache that was killed")),
+        "{lines:?}"
+    );
+    let found = fs::read(folder.mount_point().join("dir/synced")).unwrap();
+    assert_eq!(found.len(), content.len());
+    again.end_well();
+    assert!(!folder.is_mounted());
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_read_only_mount_refuses_changes() {
+    let folder = Folder::new("read-only");
+    fs::write(folder.source().join("file"), "data").unwrap();
+    let mounted = folder.mount(&["--read-only"]);
+    let at = |name: &str| folder.mount_point().join(name);
+    assert_eq!(fs::read(at("file")).unwrap(), b"data");
+    for refused in [
+        fs::write(at("file"), "x"),
+        fs::write(at("new"), "x"),
+        fs::create_dir(at("dir")),
+        fs::remove_file(at("file")),
+        fs::rename(at("file"), at("other")),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    }
+    mounted.end_well();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_change_behind_the_mount_is_seen_at_open() {
+    let folder = Folder::new("behind");
+    let (inside, behind) = (folder.mount_point().join("f"), folder.source().join("f"));
+    fs::write(&behind, "first").unwrap();
+    let mounted = folder.mount(&[]);
+    assert_eq!(fs::read(&inside).unwrap(), b"first");
+    fs::write(&behind, "second, and longer").unwrap();
+    assert_eq!(fs::read(&inside).unwrap(), b"second, and longer");
+    // Names and attributes may be a second old.
+    fs::write(folder.source().join("new"), "x").unwrap();
+    assert_eq!(fs::read(folder.mount_point().join("new")).unwrap(), b"x");
+    wait_for("the size", || fs::metadata(&inside).unwrap().size() == 18);
+    mounted.end_well();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn other_users_come_in_only_where_they_may() {
+    let folder = Folder::new("users");
+    fs::write(folder.source().join("open"), "x").unwrap();
+    fs::write(folder.source().join("closed"), "x").unwrap();
+    shell(
+        &folder.source(),
+        "chmod 644 open; chmod 600 closed; chmod 755 .",
+    );
+    let read_as_other = |name: &str| {
+        output(
+            Command::new("setpriv")
+                .args([
+                    "--reuid=65534",
+                    "--regid=65534",
+                    "--clear-groups",
+                    "cat",
+                    name,
+                ])
+                .current_dir(folder.mount_point()),
+        )
+        .status
+        .success()
+    };
+    let mounted = folder.mount(&[]);
+    assert!(!read_as_other("open"));
+    mounted.end_well();
+    let mounted = folder.mount(&["--allow-other"]);
+    assert!(read_as_other("open"));
+    assert!(!read_as_other("closed"));
+    mounted.end_well();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn bad_input_is_one_line_and_status_2() {
+    let folder = Folder::new("input");
+    let top = folder.top();
+    shell(top, "mkdir source/below full; touch full/x file");
+    let real = top.canonicalize().unwrap();
+    let real = real.display();
+    let machine = run(Command::new("awk").args(["/MemTotal/ {print $2}", "/proc/meminfo"]));
+    let machine = machine.trim().parse::<f64>().unwrap() / f64::from(1 << 20);
+    let table: &[(&[&str], String)] = &[
+        (&["none", "mount"], "SOURCE none does not exist".into()),
+        (&["file", "mount"], "SOURCE file is not a directory".into()),
+        (&["source", "none"], "MOUNTPOINT none does not exist".into()),
+        (
+            &["source", "file"],
+            "MOUNTPOINT file is not a directory".into(),
+        ),
+        (
+            &["source", "full"],
+            format!(
+                "MOUNTPOINT {real}/full is not empty: what is in it would be hidden by the mount"
+            ),
+        ),
+        (
+            &["source", "source"],
+            format!("SOURCE and MOUNTPOINT are the same directory: {real}/source"),
+        ),
+        (
+            &["source", "source/below"],
+            format!(
+                "MOUNTPOINT {real}/source/below is inside SOURCE {real}/source: it would show \
+                 itself without end"
+            ),
+        ),
+        (
+            &["source/below", "source"],
+            format!(
+                "SOURCE {real}/source/below is inside MOUNTPOINT {real}/source: it would be hidden \
+                 by the mount"
+            ),
+        ),
+        (
+            &["source", "mount", "--memory", "12%"],
+            "--memory 12% is no size: give bytes, or a number with K, M, G or T".into(),
+        ),
+        (
+            &["source", "mount", "--memory", "-5M"],
+            "--memory -5M is no size: give bytes, or a number with K, M, G or T".into(),
+        ),
+        (
+            &["source", "mount", "--memory", "1M"],
+            "--memory 1M is too little: at least 4 MiB are needed".into(),
+        ),
+        (
+            &["source", "mount", "--memory", "900T"],
+            format!("--memory 900T is more than the {machine:.1} GiB of this machine"),
+        ),
+    ];
+    for (arguments, line) in table {
+        let done = output(foliocache().arg("mount").args(*arguments).current_dir(top));
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(said, format!("foliocache: {line}\n"), "{arguments:?}");
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}");
+    }
+    // Mounted already.
+    let mounted = folder.mount(&[]);
+    let done = output(
+        foliocache()
+            .args(["mount", "full", "mount"])
+            .current_dir(top),
+    );
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(
+        said,
+        format!(
+            "foliocache: MOUNTPOINT {real}/mount shows {real}/source already: unmount it first\n"
+        )
+    );
+    assert_eq!(done.status.code(), Some(2));
+    mounted.end_well();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn without_fuse_or_permission_it_says_so() {
+    let folder = Folder::new("no-fuse");
+    let binary = env!("CARGO_BIN_EXE_foliocache");
+    let said = |done: std::process::Output| {
+        assert_eq!(done.status.code(), Some(2));
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let hidden = format!("mount -t tmpfs none /dev && exec {binary} mount source mount");
+    let done = output(
+        Command::new("unshare")
+            .args(["-m", "sh", "-c", &hidden])
+            .current_dir(folder.top()),
+    );
+    assert_eq!(
+        said(done),
+        "foliocache: there is no /dev/fuse: this kernel has no FUSE, or its module is not loaded\n"
+    );
+    shell(folder.top(), "chmod 777 source mount");
+    let done = output(
+        Command::new("setpriv")
+            .args([
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                "--no-new-privs",
+            ])
+            .args(["--inh-caps=-all", binary, "mount", "source", "mount"])
+            .current_dir(folder.top()),
+    );
+    let line = said(done);
+    assert!(
+        line == "foliocache: mounting is not permitted: it takes root, or the program fusermount3\n"
+            || line.starts_with("foliocache: cannot mount: "),
+        "{line}"
+    );
+    assert_eq!(line.lines().count(), 1);
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_second_mount_of_another_source_lives_beside_the_first() {
+    let (one, two) = (Folder::new("one"), Folder::new("two"));
+    let (first, second): (Mounted, Mounted) = (one.mount(&[]), two.mount(&[]));
+    fs::write(one.mount_point().join("a"), "1").unwrap();
+    fs::write(two.mount_point().join("a"), "2").unwrap();
+    first.end_well();
+    assert_eq!(fs::read(two.mount_point().join("a")).unwrap(), b"2");
+    second.end_well();
+}
