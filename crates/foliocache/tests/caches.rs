@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Disk, PAGE, SmallTmpfs, cache, on_disk, pattern};
+use common::{Disk, PAGE, cache, on_disk, pattern};
 use foliocache::{Cache, Errno, Error};
 use std::time::Duration;
 
@@ -182,35 +182,4 @@ fn handles_go_on_after_a_close() {
         std::fs::read(disk.source.path().join("f")).unwrap(),
         b"onetwo"
     );
-}
-
-/// A store with no room: the file that could not be written is named, and the cache goes on.
-#[test]
-fn a_close_that_would_lose_data_is_refused() {
-    let Some(full) = SmallTmpfs::mount() else {
-        println!("skipped: no tmpfs may be mounted here");
-        return;
-    };
-    let cache = cache(16);
-    let dir = cache.directory(full.path()).unwrap();
-    let file = dir.create("big").unwrap();
-    file.write_all_at(&pattern(1, 4 << 20), 0).unwrap();
-    let error = file.sync_data().unwrap_err();
-    assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
-    let refused = cache.close().unwrap_err();
-    assert_eq!(refused.errno(), Errno::ENOSPC);
-    let [failed] = refused.failed_files() else {
-        panic!("{refused}");
-    };
-    assert!(failed.file.ends_with("big"), "{failed}");
-    assert!(!failed.ranges.is_empty());
-    assert!(refused.to_string().contains("ENOSPC"), "{refused}");
-    let cache = refused.into_cache();
-    let mut back = vec![0; 4 << 20];
-    file.read_exact_at(&mut back, 0).unwrap();
-    assert!(back == pattern(1, 4 << 20), "nothing was lost so far");
-    let given_up = file.discard_failed().unwrap();
-    assert!(!given_up.is_empty());
-    assert_eq!(cache.stats().unwrap().files.failed, 0);
-    cache.close().unwrap();
 }

@@ -8,26 +8,15 @@
 
 mod common;
 
-use common::Disk;
+use common::{Disk, is_alone, run_alone};
 use foliocache::{Advice, Errno, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
-
-const VARIABLE: &str = "FOLIOCACHE_TEST_FORKS";
 
 /// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
 /// process of its own.
 #[test]
 fn in_a_child_every_call_gives_echild() {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command
-        .args(["--exact", "body", "--nocapture", "--test-threads=1"])
-        .env(VARIABLE, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let said = run_alone("body");
     assert!(said.contains("the child was told"), "{said}");
 }
 
@@ -40,7 +29,7 @@ fn child<T>(what: &str, result: Result<T>) {
 
 #[test]
 fn body() {
-    if std::env::var_os(VARIABLE).is_none() {
+    if !is_alone() {
         return;
     }
     let disk = Disk::new(16);

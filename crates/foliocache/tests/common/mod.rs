@@ -1,10 +1,5 @@
 //! What the tests of this crate share.
-//!
-//! # Safety
-//!
-//! The strings handed to `mount` and `umount` end with NUL and live for the call.
 #![allow(
-    unsafe_code,
     dead_code,
     missing_docs,
     unreachable_pub,
@@ -12,8 +7,8 @@
 )]
 
 use foliocache::{Cache, Directory};
-use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 use tempfile::TempDir;
 
 pub const PAGE: usize = 4096;
@@ -58,35 +53,25 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A tmpfs of one MiB, mounted for a test.
-pub struct SmallTmpfs {
-    at: TempDir,
+/// Runs the test `body` of this test program in a process of its own, where the variable [`ALONE`]
+/// is set, and returns what it said. For what concerns the whole process.
+pub fn run_alone(body: &str) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command
+        .args(["--exact", body, "--nocapture", "--test-threads=1"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    said
 }
 
-impl SmallTmpfs {
-    /// Mounts it; `None` where that is not allowed.
-    pub fn mount() -> Option<SmallTmpfs> {
-        let at = on_disk();
-        let path = c_path(at.path());
-        let (kind, options) = (c"tmpfs".as_ptr(), c"size=1M".as_ptr().cast());
-        // SAFETY: the module's premise.
-        let mounted = unsafe { libc::mount(kind, path.as_ptr(), kind, 0, options) };
-        (mounted == 0).then_some(SmallTmpfs { at })
-    }
+/// Set in the process of [`run_alone`].
+pub const ALONE: &str = "FOLIOCACHE_TEST_ALONE";
 
-    pub fn path(&self) -> &Path {
-        self.at.path()
-    }
-}
-
-impl Drop for SmallTmpfs {
-    fn drop(&mut self) {
-        // SAFETY: the module's premise.
-        let unmounted = unsafe { libc::umount2(c_path(self.path()).as_ptr(), libc::MNT_DETACH) };
-        assert_eq!(unmounted, 0);
-    }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL in a temporary path")
+/// Whether this is that process.
+pub fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
 }
