@@ -33,7 +33,7 @@ pub struct DurabilityOracle {
     /// Sizes since the last acknowledged fsync, oldest first, the present one last.
     sizes: Vec<u64>,
     /// States of the sectors that changed since then, oldest first; invariant 1.
-    states: BTreeMap<u64, Vec<Box<Sector>>>,
+    states: BTreeMap<u64, Vec<Sector>>,
 }
 
 /// Why an image is not what a power cut may leave.
@@ -132,9 +132,9 @@ impl DurabilityOracle {
         }
     }
 
-    fn sector(&self, index: u64) -> Box<Sector> {
-        let mut bytes = Box::new([0; SECTOR as usize]);
-        self.content.image().read(index * SECTOR, &mut bytes[..]);
+    fn sector(&self, index: u64) -> Sector {
+        let mut bytes = [0; SECTOR as usize];
+        self.content.image().read(index * SECTOR, &mut bytes);
         bytes
     }
 
@@ -168,7 +168,7 @@ impl DurabilityOracle {
         Ok(())
     }
 
-    fn check_sector(start: u64, found: &[u8], states: &[Box<Sector>]) -> Result<(), Violation> {
+    fn check_sector(start: u64, found: &[u8], states: &[Sector]) -> Result<(), Violation> {
         // The state that explains the longest beginning, for the message.
         let mut best = 0;
         for (i, state) in states.iter().enumerate() {
