@@ -1,18 +1,22 @@
-//! The turns: contestants one after another, over and over, in short slices.
+//! The turns: contestants one after another, over and over, for a short time each.
 //!
 //! # Model
 //!
 //! ```text
 //!  round 0 (warm-up)   A B C │ A B C │ …          not counted
-//!  round 1             A B C │ A B C │ … 8 laps   one figure each: operations over time
-//!  round 2             C B A │ C B A │ …          the order turns round each time
+//!  round 1             A B C │ A B C │ … laps    one figure each: the median of its turns
+//!  round 2             C B A │ C B A │ …         the order turns round each time
 //!  ⋮
 //! ```
 //!
-//! What disturbs the machine for longer than a lap disturbs all of a round's figures alike, and
-//! leaves their ratio. Each turn begins with a batch that is not counted: the turn before has filled
-//! the processor's caches with its own. Several threads of one contestant begin at one moment,
-//! agreed on by clock.
+//! A turn takes half a millisecond, less than the scheduler gives at once. What disturbs the machine
+//! for longer disturbs all of a round's figures alike and leaves their ratio; turns in which the
+//! processor was given to somebody else are few and so do not reach the median. Nor do pauses of a
+//! contestant's own that are rarer than every other turn: a case that is about those has to look at
+//! them by itself.
+//!
+//! Each turn begins with a batch that is not counted: the turn before has filled the processor's
+//! caches with its own. Several threads of one contestant begin at one moment, agreed on by clock.
 
 use serde::Serialize;
 use std::io;
@@ -22,9 +26,10 @@ use std::time::{Duration, Instant};
 use crate::case::{Case, Contestant, Match, Worker};
 use crate::error::BenchError;
 use crate::report::Report;
+use crate::stats::median;
 
-/// Turns that each contestant has in a round.
-const LAPS: u32 = 8;
+/// How long a turn takes, or shorter where all of a figure does.
+const TURN: Duration = Duration::from_micros(500);
 
 /// How far ahead threads agree to begin.
 const RENDEZVOUS: Duration = Duration::from_micros(500);
@@ -55,8 +60,8 @@ impl Settings {
     /// For a first look: well under half a minute a case.
     pub fn quick() -> Self {
         Self {
-            samples: 11,
-            seconds: 0.08,
+            samples: 9,
+            seconds: 0.05,
             ..Self::default()
         }
     }
@@ -121,22 +126,24 @@ fn run_match(
     mut round_over: impl FnMut(),
 ) -> Result<Vec<Vec<f64>>, BenchError> {
     let contestants = &mut one.contestants;
-    let slice = Duration::from_secs_f64(settings.seconds) / LAPS;
+    let whole = Duration::from_secs_f64(settings.seconds);
+    let laps = whole.as_micros().div_ceil(TURN.as_micros()).max(1) as u32;
+    let turn = whole / laps;
     let mut figures = vec![Vec::with_capacity(settings.samples); contestants.len()];
     for round in 0..=settings.samples {
-        let mut totals = vec![0.0; contestants.len()];
-        for _ in 0..LAPS {
-            for turn in 0..contestants.len() {
+        let mut turns = vec![Vec::with_capacity(laps as usize); contestants.len()];
+        for _ in 0..laps {
+            for place in 0..contestants.len() {
                 let who = match round % 2 {
-                    0 => contestants.len() - 1 - turn,
-                    _ => turn,
+                    0 => contestants.len() - 1 - place,
+                    _ => place,
                 };
-                totals[who] += contestants[who].turn(slice)?;
+                turns[who].push(contestants[who].turn(turn)?);
             }
         }
         if round > 0 {
-            for (figures, total) in figures.iter_mut().zip(totals) {
-                figures.push(total / f64::from(LAPS));
+            for (figures, turns) in figures.iter_mut().zip(turns) {
+                figures.push(median(&turns));
             }
         }
         round_over();
@@ -146,11 +153,11 @@ fn run_match(
 
 impl Contestant {
     /// Works for so long; returns operations a second, of all threads together.
-    fn turn(&mut self, slice: Duration) -> Result<f64, BenchError> {
+    fn turn(&mut self, time: Duration) -> Result<f64, BenchError> {
         let rate = match &mut self.workers[..] {
             [alone] => alone.batch().and_then(|_| {
                 let start = Instant::now();
-                work(alone.as_mut(), start, slice)
+                work(alone.as_mut(), start, time)
             }),
             many => thread::scope(|scope| {
                 let start = Instant::now() + RENDEZVOUS;
@@ -162,7 +169,7 @@ impl Contestant {
                             while Instant::now() < start {
                                 std::hint::spin_loop();
                             }
-                            work(worker.as_mut(), start.max(Instant::now()), slice)
+                            work(worker.as_mut(), start.max(Instant::now()), time)
                         })
                     })
                     .collect();
@@ -180,12 +187,12 @@ impl Contestant {
 }
 
 /// Works from `start` on for so long; returns operations a second.
-fn work(worker: &mut dyn Worker, start: Instant, slice: Duration) -> io::Result<f64> {
+fn work(worker: &mut dyn Worker, start: Instant, time: Duration) -> io::Result<f64> {
     let mut operations = 0;
     loop {
         operations += worker.batch()?;
         let elapsed = start.elapsed();
-        if elapsed >= slice {
+        if elapsed >= time {
             return Ok(operations as f64 / elapsed.as_secs_f64());
         }
     }
