@@ -44,6 +44,9 @@ mod on {
 /// The small queue's share of all queued folios: one part in this many.
 const SMALL_PART: usize = 10;
 
+/// Folios in a row that are passed over in one queue before a scan turns to the other.
+const BUSY_RUN: usize = 32;
+
 /// A doubly linked list through the descriptors.
 #[derive(Debug, Default)]
 struct Queue {
@@ -132,9 +135,21 @@ impl Lru {
         limit: usize,
     ) -> Scan<'a> {
         let mut scan = Scan::default();
+        // Folios passed over in small and in main since the other was looked at: a queue that
+        // holds what cannot go must not hide what can.
+        let mut passed = [0, 0];
         while scan.victims.len() < want && scan.scanned < limit && self.len() > 0 {
             scan.scanned += 1;
-            let small = self.small.len > self.len() / SMALL_PART || self.main.len == 0;
+            let lens = [self.small.len, self.main.len];
+            let done = |passed: [usize; 2]| [0, 1].map(|at| passed[at] >= lens[at].min(BUSY_RUN));
+            if done(passed) == [true, true] {
+                passed = [0, 0];
+            }
+            let [small_done, main_done] = done(passed);
+            let small = match self.small.len > self.len() / SMALL_PART {
+                true => !small_done,
+                false => main_done,
+            };
             let queue = if small {
                 &mut self.small
             } else {
@@ -155,6 +170,7 @@ impl Lru {
                 }
                 other => {
                     scan.busy += usize::from(other.is_some());
+                    passed[usize::from(!small)] += 1;
                     drop(other);
                     let name = folio.lru_queue.load(Ordering::Relaxed);
                     queue.unlink(pool, folio);
