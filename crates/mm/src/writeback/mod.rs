@@ -62,8 +62,10 @@ pub(crate) struct WritebackState {
     next: PageIndex,
     /// Passes in a row that failed.
     failures: u32,
-    /// The flusher leaves the file alone until then.
+    /// The flusher leaves what failed alone until then.
     retry_at: Option<Instant>,
+    /// Such a pass is under way: failed folios are passed over.
+    fresh_only: bool,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; `None` after a failed flush, which may have lost a change of it. A size that no write
     /// brings about (its pages were punched or given up) has to be set: see `settle_size`.
@@ -118,7 +120,7 @@ impl AddressSpace {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
         while at <= last && written < budget {
-            let Some(run) = self.collect_run(at, last) else {
+            let Some(run) = self.collect_run(at, last, wb.fresh_only) else {
                 return (None, result);
             };
             let (start, len) = (run.first(), run.len());
@@ -178,7 +180,7 @@ impl AddressSpace {
         let (mut at, end) = (first, first.add(len));
         let mut result = Ok(());
         while at < end {
-            let Some(run) = self.collect_run(at, PageIndex(end.0 - 1)) else {
+            let Some(run) = self.collect_run(at, PageIndex(end.0 - 1), false) else {
                 break;
             };
             at = run.first().add(run.len());
@@ -301,9 +303,14 @@ impl AddressSpace {
         flush: impl FnOnce() -> bool,
     ) -> bool {
         let mut wb = self.wb_lock.lock();
-        if wb.backing_off() {
+        // What failed waits for its time. The rest of the file does not, or memory would: neither
+        // what is dirty beside it, nor what is written and only lacks the flush.
+        let retry = !wb.backing_off();
+        let fresh = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
+        if !retry && !fresh && self.counts.get(Count::Unstable) == 0 {
             return false;
         }
+        wb.fresh_only = !retry;
         // Relaxed: changes under `wb_lock` alone.
         let written = || self.counters.written.load(Ordering::Relaxed);
         let before = written();
@@ -326,7 +333,10 @@ impl AddressSpace {
             result = result.and(self.flush_unstable(&mut wb));
             worked = true;
         }
-        wb.note(result);
+        wb.fresh_only = false;
+        if retry || result.is_err() {
+            wb.note(result);
+        }
         drop(wb);
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);

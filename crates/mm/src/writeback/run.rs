@@ -58,14 +58,24 @@ impl AddressSpace {
     /// Takes the next run of dirty folios from `at` to `last` into writeback; `None` at the end.
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the run's first folio; the others are
-    /// tried, and the run ends where one is taken.
-    pub(super) fn collect_run(&self, at: PageIndex, last: PageIndex) -> Option<Run<'_>> {
+    /// tried, and the run ends where one is taken. With `fresh_only` those that failed before are
+    /// left out.
+    pub(super) fn collect_run(
+        &self,
+        at: PageIndex,
+        last: PageIndex,
+        fresh_only: bool,
+    ) -> Option<Run<'_>> {
         let mut at = at;
+        let wanted = |locked: &LockedFolio<'_>| {
+            let seen = locked.state.load();
+            seen.has(flag::DIRTY) && !(fresh_only && seen.has(flag::ERROR))
+        };
         let first = loop {
             let found = self.index.lock().find(at.0, last.0, Some(Mark::Dirty))?;
             at = PageIndex(found.index);
             match self.lock_folio(at) {
-                Some(locked) if locked.state.load().has(flag::DIRTY) => break locked,
+                Some(locked) if wanted(&locked) => break locked,
                 _ => at = at.add(1),
             }
         };
@@ -76,7 +86,7 @@ impl AddressSpace {
                 break;
             }
             match self.try_lock_folio(next) {
-                Some(locked) if locked.state.load().has(flag::DIRTY) => run.push(locked),
+                Some(locked) if wanted(&locked) => run.push(locked),
                 _ => break,
             }
         }
