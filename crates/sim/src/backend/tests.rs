@@ -1,3 +1,5 @@
+//! Unit tests of the faulty backend.
+
 use foliocache_mm::{AddressSpaceOperations, IoSegment};
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, thread};

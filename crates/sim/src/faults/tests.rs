@@ -1,3 +1,5 @@
+//! Unit tests of fault plans.
+
 use foliocache_sync::thread;
 use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;

@@ -1,3 +1,5 @@
+//! Unit tests of the judge, with images that it must refuse.
+
 use super::{DurabilityOracle, Violation};
 use crate::{Fill, Image, Medium, Mix, Operation, ReferenceFile, Rng, Workload};
 

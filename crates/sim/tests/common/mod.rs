@@ -21,7 +21,7 @@ pub const PAGE: usize = foliocache_mm::PAGE_SIZE;
 /// Bytes of a MiB.
 pub const MIB: u64 = 1 << 20;
 /// Longer than anything here takes on a slow and busy machine, unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `n`, scaled by FOLIOCACHE_STRESS (a factor; 1 if it is not set), at least 1.
 pub fn scaled(n: u64) -> u64 {
