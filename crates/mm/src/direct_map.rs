@@ -31,6 +31,20 @@ pub(crate) fn push_merged<'a>(list: &mut Vec<IoSegment<'a>>, next: IoSegment<'a>
     }
 }
 
+/// The segments of `list` from their byte `start` on.
+pub(crate) fn after<'a>(list: &[IoSegment<'a>], start: usize) -> Vec<IoSegment<'a>> {
+    let mut skip = start;
+    let mut rest = Vec::with_capacity(list.len());
+    for segment in list {
+        let here = skip.min(segment.len());
+        skip -= here;
+        if here < segment.len() {
+            rest.push(segment.sub(here, segment.len() - here));
+        }
+    }
+    rest
+}
+
 /// Copies `len` bytes from one frame to another.
 pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) {
     debug_assert!(len <= PAGE_SIZE);

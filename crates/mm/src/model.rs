@@ -169,6 +169,22 @@ impl OnePage {
         self.attach_elsewhere(frame, byte);
     }
 
+    /// Takes the page out and brings it in again with the same descriptor, in frame 1, which holds
+    /// `left_over` until it is filled with `byte`.
+    pub fn remove_and_refill(&self, left_over: u64, byte: u64) {
+        self.remove();
+        let frame = FrameNumber::from_u32(1);
+        self.store(frame, left_over);
+        let locked = self.folio.lock(&self.waits);
+        locked.attach(OURS, PageIndex(0), frame);
+        self.index
+            .lock()
+            .insert(0, 0, self.entry(), &mut self.index.pool().empty_preload())
+            .expect("its neighbour keeps the node");
+        self.store(frame, byte);
+        locked.state.set(flag::UPTODATE);
+    }
+
     fn remove(&self) -> FrameNumber {
         let locked = self.folio.lock(&self.waits);
         let erased = self.index.lock().erase_if(0, self.entry());

@@ -47,7 +47,9 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
     /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
     ///
-    /// Returns the bytes written; what a short count leaves out stays dirty and is retried.
+    /// Returns the bytes written. What a short count leaves out is handed over again at once, from
+    /// the last whole page on: an implementation that wrote some before an error returns the count
+    /// and gives the error then.
     ///
     /// # Errors
     /// Any error of the medium. The whole range then stays dirty.

@@ -139,14 +139,8 @@ impl AddressSpace {
             mapping: self,
             run: &run,
         };
-        let result = self.ops.writepages(run.first.pos(), &run.segments);
+        let (whole, result) = self.write_out(&run);
         std::mem::forget(unfinished);
-        let (whole, result) = match result {
-            Ok(written) if written >= run.bytes => (run.folios.len(), Ok(())),
-            // A short count without an error: the rest is retried, and gives its error then.
-            Ok(written) => (written / PAGE_SIZE, Err(Errno::EIO)),
-            Err(error) => (0, Err(error)),
-        };
         let stored = run.bytes.min(whole * PAGE_SIZE) as u64;
         if stored > 0 {
             wb.note_stored(run.first.pos() + stored);
@@ -157,6 +151,22 @@ impl AddressSpace {
             self.finish_failed(&run, whole, error);
         }
         result
+    }
+
+    /// Hands a run to the store, and again what a short count left out, until all is written or
+    /// the store says why not. Returns the folios that are written whole.
+    fn write_out(&self, run: &Run<'_>) -> (usize, Result<(), Errno>) {
+        let mut done = 0;
+        loop {
+            let rest = direct_map::after(&run.segments, done);
+            match self.ops.writepages(run.first.pos() + done as u64, &rest) {
+                Ok(written) if done + written >= run.bytes => return (run.folios.len(), Ok(())),
+                // No whole page and no error: nobody says why.
+                Ok(written) if written < PAGE_SIZE => return (done / PAGE_SIZE, Err(Errno::EIO)),
+                Ok(written) => done += written - written % PAGE_SIZE,
+                Err(error) => return (done / PAGE_SIZE, Err(error)),
+            }
+        }
     }
 
     fn finish_written(&self, run: &Run<'_>, whole: usize) {
