@@ -59,7 +59,8 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// before the call.
     ///
     /// # Errors
-    /// Any error of the medium. Everything unflushed is then taken as not written at all.
+    /// Any error of the medium. All data and the size are then taken as not written at all, and
+    /// written again; holes are not punched again.
     fn flush(&self) -> Result<(), Errno>;
 
     /// Sets the size of the backing file, in bytes, both ways; new bytes read as zeros.

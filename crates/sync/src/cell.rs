@@ -5,6 +5,11 @@
 //! [`UnsafeCell`] hands its pointer to a closure, so that loom sees where an access begins and ends.
 //! [`OnceLock`] is `std`'s in the normal build; in a model it is built from a model's mutex and flag,
 //! which loom and shuttle can schedule.
+//!
+//! # Memory ordering
+//!
+//! The model's `ready` is stored Release after the value is set and loaded Acquire before it is read:
+//! they are partners.
 
 pub use std::cell::{Cell, OnceCell, RefCell};
 

@@ -133,8 +133,10 @@ mod tests {
         std::thread::spawn(|| {
             let signals = Signals::block().unwrap();
             assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);
-            // SAFETY: sends a signal that is blocked to this very thread.
-            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+            // SAFETY: asks for the handle of this very thread.
+            let this = unsafe { libc::pthread_self() };
+            // SAFETY: sends a signal that is blocked to this very thread, which lives.
+            unsafe { libc::pthread_kill(this, libc::SIGTERM) };
             assert_eq!(
                 signals.wait(Duration::from_secs(5)).unwrap(),
                 Some(Signal::Terminate)
