@@ -69,6 +69,13 @@ fn a_descriptor_recycled_with_its_frame_is_not_read() {
 }
 
 #[test]
+fn a_page_that_comes_back_is_not_read_before_it_is_filled() {
+    static SEEN: [Flag; 2] = [const { Flag::new(false) }; 2];
+    let refill = |page: &OnePage, foreign| page.remove_and_refill(foreign, OURS);
+    no_foreign_byte(refill, &SEEN);
+}
+
+#[test]
 fn a_folio_that_moves_is_read_in_one_of_its_frames() {
     model(|| {
         let byte = read_beside(|page| page.read(), OnePage::migrate);
