@@ -133,9 +133,7 @@ impl BackingDevInfo {
         while progress {
             progress = false;
             for _ in 0..self.nr_dirty_files() {
-                let Some(file) = self.next_dirty_file() else {
-                    return None;
-                };
+                let file = self.next_dirty_file()?;
                 let (background, limit) = self.dirty_limits();
                 let over = self.nr_not_durable() > background;
                 // Relaxed: changes under the list's lock; only its age matters.
