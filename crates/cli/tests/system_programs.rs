@@ -113,7 +113,7 @@ const MAKE_PROJECT: &str = r#"
     { echo '#include <stdio.h>'; echo '#include "all.h"'
       echo 'int main(void) { long s = 0;'
       i=0; while [ $i -lt 300 ]; do echo "s += f$i($i);"; i=$((i+1)); done
-      echo 'printf("%ld\n", s); return 0; }'; } > main.c
+      printf '%s\n' 'printf("%ld\n", s); return 0; }'; } > main.c
     cd ..; tar cf project.tar project; rm -r project
 "#;
 

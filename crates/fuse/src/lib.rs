@@ -10,7 +10,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `mount` | [`Mount`]: mounting, ending, what it costs |
-//! | `front` | the operations: requests of the kernel as calls of a `FileSystem` |
+//! | `operations` | requests of the kernel, each as one call of a `FileSystem` |
+//! | `front` | what they have in common: inodes, entries, handles, panics |
 //! | `data` | reading, writing and the rest of what is done with an open file |
 //! | `handles` | open files and directories by the number that the kernel knows |
 //! | `kernel_pages` | gives back what a mapping brought into the kernel's cache |
@@ -33,6 +34,7 @@ mod front;
 mod handles;
 mod kernel_pages;
 mod mount;
+mod operations;
 mod stats;
 
 pub use mount::{KernelCache, Mount, MountError, MountOptions};
