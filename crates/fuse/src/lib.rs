@@ -36,6 +36,8 @@ mod kernel_pages;
 mod mount;
 mod operations;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use mount::{KernelCache, Mount, MountError, MountOptions};
 pub use stats::FuseStats;

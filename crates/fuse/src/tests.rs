@@ -1,0 +1,129 @@
+use crate::front::Front;
+use crate::handles::{FileHandle, Handles};
+use crate::kernel_pages::KernelPages;
+use crate::mount::KernelCache;
+use crate::stats::Counters;
+use foliocache_fs::{MemFs, OpContext, OpenFlags};
+use foliocache_mm::{Mm, MmConfig};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sys::Errno;
+use fuser::WriteFlags;
+
+fn front() -> Front {
+    let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+    Front {
+        fs: Arc::new(MemFs::new(&mm).unwrap()),
+        files: Handles::new(),
+        directories: Handles::new(),
+        counters: Arc::new(Counters::default()),
+        kernel_pages: Arc::new(KernelPages::default()),
+        kernel_cache: KernelCache::Mapped,
+    }
+}
+
+fn create(front: &Front, name: &str) -> u64 {
+    let (root, flags) = (front.fs.root(), OpenFlags::READ_WRITE);
+    let file = front
+        .fs
+        .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags, true)
+        .unwrap();
+    front.files.insert(FileHandle {
+        file,
+        set_id: false,
+        mapped: AtomicBool::new(false),
+    })
+}
+
+fn contents(front: &Front, fh: u64) -> Vec<u8> {
+    let file = &front.files.get(fh).unwrap().file;
+    let mut bytes = vec![0; file.size() as usize];
+    let n = file.read_at(&mut bytes, 0).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+#[test]
+fn a_panic_is_an_error_and_the_next_operation_works() {
+    let front = front();
+    let done = front.attempt::<()>("test", || panic!("a bug"));
+    assert_eq!(done.unwrap_err().code(), Errno::EIO.raw());
+    let done = front.attempt::<()>("test", || Err(Errno::ENOENT));
+    assert_eq!(done.unwrap_err().code(), Errno::ENOENT.raw());
+    assert_eq!(front.attempt("test", || Ok(5)).unwrap(), 5);
+    let stats = front.counters.snapshot();
+    assert_eq!((stats.requests, stats.errors, stats.panics), (3, 1, 1));
+}
+
+#[test]
+fn appending_is_said_with_each_write_and_never_by_the_kernels_cache() {
+    const O_APPEND: i32 = 0o2000;
+    let front = front();
+    let fh = create(&front, "f");
+    let write = |pos, data: &[u8], how, flags| front.do_write(fh, pos, data, how, flags).unwrap();
+    let (plain, cache) = (WriteFlags::empty(), WriteFlags::FUSE_WRITE_CACHE);
+    assert_eq!(write(0, b"one", plain, 0), 3);
+    assert_eq!(write(0, b"two", plain, O_APPEND), 3);
+    assert_eq!(write(0, b"ONE", cache, O_APPEND), 3);
+    assert_eq!(contents(&front, fh), b"ONEtwo");
+}
+
+#[test]
+fn copies_go_through_the_cache_and_end_with_the_file() {
+    let front = front();
+    let (from, to) = (create(&front, "from"), create(&front, "to"));
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    front
+        .do_write(from, 0, &data, WriteFlags::empty(), 0)
+        .unwrap();
+    let n = front.do_copy((from, 1000), (to, 5), 10 << 20).unwrap();
+    assert_eq!(n as usize, data.len() - 1000);
+    assert_eq!(contents(&front, to)[5..], data[1000..]);
+    assert_eq!(front.do_copy((from, 4_000_000), (to, 0), 10).unwrap(), 0);
+}
+
+#[test]
+fn space_and_holes() {
+    let front = front();
+    let fh = create(&front, "f");
+    front
+        .do_write(fh, 0, &[1; 20_000], WriteFlags::empty(), 0)
+        .unwrap();
+    front.do_fallocate(fh, 4096, 4096, 3).unwrap();
+    assert!(
+        contents(&front, fh)[4096..8192]
+            .iter()
+            .all(|&byte| byte == 0)
+    );
+    front.do_fallocate(fh, 15_000, 15_000, 0x10).unwrap();
+    assert_eq!(contents(&front, fh).len(), 30_000);
+    assert!(contents(&front, fh)[15_000..].iter().all(|&byte| byte == 0));
+    // Zeroing past the end without growing, and modes that are not known.
+    assert_eq!(
+        front.do_fallocate(fh, 29_000, 2000, 0x11),
+        Err(Errno::EOPNOTSUPP)
+    );
+    assert_eq!(
+        front.do_fallocate(fh, 0, 4096, 0x20),
+        Err(Errno::EOPNOTSUPP)
+    );
+    assert_eq!(front.do_lseek(fh, 0, 9), Err(Errno::EINVAL));
+    assert_eq!(front.do_lseek(fh, 30_000, 3), Err(Errno::ENXIO));
+}
+
+#[test]
+fn handles_end_with_their_release() {
+    let front = front();
+    let fh = create(&front, "f");
+    // Relaxed: one thread.
+    front
+        .files
+        .get(fh)
+        .unwrap()
+        .mapped
+        .store(true, Ordering::Relaxed);
+    front.do_release(fh);
+    front.do_release(fh);
+    let done = front.do_write(fh, 0, b"x", WriteFlags::empty(), 0);
+    assert_eq!(done, Err(Errno::EBADF));
+}
