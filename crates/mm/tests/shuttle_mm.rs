@@ -181,7 +181,7 @@ fn check(iterations: usize, f: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn write_against_truncate_against_read() {
     const CUT: usize = 5000;
-    check(150, || {
+    check(1000, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![b'a'; 3 * PAGE_SIZE]);
         let file = machine.file(&store);
@@ -220,7 +220,7 @@ fn write_against_truncate_against_read() {
 /// Two appenders and a writer in the middle: every record is whole and where it was said to be.
 #[test]
 fn appends_do_not_overlap() {
-    check(100, || {
+    check(800, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![b'a'; 100]);
         let file = machine.file(&store);
@@ -252,7 +252,7 @@ fn appends_do_not_overlap() {
 #[test]
 fn reclaim_against_write_against_fsync() {
     const PAGES: u64 = 24;
-    check(30, || {
+    check(250, || {
         let machine = Machine::new(|_| ());
         let stores = [0, 1].map(|which| {
             let page = |page: u64| vec![(16 * which + page) as u8; PAGE_SIZE];
@@ -284,6 +284,8 @@ fn reclaim_against_write_against_fsync() {
             let bytes = read(&files[0], page * PAGE, PAGE_SIZE);
             assert_eq!(all_one(&bytes), 100 + page as u8);
         }
+        let evictions: u64 = files.iter().map(|file| file.stats().evictions).sum();
+        assert!(evictions >= PAGES, "{evictions} evictions");
         drop(away);
         machine.end(files.into_iter().zip(stores).collect());
     });
@@ -292,7 +294,7 @@ fn reclaim_against_write_against_fsync() {
 /// A hole over part of what is written: each page ends as one order or the other leaves it.
 #[test]
 fn punch_against_write_against_fsync() {
-    check(150, || {
+    check(1000, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![b'a'; 4 * PAGE_SIZE]);
         let file = machine.file(&store);
@@ -321,7 +323,7 @@ fn punch_against_write_against_fsync() {
 #[test]
 fn writers_are_throttled_and_go_on() {
     const PAGES: u64 = 24;
-    check(30, || {
+    check(250, || {
         let machine = Machine::new(|config| {
             // The floor, 16 pages, for both.
             config.dirty_background_percent = 1;
@@ -344,4 +346,58 @@ fn writers_are_throttled_and_go_on() {
         }
         machine.end(vec![(file, store)]);
     });
+}
+
+/// Three threads, each with four pages of one file of its own to write, read and punch, beside one
+/// that evicts, syncs and cuts what lies behind; in fewer frames than the file has pages.
+#[test]
+fn random_operations_on_stripes() {
+    const STRIPE: usize = 4 * PAGE_SIZE;
+    check(400, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![0; 3 * STRIPE + 100]);
+        let file = machine.file(&store);
+        let away = machine.leave(9);
+        let worker = |stripe: usize| {
+            move |file: &Arc<AddressSpace>| {
+                let start = stripe * STRIPE;
+                let mut shadow = vec![0; STRIPE];
+                for round in 0..6 {
+                    let at = random(STRIPE);
+                    let len = (1 + random([200, 2 * PAGE_SIZE][round % 2])).min(STRIPE - at);
+                    let pos = (start + at) as u64;
+                    match random(4) {
+                        0 | 1 => {
+                            let byte = (16 * stripe + round) as u8 + 1;
+                            write(file, pos, len, byte);
+                            shadow[at..at + len].fill(byte);
+                        }
+                        2 => {
+                            file.punch_hole(pos, len as u64).unwrap();
+                            shadow[at..at + len].fill(0);
+                        }
+                        _ => assert!(read(file, pos, len) == shadow[at..at + len]),
+                    }
+                }
+                assert!(read(file, start as u64, STRIPE) == shadow);
+            }
+        };
+        let mut threads: Vec<_> = (0..3).map(|stripe| spawn(&file, worker(stripe))).collect();
+        threads.push(spawn(&file, |file| {
+            for _ in 0..3 {
+                file.invalidate(random(3 * STRIPE) as u64, STRIPE as u64);
+                file.truncate((3 * STRIPE + random(300)) as u64).unwrap();
+                file.sync().unwrap();
+            }
+        }));
+        join(threads);
+        drop(away);
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// A number below `n`, from the schedule's own source.
+fn random(n: usize) -> usize {
+    use shuttle::rand::Rng;
+    shuttle::rand::thread_rng().gen_range(0..n)
 }

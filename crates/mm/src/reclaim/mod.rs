@@ -35,7 +35,7 @@ use foliocache_sys::Errno;
 use std::time::Duration;
 
 use crate::folio::LockedFolio;
-use crate::frames::Reservation;
+use crate::frames::{Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::{Count, bump};
@@ -54,6 +54,18 @@ pub(crate) const MAX_HOPELESS: u32 = 50;
 
 /// How long a caller sleeps before it looks again whether others made room.
 const NAP: Duration = Duration::from_millis(20);
+
+/// Waits for the frames of `ticket`, not for long; whether they are there.
+///
+/// A folio that was merely locked when it was looked at becomes evictable without a word, so the
+/// nap has to end by itself; in a model, where no time passes, it ends at once.
+fn nap(ticket: &Ticket<'_>) -> bool {
+    if cfg!(any(loom, shuttle)) {
+        foliocache_sync::thread::yield_now();
+        return ticket.wait(Duration::ZERO);
+    }
+    ticket.wait(NAP)
+}
 
 impl Mm {
     /// Reserves `n` frames, reclaiming and waiting as long as it takes.
@@ -93,7 +105,7 @@ impl Mm {
                 }
                 self.request_writeback();
             }
-            if ticket.wait(NAP) || self.anything_reclaimable() {
+            if nap(&ticket) || self.anything_reclaimable() {
                 hopeless = 0;
                 continue;
             }
