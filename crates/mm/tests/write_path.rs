@@ -11,7 +11,7 @@ mod bad_memory;
 mod common;
 
 use bad_memory::{Memory, PAGE, Watch};
-use common::{Store, file, pattern, read, storage, write};
+use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, FaultIn, IoError, IoSegment, IovIter,
     ReadaheadState,
@@ -85,7 +85,7 @@ fn a_source_that_ends_in_its_middle_counts_to_there() {
             }
         }
     }
-    assert_eq!(mm.usage().in_use, 0);
+    assert_empty(&mm);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_source_that_is_bad_from_its_first_byte_is_efault() {
             assert!(file.nr_pages() >= resident);
         }
     }
-    assert_eq!(mm.usage().in_use, 0);
+    assert_empty(&mm);
 }
 
 /// With every page of the source made accessible by its first fault, each is touched first by the
@@ -371,7 +371,7 @@ fn a_destination_that_ends_in_its_middle_counts_to_there() {
             }
         }
     }
-    assert_eq!(mm.usage().in_use, 0);
+    assert_empty(&mm);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! A [`Memory`] owns its mapping. The handler uses atomics and `mprotect` alone, and chains to what
 //! was there before.
 #![allow(unsafe_code)]
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -108,7 +109,7 @@ static SEEN: [[AtomicUsize; 2]; MOST] =
 static CHAIN: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What the handler does with the faults in a piece of memory; one at a time in a process.
-pub(crate) struct Watch(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+pub(crate) struct Watch(MutexGuard<'static, ()>);
 
 /// A fault that the handler saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +219,9 @@ fn now() -> i64 {
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid info.
-    let address = unsafe { (*info).si_addr() }.addr();
+    let fault = unsafe { &*info };
+    // SAFETY: the signal is one that has an address.
+    let address = unsafe { fault.si_addr() }.addr();
     if (START.load(Ordering::SeqCst)..END.load(Ordering::SeqCst)).contains(&address) {
         let page = address & !(PAGE - 1);
         let context = context.cast::<libc::ucontext_t>();

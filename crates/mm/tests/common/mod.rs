@@ -128,3 +128,13 @@ pub(crate) fn pattern(who: u8, pos: u64, len: usize) -> Vec<u8> {
         .map(|at| (at as u8) ^ ((at >> 12) as u8).wrapping_mul(31) ^ who.wrapping_mul(97))
         .collect()
 }
+
+/// Waits until no frame is in use any more: the flusher may hold a file for a moment after its
+/// last user dropped it.
+pub(crate) fn assert_empty(mm: &Mm) {
+    let start = std::time::Instant::now();
+    while mm.usage().in_use > 0 {
+        assert!(start.elapsed().as_secs() < 10, "{:?}", mm.usage());
+        std::thread::yield_now();
+    }
+}
