@@ -409,3 +409,76 @@ fn a_second_mount_of_another_source_lives_beside_the_first() {
     assert_eq!(fs::read(two.mount_point().join("a")).unwrap(), b"2");
     second.end_well();
 }
+
+/// A source that does not answer: another mount whose server is stopped.
+#[test]
+#[ignore = "system tier"]
+fn a_second_signal_gives_up_and_lists_what_is_lost() {
+    let (inner, outer) = (Folder::new("inner"), Folder::new("outer"));
+    let below = inner.mount(&[]);
+    let mut command = foliocache();
+    command
+        .arg("mount")
+        .arg(inner.mount_point())
+        .arg(outer.mount_point());
+    let above = Mounted::start(&mut command);
+    let mut file = File::create(outer.mount_point().join("stuck")).unwrap();
+    file.write_all(b"first").unwrap();
+    file.sync_all().unwrap();
+    below.signal("STOP");
+    file.write_all(&pattern(100_000, 1)).unwrap();
+    drop(file);
+    above.signal("TERM");
+    wait_for("the first signal", || {
+        above
+            .lines()
+            .iter()
+            .any(|line| line.contains("writing back"))
+    });
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    above.signal("INT");
+    let lost = "stuck: 97.7 KiB: not written yet";
+    wait_for("the list", || {
+        above.lines().iter().any(|line| line.contains(lost))
+    });
+    assert!(!outer.is_mounted());
+    // The kernel lets a process end only when the files it had open are closed, which takes the
+    // server.
+    below.signal("CONT");
+    let ended = above.wait();
+    assert_eq!(ended.code, Some(1), "{:?}", ended.lines);
+    let given_up = |line: &String| line.contains("SIGINT again: given up");
+    assert!(ended.lines.iter().any(given_up), "{:?}", ended.lines);
+    below.end_well();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_terminal_shows_the_live_line() {
+    let folder = Folder::new("line");
+    let typescript = folder.top().join("typescript");
+    let inside = format!(
+        "{} mount source mount --memory 64M",
+        env!("CARGO_BIN_EXE_foliocache")
+    );
+    let mut script = Command::new("script")
+        .args(["-qefc", &inside])
+        .arg(&typescript)
+        .current_dir(folder.top())
+        .stdout(std::process::Stdio::null())
+        .stdin(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the mount", || folder.is_mounted());
+    fs::write(folder.mount_point().join("file"), pattern(3_000_000, 2)).unwrap();
+    let shown = || String::from_utf8_lossy(&fs::read(&typescript).unwrap()).into_owned();
+    wait_for("the line", || {
+        let shown = shown();
+        ["of 64 MiB", "hits ", "dirty ", "write "]
+            .iter()
+            .all(|part| shown.contains(part))
+    });
+    run(Command::new("umount").arg(folder.mount_point()));
+    assert!(script.wait().unwrap().success());
+    assert!(shown().contains("everything is written back"));
+}

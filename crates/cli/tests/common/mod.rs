@@ -168,6 +168,9 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
+            // A stopped one would keep whoever waits for it from ending.
+            let pid = self.pid().to_string();
+            run_quietly(Command::new("kill").args(["-s", "CONT", &pid]));
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
