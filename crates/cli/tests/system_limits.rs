@@ -30,7 +30,7 @@ fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
     let folder = Folder::new("memory");
     let content = pattern(1 << 20, 3);
     let mut file = File::create(folder.source().join("big")).unwrap();
-    for _ in 0..4 * BOUND >> 20 {
+    for _ in 0..BOUND >> 18 {
         file.write_all(&content).unwrap();
     }
     file.sync_all().unwrap();
@@ -52,7 +52,7 @@ fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
     let inside = folder.mount_point().join("big");
     let mut read = File::open(&inside).unwrap();
     let mut buffer = vec![0; 1 << 20];
-    for _ in 0..4 * BOUND >> 20 {
+    for _ in 0..BOUND >> 18 {
         read.read_exact(&mut buffer).unwrap();
         assert!(buffer == content);
     }
@@ -72,7 +72,7 @@ fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
     );
     let written = folder.mount_point().join("written");
     let mut out = File::create(&written).unwrap();
-    for _ in 0..4 * BOUND >> 20 {
+    for _ in 0..BOUND >> 18 {
         out.write_all(&content).unwrap();
     }
     check("writing");

@@ -72,7 +72,7 @@ fn appending_is_said_with_each_write_and_never_by_the_kernels_cache() {
 fn copies_go_through_the_cache_and_end_with_the_file() {
     let front = front();
     let (from, to) = (create(&front, "from"), create(&front, "to"));
-    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     front
         .do_write(from, 0, &data, WriteFlags::empty(), 0)
         .unwrap();
