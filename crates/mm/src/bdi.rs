@@ -19,6 +19,9 @@
 //!    under way: beyond it, or once its own share of the dirty limit is used up, writes to a file
 //!    system that has failed pages return its error.
 //!
+//! 3. Dirty pages of all file systems together leave a quarter of what memory file systems leave,
+//!    but for 16 pages a file system: readers can go on however many stores hang.
+//!
 //! # Memory ordering
 //!
 //! Counts, limits and estimates are Relaxed: they steer. `on_dirty_list` against the file's page
@@ -223,14 +226,25 @@ impl BackingDevInfo {
     /// This file system's limits now, in pages: background, and where writers sleep.
     pub(crate) fn dirty_limits(&self) -> (u64, u64) {
         let frames = self.mm.frames.capacity();
-        // Relaxed: a count that steers.
+        // Relaxed: counts that steer.
         let share = self.mm.nr_dirty_bdis.load(Ordering::Relaxed).max(1);
-        let percent = |percent: u32| (frames * u64::from(percent) / 100 / share).max(16);
+        let unevictable = self.mm.nr_unevictable.load(Ordering::Relaxed);
+        let percent = |percent: u32| frames * u64::from(percent) / 100 / share;
+        // What others hold and cannot write must leave readers something (invariant 3).
+        let others = self
+            .mm
+            .counts
+            .not_durable()
+            .saturating_sub(self.counts.not_durable());
+        let ceiling = frames.saturating_sub(unevictable) / 4 * 3;
         let config = &self.mm.config;
-        (
-            percent(config.dirty_background_percent),
-            percent(config.dirty_percent),
-        )
+        let limit = percent(config.dirty_percent)
+            .min(ceiling.saturating_sub(others))
+            .max(16);
+        let background = percent(config.dirty_background_percent)
+            .min(limit / 2)
+            .max(8);
+        (background, limit)
     }
 
     /// The stored error, when this file system has failed pages and waiting for room would not

@@ -63,6 +63,9 @@ impl MmConfig {
     }
 }
 
+/// Times room is made for a charge of metadata before it is refused: others may take what is freed.
+const CHARGE_ATTEMPTS: usize = 4;
+
 /// One cache's memory management.
 #[derive(Debug)]
 pub struct Mm {
@@ -151,11 +154,13 @@ impl Mm {
     /// # Errors
     /// `ENOMEM` when the bound leaves none even so. Never waits for I/O.
     pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
-        if self.frames.charge_metadata(bytes) {
-            return Ok(());
+        for _ in 0..CHARGE_ATTEMPTS {
+            if self.frames.charge_metadata(bytes) {
+                return Ok(());
+            }
+            self.make_room_for_metadata();
+            self.nodes.shrink();
         }
-        self.make_room_for_metadata();
-        self.nodes.shrink();
         match self.frames.charge_metadata(bytes) {
             true => Ok(()),
             false => Err(Errno::ENOMEM),

@@ -20,6 +20,9 @@ use foliocache_sync::atomic::Ordering;
 /// Pages of one file written before it is the next file's turn: 16 MiB.
 const TURN: u64 = 4096;
 
+/// Rest of the thread after a panic of the store's code.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
+
 /// The thread and what it is asked to do.
 #[derive(Debug)]
 pub(crate) struct Flusher {
@@ -58,7 +61,7 @@ impl Flusher {
             let mut period = None;
             while let Some(requests) = shared.wait(period) {
                 let Some(bdi) = bdi.upgrade() else { return };
-                period = bdi.flush_round(requests.memory);
+                period = bdi.flush_round_or_survive(requests.memory);
             }
         };
         let handle = thread::Builder::new()
@@ -125,6 +128,17 @@ impl Shared {
 }
 
 impl BackingDevInfo {
+    /// [`Self::flush_round`], where a panic of the store's code does not end writeback: the data
+    /// is dirty still, and the next round tries again.
+    fn flush_round_or_survive(&self, memory: bool) -> Option<Duration> {
+        let round = std::panic::AssertUnwindSafe(|| self.flush_round(memory));
+        std::panic::catch_unwind(round).unwrap_or_else(|_| {
+            tracing::error!(name = self.name(), "writeback panicked; it is tried again");
+            self.set_error(Some(Errno::EIO));
+            Some(PANIC_PAUSE)
+        })
+    }
+
     /// Goes once through the dirty files; returns how long to sleep, `None` if there is nothing to
     /// wait for.
     fn flush_round(&self, memory: bool) -> Option<Duration> {

@@ -264,12 +264,13 @@ impl AddressSpace {
 
     /// After a failed flush: what was written may never reach the medium, so it is dirty again.
     fn redirty_unstable(self: &Arc<Self>, error: Errno) {
-        let mut failed = 0;
+        let (mut failed, mut unstable) = (0, 0);
         let mut at = 0;
         loop {
             let found = self.index.lock().find(at, u64::MAX, Some(Mark::Unstable));
             let Some(found) = found else { break };
             at = found.index + 1;
+            unstable += 1;
             let Some(locked) = self.lock_folio(PageIndex(found.index)) else {
                 continue;
             };
@@ -278,7 +279,8 @@ impl AddressSpace {
             self.uncount(Count::Unstable, 1);
             failed += u64::from(self.mark_failed(&locked));
         }
-        if failed > 0 {
+        // Nothing unstable: it was a size or a hole that may be lost, and no folio can say so.
+        if failed > 0 || unstable == 0 {
             self.wb_err.record(error);
         }
     }
