@@ -207,3 +207,41 @@ fn a_failing_store_is_refused_also_where_its_share_is_small() {
     hung.faults.heal();
     file.mapping.discard_failed();
 }
+
+/// Each took its share when there were fewer to share with; together they must not take all.
+#[test]
+fn many_stores_that_hang_leave_the_others_room() {
+    let mm = cache(LIMIT);
+    let dead: Vec<Side> = (0..5)
+        .map(|i| Side::new(&mm, &format!("dead {i}")))
+        .collect();
+    let writers: Vec<_> = dead
+        .iter()
+        .map(|side| {
+            side.faults.add(Rule::new(OpSet::CHANGES, Effect::Hang));
+            let file = side.open();
+            let writer = std::thread::spawn(move || {
+                for pos in (0..LIMIT).step_by(CHUNK) {
+                    file.write(pos, &Fill(4).bytes(pos, CHUNK));
+                }
+                file.fsync().expect("well again");
+            });
+            assert!(side.faults.wait_hung(1, PATIENCE), "writeback began");
+            writer
+        })
+        .collect();
+    works(&mm, &Side::new(&mm, "healthy"), "beside five that hang");
+    assert!(mm.usage().total() <= LIMIT);
+    for side in &dead {
+        side.faults.heal();
+    }
+    let state = {
+        let mm = Arc::clone(&mm);
+        move || format!("{:#?}", mm.stats())
+    };
+    within(PATIENCE, state, move || {
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+    });
+}
