@@ -1,3 +1,5 @@
+//! Unit tests of the front.
+
 use crate::front::Front;
 use crate::handles::{FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
