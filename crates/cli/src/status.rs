@@ -4,7 +4,29 @@ use crate::size::show;
 use foliocache_fuse::FuseStats;
 use foliocache_mm::{MmStats, PAGE_SIZE};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// The line that is shown, for the log to write around.
+static SHOWN: OnceLock<ProgressBar> = OnceLock::new();
+
+/// Standard error for the log: the live line makes room for what is written.
+pub(crate) struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let write = || io::stderr().write(text);
+        match SHOWN.get() {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
 
 /// How often the line is drawn anew.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
@@ -26,6 +48,8 @@ impl StatusLine {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             bar.set_style(style);
         }
+        // There is one line a process.
+        let _ = SHOWN.set(bar.clone());
         StatusLine {
             bar,
             last: (Instant::now(), FuseStats::default()),
