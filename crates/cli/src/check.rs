@@ -6,6 +6,7 @@
 //! earlier foliocache left behind when it was killed cannot be used or even looked at, so it is
 //! explained and taken away.
 
+use crate::status::say;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as mounts;
 use std::fs;
@@ -112,11 +113,11 @@ fn clear_stale(mount_point: &Path) -> Result<(), String> {
                 errno.description()
             )
         })?;
-        eprintln!(
-            "foliocache: {shown} was left behind by a foliocache that was killed; taken away. \
+        say(&format!(
+            "{shown} was left behind by a foliocache that was killed; taken away. \
              What was fsynced is in {}, what was not written back yet is lost.",
             stale.source.to_string_lossy()
-        );
+        ));
     }
 }
 

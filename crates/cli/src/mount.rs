@@ -9,7 +9,7 @@
 //! The main thread serves nothing: it waits for signals, draws the line, and ends the mount.
 
 use crate::shutdown::{self, Mounted};
-use crate::status::{INTERVAL, StatusLine};
+use crate::status::{INTERVAL, StatusLine, say};
 use crate::{BAD_INPUT, FAILED, check, size, start_log};
 use clap::{Args, ValueEnum};
 use foliocache_fs::{DirFs, DirFsOptions, FileSystem};
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &MountArguments) -> ExitCode {
 }
 
 fn complain(line: &str, exit: u8) -> ExitCode {
-    eprintln!("foliocache: {line}");
+    say(line);
     ExitCode::from(exit)
 }
 
@@ -115,8 +115,8 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         Mount::new(shared, &places.mount_point, &options).map_err(|error| error.to_string())?;
     // What the process holds before the first request, and what its workers will take.
     let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
-    eprintln!(
-        "foliocache: {} is mounted on {}{}; memory bound {}, fixed base {} beside it",
+    say(&format!(
+        "{} is mounted on {}{}; memory bound {}, fixed base {} beside it",
         places.source.display(),
         places.mount_point.display(),
         if arguments.read_only {
@@ -126,7 +126,7 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         },
         size::show(limit),
         size::show(base),
-    );
+    ));
     Ok(Mounted { mm, fs, mount })
 }
 

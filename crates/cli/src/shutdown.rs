@@ -105,10 +105,12 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     // The errors are those that the second round finds again.
     let _ = fs.bdi().sync();
     if let Err(error) = mount.unmount() {
-        outcome.notes.push(format!(
-            "{} is in use: programs in it are cut off",
-            mount.mount_point().display()
-        ));
+        if error.errno() == Errno::EBUSY {
+            outcome.notes.push(format!(
+                "{} is in use: programs in it are cut off",
+                mount.mount_point().display()
+            ));
+        }
         if let Err(error) = mount.detach() {
             outcome
                 .errors

@@ -28,6 +28,12 @@ impl Write for LogWriter {
     }
 }
 
+/// Says something on standard error. That nobody listens there any more, as after the terminal was
+/// closed, is no reason to stop.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "foliocache: {text}");
+}
+
 /// How often the line is drawn anew.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -71,7 +77,7 @@ impl StatusLine {
 
     /// Says something that stays.
     pub(crate) fn say(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("foliocache: {text}"));
+        self.bar.suspend(|| say(text));
     }
 
     /// Shows `text` in place of the figures.
