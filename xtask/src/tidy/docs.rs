@@ -24,6 +24,10 @@ const REQUIRED: &[(&str, &str)] = &[
     ("LICENSE-APACHE", "Apache License"),
     ("CHANGELOG.md", "## [Unreleased]"),
     (".ci/run", "#!/usr/bin/env bash"),
+    ("README.md", "# foliocache"),
+    ("ARCHITECTURE.md", "# Architecture"),
+    ("docs/semantics.md", "# Semantics"),
+    ("docs/locking.md", "# Locking"),
 ];
 
 /// Folders of a machine that no file may name, in two halves so that this file does not.
