@@ -134,6 +134,13 @@ impl Folio {
         }
     }
 
+    #[cfg_attr(
+        any(loom, shuttle),
+        allow(
+            clippy::reversed_empty_ranges,
+            reason = "a model does not spin before it sleeps"
+        )
+    )]
     fn lock_slow_path(&self, waits: &WaitTable) {
         for _ in 0..LOCK_SPINS {
             if self.state.try_lock() {
