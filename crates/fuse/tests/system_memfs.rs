@@ -25,6 +25,12 @@ fn mounted_used_and_dropped() {
         fs::read(point.join("dir/file")).unwrap(),
         vec![7; 1_000_000]
     );
+    // Reads come to us; nothing was mapped, so the kernel's cache was given nothing.
+    let stats = mount.stats();
+    assert_eq!(
+        (stats.bytes_read, stats.bytes_to_kernel_cache),
+        (1_000_000, 0)
+    );
     // Half the bound is what memory file systems may take.
     let error = fs::write(point.join("large"), vec![1; 12 << 20]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC.raw()));
