@@ -41,6 +41,9 @@ struct Arguments {
 enum Command {
     /// Show a directory through a cache of bounded memory.
     Mount(mount::MountArguments),
+    /// Write back what programs stored into mappings; `mount` runs it when it ends.
+    #[command(hide = true)]
+    WriteBackMapped(mount::WriteBackArguments),
     /// Measure the cache beside the kernel's own, in turns.
     Bench(bench::BenchArguments),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
         Command::Mount(arguments) => mount::run(&arguments),
+        Command::WriteBackMapped(arguments) => mount::write_back_mapped(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
 }

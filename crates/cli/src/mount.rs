@@ -61,6 +61,24 @@ pub(crate) struct MountArguments {
     threads: usize,
 }
 
+/// Arguments of `foliocache write-back-mapped`.
+#[derive(Args)]
+pub(crate) struct WriteBackArguments {
+    /// Where the mount is.
+    mount_point: PathBuf,
+}
+
+/// The other process that `foliocache_fuse::write_back_mapped` asks for.
+pub(crate) fn write_back_mapped(arguments: &WriteBackArguments) -> ExitCode {
+    match foliocache_fuse::write_back_mapped(&arguments.mount_point) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(errno) => complain(
+            &format!("what programs stored into mapped files could not all be taken over: {errno}"),
+            FAILED,
+        ),
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum KernelCacheArgument {
     Mapped,

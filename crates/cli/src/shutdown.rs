@@ -20,7 +20,8 @@ use foliocache_mm::{Mm, PAGE_SIZE};
 use foliocache_sys::signal::Signals;
 use foliocache_sys::{Errno, dir};
 use std::collections::BTreeMap;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -95,12 +96,9 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     let mut outcome = Outcome::default();
     let (fs, mount) = (&mounted.fs, &mut mounted.mount);
     if !mount.is_ended()
-        && let Err(errno) = mount.write_back_mapped()
+        && let Err(why) = take_over_stores(mount.mount_point())
     {
-        // What failed to reach us is the kernel's to tell; what reached us is listed below.
-        outcome.errors.push(format!(
-            "what programs stored into mapped files could not all be taken over: {errno}"
-        ));
+        outcome.errors.push(why);
     }
     // The errors are those that the second round finds again.
     let _ = fs.bdi().sync();
@@ -132,6 +130,27 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     }
     fs.bdi().discard_all();
     outcome
+}
+
+/// Has the kernel hand over what programs stored into mappings. Another process waits for it, see
+/// [`foliocache_fuse::write_back_mapped`]. What fails on the way to us is the kernel's to tell; what
+/// reached us is listed file by file.
+fn take_over_stores(mount_point: &Path) -> Result<(), String> {
+    let cannot = |error: std::io::Error| {
+        format!("what programs stored into mapped files was not taken over: {error}")
+    };
+    let done = Command::new("/proc/self/exe")
+        .arg("write-back-mapped")
+        .arg(mount_point)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(cannot)?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(said.trim().trim_start_matches("foliocache: ").to_owned())
 }
 
 /// Files with data that is not safely in the source.

@@ -23,8 +23,8 @@
 //! 1. Every request is answered once; a panic inside an operation is an `EIO` and a line in the
 //!    log, and the mount lives on.
 //! 2. Permissions are checked by the kernel (`default_permissions`); locks are the kernel's.
-//! 3. Nothing in this process touches the mount from a worker thread: such a call would wait for
-//!    itself.
+//! 3. Nothing in this process touches files of the mount: such a call would wait for this process,
+//!    and could not be killed with it.
 //! 4. The kernel's cache holds file data only as far as it is mapped, see [`KernelCache`].
 #![deny(unsafe_code)]
 
@@ -39,5 +39,5 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use mount::{KernelCache, Mount, MountError, MountOptions};
+pub use mount::{KernelCache, Mount, MountError, MountOptions, write_back_mapped};
 pub use stats::FuseStats;

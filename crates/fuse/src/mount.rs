@@ -8,7 +8,7 @@
 //!                    └──detach──▶ out of the tree; programs that are inside get errors
 //! ```
 //!
-//! Ending in order is: [`Mount::write_back_mapped`], so that what programs stored into mappings
+//! Ending in order is: [`write_back_mapped`] in another process, so that what programs stored into mappings
 //! reaches the file system; [`Mount::unmount`]; where that is `EBUSY`, [`Mount::detach`]; then the
 //! file system's own write-back, with nobody left who could change anything.
 
@@ -122,6 +122,20 @@ impl MountError {
     }
 }
 
+/// Lets the kernel write back what programs stored into mappings of files of the mount at
+/// `mount_point`. Blocks for it.
+///
+/// **To be called in another process than the one that serves the mount.** A thread that waits for
+/// its own process cannot be killed: its share in the process's descriptors keeps the connection
+/// open that the kernel would have to close to wake it.
+///
+/// # Errors
+/// The first error of writing, and those of opening the mount point.
+pub fn write_back_mapped(mount_point: &Path) -> Result<(), Errno> {
+    let root = fd::open(mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+    fd::syncfs(root.as_fd())
+}
+
 /// A file system that is mounted. Dropping it detaches it.
 pub struct Mount {
     session: Option<BackgroundSession>,
@@ -214,17 +228,6 @@ impl Mount {
         self.session
             .as_ref()
             .is_none_or(|session| session.guard.is_finished())
-    }
-
-    /// Lets the kernel write back what programs stored into mappings of files of this mount.
-    ///
-    /// Blocks for it. Not for a thread that serves the mount.
-    ///
-    /// # Errors
-    /// The first error of writing, and those of opening the mount point.
-    pub fn write_back_mapped(&self) -> Result<(), Errno> {
-        let root = fd::open(&self.mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
-        fd::syncfs(root.as_fd())
     }
 
     /// Takes it off the tree and waits until its threads have ended.
