@@ -1,5 +1,6 @@
 //! `foliocache bench`: a case in turns with the kernel's, as a table or as JSON.
 
+use crate::status::say;
 use crate::{BAD_INPUT, FAILED};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
     let report = match result {
         Ok(report) => report,
         Err(error) => {
-            eprintln!("foliocache: {error}");
+            say(&error.to_string());
             return ExitCode::from(match error {
                 BenchError::UnknownCase { .. } | BenchError::Setting(_) => BAD_INPUT,
                 _ => FAILED,
@@ -80,7 +81,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("foliocache: cannot print the report: {error}");
+            say(&format!("cannot print the report: {error}"));
             ExitCode::from(FAILED)
         }
     }

@@ -12,6 +12,7 @@ use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say};
 use crate::{BAD_INPUT, FAILED, check, size, start_log};
 use clap::{Args, ValueEnum};
+use foliocache::MemorySize;
 use foliocache_fs::{DirFs, DirFsOptions, FileSystem};
 use foliocache_fuse::{KernelCache, Mount, MountOptions};
 use foliocache_mm::{MIN_LIMIT, Mm, MmConfig};
@@ -149,7 +150,7 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
 }
 
 fn memory_limit(text: &str) -> Result<u64, String> {
-    let limit = size::parse(text).ok_or_else(|| {
+    let limit = text.in_bytes().map_err(|_| {
         format!("--memory {text} is no size: give bytes, or a number with K, M, G or T")
     })?;
     let machine = total_memory();

@@ -1,21 +1,5 @@
 //! Sizes of memory as text.
 
-/// Bytes of `512M`, `1G`, `64MiB` or `1048576`; `None` for what is no size. Units are powers of
-/// 1024.
-pub(crate) fn parse(text: &str) -> Option<u64> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 /// `bytes` in the largest unit that leaves a number of at least one, with one decimal place where
 /// it says something.
 pub(crate) fn show(bytes: u64) -> String {
@@ -33,39 +17,6 @@ pub(crate) fn show(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_understood() {
-        for (text, bytes) in [
-            ("512M", 512 << 20),
-            ("1G", 1 << 30),
-            ("64MiB", 64 << 20),
-            ("64mib", 64 << 20),
-            ("1048576", 1 << 20),
-            ("7k", 7 << 10),
-            ("2T", 2 << 40),
-            ("0", 0),
-        ] {
-            assert_eq!(parse(text), Some(bytes), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_size_is_refused() {
-        for text in [
-            "",
-            "M",
-            "-1M",
-            "1.5G",
-            "12 M",
-            "12X",
-            "12%",
-            "99999999999G",
-            "0x10",
-        ] {
-            assert_eq!(parse(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn sizes_are_shown() {
