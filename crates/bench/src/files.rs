@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::BenchError;
 
@@ -89,7 +90,11 @@ pub(crate) fn kernel_place() -> String {
 
 /// A new file in `place` that has no name any more.
 fn unlinked(place: &str, name: &str) -> io::Result<fs::File> {
-    let path = PathBuf::from(format!("{place}/foliocache-bench-{}-{name}", process::id()));
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: the numbers only have to differ.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let id = process::id();
+    let path = PathBuf::from(format!("{place}/foliocache-bench-{id}-{number}-{name}"));
     let mut options = fs::File::options();
     let file = options
         .read(true)
@@ -100,8 +105,7 @@ fn unlinked(place: &str, name: &str) -> io::Result<fs::File> {
     Ok(file)
 }
 
-/// A new file of the kernel's on tmpfs that holds one page. `name` must be new to the process at
-/// this moment.
+/// A new file of the kernel's on tmpfs that holds one page.
 pub(crate) fn kernel_file(name: &str) -> Result<Arc<fs::File>, BenchError> {
     let made = || {
         let place = tmpfs().ok_or(Errno::ENODEV)?;
