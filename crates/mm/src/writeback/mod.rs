@@ -55,6 +55,17 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// in one run, and a bound on what a dead store is asked in vain.
 const MAX_BLIND_HALVINGS: u32 = 3;
 
+/// What a pass over a file's dirty folios is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    /// Somebody wants all of it on the medium: an error does not end it.
+    Sync,
+    /// The flusher's turn, with what failed before.
+    Retry,
+    /// The flusher's turn while what failed waits for its time.
+    Fresh,
+}
+
 /// What `wb_lock` protects beside the folios' states.
 #[derive(Debug, Default)]
 pub(crate) struct WritebackState {
@@ -64,8 +75,6 @@ pub(crate) struct WritebackState {
     failures: u32,
     /// The flusher leaves what failed alone until then.
     retry_at: Option<Instant>,
-    /// Such a pass is under way: failed folios are passed over.
-    fresh_only: bool,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; `None` after a failed flush, which may have lost a change of it. A size that no write
     /// brings about (its pages were punched or given up) has to be set: see `settle_size`.
@@ -108,19 +117,20 @@ impl AddressSpace {
     /// Context: `wb_lock` held. Blocks for I/O and folio locks.
     ///
     /// # Errors
-    /// The first error; what failed is dirty again. Goes on after an error: what can be written is.
+    /// The first error; what failed is dirty again. [`Pass::Sync`] goes on after an error: what can be
+    /// written is.
     fn write_dirty(
         self: &Arc<Self>,
         first: PageIndex,
         last: PageIndex,
         budget: u64,
-        persist: bool,
+        pass: Pass,
         wb: &mut WritebackState,
     ) -> (Option<PageIndex>, Result<(), Errno>) {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
         while at <= last && written < budget {
-            let Some(run) = self.collect_run(at, last, wb.fresh_only) else {
+            let Some(run) = self.collect_run(at, last, pass == Pass::Fresh) else {
                 return (None, result);
             };
             let (start, len) = (run.first(), run.len());
@@ -129,7 +139,7 @@ impl AddressSpace {
             if let Err(error) = self.write_run(run, wb) {
                 result = result.and(Err(error));
                 self.write_halves(start, len, wb.failures.min(MAX_BLIND_HALVINGS), wb);
-                if !persist {
+                if pass != Pass::Sync {
                     break;
                 }
             }
@@ -194,7 +204,7 @@ impl AddressSpace {
     /// Context: `wb_lock` held. Blocks for I/O.
     fn write_and_flush(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
-        let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, true, wb);
+        let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, wb);
         let flushed = self.flush_unstable(wb);
         let result = written.and(flushed);
         wb.note(result);
@@ -210,7 +220,7 @@ impl AddressSpace {
         let mut wb = self.wb_lock.lock();
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
         // What failed is dirty still; the fsync that follows says so.
-        let _ = self.write_dirty(PageIndex(0), last, u64::MAX, true, &mut wb);
+        let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
     }
 
     /// Flushes the backing store and cleans what was unstable.
@@ -312,7 +322,7 @@ impl AddressSpace {
         if !retry && !fresh && self.counts.get(Count::Unstable) == 0 {
             return false;
         }
-        wb.fresh_only = !retry;
+        let pass = if retry { Pass::Retry } else { Pass::Fresh };
         // Relaxed: changes under `wb_lock` alone.
         let written = || self.counters.written.load(Ordering::Relaxed);
         let before = written();
@@ -322,11 +332,11 @@ impl AddressSpace {
         } else {
             PageIndex(0)
         };
-        let (next, mut result) = self.write_dirty(start, last, budget, false, &mut wb);
+        let (next, mut result) = self.write_dirty(start, last, budget, pass, &mut wb);
         wb.next = next.unwrap_or_default();
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);
-            let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, false, &mut wb);
+            let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, pass, &mut wb);
             wb.next = next.unwrap_or_default();
             result = wrapped;
         }
@@ -335,7 +345,6 @@ impl AddressSpace {
             result = result.and(self.flush_unstable(&mut wb));
             worked = true;
         }
-        wb.fresh_only = false;
         if retry || result.is_err() {
             wb.note(result);
         }
