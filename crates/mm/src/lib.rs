@@ -48,7 +48,7 @@ pub use frames::{
 };
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
-pub use ops::{AddressSpaceOperations, IoSegment};
+pub use ops::{AddressSpaceOperations, IoSegment, ReadDone};
 pub use readahead::{Access, ReadaheadState};
 pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};

@@ -13,6 +13,7 @@
 //! | operation | `i_rwsem` | `wb_lock` | `invalidate_lock` | folio lock | may block |
 //! |---|---|---|---|---|---|
 //! | `read_folios` | any | no | shared | the folios being filled | yes |
+//! | `start_read` | any | no | shared | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `writepages` | any | held | no | no (the folios are under writeback) | yes |
 //! | `flush` | any | held | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
@@ -27,6 +28,10 @@
 
 use foliocache_sys::Errno;
 pub use foliocache_sys::fd::IoSegment;
+
+/// What to call when a read that was started has ended, with what
+/// [`AddressSpaceOperations::read_folios`] would return.
+pub type ReadDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
 /// The operations of one file's backing store.
 ///
@@ -43,6 +48,16 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// # Errors
     /// Any error of the medium. Nothing of the range is then taken as read.
     fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
+
+    /// Starts reading as [`AddressSpaceOperations::read_folios`] does, and calls `done` once when it
+    /// has ended: on any thread, perhaps before this returns.
+    ///
+    /// The memory of the segments stays the read's until `done` is called. A store that drops `done`
+    /// uncalled must not touch the memory any more. One that cannot read in the background reads
+    /// here, as the default does.
+    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
+        done(self.read_folios(pos, &segments));
+    }
 
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
     /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
