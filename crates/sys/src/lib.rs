@@ -15,6 +15,7 @@
 //! | [`dir`] | names below a directory descriptor, mount points |
 //! | [`usercopy`] | a copy that survives a fault |
 //! | [`uring`] | reads and writes in batches through io_uring |
+//! | [`pressure`] | how short of memory the surroundings are |
 //! | [`probe`] | what this kernel offers |
 //! | [`credentials`] | the process's user, group and umask |
 //! | [`signal`] | signals that a thread waits for |
@@ -29,6 +30,7 @@ pub mod errno;
 pub mod fd;
 pub mod fork;
 pub mod memory;
+pub mod pressure;
 pub mod probe;
 pub mod signal;
 pub mod uring;

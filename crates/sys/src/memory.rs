@@ -25,7 +25,7 @@
 //! pointer, [`ReservedRange::give_back`], is `unsafe`.
 #![allow(unsafe_code)]
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod resident;
 #[cfg(test)]
 mod tests;

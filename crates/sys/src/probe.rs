@@ -99,6 +99,8 @@ pub struct Features {
     pub cgroup_limit: Option<u64>,
     /// Bytes that were charged to that cgroup when it was asked.
     pub cgroup_usage: Option<u64>,
+    /// Stalls for want of memory are counted, and a process may ask to be told of them (PSI).
+    pub memory_stalls: Result<(), Errno>,
     /// Bytes of memory that may be locked (or registered with io_uring); `None` without limit.
     pub locked_memory: Option<u64>,
     /// Descriptors that may be open: now, and at most after raising the limit. `None` without limit.
@@ -148,6 +150,7 @@ fn probe() -> Features {
         total_memory: total_memory(),
         cgroup_limit: cgroup_memory_limit(),
         cgroup_usage: cgroup_memory_usage(),
+        memory_stalls: crate::pressure::stall_trigger("/proc/pressure/memory".as_ref()).map(drop),
         locked_memory: getrlimit(Resource::Memlock).current,
         open_files: (files.current, files.maximum),
     }
@@ -335,6 +338,7 @@ impl fmt::Display for Features {
         if let Some(usage) = self.cgroup_usage {
             write!(f, ", cgroup uses {}", bytes(usage))?;
         }
+        write!(f, "\nstalls       {}", plain(&self.memory_stalls))?;
         let locked = self.locked_memory.map_or("any amount".to_owned(), bytes);
         writeln!(f, "\nlocking      {locked}")?;
         let (now, most) = self.open_files;
@@ -388,7 +392,7 @@ mod tests {
         ];
         for name in names
             .iter()
-            .chain(&["/dev/fuse", "usercopy", "huge pages", "memory"])
+            .chain(&["/dev/fuse", "usercopy", "huge pages", "memory", "stalls"])
         {
             assert_eq!(
                 text.lines().filter(|line| line.starts_with(name)).count(),

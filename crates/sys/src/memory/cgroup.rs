@@ -6,59 +6,87 @@
 //! sees; `/proc/self/mountinfo` says where a hierarchy is mounted and which of its groups is at the
 //! top of that mount. The two together give a directory. A limit holds for all groups below, so the
 //! effective one is the smallest on the way up to the mount point.
+//!
+//! The kernel's own page cache is charged to groups too, but makes room by itself. What of it is
+//! clean and not mapped counts as reclaimable here, as does the reclaimable part of the slab where
+//! the kernel tells it (version 2).
 
 use std::path::{Path, PathBuf};
 
-/// The files of one version of the memory controller.
-struct Files {
-    usage: &'static str,
-    limit: &'static str,
+/// Numbers from here on mean "no limit" in version 1.
+const UNLIMITED: u64 = 1 << 62;
+
+/// The version of the memory controller, and with it the names of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    V1,
+    V2,
 }
 
-const V1: Files = Files {
-    usage: "memory.usage_in_bytes",
-    limit: "memory.limit_in_bytes",
-};
-const V2: Files = Files {
-    usage: "memory.current",
-    limit: "memory.max",
-};
+impl Version {
+    fn usage(self) -> &'static str {
+        match self {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        }
+    }
+
+    /// The files whose smallest number is the limit. Past `memory.high` a process is not killed
+    /// but slowed down until it stands still, which is no better.
+    fn limits(self) -> &'static [&'static str] {
+        match self {
+            Version::V1 => &["memory.limit_in_bytes"],
+            Version::V2 => &["memory.max", "memory.high"],
+        }
+    }
+
+    /// Fields of `memory.stat`, of a group with all below it: what adds to the reclaimable bytes,
+    /// and what takes away from them.
+    fn reclaimable(self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Version::V1 => (
+                &["total_inactive_file", "total_active_file"],
+                &["total_dirty", "total_writeback", "total_mapped_file"],
+            ),
+            Version::V2 => (
+                &["inactive_file", "active_file", "slab_reclaimable"],
+                &["file_dirty", "file_writeback", "file_mapped"],
+            ),
+        }
+    }
+}
 
 /// The process's memory group: its directory, and where to stop when walking up.
-struct Group {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
     mount: PathBuf,
     dir: PathBuf,
-    files: Files,
+    version: Version,
 }
 
 /// Bytes charged to the process's memory cgroup (and the groups below it), or `None` without one.
 pub fn cgroup_memory_usage() -> Option<u64> {
     let group = Group::of_process()?;
-    number(&group.dir.join(group.files.usage))
+    group.usage(&group.dir)
 }
 
 /// The smallest memory limit of the process's cgroup and those above it that can be seen, in bytes;
 /// `None` where nothing limits.
 pub fn cgroup_memory_limit() -> Option<u64> {
     let group = Group::of_process()?;
-    let mut smallest = None;
-    for dir in group
-        .dir
-        .ancestors()
-        .take_while(|dir| dir.starts_with(&group.mount))
-    {
-        // "max" in version 2 is no number; version 1 says "no limit" with a number near 2^63.
-        let limit = number(&dir.join(group.files.limit)).filter(|&limit| limit < 1 << 62);
-        smallest = match (smallest, limit) {
-            (Some(a), Some(b)) => Some(u64::min(a, b)),
-            (a, b) => a.or(b),
-        };
-    }
-    smallest
+    group.levels().filter_map(|dir| group.limit(dir)).min()
 }
 
-fn number(path: &Path) -> Option<u64> {
+pub(crate) fn number(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The number behind a name in lines of "name number".
+pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (found, value) = line.split_once(' ')?;
+        (found == name).then(|| value.trim().parse().ok())?
+    })
 }
 
 impl Group {
@@ -68,7 +96,8 @@ impl Group {
         Group::find(&groups, &mounts)
     }
 
-    fn find(groups: &str, mounts: &str) -> Option<Group> {
+    /// The group that the two texts, of `/proc/self/cgroup` and `/proc/self/mountinfo`, speak of.
+    pub(crate) fn find(groups: &str, mounts: &str) -> Option<Group> {
         // hierarchy:controllers:path; version 2 is hierarchy 0 without controllers.
         let mut v1 = None;
         let mut v2 = None;
@@ -82,15 +111,19 @@ impl Group {
                 v2 = Some(path);
             }
         }
-        let found = |path: Option<&str>, v1: bool, files| {
-            let (mount, dir) = Group::directory(path?, mounts, v1)?;
-            Some(Group { mount, dir, files })
+        let found = |path: Option<&str>, version| {
+            let (mount, dir) = Group::directory(path?, mounts, version)?;
+            Some(Group {
+                mount,
+                dir,
+                version,
+            })
         };
         // A machine may mount both; the memory controller is in one of them only.
-        found(v1, true, V1).or_else(|| found(v2, false, V2))
+        found(v1, Version::V1).or_else(|| found(v2, Version::V2))
     }
 
-    fn directory(path: &str, mounts: &str, v1: bool) -> Option<(PathBuf, PathBuf)> {
+    fn directory(path: &str, mounts: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
         for line in mounts.lines() {
             // id parent major:minor root mount-point options … - type source super-options
             let (front, back) = line.split_once(" - ")?;
@@ -100,10 +133,9 @@ impl Group {
             else {
                 continue;
             };
-            let fits = if v1 {
-                kind == "cgroup" && options.split(',').any(|name| name == "memory")
-            } else {
-                kind == "cgroup2"
+            let fits = match version {
+                Version::V1 => kind == "cgroup" && options.split(',').any(|name| name == "memory"),
+                Version::V2 => kind == "cgroup2",
             };
             if !fits {
                 continue;
@@ -113,6 +145,48 @@ impl Group {
             return Some((PathBuf::from(mount), Path::new(mount).join(below)));
         }
         None
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The directory of the process's own group.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The directories of the group and those above it, up to the mount point.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &Path> {
+        self.dir
+            .ancestors()
+            .take_while(|dir| dir.starts_with(&self.mount))
+    }
+
+    /// Bytes charged to the group at `dir` and those below it.
+    pub(crate) fn usage(&self, dir: &Path) -> Option<u64> {
+        number(&dir.join(self.version.usage()))
+    }
+
+    /// The limit of the group at `dir` itself, if it has one.
+    pub(crate) fn limit(&self, dir: &Path) -> Option<u64> {
+        // "max" in version 2 is no number.
+        let limits = self.version.limits().iter();
+        limits
+            .filter_map(|file| number(&dir.join(file)))
+            .min()
+            .filter(|&limit| limit < UNLIMITED)
+    }
+
+    /// Bytes charged to the group at `dir` that the kernel takes back before it kills anybody, and
+    /// the limit that groups out of sight impose, where the kernel tells (version 1).
+    pub(crate) fn stat(&self, dir: &Path) -> (u64, Option<u64>) {
+        let text = std::fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+        let sum =
+            |names: &[&str]| -> u64 { names.iter().filter_map(|name| field(&text, name)).sum() };
+        let (adds, takes) = self.version.reclaimable();
+        let hidden = field(&text, "hierarchical_memory_limit").filter(|&limit| limit < UNLIMITED);
+        (sum(adds).saturating_sub(sum(takes)), hidden)
     }
 }
 
@@ -127,7 +201,8 @@ mod tests {
                       31 29 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let group = Group::find(groups, mounts).unwrap();
         assert_eq!(group.dir, Path::new("/sys/fs/cgroup/memory/a/b"));
-        assert_eq!(group.files.usage, V1.usage);
+        assert_eq!(group.version, Version::V1);
+        assert_eq!(group.levels().count(), 3);
     }
 
     #[test]
@@ -136,11 +211,18 @@ mod tests {
         let mounts = "31 29 0:27 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw,nsdelegate\n";
         let group = Group::find(groups, mounts).unwrap();
         assert_eq!(group.dir, Path::new("/sys/fs/cgroup"));
-        assert_eq!(group.files.usage, V2.usage);
+        assert_eq!(group.version, Version::V2);
     }
 
     #[test]
     fn no_cgroups_at_all() {
         assert!(Group::find("", "").is_none());
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "total_dirty 7\ndirty 3\n";
+        assert_eq!(field(text, "dirty"), Some(3));
+        assert_eq!(field(text, "writeback"), None);
     }
 }

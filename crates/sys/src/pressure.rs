@@ -1,0 +1,262 @@
+//! How short of memory the process's surroundings are: cgroup limits, the machine, stalls.
+//!
+//! # Model
+//!
+//! ```text
+//!   sample ── /proc/self/cgroup, its groups' limit, usage, stat ─▶ a Level for each limit
+//!          ── /proc/meminfo ─────────────────────────────────────▶ the machine's Level
+//!          └─ memory.pressure of the group, else of the machine ─▶ Stalls
+//!   wait   ── time is over, a waker, or the kernel says that memory became short
+//! ```
+//!
+//! What the kernel says by itself depends on what it has: under version 1 thresholds of the usage
+//! and `memory.pressure_level`; under version 2 `memory.events`; with PSI a trigger on stalls. All
+//! are optional: without them a sample is taken when the time is over, and that is all. They only
+//! shorten the wait; what is true is in the sample.
+//!
+//! The process may be moved to another group at any time, so each sample looks where it is.
+//!
+//! # Invariants
+//!
+//! 1. Nothing here fails for want of a file: what cannot be read is not in the sample.
+
+mod events;
+#[cfg(test)]
+mod tests;
+
+use crate::Errno;
+use crate::memory::cgroup::{Group, field};
+use events::Events;
+pub(crate) use events::stall_trigger;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Who sets a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelKind {
+    /// A memory cgroup that the process is in.
+    Cgroup,
+    /// The machine, by its memory.
+    Machine,
+}
+
+/// One limit and what is used of it, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Who sets the limit.
+    pub kind: LevelKind,
+    /// What may be used.
+    pub limit: u64,
+    /// What is used, the kernel's clean page cache not counted: that makes room by itself.
+    pub used: u64,
+}
+
+/// Time that tasks lost because memory was short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stalls {
+    /// Microseconds in which at least one task stood still, ever.
+    pub total_us: u64,
+    /// Tasks of the process's own cgroup; else of the whole machine.
+    pub own_group: bool,
+}
+
+/// What surrounds the process at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// Every limit that is known, in no order.
+    pub levels: Vec<Level>,
+    /// Stalls, where the kernel counts them.
+    pub stalls: Option<Stalls>,
+}
+
+/// Looks at the process's surroundings, and sleeps until they may have changed.
+#[derive(Debug)]
+pub struct Monitor {
+    /// Where the process's own files are: `/proc`.
+    proc: PathBuf,
+    wake: OwnedFd,
+    place: Option<Place>,
+    events: Events,
+}
+
+/// The group that the process was in when it was last looked for.
+#[derive(Debug)]
+struct Place {
+    /// The text that named it.
+    named: String,
+    group: Option<Group>,
+}
+
+/// Ends the sleep of a [`Monitor`] from another thread.
+#[derive(Debug)]
+pub struct Waker(OwnedFd);
+
+impl Waker {
+    /// Ends the sleep, or the next one. Does not block.
+    pub fn wake(&self) {
+        // It fails only when the count is at its maximum: then the sleep ends anyway.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Monitor {
+    /// A monitor of this process. Costs three or four descriptors.
+    ///
+    /// # Errors
+    /// No descriptor could be had.
+    pub fn new() -> Result<Monitor, Errno> {
+        Monitor::at(Path::new("/proc"))
+    }
+
+    fn at(proc: &Path) -> Result<Monitor, Errno> {
+        Ok(Monitor {
+            proc: proc.to_owned(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            place: None,
+            events: Events::default(),
+        })
+    }
+
+    /// A way to end [`Monitor::wait`].
+    ///
+    /// # Errors
+    /// No descriptor could be had.
+    pub fn waker(&self) -> Result<Waker, Errno> {
+        Ok(Waker(self.wake.try_clone()?))
+    }
+
+    /// Looks at everything. Reads some files, which takes 50 to 200 µs; blocks on nothing else.
+    pub fn sample(&mut self) -> Outside {
+        self.find_group();
+        let mut levels = Vec::new();
+        let group = self.place.as_ref().and_then(|place| place.group.as_ref());
+        let mut tightest: Option<(u64, &Path, u64)> = None;
+        if let Some(group) = group {
+            for dir in group.levels() {
+                let own = dir == group.dir();
+                let limit = group.limit(dir);
+                if limit.is_none() && !own {
+                    continue;
+                }
+                let (reclaimable, hidden) = group.stat(dir);
+                // What a group out of sight allows is shared with others out of sight: taking it
+                // for this group's own is the best that can be known.
+                let hidden = hidden.filter(|_| own);
+                let limit = limit.into_iter().chain(hidden).min();
+                let (Some(limit), Some(usage)) = (limit, group.usage(dir)) else {
+                    continue;
+                };
+                let used = usage.saturating_sub(reclaimable);
+                levels.push(Level {
+                    kind: LevelKind::Cgroup,
+                    limit,
+                    used,
+                });
+                let room = limit.saturating_sub(used);
+                if tightest.is_none_or(|(least, ..)| room < least) {
+                    tightest = Some((room, dir, limit));
+                }
+            }
+        }
+        let pressure = self.pressure_file(group);
+        self.events.arm(group, tightest, &pressure.0);
+        levels.extend(self.machine());
+        Outside {
+            levels,
+            stalls: stalls_in(&pressure.0, pressure.1),
+        }
+    }
+
+    /// Sleeps until `timeout` is over, a [`Waker`] wakes, or the kernel says that memory is short.
+    /// Returns whether the kernel did.
+    ///
+    /// Context: blocks.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        self.wait_for(timeout, true)
+    }
+
+    /// As [`Monitor::wait`], deaf to the kernel: after an event that meant nothing.
+    pub fn rest(&mut self, timeout: Duration) {
+        self.wait_for(timeout, false);
+    }
+
+    fn wait_for(&mut self, timeout: Duration, hear: bool) -> bool {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().min(3600) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        if hear {
+            fds.extend(self.events.descriptors());
+        }
+        // A signal that interrupts it ends the sleep early, which does no harm.
+        let _ = poll(&mut fds, Some(&timeout));
+        let woken: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        if !woken[0].is_empty() {
+            drain(&self.wake);
+        }
+        hear && self.events.take(&woken[1..])
+    }
+
+    /// Looks for the process's group, if the process was moved since.
+    fn find_group(&mut self) {
+        let named = fs::read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
+        if self
+            .place
+            .as_ref()
+            .is_some_and(|place| place.named == named)
+        {
+            return;
+        }
+        let mounts = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
+        let group = Group::find(&named, &mounts);
+        self.events = Events::default();
+        self.place = Some(Place { named, group });
+    }
+
+    /// The file that counts stalls, and whether it is the process's own group's.
+    fn pressure_file(&self, group: Option<&Group>) -> (PathBuf, bool) {
+        let own = group.map(|group| group.dir().join("memory.pressure"));
+        match own.filter(|own| own.exists()) {
+            Some(own) => (own, true),
+            None => (self.proc.join("pressure/memory"), false),
+        }
+    }
+
+    fn machine(&self) -> Option<Level> {
+        let text = fs::read_to_string(self.proc.join("meminfo")).ok()?;
+        let bytes = |name| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+            Some(kib << 10)
+        };
+        let limit = bytes("MemTotal:")?;
+        Some(Level {
+            kind: LevelKind::Machine,
+            limit,
+            used: limit.saturating_sub(bytes("MemAvailable:")?),
+        })
+    }
+}
+
+/// The stalls that a file in the format of PSI tells of.
+fn stalls_in(file: &Path, own_group: bool) -> Option<Stalls> {
+    let text = fs::read_to_string(file).ok()?;
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    // "avg10=0.00 avg60=0.00 avg300=0.00 total=0": one field a line, then.
+    let fields = some.replace(' ', "\n").replace('=', " ");
+    Some(Stalls {
+        total_us: field(&fields, "total")?,
+        own_group,
+    })
+}
+
+/// Takes the count out of an eventfd, so that it is quiet again.
+fn drain(fd: &impl AsFd) {
+    let mut count = [0; 8];
+    // An empty one is quiet already.
+    let _ = rustix::io::read(fd, &mut count);
+}
