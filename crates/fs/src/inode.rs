@@ -133,9 +133,15 @@ impl Inode {
         self.lookups.store(lookups, Ordering::Relaxed);
     }
 
+    /// Whether a write by this caller has privileges to remove first, which may block.
+    #[inline]
+    pub(crate) fn has_privileges_to_remove(&self, ctx: &OpContext) -> bool {
+        ctx.uid != 0 && self.attributes.has_set_id()
+    }
+
     /// Clears set-id bits if `ctx` is not root's and there are any.
     pub(crate) fn remove_privileges(&self, ctx: &OpContext) -> Result<(), Errno> {
-        if ctx.uid != 0 && self.attributes.has_set_id() {
+        if self.has_privileges_to_remove(ctx) {
             self.ops.remove_privileges(self)?;
         }
         Ok(())

@@ -13,7 +13,7 @@
 use crate::inode::Inode;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, FaultIn, IovIter, MAX_FILE_SIZE, ReadaheadState,
+    Access, AddressSpace, ErrSeqCursor, FaultIn, IovIter, MAX_FILE_SIZE, Nowait, ReadaheadState,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -103,15 +103,44 @@ impl OpenFile {
     /// As [`OpenFile::read_at`], and `EFAULT` for bad memory.
     #[inline]
     pub fn read_iter(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<usize, Errno> {
+        self.check_read(pos)?;
+        self.mapping
+            .read(&self.readahead, pos, iter)
+            .map_err(|error| error.errno())
+    }
+
+    #[inline]
+    fn check_read(&self, pos: u64) -> Result<(), Errno> {
         if !self.flags.read {
             return Err(Errno::EBADF);
         }
         if pos > MAX_FILE_SIZE {
-            return Err(Errno::EINVAL);
+            Err(Errno::EINVAL)
+        } else {
+            Ok(())
         }
+    }
+
+    /// As [`OpenFile::read_iter`], up to the first page that is not in the cache. Does not block.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read_iter`].
+    #[inline]
+    pub fn read_nowait(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<Nowait, Errno> {
+        self.check_read(pos)?;
         self.mapping
-            .read(&self.readahead, pos, iter)
+            .read_nowait(&self.readahead, pos, iter)
             .map_err(|error| error.errno())
+    }
+
+    /// Brings in the page of byte `pos` as a read of `len` bytes there would, with readahead.
+    /// Blocks on I/O and for memory of the bound.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read_at`].
+    pub fn fetch(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.check_read(pos)?;
+        self.mapping.fetch(&self.readahead, pos, len)
     }
 
     /// As [`OpenFile::read_at`], into several buffers, one after another.
@@ -178,6 +207,28 @@ impl OpenFile {
             .map_err(|error| error.errno())?;
         self.inode.attributes().data_changed();
         Ok(n)
+    }
+
+    /// As [`OpenFile::write_iter`], for what needs no waiting; an append always does. Does not
+    /// block.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_iter`].
+    #[inline]
+    pub fn write_nowait(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<Nowait, Errno> {
+        let wanted = iter.remaining();
+        self.check_write(pos)?;
+        if wanted == 0 {
+            return Ok(Nowait::Over);
+        }
+        if self.flags.append || self.inode.has_privileges_to_remove(&self.ctx) {
+            return Ok(Nowait::WouldBlock);
+        }
+        let result = self.mapping.write_nowait(pos, iter);
+        if iter.remaining() < wanted {
+            self.inode.attributes().data_changed();
+        }
+        result.map_err(|error| error.errno())
     }
 
     /// As [`OpenFile::write_at`], from several buffers, one after another.
@@ -318,10 +369,25 @@ impl OpenFile {
     }
 
     fn sync(&self, datasync: bool) -> Result<(), Errno> {
-        self.mapping
-            .fsync(&self.wb_err)
-            .map_err(|error| error.errno())?;
+        self.sync_with(&self.wb_err, datasync)
+    }
+
+    fn sync_with(&self, cursor: &ErrSeqCursor, datasync: bool) -> Result<(), Errno> {
+        self.mapping.fsync(cursor).map_err(|error| error.errno())?;
         self.inode.ops().sync(&self.inode, datasync)
+    }
+
+    /// As [`OpenFile::fsync`], or as [`OpenFile::fdatasync`], on behalf of somebody who may be gone
+    /// when it is done: this handle counts as told of a failure only once that somebody hands what
+    /// comes with the result to [`OpenFile::was_told`].
+    pub fn sync_on_behalf(&self, datasync: bool) -> (Result<(), Errno>, ErrSeqCursor) {
+        let cursor = self.wb_err.clone();
+        (self.sync_with(&cursor, datasync), cursor)
+    }
+
+    /// The result of a sync on somebody's behalf has reached him.
+    pub fn was_told(&self, cursor: &ErrSeqCursor) {
+        self.wb_err.advance_to(cursor);
     }
 
     /// Says how `len` bytes at `pos` will be used; 0 means to the end. The pattern of access is

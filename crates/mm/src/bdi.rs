@@ -289,6 +289,20 @@ impl BackingDevInfo {
         result
     }
 
+    /// Whether a writer may dirty pages now without having to pause for it. Sets the flusher to work
+    /// where that is due; does not block.
+    pub(crate) fn may_dirty(&self) -> bool {
+        if self.is_memory() {
+            return true;
+        }
+        let (background, limit) = self.dirty_limits();
+        let held = self.counts.not_durable();
+        if held > background {
+            self.flusher.wake_background();
+        }
+        held <= (background + limit) / 2
+    }
+
     fn throttle(&self, pages: u64) -> Result<(), Errno> {
         loop {
             self.check_failed_cap()?;

@@ -23,6 +23,20 @@ pub(crate) struct ErrSeq(AtomicU64);
 #[derive(Debug)]
 pub struct ErrSeqCursor(AtomicU64);
 
+impl Clone for ErrSeqCursor {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl ErrSeqCursor {
+    /// Takes over what the handle of `copy`, a clone of this cursor, was told of meanwhile.
+    pub fn advance_to(&self, copy: &Self) {
+        let told = copy.0.load(Ordering::Relaxed);
+        self.0.fetch_max(told, Ordering::Relaxed);
+    }
+}
+
 impl ErrSeq {
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -70,6 +84,18 @@ impl ErrSeq {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_a_copy_was_told_is_told_again() {
+        let errors = ErrSeq::new();
+        let handle = errors.sample(false);
+        errors.record(Errno::EIO);
+        assert_eq!(errors.check_and_advance(&handle.clone()), Err(Errno::EIO));
+        let copy = handle.clone();
+        assert_eq!(errors.check_and_advance(&copy), Err(Errno::EIO));
+        handle.advance_to(&copy);
+        assert_eq!(errors.check_and_advance(&handle), Ok(()));
+    }
 
     #[test]
     fn each_handle_is_told_once() {

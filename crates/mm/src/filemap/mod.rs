@@ -2,11 +2,13 @@
 
 mod fill;
 mod lookup;
+mod nowait;
 mod read;
 mod truncate;
 mod write;
 
 #[cfg(loom)]
 pub(crate) use lookup::{Lookup, read_validated};
+pub use nowait::Nowait;
 #[doc(hidden)]
 pub use write::FaultIn;

@@ -27,7 +27,7 @@ use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// How the copy of one piece ended.
-enum Piece {
+pub(super) enum Piece {
     /// So many bytes were copied and the position moved on by them.
     Copied(usize),
     /// The caller's memory faulted at once.
@@ -101,7 +101,7 @@ impl AddressSpace {
 
     /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none.
     #[inline]
-    fn read_hit(
+    pub(super) fn read_hit(
         &self,
         handle: &ReadaheadState,
         pos: u64,
@@ -175,7 +175,12 @@ impl AddressSpace {
 
     /// As `read_miss` where the cache is the store: a hole is read as zeros and takes no memory,
     /// which nothing but a truncate would ever give back.
-    fn read_memory(&self, pos: u64, len: usize, iter: &mut IovIter<'_>) -> Result<Piece, Errno> {
+    pub(super) fn read_memory(
+        &self,
+        pos: u64,
+        len: usize,
+        iter: &mut IovIter<'_>,
+    ) -> Result<Piece, Errno> {
         let offset = offset_in_page(pos);
         let result = match self.lock_folio(PageIndex::of(pos)) {
             Some(locked) => {

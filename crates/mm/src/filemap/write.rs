@@ -95,7 +95,7 @@ impl AddressSpace {
 
     /// Overwrites part of one cached page under its folio lock alone; whether all was written.
     #[inline]
-    fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> bool {
+    pub(super) fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> bool {
         let (offset, len) = (offset_in_page(pos), iter.remaining());
         if len == 0 || len > PAGE_SIZE - offset || self.check_write(pos, len).is_err() {
             return false;
@@ -156,7 +156,7 @@ impl AddressSpace {
         }
     }
 
-    fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
+    pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
         self.mm().check_fork()?;
         match pos.checked_add(len as u64) {
             Some(end) if end <= MAX_FILE_SIZE => self.bdi().check_failed_cap(),

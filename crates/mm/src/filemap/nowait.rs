@@ -1,0 +1,165 @@
+//! Reads and writes that do not wait: what an async caller does by itself.
+//!
+//! # Model
+//!
+//! ```text
+//!   read_nowait   copies pages that are there, up to the first that is not
+//!   fetch         brings that page in, with readahead, and copies nothing: on some other thread
+//!   write_nowait  overwrites what is there, unless the writer would have to wait its share
+//! ```
+//!
+//! Buffers belong to folios: a caller that loses interest between a fetch and its copy leaves pages
+//! in the cache and nothing else.
+//!
+//! # Locking
+//!
+//! What does not wait takes folio locks only where they are free. [`AddressSpace::fetch`] is an
+//! ordinary miss.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+
+use super::read::Piece;
+use crate::address_space::AddressSpace;
+use crate::error::{IoError, IoOperation};
+use crate::folio::{LockedFolio, flag};
+use crate::iov::IovIter;
+use crate::readahead::ReadaheadState;
+use crate::stats::bump;
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+
+/// How an operation that does not wait ended. What it did so far shows in the position of its
+/// memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nowait {
+    /// It is over: all was done, or the file ended, or there was an error after some progress.
+    Over,
+    /// The rest would have to wait.
+    WouldBlock,
+}
+
+impl AddressSpace {
+    /// As [`AddressSpace::read`], up to the first page that would have to be waited for.
+    ///
+    /// Neither blocks nor takes memory of the bound, but for faults of the caller's memory.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::read`], only if nothing was read.
+    #[doc(alias = "RWF_NOWAIT")]
+    pub fn read_nowait(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        pos: u64,
+        iter: &mut IovIter<'_>,
+    ) -> Result<Nowait, IoError> {
+        let wanted = iter.remaining();
+        match self.read_pages_nowait(handle, pos, iter) {
+            Ok(nowait) => Ok(nowait),
+            Err(_) if iter.remaining() < wanted => Ok(Nowait::Over),
+            Err(errno) => Err(self.error(IoOperation::Read, pos, wanted as u64, errno)),
+        }
+    }
+
+    fn read_pages_nowait(
+        &self,
+        handle: &ReadaheadState,
+        mut pos: u64,
+        iter: &mut IovIter<'_>,
+    ) -> Result<Nowait, Errno> {
+        self.mm().check_fork()?;
+        let mut faulted = false;
+        while iter.remaining() > 0 {
+            let size = self.size();
+            if pos >= size {
+                break;
+            }
+            let left = (size - pos).min(iter.remaining() as u64);
+            let len = left.min((PAGE_SIZE - offset_in_page(pos)) as u64) as usize;
+            let piece = match self.read_hit(handle, pos, len, iter) {
+                Some(piece) => piece,
+                // No I/O is ever done under the folio locks of a memory file system.
+                None if self.bdi().is_memory() => self.read_memory(pos, len, iter)?,
+                None => return Ok(Nowait::WouldBlock),
+            };
+            match piece {
+                Piece::Copied(n) => {
+                    pos += n as u64;
+                    handle.note_read(pos);
+                    faulted = false;
+                }
+                Piece::Fault if faulted || !iter.fault_in(len) => return Err(Errno::EFAULT),
+                Piece::Fault => faulted = true,
+            }
+        }
+        Ok(Nowait::Over)
+    }
+
+    /// Brings in the page of byte `pos` as a read of `len` bytes there would, readahead included,
+    /// and copies nothing.
+    ///
+    /// Blocks for I/O and for memory of the bound. The page may be gone again when this returns.
+    ///
+    /// # Errors
+    /// The backing store's error; `ECHILD` after a fork.
+    pub fn fetch(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        pos: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        let left = self.size().saturating_sub(pos).min(len);
+        if left == 0 || self.bdi().is_memory() {
+            return Ok(());
+        }
+        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left - 1));
+        let mut missed = false;
+        loop {
+            if let Some(locked) = self.lock_folio(page) {
+                if !locked.state.load().has(flag::UPTODATE) {
+                    // Only a panic of the backing store leaves such a folio unlocked.
+                    if let Err(error) = self.fill_locked(&locked) {
+                        self.remove_folio(locked);
+                        return Err(error);
+                    }
+                }
+                return Ok(());
+            }
+            if !missed {
+                bump(&self.counters.misses, 1);
+                missed = true;
+            }
+            let window = handle.window(page, last, self.max_window());
+            if let Some(locked) = self.fill(page, window)? {
+                self.note_fetched(&locked);
+                return Ok(());
+            }
+        }
+    }
+
+    /// The copy that a fetch was made for is the page's first use, not its second, and no hit.
+    fn note_fetched(&self, locked: &LockedFolio<'_>) {
+        locked.state.set_hint(flag::READAHEAD);
+        bump(&self.counters.readahead, 1);
+        self.counters.hits.add(-1);
+    }
+
+    /// As [`AddressSpace::write`], for what can be done without waiting: overwriting part of a
+    /// cached page while less is dirty than makes writers pause.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::write`], only if nothing was written.
+    pub fn write_nowait(
+        self: &Arc<Self>,
+        pos: u64,
+        iter: &mut IovIter<'_>,
+    ) -> Result<Nowait, IoError> {
+        let wanted = iter.remaining();
+        let refused = |errno| self.error(IoOperation::Write, pos, wanted as u64, errno);
+        self.check_write(pos, wanted).map_err(refused)?;
+        if wanted == 0 || (self.bdi().may_dirty() && self.write_hit(pos, iter)) {
+            return Ok(Nowait::Over);
+        }
+        Ok(Nowait::WouldBlock)
+    }
+}
