@@ -66,7 +66,25 @@ impl CacheBuilder {
         self
     }
 
-    /// Makes the cache. Reserves address space and starts a thread; memory is taken as it is
+    /// Whether the bound gives way while memory is short outside the cache. It does unless said.
+    ///
+    /// Read for it: limits and usage of the process's memory cgroup and those above it, the
+    /// machine's free memory, and stalls for want of memory (PSI), each where the kernel has it.
+    /// When the room that others leave becomes less than the bound, the bound is lowered to it in
+    /// steps of a 16th and whole blocks of memory go back at once; some seconds after there is room
+    /// again it grows back, step by step. So a process in a memory cgroup is not killed for what
+    /// its cache holds, unless others take the room faster than memory can be given back. The
+    /// kernel's own clean page cache counts as room: it makes way by itself.
+    /// [`CacheStats::pressure`](crate::CacheStats) tells what was done and why.
+    ///
+    /// Costs a thread that looks once a second, up to ten times a second under pressure, at some
+    /// 100 µs a look; 50 KiB and four descriptors outside the bound.
+    pub fn external_pressure(mut self, follow: bool) -> Self {
+        self.config.external_pressure = follow;
+        self
+    }
+
+    /// Makes the cache. Reserves address space and starts its threads; memory is taken as it is
     /// needed.
     ///
     /// # Errors

@@ -152,7 +152,8 @@ impl Cache {
     /// Changes the bound on all memory, in bytes or as text such as `"512M"`.
     ///
     /// Takes effect at once: nothing is taken beyond a smaller bound. Blocks until as much memory
-    /// as possible was given back; what is dirty is given back as it gets written.
+    /// as possible was given back; what is dirty is given back as it gets written. While memory is
+    /// short outside the cache, a smaller bound is kept: see [`CacheBuilder::external_pressure`].
     ///
     /// # Errors
     /// A size that is too small or more than the machine has; the bound is then as it was.

@@ -31,7 +31,8 @@
 //!
 //! - **The bound is hard.** Cached pages, what is in flight and the cache's own tables together stay
 //!   within [`CacheBuilder::memory`]. Whoever needs memory that is not there waits until some was
-//!   reclaimed; it is no error while anything can be. [`Cache::set_memory`] moves the bound.
+//!   reclaimed; it is no error while anything can be. [`Cache::set_memory`] moves the bound,
+//!   and memory that becomes short outside makes it give way ([`CacheBuilder::external_pressure`]).
 //! - **A hit costs no system call**, takes no lock that readers share and allocates nothing.
 //! - **A write is in the cache** when it returns, and durable when a later [`File::sync_data`]
 //!   returned `Ok`. A failure is told once to every handle; what could not be written stays in the
@@ -79,7 +80,9 @@ pub use foliocache_fs::{
     Advice, Attr, DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats, Fallback,
     FileKind,
 };
-pub use foliocache_mm::{FileStats, FrameUsage as MemoryUsage, MmStats as CacheStats};
+pub use foliocache_mm::{
+    FileStats, FrameUsage as MemoryUsage, MmStats as CacheStats, PressureSource, PressureStats,
+};
 pub use foliocache_sys::Errno;
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;

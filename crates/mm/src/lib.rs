@@ -31,6 +31,7 @@ pub mod model;
 mod nodes;
 mod ops;
 mod owner;
+mod pressure;
 mod readahead;
 mod reclaim;
 mod stats;
@@ -49,6 +50,7 @@ pub use frames::{
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
 pub use ops::{AddressSpaceOperations, IoSegment, ReadDone};
+pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
 pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};

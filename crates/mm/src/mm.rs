@@ -33,6 +33,7 @@ use crate::error::MmError;
 use crate::folio::{Folio, FolioPool};
 use crate::frames::{FrameNumber, FrameUsage, Frames, Reservation};
 use crate::nodes::NodeChunks;
+use crate::pressure::Pressure;
 use crate::reclaim::{Background, Lru, MAX_HOPELESS};
 use crate::stats::{FileStats, MmStats, PageCounts};
 use crate::types::{PAGE_SIZE, PageIndex};
@@ -49,6 +50,10 @@ pub struct MmConfig {
     pub dirty_percent: u32,
     /// How long data stays dirty before it is written without anybody asking.
     pub dirty_expire: Duration,
+    /// Whether the bound gives way while memory is short outside: see
+    /// [`PressureStats`](crate::PressureStats). Costs a thread that looks once a second, and more
+    /// often under pressure.
+    pub external_pressure: bool,
 }
 
 impl MmConfig {
@@ -59,6 +64,7 @@ impl MmConfig {
             dirty_background_percent: 10,
             dirty_percent: 40,
             dirty_expire: Duration::from_secs(5),
+            external_pressure: true,
         }
     }
 }
@@ -82,7 +88,10 @@ pub struct Mm {
     /// File systems that have dirty files, among which the dirty limit is shared.
     pub(crate) nr_dirty_bdis: AtomicU64,
     pub(crate) background: Background,
+    pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
+    /// Blocks that compaction made whole.
+    pub(crate) compacted: AtomicU64,
     mappings: RankedMutex<Mappings>,
     bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
     fork: ForkGuard,
@@ -111,8 +120,10 @@ impl Mm {
         if !frames.charge_metadata(shadow_bytes) {
             return Err(MmError::Setup(Errno::ENOMEM));
         }
+        let (pressure, lookout) = Pressure::new(config.limit, config.external_pressure, &frames)?;
         let mm = Arc::new(Self {
             config,
+            pressure,
             folios: FolioPool::new(max_bytes / PAGE_SIZE as u64).map_err(MmError::Setup)?,
             nodes: Arc::new(NodePool::new(Box::new(nodes))),
             lru: RankedMutex::new(Rank::LruLock, Lru::new(nr_frames)),
@@ -122,6 +133,7 @@ impl Mm {
             nr_dirty_bdis: AtomicU64::new(0),
             background: Background::new(),
             direct_reclaims: AtomicU64::new(0),
+            compacted: AtomicU64::new(0),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
             fork: ForkGuard::new().map_err(MmError::Setup)?,
@@ -130,6 +142,11 @@ impl Mm {
         mm.background
             .start(Arc::downgrade(&mm))
             .map_err(MmError::Setup)?;
+        if let Some(lookout) = lookout {
+            mm.pressure
+                .start(Arc::downgrade(&mm), lookout)
+                .map_err(MmError::Setup)?;
+        }
         Ok(mm)
     }
 
@@ -187,6 +204,9 @@ impl Mm {
             nr_files,
             // Relaxed: a statistic.
             direct_reclaims: self.direct_reclaims.load(Ordering::Relaxed),
+            // Relaxed: a statistic.
+            blocks_compacted: self.compacted.load(Ordering::Relaxed),
+            pressure: self.pressure.stats(),
         }
     }
 
@@ -311,6 +331,7 @@ impl Drop for Mm {
             std::mem::forget(Arc::clone(&self.nodes));
             return;
         }
+        self.pressure.stop();
         self.background.stop();
     }
 }

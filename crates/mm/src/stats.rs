@@ -4,6 +4,7 @@ use foliocache_sync::ShardedCounter;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
 use crate::frames::FrameUsage;
+use crate::pressure::PressureStats;
 
 /// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
 /// written to again while it is under writeback, say.
@@ -206,4 +207,8 @@ pub struct MmStats {
     pub nr_files: u64,
     /// Times a caller had to reclaim memory itself.
     pub direct_reclaims: u64,
+    /// Blocks that were made whole again because larger chunks were missing, ever.
+    pub blocks_compacted: u64,
+    /// How the bound follows the pressure from outside.
+    pub pressure: PressureStats,
 }

@@ -264,6 +264,11 @@ impl Table {
         })
     }
 
+    /// Whether a chunk of `order` could be allocated without taking a block.
+    pub(super) fn has_order(&self, order: u32) -> bool {
+        self.find_order(order).is_some()
+    }
+
     fn find_order(&self, order: u32) -> Option<u32> {
         (1..CLASSES).find_map(|class| {
             self.list(class)

@@ -145,7 +145,7 @@ impl Frames {
     /// Isolates an open block if the promises allow.
     ///
     /// Context: the table's lock is held, and all magazines are closed and empty.
-    fn isolate_gathered(&self, table: &mut Table, block: u32) -> bool {
+    pub(super) fn isolate_gathered(&self, table: &mut Table, block: u32) -> bool {
         table.isolate(block);
         let now = table.contribution_now();
         let allowed = match u32::try_from(table.contribution - now) {

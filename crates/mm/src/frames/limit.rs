@@ -40,6 +40,10 @@ pub(super) struct Hints {
     target: AtomicU32,
     low: AtomicU32,
     high: AtomicU32,
+    /// Chunks of a larger order that were not there, though enough frames were, ever.
+    pub(super) order_failures: AtomicU64,
+    /// Largest order that was not there since a compaction looked.
+    pub(super) order_wanted: AtomicU32,
 }
 
 fn target_for(limit: u64) -> u32 {
@@ -47,7 +51,8 @@ fn target_for(limit: u64) -> u32 {
 }
 
 impl Frames {
-    fn check_limit(&self, limit: u64) -> Result<(), FramesError> {
+    /// Whether [`Frames::set_limit`] would take `limit`; errors as of [`Frames::new`].
+    pub(crate) fn check_limit(&self, limit: u64) -> Result<(), FramesError> {
         Self::check_limit_against(limit, self.max_limit)
     }
 
@@ -226,6 +231,11 @@ impl Frames {
         self.budget.counts().available.max(0) as u64
     }
 
+    /// Frames that must be freed, after a shrink, before there is one to reserve. One load.
+    pub fn deficit(&self) -> u64 {
+        self.budget.counts().available.min(0).unsigned_abs()
+    }
+
     /// Whether so few frames are available (a 64th of the capacity, at least 64) that the background
     /// reclaimer should start. Two loads.
     #[inline]
@@ -238,6 +248,12 @@ impl Frames {
     #[inline]
     pub fn below_high(&self) -> bool {
         self.budget.counts().available < i64::from(self.hints.high.load(Ordering::Relaxed))
+    }
+
+    /// As [`Frames::below_high`], with `spare` frames on top of the mark.
+    pub fn below_high_and(&self, spare: u64) -> bool {
+        let high = u64::from(self.hints.high.load(Ordering::Relaxed)) + spare;
+        self.budget.counts().available < high as i64
     }
 
     /// Whether somebody waits in the queue. One load.
@@ -280,6 +296,7 @@ impl Frames {
             waiters,
             capacity: u64::from(table.capacity) * u64::from(BLOCK_FRAMES),
             blocks_forced: table.forced,
+            order_failures: self.hints.order_failures.load(Ordering::Relaxed),
         }
     }
 }

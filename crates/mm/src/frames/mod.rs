@@ -22,6 +22,7 @@
 //! | `waiters` | the queue of those who wait |
 //! | `magazine`, `buddy`, `block` | where free frames lie |
 //! | `supply` | allocation and free across the three |
+//! | `fragments` | chunks of a larger order that are missing, and blocks worth emptying for them |
 //! | `evacuate` | isolating a block and giving it back |
 //! | `limit` | the bound, and how blocks and metadata share it |
 //! | `observer` | who is told which blocks are held |
@@ -50,6 +51,7 @@ mod block;
 mod buddy;
 mod budget;
 mod evacuate;
+mod fragments;
 mod limit;
 mod magazine;
 mod observer;
@@ -155,6 +157,14 @@ impl Frames {
             }
         }
         Some(Reservation::new(self, n))
+    }
+
+    /// As [`Frames::try_reserve`], before those who wait: for who gives as many frames back at once.
+    ///
+    /// Moving a folio out of a block beyond the limit is such a case. `None` when they are not available.
+    pub fn try_reserve_first(&self, n: u32) -> Option<Reservation<'_>> {
+        let reserved = self.budget.reserve(n, true);
+        reserved.then(|| Reservation::new(self, n))
     }
 }
 

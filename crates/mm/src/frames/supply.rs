@@ -163,6 +163,8 @@ impl Frames {
             } else if table.held < table.capacity {
                 table = self.grow(table);
             } else {
+                drop(table);
+                self.note_fragmentation(order);
                 return None;
             }
         }

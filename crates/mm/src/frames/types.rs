@@ -74,6 +74,8 @@ pub struct FrameUsage {
     pub capacity: u64,
     /// Blocks that were taken past the limit to keep promises older than a shrink, ever.
     pub blocks_forced: u64,
+    /// Chunks of an order above 0 that could not be had though enough frames were free, ever.
+    pub order_failures: u64,
 }
 
 impl FrameUsage {

@@ -1,4 +1,5 @@
-//! The background reclaimer: a thread that keeps free frames above the low watermark.
+//! The background reclaimer: a thread that keeps free frames above the low watermark, gives back what
+//! is held beyond the limit, and moves folios together when larger chunks are missing.
 //!
 //! # Locking
 //!
@@ -10,6 +11,7 @@ use foliocache_sync::time::Duration;
 use foliocache_sync::{Condvar, Mutex, Weak, thread};
 use foliocache_sys::Errno;
 
+use super::compact::{self, Passes};
 use crate::mm::Mm;
 
 /// Frames evicted before the thread looks at the watermarks again.
@@ -17,6 +19,9 @@ const BATCH: usize = 128;
 
 /// How often the thread looks at the limit and the node pool unasked.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// How often it tries to give back what is held beyond the limit: data is being written meanwhile.
+const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 
 /// The thread and what it is asked to do.
 #[derive(Debug, Default)]
@@ -48,9 +53,11 @@ impl Background {
     pub(crate) fn start(&self, mm: Weak<Mm>) -> Result<(), Errno> {
         let shared = foliocache_sync::Arc::clone(&self.shared);
         let run = move || {
-            while shared.wait() {
+            let mut period = PERIOD;
+            let mut passes = Passes::default();
+            while shared.wait(period) {
                 let Some(mm) = mm.upgrade() else { return };
-                mm.balance();
+                period = mm.balance(&mut passes);
             }
         };
         let handle = thread::Builder::new()
@@ -87,11 +94,11 @@ impl Background {
 }
 
 impl Shared {
-    /// Sleeps until there is work; false when the thread is to end.
-    fn wait(&self) -> bool {
+    /// Sleeps until there is work, at most `period`; false when the thread is to end.
+    fn wait(&self, period: Duration) -> bool {
         let mut requests = self.requests.lock();
         if !requests.work && !requests.stop {
-            requests = self.wake.wait_timeout(requests, PERIOD).0;
+            requests = self.wake.wait_timeout(requests, period).0;
         }
         requests.work = false;
         // Relaxed: see `wake`.
@@ -101,22 +108,33 @@ impl Shared {
 }
 
 impl Mm {
-    /// One round of the background reclaimer.
-    fn balance(&self) {
+    /// One round of the background reclaimer; returns how long it may sleep unasked.
+    fn balance(&self, passes: &mut Passes) -> Duration {
         self.nodes.advance();
+        let mut period = PERIOD;
         if self.frames.excess() > 0 {
             self.give_back_excess();
+            if self.frames.excess() > 0 {
+                // Most of what stayed waits to be written.
+                self.request_writeback();
+                period = EXCESS_PERIOD;
+            }
         }
         let nodes = self.nodes.stats();
         if self.frames.below_high() && nodes.free > nodes.nodes / 2 {
             // Files that were sparse or large are gone: what their indexes had serves as frames.
             self.nodes.shrink();
         }
-        while self.frames.below_high() {
+        while self.frames.below_high_and(self.spare_for_compaction()) {
             if self.shrink_lru(BATCH) == 0 {
                 // Nothing clean: writeback has been asked for and will make some.
-                return;
+                break;
             }
+        }
+        self.compact(passes);
+        match self.frames.is_fragmented() {
+            true => period.min(compact::PAUSE),
+            false => period,
         }
     }
 }

@@ -17,64 +17,25 @@
 //! 2. A folio under writeback is not moved: the device reads its frame.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use crate::error::MmError;
 use crate::folio::{Folio, LockedFolio, flag};
-use crate::frames::{BLOCK_SIZE, BlockNumber, Frames, FramesError};
+use crate::frames::{BlockNumber, Frames};
 use crate::mm::Mm;
 use crate::owner;
 use crate::types::PAGE_SIZE;
 
-/// What a limit must leave beside a block and the descriptors there are, for index nodes.
-const METADATA_FLOOR: u64 = 1 << 20;
-
 /// Rounds over a set of blocks before the rest is put back into use.
-const ROUNDS: usize = 4;
+const ROUNDS: u32 = 6;
+
+/// How long the first folios that are busy have until the second round, doubled for each later one:
+/// locks and writes to a fast store last no longer.
+const ROUND_PAUSE: Duration = Duration::from_micros(500);
 
 impl Mm {
-    /// Sets the bound to `bytes`, at once for whatever is taken from now on.
-    ///
-    /// Shrinking gives whole blocks back: clean folios go, others move to blocks that stay. What
-    /// cannot go at once (dirty data that has to be written first) goes in the background.
-    ///
-    /// Context: may block while folios are moved; not for I/O.
-    ///
-    /// # Errors
-    /// A limit that is too small or exceeds the machine; `ECHILD` after a fork.
-    pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
-        self.check_fork().map_err(MmError::Setup)?;
-        // Descriptors that were ever in use stay; under a limit that leaves no block beside them
-        // nothing could be read or written any more.
-        let min = self.folios.bytes() + BLOCK_SIZE as u64 + METADATA_FLOOR;
-        if bytes < min {
-            return Err(FramesError::LimitTooSmall { limit: bytes, min }.into());
-        }
-        self.frames.set_limit(bytes)?;
-        self.give_back_excess();
-        if self.frames.excess() > 0 {
-            self.request_writeback();
-            self.background.wake();
-        }
-        Ok(())
-    }
-
-    /// Gives back as much of what is over the limit as is possible now.
-    pub(super) fn give_back_excess(&self) {
-        self.nodes.shrink();
-        let mut before = u64::MAX;
-        loop {
-            let excess = self.frames.excess();
-            if excess == 0 || excess >= before {
-                return;
-            }
-            before = excess;
-            self.frames.trim(true);
-            let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);
-            self.evacuate_blocks(blocks as usize);
-        }
-    }
-
     /// Empties up to `want` blocks and gives them back; returns how many it did.
+    ///
+    /// Context: may block for some milliseconds, while folios are busy; not for I/O.
     pub(crate) fn evacuate_blocks(&self, want: usize) -> usize {
         let mut blocks: Vec<BlockNumber> = Vec::new();
         while blocks.len() < want {
@@ -84,9 +45,12 @@ impl Mm {
             }
         }
         let isolated = blocks.len();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             if blocks.is_empty() {
                 break;
+            }
+            if round > 0 {
+                foliocache_sync::time::sleep(ROUND_PAUSE * (1 << (round - 1)));
             }
             let wanted: HashSet<u32> = blocks.iter().map(|block| block.as_u32()).collect();
             for folio in self.folios.all() {
@@ -123,7 +87,7 @@ impl Mm {
     }
 
     /// Moves a locked folio to another frame, if one is free (invariants 1 and 2).
-    fn migrate(&self, locked: &LockedFolio<'_>) -> bool {
+    pub(super) fn migrate(&self, locked: &LockedFolio<'_>) -> bool {
         // Who waits for memory comes first: then the folio is dropped instead.
         let Some(mut reservation) = self.frames.try_reserve(1) else {
             return false;

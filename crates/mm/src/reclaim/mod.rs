@@ -22,7 +22,9 @@
 //! writeback; it must be called with nothing held that writeback needs.
 
 mod background;
+mod compact;
 mod evacuate;
+mod limit;
 mod lru;
 mod shadow;
 

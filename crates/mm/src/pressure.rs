@@ -1,0 +1,281 @@
+//! Pressure from outside: the limit gives way when the surroundings run short, and comes back.
+//!
+//! # Model
+//!
+//! ```text
+//!  Monitor ──sample──▶ Policy ──effective limit──▶ Frames ──over it──▶ whole blocks given back
+//!     ▲                   ▲
+//!     └── a thread of its own, which otherwise sleeps      Mm::set_limit changes what is configured
+//! ```
+//!
+//! The policy decides; the thread carries it out and knows nothing else. The first look is taken
+//! before the cache takes any memory, so that a bound larger than its cgroup is never reached for.
+//!
+//! # Invariants
+//!
+//! 1. The limit of the frames is the policy's effective limit: both change under one lock.
+//!
+//! # Locking
+//!
+//! *Protects*: the policy, and the limit of the frames with it. *Order*: before `Frames`; nothing
+//! else is taken under it. *May block*: as `Frames::set_limit` does.
+
+mod policy;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use foliocache_sync::{Mutex, MutexGuard, Weak, thread};
+use foliocache_sys::pressure::{Monitor, Outside, Waker};
+use foliocache_sys::{Errno, clock};
+use std::time::Duration;
+
+use crate::frames::{BLOCK_SIZE, Frames, FramesError, MIN_LIMIT};
+use crate::mm::Mm;
+use policy::{Held, Policy};
+
+/// Times a sample is repeated because the cache changed meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Least time between two looks when the kernel tells of pressure that is none of ours.
+const EVENT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What holds a cache below the limit that was configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PressureSource {
+    /// A memory cgroup has too little room left.
+    Cgroup,
+    /// The machine has too little memory left.
+    Machine,
+    /// Tasks stand still because memory is short (PSI).
+    Stalls,
+}
+
+/// How a cache follows the pressure from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PressureStats {
+    /// Whether it does: see `MmConfig::external_pressure`.
+    pub followed: bool,
+    /// The limit that was asked for, in bytes.
+    pub configured: u64,
+    /// The limit that is kept, in bytes; less than configured under pressure.
+    pub effective: u64,
+    /// What keeps it below the configured one.
+    pub source: Option<PressureSource>,
+    /// Steps by which the limit shrank, ever. A step is a 16th of the configured limit, in whole
+    /// blocks.
+    pub steps_down: u64,
+    /// Steps by which it grew again, ever.
+    pub steps_up: u64,
+}
+
+/// The policy of one cache and the thread that carries it out.
+#[derive(Debug)]
+pub(crate) struct Pressure {
+    policy: Mutex<Policy>,
+    follower: Mutex<Option<Follower>>,
+    followed: bool,
+}
+
+#[derive(Debug)]
+struct Follower {
+    thread: thread::JoinHandle<()>,
+    waker: Waker,
+}
+
+/// A way to look outside that was found to work, not yet in use.
+pub(crate) struct Lookout(Monitor);
+
+impl Pressure {
+    /// The policy for a limit of `configured` bytes; with a lookout if pressure is to be followed.
+    ///
+    /// `frames` has no block yet: its limit becomes what the outside leaves now.
+    pub(crate) fn new(
+        configured: u64,
+        follow: bool,
+        frames: &Frames,
+    ) -> Result<(Self, Option<Lookout>), FramesError> {
+        // In a model there is no outside.
+        let follow = follow && !cfg!(any(loom, shuttle));
+        let mut policy = Policy::new(configured);
+        let lookout = match follow {
+            true => {
+                let mut monitor = Monitor::new()?;
+                let outside = monitor.sample();
+                adapt(&mut policy, frames, &outside, held(frames, 0))?;
+                if policy.effective() < configured {
+                    tracing::warn!(
+                        configured,
+                        effective = policy.effective(),
+                        source = ?policy.source(),
+                        "a memory limit that the surroundings have no room for"
+                    );
+                }
+                Some(Lookout(monitor))
+            }
+            false => None,
+        };
+        let pressure = Self {
+            policy: Mutex::new(policy),
+            follower: Mutex::new(None),
+            followed: follow,
+        };
+        Ok((pressure, lookout))
+    }
+
+    /// Starts the thread, which holds the cache only while it looks.
+    pub(crate) fn start(&self, mm: Weak<Mm>, lookout: Lookout) -> Result<(), Errno> {
+        let Lookout(mut monitor) = lookout;
+        let waker = monitor.waker()?;
+        let run = move || {
+            loop {
+                let Some(pause) = mm.upgrade().map(|mm| mm.look_outside(&mut monitor)) else {
+                    return;
+                };
+                if monitor.wait(pause) {
+                    // Something happened; what, the next look tells. Rarely enough, in case it
+                    // happens all the time.
+                    let Some(mm) = mm.upgrade() else { return };
+                    let before = mm.frames.limit();
+                    let pause = mm.look_outside(&mut monitor);
+                    let changed = mm.frames.limit() != before;
+                    drop(mm);
+                    if !changed {
+                        monitor.rest(EVENT_PAUSE.min(pause));
+                    }
+                }
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("foliocache-press".into())
+            .spawn(run)
+            .map_err(Errno::from)?;
+        *self.follower.lock() = Some(Follower { thread, waker });
+        Ok(())
+    }
+
+    /// Stops the thread and waits for it, unless this is the thread. The cache is on its way out,
+    /// so that the thread does not get hold of it any more.
+    pub(crate) fn stop(&self) {
+        let Some(Follower { thread, waker }) = self.follower.lock().take() else {
+            return;
+        };
+        waker.wake();
+        if thread.thread().id() != thread::current().id() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+
+    /// Makes `bytes` the configured limit, and the frames keep what is effective then.
+    ///
+    /// Context: may block as `Frames::set_limit` does.
+    pub(crate) fn configure(
+        &self,
+        frames: &Frames,
+        bytes: u64,
+        descriptors: u64,
+    ) -> Result<(), FramesError> {
+        frames.check_limit(bytes)?;
+        let mut policy = self.policy.lock();
+        let floor = held(frames, descriptors).floor;
+        let before = policy.configured();
+        let effective = policy.configure(bytes, floor);
+        frames.set_limit(effective).inspect_err(|_| {
+            policy.configure(before, floor);
+        })
+    }
+
+    pub(crate) fn stats(&self) -> PressureStats {
+        let policy = self.policy.lock();
+        PressureStats {
+            followed: self.followed,
+            configured: policy.configured(),
+            effective: policy.effective(),
+            source: policy.source(),
+            steps_down: policy.steps_down,
+            steps_up: policy.steps_up,
+        }
+    }
+}
+
+/// What the cache holds for certain. Index nodes and tables that may not be touched yet are not in
+/// it: they count as somebody else's once they are, which errs on the safe side.
+fn held(frames: &Frames, descriptors: u64) -> Held {
+    let usage = frames.usage();
+    Held {
+        bytes: usage.bytes_held + descriptors,
+        floor: (MIN_LIMIT + usage.metadata).next_multiple_of(BLOCK_SIZE as u64),
+    }
+}
+
+/// Has the policy take in what was seen, and the frames keep its limit.
+fn adapt(
+    policy: &mut Policy,
+    frames: &Frames,
+    outside: &Outside,
+    held: Held,
+) -> Result<(), FramesError> {
+    let now = Duration::from_nanos(clock::monotonic_ns());
+    let (before, source) = (policy.effective(), policy.source());
+    let limit = policy.observe(now, outside, held);
+    if limit == before {
+        return Ok(());
+    }
+    match limit < before {
+        true => {
+            tracing::info!(from = before, to = limit, source = ?policy.source(), "memory is short outside: the limit shrinks");
+        }
+        false => {
+            tracing::debug!(from = before, to = limit, ?source, "the limit grows again");
+        }
+    }
+    frames.set_limit(limit)
+}
+
+impl Mm {
+    /// Looks outside and does what the policy says; returns how long to wait for the next look.
+    fn look_outside(&self, monitor: &mut Monitor) -> Duration {
+        let mut policy = self.pressure.policy.lock();
+        if let Err(error) = self.take_in(&mut policy, monitor) {
+            tracing::warn!(%error, "the limit could not follow the pressure from outside");
+        }
+        let pause = policy.pause();
+        drop(policy);
+        if self.frames.excess() > 0 {
+            self.give_back_excess();
+            if self.frames.excess() > 0 {
+                self.request_writeback();
+                self.background.wake();
+            }
+        }
+        pause
+    }
+
+    fn take_in(
+        &self,
+        policy: &mut MutexGuard<'_, Policy>,
+        monitor: &mut Monitor,
+    ) -> Result<(), FramesError> {
+        // What is used outside and what is held inside belong together only if the cache took and
+        // gave back no block in between. Of one that does so all the time the lesser is believed:
+        // then the rest counts as taken by others, which errs on the safe side.
+        let look = || held(&self.frames, self.folios.bytes());
+        let mut held = look();
+        let mut outside = monitor.sample();
+        for attempt in 1..=ATTEMPTS {
+            let after = look();
+            if after.bytes == held.bytes {
+                break;
+            }
+            if attempt == ATTEMPTS {
+                held.bytes = held.bytes.min(after.bytes);
+                break;
+            }
+            held = after;
+            outside = monitor.sample();
+        }
+        adapt(policy, &self.frames, &outside, held)
+    }
+}

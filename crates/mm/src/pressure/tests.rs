@@ -1,0 +1,246 @@
+//! The policy against simulated surroundings.
+
+use super::policy::{CALM, Held, Policy};
+use super::*;
+use foliocache_sys::pressure::{Level, LevelKind, Stalls};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const CONFIGURED: u64 = 256 * MIB;
+/// A step of that.
+const STEP: u64 = 16 * MIB;
+const FLOOR: u64 = 6 * MIB;
+
+/// A cgroup that the cache shares with others, and a clock.
+struct World {
+    now: Duration,
+    limit: u64,
+    others: u64,
+    held: u64,
+    stalled: u64,
+}
+
+impl World {
+    fn new(limit: u64, others: u64) -> Self {
+        Self {
+            now: Duration::from_secs(1000),
+            limit,
+            others,
+            held: 0,
+            stalled: 0,
+        }
+    }
+
+    fn outside(&self) -> Outside {
+        Outside {
+            levels: vec![Level {
+                kind: LevelKind::Cgroup,
+                limit: self.limit,
+                used: self.others + self.held,
+            }],
+            stalls: Some(Stalls {
+                total_us: self.stalled,
+                own_group: true,
+            }),
+        }
+    }
+
+    /// A look; afterwards the cache holds no more than it may.
+    fn look(&mut self, policy: &mut Policy) -> u64 {
+        let held = Held {
+            bytes: self.held,
+            floor: FLOOR,
+        };
+        let limit = policy.observe(self.now, &self.outside(), held);
+        self.held = self.held.min(limit);
+        limit
+    }
+
+    /// Looks ten times a second for `time`.
+    fn pass(&mut self, policy: &mut Policy, time: Duration) {
+        for _ in 0..time.as_millis() / 100 {
+            self.now += Duration::from_millis(100);
+            self.look(policy);
+        }
+    }
+}
+
+#[test]
+fn with_room_to_spare_nothing_happens() {
+    let (mut world, mut policy) = (World::new(1024 * MIB, 100 * MIB), Policy::new(CONFIGURED));
+    for held in [0, 100 * MIB, CONFIGURED] {
+        world.held = held;
+        assert_eq!(world.look(&mut policy), CONFIGURED);
+    }
+    assert_eq!((policy.steps_down, policy.source()), (0, None));
+    assert_eq!(policy.pause(), Duration::from_secs(1));
+}
+
+#[test]
+fn a_bound_beyond_its_cgroup_is_adapted_before_memory_is_taken() {
+    let (mut world, mut policy) = (World::new(200 * MIB, 10 * MIB), Policy::new(CONFIGURED));
+    let limit = world.look(&mut policy);
+    assert_eq!(limit, 176 * MIB, "whole steps of what is left of 190 MiB");
+    assert_eq!(policy.source(), Some(PressureSource::Cgroup));
+    // It fills itself up to that, and is left alone.
+    world.held = limit;
+    world.pass(&mut policy, Duration::from_secs(60));
+    assert_eq!(policy.effective(), limit);
+    assert_eq!((policy.steps_down, policy.steps_up), (5, 0));
+}
+
+#[test]
+fn a_neighbour_that_grows_takes_steps_and_gives_them_back() {
+    let (mut world, mut policy) = (World::new(300 * MIB, 10 * MIB), Policy::new(CONFIGURED));
+    world.held = CONFIGURED;
+    assert_eq!(world.look(&mut policy), CONFIGURED);
+    for others in (20..=200).step_by(10) {
+        world.others = others * MIB;
+        world.now += Duration::from_millis(100);
+        let limit = world.look(&mut policy);
+        assert!(limit + world.others <= world.limit - 4 * MIB, "{others}");
+        assert!(limit + world.others > world.limit - 12 * MIB - STEP || limit == CONFIGURED);
+        assert!(limit == CONFIGURED || limit.is_multiple_of(STEP));
+    }
+    let low = policy.effective();
+    assert_eq!(policy.steps_down, (CONFIGURED - low) / STEP);
+    // The neighbour ends. Nothing grows before it was calm for a while, and then not at once.
+    world.others = 10 * MIB;
+    world.pass(&mut policy, CALM - Duration::from_millis(100));
+    assert_eq!(policy.effective(), low);
+    world.pass(&mut policy, Duration::from_millis(600));
+    assert!((low + STEP..=low + 2 * STEP).contains(&policy.effective()));
+    world.pass(&mut policy, Duration::from_secs(30));
+    assert_eq!(policy.effective(), CONFIGURED);
+    assert_eq!(policy.steps_up, policy.steps_down);
+    assert_eq!(policy.source(), None);
+}
+
+#[test]
+fn it_does_not_swing() {
+    let (mut world, mut policy) = (World::new(300 * MIB, 60 * MIB), Policy::new(CONFIGURED));
+    world.held = CONFIGURED;
+    world.pass(&mut policy, Duration::from_secs(1));
+    let (limit, steps) = (policy.effective(), policy.steps_down);
+    assert!(limit < CONFIGURED);
+    // A neighbour that comes and goes by less than half a step.
+    for round in 0..600 {
+        world.others = 60 * MIB + u64::from(round % 2 == 0) * 2 * MIB;
+        world.held = policy.effective();
+        world.pass(&mut policy, Duration::from_millis(200));
+    }
+    assert!(policy.steps_down <= steps + 1, "{policy:?}");
+    assert_eq!(policy.steps_up, 0, "{policy:?}");
+}
+
+#[test]
+fn the_floor_is_kept_whatever_happens() {
+    let (mut world, mut policy) = (World::new(100 * MIB, 150 * MIB), Policy::new(CONFIGURED));
+    assert_eq!(world.look(&mut policy), FLOOR);
+    world.pass(&mut policy, Duration::from_secs(10));
+    assert_eq!(policy.effective(), FLOOR);
+    // What is configured below it is the user's affair.
+    assert_eq!(policy.configure(5 * MIB, FLOOR), 5 * MIB);
+}
+
+#[test]
+fn stalls_take_a_step_of_what_is_held_each_second() {
+    let (mut world, mut policy) = (World::new(1 << 40, 0), Policy::new(CONFIGURED));
+    world.held = 100 * MIB;
+    world.pass(&mut policy, Duration::from_secs(2));
+    assert_eq!(policy.effective(), CONFIGURED);
+    // A quarter of the time is lost.
+    for _ in 0..30 {
+        world.stalled += 25_000;
+        world.pass(&mut policy, Duration::from_millis(100));
+    }
+    assert_eq!(policy.source(), Some(PressureSource::Stalls));
+    let held = world.held;
+    assert!(
+        (100 * MIB - 3 * STEP..=100 * MIB - 2 * STEP).contains(&held),
+        "{held}"
+    );
+    // A hundredth is not.
+    for _ in 0..300 {
+        world.stalled += 1_000;
+        world.pass(&mut policy, Duration::from_millis(100));
+    }
+    assert_eq!(policy.effective(), CONFIGURED);
+}
+
+#[test]
+fn stalls_of_the_machine_count_only_while_it_is_short_itself() {
+    for (used, counts) in [(500 * MIB, false), (950 * MIB, true)] {
+        let mut policy = Policy::new(CONFIGURED);
+        for tick in 0..30 {
+            let outside = Outside {
+                levels: vec![Level {
+                    kind: LevelKind::Machine,
+                    limit: 1024 * MIB,
+                    used,
+                }],
+                stalls: Some(Stalls {
+                    total_us: tick * 50_000,
+                    own_group: false,
+                }),
+            };
+            let held = Held {
+                bytes: CONFIGURED,
+                floor: FLOOR,
+            };
+            policy.observe(
+                Duration::from_secs(5) + Duration::from_millis(100) * tick as u32,
+                &outside,
+                held,
+            );
+        }
+        assert_eq!(
+            policy.source(),
+            counts.then_some(PressureSource::Stalls),
+            "{used}"
+        );
+    }
+}
+
+#[test]
+fn a_limit_below_what_is_used_shrinks_at_once() {
+    let (mut world, mut policy) = (World::new(400 * MIB, 50 * MIB), Policy::new(CONFIGURED));
+    world.held = CONFIGURED;
+    world.look(&mut policy);
+    world.limit = 150 * MIB;
+    assert_eq!(world.look(&mut policy), 80 * MIB);
+}
+
+#[test]
+fn the_user_s_limit_is_taken_at_once_as_far_as_there_is_room() {
+    let (mut world, mut policy) = (World::new(300 * MIB, 10 * MIB), Policy::new(64 * MIB));
+    assert_eq!(world.look(&mut policy), 64 * MIB);
+    assert_eq!(policy.configure(CONFIGURED, FLOOR), CONFIGURED);
+    assert_eq!(policy.configure(512 * MIB, FLOOR), 256 * MIB);
+    assert_eq!(policy.source(), Some(PressureSource::Cgroup));
+    assert_eq!(policy.configure(64 * MIB, FLOOR), 64 * MIB);
+    assert_eq!(policy.source(), None);
+}
+
+proptest! {
+    /// However the others and the clock behave: within floor and configured, and never above what
+    /// is allowed right after a look.
+    #[test]
+    fn always_within_what_is_allowed(
+        moves in prop::collection::vec((0_u64..400, 0_u64..5000, any::<bool>()), 1..60),
+        limit in 50_u64..600,
+    ) {
+        let (mut world, mut policy) = (World::new(limit * MIB, 0), Policy::new(CONFIGURED));
+        for (others, pause, stall) in moves {
+            world.others = others * MIB;
+            world.now += Duration::from_millis(pause);
+            world.stalled += u64::from(stall) * pause * 500;
+            let limit = world.look(&mut policy);
+            prop_assert!((FLOOR..=CONFIGURED).contains(&limit));
+            let left = world.limit.saturating_sub(world.others + 4 * MIB);
+            prop_assert!(limit <= left.max(FLOOR), "{} of {}", limit, left);
+            world.held = limit;
+        }
+        prop_assert!(policy.steps_up <= policy.steps_down + 16);
+    }
+}

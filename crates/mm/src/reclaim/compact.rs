@@ -1,0 +1,116 @@
+//! Compaction: moving folios together, so that there are large chunks again.
+//!
+//! # Model
+//!
+//! ```text
+//!   a chunk was missing ─▶ room for a block's folios? ─▶ isolate the emptiest ─▶ move ─▶ open it, whole
+//!                            no: not now
+//! ```
+//!
+//! Nothing is evicted for it but what the reclaimer keeps free a little more of, for as long as
+//! chunks are missing: a block, from the cold end of the queues, in caches that can spare one. Where
+//! callers wait for memory it does nothing: they would pay for it.
+//!
+//! # Invariants
+//!
+//! 1. A pass takes a bounded part of the time (a [`PART`]th), however large the cache.
+//! 2. A folio is moved or left alone, never dropped.
+
+use foliocache_sync::time::{Duration, Instant};
+use std::collections::HashSet;
+
+use crate::folio::{Folio, flag};
+use crate::frames::{BLOCK_FRAMES, BlockNumber, Frames};
+use crate::mm::Mm;
+use crate::stats::bump;
+
+/// Least time between two passes.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+
+/// The part of the time that passes may take.
+const PART: u32 = 20;
+
+/// The part of a cache's blocks that one pass makes whole, at least one: a pass looks at every
+/// descriptor, however few blocks it is for.
+const SHARE: u64 = 64;
+
+/// Blocks that a cache has at least before one is kept free for compaction.
+const SPARE_FROM: u64 = 24;
+
+/// When passes were made; the reclaimer's own.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    /// No pass before this moment.
+    next: Option<Instant>,
+}
+
+impl Mm {
+    /// Frames that are to be available beside the usual so that a block can be made whole.
+    pub(super) fn spare_for_compaction(&self) -> u64 {
+        let blocks = self.frames.capacity() / u64::from(BLOCK_FRAMES);
+        match self.frames.is_fragmented() && blocks >= SPARE_FROM {
+            true => u64::from(BLOCK_FRAMES),
+            false => 0,
+        }
+    }
+
+    /// Makes some blocks whole if chunks are missing and it is time.
+    ///
+    /// Context: the background reclaimer. Tries folio locks; does not sleep but for a block's lock.
+    pub(super) fn compact(&self, passes: &mut Passes) {
+        let start = Instant::now();
+        if !self.frames.is_fragmented() || passes.next.is_some_and(|next| start < next) {
+            return;
+        }
+        if self.frames.take_fragmented() {
+            let blocks = (self.frames.capacity() / u64::from(BLOCK_FRAMES) / SHARE).max(1);
+            let whole = self.compact_blocks(blocks as usize);
+            bump(&self.compacted, whole);
+        }
+        passes.next = Some(start + PAUSE.max(start.elapsed() * PART));
+    }
+
+    /// Makes up to `want` blocks whole; returns how many it did.
+    fn compact_blocks(&self, want: usize) -> u64 {
+        let mut blocks: Vec<BlockNumber> = Vec::new();
+        // What the blocks chosen so far need comes on top.
+        while blocks.len() < want
+            && let Some(block) = {
+                let used: usize = blocks
+                    .iter()
+                    .map(|&block| self.frames.block_frames(block).len())
+                    .sum();
+                self.frames.isolate_fragmented(used as u64)
+            }
+        {
+            blocks.push(block);
+        }
+        if blocks.is_empty() {
+            return 0;
+        }
+        let wanted: HashSet<u32> = blocks.iter().map(|block| block.as_u32()).collect();
+        for folio in self.folios.all() {
+            if wanted.contains(&Frames::block_of(folio.frame())) {
+                self.move_out(folio, &wanted);
+            }
+        }
+        let mut whole = 0;
+        for block in blocks {
+            whole += u64::from(self.frames.block_frames(block).len() == 0);
+            self.frames.unisolate(block);
+        }
+        whole
+    }
+
+    /// Moves one folio out of the blocks in `wanted`, if that needs no waiting (invariant 2).
+    fn move_out(&self, folio: &Folio, wanted: &HashSet<u32>) {
+        let Some(locked) = folio.try_lock(&self.waits) else {
+            return;
+        };
+        let there = locked.mapping() != 0 && wanted.contains(&Frames::block_of(locked.frame()));
+        // The device reads the frame of a folio under writeback.
+        if there && !locked.state.load().has(flag::WRITEBACK) {
+            self.migrate(&locked);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Changing the bound, and getting below it.
+//!
+//! # Model
+//!
+//! ```text
+//!   set_limit ─▶ evict what the queues give up ─▶ wholly free blocks ─▶ evacuate the emptiest
+//!                (coldest first)                                         (what stays is moved)
+//! ```
+//!
+//! The queues say what goes, and only then are blocks emptied: a folio is not dropped because of
+//! the block that it happens to lie in, as long as there is a place to move it to.
+
+use std::time::Duration;
+
+use crate::error::MmError;
+use crate::frames::{BLOCK_SIZE, FramesError};
+use crate::mm::Mm;
+
+/// What a limit must leave beside a block and the descriptors there are, for index nodes.
+const METADATA_FLOOR: u64 = 1 << 20;
+
+/// Frames evicted beyond what the new bound needs, so that there is a place to move folios to.
+const MOVE_ROOM: u64 = 64;
+
+/// Looks without progress before giving back is left to the background.
+const PATIENCE: u32 = 3;
+
+/// How long folios that were busy have between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl Mm {
+    /// Sets the bound to `bytes`, at once for whatever is taken from now on.
+    ///
+    /// Shrinking gives whole blocks back: the coldest folios go, others move to blocks that stay.
+    /// What cannot go at once (dirty data that has to be written first) goes in the background.
+    /// While memory is short outside the cache, a smaller bound is kept, see
+    /// [`PressureStats`](crate::PressureStats).
+    ///
+    /// Context: may block while folios are moved; not for I/O.
+    ///
+    /// # Errors
+    /// A limit that is too small or exceeds the machine; `ECHILD` after a fork.
+    pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
+        self.check_fork().map_err(MmError::Setup)?;
+        // Descriptors that were ever in use stay; under a limit that leaves no block beside them
+        // nothing could be read or written any more.
+        let min = self.folios.bytes() + BLOCK_SIZE as u64 + METADATA_FLOOR;
+        if bytes < min {
+            return Err(FramesError::LimitTooSmall { limit: bytes, min }.into());
+        }
+        self.pressure
+            .configure(&self.frames, bytes, self.folios.bytes())?;
+        self.give_back_excess();
+        if self.frames.excess() > 0 {
+            self.request_writeback();
+            self.background.wake();
+        }
+        Ok(())
+    }
+
+    /// Gives back as much of what is over the limit as is possible now.
+    ///
+    /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.
+    pub(crate) fn give_back_excess(&self) {
+        self.nodes.shrink();
+        let mut least = u64::MAX;
+        let mut idle = 0;
+        loop {
+            let excess = self.frames.excess();
+            if excess == 0 {
+                return;
+            }
+            if excess < least {
+                (least, idle) = (excess, 0);
+            } else {
+                idle += 1;
+                if idle == PATIENCE {
+                    return;
+                }
+                foliocache_sync::time::sleep(PAUSE);
+            }
+            let deficit = self.frames.deficit();
+            if deficit > 0 {
+                self.shrink_lru((deficit + MOVE_ROOM) as usize);
+            }
+            self.frames.trim(true);
+            let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);
+            self.evacuate_blocks(blocks as usize);
+        }
+    }
+}
