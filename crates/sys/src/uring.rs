@@ -1,11 +1,12 @@
-//! Blocking positional I/O through io_uring, for a file's backing store.
+//! Positional I/O through io_uring, for a file's backing store: blocking, and in the background.
 //!
 //! # Model
 //!
 //! A [`Ring`] takes a batch of reads and writes, keeps up to its depth of them in flight, and
-//! returns when the last one is over: io_uring is used for depth and for registered buffers, not
-//! to be asynchronous. A [`RingPool`] lends rings to threads and keeps one table of registered
-//! buffers alike in all of them. Whoever finds no ring free uses [`crate::fd::read_segments`] and
+//! returns when the last one is over: a blocking caller uses it for depth and for registered
+//! buffers, and reaps what it submitted without another thread. A [`RingPool`] lends rings to
+//! threads and keeps one table of registered buffers alike in all of them. An [`Engine`] does the
+//! same I/O for callers that do not wait. Whoever finds no ring free uses [`crate::fd::read_segments`] and
 //! [`crate::fd::write_segments`], which do the same things with the same results.
 //!
 //! An [`Io`] is one range of a file and a list of [`IoSegment`]s. It becomes as few operations as
@@ -47,13 +48,16 @@ use std::os::fd::BorrowedFd;
 
 use crate::fd::IoSegment;
 
+mod engine;
 mod lock;
+mod piece;
 mod pool;
 mod ring;
 mod split;
 #[cfg(test)]
 mod tests;
 
+pub use engine::{Engine, EngineStats, IoDone};
 pub use pool::{RingGuard, RingPool, RingPoolStats};
 pub use ring::{MAX_BUFFERS, Ring};
 

@@ -1,8 +1,9 @@
-//! The blocking locks of the ring pool: the one place of this crate that names the standard ones,
-//! since the crate that wraps them for everybody else lies above.
+//! The blocking locks, shared pointers and the thread of this module: the one place of this crate
+//! that names the standard ones, since the crate that wraps them for everybody else lies above.
 
 use std::sync::PoisonError;
-pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub(super) use std::thread::{Builder as ThreadBuilder, JoinHandle, current as current_thread};
 
 /// Takes `mutex`; a panic of an earlier holder is not passed on, since no holder here leaves its
 /// data half changed.

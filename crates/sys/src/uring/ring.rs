@@ -23,9 +23,10 @@
 //!
 //! # Setup flags
 //!
-//! Rings are handed from thread to thread, which `SINGLE_ISSUER` (and `DEFER_TASKRUN`, which needs
-//! it) forbids. The thread that waits is the one that submitted, so `COOP_TASKRUN` spares it the
-//! interruptions.
+//! Rings of a pool are handed from thread to thread, which `SINGLE_ISSUER` (and `DEFER_TASKRUN`,
+//! which needs it) forbids: a ring a thread would have to die with its thread, and each would pin
+//! all of the cache once more. The thread that waits is the one that submitted, so `COOP_TASKRUN`
+//! spares it the interruptions. The engine's ring belongs to one thread and has both.
 //!
 //! # Safety
 //!
@@ -33,15 +34,15 @@
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use io_uring::{Builder, EnterFlags, IoUring, types};
 
-use super::split::{Memory, Piece, outcome, split};
-use super::{Io, Op};
+use super::Io;
+use super::piece::{MAX_RETRIES, Next, Piece, pause};
+use super::split::{RUN_MAX, outcome, split};
 use crate::Errno;
-use crate::fd;
 use crate::fork::ForkGuard;
 
 /// Most slots that a ring's table of buffers has.
@@ -50,12 +51,9 @@ pub const MAX_BUFFERS: u32 = 1 << 14;
 /// Deepest ring that is made.
 const MAX_DEPTH: u32 = 4096;
 
-/// How often one piece is tried again when the kernel is short of memory.
-const MAX_RETRIES: u32 = 1000;
-
 /// How long completions of a ring that the kernel refuses are waited for before the process is
 /// aborted.
-const DRAIN: Duration = Duration::from_secs(60);
+pub(super) const DRAIN: Duration = Duration::from_secs(60);
 
 /// An io_uring that one thread at a time uses. Costs about 100 bytes of kernel memory for each
 /// entry of its depth, outside any cache's bound.
@@ -91,10 +89,29 @@ impl Ring {
     ///
     /// `ENOSYS` or `EPERM` where io_uring is not there or not allowed; `ENOMEM`, `EMFILE`.
     pub fn new(entries: u32) -> Result<Ring, Errno> {
-        let entries = entries.clamp(1, MAX_DEPTH);
-        let guard = ForkGuard::new()?;
         let mut builder = IoUring::builder();
         builder.dontfork().setup_coop_taskrun().setup_submit_all();
+        Ring::build(&builder, entries)
+    }
+
+    /// A ring that only the calling thread will ever use.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Ring::new`].
+    pub(super) fn of_this_thread(entries: u32) -> Result<Ring, Errno> {
+        let mut builder = IoUring::builder();
+        builder
+            .dontfork()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_submit_all();
+        Ring::build(&builder, entries)
+    }
+
+    fn build(builder: &Builder, entries: u32) -> Result<Ring, Errno> {
+        let entries = entries.clamp(1, MAX_DEPTH);
+        let guard = ForkGuard::new()?;
         let ring = builder.build(entries).or_else(|e| {
             // EINVAL: a kernel that does not know one of the flags.
             if e.raw_os_error() == Some(libc::EINVAL) {
@@ -132,10 +149,50 @@ impl Ring {
         self.broken
     }
 
+    /// The kernel's side, for whoever runs the ring by itself and keeps to its invariants 1 and 2.
+    pub(super) fn kernel(&mut self) -> &mut IoUring {
+        &mut self.ring
+    }
+
+    /// Waits for a completion without submitting anything.
+    pub(super) fn wait_for_one(&mut self) -> Result<(), Errno> {
+        loop {
+            if !self.ring.completion().is_empty() {
+                return Ok(());
+            }
+            let flags = EnterFlags::GETEVENTS.bits();
+            // SAFETY: nothing is submitted and no argument is passed.
+            let woken = unsafe {
+                self.ring
+                    .submitter()
+                    .enter::<libc::sigset_t>(0, 1, flags, None)
+            };
+            match woken.map_err(Errno::from) {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The kernel takes no more entries, because of `error`; nothing of the ring is in flight.
+    pub(super) fn set_broken(&mut self, error: Errno) {
+        self.broken = Some(error);
+    }
+
     /// The ring's descriptor.
     #[cfg(test)]
     pub(super) fn raw_fd(&self) -> i32 {
         self.ring.as_raw_fd()
+    }
+
+    /// Counts an operation that is over.
+    pub(super) fn count(&mut self, piece: &Piece<'_>) {
+        if piece.is_fixed() {
+            self.fixed_ios += 1;
+        } else {
+            self.plain_ios += 1;
+        }
     }
 
     /// Operations finished so far: those through registered buffers, and the others.
@@ -223,7 +280,14 @@ impl Ring {
         }
         let mut pieces = Vec::with_capacity(ios.len());
         for (index, io) in ios.iter().enumerate() {
-            let ready = split(index, io, |block| self.has_buffer(block), &mut pieces);
+            let ready = split(
+                index,
+                io.pos,
+                io.segments,
+                RUN_MAX,
+                |block| self.has_buffer(block),
+                &mut pieces,
+            );
             results.push(ready.map(|()| 0));
         }
         Batch {
@@ -259,12 +323,6 @@ struct Batch<'r, 'p, 'a> {
     ring: &'r mut Ring,
     ios: &'r [Io<'a>],
     pieces: &'p mut Vec<Piece<'a>>,
-}
-
-/// What is to be done with a piece after a completion.
-enum Next {
-    Done,
-    Again,
 }
 
 impl Drop for Batch<'_, '_, '_> {
@@ -303,7 +361,7 @@ impl<'a> Batch<'_, '_, 'a> {
     fn push(&mut self, index: usize) {
         let piece = &self.pieces[index];
         let io = &self.ios[piece.io];
-        let entry = entry_for(piece, io).user_data(index as u64);
+        let entry = piece.entry(io.op, io.fd).user_data(index as u64);
         // SAFETY: invariant 2: everything that the entry points to outlives its completion.
         let pushed = unsafe { self.ring.ring.submission().push(&entry) };
         // The queue is emptied by every successful `enter` and holds `depth` entries.
@@ -335,7 +393,7 @@ impl<'a> Batch<'_, '_, 'a> {
                 // Short of memory, or completions to be taken first.
                 e @ (Errno::EAGAIN | Errno::EBUSY | Errno::ENOMEM) => {
                     if self.unsubmitted() < self.ring.outstanding {
-                        return self.wait_for_one();
+                        return self.ring.wait_for_one();
                     }
                     refusals += 1;
                     if refusals > MAX_RETRIES {
@@ -348,28 +406,6 @@ impl<'a> Batch<'_, '_, 'a> {
         }
     }
 
-    /// Waits for a completion without submitting anything.
-    fn wait_for_one(&mut self) -> Result<(), Errno> {
-        loop {
-            if !self.ring.ring.completion().is_empty() {
-                return Ok(());
-            }
-            let flags = EnterFlags::GETEVENTS.bits();
-            // SAFETY: nothing is submitted and no argument is passed.
-            let woken = unsafe {
-                self.ring
-                    .ring
-                    .submitter()
-                    .enter::<libc::sigset_t>(0, 1, flags, None)
-            };
-            match woken.map_err(Errno::from) {
-                Ok(_) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-
     /// Takes all completions that are there.
     fn reap(&mut self, ready: &mut Vec<usize>) {
         loop {
@@ -378,50 +414,14 @@ impl<'a> Batch<'_, '_, 'a> {
             };
             self.ring.outstanding -= 1;
             let index = done.user_data() as usize;
-            match self.complete(index, done.result()) {
+            let piece = &mut self.pieces[index];
+            let io = &self.ios[piece.io];
+            self.ring.count(piece);
+            match piece.complete(io.op, io.fd, done.result()) {
                 Next::Again => ready.push(index),
-                Next::Done => self.pieces[index].ended = true,
+                Next::Done => {}
             }
         }
-    }
-
-    fn complete(&mut self, index: usize, result: i32) -> Next {
-        let piece = &mut self.pieces[index];
-        let io = &self.ios[piece.io];
-        match piece.memory {
-            Memory::Linear { slot: Some(_), .. } => self.ring.fixed_ios += 1,
-            _ => self.ring.plain_ios += 1,
-        }
-        if let Ok(moved) = usize::try_from(result) {
-            piece.advance(moved);
-            return match (piece.is_complete(), moved, io.op) {
-                (true, ..) => Next::Done,
-                // End of file.
-                (false, 0, Op::Read) => Next::Done,
-                (false, 0, Op::Write) => {
-                    piece.error = Some(Errno::EIO);
-                    Next::Done
-                }
-                (false, ..) => Next::Again,
-            };
-        }
-        let error = Errno::from_raw(-result);
-        match error {
-            Errno::EINTR | Errno::EAGAIN if piece.retries < MAX_RETRIES => {
-                piece.retries += 1;
-                if piece.retries > 8 {
-                    pause();
-                }
-                return Next::Again;
-            }
-            // Direct I/O may refuse the odd position that a cut at end of file leaves.
-            Errno::EINVAL
-                if io.op == Op::Read
-                    && piece.done > 0
-                    && fd::at_end(io.fd, piece.pos + piece.done as u64) => {}
-            e => piece.error = Some(e),
-        }
-        Next::Done
     }
 
     /// The kernel takes no more entries, because of `error`: waits for those that it has, and lets
@@ -441,7 +441,7 @@ impl<'a> Batch<'_, '_, 'a> {
             if self.ring.outstanding == self.unsubmitted() {
                 break;
             }
-            if self.wait_for_one().is_err() {
+            if self.ring.wait_for_one().is_err() {
                 if since.elapsed() > DRAIN {
                     abort("the kernel neither finishes nor cancels I/O in flight");
                 }
@@ -462,50 +462,7 @@ impl<'a> Batch<'_, '_, 'a> {
     }
 }
 
-/// Sleeps a millisecond, or less when a signal comes.
-fn pause() {
-    let request = rustix::thread::Timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000,
-    };
-    let _ = rustix::thread::nanosleep(&request);
-}
-
-fn abort(why: &str) -> ! {
+pub(super) fn abort(why: &str) -> ! {
     eprintln!("foliocache: io_uring: {why}; memory would be overwritten later; aborting");
     std::process::abort();
-}
-
-/// The operation that moves what is left of `piece`.
-fn entry_for(piece: &Piece<'_>, io: &Io<'_>) -> squeue::Entry {
-    let file = types::Fd(raw(io.fd));
-    let pos = piece.pos + piece.done as u64;
-    match &piece.memory {
-        Memory::Linear { run, slot } => {
-            // Runs are at most 1 GiB.
-            let (addr, len) = (run.addr(), run.len() as u32);
-            match (io.op, *slot) {
-                (Op::Read, Some(slot)) => opcode::ReadFixed::new(file, addr, len, slot)
-                    .offset(pos)
-                    .build(),
-                (Op::Write, Some(slot)) => opcode::WriteFixed::new(file, addr, len, slot)
-                    .offset(pos)
-                    .build(),
-                (Op::Read, None) => opcode::Read::new(file, addr, len).offset(pos).build(),
-                (Op::Write, None) => opcode::Write::new(file, addr, len).offset(pos).build(),
-            }
-        }
-        Memory::Vector { iov, first } => {
-            let iov = &iov[*first..];
-            let (list, count) = (iov.as_ptr(), iov.len() as u32);
-            match io.op {
-                Op::Read => opcode::Readv::new(file, list, count).offset(pos).build(),
-                Op::Write => opcode::Writev::new(file, list, count).offset(pos).build(),
-            }
-        }
-    }
-}
-
-fn raw(fd: BorrowedFd<'_>) -> i32 {
-    fd.as_raw_fd()
 }

@@ -2,100 +2,39 @@
 //!
 //! # Model
 //!
-//! A [`Piece`] is one operation on one contiguous range of the file; the pieces of an [`Io`] cover
-//! it in order. A piece that comes back short is shortened from the front by what was moved and
-//! submitted again.
+//! The pieces of an I/O cover it in order. A run of memory in one registered buffer is a piece
+//! of its own when it is long; what is scattered is gathered into vectors.
 //!
-//! # Invariants
-//!
-//! 1. `pos + done` is the file position, and `memory` the memory, of the bytes still to be moved:
-//!    `len - done` of them.
+//! ```text
+//! segments --join neighbours--> runs --long, in a buffer--> Linear
+//!                                 \----everything else----> Vector, up to 1,024 runs
+//! ```
 
-use super::{Io, Op};
+use super::Op;
+use super::piece::{Memory, Piece};
 use crate::Errno;
 use crate::fd::{IOV_MAX, IoSegment};
 
 /// Shortest run that is worth an operation of its own to use a registered buffer.
 pub(super) const FIXED_MIN: usize = 64 << 10;
 
-/// Longest run of one operation. A multiple of every alignment that direct I/O asks for.
-const RUN_MAX: usize = 1 << 30;
-
-/// Where the bytes of a piece are in memory.
-pub(super) enum Memory<'a> {
-    /// One run; in a registered buffer when `slot` is there.
-    Linear {
-        run: IoSegment<'a>,
-        slot: Option<u16>,
-    },
-    /// Scattered; those before `first` are done.
-    Vector { iov: Vec<libc::iovec>, first: usize },
-}
-
-/// One operation.
-pub(super) struct Piece<'a> {
-    /// Index of the [`Io`] it belongs to.
-    pub(super) io: usize,
-    pub(super) pos: u64,
-    pub(super) len: usize,
-    pub(super) done: usize,
-    pub(super) memory: Memory<'a>,
-    /// Why it ended before all was moved.
-    pub(super) error: Option<Errno>,
-    /// Whether nothing more will be submitted for it.
-    pub(super) ended: bool,
-    /// How often the kernel said to try again without moving anything.
-    pub(super) retries: u32,
-}
-
-impl Piece<'_> {
-    /// Notes that `n` more bytes were moved.
-    ///
-    /// # Panics
-    ///
-    /// When fewer were asked for.
-    pub(super) fn advance(&mut self, n: usize) {
-        assert!(
-            n <= self.len - self.done,
-            "an operation moved more bytes than asked"
-        );
-        self.done += n;
-        self.retries = 0;
-        match &mut self.memory {
-            Memory::Linear { run, .. } => *run = run.sub(n, run.len() - n),
-            Memory::Vector { iov, first } => {
-                let mut left = n;
-                while left > 0 {
-                    let head = &mut iov[*first];
-                    let step = left.min(head.iov_len);
-                    head.iov_base = head.iov_base.wrapping_byte_add(step);
-                    head.iov_len -= step;
-                    left -= step;
-                    if head.iov_len == 0 {
-                        *first += 1;
-                    }
-                }
-            }
-        }
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.done == self.len
-    }
-}
+/// Longest operation. A multiple of every alignment that direct I/O asks for.
+pub(super) const RUN_MAX: usize = 1 << 30;
 
 /// Joins segments that follow each other in memory and calls `each` with the runs.
 fn runs<'a>(segments: &[IoSegment<'a>], mut each: impl FnMut(IoSegment<'a>)) {
     let mut open: Option<IoSegment<'a>> = None;
     for segment in segments.iter().filter(|segment| !segment.is_empty()) {
         open = Some(match open {
-            Some(run) if run.len() + segment.len() <= RUN_MAX => match run.joined(segment) {
-                Some(longer) => longer,
-                None => {
-                    each(run);
-                    *segment
+            Some(run) if run.len().saturating_add(segment.len()) <= RUN_MAX => {
+                match run.joined(segment) {
+                    Some(longer) => longer,
+                    None => {
+                        each(run);
+                        *segment
+                    }
                 }
-            },
+            }
             Some(run) => {
                 each(run);
                 *segment
@@ -108,46 +47,49 @@ fn runs<'a>(segments: &[IoSegment<'a>], mut each: impl FnMut(IoSegment<'a>)) {
     }
 }
 
-/// The pieces of `io`, the `index`th of its batch, appended to `pieces`. `usable` says which
-/// blocks are in the ring's table.
+/// The pieces of one I/O, the `index`th of its batch, of at most `longest` bytes each, appended to
+/// `pieces`. `usable` says which blocks are in the ring's table.
 ///
 /// # Errors
 ///
 /// `EINVAL` when the range does not fit into a file.
 pub(super) fn split<'a>(
     index: usize,
-    io: &Io<'a>,
+    pos: u64,
+    segments: &[IoSegment<'a>],
+    longest: usize,
     usable: impl Fn(u32) -> bool,
     pieces: &mut Vec<Piece<'a>>,
 ) -> Result<(), Errno> {
-    let total = io
-        .segments
+    let total = segments
         .iter()
         .try_fold(0_usize, |sum, segment| sum.checked_add(segment.len()))
         .ok_or(Errno::EINVAL)?;
-    let end = io.pos.checked_add(total as u64).ok_or(Errno::EINVAL)?;
+    let end = pos.checked_add(total as u64).ok_or(Errno::EINVAL)?;
     // Beyond this the kernel takes the position for a negative number, and -1 for "the current".
     if i64::try_from(end).is_err() {
         return Err(Errno::EINVAL);
     }
     let mut out = Splitter {
         io: index,
-        pos: io.pos,
+        pos,
         iov: Vec::new(),
         iov_len: 0,
+        longest,
         pieces,
     };
-    runs(io.segments, |mut run| {
-        // One segment may itself be longer than one operation takes.
+    runs(segments, |mut run| {
+        let whole = run.len() == total;
+        // One run may itself be longer than one operation takes.
         while !run.is_empty() {
-            let len = run.len().min(RUN_MAX);
+            let len = run.len().min(longest);
             let part = run.sub(0, len);
             run = run.sub(len, run.len() - len);
             let slot = part
                 .block()
                 .filter(|&block| usable(block))
                 .and_then(|block| u16::try_from(block).ok());
-            if len == total || (slot.is_some() && len >= FIXED_MIN) {
+            if whole || (slot.is_some() && len >= FIXED_MIN) {
                 out.linear(part, slot);
             } else {
                 out.scattered(part);
@@ -166,6 +108,7 @@ struct Splitter<'p, 'a> {
     pos: u64,
     iov: Vec<libc::iovec>,
     iov_len: usize,
+    longest: usize,
     pieces: &'p mut Vec<Piece<'a>>,
 }
 
@@ -175,12 +118,16 @@ impl<'a> Splitter<'_, 'a> {
         self.push(run.len(), Memory::Linear { run, slot });
     }
 
-    fn scattered(&mut self, run: IoSegment<'a>) {
-        if self.iov.len() == IOV_MAX || self.iov_len + run.len() > RUN_MAX {
-            self.flush();
+    fn scattered(&mut self, mut run: IoSegment<'a>) {
+        while !run.is_empty() {
+            if self.iov.len() == IOV_MAX || self.iov_len == self.longest {
+                self.flush();
+            }
+            let len = run.len().min(self.longest - self.iov_len);
+            self.iov.push(run.sub(0, len).iovec());
+            self.iov_len += len;
+            run = run.sub(len, run.len() - len);
         }
-        self.iov.push(run.iovec());
-        self.iov_len += run.len();
     }
 
     fn flush(&mut self) {
@@ -194,16 +141,7 @@ impl<'a> Splitter<'_, 'a> {
     fn push(&mut self, len: usize, memory: Memory<'a>) {
         let (io, pos) = (self.io, self.pos);
         self.pos += len as u64;
-        self.pieces.push(Piece {
-            io,
-            pos,
-            len,
-            done: 0,
-            memory,
-            error: None,
-            ended: false,
-            retries: 0,
-        });
+        self.pieces.push(Piece::new(io, pos, len, memory));
     }
 }
 

@@ -4,8 +4,10 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use super::split::{FIXED_MIN, Memory, Piece, outcome, split};
-use super::{Io, Op, Ring};
+use super::lock::Arc;
+use super::piece::{Memory, Piece};
+use super::split::{FIXED_MIN, RUN_MAX, outcome, split};
+use super::{Engine, Io, Op, Ring};
 use crate::Errno;
 use crate::fd::{self, IoSegment, OFlags};
 
@@ -17,15 +19,17 @@ fn at(addr: usize, len: usize, block: Option<u32>) -> IoSegment<'static> {
 
 /// `(pos, len, slot, runs)` of each piece.
 fn pieces(pos: u64, segments: &[IoSegment<'_>]) -> Vec<(u64, usize, Option<u16>, usize)> {
-    let null = fd::open("/dev/null".as_ref(), OFlags::RDWR, 0).unwrap();
+    pieces_of(pos, segments, RUN_MAX)
+}
+
+/// The same, of at most `longest` bytes each.
+fn pieces_of(
+    pos: u64,
+    segments: &[IoSegment<'_>],
+    longest: usize,
+) -> Vec<(u64, usize, Option<u16>, usize)> {
     let mut out = Vec::new();
-    let io = Io {
-        op: Op::Read,
-        fd: null.as_fd(),
-        pos,
-        segments,
-    };
-    split(5, &io, |block| block < 10, &mut out).unwrap();
+    split(5, pos, segments, longest, |block| block < 10, &mut out).unwrap();
     out.iter()
         .map(|piece| {
             assert_eq!((piece.io, piece.done), (5, 0));
@@ -93,6 +97,34 @@ fn segments_become_as_few_operations_as_memory_allows() {
     assert_eq!(pieces(0, &huge), expected);
 }
 
+#[test]
+fn long_transfers_are_cut_into_pieces_of_the_length_asked() {
+    let (page, mib) = (4096, 1 << 20);
+    let one = Some(1);
+    // One run in a buffer, one without, and scattered pages.
+    let run = |block| [at(0x10000, 2 * mib + page, block)];
+    let (a, b) = (mib as u64, 2 * mib as u64);
+    let cut = |slot| vec![(0, mib, slot, 1), (a, mib, slot, 1), (b, page, slot, 1)];
+    assert_eq!(pieces_of(0, &run(one), mib), cut(one_slot()));
+    assert_eq!(pieces_of(0, &run(None), mib), cut(None));
+    let many: Vec<_> = (0..257).map(|i| at(2 * i * page, page, one)).collect();
+    let expected = [(0, mib, None, 256), (a, page, None, 1)];
+    assert_eq!(pieces_of(0, &many, mib), expected);
+    // Vectors end where they are full, inside a run if need be.
+    let odd = [
+        at(0, page, None),
+        at(0x10_0000, 3 * page, None),
+        at(0x20_0000, page, None),
+    ];
+    let (c, d) = (2 * page as u64, 4 * page as u64);
+    let expected = [
+        (0, 2 * page, None, 2),
+        (c, 2 * page, None, 2),
+        (d, page, None, 1),
+    ];
+    assert_eq!(pieces_of(0, &odd, 2 * page), expected);
+}
+
 fn one_slot() -> Option<u16> {
     Some(1)
 }
@@ -104,15 +136,8 @@ fn a_short_vector_goes_on_where_it_stopped() {
         at(0x2000, 20, None),
         at(0x3000, 30, None),
     ];
-    let null = fd::open("/dev/null".as_ref(), OFlags::RDWR, 0).unwrap();
-    let io = Io {
-        op: Op::Read,
-        fd: null.as_fd(),
-        pos: 0,
-        segments: &list,
-    };
     let mut out = Vec::new();
-    split(0, &io, |_| false, &mut out).unwrap();
+    split(0, 0, &list, RUN_MAX, |_| false, &mut out).unwrap();
     let piece: &mut Piece<'_> = &mut out[0];
     for (step, first, base) in [
         (10, 1, 0x2000),
@@ -247,4 +272,33 @@ fn a_ring_that_is_refused_half_way_waits_for_what_is_in_flight() {
     );
     assert!(results[2].is_err(), "{results:?}");
     assert!(ring.broken().is_some());
+}
+
+#[test]
+fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
+    if ring(2).is_none() {
+        return;
+    }
+    let engine = Engine::new(0).unwrap();
+    let file = Arc::new(fd::memfd(c"f", 1 << 20).unwrap());
+    let (tell, told) = std::sync::mpsc::channel();
+    let submit = || {
+        let segment = [IoSegment::from_mut(Box::leak(Box::new([0_u8; 100])))];
+        let tell = tell.clone();
+        let done = Box::new(move |result| tell.send(result).unwrap());
+        engine.submit(Op::Read, Arc::clone(&file), 0, &segment, done);
+        told.recv_timeout(Duration::from_secs(60)).unwrap()
+    };
+    assert_eq!(submit(), Ok(100));
+    // The worker may sleep in the kernel with the old descriptor: a submission gets it out.
+    take_away(engine.ring_fd());
+    let first = submit();
+    let error = submit().unwrap_err();
+    assert!(
+        first == Ok(100) || first == Err(error),
+        "{first:?}, {error}"
+    );
+    assert_eq!(submit(), Err(error));
+    assert_eq!(engine.failed(), Some(error));
+    assert_eq!(engine.stats().pending, 0);
 }

@@ -1,0 +1,435 @@
+//! Reads and writes in the background, each ended by a call of its own.
+//!
+//! # Model
+//!
+//! ```text
+//!  submit ──split──▶ requests ──┐ (eventfd)                    ┌──▶ done(bytes or error)
+//!  submit ──split──▶ requests ──┴──▶ worker: one ring ──reap───┴──▶ done(…)
+//! ```
+//!
+//! One thread, started at the first submission, owns the ring: it submits, waits, restarts what
+//! came back short, and calls `done` when the last piece of an I/O has ended. Long transfers are
+//! cut into pieces of 1 MiB, and as many pieces are in flight as the device gains by
+//! ([`depth`](self)); the rest waits its turn.
+//!
+//! # Why a thread submits, and not the caller
+//!
+//! A ring's completions are posted by the thread that submitted them. Were that the caller, an
+//! application's thread, each completion would interrupt it, end its system calls with `EINTR`,
+//! and wait for it whenever it is not running; then the reaper would have to be woken as well.
+//! With one submitter the ring has `SINGLE_ISSUER` and `DEFER_TASKRUN`: a completion wakes the one
+//! thread that wants it. The price is a wake-up for each submission that finds the worker asleep.
+//!
+//! A device that has done its work when the submission returns (a compressed RAM disk) would be
+//! driven by one processor then. The engine notices such devices, and
+//! [`Engine::prefers_caller`] tells the caller to do the I/O itself while the worker is busy.
+//!
+//! # Invariants
+//!
+//! 1. `done` of every I/O is called exactly once, except in a forked child, where nothing of the
+//!    parent's is called.
+//! 2. The memory of an I/O is touched by nobody after its `done` was called; the worker does not
+//!    end, by whatever way, before that (it aborts the process where it cannot keep this).
+//! 3. The ring has a slot registered only while `registered` says so of the table's entry, and
+//!    pieces use it only while the entry has that memory.
+//!
+//! # Locking
+//!
+//! *Protects*: `state` the queue, the table and the worker's state. *Order*: nothing is taken under
+//! it; `done` is called with no lock held. *May block*: starting the thread happens inside it, once.
+//!
+//! # Memory ordering
+//!
+//! The statistics and hints are Relaxed: nobody concludes anything about other memory from them.
+//!
+//! # Safety
+//!
+//! Buffers are registered by the contract of [`Engine::set_buffer`] and invariant 3. What is in
+//! flight is kept alive by the worker and, for the memory, by the contract of [`Engine::submit`].
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use super::lock::{Arc, Condvar, JoinHandle, Mutex, ThreadBuilder, current_thread, lock, wait};
+use super::piece::Piece;
+use super::split::split;
+use super::{MAX_BUFFERS, Op};
+use crate::Errno;
+use crate::fd::IoSegment;
+use crate::fork::ForkGuard;
+
+mod depth;
+mod worker;
+
+/// What to call when an I/O has ended: bytes moved or why none were, as
+/// [`Ring::submit_and_wait`](super::Ring::submit_and_wait) would return.
+pub type IoDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
+
+/// Longest piece of a transfer. A multiple of every alignment that direct I/O asks for; longer ones
+/// gained nothing on the devices at hand, and shorter ones cost more commands.
+const PIECE: usize = 1 << 20;
+
+/// Most pieces in flight.
+const DEEPEST: usize = 64;
+
+/// Pieces in flight before anything is known of the device.
+const FIRST_DEPTH: usize = 16;
+
+/// An I/O that the worker has not seen.
+struct Request {
+    op: Op,
+    fd: Arc<OwnedFd>,
+    pieces: Vec<Piece<'static>>,
+    done: IoDone,
+}
+
+/// What a slot of the table stands for.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    memory: Option<(usize, usize)>,
+    /// The ring was refused this memory: it is plain from then on.
+    plain: bool,
+    /// The ring has memory in this slot, or is about to.
+    registered: bool,
+}
+
+struct State {
+    requests: VecDeque<Request>,
+    /// Slots that the ring has to empty.
+    clears: Vec<u32>,
+    table: Vec<Slot>,
+    /// The thread, once it was started.
+    worker: Option<JoinHandle<()>>,
+    /// The worker could not start, or the kernel takes no more of it.
+    failed: Option<Errno>,
+    /// No further requests come: the worker ends when it has nothing left.
+    closing: bool,
+    /// The worker has seen all of the above, and looks again only when it is woken.
+    asleep: bool,
+}
+
+/// What the engine and its worker share.
+struct Shared {
+    state: Mutex<State>,
+    /// A slot was emptied.
+    cleared: Condvar,
+    guard: ForkGuard,
+    wake: OwnedFd,
+    slots: u32,
+    /// I/Os submitted and not ended.
+    pending: AtomicUsize,
+    synchronous: AtomicBool,
+    counters: Counters,
+    #[cfg(test)]
+    ring_fd: core::sync::atomic::AtomicI32,
+}
+
+#[derive(Default)]
+struct Counters {
+    ios: AtomicU64,
+    fixed: AtomicU64,
+    plain: AtomicU64,
+    wakes: AtomicU64,
+    panics: AtomicU64,
+    depth: AtomicUsize,
+    in_flight: AtomicUsize,
+    deepest: AtomicUsize,
+}
+
+/// Counts of an engine since it was made, and its present state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// I/Os that have ended.
+    pub ios: u64,
+    /// I/Os submitted and not ended.
+    pub pending: usize,
+    /// Operations through registered buffers.
+    pub fixed_ios: u64,
+    /// Other operations.
+    pub plain_ios: u64,
+    /// Operations in flight.
+    pub in_flight: usize,
+    /// Most operations that were ever in flight.
+    pub deepest: usize,
+    /// Most operations that may be in flight now: adapts to the device.
+    pub depth: usize,
+    /// Whether the device finishes its work while it is handed over.
+    pub synchronous: bool,
+    /// Slots whose memory is registered.
+    pub buffers: usize,
+    /// Slots whose memory was refused and is used as plain memory.
+    pub refused_buffers: usize,
+    /// Times that the worker was woken by a submission.
+    pub wakes: u64,
+    /// Panics of `done` that the worker outlived.
+    pub panics: u64,
+    /// Why the engine takes no I/O any more.
+    pub failed: Option<Errno>,
+}
+
+/// Background I/O through one ring and one thread, shared by any number of threads.
+///
+/// Dropping it waits until all I/O has ended and `done` was called for it, unless it is dropped by
+/// a `done`: then the worker ends by itself.
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine with `slots` slots for registered buffers (0: none; at most [`MAX_BUFFERS`] are
+    /// made, and slots beyond are plain). Costs a descriptor and a page; the thread and its ring
+    /// come with the first submission.
+    ///
+    /// # Errors
+    ///
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn new(slots: u32) -> Result<Engine, Errno> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Shared {
+            state: Mutex::new(State {
+                requests: VecDeque::new(),
+                clears: Vec::new(),
+                table: Vec::new(),
+                worker: None,
+                failed: None,
+                closing: false,
+                asleep: false,
+            }),
+            cleared: Condvar::new(),
+            guard: ForkGuard::new()?,
+            wake,
+            slots: slots.min(MAX_BUFFERS),
+            pending: AtomicUsize::new(0),
+            synchronous: AtomicBool::new(false),
+            counters: Counters::default(),
+            #[cfg(test)]
+            ring_fd: core::sync::atomic::AtomicI32::new(-1),
+        };
+        // Relaxed: see the module.
+        shared.counters.depth.store(FIRST_DEPTH, Ordering::Relaxed);
+        Ok(Engine {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Starts one I/O and calls `done` once when it has ended: on the engine's thread, or on this
+    /// one where the I/O cannot be started. `fd` stays open until then.
+    ///
+    /// The memory of the segments is the I/O's until `done` is called: it stays mapped, and nobody
+    /// relies on its bytes. That is what their lifetime stands for, and a caller that makes them
+    /// from memory that lives shorter keeps that memory until then. A segment names a block only if
+    /// it lies inside the memory of that slot.
+    ///
+    /// Does not wait. `done` may submit, may drop the engine, and should be short: everything else
+    /// of this engine waits for it. A panic of it on the engine's thread is counted and ends there.
+    /// Allocates a little for each I/O; how much is queued is bounded by its callers alone.
+    ///
+    /// # Errors
+    ///
+    /// Handed to `done`: those of `preadv(2)` and `pwritev(2)`; `EINVAL` for a range that does not
+    /// fit into a file; `ECHILD` in a forked child; why the ring or the thread cannot be made
+    /// (`ENOSYS`, `EPERM`, `ENOMEM`, `EMFILE`, `EAGAIN`) or broke.
+    pub fn submit(
+        &self,
+        op: Op,
+        fd: Arc<OwnedFd>,
+        pos: u64,
+        segments: &[IoSegment<'static>],
+        done: IoDone,
+    ) {
+        let shared = &self.shared;
+        let mut pieces = Vec::new();
+        let ready = shared.guard.check().and_then(|()| {
+            let usable = |block| block < shared.slots;
+            split(0, pos, segments, PIECE, usable, &mut pieces)
+        });
+        match ready {
+            Ok(()) if pieces.is_empty() => return done(Ok(0)),
+            Ok(()) => {}
+            Err(error) => return done(Err(error)),
+        }
+        let request = Request {
+            op,
+            fd,
+            pieces,
+            done,
+        };
+        if let Err((request, error)) = shared.enqueue(request) {
+            (request.done)(Err(error));
+        }
+    }
+
+    /// Whether the caller had better do its I/O itself: the device works while I/O is handed to it,
+    /// and the engine's thread is busy with that. A hint.
+    pub fn prefers_caller(&self) -> bool {
+        // Relaxed: hints, see the module.
+        self.shared.synchronous.load(Ordering::Relaxed)
+            && self.shared.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// The ring's descriptor, once there is one.
+    #[cfg(test)]
+    pub(super) fn ring_fd(&self) -> i32 {
+        self.shared.ring_fd.load(Ordering::Relaxed)
+    }
+
+    /// Why the engine takes no I/O any more. Takes the engine's lock for a moment.
+    pub fn failed(&self) -> Option<Errno> {
+        self.stats().failed
+    }
+
+    /// Says what memory `slot` stands for; `None` empties it. The ring registers it when an I/O
+    /// first uses it; memory that the kernel refuses is plain from then on and counted.
+    ///
+    /// Emptying a slot that is registered (also in order to put other memory there) waits until
+    /// the worker has done so, some 50 microseconds; not when a `done` does it, for which the slot
+    /// is emptied as soon as it returns. Setting waits for nothing. In a forked child this does
+    /// nothing.
+    ///
+    /// # Safety
+    ///
+    /// From setting a slot until the call that empties it has returned (or the engine is dropped),
+    /// the memory stays mapped as it is, and no reference to it is made that relies on its bytes
+    /// not changing. No I/O over the memory is pending when the slot is emptied. Calls for one slot
+    /// come one after the other.
+    pub unsafe fn set_buffer(&self, slot: u32, buffer: Option<(*mut u8, usize)>) {
+        let shared = &self.shared;
+        if shared.guard.is_child() || slot >= shared.slots {
+            return;
+        }
+        let memory = buffer.map(|(addr, len)| (addr as usize, len));
+        let index = slot as usize;
+        let mut state = lock(&shared.state);
+        if state.table.len() <= index {
+            if memory.is_none() {
+                return;
+            }
+            state.table.resize(index + 1, Slot::default());
+        }
+        if state.table[index].memory == memory {
+            return;
+        }
+        let registered = state.table[index].registered;
+        state.table[index] = Slot {
+            memory: None,
+            plain: false,
+            registered,
+        };
+        if registered {
+            if !state.clears.contains(&slot) {
+                state.clears.push(slot);
+            }
+            shared.rouse(&mut state);
+            while state.table[index].registered && !state.is_worker() {
+                state = wait(&shared.cleared, state);
+            }
+        }
+        state.table[index].memory = memory;
+    }
+
+    /// Counts and present state. Takes the engine's lock for a moment.
+    pub fn stats(&self) -> EngineStats {
+        let shared = &self.shared;
+        let mut stats = EngineStats::default();
+        // A child has its own copy of a lock that some thread of the parent may hold.
+        if !shared.guard.is_child() {
+            let state = lock(&shared.state);
+            stats.buffers = state.table.iter().filter(|slot| slot.registered).count();
+            stats.refused_buffers = state.table.iter().filter(|slot| slot.plain).count();
+            stats.failed = state.failed;
+        }
+        // Relaxed: see the module.
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let gauge = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed);
+        let counters = &shared.counters;
+        EngineStats {
+            ios: count(&counters.ios),
+            pending: gauge(&shared.pending),
+            fixed_ios: count(&counters.fixed),
+            plain_ios: count(&counters.plain),
+            in_flight: gauge(&counters.in_flight),
+            deepest: gauge(&counters.deepest),
+            depth: gauge(&counters.depth),
+            // Relaxed: see the module.
+            synchronous: shared.synchronous.load(Ordering::Relaxed),
+            wakes: count(&counters.wakes),
+            panics: count(&counters.panics),
+            ..stats
+        }
+    }
+}
+
+impl State {
+    /// Whether the calling thread is the worker.
+    fn is_worker(&self) -> bool {
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| worker.thread().id() == current_thread().id())
+    }
+}
+
+impl Shared {
+    /// Hands a request to the worker, which is started if need be; gives it back where it cannot.
+    fn enqueue(self: &Arc<Shared>, request: Request) -> Result<(), (Request, Errno)> {
+        let mut state = lock(&self.state);
+        if state.worker.is_none() && state.failed.is_none() {
+            let shared = Arc::clone(self);
+            let named = ThreadBuilder::new().name("foliocache-io".to_owned());
+            match named.spawn(move || worker::run(shared)) {
+                Ok(worker) => state.worker = Some(worker),
+                Err(error) => state.failed = Some(Errno::from(error)),
+            }
+        }
+        if let Some(error) = state.failed {
+            return Err((request, error));
+        }
+        state.requests.push_back(request);
+        // Relaxed: see the module.
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.rouse(&mut state);
+        Ok(())
+    }
+
+    /// Makes the worker look at the state again, if it would not by itself.
+    fn rouse(&self, state: &mut State) {
+        if std::mem::take(&mut state.asleep) {
+            // Relaxed: see the module.
+            self.counters.wakes.fetch_add(1, Ordering::Relaxed);
+            // Adding 1 to a counter of 64 bits cannot fail in this process's life.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // In a child there is no worker, and the parent's lock may be held. What the parent had
+        // queued is kept alive by the worker's share, which nobody drops here.
+        if self.shared.guard.is_child() {
+            return;
+        }
+        let mut state = lock(&self.shared.state);
+        state.closing = true;
+        self.shared.rouse(&mut state);
+        let is_worker = state.is_worker();
+        let worker = state.worker.take();
+        drop(state);
+        if let Some(worker) = worker
+            && !is_worker
+        {
+            // A worker that panicked has printed why, and left nothing in flight.
+            let _ = worker.join();
+        }
+    }
+}

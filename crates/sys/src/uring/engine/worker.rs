@@ -1,0 +1,524 @@
+//! The engine's thread: it alone submits to the ring and takes completions from it.
+//!
+//! # Model
+//!
+//! ```text
+//!   take what is new ──▶ push up to the depth ──▶ enter (wait for one) ──▶ reap ──▶ done …
+//!         ▲                                                                          │
+//!         └──────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A poll of the eventfd is always armed, so a submission ends the wait like a completion does.
+//!
+//! # Invariants
+//!
+//! 1. `in_flight` counts the pieces pushed to the submission queue whose completion was not taken
+//!    yet. An I/O stays in `active` until all its pieces have ended, so the kernel never has the
+//!    address of a piece that is gone; a worker that unwinds with pieces in flight aborts.
+//! 2. A piece that is submitted with a slot: the table has memory there and the ring has it
+//!    registered.
+//!
+//! # Safety
+//!
+//! Entries are pushed under invariant 1, buffers registered under invariant 3 of the engine.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use core::sync::atomic::Ordering;
+use io_uring::{cqueue, opcode, squeue, types};
+
+use super::super::lock::{Arc, lock};
+use super::super::piece::{MAX_RETRIES, Memory, Next, Piece, pause};
+use super::super::ring::{DRAIN, abort};
+use super::super::split::outcome;
+use super::super::{Op, Ring};
+use super::depth::Depth;
+use super::{DEEPEST, FIRST_DEPTH, IoDone, Request, Shared};
+use crate::Errno;
+
+/// The `user_data` of the poll on the eventfd.
+const WAKE: u64 = u64::MAX;
+
+/// One in so many turns looks whether the device is a synchronous one.
+const LOOK_EVERY: u32 = 32;
+
+/// An I/O that the worker is about.
+struct Active {
+    op: Op,
+    fd: Arc<OwnedFd>,
+    pieces: Vec<Piece<'static>>,
+    /// Pieces that have not ended.
+    left: usize,
+    done: IoDone,
+}
+
+/// Which piece of which I/O.
+#[derive(Clone, Copy)]
+struct Id {
+    io: u32,
+    piece: u32,
+}
+
+impl Id {
+    fn to_user_data(self) -> u64 {
+        u64::from(self.io) << 32 | u64::from(self.piece)
+    }
+
+    fn of(user_data: u64) -> Id {
+        Id {
+            io: (user_data >> 32) as u32,
+            piece: user_data as u32,
+        }
+    }
+}
+
+/// The poll of the eventfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    Idle,
+    /// In the submission queue.
+    Queued,
+    /// The kernel has it.
+    Armed,
+}
+
+struct Worker {
+    ring: Ring,
+    shared: Arc<Shared>,
+    active: Vec<Option<Active>>,
+    free: Vec<u32>,
+    ready: VecDeque<Id>,
+    /// Invariant 1.
+    in_flight: usize,
+    wake: Wake,
+    depth: Depth,
+    /// How often in a row, up to 4, the device had done all when the submission returned.
+    at_once: u32,
+    turns: u32,
+    began: Instant,
+}
+
+/// The thread.
+pub(super) fn run(shared: Arc<Shared>) {
+    let made = Ring::of_this_thread(2 * DEEPEST as u32).map(|mut ring| {
+        // A kernel without sparse tables: every buffer is refused when it is to be registered.
+        if shared.slots > 0 {
+            let _ = ring.register_sparse_buffers(shared.slots);
+        }
+        ring
+    });
+    match made {
+        Ok(ring) => Worker::new(ring, shared).run(),
+        Err(error) => close(&shared, error),
+    }
+}
+
+impl Worker {
+    fn new(ring: Ring, shared: Arc<Shared>) -> Worker {
+        #[cfg(test)]
+        shared.ring_fd.store(ring.raw_fd(), Ordering::Relaxed);
+        Worker {
+            ring,
+            shared,
+            active: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            in_flight: 0,
+            wake: Wake::Idle,
+            depth: Depth::new(FIRST_DEPTH, DEEPEST),
+            at_once: 0,
+            turns: 0,
+            began: Instant::now(),
+        }
+    }
+}
+
+/// The engine takes nothing any more, because of `error`, and fails what it has.
+fn close(shared: &Shared, error: Errno) {
+    let requests = {
+        let mut state = lock(&shared.state);
+        state.failed = Some(error);
+        state.clears.clear();
+        for slot in &mut state.table {
+            slot.registered = false;
+        }
+        std::mem::take(&mut state.requests)
+    };
+    shared.cleared.notify_all();
+    for request in requests {
+        end(shared, request.done, Err(error));
+    }
+}
+
+/// Tells an I/O's caller how it ended.
+fn end(shared: &Shared, done: IoDone, result: Result<usize, Errno>) {
+    // Relaxed, all of them: see the engine's module.
+    shared.counters.ios.fetch_add(1, Ordering::Relaxed);
+    shared.pending.fetch_sub(1, Ordering::Relaxed);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| done(result))) {
+        shared.counters.panics.fetch_add(1, Ordering::Relaxed);
+        // Dropping what was thrown could panic again.
+        std::mem::forget(panic);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.in_flight > 0 && self.ring.broken().is_none() {
+            abort("unwinding with I/O in flight");
+        }
+    }
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            let closing = self.take();
+            if closing && self.in_flight == 0 && self.ready.is_empty() {
+                break;
+            }
+            if let Err(error) = self.turn() {
+                self.fail(error);
+                let shared = Arc::clone(&self.shared);
+                // The ring goes, and with it its buffers, before anybody is told that they went.
+                drop(self);
+                close(&shared, error);
+                return;
+            }
+        }
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        close(&shared, Errno::ECANCELED);
+    }
+
+    /// Takes over what is new; whether the engine is closing.
+    fn take(&mut self) -> bool {
+        let (requests, clears, closing) = {
+            let mut state = lock(&self.shared.state);
+            state.asleep = true;
+            (
+                std::mem::take(&mut state.requests),
+                std::mem::take(&mut state.clears),
+                state.closing,
+            )
+        };
+        for slot in clears {
+            self.clear(slot);
+        }
+        for request in requests {
+            self.admit(request);
+        }
+        closing
+    }
+
+    fn admit(&mut self, request: Request) {
+        let Request {
+            op,
+            fd,
+            pieces,
+            done,
+        } = request;
+        let io = self.free.pop().unwrap_or_else(|| {
+            self.active.push(None);
+            (self.active.len() - 1) as u32
+        });
+        let left = pieces.len();
+        self.ready
+            .extend((0..left as u32).map(|piece| Id { io, piece }));
+        self.active[io as usize] = Some(Active {
+            op,
+            fd,
+            pieces,
+            left,
+            done,
+        });
+    }
+
+    /// Empties a slot of the ring.
+    fn clear(&mut self, slot: u32) {
+        // SAFETY: no memory is registered.
+        let cleared = unsafe { self.ring.update_buffer(slot, None) };
+        // The kernel has no reason to refuse an empty slot, and a buffer that stays would hold
+        // memory that its owner takes for free.
+        assert!(cleared.is_ok(), "cannot empty slot {slot}: {cleared:?}");
+        lock(&self.shared.state).table[slot as usize].registered = false;
+        self.shared.cleared.notify_all();
+    }
+
+    /// The slot to use for a piece: registers its memory if that was not done yet.
+    fn slot(&mut self, slot: u16) -> Option<u16> {
+        let index = usize::from(slot);
+        let (addr, len) = {
+            let mut state = lock(&self.shared.state);
+            let entry = state.table.get_mut(index)?;
+            let memory = entry.memory.filter(|_| !entry.plain)?;
+            if entry.registered {
+                return Some(slot);
+            }
+            entry.registered = true;
+            memory
+        };
+        let buffer = Some((std::ptr::with_exposed_provenance_mut(addr), len));
+        // SAFETY: the table has this memory, and whoever empties the entry waits, since it is
+        // marked as registered, until `clear` was called for it.
+        let added = unsafe { self.ring.update_buffer(u32::from(slot), buffer) };
+        if added.is_err() {
+            let mut state = lock(&self.shared.state);
+            let entry = &mut state.table[index];
+            entry.registered = false;
+            entry.plain = entry.memory.is_some();
+            drop(state);
+            self.shared.cleared.notify_all();
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// Submits what may be in flight, waits for something to happen, and deals with it.
+    fn turn(&mut self) -> Result<(), Errno> {
+        self.arm_wake()?;
+        let pushed = self.push();
+        self.turns = self.turns.wrapping_add(1);
+        let looks = self.turns.is_multiple_of(LOOK_EVERY) || self.turns < 4 || self.at_once > 0;
+        if pushed > 0 && looks {
+            self.enter(0)?;
+            let there = self.ring.kernel().completion().len();
+            self.looked(there >= pushed);
+        }
+        if self.ring.kernel().completion().is_empty() {
+            self.enter(1)?;
+        }
+        self.reap();
+        Ok(())
+    }
+
+    /// Has the kernel watch the eventfd, if it does not.
+    fn arm_wake(&mut self) -> Result<(), Errno> {
+        if self.wake != Wake::Armed {
+            let fd = types::Fd(self.shared.wake.as_raw_fd());
+            let flags = rustix::event::PollFlags::IN.bits();
+            let poll = opcode::PollAdd::new(fd, u32::from(flags)).multi(true);
+            self.push_entry(&poll.build().user_data(WAKE));
+            // By itself, so that it is known whether the kernel has it.
+            self.wake = Wake::Queued;
+            self.enter(0)?;
+            self.wake = Wake::Armed;
+        }
+        Ok(())
+    }
+
+    /// Whether all that was submitted had ended when the submission returned.
+    fn looked(&mut self, all_ended: bool) {
+        self.at_once = if all_ended {
+            (self.at_once + 1).min(4)
+        } else {
+            0
+        };
+        // Relaxed: see the engine's module.
+        self.shared
+            .synchronous
+            .store(self.at_once >= 2, Ordering::Relaxed);
+    }
+
+    fn push(&mut self) -> usize {
+        // More than one at a time would only make the first wait for the last.
+        let limit = if self.at_once >= 2 {
+            1
+        } else {
+            self.depth.limit()
+        };
+        let mut pushed = 0;
+        while self.in_flight < limit
+            && let Some(id) = self.ready.pop_front()
+        {
+            let slot = match self.piece(id).memory {
+                Memory::Linear {
+                    slot: Some(slot), ..
+                } => self.slot(slot),
+                _ => None,
+            };
+            if let Memory::Linear { slot: now, .. } = &mut self.piece(id).memory {
+                *now = slot;
+            }
+            let active = self.active(id);
+            let entry = active.pieces[id.piece as usize]
+                .entry(active.op, active.fd.as_fd())
+                .user_data(id.to_user_data());
+            self.push_entry(&entry);
+            self.in_flight += 1;
+            pushed += 1;
+        }
+        // Relaxed, both: see the engine's module.
+        let counters = &self.shared.counters;
+        counters.in_flight.store(self.in_flight, Ordering::Relaxed);
+        counters
+            .deepest
+            .fetch_max(self.in_flight, Ordering::Relaxed);
+        pushed
+    }
+
+    fn push_entry(&mut self, entry: &squeue::Entry) {
+        // SAFETY: invariant 1: all that the entry points to outlives its completion.
+        let pushed = unsafe { self.ring.kernel().submission().push(entry) };
+        // The queue is emptied by every successful `enter` and holds twice the greatest depth.
+        assert!(pushed.is_ok(), "the submission queue is full");
+    }
+
+    fn active(&mut self, id: Id) -> &mut Active {
+        match &mut self.active[id.io as usize] {
+            Some(active) => active,
+            None => unreachable!("an I/O stays until its last piece has ended"),
+        }
+    }
+
+    fn piece(&mut self, id: Id) -> &mut Piece<'static> {
+        &mut self.active(id).pieces[id.piece as usize]
+    }
+
+    /// Submits what is queued and waits for `want` completions; returns early when a signal comes.
+    ///
+    /// An error means that the kernel takes no more entries.
+    fn enter(&mut self, want: usize) -> Result<(), Errno> {
+        let mut refusals = 0;
+        loop {
+            let Err(error) = self.ring.kernel().submit_and_wait(want) else {
+                return Ok(());
+            };
+            match Errno::from(error) {
+                Errno::EINTR => return Ok(()),
+                // Short of memory, or completions to be taken first.
+                error @ (Errno::EAGAIN | Errno::EBUSY | Errno::ENOMEM) => {
+                    if !self.ring.kernel().completion().is_empty() {
+                        return Ok(());
+                    }
+                    refusals += 1;
+                    if refusals > MAX_RETRIES {
+                        return Err(error);
+                    }
+                    pause();
+                }
+                error => return Err(error),
+            }
+        }
+    }
+
+    /// Takes all completions that are there, and ends the I/Os that they end.
+    fn reap(&mut self) {
+        let batch: Vec<cqueue::Entry> = self.ring.kernel().completion().collect();
+        let held_back = !self.ready.is_empty();
+        let mut ended = Vec::new();
+        let mut moved = Vec::with_capacity(batch.len());
+        for entry in batch {
+            if entry.user_data() == WAKE {
+                self.woken(&entry);
+                continue;
+            }
+            let id = Id::of(entry.user_data());
+            self.in_flight -= 1;
+            let fixed = self.piece(id).is_fixed();
+            let counters = &self.shared.counters;
+            let counter = if fixed {
+                &counters.fixed
+            } else {
+                &counters.plain
+            };
+            // Relaxed: see the engine's module.
+            counter.fetch_add(1, Ordering::Relaxed);
+            let active = self.active(id);
+            let piece = &mut active.pieces[id.piece as usize];
+            if let Ok(len) = usize::try_from(entry.result()) {
+                moved.push(len);
+            }
+            match piece.complete(active.op, active.fd.as_fd(), entry.result()) {
+                Next::Again => self.ready.push_front(id),
+                Next::Done => {
+                    active.left -= 1;
+                    if active.left == 0 {
+                        ended.extend(self.active[id.io as usize].take());
+                        self.free.push(id.io);
+                    }
+                }
+            }
+        }
+        if !moved.is_empty() {
+            let now = self.began.elapsed().as_nanos() as u64;
+            self.depth.completed(now, moved.into_iter(), held_back);
+        }
+        // Relaxed, both: see the engine's module.
+        let counters = &self.shared.counters;
+        counters.in_flight.store(self.in_flight, Ordering::Relaxed);
+        counters.depth.store(self.depth.limit(), Ordering::Relaxed);
+        // What waits is submitted before anybody is told anything: the device does not wait.
+        if !ended.is_empty() && !self.ready.is_empty() && self.at_once == 0 && self.push() > 0 {
+            // What goes wrong here goes wrong again in the next turn.
+            let _ = self.ring.kernel().submit();
+        }
+        for Active {
+            op,
+            fd,
+            pieces,
+            done,
+            ..
+        } in ended
+        {
+            let result = outcome(op, pieces.iter());
+            drop(pieces);
+            drop(fd);
+            end(&self.shared, done, result);
+        }
+    }
+
+    /// The kernel takes no more entries, because of `error`: waits for those that it has, and lets
+    /// the others fail.
+    fn fail(&mut self, error: Errno) {
+        let any = types::CancelBuilder::any();
+        let no_wait = Some(types::Timespec::new());
+        let _ = self
+            .ring
+            .kernel()
+            .submitter()
+            .register_sync_cancel(no_wait, any);
+        let since = Instant::now();
+        loop {
+            self.reap_broken();
+            let polls = usize::from(self.wake == Wake::Queued);
+            if self.in_flight + polls <= self.ring.kernel().submission().len() {
+                break;
+            }
+            if since.elapsed() > DRAIN {
+                abort("the kernel neither finishes nor cancels I/O in flight");
+            }
+            // Deferred completions are posted by whoever asks for them.
+            if self.ring.wait_for_one().is_err() {
+                pause();
+            }
+        }
+        self.ring.set_broken(error);
+        for active in self.active.iter_mut().filter_map(Option::take) {
+            end(&self.shared, active.done, Err(error));
+        }
+    }
+
+    /// The poll of the eventfd told of something; mostly it goes on.
+    fn woken(&mut self, entry: &cqueue::Entry) {
+        if !cqueue::more(entry.flags()) {
+            self.wake = Wake::Idle;
+        }
+    }
+
+    /// Takes completions of a ring that will not be used again.
+    fn reap_broken(&mut self) {
+        let batch: Vec<cqueue::Entry> = self.ring.kernel().completion().collect();
+        for entry in batch {
+            if entry.user_data() == WAKE {
+                self.woken(&entry);
+            } else {
+                self.in_flight -= 1;
+            }
+        }
+    }
+}
