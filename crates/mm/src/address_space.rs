@@ -72,6 +72,8 @@ pub struct AddressSpace {
     pub(crate) holders: AtomicUsize,
     /// When the file became dirty, in nanoseconds of the monotonic clock; 0 if it is clean.
     pub(crate) dirtied_when: AtomicU64,
+    /// Until when the writers have waited for what they dirtied; see `bdi`.
+    pub(crate) dirty_paid_until: AtomicU64,
 }
 
 /// Why a folio could not be put into the index; nothing is locked or changed.
@@ -119,6 +121,7 @@ impl AddressSpace {
             on_dirty_list: AtomicBool::new(false),
             holders: AtomicUsize::new(0),
             dirtied_when: AtomicU64::new(0),
+            dirty_paid_until: AtomicU64::new(0),
         });
         mm.register(&mapping);
         mapping

@@ -39,7 +39,7 @@ mod types;
 mod writeback;
 
 pub use address_space::AddressSpace;
-pub use bdi::{BackingDevInfo, BdiKind};
+pub use bdi::{BackingDevInfo, BdiKind, ThrottleStats};
 pub use error::{IoError, IoOperation, MmError};
 pub use errseq::ErrSeqCursor;
 pub use filemap::{FaultIn, Nowait};

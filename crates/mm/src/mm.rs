@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
-use crate::bdi::BackingDevInfo;
+use crate::bdi::{BackingDevInfo, Shares, Stalls};
 use crate::error::MmError;
 use crate::folio::{Folio, FolioPool};
 use crate::frames::{FrameNumber, FrameUsage, Frames, Reservation};
@@ -87,6 +87,9 @@ pub struct Mm {
     pub(crate) nr_unevictable: AtomicU64,
     /// File systems that have dirty files, among which the dirty limit is shared.
     pub(crate) nr_dirty_bdis: AtomicU64,
+    pub(crate) shares: Shares,
+    /// Waits of the writers of all file systems.
+    pub(crate) stalls: Stalls,
     pub(crate) background: Background,
     pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
@@ -131,6 +134,8 @@ impl Mm {
             counts: PageCounts::default(),
             nr_unevictable: AtomicU64::new(0),
             nr_dirty_bdis: AtomicU64::new(0),
+            shares: Shares::new(),
+            stalls: Stalls::new(),
             background: Background::new(),
             direct_reclaims: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
@@ -207,6 +212,7 @@ impl Mm {
             // Relaxed: a statistic.
             blocks_compacted: self.compacted.load(Ordering::Relaxed),
             pressure: self.pressure.stats(),
+            throttle: self.stalls.stats(),
         }
     }
 
@@ -226,7 +232,7 @@ impl Mm {
         bdis.push(Arc::downgrade(bdi));
     }
 
-    fn bdis(&self) -> Vec<Arc<BackingDevInfo>> {
+    pub(crate) fn bdis(&self) -> Vec<Arc<BackingDevInfo>> {
         self.bdis.lock().iter().filter_map(Weak::upgrade).collect()
     }
 

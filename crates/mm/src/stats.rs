@@ -3,6 +3,7 @@
 use foliocache_sync::ShardedCounter;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
+use crate::bdi::ThrottleStats;
 use crate::frames::FrameUsage;
 use crate::pressure::PressureStats;
 
@@ -211,4 +212,6 @@ pub struct MmStats {
     pub blocks_compacted: u64,
     /// How the bound follows the pressure from outside.
     pub pressure: PressureStats,
+    /// Waits of writers because too much was dirty.
+    pub throttle: ThrottleStats,
 }

@@ -3,7 +3,9 @@
 //! # Model
 //!
 //! It works when the background limit is passed, when memory is short, and when data has been
-//! dirty for long enough; in turns over the dirty files, so that none waits for a large one.
+//! dirty for long enough. It goes in turns over the dirty files, first those that are dirty for long
+//! enough. A turn writes what the store takes in a tenth of a second, so that no file waits for a
+//! large one, and nobody who makes a file durable waits long for the turn that the file has.
 //!
 //! # Locking
 //!
@@ -13,12 +15,9 @@ use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Condvar, Mutex, Weak, thread};
 use foliocache_sys::{Errno, clock};
 
-use crate::bdi::BackingDevInfo;
+use crate::bdi::{BackingDevInfo, flush_due};
 use crate::stats::Count;
 use foliocache_sync::atomic::Ordering;
-
-/// Pages of one file written before it is the next file's turn: 16 MiB.
-const TURN: u64 = 4096;
 
 /// Rest of the thread after a panic of the store's code.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -139,31 +138,49 @@ impl BackingDevInfo {
         })
     }
 
-    /// Goes once through the dirty files; returns how long to sleep, `None` if there is nothing to
-    /// wait for.
+    /// Goes through the dirty files, once for every time that it has to; returns how long to sleep,
+    /// `None` if there is nothing to wait for.
     fn flush_round(&self, memory: bool) -> Option<Duration> {
         let expire = self.mm().config.dirty_expire;
         let mut progress = true;
         while progress {
             progress = false;
-            for _ in 0..self.nr_dirty_files() {
-                let file = self.next_dirty_file()?;
-                let (background, limit) = self.dirty_limits();
-                let over = self.nr_not_durable() > background;
-                // Relaxed: changes under the list's lock; only its age matters.
-                let since = file.dirtied_when.load(Ordering::Relaxed);
-                let age = clock::monotonic_ns().saturating_sub(since);
-                let expired = u128::from(age) >= expire.as_nanos();
-                if !(memory || over || expired) {
-                    continue;
-                }
-                let unstable = || self.counts.get(Count::Unstable);
-                let full = || self.nr_not_durable() >= limit;
-                let flush = || memory || expired || unstable() >= background / 2 || full();
-                progress |= file.background_writeback(TURN, flush) && over && !memory;
+            // What is old goes first, whatever else there is to do.
+            for old in [true, false] {
+                progress |= self.give_turns(memory, |age| (age >= expire) == old);
             }
         }
         // Old enough, a retry that is due, or a request: whichever comes first.
         (self.nr_dirty_files() > 0).then(|| (expire / 5).max(Duration::from_millis(50)))
+    }
+
+    /// Gives one turn to each dirty file of an age that is asked for and that there is a reason to
+    /// write; whether it should be tried again.
+    fn give_turns(&self, memory: bool, asked: impl Fn(Duration) -> bool) -> bool {
+        let expire = self.mm().config.dirty_expire;
+        let mut again = false;
+        for _ in 0..self.nr_dirty_files() {
+            let Some(file) = self.next_dirty_file() else {
+                break;
+            };
+            // Relaxed: changes under the list's lock; only its age matters.
+            let since = file.dirtied_when.load(Ordering::Relaxed);
+            let age = Duration::from_nanos(clock::monotonic_ns().saturating_sub(since));
+            let over = self.nr_not_durable() > self.dirty_limits().background;
+            let expired = age >= expire;
+            if !asked(age) || !(memory || over || expired) {
+                continue;
+            }
+            let flush = || {
+                let unstable = self.counts.get(Count::Unstable);
+                let limits = self.dirty_limits();
+                memory || expired || flush_due(limits, unstable, self.nr_not_durable())
+            };
+            let measured = over.then(|| self.measure_pass());
+            let worked = file.background_writeback(self.turn(), flush);
+            drop(measured);
+            again |= worked && over && !memory;
+        }
+        again
     }
 }

@@ -1,0 +1,213 @@
+//! The law of the throttle: how long a writer pauses for the pages it dirtied.
+//!
+//! # Model
+//!
+//! **The problem.** Writers make pages dirty at the speed of memory; the store takes them at its own.
+//! Sooner or later the writers have to wait, and the question is how. If they run on until the limit
+//! and sleep there, each wakes when the flusher happens to have finished something large, and a
+//! single wait takes as long as that. So they pause early and often: a little after each batch of
+//! pages, so much that all of them together dirty what the store takes.
+//!
+//! **The position.** How much is dirty says whether the writers are too fast or too slow.
+//!
+//! ```text
+//!   ratio │ *
+//!       4 │  *                                     (1 - x) / x
+//!         │   *
+//!       2 │     *
+//!       1 │· · · · · *
+//!       0 └─────────────────────*───────▶ x
+//!         freerun  set point   full      limit
+//!         x = 0    x = 1/2     x = 1
+//! ```
+//!
+//! Below `freerun` nobody pauses; at `full` nobody goes on; half way the ratio is one. The writers may
+//! dirty `bandwidth · ratio(x)`, so what is dirty moves to the set point, by itself and without
+//! passing it: the loop is of first order. The curve is a hyperbola because that makes it forgiving.
+//! If the rate below is wrong by a factor k, the balance is where `(1 - x) / x = 1 / k`, that is at
+//! `x = k / (k + 1)`: always inside the zone, whatever k is.
+//!
+//! **The flows.** The rate is shared among those who write. A flow is a *file*, not a thread: a
+//! thread that writes to one file and sixteen that write to another get the same. Each file has a
+//! clock, up to which its dirty pages are paid for; a batch moves it on by what the batch costs,
+//!
+//! ```text
+//!   cost = bytes · flows / (bandwidth · ratio)
+//! ```
+//!
+//! and the writer sleeps until then. A file that dirties less than its share finds its clock in the
+//! past and does not sleep. The clock may lag a little behind (a sleep that took too long is made up
+//! for), not more.
+//!
+//! **How many flows.** They need not be counted. A file that takes all it is given owes a second of
+//! sleep a second; one that takes half of that owes half. So what all of them owe in a second *is*
+//! the number of flows that count, and the mean of it is what the cost uses. If the writers together
+//! are too fast, because many files are written one after the other, each for too short a time to
+//! owe anything, the sum is above the number of sleepers and the cost rises until it is paid.
+//!
+//! # Invariants
+//!
+//! 1. A pause is never longer than [`MAX_PAUSE`].
+//! 2. The law reads no clock and takes no lock: time is given to it, in nanoseconds from any start.
+//!
+//! # Differences from Linux
+//!
+//! Linux shares among threads and finds each thread's rate by comparing what was dirtied with what
+//! was written (`balance_dirty_pages`, from Linux 3.2 on); its curve is a cubic polynomial.
+
+use crate::types::PAGE_SIZE;
+
+/// Nanoseconds of a second.
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// Longest pause of a writer that is below the limit, in nanoseconds.
+pub(super) const MAX_PAUSE: u64 = 100_000_000;
+
+/// Most that one charge costs: a single writer of a file pauses no longer.
+const MAX_COST: u64 = 50_000_000;
+
+/// What is owed is put together until it is worth a sleep: a wake-up costs 50 microseconds.
+const MIN_PAUSE: u64 = 1_000_000;
+
+/// How far the clock of a file may lag: what a file may dirty at once after it was quiet, and what
+/// a sleep that took too long is made up for.
+const CREDIT: u64 = 10_000_000;
+
+/// What a batch of pages should cost at most: threads of one file wait for one another's.
+const BATCH_COST: u64 = 2_000_000;
+
+/// Shortest time over which flows are summed.
+const WINDOW: u64 = 50_000_000;
+
+/// Time over which the number of flows is a mean.
+const FLOWS_MEMORY: f64 = 0.3e9;
+
+/// The ratio below which a file with few dirty pages is not pushed: who fills the cache pays for it.
+const FEW_RATIO: f64 = 0.5;
+
+/// The limits of one file system at a moment, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// The flusher works from here on.
+    pub(crate) background: u64,
+    /// Writers pause from here on.
+    pub(crate) freerun: u64,
+    /// Writers sleep from here on until pages became durable, those of small files apart.
+    pub(crate) full: u64,
+    /// All writers sleep from here on.
+    pub(crate) limit: u64,
+}
+
+impl Limits {
+    /// The zones of a share of `background` and `limit` pages.
+    pub(super) fn new(background: u64, limit: u64) -> Self {
+        let full = limit - limit / 16;
+        Self {
+            background,
+            freerun: ((background + limit) / 2).min(full - 1),
+            full,
+            limit,
+        }
+    }
+
+    /// Dirty pages up to which a file is a small one.
+    fn few(&self) -> u64 {
+        self.limit / 64
+    }
+
+    /// Where the writers of a file sleep that has `own` pages not durable: a small file may use what
+    /// lies above `full`, so that who fills the cache does not stop who writes a little.
+    pub(super) fn stop(&self, own: u64) -> u64 {
+        match own <= self.few() {
+            true => self.limit,
+            false => self.full,
+        }
+    }
+
+    /// The share of the bandwidth that may be dirtied with `held` pages not durable.
+    pub(super) fn ratio(&self, held: u64) -> f64 {
+        let zone = (self.full - self.freerun) as f64;
+        let x = held.saturating_sub(self.freerun) as f64 / zone;
+        // At `freerun` it has no end; a page's worth of the zone is near enough.
+        ((1.0 - x) / x.max(1.0 / zone)).max(0.0)
+    }
+}
+
+/// What is common to the flows of a file system.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Flows, as a mean over [`FLOWS_MEMORY`].
+    flows: f64,
+    /// Owed in the window that is open, in nanoseconds.
+    owed: u64,
+    window_start: u64,
+}
+
+impl Pace {
+    pub(super) fn new(now: u64) -> Self {
+        Self {
+            flows: 1.0,
+            owed: 0,
+            window_start: now,
+        }
+    }
+
+    /// Charges `pages` pages to the flow whose clock is `clock`; returns how long its writer pauses,
+    /// in nanoseconds. Zero if what is owed is not worth a sleep yet: it stays on the clock.
+    pub(super) fn charge(
+        &mut self,
+        clock: &mut u64,
+        now: u64,
+        pages: u64,
+        bandwidth: u64,
+        ratio: f64,
+    ) -> u64 {
+        self.count_flows(now);
+        let bytes = (pages * PAGE_SIZE as u64) as f64;
+        // A ratio of zero makes it infinite; the conversion and the bound see to that.
+        let cost = bytes * self.flows / (bandwidth as f64 * ratio) * SECOND as f64;
+        let cost = (cost as u64).min(MAX_COST);
+        let from = (*clock).max(now.saturating_sub(CREDIT));
+        *clock = (from + cost).min(now + 2 * MAX_PAUSE);
+        self.owed += clock.saturating_sub(from);
+        let ahead = clock.saturating_sub(now);
+        if ahead < MIN_PAUSE {
+            return 0;
+        }
+        ahead.min(MAX_PAUSE)
+    }
+
+    /// Charges as [`Pace::charge`] does, with the ratio for `held` dirty pages of all files, of which
+    /// `own` are the flow's.
+    pub(super) fn charge_at(
+        &mut self,
+        clock: &mut u64,
+        now: u64,
+        pages: u64,
+        bandwidth: u64,
+        (limits, held, own): (Limits, u64, u64),
+    ) -> u64 {
+        let mut ratio = limits.ratio(held);
+        if own <= limits.few() {
+            ratio = ratio.max(FEW_RATIO);
+        }
+        self.charge(clock, now, pages, bandwidth, ratio)
+    }
+
+    fn count_flows(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.window_start);
+        if passed < WINDOW {
+            return;
+        }
+        let weight = passed as f64 / (passed as f64 + FLOWS_MEMORY);
+        let seen = self.owed as f64 / passed as f64;
+        self.flows = (self.flows + (seen - self.flows) * weight).max(1.0);
+        (self.owed, self.window_start) = (0, now);
+    }
+
+    /// Pages that a writer should dirty between two charges, so that its pauses stay short.
+    pub(super) fn batch(&self, bandwidth: u64) -> u64 {
+        let bytes = bandwidth as f64 / self.flows * (BATCH_COST as f64 / SECOND as f64);
+        (bytes as u64 / PAGE_SIZE as u64).max(1)
+    }
+}

@@ -1,0 +1,179 @@
+//! The dirty limits of one file system: its share of the bound.
+//!
+//! # Model
+//!
+//! A file system alone with dirty data has the whole dirty limit. Several share it: a quarter
+//! evenly, the rest as their stores take data.
+//!
+//! ```text
+//!   fast, 900 MB/s  ████████████████████████████████████▒▒▒▒▒      ▒ even, n-th part of a quarter
+//!   slow, 100 MB/s  ████▒▒▒▒▒                                      █ by speed
+//!   dead, nothing   ▒▒▒▒▒
+//! ```
+//!
+//! So each has as many seconds of work waiting, about, and who is slow or dead cannot keep what
+//! others could use, while a newcomer of whom nobody knows anything has something to begin with.
+//!
+//! **A share grows at once and falls slowly**: no faster than half of what the store takes, so that
+//! writers who are at the old limit are slowed down rather than stopped; but by a quarter a second
+//! at least, so that a dead store's falls, too. What the shares pass the dirty limit by meanwhile is
+//! within invariant 3 of the module above.
+//!
+//! # Locking
+//!
+//! *Protects*: who shares out. *Order*: a leaf, and only ever tried. *May block*: no.
+
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::time::Instant;
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+
+use super::BackingDevInfo;
+use super::law::{Limits, SECOND};
+use crate::mm::Mm;
+use crate::stats::Count;
+use crate::types::PAGE_SIZE;
+
+/// The whole dirty limit, in parts.
+pub(super) const WHOLE: u64 = 1 << 16;
+
+/// Shares are looked at so often, in nanoseconds.
+const INTERVAL: u64 = 50_000_000;
+
+/// When the shares of a cache's file systems were looked at.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// What the times of the throttle are counted from.
+    start: Instant,
+    /// When they are due again; zero for at once.
+    due: AtomicU64,
+    /// When they were looked at last.
+    last: Mutex<u64>,
+}
+
+impl Shares {
+    pub(crate) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            due: AtomicU64::new(0),
+            last: Mutex::new(0),
+        }
+    }
+
+    /// Nanoseconds since the cache was made.
+    pub(super) fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// A file system has dirty data now that had none.
+    pub(super) fn joined(&self) {
+        // Relaxed: at worst it keeps its smallest share for another interval.
+        self.due.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A share that should be `target`, after `passed` nanoseconds in which the store took `rate` bytes a
+/// second; `whole` are the bytes of the whole dirty limit.
+pub(super) fn slew(share: u64, target: u64, passed: u64, rate: u64, whole: u64) -> u64 {
+    if target >= share {
+        return target;
+    }
+    let drained = rate as f64 / 2.0 / whole.max(1) as f64 * WHOLE as f64;
+    let per_second = drained.max(share as f64 / 4.0);
+    let fall = (per_second * passed as f64 / SECOND as f64) as u64;
+    share.saturating_sub(fall).max(target)
+}
+
+/// What a file system of `rate` should have, of `n` that have `all` together.
+pub(super) fn target(rate: u64, all: u64, n: u64) -> u64 {
+    let by_speed = rate as f64 / all.max(1) as f64;
+    WHOLE / 4 / n.max(1) + (by_speed * (WHOLE / 4 * 3) as f64) as u64
+}
+
+impl Mm {
+    /// Shares the dirty limit out again, if that is due and nobody else does.
+    ///
+    /// Context: may let go of a file system that nobody uses any more, and then waits for its
+    /// flusher, which has no file and so needs no lock of one.
+    fn share_out(&self) {
+        let now = self.shares.now();
+        // Relaxed: the lock below sees to it that one does it.
+        if now < self.shares.due.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(mut last) = self.shares.last.try_lock() else {
+            return;
+        };
+        self.shares.due.store(now + INTERVAL, Ordering::Relaxed);
+        let passed = now.saturating_sub(std::mem::replace(&mut *last, now));
+        let bdis: Vec<Arc<BackingDevInfo>> = self
+            .bdis()
+            .into_iter()
+            .filter(|bdi| bdi.nr_not_durable() > 0)
+            .collect();
+        let rates: Vec<u64> = bdis.iter().map(|bdi| bdi.write_bandwidth()).collect();
+        let all = rates.iter().sum();
+        let percent = u64::from(self.config.dirty_percent);
+        let whole = self.frames.capacity() * percent / 100 * PAGE_SIZE as u64;
+        for (bdi, &rate) in bdis.iter().zip(&rates) {
+            let target = target(rate, all, bdis.len() as u64);
+            // Relaxed: shares steer.
+            let share = bdi.share.load(Ordering::Relaxed);
+            let next = slew(share, target, passed, rate, whole);
+            bdi.share.store(next, Ordering::Relaxed);
+        }
+        drop(last);
+    }
+}
+
+impl BackingDevInfo {
+    /// This file system's part of the dirty limit, of [`WHOLE`].
+    fn dirty_share(&self) -> u64 {
+        // Relaxed: counts that steer.
+        if self.mm.nr_dirty_bdis.load(Ordering::Relaxed) > 1 {
+            self.mm.share_out();
+        } else if self.share.load(Ordering::Relaxed) != WHOLE {
+            self.share.store(WHOLE, Ordering::Relaxed);
+        }
+        self.share.load(Ordering::Relaxed).max(1)
+    }
+
+    /// This file system's limits now.
+    ///
+    /// Context: as [`Mm::share_out`].
+    pub(crate) fn dirty_limits(&self) -> Limits {
+        let frames = self.mm.frames.capacity();
+        let share = self.dirty_share();
+        // Relaxed: counts that steer.
+        let unevictable = self.mm.nr_unevictable.load(Ordering::Relaxed);
+        let percent = |percent: u32| frames * u64::from(percent) / 100 * share / WHOLE;
+        // What others hold and cannot write must leave readers something (invariant 3).
+        let others = self
+            .mm
+            .counts
+            .not_durable()
+            .saturating_sub(self.counts.not_durable());
+        let ceiling = frames.saturating_sub(unevictable) / 4 * 3;
+        let config = &self.mm.config;
+        let limit = percent(config.dirty_percent)
+            .min(ceiling.saturating_sub(others))
+            .max(16);
+        let background = percent(config.dirty_background_percent)
+            .min(limit / 2)
+            .max(8);
+        Limits::new(background, limit)
+    }
+
+    /// The stored error, when this file system has failed pages and waiting for room would not
+    /// end: they passed the cap of all, or its own share is used up (invariant 2).
+    pub(crate) fn check_failed_cap(&self) -> Result<(), Errno> {
+        if self.counts.get(Count::Failed) == 0 {
+            return Ok(());
+        }
+        let over_cap = self.mm.counts.get(Count::Failed) >= self.mm.frames.capacity() / 4;
+        if over_cap || self.counts.not_durable() >= self.dirty_limits().full {
+            return Err(self.error().unwrap_or(Errno::EIO));
+        }
+        Ok(())
+    }
+}

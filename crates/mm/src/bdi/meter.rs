@@ -1,0 +1,144 @@
+//! The meter: bytes a second that a file system's store takes.
+//!
+//! # Model
+//!
+//! ```text
+//!   flusher   ──▓▓▓▓▓▓▓░░░░░░▓▓▓▓▓▓▓▓▓░░░░░──────────▓▓▓▓▓▓░░░░──
+//!               write  flush                 idle
+//!   counted     ├───────────────────────┤          ├─────────┤
+//! ```
+//!
+//! What counts is the time in which the store could have been written to: a flush is part of it, for
+//! a store that writes fast and flushes slowly is slow; the time in which there was nothing to do
+//! is none. Only work under pressure is counted, above the background limit: a small write with its
+//! flush says what a small write costs, not what the store takes.
+//!
+//! The rate is a mean over time, each sample weighted by how long it took, so that it is right in
+//! the mean however work and flushes fall into the samples. At first it remembers no longer than
+//! it has measured, so a wrong guess of the beginning is soon forgotten.
+//!
+//! Beside it stands the speed of the writes alone, for who has to know how long a write will take.
+//!
+//! # Invariants
+//!
+//! 1. While work is under way and nothing comes of it, the rate that is told falls: who hangs is slow.
+
+use super::law::SECOND;
+
+/// Shortest time that makes a sample.
+const WINDOW: u64 = 50_000_000;
+
+/// Time over which the rate is a mean.
+const MEMORY: u64 = SECOND;
+
+/// What the first guess counts, in time.
+const GUESS: u64 = SECOND / 10;
+
+/// Bytes over which the speed of writes is a mean.
+const WRITES_MEMORY: u64 = 8 << 20;
+
+/// What is assumed of a store that nothing is known of, bytes a second.
+const INITIAL: f64 = (100 << 20) as f64;
+
+/// No store is taken to be slower, bytes a second: a rate of nothing would stop the law.
+const SLOWEST: f64 = (64 << 10) as f64;
+
+/// Measures one store. Times are nanoseconds from any start.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// Bytes a second.
+    rate: f64,
+    /// Time that went into it, at most [`MEMORY`].
+    measured: u64,
+    /// Bytes a second of writes alone, flushes left out.
+    write_speed: f64,
+    /// Passes under way.
+    working: u32,
+    /// When the interval began that is open while `working`.
+    since: u64,
+    /// Of the sample that is open.
+    bytes: u64,
+    time: u64,
+}
+
+impl Meter {
+    pub(super) fn new() -> Self {
+        Self {
+            rate: INITIAL,
+            measured: GUESS,
+            write_speed: INITIAL,
+            working: 0,
+            since: 0,
+            bytes: 0,
+            time: 0,
+        }
+    }
+
+    /// A pass under pressure begins.
+    pub(super) fn begin(&mut self, now: u64) {
+        if self.working == 0 {
+            self.since = now;
+        }
+        self.working += 1;
+    }
+
+    /// A pass ends that [`Meter::begin`] was called for.
+    pub(super) fn end(&mut self, now: u64) {
+        self.advance(now);
+        self.working -= 1;
+        self.sample();
+    }
+
+    /// The store took `bytes` bytes in `took` nanoseconds, for a pass or for somebody else.
+    pub(super) fn wrote(&mut self, now: u64, bytes: u64, took: u64) {
+        if took > 0 && bytes > 0 {
+            let seen = bytes as f64 / took as f64 * SECOND as f64;
+            // Writes of much count for more: what a small one takes is mostly its latency.
+            let weight = bytes as f64 / (bytes + WRITES_MEMORY) as f64;
+            self.write_speed += (seen - self.write_speed) * weight;
+        }
+        if self.working > 0 {
+            self.bytes += bytes;
+            self.advance(now);
+            self.sample();
+        }
+    }
+
+    fn advance(&mut self, now: u64) {
+        self.time += now.saturating_sub(self.since);
+        self.since = now;
+    }
+
+    fn sample(&mut self) {
+        if self.time >= WINDOW {
+            self.rate = self.blend(self.time);
+            self.measured = (self.measured + self.time).min(MEMORY);
+            (self.bytes, self.time) = (0, 0);
+        }
+    }
+
+    /// The rate with a sample of `time` nanoseconds taken in.
+    fn blend(&self, time: u64) -> f64 {
+        let seen = self.bytes as f64 / time as f64 * SECOND as f64;
+        let weight = time as f64 / (time + self.measured) as f64;
+        (self.rate + (seen - self.rate) * weight).max(SLOWEST)
+    }
+
+    /// Bytes a second, with what is under way taken in (invariant 1).
+    pub(super) fn rate(&self, now: u64) -> u64 {
+        let open = match self.working {
+            0 => 0,
+            _ => now.saturating_sub(self.since),
+        };
+        let time = self.time + open;
+        match time >= WINDOW {
+            true => self.blend(time).min(self.rate) as u64,
+            false => self.rate as u64,
+        }
+    }
+
+    /// Bytes a second that writes take, flushes left out.
+    pub(super) fn write_speed(&self) -> u64 {
+        self.write_speed.max(SLOWEST) as u64
+    }
+}

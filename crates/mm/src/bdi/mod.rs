@@ -1,0 +1,190 @@
+//! One file system's share of the cache: dirty accounting, throttling, and its flusher.
+//!
+//! # Model
+//!
+//! ```text
+//!   pages not durable (dirty + writeback + unstable)
+//!   0 ─────────── background ──────── freerun ────────────────── full ─── limit
+//!      nobody waits   │ flusher works    │ writers pause, as the  │ writers sleep
+//!                     │                  │ law says               │ until there is room
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `law` | how long a writer pauses: the theory, without clocks and locks |
+//! | `meter` | how much the store takes |
+//! | `throttle` | writers wait, flusher's turns are measured |
+//! | `limits` | the limits, as shares of the bound, and who gets how much |
+//! | `list` | the dirty files |
+//! | `stalls` | how long waits took |
+//!
+//! # Invariants
+//!
+//! 1. A file with dirty or unstable pages is on its file system's list, which keeps it alive.
+//! 2. Failed pages of all file systems together pass a quarter of the bound only by what was
+//!    under way: beyond it, or once its own share of the dirty limit is used up, writes to a file
+//!    system that has failed pages return its error.
+//! 3. Dirty pages of all file systems together leave a quarter of what memory file systems leave,
+//!    but for 16 pages a file system: readers can go on however many stores hang.
+//!
+//! # Memory ordering
+//!
+//! Counts, limits and estimates are Relaxed: they steer. `on_dirty_list` against the file's page
+//! counts is a Dekker pair, by two SeqCst fences, each the other's partner (see `list`).
+//!
+//! # Locking
+//!
+//! *Protects*: the list of dirty files. *Order*: after `xa_lock`; the others are leaves. *May block*:
+//! no lock here is held over I/O or sleep; [`BackingDevInfo::balance_dirty_pages`] sleeps without
+//! one.
+
+mod law;
+mod limits;
+mod list;
+mod meter;
+mod stalls;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+mod throttle;
+
+pub(crate) use limits::Shares;
+pub(crate) use stalls::Stalls;
+pub use stalls::ThrottleStats;
+pub(crate) use throttle::flush_due;
+
+use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sys::Errno;
+use std::collections::VecDeque;
+
+use crate::address_space::AddressSpace;
+use crate::error::MmError;
+use crate::mm::Mm;
+use crate::stats::{Count, PageCounts};
+use crate::writeback::Flusher;
+use throttle::Throttle;
+
+/// What backs the files of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BdiKind {
+    /// A store that pages are read from and written to.
+    Storage,
+    /// Nothing: the cache is the store. Pages are never written back nor evicted, and may take up
+    /// to half the bound.
+    Memory,
+}
+
+/// One file system's dirty accounting and flusher.
+#[doc(alias = "backing_dev_info")]
+#[derive(Debug)]
+pub struct BackingDevInfo {
+    mm: Arc<Mm>,
+    name: String,
+    kind: BdiKind,
+    pub(crate) counts: PageCounts,
+    dirty_files: RankedMutex<VecDeque<Arc<AddressSpace>>>,
+    pub(crate) flusher: Flusher,
+    throttle: Throttle,
+    /// Part of the dirty limit that is this file system's while others have dirty data too, of
+    /// [`limits::WHOLE`].
+    share: AtomicU64,
+    /// The newest error of writing to this file system; 0 when writing works.
+    error: AtomicI32,
+    /// Sleepers over the limit, woken when pages became durable.
+    progress: (Mutex<()>, Condvar),
+    stopped: AtomicBool,
+}
+
+impl BackingDevInfo {
+    /// Accounting and flusher for a file system that `name` names in messages.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub fn new(mm: &Arc<Mm>, name: impl Into<String>, kind: BdiKind) -> Result<Arc<Self>, MmError> {
+        let bdi = Arc::new(Self {
+            mm: Arc::clone(mm),
+            name: name.into(),
+            kind,
+            counts: PageCounts::default(),
+            dirty_files: RankedMutex::new(Rank::BdiList, VecDeque::new()),
+            flusher: Flusher::new(),
+            throttle: Throttle::new(mm.shares.now()),
+            share: AtomicU64::new(0),
+            error: AtomicI32::new(0),
+            progress: (Mutex::new(()), Condvar::new()),
+            stopped: AtomicBool::new(false),
+        });
+        if kind == BdiKind::Storage {
+            bdi.flusher
+                .start(Arc::downgrade(&bdi))
+                .map_err(MmError::Setup)?;
+            mm.add_bdi(&bdi);
+        }
+        Ok(bdi)
+    }
+
+    /// The cache.
+    #[inline]
+    pub fn mm(&self) -> &Arc<Mm> {
+        &self.mm
+    }
+
+    /// The file system's name in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the cache itself is the store.
+    #[inline]
+    pub fn is_memory(&self) -> bool {
+        self.kind == BdiKind::Memory
+    }
+
+    /// Pages not safely on the medium: dirty, under writeback and unstable together.
+    pub fn nr_not_durable(&self) -> u64 {
+        self.counts.not_durable()
+    }
+
+    /// The error that writing to this file system ended with lately; `None` when it works.
+    pub fn error(&self) -> Option<Errno> {
+        // Relaxed: a report; the pages' own state is ordered by their locks.
+        match self.error.load(Ordering::Relaxed) {
+            0 => None,
+            raw => Some(Errno::from_raw(raw)),
+        }
+    }
+
+    /// Notes how a write or flush ended. An error stays until no page is failed any more: that
+    /// another file can be written takes nothing back.
+    pub(crate) fn set_error(&self, error: Option<Errno>) {
+        if error.is_none() && self.counts.get(Count::Failed) > 0 {
+            return;
+        }
+        let raw = error.map_or(0, Errno::raw);
+        // Relaxed: see `error`.
+        if self.error.load(Ordering::Relaxed) != raw {
+            self.error.store(raw, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the flusher. What is still dirty stays in the cache and is not written any more, and a
+    /// writer that reaches the limit gets an error. Does nothing in a forked child.
+    ///
+    /// Context: waits for the flusher's I/O.
+    pub fn stop(&self) {
+        if self.mm.check_fork().is_err() {
+            return;
+        }
+        // Relaxed: only one caller may do it; the thread is told through its lock.
+        if !self.stopped.swap(true, Ordering::Relaxed) {
+            self.flusher.stop();
+        }
+    }
+}
+
+impl Drop for BackingDevInfo {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,228 @@
+//! Writers that wait, and the flusher's turns that are measured for them.
+//!
+//! # Model
+//!
+//! A writer that dirtied pages is charged for them once more is dirty than `freerun`: it sleeps what
+//! the law says. Where its stop is reached (`full`, or `limit` for a small file) it sleeps until
+//! pages became durable.
+//!
+//! # Locking
+//!
+//! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves. *May
+//! block*: [`BackingDevInfo::balance_dirty_pages`] sleeps, with neither lock held.
+
+use foliocache_sync::Mutex;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::time::sleep;
+use foliocache_sys::Errno;
+use std::time::Duration;
+
+use super::BackingDevInfo;
+use super::law::{Limits, Pace, SECOND};
+use super::meter::Meter;
+use super::stalls::{Stalls, ThrottleStats};
+use crate::address_space::AddressSpace;
+use crate::stats::bump;
+use crate::types::PAGE_SIZE;
+
+/// Longest sleep at the limit before the writer looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Time that the writes of a turn take at most, at the speed that was measured, as a part of a
+/// second: who makes the file durable waits for a turn.
+const TURNS_A_SECOND: u64 = 10;
+
+/// Pages of a turn: at least 256 KiB, at most 16 MiB.
+const SHORTEST_TURN: u64 = 64;
+const LONGEST_TURN: u64 = 4096;
+
+/// Most pages that a writer should dirty between two charges: 256 KiB.
+const LONGEST_BATCH: u64 = 64;
+
+/// Pages of one file that are written before it is the next file's turn, if the store takes
+/// `speed` bytes a second.
+///
+/// What flushes take is not in the speed: shorter turns because of long flushes would mean more
+/// flushes.
+pub(super) fn turn(speed: u64) -> u64 {
+    (speed / TURNS_A_SECOND / PAGE_SIZE as u64).clamp(SHORTEST_TURN, LONGEST_TURN)
+}
+
+/// Whether what is written should be flushed: `unstable` of the `held` pages.
+pub(crate) fn flush_due(limits: Limits, unstable: u64, held: u64) -> bool {
+    unstable >= limits.background / 2 || held >= limits.full
+}
+
+/// The state of one file system's throttle.
+#[derive(Debug)]
+pub(super) struct Throttle {
+    pace: Mutex<Pace>,
+    meter: Mutex<Meter>,
+    stalls: Stalls,
+    /// Pages that a writer should dirty between two charges.
+    batch: AtomicU64,
+}
+
+impl Throttle {
+    pub(super) fn new(now: u64) -> Self {
+        Self {
+            pace: Mutex::new(Pace::new(now)),
+            meter: Mutex::new(Meter::new()),
+            stalls: Stalls::new(),
+            batch: AtomicU64::new(LONGEST_BATCH),
+        }
+    }
+}
+
+/// A pass of the flusher that is measured, from its making to its drop.
+pub(crate) struct MeasuredPass<'a>(&'a BackingDevInfo);
+
+impl Drop for MeasuredPass<'_> {
+    fn drop(&mut self) {
+        let bdi = self.0;
+        bdi.throttle.meter.lock().end(bdi.mm.shares.now());
+    }
+}
+
+impl BackingDevInfo {
+    /// How long writers to this file system waited, since it was made. Costs a hundred loads.
+    pub fn throttle_stats(&self) -> ThrottleStats {
+        self.throttle.stalls.stats()
+    }
+
+    /// Bytes a second that the store took lately when it was kept busy, flushes included.
+    pub fn write_bandwidth(&self) -> u64 {
+        self.throttle.meter.lock().rate(self.mm.shares.now())
+    }
+
+    /// Pages that a writer should dirty at a time: fewer for a slow store that many write to, so that
+    /// each wait is short. Costs a load.
+    pub fn dirty_batch(&self) -> u64 {
+        // Relaxed: a hint.
+        self.throttle.batch.load(Ordering::Relaxed)
+    }
+
+    /// Measures what the store takes until the result is dropped; what is `written` meanwhile counts.
+    pub(crate) fn measure_pass(&self) -> MeasuredPass<'_> {
+        self.throttle.meter.lock().begin(self.mm.shares.now());
+        MeasuredPass(self)
+    }
+
+    /// Counts what the store took.
+    pub(crate) fn note_written(&self, bytes: u64, took: Duration) {
+        let now = self.mm.shares.now();
+        let mut meter = self.throttle.meter.lock();
+        meter.wrote(now, bytes, took.as_nanos() as u64);
+    }
+
+    /// Pages of one file that are written before it is the next file's turn.
+    pub(crate) fn turn(&self) -> u64 {
+        turn(self.throttle.meter.lock().write_speed())
+    }
+
+    /// Lets a writer that just dirtied `pages` pages of a file wait its share.
+    ///
+    /// Context: sleeps; the caller may hold `i_rwsem`, no lock that writeback takes.
+    ///
+    /// # Errors
+    /// The stored error of the file system when failed pages passed their cap.
+    pub(crate) fn balance_dirty_pages(
+        &self,
+        mapping: &AddressSpace,
+        pages: u64,
+    ) -> Result<(), Errno> {
+        let limits = self.dirty_limits();
+        let held = self.counts.not_durable();
+        if held > limits.background {
+            self.flusher.wake_background();
+        }
+        if held <= limits.freerun {
+            return Ok(());
+        }
+        self.check_failed_cap()?;
+        let start = self.mm.shares.now();
+        let own = mapping.counts.not_durable();
+        let pause = self.charge(mapping, pages, start, (limits, held, own));
+        let (waited, result) = if held >= limits.stop(own) {
+            (true, self.wait_for_room(mapping))
+        } else {
+            if pause > 0 {
+                sleep(Duration::from_nanos(pause));
+            }
+            (pause > 0, Ok(()))
+        };
+        if waited {
+            let took = self.mm.shares.now() - start;
+            bump(&mapping.counters.throttled_ns, took);
+            self.throttle.stalls.record(took);
+            self.mm.stalls.record(took);
+        }
+        result
+    }
+
+    /// Whether a writer may dirty pages now without having to pause for it. Sets the flusher to work
+    /// where that is due; does not block.
+    pub(crate) fn may_dirty(&self) -> bool {
+        if self.is_memory() {
+            return true;
+        }
+        let limits = self.dirty_limits();
+        let held = self.counts.not_durable();
+        if held > limits.background {
+            self.flusher.wake_background();
+        }
+        held <= limits.freerun
+    }
+
+    /// What a writer of `pages` pages has to pause for them, in nanoseconds.
+    fn charge(
+        &self,
+        mapping: &AddressSpace,
+        pages: u64,
+        now: u64,
+        position: (Limits, u64, u64),
+    ) -> u64 {
+        let bandwidth = self.write_bandwidth();
+        let mut pace = self.throttle.pace.lock();
+        // Relaxed: changes under the lock alone.
+        let mut clock = mapping.dirty_paid_until.load(Ordering::Relaxed);
+        let pause = pace.charge_at(&mut clock, now, pages, bandwidth, position);
+        mapping.dirty_paid_until.store(clock, Ordering::Relaxed);
+        let batch = pace.batch(bandwidth).min(LONGEST_BATCH);
+        self.throttle.batch.store(batch, Ordering::Relaxed);
+        debug_assert!(pause <= SECOND);
+        pause
+    }
+
+    /// Sleeps until fewer pages are dirty than where the writers of `mapping` stop.
+    fn wait_for_room(&self, mapping: &AddressSpace) -> Result<(), Errno> {
+        loop {
+            self.check_failed_cap()?;
+            let held = self.counts.not_durable();
+            if held < self.dirty_limits().stop(mapping.counts.not_durable()) {
+                return Ok(());
+            }
+            // Relaxed: at worst one more turn.
+            if self.stopped.load(Ordering::Relaxed) {
+                return Err(self.error().unwrap_or(Errno::EIO));
+            }
+            self.flusher.wake_background();
+            self.wait_for_progress(held);
+        }
+    }
+
+    /// Sleeps until fewer than `held` pages are left to be made durable, or it is time to look again.
+    fn wait_for_progress(&self, held: u64) {
+        let guard = self.progress.0.lock();
+        // Looked at under the lock that `note_progress` takes after the counts went down.
+        if self.counts.not_durable() >= held {
+            drop(self.progress.1.wait_timeout(guard, LOOK_AGAIN));
+        }
+    }
+
+    /// Tells sleepers that pages became durable.
+    pub(crate) fn note_progress(&self) {
+        drop(self.progress.0.lock());
+        self.progress.1.notify_all();
+    }
+}
