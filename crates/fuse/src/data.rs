@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A worker thread keeps one buffer for what it answers reads with; bytes to write lie in the
-//! buffer that the request came in. Both belong to the fixed base of the process, see
+//! Reads are answered from a buffer of [`Buffers`](crate::buffers::Buffers); bytes to write lie in
+//! the buffer that the request came in. Both belong to the fixed base of the process, see
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
 //!
 //! The kernel says with each write whether the bytes come from its cache (somebody stored into a
@@ -18,7 +18,6 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use fuser::WriteFlags;
-use std::cell::RefCell;
 
 const O_APPEND: i32 = 0o2000;
 const FALLOC_FL_KEEP_SIZE: i32 = 1;
@@ -30,21 +29,6 @@ const SEEK_HOLE: i32 = 4;
 /// Most bytes that one request copies from file to file, so that a copy can be interrupted.
 const MAX_COPY: u64 = 16 << 20;
 
-foliocache_sync::thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Lends this worker's buffer out, of `size` bytes or more.
-fn with_buffer<R>(size: usize, run: impl FnOnce(&mut [u8]) -> R) -> R {
-    BUFFER.with(|buffer| {
-        let mut buffer = buffer.borrow_mut();
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        run(&mut buffer[..size])
-    })
-}
-
 impl Front {
     /// Reads and answers. `from_cache` says that the bytes go into the kernel's cache.
     pub(crate) fn do_read(
@@ -55,7 +39,9 @@ impl Front {
         from_cache: bool,
         reply: fuser::ReplyData,
     ) {
-        with_buffer(size as usize, |buffer| {
+        // The kernel asks for no more; the answer may be shorter in any case.
+        let size = size.min(crate::mount::MAX_REQUEST);
+        self.buffers.with(size as usize, |buffer| {
             let done = self.attempt("read", || {
                 let handle = self.files.get(fh)?;
                 if from_cache {
@@ -153,7 +139,7 @@ impl Front {
         let mut left = len.min(MAX_COPY);
         let mut done = 0;
         while left > 0 {
-            let step = with_buffer(chunk.min(left as usize), |buffer| {
+            let step = self.buffers.with(chunk.min(left as usize), |buffer| {
                 let n = from.file.read_at(buffer, pos_in)?;
                 let mut written = 0;
                 while written < n {

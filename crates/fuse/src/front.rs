@@ -10,6 +10,7 @@
 //! made through the mount reach the kernel's copies at once, because they pass through it; only
 //! what changes in the source behind our back may be seen that much later.
 
+use crate::buffers::Buffers;
 use crate::convert;
 use crate::handles::{DirHandle, FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
@@ -38,6 +39,7 @@ pub(crate) struct Front {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirHandle>,
+    pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) kernel_pages: Arc<KernelPages>,
     pub(crate) kernel_cache: KernelCache,

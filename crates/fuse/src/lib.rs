@@ -13,6 +13,7 @@
 //! | `operations` | requests of the kernel, each as one call of a `FileSystem` |
 //! | `front` | what they have in common: inodes, entries, handles, panics |
 //! | `data` | reading, writing and the rest of what is done with an open file |
+//! | `buffers` | what reads are answered from |
 //! | `handles` | open files and directories by the number that the kernel knows |
 //! | `kernel_pages` | gives back what a mapping brought into the kernel's cache |
 //! | `convert` | attributes, times and error numbers as the kernel wants them |
@@ -28,6 +29,7 @@
 //! 4. The kernel's cache holds file data only as far as it is mapped, see [`KernelCache`].
 #![deny(unsafe_code)]
 
+mod buffers;
 mod convert;
 mod data;
 mod front;

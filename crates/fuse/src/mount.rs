@@ -12,6 +12,7 @@
 //! reaches the file system; [`Mount::unmount`]; where that is `EBUSY`, [`Mount::detach`]; then the
 //! file system's own write-back, with nobody left who could change anything.
 
+use crate::buffers::Buffers;
 use crate::front::Front;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
@@ -166,6 +167,7 @@ impl Mount {
             fs,
             files: Handles::new(),
             directories: Handles::new(),
+            buffers: Buffers::default(),
             counters: Arc::clone(&counters),
             kernel_pages: Arc::clone(&kernel_pages),
             kernel_cache: options.kernel_cache,

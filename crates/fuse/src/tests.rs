@@ -1,5 +1,6 @@
 //! Unit tests of the front.
 
+use crate::buffers::Buffers;
 use crate::front::Front;
 use crate::handles::{FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
@@ -18,6 +19,7 @@ fn front() -> Front {
         fs: Arc::new(MemFs::new(&mm).unwrap()),
         files: Handles::new(),
         directories: Handles::new(),
+        buffers: Buffers::default(),
         counters: Arc::new(Counters::default()),
         kernel_pages: Arc::new(KernelPages::default()),
         kernel_cache: KernelCache::Mapped,
