@@ -27,7 +27,7 @@
 use super::node::DirNode;
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone};
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Mutex, Weak};
@@ -38,7 +38,7 @@ use std::ops::Range;
 
 /// A descriptor for direct I/O.
 pub(super) struct Direct {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Arc<OwnedFd>,
     /// Positions and lengths are multiples of this, a page at least.
     pub(super) block: usize,
 }
@@ -97,7 +97,10 @@ impl Descriptors {
             }
             block = block.max(align.offset as usize);
         }
-        Ok(Direct { fd, block })
+        Ok(Direct {
+            fd: Arc::new(fd),
+            block,
+        })
     }
 
     /// Direct I/O was refused although the descriptor could be opened.
@@ -391,6 +394,13 @@ impl AddressSpaceOperations for DirNode {
     fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(false)?;
         transfer::read(&self.shared, &fds, pos, segments)
+    }
+
+    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
+        match self.descriptors(false) {
+            Ok(fds) => transfer::start_read(&self.shared, fds, pos, segments, done),
+            Err(error) => done(Err(error)),
+        }
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {

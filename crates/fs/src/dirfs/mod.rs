@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `node` | who a node is, where it is, how it is found again |
 //! | `file` | a regular file's descriptors, writeback, flush, times |
-//! | `transfer` | direct and buffered I/O, by ring or by `preadv` |
+//! | `transfer` | direct and buffered I/O, by ring, by `preadv` or in the background |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](crate::FileSystem) |
 //!
@@ -42,6 +42,8 @@ mod path_fds;
 mod ring_blocks;
 mod stats;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use stats::{DirFsStats, Fallback};
@@ -56,7 +58,7 @@ use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, RwLock, Weak};
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
-use foliocache_sys::uring::RingPool;
+use foliocache_sys::uring::{Engine, MAX_BUFFERS, RingPool};
 use foliocache_sys::{Errno, fd};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -135,6 +137,8 @@ struct Shared {
     moves: RwLock<()>,
     path_fds: PathFds,
     rings: Option<Arc<RingPool>>,
+    /// What reads in the background; with `rings` only.
+    engine: Option<Arc<Engine>>,
     counters: Counters,
     /// Files without handles whose descriptors are still needed.
     idle: Mutex<VecDeque<Weak<DirNode>>>,
@@ -242,24 +246,24 @@ impl DirFs {
         let name = source.display().to_string();
         let counters = Counters::default();
         let rings = if options.io_uring {
-            RingPool::new(
-                options.rings,
-                options.ring_depth,
-                foliocache_sys::uring::MAX_BUFFERS,
-            )
+            RingPool::new(options.rings, options.ring_depth, MAX_BUFFERS)
+                .and_then(|rings| Ok((rings, Engine::new(MAX_BUFFERS)?)))
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        let rings = match rings {
-            Ok(rings) => Some(Arc::new(rings)),
+        let (rings, engine) = match rings {
+            Ok((rings, engine)) => (Some(Arc::new(rings)), Some(Arc::new(engine))),
             Err(reason) => {
                 counters.fell_back(Fallback::IoUring, reason);
-                None
+                (None, None)
             }
         };
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
         let blocks = rings.as_ref().map(|rings| {
-            let blocks: Arc<dyn BlockObserver> = Arc::new(RingBlocks(rings.clone()));
+            let blocks: Arc<dyn BlockObserver> = Arc::new(RingBlocks {
+                rings: rings.clone(),
+                engine: engine.clone(),
+            });
             mm.frames().add_observer(&blocks);
             blocks
         });
@@ -270,6 +274,7 @@ impl DirFs {
             path_fds: PathFds::new(options.path_descriptors),
             options,
             rings,
+            engine,
             counters,
             idle: Mutex::new(VecDeque::new()),
             next_node: AtomicU64::new(0),
@@ -302,6 +307,7 @@ impl DirFs {
         let (inodes, inodes_uncharged) = self.table.len();
         DirFsStats {
             rings: self.shared.rings.as_ref().map(|rings| rings.stats()),
+            engine: self.shared.engine.as_ref().map(|engine| engine.stats()),
             inodes,
             inodes_uncharged,
             path_descriptors: self.shared.path_fds.len() as u64,

@@ -8,19 +8,30 @@
 
 use foliocache_mm::BlockObserver;
 use foliocache_sync::Arc;
-use foliocache_sys::uring::RingPool;
+use foliocache_sys::uring::{Engine, RingPool};
 
 /// Registers the cache's blocks with the rings, the number of a block being its slot.
-pub(super) struct RingBlocks(pub(super) Arc<RingPool>);
+pub(super) struct RingBlocks {
+    pub(super) rings: Arc<RingPool>,
+    pub(super) engine: Option<Arc<Engine>>,
+}
 
 impl BlockObserver for RingBlocks {
     fn added(&self, block: u32, addr: *mut u8, len: usize) {
         // SAFETY: contract of `BlockObserver`, see the module's header.
-        unsafe { self.0.set_buffer(block, Some((addr, len))) };
+        unsafe { self.rings.set_buffer(block, Some((addr, len))) };
+        if let Some(engine) = &self.engine {
+            // SAFETY: as above.
+            unsafe { engine.set_buffer(block, Some((addr, len))) };
+        }
     }
 
     fn removed(&self, block: u32) {
         // SAFETY: emptying a slot asks nothing of the memory.
-        unsafe { self.0.set_buffer(block, None) };
+        unsafe { self.rings.set_buffer(block, None) };
+        if let Some(engine) = &self.engine {
+            // SAFETY: as above, and no frame of the block is in use, so no I/O over it is pending.
+            unsafe { engine.set_buffer(block, None) };
+        }
     }
 }

@@ -7,7 +7,7 @@
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sys::Errno;
-use foliocache_sys::uring::RingPoolStats;
+use foliocache_sys::uring::{EngineStats, RingPoolStats};
 use std::fmt;
 
 /// Something that was refused, and what is done instead.
@@ -48,10 +48,14 @@ pub struct DirFsStats {
     pub uring_ios: u64,
     /// Reads and writes by `preadv` and `pwritev`.
     pub psync_ios: u64,
+    /// Reads in the background that nobody waited for; each is a direct read, too.
+    pub background_reads: u64,
     /// Flushes to the medium.
     pub flushes: u64,
-    /// What the rings did; `None` without io_uring.
+    /// What the rings of blocking callers did; `None` without io_uring.
     pub rings: Option<RingPoolStats>,
+    /// What was done in the background, and how deep; `None` without io_uring.
+    pub engine: Option<EngineStats>,
     /// Files that were changed from outside and whose pages were dropped.
     pub invalidations: u64,
     /// Inodes in memory.
@@ -73,6 +77,7 @@ pub(super) struct Counters {
     pub(super) buffered_writes: AtomicU64,
     pub(super) uring_ios: AtomicU64,
     pub(super) psync_ios: AtomicU64,
+    pub(super) background_reads: AtomicU64,
     pub(super) flushes: AtomicU64,
     pub(super) invalidations: AtomicU64,
     fallbacks: Mutex<Vec<(Fallback, Errno, u64)>>,
@@ -111,6 +116,7 @@ impl Counters {
             buffered_writes: read(&self.buffered_writes),
             uring_ios: read(&self.uring_ios),
             psync_ios: read(&self.psync_ios),
+            background_reads: read(&self.background_reads),
             flushes: read(&self.flushes),
             invalidations: read(&self.invalidations),
             fallbacks: self.fallbacks.lock().clone(),

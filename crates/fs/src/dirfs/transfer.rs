@@ -16,15 +16,22 @@
 //! afterwards, and a kill in between leaves the padding in the file. What was written buffered
 //! leaves the kernel's cache after the next flush, or before a direct write goes over it.
 //!
+//! A read in the background goes to the engine of the file system if it can be direct, and is done
+//! here and now if not, or if the caller had better do it (see
+//! [`Engine::prefers_caller`](foliocache_sys::uring::Engine::prefers_caller)). What the engine or
+//! direct I/O refuses is read again the blocking way, by the thread that learns of it: once a file
+//! where direct I/O is refused, and always where rings are, since the engine fails on the spot then.
+//!
 //! # Invariants
 //!
 //! 1. Pieces are written in file order and the first that falls short ends the write, so the count
 //!    returned is a prefix.
 
 use super::Shared;
-use super::file::Descriptors;
+use super::file::{Descriptors, Direct};
 use super::stats::{Fallback, count};
-use foliocache_mm::PAGE_SIZE;
+use foliocache_mm::{PAGE_SIZE, ReadDone};
+use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, BorrowedFd, IoSegment};
 use foliocache_sys::uring::{Io, Op};
 use foliocache_sys::{Errno, fd::AsFd};
@@ -96,22 +103,19 @@ pub(super) fn read(
     if len == 0 {
         return Ok(0);
     }
-    if let Some(direct) = fds.direct(shared) {
-        let block = direct.block as u64;
-        if pos.is_multiple_of(block) && (len as u64).is_multiple_of(block) {
-            match transfer(
-                shared,
-                Op::Read,
-                Path::Direct,
-                direct.fd.as_fd(),
-                pos,
-                segments,
-            ) {
-                Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
-                done => {
-                    count(&shared.counters.direct_reads);
-                    return done;
-                }
+    if let Some(direct) = direct_for(shared, fds, pos, len) {
+        match transfer(
+            shared,
+            Op::Read,
+            Path::Direct,
+            direct.fd.as_fd(),
+            pos,
+            segments,
+        ) {
+            Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
+            done => {
+                count(&shared.counters.direct_reads);
+                return done;
             }
         }
     }
@@ -126,6 +130,75 @@ pub(super) fn read(
     )?;
     drop_behind(fds.buffered.as_fd(), pos..pos + len as u64);
     Ok(done)
+}
+
+/// The descriptor for a direct read of a range, if it can be one.
+fn direct_for<'f>(
+    shared: &Shared,
+    fds: &'f Descriptors,
+    pos: u64,
+    len: usize,
+) -> Option<&'f Direct> {
+    fds.direct(shared).filter(|direct| {
+        len > 0 && pos.is_multiple_of(direct.block as u64) && len.is_multiple_of(direct.block)
+    })
+}
+
+/// Starts reading into `segments` from byte `pos` on; `done` is told what [`read`] would return.
+pub(super) fn start_read(
+    shared: &Arc<Shared>,
+    fds: Arc<Descriptors>,
+    pos: u64,
+    segments: Vec<IoSegment<'static>>,
+    done: ReadDone,
+) {
+    let engine = shared.engine.as_ref();
+    let direct = direct_for(shared, &fds, pos, total(&segments));
+    let (Some(engine), Some(direct)) = (engine.filter(|engine| !engine.prefers_caller()), direct)
+    else {
+        return done(read(shared, &fds, pos, &segments));
+    };
+    let fd = direct.fd.clone();
+    // What the fallback reads into, if it comes to that.
+    let memory = segments.clone();
+    let ended = {
+        let (shared, fds) = (shared.clone(), fds.clone());
+        Box::new(move |result| {
+            let result = finish_read(&shared, &fds, pos, &memory, result);
+            // Before the caller is told, who may take the file system down.
+            drop((shared, fds));
+            done(result);
+        })
+    };
+    engine.submit(Op::Read, fd, pos, &segments, ended);
+}
+
+/// What becomes of a read in the background that ended with `result`.
+pub(super) fn finish_read(
+    shared: &Shared,
+    fds: &Descriptors,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+    result: Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    match result {
+        Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
+        Err(reason)
+            if let Some(engine) = &shared.engine
+                && engine.failed().is_some() =>
+        {
+            shared.counters.fell_back(Fallback::IoUring, reason);
+        }
+        // The ring could not take it; the way without a ring can.
+        Err(Errno::ENOSYS | Errno::EPERM | Errno::ENOMEM | Errno::EBUSY) => {}
+        done => {
+            count(&shared.counters.direct_reads);
+            count(&shared.counters.uring_ios);
+            count(&shared.counters.background_reads);
+            return done;
+        }
+    }
+    read(shared, fds, pos, segments)
 }
 
 /// Writes `segments` at byte `pos`; `cached` is the range of the file that an earlier write left

@@ -1,0 +1,178 @@
+//! Reading in the background: the engine, and everything it falls back to.
+
+use super::stats::Fallback;
+use super::transfer::finish_read;
+use super::{DirFs, DirFsOptions, DirNode};
+use crate::filesystem::FileSystem;
+use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long something that must happen may take on a loaded machine.
+const LONG: Duration = Duration::from_secs(60);
+
+const LEN: usize = (3 << 20) + 1000;
+
+fn bytes() -> Vec<u8> {
+    (0..LEN as u32)
+        .map(|at| (at * 31 + at / 4096) as u8)
+        .collect()
+}
+
+/// A file system over `source`, which gets one file, and the file's node.
+fn with_file(source: &Path, options: DirFsOptions) -> (DirFs, Arc<DirNode>) {
+    std::fs::write(source.join("file"), bytes()).expect("write");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let fs = DirFs::open(&mm, source, options).expect("dirfs");
+    let inode = fs.lookup(&fs.root(), OsStr::new("file")).expect("lookup");
+    let node = DirNode::of(&inode).expect("a node").clone();
+    (fs, node)
+}
+
+/// Page-aligned memory that is never given back.
+fn memory(len: usize) -> IoSegment<'static> {
+    let bytes = vec![0xee; len + PAGE_SIZE].leak();
+    let skip = bytes.as_ptr().align_offset(PAGE_SIZE);
+    IoSegment::from_mut(&mut bytes[skip..skip + len])
+}
+
+#[track_caller]
+fn expect_bytes(segments: &[IoSegment<'_>], pos: usize, len: usize) {
+    let mut at = 0;
+    let expected = bytes();
+    for segment in segments {
+        let len = segment.len().min(len - at);
+        if len == 0 {
+            return;
+        }
+        let mut found = vec![0; len];
+        segment.sub(0, len).copy_to(0, &mut found);
+        assert!(found == expected[pos + at..][..len], "bytes from {at} on");
+        at += len;
+    }
+}
+
+/// Starts a read of `lens` bytes in turn and waits for its end.
+#[track_caller]
+fn read(node: &DirNode, pos: usize, lens: &[usize]) -> Result<usize, Errno> {
+    let segments: Vec<_> = lens.iter().map(|&len| memory(len)).collect();
+    let (tell, told) = mpsc::channel();
+    let done = Box::new(move |result| tell.send(result).expect("the test waits"));
+    node.start_read(pos as u64, segments.clone(), done);
+    let result = told.recv_timeout(LONG).expect("the read ends");
+    if let Ok(n) = result {
+        expect_bytes(&segments, pos, n);
+    }
+    result
+}
+
+/// What every way of reading must do.
+fn reads(node: &DirNode) {
+    assert_eq!(read(node, 0, &[1 << 20, 2 << 20]), Ok(3 << 20));
+    assert_eq!(read(node, 1 << 20, &[PAGE_SIZE; 300]), Ok(300 * PAGE_SIZE));
+    // Across the end, at the end, and behind it.
+    assert_eq!(read(node, 2 << 20, &[2 << 20]), Ok((1 << 20) + 1000));
+    assert_eq!(read(node, 3 << 20, &[PAGE_SIZE]), Ok(1000));
+    assert_eq!(read(node, 4 << 20, &[PAGE_SIZE]), Ok(0));
+    assert_eq!(read(node, 0, &[]), Ok(0));
+}
+
+#[test]
+fn a_read_in_the_background_is_a_read() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (fs, node) = with_file(source.path(), DirFsOptions::default());
+    reads(&node);
+    let stats = fs.stats();
+    // Where direct I/O and rings are allowed, all of it but nothing went to the engine.
+    if stats.fallbacks.is_empty() {
+        assert!(stats.background_reads > 0, "{stats:?}");
+        assert_eq!(
+            stats.engine.map(|engine| engine.ios),
+            Some(stats.background_reads)
+        );
+    }
+    // Less than a block is no matter for direct I/O.
+    let buffered = stats.buffered_reads;
+    assert_eq!(read(&node, 0, &[1000]), Ok(1000));
+    assert_eq!(fs.stats().buffered_reads, buffered + 1);
+}
+
+#[test]
+fn without_rings_or_direct_io_it_is_done_on_the_spot() {
+    let change: [fn(&mut DirFsOptions); 2] = [
+        |options| options.io_uring = false,
+        |options| options.direct = false,
+    ];
+    for change in change {
+        let source = tempfile::tempdir().expect("a directory");
+        let mut options = DirFsOptions::default();
+        change(&mut options);
+        let (fs, node) = with_file(source.path(), options);
+        reads(&node);
+        let stats = fs.stats();
+        assert_eq!(stats.background_reads, 0);
+        assert!(!stats.fallbacks.is_empty(), "{stats:?}");
+    }
+    let source = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    reads(&with_file(source.path(), DirFsOptions::default()).1);
+}
+
+#[test]
+fn what_direct_io_or_the_ring_refuses_at_the_end_is_read_all_the_same() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (fs, node) = with_file(source.path(), DirFsOptions::default());
+    let fds = node.descriptors(false).expect("descriptors");
+    let list = [memory(1 << 20), memory(1 << 20)];
+    let finish = |result| finish_read(&fs.shared, &fds, 4096, &list, result);
+    for refused in [Errno::ENOMEM, Errno::EPERM, Errno::ENOSYS] {
+        list[1].zero(0, 1 << 20);
+        assert_eq!(finish(Err(refused)), Ok(2 << 20));
+        expect_bytes(&list, 4096, 2 << 20);
+    }
+    assert_eq!(finish(Err(Errno::EIO)), Err(Errno::EIO));
+    assert_eq!(finish(Ok(7)), Ok(7));
+    // Refused for this file from here on, and said once.
+    let before = fs.stats().buffered_reads;
+    for _ in 0..2 {
+        list[0].zero(0, 1 << 20);
+        assert_eq!(finish(Err(Errno::EINVAL)), Ok(2 << 20));
+        expect_bytes(&list, 4096, 2 << 20);
+    }
+    reads(&node);
+    let stats = fs.stats();
+    assert!(stats.buffered_reads >= before + 7, "{stats:?}");
+    let told = |(what, ..): &&(Fallback, Errno, u64)| *what == Fallback::DirectIo;
+    assert_eq!(
+        stats.fallbacks.iter().find(told).map(|told| told.2),
+        Some(1)
+    );
+}
+
+#[test]
+fn reads_outlive_the_name_the_handles_and_the_file_system() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (fs, node) = with_file(source.path(), DirFsOptions::default());
+    let (tell, told) = mpsc::channel();
+    for round in 0..32 {
+        let list = vec![memory(1 << 20), memory(1 << 20)];
+        let tell = tell.clone();
+        let segments = list.clone();
+        let pos = (round % 2) << 20;
+        let done = Box::new(move |result| tell.send((result, pos, segments)).expect("a test"));
+        node.start_read(pos as u64, list, done);
+    }
+    std::fs::remove_file(source.path().join("file")).expect("remove");
+    drop(node);
+    drop(fs);
+    drop(tell);
+    for _ in 0..32 {
+        let (result, pos, segments) = told.recv_timeout(LONG).expect("all reads end");
+        assert_eq!(result, Ok(2 << 20));
+        expect_bytes(&segments, pos, 2 << 20);
+    }
+    assert!(told.recv_timeout(LONG).is_err(), "each ends once");
+}
