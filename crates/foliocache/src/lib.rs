@@ -82,6 +82,7 @@ pub use foliocache_fs::{
 };
 pub use foliocache_mm::{
     FileStats, FrameUsage as MemoryUsage, MmStats as CacheStats, PressureSource, PressureStats,
+    ThrottleStats,
 };
 pub use foliocache_sys::Errno;
 pub use metadata::{DirEntry, Metadata, ReadDir};
