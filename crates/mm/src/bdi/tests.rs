@@ -7,6 +7,7 @@
 //! turn it is when half the background limit is unstable, as the real one does.
 
 use super::law::{Limits, Pace, SECOND};
+use super::limits::{WHOLE, slew, target};
 use super::meter::Meter;
 use super::throttle::{flush_due, turn};
 use crate::types::PAGE_SIZE;
@@ -431,4 +432,67 @@ fn writers_that_do_something_else_between_writes_get_the_store_nevertheless() {
     let throughput = sim.throughput(20_000);
     assert!(throughput > 150 * MIB, "{throughput}");
     assert!(sim.tail().1 <= 50, "{:?} ms", sim.tail());
+}
+
+#[test]
+fn the_dirty_limit_is_shared_by_speed_with_something_for_everybody() {
+    let percent = |rate, all, n| target(rate, all, n) * 100 / WHOLE;
+    assert_eq!(percent(100, 100, 1), 100);
+    assert_eq!(percent(100, 200, 2), 50);
+    // Fast, and dead: an eighth is left to who may come back.
+    assert_eq!(percent(1000, 1000, 2), 87);
+    assert_eq!(percent(0, 1000, 2), 12);
+    for n in 1..=8 {
+        let shares = (0..n).map(|i| target(i * 100, n * (n - 1) * 50, n));
+        assert!(shares.sum::<u64>() <= WHOLE, "{n} have more than there is");
+    }
+}
+
+#[test]
+fn a_share_grows_at_once_and_falls_as_fast_as_the_store_drains_it() {
+    let whole = 100 * MIB;
+    assert_eq!(slew(1000, WHOLE, 0, 0, whole), WHOLE);
+    // Half of 20 MiB/s is a tenth of it a second.
+    let falling = slew(WHOLE, 0, SECOND / 2, 20 * MIB, whole);
+    let quarter = slew(WHOLE, 0, SECOND / 2, 0, whole);
+    assert_eq!(falling, quarter, "a quarter a second is the least");
+    let fast = slew(WHOLE, 0, SECOND / 2, 100 * MIB, whole);
+    assert_eq!(fast, WHOLE - WHOLE / 4);
+    assert_eq!(
+        slew(WHOLE, WHOLE / 2, SECOND * 10, 100 * MIB, whole),
+        WHOLE / 2
+    );
+}
+
+#[test]
+fn the_meter_counts_flushes_and_leaves_idle_time_out() {
+    let mut meter = Meter::new();
+    let mut now = 0;
+    for _ in 0..100 {
+        meter.begin(now);
+        now += 20 * MILLISECOND;
+        meter.wrote(now, 10 * MIB, 20 * MILLISECOND);
+        now += 80 * MILLISECOND;
+        meter.end(now);
+        now += SECOND;
+    }
+    // 10 MiB in a tenth of a second; the writes alone took a fifth of that.
+    let rate = meter.rate(now) / MIB;
+    assert!((95..=105).contains(&rate), "{rate} MiB/s");
+    let speed = meter.write_speed() / MIB;
+    assert!((450..=550).contains(&speed), "{speed} MiB/s");
+}
+
+#[test]
+fn the_meter_tells_that_a_store_hangs() {
+    let mut meter = Meter::new();
+    meter.begin(0);
+    meter.wrote(SECOND, 500 * MIB, SECOND);
+    let before = meter.rate(SECOND);
+    let after = meter.rate(20 * SECOND);
+    assert!(after * 10 < before, "{before} and {after}");
+    // What is not under pressure says nothing about the store.
+    meter.end(SECOND);
+    meter.wrote(2 * SECOND, 4096, SECOND);
+    assert_eq!(meter.rate(30 * SECOND), before);
 }
