@@ -74,6 +74,8 @@ pub struct AddressSpace {
     pub(crate) dirtied_when: AtomicU64,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
+    /// How many wait for `wb_lock` to make the file durable.
+    pub(crate) awaited: AtomicUsize,
 }
 
 /// Why a folio could not be put into the index; nothing is locked or changed.
@@ -122,6 +124,7 @@ impl AddressSpace {
             holders: AtomicUsize::new(0),
             dirtied_when: AtomicU64::new(0),
             dirty_paid_until: AtomicU64::new(0),
+            awaited: AtomicUsize::new(0),
         });
         mm.register(&mapping);
         mapping

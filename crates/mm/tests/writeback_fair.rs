@@ -273,3 +273,25 @@ fn a_small_file_is_written_when_it_is_old_beside_one_that_never_ends() {
         assert!(durable, "it is dirty still after ten seconds");
     });
 }
+
+#[test]
+fn an_fsync_is_not_overtaken_by_the_flusher_for_ever() {
+    let mm = cache(32);
+    let bdi = storage(&mm, "slow");
+    let device = Device::new(16 * MIB);
+    let stream = file(&bdi, &device);
+    let (stop, count) = (AtomicBool::new(false), AtomicBool::new(true));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&stop, &count, &stream, CHUNK, Duration::ZERO));
+        std::thread::sleep(Duration::from_secs(1));
+        let start = Instant::now();
+        for _ in 0..3 {
+            stream.sync().unwrap();
+        }
+        let took = start.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        // Each writes what is dirty, 12 MiB at most, while the writer makes more.
+        assert!(took < Duration::from_secs(12), "{took:?}");
+    });
+}

@@ -71,29 +71,33 @@ impl Flusher {
         Ok(())
     }
 
-    fn request(&self, set: impl FnOnce(&mut Requests)) {
-        set(&mut self.shared.requests.lock());
-        self.shared.wake.notify_one();
+    fn request(&self, which: impl FnOnce(&mut Requests) -> &mut bool) {
+        let asked = std::mem::replace(which(&mut self.shared.requests.lock()), true);
+        // Who asked first woke the thread, which has not taken the request yet. Waking is a system
+        // call, and every write above the background limit comes here.
+        if !asked {
+            self.shared.wake.notify_one();
+        }
     }
 
     /// There is a first dirty file.
     pub(crate) fn wake(&self) {
-        self.request(|requests| requests.dirty = true);
+        self.request(|requests| &mut requests.dirty);
     }
 
     /// The background limit is passed.
     pub(crate) fn wake_background(&self) {
-        self.request(|requests| requests.background = true);
+        self.request(|requests| &mut requests.background);
     }
 
     /// Memory is short.
     pub(crate) fn wake_for_memory(&self) {
-        self.request(|requests| requests.memory = true);
+        self.request(|requests| &mut requests.memory);
     }
 
     /// Ends the thread and waits for it, unless this is it.
     pub(crate) fn stop(&self) {
-        self.request(|requests| requests.stop = true);
+        self.request(|requests| &mut requests.stop);
         let Some(handle) = self.thread.lock().take() else {
             return;
         };

@@ -1,6 +1,8 @@
 //! What a caller asks for: durability of a file or of a file system, and giving data up.
 
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
+use foliocache_sync::rank::RankedMutexGuard;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 use std::ops::Range;
@@ -50,14 +52,30 @@ impl AddressSpace {
     fn make_durable(self: &Arc<Self>) -> Result<(), Errno> {
         let size = self.size();
         {
-            let mut wb = self.wb_lock.lock();
+            let mut wb = self.lock_awaited();
             self.write_and_flush(&mut wb)?;
             if wb.store_size.is_some_and(|stored| stored >= size) {
                 return Ok(());
             }
         }
         self.settle_size()?;
-        self.write_and_flush(&mut self.wb_lock.lock())
+        self.write_and_flush(&mut self.lock_awaited())
+    }
+
+    /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it
+    /// again meanwhile, which it could do for ever, so fast is it back.
+    fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
+        // Relaxed: the lock orders what matters; a flusher that sees it late does a write more.
+        self.awaited.fetch_add(1, Ordering::Relaxed);
+        let wb = self.wb_lock.lock();
+        self.awaited.fetch_sub(1, Ordering::Relaxed);
+        wb
+    }
+
+    /// Whether somebody waits for `wb_lock` to make the file durable.
+    pub(super) fn is_awaited(&self) -> bool {
+        // Relaxed: as above.
+        self.awaited.load(Ordering::Relaxed) > 0
     }
 
     /// Gives the backing file the size of this one, where it is not known to have it.

@@ -35,7 +35,7 @@ pub(crate) use flusher::Flusher;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Instant;
-use foliocache_sys::Errno;
+use foliocache_sys::{Errno, clock};
 use foliocache_xarray::Mark;
 use std::time::Duration;
 
@@ -71,6 +71,10 @@ enum Pass {
 pub(crate) struct WritebackState {
     /// Where the flusher goes on in a large file.
     next: PageIndex,
+    /// When the flusher's pass through the file began that it is in.
+    pass_began: u64,
+    /// When the last pass began that came to the end, anybody's: what is older is written.
+    passed: u64,
     /// Passes in a row that failed.
     failures: u32,
     /// The flusher leaves what failed alone until then.
@@ -104,6 +108,17 @@ impl WritebackState {
         }
     }
 
+    /// The flusher begins a pass through the whole file.
+    fn begin_pass(&mut self) {
+        self.pass_began = clock::monotonic_ns();
+    }
+
+    /// The flusher's pass came to the end of the file; the next one begins.
+    fn end_pass(&mut self) {
+        self.passed = self.passed.max(self.pass_began);
+        self.begin_pass();
+    }
+
     fn backing_off(&self) -> bool {
         self.retry_at
             .is_some_and(|at| at.saturating_duration_since(Instant::now()) > Duration::ZERO)
@@ -130,6 +145,9 @@ impl AddressSpace {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
         while at <= last && written < budget {
+            if pass != Pass::Sync && written > 0 && self.is_awaited() {
+                break;
+            }
             let Some(run) = self.collect_run(at, last, pass == Pass::Fresh) else {
                 return (None, result);
             };
@@ -204,7 +222,9 @@ impl AddressSpace {
     /// Context: `wb_lock` held. Blocks for I/O.
     fn write_and_flush(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
+        let began = clock::monotonic_ns();
         let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, wb);
+        wb.passed = began;
         let flushed = self.flush_unstable(wb);
         let result = written.and(flushed);
         wb.note(result);
@@ -230,7 +250,10 @@ impl AddressSpace {
         let flushed = self.ops.write_inode().and_then(|()| self.ops.flush());
         self.bdi().set_error(flushed.err().or(self.failed_error()));
         match flushed {
-            Ok(()) => self.clean_unstable(),
+            Ok(()) => {
+                self.clean_unstable();
+                self.note_age(wb.passed);
+            }
             Err(error) => {
                 wb.store_size = None;
                 self.redirty_unstable(error);
@@ -240,6 +263,16 @@ impl AddressSpace {
             self.mm().background.wake();
         }
         flushed
+    }
+
+    /// After a flush: what was dirty at `since` is durable, so whatever is dirty now is younger. That
+    /// is not said of what failed, which waits for its next try.
+    fn note_age(&self, since: u64) {
+        // Relaxed: only the age matters. A file that is off the list has none, and gets one when it
+        // is put there.
+        if self.counts.get(Count::Failed) == 0 && self.on_dirty_list.load(Ordering::Relaxed) {
+            self.dirtied_when.fetch_max(since, Ordering::Relaxed);
+        }
     }
 
     fn failed_error(&self) -> Option<Errno> {
@@ -314,6 +347,10 @@ impl AddressSpace {
         budget: u64,
         flush: impl FnOnce() -> bool,
     ) -> bool {
+        if self.is_awaited() {
+            // Who makes the file durable does all that this could do.
+            return false;
+        }
         let mut wb = self.wb_lock.lock();
         // What failed waits for its time. The rest of the file does not, or memory would: neither
         // what is dirty beside it, nor what is written and only lacks the flush.
@@ -332,8 +369,14 @@ impl AddressSpace {
         } else {
             PageIndex(0)
         };
+        if start.0 == 0 {
+            wb.begin_pass();
+        }
         let (next, mut result) = self.write_dirty(start, last, budget, pass, &mut wb);
         wb.next = next.unwrap_or_default();
+        if next.is_none() && result.is_ok() {
+            wb.end_pass();
+        }
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);
             let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, pass, &mut wb);
@@ -341,7 +384,7 @@ impl AddressSpace {
             result = wrapped;
         }
         let mut worked = written() != before;
-        if flush() && self.counts.get(Count::Unstable) > 0 {
+        if !self.is_awaited() && flush() && self.counts.get(Count::Unstable) > 0 {
             result = result.and(self.flush_unstable(&mut wb));
             worked = true;
         }
