@@ -92,6 +92,8 @@ pub enum Rank {
     Budget,
     /// A bucket of a [`WaitTable`](crate::wait::WaitTable).
     WaitTable,
+    /// The streams of one handle.
+    Readahead,
     /// Takes no other lock while held.
     Leaf,
 }

@@ -1,0 +1,188 @@
+//! What readahead may hold: one budget for a cache, and how well it pays for each file.
+//!
+//! # Model
+//!
+//! A stream *leases* the pages it has read ahead and that its reader has not reached. It renews the
+//! lease when it reads further ahead, and gives it back when it ends. Nobody gets more than a
+//! quarter of what is left (but a first window, if there is one): streams that renew come to equal
+//! shares without anybody counting them.
+//!
+//! ```text
+//!   cap = left + leases of the last EPOCHS epochs
+//!   an epoch ends when as many pages as the cap were asked for, granted or not
+//! ```
+//!
+//! A lease that is not renewed for so long *lapses*. Its stream stands still: what it read ahead is
+//! in the cache like any other page, reclaim will find it, and the budget is for those who read.
+//! Handles that were left after their first page therefore cannot stop the others.
+//!
+//! # Invariants
+//!
+//! 1. The leases that have not lapsed are at most the cap whenever one of them grows.
+//! 2. A lease is counted in the epoch it names, or has lapsed and is counted nowhere.
+//!
+//! # Locking
+//!
+//! *Protects* the counts. *Order*: a leaf; taken inside a handle's lock, once a window. *May
+//! block*: for a few instructions.
+
+use foliocache_sync::atomic::{AtomicU32, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+
+use super::FIRST_WINDOW;
+
+/// Epochs after which a lease lapses, the current one counted.
+const EPOCHS: u64 = 4;
+
+/// Fewer pages are not worth an I/O of their own.
+const MIN_GRANT: u64 = 4;
+
+/// Pages after which what a file's readahead was worth counts half.
+const MEMORY: u32 = 4096;
+
+/// The pages that all streams of one cache may hold read ahead and unused, together.
+#[derive(Debug)]
+pub(crate) struct ReadaheadBudget(RankedMutex<Counts>);
+
+#[derive(Debug)]
+struct Counts {
+    cap: u64,
+    epoch: u64,
+    /// Pages asked for in this epoch.
+    asked: u64,
+    /// Pages leased by epoch, those of the last `EPOCHS`.
+    leased: [u64; EPOCHS as usize],
+}
+
+/// What one stream holds of the budget.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    pages: u64,
+    epoch: u64,
+}
+
+impl ReadaheadBudget {
+    /// A budget of `cap` pages.
+    pub(crate) fn new(cap: u64) -> Self {
+        Self(RankedMutex::new(
+            Rank::Leaf,
+            Counts {
+                cap,
+                epoch: 0,
+                asked: 0,
+                leased: [0; EPOCHS as usize],
+            },
+        ))
+    }
+
+    /// Changes the cap, in pages. What is leased beyond it stays leased; nothing is granted until
+    /// it is back below.
+    pub(crate) fn set_cap(&self, pages: u64) {
+        self.0.lock().cap = pages;
+    }
+
+    /// Pages leased now.
+    pub(crate) fn leased(&self) -> u64 {
+        self.0.lock().sum()
+    }
+
+    /// Renews `lease` for the `keep` pages that are still ahead of the reader and asks for `want`
+    /// more; returns how many were granted.
+    pub(super) fn renew(&self, lease: &mut Lease, keep: u64, want: u64) -> u64 {
+        let mut counts = self.0.lock();
+        counts.release(lease);
+        counts.asked += want;
+        if counts.asked >= counts.cap.max(1) {
+            counts.asked = 0;
+            counts.epoch += 1;
+            let at = (counts.epoch % EPOCHS) as usize;
+            counts.leased[at] = 0;
+        }
+        let left = counts.cap.saturating_sub(counts.sum());
+        let keep = keep.min(left);
+        let left = left - keep;
+        let mut granted = want.min((left / 4).max(FIRST_WINDOW.min(left)));
+        if granted < want.min(MIN_GRANT) {
+            granted = 0;
+        }
+        *lease = Lease {
+            pages: keep + granted,
+            epoch: counts.epoch,
+        };
+        let at = (counts.epoch % EPOCHS) as usize;
+        counts.leased[at] += lease.pages;
+        granted
+    }
+
+    /// Gives a lease back.
+    pub(super) fn release(&self, lease: &mut Lease) {
+        if lease.pages > 0 {
+            self.0.lock().release(lease);
+        }
+    }
+}
+
+impl Counts {
+    fn sum(&self) -> u64 {
+        self.leased.iter().sum()
+    }
+
+    fn release(&mut self, lease: &mut Lease) {
+        let Lease { pages, epoch } = std::mem::take(lease);
+        if self.epoch - epoch < EPOCHS {
+            self.leased[(epoch % EPOCHS) as usize] -= pages;
+        }
+    }
+}
+
+/// What readahead of one file was worth lately.
+///
+/// Relaxed throughout: a guess that sizes windows. An update that is lost to another at the moment
+/// of halving is a page more or less.
+#[derive(Debug)]
+pub(crate) struct ReadaheadFeedback {
+    used: AtomicU32,
+    wasted: AtomicU32,
+}
+
+impl ReadaheadFeedback {
+    /// Nothing is known yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            used: AtomicU32::new(0),
+            wasted: AtomicU32::new(0),
+        }
+    }
+
+    /// Notes the first use of a folio of `pages` pages that readahead brought in.
+    #[inline]
+    pub(crate) fn note_used(&self, pages: u32) {
+        self.note(&self.used, pages);
+    }
+
+    /// Notes that a folio of `pages` pages left unused.
+    pub(crate) fn note_wasted(&self, pages: u32) {
+        self.note(&self.wasted, pages);
+    }
+
+    fn note(&self, count: &AtomicU32, pages: u32) {
+        if count.fetch_add(pages, Ordering::Relaxed) > MEMORY {
+            for count in [&self.used, &self.wasted] {
+                count.store(count.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The largest window that is worth it where `max` pages are allowed: the square of the share
+    /// that was used, but always a little, for a file to show that it has changed.
+    pub(super) fn scale(&self, max: u64) -> u64 {
+        let used = u64::from(self.used.load(Ordering::Relaxed));
+        let wasted = u64::from(self.wasted.load(Ordering::Relaxed));
+        let all = used + wasted;
+        // An eighth is what ends of streams cost; a handful of pages is no experience.
+        if wasted * 8 <= all || wasted < 4 * FIRST_WINDOW {
+            return max;
+        }
+        (max * used / all * used / all).clamp(FIRST_WINDOW.min(max), max)
+    }
+}

@@ -1,0 +1,129 @@
+//! The misses that belong to no stream yet, and what can be seen in them.
+//!
+//! # Model
+//!
+//! ```text
+//!   run going up     … [a, b) [b, c) [c, d)        each begins where an earlier one ended
+//!   run going down   [c, d) [b, c) [a, b) …        each ends where an earlier one began
+//!   strided          p, p + s, p + 2s, p + 3s      three equal steps, requests of one size
+//! ```
+//!
+//! Requests of a run need not follow each other in time: those of other streams and random ones may
+//! lie between, up to [`CAPACITY`] of them. A random request that continues another by chance is
+//! rare in a large file, and a run has to be met twice before it counts, unless its requests are so
+//! large that one window more is little waste.
+
+use super::stream::Shape;
+
+/// Misses remembered.
+const CAPACITY: usize = 48;
+
+/// Misses searched for equal steps: enough for several strided streams in turns.
+const STRIDE_SEARCH: usize = 16;
+
+/// A request of so many pages that continues another is taken for a stream at once.
+const LARGE_REQUEST: u64 = 8;
+
+/// Requests so far from a beginning that a first page of the file is taken for one.
+const FEW: usize = 4;
+
+/// Pages of a request, from where it missed to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Request {
+    pub(super) fn pages(self) -> u64 {
+        self.last - self.first + 1
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Miss {
+    request: Request,
+    /// Requests of its run before it: positive going up, negative going down.
+    run: i8,
+}
+
+/// Misses in the order of time.
+#[derive(Debug, Default)]
+pub(super) struct History(Vec<Miss>);
+
+impl History {
+    /// Whether the handle has missed so rarely that nothing speaks against a stream.
+    pub(super) fn is_short(&self) -> bool {
+        self.0.len() < FEW
+    }
+
+    /// Notes a request, and says what it shows together with earlier ones.
+    pub(super) fn recognise(&mut self, request: Request) -> Option<Shape> {
+        let Request { first, last } = request;
+        let part = |miss: &Miss| miss.request.first < first && miss.request.last == last;
+        if self.0.iter().any(part) {
+            // The same request goes on behind pages that were there: it shows nothing new.
+            return None;
+        }
+        // An earlier pass over the file says nothing about this one.
+        self.0.retain(|miss| miss.request != request);
+        if let Some(run) = self.take_run(|miss| first > 0 && miss.request.last == first - 1) {
+            let run = run.clamp(0, i8::MAX - 1) + 1;
+            self.push(request, run);
+            let enough = run >= 2 || request.pages() >= LARGE_REQUEST;
+            return enough.then_some(Shape::Forward);
+        }
+        if let Some(run) = self.take_run(|miss| miss.request.first == last + 1) {
+            let run = run.clamp(i8::MIN + 1, 0) - 1;
+            self.push(request, run);
+            return (run <= -2).then_some(Shape::Backward);
+        }
+        let stride = self.stride(request);
+        self.push(request, 0);
+        stride.map(|stride| Shape::Strided {
+            base: first,
+            stride,
+            len: request.pages(),
+        })
+    }
+
+    /// Notes a request that hit because it was foreseen, for what else may come of it.
+    pub(super) fn push_foreseen(&mut self, request: Request) {
+        self.0.retain(|miss| miss.request != request);
+        self.push(request, 0);
+    }
+
+    fn push(&mut self, request: Request, run: i8) {
+        if self.0.len() == CAPACITY {
+            self.0.remove(0);
+        }
+        self.0.push(Miss { request, run });
+    }
+
+    fn take_run(&mut self, continued: impl Fn(&Miss) -> bool) -> Option<i8> {
+        let at = self.0.iter().rposition(continued)?;
+        Some(self.0.remove(at).run)
+    }
+
+    /// The step, if this request and three earlier ones, in order, are the same step apart.
+    fn stride(&self, request: Request) -> Option<i64> {
+        let pages = request.pages();
+        let recent = &self.0[self.0.len().saturating_sub(STRIDE_SEARCH)..];
+        let before = |misses: &[Miss], first: i64| {
+            misses
+                .iter()
+                .rposition(|m| m.request.first as i64 == first && m.request.pages() == pages)
+        };
+        let here = request.first as i64;
+        (2..recent.len()).rev().find_map(|at| {
+            let there = recent[at].request.first as i64;
+            let step = here - there;
+            if recent[at].request.pages() != pages || step.unsigned_abs() <= pages {
+                return None;
+            }
+            let second = before(&recent[..at], there - step)?;
+            before(&recent[..second], there - 2 * step)?;
+            Some(step)
+        })
+    }
+}

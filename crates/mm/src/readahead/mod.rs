@@ -1,0 +1,281 @@
+//! Readahead: how much to read beyond what was asked for, and when.
+//!
+//! # Model
+//!
+//! Each handle tells apart the streams that read through it. A miss that belongs to none is read as
+//! it was asked for, and remembered; misses that fit together become a stream ([`history`]). A
+//! stream has windows that double, and the next is started while the reader is still in the one
+//! before ([`stream`]). What all streams of a cache have read ahead and not used is bounded
+//! ([`budget`]).
+//!
+//! ```text
+//!   miss ─▶ of a stream? ─yes─▶ its window, larger each time ─▶ (read now, start behind it)
+//!              │ no
+//!              └─▶ fits earlier misses? ─yes─▶ a new stream: 16 pages, or twice the request
+//!                        └─ no: random ─▶ the request, and no more
+//!
+//!   first use of what was read ahead ─▶ lead < async_size? ─▶ start the next window
+//! ```
+//!
+//! What a handle tells apart: [`MAX_STREAMS`] streams at once, forward, backward or strided.
+//! Windows are shorter when memory is short, when little of what was read ahead of this file was
+//! used, and when many streams share the budget. The order of the folios follows the window; windows
+//! end where the next one's folios can begin.
+//!
+//! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
+//! apart, to 4 KiB at most. Like the handle itself it is outside the bound.
+//!
+//! # Invariants
+//!
+//! 1. A window lies in the file, but for the page that missed, which is always in it.
+//! 2. An ordinary hit comes nowhere near: neither lock nor streams.
+//!
+//! # Locking
+//!
+//! A handle's streams have a lock of [`Rank::Readahead`], taken on a miss and on the first use of a
+//! folio that was read ahead. Inside it: the budget's. *May block*: for a bounded number of steps.
+//!
+//! # Memory ordering
+//!
+//! All Relaxed: `prev_pos` and `access` are hints. Threads that share a handle may confuse them, not
+//! break them. `prev_pos` is stored to only when it changes, so that re-reading one page through a
+//! shared handle writes nothing.
+//!
+//! # Differences from Linux
+//!
+//! Linux has one window per open file and finds other streams by looking at what is cached. Here
+//! several windows are kept, backward and strided streams are known, and there is a budget.
+
+#![allow(dead_code, reason = "the read path goes over to the streams next")]
+
+mod budget;
+mod history;
+mod stream;
+mod streams;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+pub(crate) use budget::{ReadaheadBudget, ReadaheadFeedback};
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+
+use crate::types::PageIndex;
+use history::Request;
+use streams::Streams;
+
+/// Pages of the first window of a stream, and of the smallest that is worth reading: 64 KiB.
+const FIRST_WINDOW: u64 = 16;
+
+/// Streams that one handle tells apart.
+const MAX_STREAMS: usize = 32;
+
+/// Pages of the largest window: 1 MiB.
+pub(crate) const MAX_WINDOW: u64 = 256;
+
+/// What a caller says about its accesses through one handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Access {
+    /// Nothing: the cache finds out.
+    Normal,
+    /// From front to back: windows start large.
+    Sequential,
+    /// Anywhere: no readahead.
+    Random,
+}
+
+/// What readahead may do now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits<'a> {
+    /// Pages of the largest window.
+    pub(crate) max: u64,
+    /// The largest folio's order.
+    pub(crate) max_order: u32,
+    /// Pages in the file.
+    pub(crate) file_pages: u64,
+    /// The cache's budget.
+    pub(crate) budget: &'a Arc<ReadaheadBudget>,
+    /// What readahead of this file was worth.
+    pub(crate) feedback: &'a ReadaheadFeedback,
+}
+
+impl Limits<'_> {
+    /// The largest window for this file, in pages, at least one.
+    fn max_window(&self) -> u64 {
+        self.feedback.scale(self.max).max(1)
+    }
+
+    /// The request and no more; as much of it as a window may hold and the file has.
+    fn asked(&self, request: Request) -> Window {
+        let within = self.file_pages.saturating_sub(request.first).max(1);
+        let pages = request.pages().min(self.max.max(1)).min(within);
+        Window {
+            start: PageIndex(request.first),
+            pages,
+            order: stream::order_for(pages, self.max_order),
+        }
+    }
+}
+
+/// Pages to read in one go.
+///
+/// Some of them may be in the cache already; those stay as they are. What is left out for that, or
+/// because it could not be read, need not be reported to anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) start: PageIndex,
+    /// Never 0.
+    pub(crate) pages: u64,
+    /// The order of folios to use where they fit in the window and are aligned, at most.
+    pub(crate) order: u32,
+}
+
+/// The readahead state of one handle.
+///
+/// Costs a few words until the first miss, then up to 4 KiB, outside the bound.
+#[doc(alias = "file_ra_state")]
+#[derive(Debug)]
+pub struct ReadaheadState {
+    /// First page of the newest window.
+    start: AtomicU64,
+    /// Its pages; 0 if the last miss was not sequential.
+    size: AtomicU64,
+    /// Byte after the last read.
+    prev_pos: AtomicU64,
+    access: AtomicU8,
+    /// None before the first miss.
+    streams: RankedMutex<Option<Box<Streams>>>,
+}
+
+impl Default for ReadaheadState {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ReadaheadState {
+    /// The state of a handle that has read nothing.
+    pub fn new() -> Self {
+        Self {
+            start: AtomicU64::new(0),
+            size: AtomicU64::new(0),
+            prev_pos: AtomicU64::new(0),
+            access: AtomicU8::new(Access::Normal as u8),
+            streams: RankedMutex::new(Rank::Readahead, None),
+        }
+    }
+
+    /// Takes the caller's word for how it will read. No system call, no memory.
+    #[doc(alias = "fadvise")]
+    pub fn advise(&self, access: Access) {
+        self.access.store(access as u8, Ordering::Relaxed);
+    }
+
+    /// Whether a read at `pos` goes on within the page where the last one ended: then it is the
+    /// same use of that page and says nothing about its worth.
+    #[inline]
+    pub(crate) fn continues(&self, pos: u64) -> bool {
+        pos & (crate::types::PAGE_SIZE as u64 - 1) != 0
+            && self.prev_pos.load(Ordering::Relaxed) == pos
+    }
+
+    /// Notes that a read ended before byte `pos`. Once for a whole call: pages of one request are
+    /// next to each other, whatever the order of requests.
+    #[inline]
+    pub(crate) fn note_read(&self, pos: u64) {
+        if self.prev_pos.load(Ordering::Relaxed) != pos {
+            self.prev_pos.store(pos, Ordering::Relaxed);
+        }
+    }
+
+    /// A miss at `page` of a request that goes on to page `last`: what to read now, which contains
+    /// `page`, and what to start reading before waiting for that.
+    ///
+    /// The caller marks folios that begin after `last`, and all of the second window, as read
+    /// ahead, and reports the first use of each ([`Self::on_first_use`]).
+    ///
+    /// Context: takes [`Rank::Readahead`]; does not sleep.
+    pub(crate) fn on_miss(
+        &self,
+        page: PageIndex,
+        last: PageIndex,
+        limits: &Limits<'_>,
+    ) -> (Window, Option<Window>) {
+        let request = Request {
+            first: page.0,
+            last: last.0.max(page.0),
+        };
+        let access = self.access.load(Ordering::Relaxed);
+        if access == Access::Random as u8 {
+            return (limits.asked(request), None);
+        }
+        let mut streams = self.streams.lock();
+        streams
+            .get_or_insert_with(|| Box::new(Streams::new(limits.budget)))
+            .on_miss(
+                request,
+                self.continues_with(page),
+                access == Access::Sequential as u8,
+                limits,
+            )
+    }
+
+    /// The first use of a folio that readahead brought in, at `page`: what to start reading in the
+    /// background.
+    ///
+    /// Context: takes [`Rank::Readahead`]; does not sleep. Allocates only if there is something to
+    /// start.
+    pub(crate) fn on_first_use(&self, page: PageIndex, limits: &Limits<'_>) -> Vec<Window> {
+        let access = self.access.load(Ordering::Relaxed);
+        if access == Access::Random as u8 {
+            return Vec::new();
+        }
+        let sequential = self.continues_with(page);
+        let mut streams = self.streams.lock();
+        match &mut *streams {
+            Some(streams) => streams.on_first_use(page.0, sequential, limits),
+            // Another handle reads ahead of this one.
+            None if !sequential => Vec::new(),
+            none => none
+                .insert(Box::new(Streams::new(limits.budget)))
+                .on_first_use(page.0, sequential, limits),
+        }
+    }
+
+    /// Whether `page` is next to where the last read ended.
+    fn continues_with(&self, page: PageIndex) -> bool {
+        let prev_end = self.prev_pos.load(Ordering::Relaxed);
+        prev_end > 0 && page.0 == PageIndex::of(prev_end - 1).0 + 1
+    }
+
+    /// Pages to bring in for a miss at `page` of a request that ends with page `last`.
+    pub(crate) fn window(&self, page: PageIndex, last: PageIndex, max: u64) -> u64 {
+        let asked = (last.0 - page.0 + 1).min(max);
+        let access = self.access.load(Ordering::Relaxed);
+        if access == Access::Random as u8 {
+            return asked;
+        }
+        let prev_end = self.prev_pos.load(Ordering::Relaxed);
+        let prev = PageIndex::of(prev_end.saturating_sub(1));
+        let (start, size) = (
+            self.start.load(Ordering::Relaxed),
+            self.size.load(Ordering::Relaxed),
+        );
+        let sequential = page.0 == 0
+            || (prev_end > 0 && (page == prev || page.0 == prev.0 + 1))
+            || (size > 0 && page.0 == start + size)
+            || access == Access::Sequential as u8;
+        let window = match (sequential, size) {
+            (false, _) => 0,
+            (true, _) if access == Access::Sequential as u8 => max,
+            (true, 0) => FIRST_WINDOW,
+            (true, size) => size * 2,
+        };
+        let window = window.min(max);
+        self.start.store(page.0, Ordering::Relaxed);
+        self.size.store(window, Ordering::Relaxed);
+        window.max(asked)
+    }
+}

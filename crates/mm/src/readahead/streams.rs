@@ -1,0 +1,156 @@
+//! The streams of one handle.
+//!
+//! # Model
+//!
+//! A table of [`Stream`]s beside the [`History`] of misses that belong to none. Only what is
+//! recognised gets a place in the table, so random accesses, however many, push no stream out; a
+//! new stream replaces the one that was not used for longest.
+//!
+//! # Invariants
+//!
+//! Every lease is of `budget`, and given back when its stream leaves the table.
+
+use foliocache_sync::Arc;
+
+use super::history::{History, Request};
+use super::stream::{Shape, Stream};
+use super::{Limits, MAX_STREAMS, ReadaheadBudget, Window};
+
+/// The streams of one handle.
+#[derive(Debug)]
+pub(super) struct Streams {
+    live: Vec<Stream>,
+    history: History,
+    /// Where the last one found is in `live`, most likely the next, too.
+    recent: usize,
+    /// Counts uses.
+    clock: u64,
+    budget: Arc<ReadaheadBudget>,
+}
+
+impl Streams {
+    pub(super) fn new(budget: &Arc<ReadaheadBudget>) -> Self {
+        Self {
+            live: Vec::new(),
+            history: History::default(),
+            recent: 0,
+            clock: 0,
+            budget: Arc::clone(budget),
+        }
+    }
+
+    /// See [`ReadaheadState::on_miss`](super::ReadaheadState::on_miss). `continues`: the request is
+    /// next to the one before it. `eager`: the caller says that it is sequential.
+    pub(super) fn on_miss(
+        &mut self,
+        request: Request,
+        continues: bool,
+        eager: bool,
+        limits: &Limits<'_>,
+    ) -> (Window, Option<Window>) {
+        if let Some(stream) = self.find(|stream| stream.lead_at(stream.near(request))) {
+            return stream.on_miss(request, eager, limits);
+        }
+        let shape = if continues || eager {
+            Some(Shape::Forward)
+        } else {
+            self.history.recognise(request)
+        };
+        let stream = match shape {
+            Some(shape) => Stream::new(shape, request),
+            None if request.first == 0 && self.history.is_short() => {
+                Stream::new(Shape::Forward, request).on_trial()
+            }
+            None => {
+                self.forget_stale();
+                return (limits.asked(request), None);
+            }
+        };
+        self.add(stream).on_miss(request, eager, limits)
+    }
+
+    /// See [`ReadaheadState::on_first_use`](super::ReadaheadState::on_first_use).
+    pub(super) fn on_first_use(
+        &mut self,
+        page: u64,
+        continues: bool,
+        limits: &Limits<'_>,
+    ) -> Vec<Window> {
+        let found = self.find(|stream| stream.lead_at(page)).is_some();
+        if !found && !continues {
+            return Vec::new();
+        }
+        let stream = if found {
+            &mut self.live[self.recent]
+        } else {
+            self.add(Stream::adopted(page))
+        };
+        let started = stream.on_first_use(page, limits);
+        if let Some(request) = stream.request_at(page) {
+            // Streams that start evenly spaced look strided until they go on.
+            self.history.push_foreseen(request);
+        }
+        started
+    }
+
+    /// The stream that `lead` knows: the last one used, or the one that is least far ahead.
+    fn find(&mut self, lead: impl Fn(&Stream) -> Option<u64>) -> Option<&mut Stream> {
+        let recent = self.live.get(self.recent);
+        if recent.and_then(&lead).is_none() {
+            let leads = self.live.iter().enumerate();
+            let (_, at) = leads
+                .filter_map(|(at, stream)| Some((lead(stream)?, at)))
+                .min()?;
+            self.recent = at;
+        }
+        self.clock += 1;
+        let stream = &mut self.live[self.recent];
+        stream.touched = self.clock;
+        Some(stream)
+    }
+
+    /// Counts a random miss and drops the streams that it makes too old: the pages near them must
+    /// not go on looking like theirs.
+    fn forget_stale(&mut self) {
+        self.clock += 1;
+        let Self {
+            live,
+            clock,
+            budget,
+            ..
+        } = self;
+        live.retain_mut(|stream| {
+            let stale = stream.is_stale(*clock);
+            if stale {
+                stream.end(budget);
+            }
+            !stale
+        });
+    }
+
+    /// Puts a stream into the table.
+    fn add(&mut self, stream: Stream) -> &mut Stream {
+        self.clock += 1;
+        if self.live.len() < MAX_STREAMS {
+            self.recent = self.live.len();
+            self.live.push(stream);
+        } else {
+            let oldest = self.live.iter().enumerate();
+            let oldest = oldest.min_by_key(|(_, stream)| stream.touched);
+            self.recent = oldest.map_or(0, |(at, _)| at);
+            let mut old = std::mem::replace(&mut self.live[self.recent], stream);
+            old.end(&self.budget);
+        }
+        let stream = &mut self.live[self.recent];
+        stream.touched = self.clock;
+        stream
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for stream in &mut self.live {
+            stream.end(&self.budget);
+        }
+    }
+}
