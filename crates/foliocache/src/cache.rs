@@ -149,6 +149,34 @@ impl Cache {
         Directory::root(&Mount::new(Backing::Memory(fs), path))
     }
 
+    /// A file of `size` bytes over `store`, on a file system of its own, open `handles` times.
+    ///
+    /// # Errors
+    /// No memory left in the bound, or no thread.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn open_store(
+        &self,
+        store: Arc<dyn foliocache_mm::AddressSpaceOperations>,
+        size: u64,
+        handles: usize,
+    ) -> Result<Vec<crate::File>> {
+        use foliocache_fs::{OpenFlags, testing};
+        let path = PathBuf::from(store.describe());
+        let inode = testing::file_over(&self.inner.mm, store, size)?;
+        let memory = Backing::Memory(MemFs::new(&self.inner.mm)?);
+        let mount = Mount::new(memory, path.clone());
+        let open = |_| {
+            let open = testing::open(&inode, OpenFlags::READ_WRITE);
+            let open = open.map_err(|errno| Error::Cache {
+                operation: Operation::Open,
+                errno,
+            })?;
+            Ok(crate::File::new(open, &mount, path.clone()))
+        };
+        (0..handles).map(open).collect()
+    }
+
     /// Changes the bound on all memory, in bytes or as text such as `"512M"`.
     ///
     /// Takes effect at once: nothing is taken beyond a smaller bound. Blocks until as much memory

@@ -86,6 +86,14 @@ impl File {
         self.len() == 0
     }
 
+    pub(crate) fn open_file(&self) -> &OpenFile {
+        &self.open
+    }
+
+    pub(crate) fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
     /// Whether every write goes to the end.
     pub(crate) fn appends(&self) -> bool {
         self.open.flags().append
@@ -102,7 +110,7 @@ impl File {
     }
 
     #[cold]
-    fn path_error(&self, operation: Operation, errno: Errno) -> Error {
+    pub(crate) fn path_error(&self, operation: Operation, errno: Errno) -> Error {
         Error::Path {
             operation,
             path: self.path.clone(),

@@ -57,6 +57,7 @@
 //! far, or with `EFAULT`, as in the kernel; without, it is the fault that it is in any library.
 #![deny(unsafe_code)]
 
+mod asynch;
 mod builder;
 mod cache;
 mod cursor;
@@ -71,6 +72,7 @@ mod raw;
 mod size;
 mod walk;
 
+pub use asynch::{AsyncFile, AsyncStats};
 pub use builder::CacheBuilder;
 pub use cache::Cache;
 pub use directory::Directory;

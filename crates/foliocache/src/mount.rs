@@ -16,6 +16,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::{Errno, credentials};
 use std::path::{Path, PathBuf};
 
+use crate::asynch::{Offload, OffloadCell};
 use crate::error::FailedFile;
 use crate::parent_only::{Forked, ParentOnly};
 
@@ -32,6 +33,8 @@ pub(crate) struct Mount {
     ctx: OpContext,
     /// Where it is, for messages.
     path: PathBuf,
+    /// What its async files share.
+    offload: OffloadCell,
 }
 
 impl Backing {
@@ -61,6 +64,7 @@ impl Mount {
                 umask: process.umask,
             },
             path,
+            offload: OffloadCell::default(),
         })
     }
 
@@ -71,6 +75,14 @@ impl Mount {
             Backing::Directory(fs) => fs,
             Backing::Memory(fs) => fs,
         })
+    }
+
+    /// Workers and buffers for async callers.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the bound leaves no room for the buffers; `ECHILD` after a fork.
+    pub(crate) fn offload(&self) -> Result<Arc<ParentOnly<Offload>>, Errno> {
+        self.offload.get(self.backing.bdi().mm())
     }
 
     pub(crate) fn backing(&self) -> &Backing {

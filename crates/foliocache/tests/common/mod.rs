@@ -6,6 +6,8 @@
     reason = "every test file uses a part of it"
 )]
 
+pub mod executor;
+
 use foliocache::{Cache, Directory};
 use std::path::PathBuf;
 use std::process::Command;

@@ -10,6 +10,9 @@
 mod attributes;
 mod files;
 mod names;
+mod store;
+
+pub use store::{file_over, open};
 
 use crate::{FileSystem, Inode, OpContext, OpenFile, OpenFlags};
 use foliocache_sync::Arc;

@@ -1,0 +1,489 @@
+//! Async files: the calls of [`File`] as futures, on any executor.
+//!
+//! # Model
+//!
+//! ```text
+//!   poll: what is in the cache is copied at once ──all of it──▶ ready, nothing else was touched
+//!     │ a page is missing            │ the write would have to wait
+//!     ▼                              ▼
+//!   a worker brings it into the    a piece of it is copied into an owned buffer, and a worker
+//!   *cache*; then poll again       writes that; then poll again with the rest
+//! ```
+//!
+//! No runtime is needed and none is known: a future does what it can when it is polled and is
+//! woken when there is more to do. What blocks is done by a few threads a file system
+//! ([`workers`]); there is no thread a request.
+//!
+//! A read whose pages were evicted between their arrival and its next poll, twice in a row, has a
+//! worker copy for it into an owned buffer: so it ends however short memory is.
+//!
+//! # Invariants
+//!
+//! 1. Nobody but a poll touches the caller's memory: a future may be dropped at any moment.
+//! 2. A future that is ready at its first poll asked nothing of a worker and allocated nothing.
+//! 3. What a dropped future left running is finished before anything that is asked for later
+//!    through the same [`AsyncFile`] and changes the file.
+//!
+//! # Locking
+//!
+//! No lock is held between two polls.
+
+mod buffers;
+mod offload;
+mod request;
+mod tasks;
+mod workers;
+
+pub(crate) use offload::{Offload, OffloadCell};
+
+use foliocache_mm::{IovIter, Nowait};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{IoSlice, IoSliceMut};
+
+use crate::asynch::buffers::Buffer;
+use crate::asynch::request::Stragglers;
+use crate::asynch::workers::Lane;
+use crate::error::{Error, Operation, Result};
+use crate::file::File;
+use crate::parent_only::ParentOnly;
+
+/// Fetches in a row after which still nothing could be copied, before a worker copies.
+const FRUITLESS_FETCHES: u32 = 2;
+
+/// An open file whose calls are futures.
+///
+/// Cheap to clone; the clones are one open file. Made by [`File::into_async`]. The futures run on
+/// any executor, are [`Send`], and do nothing before their first poll. Errors are those of the
+/// calls of [`File`] with the same names.
+///
+/// ```
+/// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+/// # fn block_on<F: Future>(future: F) -> F::Output {
+/// #     let mut future = pin!(future);
+/// #     loop {
+/// #         let context = &mut Context::from_waker(Waker::noop());
+/// #         if let Poll::Ready(output) = future.as_mut().poll(context) { return output; }
+/// #         std::thread::yield_now();
+/// #     }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// let file = cache.memfs()?.create("log")?.into_async()?;
+/// block_on(async {
+///     file.write_all_at(b"hello", 0).await?;
+///     file.sync_data().await?; // durable now, or an error
+///     let mut word = [0; 5];
+///     file.read_exact_at(&mut word, 0).await?; // ready at its first poll: it is in the cache
+///     assert_eq!(&word, b"hello");
+///     Ok::<(), foliocache::Error>(())
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Dropping futures
+///
+/// A future may be dropped at any time: nothing leaks and the caller's memory is not touched any
+/// more. What it had begun is finished:
+///
+/// - of a **write** or an append any prefix may be in the file, each piece of it whole. What a
+///   worker had not begun is not written; a piece that it had begun is, and whatever changes or
+///   syncs the file through this `AsyncFile` or a clone of it afterwards waits for that piece.
+/// - a **read**'s pages arrive in the cache.
+/// - a **sync** that was polled once is done, and does not count as told: a failure is told to
+///   the next sync.
+///
+/// # Threads and memory
+///
+/// At most four threads a file system, however many requests; none before the first request that
+/// has to wait, none after some seconds without. What they are handed is in buffers of a 64th of
+/// the bound (256 KiB to 4 MiB) a file system, which counts against the bound; a write that finds
+/// them in use waits for its turn. Dropping the last clone closes the file, which may block, as
+/// with [`File`].
+#[derive(Clone)]
+pub struct AsyncFile {
+    file: Arc<File>,
+    offload: Arc<ParentOnly<Offload>>,
+    stragglers: Arc<Stragglers>,
+}
+
+/// What the async files of one file system asked of its workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AsyncStats {
+    /// Requests handed to workers, ever.
+    pub requests: u64,
+    /// Requests that workers are at now.
+    pub running: usize,
+    /// Worker threads now.
+    pub workers: usize,
+    /// Bytes of the buffers that are in use now.
+    pub buffered: u64,
+}
+
+impl File {
+    /// This open file, for async callers.
+    ///
+    /// The first one of a file system charges buffers to the bound, for as long as there is one.
+    /// May block for a moment to make room for them; no I/O.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the bound leaves no room for the buffers, `ECHILD` after a fork. The file is
+    /// closed then.
+    pub fn into_async(self) -> Result<AsyncFile> {
+        let offload = self.mount().offload();
+        let offload = offload.map_err(|errno| self.path_error(Operation::Open, errno))?;
+        Ok(AsyncFile {
+            file: Arc::new(self),
+            offload,
+            stragglers: Arc::default(),
+        })
+    }
+}
+
+impl AsyncFile {
+    /// The same open file for calls that block.
+    pub fn blocking(&self) -> &File {
+        &self.file
+    }
+
+    /// The size in bytes. Neither blocks nor fails.
+    #[doc(alias = "size")]
+    pub fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Whether the file holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.file.is_empty()
+    }
+
+    /// What was asked of the workers that this file shares with the others of its file system.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn async_stats(&self) -> Result<AsyncStats> {
+        self.file.check(Operation::Stats)?;
+        let mut stats = self.offload.workers.stats();
+        stats.buffered = self.offload.buffered();
+        Ok(stats)
+    }
+
+    /// Reads into `buf` from byte `pos` on; returns the bytes, fewer than asked only at the end of
+    /// the file or before an error.
+    ///
+    /// Ready at the first poll if everything is in the cache, without a system call. What is not
+    /// is brought in, with readahead, into memory of the bound.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub async fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        let (mut done, mut fruitless) = (0, 0);
+        loop {
+            let at = pos.saturating_add(done as u64);
+            let (n, result) = self.read_now(&mut buf[done..], at);
+            done += n;
+            match result {
+                Ok(Nowait::Over) => return Ok(done),
+                Ok(Nowait::WouldBlock) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(self.file.error(Operation::Read, pos, buf.len(), errno)),
+            }
+            fruitless = if n > 0 { 0 } else { fruitless + 1 };
+            let (rest, at) = (&mut buf[done..], at + n as u64);
+            let brought = if fruitless <= FRUITLESS_FETCHES {
+                self.fetch(at, rest.len()).await.map(|()| None)
+            } else {
+                fruitless = 0;
+                self.read_owned(rest, at).await.map(Some)
+            };
+            match brought {
+                Ok(None) => {}
+                // The file ends here.
+                Ok(Some(0)) => return Ok(done),
+                Ok(Some(n)) => done += n,
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(self.file.error(Operation::Read, pos, buf.len(), errno)),
+            }
+        }
+    }
+
+    /// Reads what is in the cache; returns the bytes and how it ended.
+    #[inline]
+    fn read_now(&self, buf: &mut [u8], pos: u64) -> (usize, Result<Nowait, Errno>) {
+        let len = buf.len();
+        let mut iter = IovIter::destination(buf);
+        let result = self.file.open_file().read_nowait(&mut iter, pos);
+        (len - iter.remaining(), result)
+    }
+
+    /// Has the page of byte `pos` brought in, as for a read of `len` bytes.
+    async fn fetch(&self, pos: u64, len: usize) -> Result<(), Errno> {
+        let task = tasks::Fetch {
+            file: Arc::clone(&self.file),
+            pos,
+            len: len as u64,
+        };
+        self.offload.workers.submit(Lane::Reads, task, None)?.await
+    }
+
+    /// Reads by way of a buffer; returns the bytes, fewer than asked if the buffer is shorter.
+    async fn read_owned(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
+        let buffer = self.offload.reads.take(buf.len()).await?;
+        let task = tasks::Read {
+            file: Arc::clone(&self.file),
+            pos,
+            buffer: Some(buffer),
+        };
+        let read = self
+            .offload
+            .workers
+            .submit(Lane::Reads, task, None)?
+            .await?;
+        let Some(buffer) = read else { return Ok(0) };
+        buf[..buffer.bytes.len()].copy_from_slice(&buffer.bytes);
+        Ok(buffer.bytes.len())
+    }
+
+    /// Fills `buf` from byte `pos` on.
+    ///
+    /// # Errors
+    /// As [`File::read_exact_at`].
+    pub async fn read_exact_at(&self, mut buf: &mut [u8], mut pos: u64) -> Result<()> {
+        while !buf.is_empty() {
+            let n = self.read_at(buf, pos).await?;
+            if n == 0 {
+                return Err(Error::UnexpectedEof {
+                    path: self.file.path().to_owned(),
+                    range: pos..pos.saturating_add(buf.len() as u64),
+                });
+            }
+            buf = &mut buf[n..];
+            pos += n as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`AsyncFile::read_at`], into several buffers, one after another.
+    ///
+    /// # Errors
+    /// As [`AsyncFile::read_at`].
+    pub async fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], pos: u64) -> Result<usize> {
+        let mut done = 0;
+        for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+            match self.read_at(buf, pos.saturating_add(done as u64)).await {
+                Ok(n) => {
+                    done += n;
+                    if n < buf.len() {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
+    /// fewer than given only before an error, and at the end as [`AsyncFile::append`].
+    ///
+    /// The bytes are in the cache then and not durable. Ready at the first poll where it overwrites
+    /// part of a cached page and no writer has to pause.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub async fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        self.write_vectored_at(&[IoSlice::new(buf)], pos).await
+    }
+
+    /// Writes all of `buf` at byte `pos`.
+    ///
+    /// # Errors
+    /// As [`AsyncFile::write_at`]; part of `buf` may have been written.
+    pub async fn write_all_at(&self, mut buf: &[u8], mut pos: u64) -> Result<()> {
+        while !buf.is_empty() {
+            let n = self.write_at(buf, pos).await?;
+            if n == 0 {
+                return Err(self
+                    .file
+                    .error(Operation::Write, pos, buf.len(), Errno::EIO));
+            }
+            buf = &buf[n..];
+            pos += n as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`AsyncFile::write_at`], from several buffers, one after another.
+    ///
+    /// # Errors
+    /// As [`AsyncFile::write_at`].
+    pub async fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let refused = |errno| self.file.error(Operation::Write, pos, len, errno);
+        self.no_stragglers(Operation::Write).await?;
+        let mut done = 0;
+        loop {
+            let (n, result) = self.write_now(bufs, done, pos.saturating_add(done as u64));
+            done += n;
+            match result {
+                Ok(Nowait::Over) => return Ok(done),
+                Ok(Nowait::WouldBlock) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(refused(errno)),
+            }
+            let at = (!self.file.appends()).then(|| pos.saturating_add(done as u64));
+            match self.write_piece(bufs, done, at).await {
+                Ok((_, n, piece)) => {
+                    done += n;
+                    if n < piece || done == len || at.is_none() {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(refused(errno)),
+            }
+        }
+    }
+
+    /// Writes what follows the first `done` bytes of `bufs` as far as nothing has to wait; returns
+    /// the bytes and how it ended.
+    #[inline]
+    fn write_now(
+        &self,
+        bufs: &[IoSlice<'_>],
+        done: usize,
+        pos: u64,
+    ) -> (usize, Result<Nowait, Errno>) {
+        let mut iter = IovIter::sources(bufs);
+        iter.advance(done);
+        let len = iter.remaining();
+        let result = self.file.open_file().write_nowait(&mut iter, pos);
+        (len - iter.remaining(), result)
+    }
+
+    /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
+    /// where the bytes went and how many: in one run, which is all of them up to a 256th of the
+    /// bound (64 KiB to 1 MiB), and of more at least as many.
+    ///
+    /// # Errors
+    /// As [`File::append`].
+    pub async fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        self.no_stragglers(Operation::Append).await?;
+        let appended = match buf.is_empty() {
+            true => self.file.open_file().append(buf),
+            false => {
+                let written = self.write_piece(&[IoSlice::new(buf)], 0, None).await;
+                written.map(|(pos, n, _)| (pos, n))
+            }
+        };
+        appended.map_err(|errno| {
+            self.file
+                .error(Operation::Append, self.len(), buf.len(), errno)
+        })
+    }
+
+    /// Hands what follows the first `done` bytes of `bufs`, or as much of it as a buffer holds, to
+    /// a worker; returns where it went, how many bytes of it, and how many were handed over.
+    async fn write_piece(
+        &self,
+        bufs: &[IoSlice<'_>],
+        done: usize,
+        pos: Option<u64>,
+    ) -> Result<(u64, usize, usize), Errno> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut buffer = self.offload.writes.take(len - done).await?;
+        gather(bufs, done, &mut buffer);
+        let piece = buffer.bytes.len();
+        let task = tasks::Write {
+            file: Arc::clone(&self.file),
+            pos,
+            buffer,
+        };
+        let workers = &self.offload.workers;
+        let written = workers.submit(Lane::Changes, task, Some(&self.stragglers))?;
+        let (pos, n) = written.await?;
+        Ok((pos, n, piece))
+    }
+
+    /// Makes everything durable that was written to the file before the call, by whomever, with as
+    /// much of the attributes as is needed to find it.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    #[doc(alias = "fdatasync")]
+    pub async fn sync_data(&self) -> Result<()> {
+        self.sync(true).await
+    }
+
+    /// As [`AsyncFile::sync_data`], with the attributes, and the name of a file that was made,
+    /// renamed or linked since.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    #[doc(alias = "fsync")]
+    pub async fn sync_all(&self) -> Result<()> {
+        self.sync(false).await
+    }
+
+    async fn sync(&self, datasync: bool) -> Result<()> {
+        self.no_stragglers(Operation::Sync).await?;
+        let task = tasks::Sync {
+            file: Arc::clone(&self.file),
+            datasync,
+        };
+        let done = match self.offload.workers.submit(Lane::Changes, task, None) {
+            Ok(pending) => pending.await,
+            Err(errno) => Err(errno),
+        };
+        let result = done.and_then(|(result, told)| {
+            self.file.open_file().was_told(&told);
+            result
+        });
+        result.map_err(|errno| self.file.path_error(Operation::Sync, errno))
+    }
+
+    /// Sets the size in bytes; what is new reads as zeros.
+    ///
+    /// # Errors
+    /// As [`File::set_len`].
+    #[doc(alias = "ftruncate")]
+    pub async fn set_len(&self, len: u64) -> Result<()> {
+        self.no_stragglers(Operation::SetLen).await?;
+        let file = Arc::clone(&self.file);
+        let task = tasks::SetLen { file, len };
+        let workers = &self.offload.workers;
+        let done = match workers.submit(Lane::Changes, task, Some(&self.stragglers)) {
+            Ok(pending) => pending.await,
+            Err(errno) => Err(errno),
+        };
+        done.map_err(|errno| self.file.path_error(Operation::SetLen, errno))
+    }
+
+    /// Waits until no change is under way whose future was dropped; `ECHILD` in a forked child.
+    async fn no_stragglers(&self, operation: Operation) -> Result<()> {
+        self.file.check(operation)?;
+        poll_fn(|context| self.stragglers.poll_none(context)).await;
+        Ok(())
+    }
+}
+
+/// Copies what follows the first `skip` bytes of `bufs` into `buffer`, as much as there is room.
+fn gather(bufs: &[IoSlice<'_>], mut skip: usize, buffer: &mut Buffer) {
+    for buf in bufs {
+        let from = skip.min(buf.len());
+        skip -= from;
+        let n = (buf.len() - from).min(buffer.room() - buffer.bytes.len());
+        buffer.bytes.extend_from_slice(&buf[from..from + n]);
+    }
+}
+
+impl fmt::Debug for AsyncFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}

@@ -1,0 +1,77 @@
+//! An open file over any backing store, without a file system: for tests whose store is slow, or
+//! fails.
+
+use crate::attr::{AttrCell, Attributes};
+use crate::inode::InodeOperations;
+use crate::{Attr, FallocateMode, FileKind, Inode, OpContext, OpenFile, OpenFlags, SeekSparse};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Mm, MmError};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_realtime;
+
+/// What an inode without a file system can do: nothing beyond its pages.
+struct Bare;
+
+impl InodeOperations for Bare {
+    fn getattr(&self, _: &Inode) -> Result<Attr, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn remove_privileges(&self, _: &Inode) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn sync(&self, _: &Inode, _: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn allocate(&self, _: &Inode, _: FallocateMode, _: u64, _: u64) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn seek_sparse(&self, _: &Inode, _: SeekSparse, _: u64) -> Result<u64, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn released(&self, _: &Inode, _: bool) {}
+}
+
+/// A file of `size` bytes behind `store`, on a file system of its own, which has no names.
+///
+/// # Errors
+/// No thread could be started for its writeback.
+pub fn file_over(
+    mm: &Arc<Mm>,
+    store: Arc<dyn AddressSpaceOperations>,
+    size: u64,
+) -> Result<Arc<Inode>, MmError> {
+    let bdi = BackingDevInfo::new(mm, store.describe(), BdiKind::Storage)?;
+    let now = coarse_realtime();
+    let attributes = Arc::new(AttrCell::new(Attributes {
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+    }));
+    let mapping = AddressSpace::new(&bdi, store, size);
+    let (kind, ops) = (FileKind::Regular, Box::new(Bare));
+    Ok(Arc::new(Inode::new(
+        2,
+        0,
+        kind,
+        attributes,
+        Some(mapping),
+        ops,
+    )))
+}
+
+/// Opens an inode of [`file_over`].
+///
+/// # Errors
+/// `EINVAL` for what is no regular file.
+pub fn open(inode: &Arc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
+    OpenFile::new(Arc::clone(inode), flags, OpContext::ROOT)
+}
