@@ -10,19 +10,6 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Command;
 
-/// The fixed base that the mount printed, in bytes.
-fn fixed_base(lines: &[String]) -> u64 {
-    let line = lines
-        .iter()
-        .find(|line| line.contains("fixed base"))
-        .unwrap();
-    let text = line.split("fixed base ").nth(1).unwrap();
-    let mut words = text.split(' ');
-    let number: f64 = words.next().unwrap().parse().unwrap();
-    assert_eq!(words.next(), Some("MiB"));
-    (number * f64::from(1 << 20)) as u64
-}
-
 #[test]
 #[ignore = "system tier"]
 fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
@@ -40,7 +27,7 @@ fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
     );
     fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
     let mounted = folder.mount(&["--memory", "32M"]);
-    let allowed = BOUND + fixed_base(&mounted.lines());
+    let allowed = BOUND + mounted.fixed_base();
     let check = |what: &str| {
         let anonymous = memory_of(mounted.pid(), "Anonymous:");
         assert!(

@@ -33,6 +33,9 @@ use crate::frames::{BLOCK_SIZE, Frames, FramesError, MIN_LIMIT};
 use crate::mm::Mm;
 use policy::{Held, Policy};
 
+/// What pressure leaves beside metadata: some blocks, so that one large request does not take all.
+const FLOOR: u64 = 2 * MIN_LIMIT;
+
 /// Times a sample is repeated because the cache changed meanwhile.
 const ATTEMPTS: usize = 3;
 
@@ -206,7 +209,7 @@ fn held(frames: &Frames, descriptors: u64) -> Held {
     let usage = frames.usage();
     Held {
         bytes: usage.bytes_held + descriptors,
-        floor: (MIN_LIMIT + usage.metadata).next_multiple_of(BLOCK_SIZE as u64),
+        floor: (FLOOR + usage.metadata).next_multiple_of(BLOCK_SIZE as u64),
     }
 }
 

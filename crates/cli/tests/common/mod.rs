@@ -1,6 +1,8 @@
 //! A mount that a test made, and what it needs to look at it from outside.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod memcg;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -49,13 +51,18 @@ impl Folder {
 
     /// Mounts with `arguments` besides the two places.
     pub(crate) fn mount(&self, arguments: &[&str]) -> Mounted {
+        Mounted::start(&mut self.mount_command(arguments))
+    }
+
+    /// The command that mounts with `arguments` besides the two places.
+    pub(crate) fn mount_command(&self, arguments: &[&str]) -> Command {
         let mut command = foliocache();
         command
             .arg("mount")
             .arg(self.source())
             .arg(self.mount_point());
         command.args(arguments);
-        Mounted::start(&mut command)
+        command
     }
 
     fn clean(&self) {
@@ -123,6 +130,17 @@ impl Mounted {
                 .any(|line| line.contains(" is mounted on "))
         });
         mounted
+    }
+
+    /// The fixed base that it printed, in bytes.
+    pub(crate) fn fixed_base(&self) -> u64 {
+        let lines = self.lines();
+        let line = lines.iter().find(|line| line.contains("fixed base"));
+        let text = line.unwrap().split("fixed base ").nth(1).unwrap();
+        let mut words = text.split(' ');
+        let number: f64 = words.next().unwrap().parse().unwrap();
+        assert_eq!(words.next(), Some("MiB"));
+        (number * f64::from(1 << 20)) as u64
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {

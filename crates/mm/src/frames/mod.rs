@@ -158,14 +158,6 @@ impl Frames {
         }
         Some(Reservation::new(self, n))
     }
-
-    /// As [`Frames::try_reserve`], before those who wait: for who gives as many frames back at once.
-    ///
-    /// Moving a folio out of a block beyond the limit is such a case. `None` when they are not available.
-    pub fn try_reserve_first(&self, n: u32) -> Option<Reservation<'_>> {
-        let reserved = self.budget.reserve(n, true);
-        reserved.then(|| Reservation::new(self, n))
-    }
 }
 
 impl std::fmt::Debug for Frames {

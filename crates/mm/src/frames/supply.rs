@@ -63,7 +63,10 @@ impl Frames {
         if order == 0 {
             return Some(self.alloc(reservation));
         }
-        let frame = self.chunk(order)?;
+        let Some(frame) = self.chunk(order) else {
+            self.note_fragmentation(order);
+            return None;
+        };
         reservation.use_up(self, 1 << order);
         self.budget.settle(1 << order);
         Some(frame)
@@ -84,9 +87,32 @@ impl Frames {
         }
         let frame = self.chunk(order);
         if frame.is_none() {
+            self.note_fragmentation(order);
             self.budget.add(1 << order);
         }
         frame
+    }
+
+    /// As [`Frames::try_alloc_order`], for a folio that is moved and frees as many frames elsewhere.
+    ///
+    /// While blocks are held beyond the limit it goes before those who wait: what is moved out of them
+    /// comes back as available at once. That no chunk is there is nothing to compact for.
+    pub fn try_alloc_to_move(&self, order: u32) -> Option<FrameNumber> {
+        let surplus = {
+            let table = self.table.lock();
+            table.held > table.capacity
+        };
+        if !self.budget.reserve(1 << order, surplus) {
+            return None;
+        }
+        let mut reservation = Reservation::new(self, 1 << order);
+        if order == 0 {
+            return Some(self.alloc(&mut reservation));
+        }
+        let frame = self.chunk(order)?;
+        reservation.use_up(self, 1 << order);
+        self.budget.settle(1 << order);
+        Some(frame)
     }
 
     /// Gives 2^`order` frames back, the first of which is `frame`: what was allocated as a chunk, or
@@ -163,8 +189,6 @@ impl Frames {
             } else if table.held < table.capacity {
                 table = self.grow(table);
             } else {
-                drop(table);
-                self.note_fragmentation(order);
                 return None;
             }
         }
