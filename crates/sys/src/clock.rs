@@ -1,4 +1,4 @@
-//! Clocks that are read through the vDSO, without entering the kernel.
+//! Clocks, most of them read through the vDSO, without entering the kernel.
 //!
 //! # Model
 //!
@@ -7,6 +7,7 @@
 //! deadlines come from [`monotonic`], which no clock setting moves back.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// A point in time: seconds and nanoseconds since the epoch of its clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,10 +81,18 @@ pub fn monotonic_ns() -> u64 {
     now.sec as u64 * 1_000_000_000 + u64::from(now.nsec)
 }
 
+/// Processor time that all threads of the process took, those of its rings among them. A system
+/// call; never blocks.
+#[doc(alias = "getrusage")]
+pub fn process_cpu_time() -> Duration {
+    let time = read(ClockId::ProcessCPUTime);
+    Duration::new(time.sec as u64, time.nsec)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     #[test]
     fn coarse_follows_the_wall_clock() {
@@ -102,6 +111,16 @@ mod tests {
             assert!(now >= last);
             last = now;
         }
+    }
+
+    #[test]
+    fn processor_time_is_spent_by_working() {
+        let before = process_cpu_time();
+        let mut sum = 0_u64;
+        while process_cpu_time() == before {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(process_cpu_time() > before);
     }
 
     #[test]
