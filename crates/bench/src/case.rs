@@ -3,13 +3,16 @@
 //! # Model
 //!
 //! A [`Case`] plans one or more [`Match`]es. The contestants of a match take turns; those of
-//! different matches never meet. A contestant has a [`Worker`] for each of its threads.
+//! different matches never meet. What a contestant does in a turn is its [`Work`]: operations on
+//! something in memory for a moment, by a [`Worker`] for each of its threads; or a whole [`Pass`]
+//! over files.
 
 use std::io;
 
+use crate::cost::Cost;
 use crate::error::BenchError;
 use crate::ratio::Target;
-use crate::run::Settings;
+use crate::settings::{Settings, Uses};
 
 /// Operations between two looks at the clock. The shortest takes some nanoseconds and the clock 25.
 const BATCH: u64 = 256;
@@ -22,11 +25,35 @@ pub trait Case: Sync {
     /// What it measures, in a line.
     fn about(&self) -> &'static str;
 
+    /// The settings that it runs with if nobody says otherwise; `quick` ones end in half a minute.
+    fn settings(&self, quick: bool) -> Settings {
+        match quick {
+            true => Settings::quick(),
+            false => Settings::default(),
+        }
+    }
+
+    /// Which of the settings it looks at.
+    fn uses(&self) -> Uses {
+        Uses::HOT
+    }
+
     /// Makes the files, touches the memory and says who competes.
     ///
     /// # Errors
     /// What the case needs could not be made.
-    fn plan(&self, settings: &Settings) -> Result<Vec<Match>, BenchError>;
+    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError>;
+}
+
+/// What a case is about to run.
+#[derive(Default)]
+pub struct Plan {
+    /// One after another.
+    pub matches: Vec<Match>,
+    /// Where the files are; None for one page on a tmpfs.
+    pub place: Option<String>,
+    /// What the reader of the report should know: what was left out and why.
+    pub notes: Vec<String>,
 }
 
 /// Contestants that take turns, and what is made of their figures.
@@ -37,14 +64,45 @@ pub struct Match {
     pub ratios: Vec<RatioPlan>,
 }
 
-/// One way to do the work, by a number of threads.
+/// One way to do the work.
 pub struct Contestant {
     /// What is done, the same for those that are compared.
     pub name: &'static str,
     /// How it is done.
     pub variant: &'static str,
-    /// One for each thread.
-    pub workers: Vec<Box<dyn Worker>>,
+    /// What it does in a turn.
+    pub work: Work,
+}
+
+/// What a contestant does in a turn.
+pub enum Work {
+    /// Operations, over and over until the turn is over; one worker for each thread.
+    Operations(Vec<Box<dyn Worker>>),
+    /// A pass over files, whole.
+    Pass {
+        /// Threads that do it.
+        threads: usize,
+        /// Unit of the figure.
+        unit: &'static str,
+        /// What does it.
+        pass: Box<dyn Pass>,
+    },
+}
+
+impl Work {
+    pub(crate) fn threads(&self) -> usize {
+        match self {
+            Self::Operations(workers) => workers.len(),
+            Self::Pass { threads, .. } => *threads,
+        }
+    }
+
+    pub(crate) fn unit(&self) -> &'static str {
+        match self {
+            Self::Operations(_) => "op/s",
+            Self::Pass { unit, .. } => unit,
+        }
+    }
 }
 
 /// A ratio of figures of one round; its operands are places in [`Match::contestants`].
@@ -58,17 +116,39 @@ pub struct RatioPlan {
     pub to: usize,
     /// A ratio by which this one is divided in turn.
     pub control: Option<(usize, usize)>,
+    /// A second ratio; the lesser of the two counts.
+    pub or: Option<(usize, usize)>,
     /// What it is to reach.
     pub target: Option<Target>,
 }
 
 impl RatioPlan {
+    /// Of one contestant to another.
+    pub const fn new(name: &'static str, of: usize, to: usize) -> Self {
+        Self {
+            name,
+            of,
+            to,
+            control: None,
+            or: None,
+            target: None,
+        }
+    }
+
+    /// With a median to reach.
+    pub const fn at_least(self, least: f64) -> Self {
+        Self {
+            target: Some(Target::AtLeast(least)),
+            ..self
+        }
+    }
+
     /// The ratio for one round's figures, in the order of the contestants.
     pub(crate) fn of_round(&self, figures: impl Fn(usize) -> f64) -> f64 {
-        let control = self
-            .control
-            .map_or(1.0, |(of, to)| figures(of) / figures(to));
-        figures(self.of) / figures(self.to) / control
+        let divide = |(of, to)| figures(of) / figures(to);
+        let control = self.control.map_or(1.0, divide);
+        let other = self.or.map_or(f64::INFINITY, divide);
+        (divide((self.of, self.to)) / control).min(other)
     }
 }
 
@@ -80,6 +160,50 @@ pub trait Worker: Send {
     /// # Errors
     /// An operation failed.
     fn batch(&mut self) -> io::Result<u64>;
+}
+
+/// A pass over files.
+pub trait Pass {
+    /// Brings everything back to where a pass begins: not measured.
+    ///
+    /// # Errors
+    /// That could not be done.
+    fn prepare(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Does the work.
+    ///
+    /// # Errors
+    /// It failed.
+    fn run(&mut self) -> io::Result<Outcome>;
+
+    /// What the reader of the report should know, once all passes are over.
+    fn note(&self) -> Option<String> {
+        None
+    }
+}
+
+/// What a pass gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The figure.
+    pub value: f64,
+    /// What it cost, and the bytes that were moved for it.
+    pub cost: Option<(Cost, u64)>,
+    /// The share of the reads that found their page in the cache, from 0 to 1.
+    pub hit_ratio: Option<f64>,
+}
+
+impl Outcome {
+    /// A figure without a cost.
+    pub(crate) fn plain(value: f64) -> Self {
+        Self {
+            value,
+            cost: None,
+            hit_ratio: None,
+        }
+    }
 }
 
 struct Repeat<F>(F);

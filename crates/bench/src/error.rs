@@ -17,6 +17,9 @@ pub enum BenchError {
     /// A setting makes no sense.
     #[error("{0}")]
     Setting(&'static str),
+    /// What was asked for does not go on this machine, and why.
+    #[error("{0}")]
+    Refused(String),
     /// What the case needs could not be made.
     #[error("cannot set up {what}: {source}")]
     Setup {

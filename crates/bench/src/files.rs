@@ -72,10 +72,10 @@ impl Ours {
 const PLACES: [&str; 4] = ["/dev/shm", "/run", "/tmp", "/run/user"];
 
 /// `statfs.f_type` of tmpfs.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A folder on tmpfs in which files can be made.
-fn tmpfs() -> Option<&'static str> {
+pub(crate) fn tmpfs() -> Option<&'static str> {
     PLACES.into_iter().find(|place| {
         let on_tmpfs =
             fs::File::open(place).is_ok_and(|dir| fd::fs_magic(dir.as_fd()) == Ok(TMPFS_MAGIC));

@@ -15,31 +15,64 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `case` | [`Case`], [`Match`], [`Contestant`], [`Worker`]: what is to be run |
+//! | `case` | [`Case`], [`Match`], [`Contestant`], [`Work`]: what is to be run |
+//! | `settings` | [`Settings`]: how long and how often, with how much memory |
 //! | `run` | [`run`]: the turns |
+//! | `cost` | [`Cost`]: time, and the processor's part of it |
 //! | `report` | [`Report`]: rows, ratios, JSON |
 //! | `table` | the report as text |
 //! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
 //! | `host` | [`Host`]: where it ran |
 //! | `files` | a file in memory, ours and the kernel's |
+//! | `place`, `zram` | files on a disk, and our cache over them |
+//! | `kernel` | a process whose page cache a memory cgroup bounds |
+//! | `guard` | a process that takes away what is left behind |
+//! | `passes`, `trace` | what passes do, and which pages they read |
+//! | `policy` | caches that hold no bytes, to compare hit ratios with |
 //! | `cases` | the cases |
 #![deny(unsafe_code)]
 
 mod case;
 mod cases;
+mod cost;
 mod error;
 mod files;
+mod guard;
 mod host;
+mod kernel;
+mod passes;
+mod place;
+mod policy;
 mod ratio;
 mod report;
 mod run;
+mod settings;
 mod stats;
 mod table;
+mod trace;
+mod zram;
 
-pub use case::{Case, Contestant, Match, RatioPlan, Worker, repeat};
+pub use case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
 pub use cases::{cases, find};
+pub use cost::Cost;
 pub use error::BenchError;
 pub use host::Host;
 pub use ratio::{Ratio, Target};
-pub use report::{Change, RatioReport, Report, Row};
-pub use run::{Progress, Settings, run};
+pub use report::{Change, CpuPerGb, RatioReport, Report, Row};
+pub use run::{Progress, run};
+pub use settings::{Settings, Uses};
+
+/// Lives the life of a helper process; `role` is the argument that it was started with. Blocks until
+/// the process that started it has ended.
+///
+/// # Errors
+/// No helper has that role; something stays behind that it was to take away.
+pub fn helper(role: &str) -> std::io::Result<()> {
+    match role {
+        guard::ROLE => guard::main(),
+        kernel::ROLE => kernel::main(),
+        other => Err(std::io::Error::other(format!(
+            "no helper is called {other:?}"
+        ))),
+    }
+}

@@ -3,20 +3,18 @@
 //! # Model
 //!
 //! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
-//! "samples"}], "ratios": {NAME: {"median", "min", "max"}}}`. A row's value is the median of its
-//! samples. Names of ratios are stable.
+//! "samples"}], "ratios": {NAME: {"median", "min", "max"}}, "notes": [TEXT]}`. A row's value is the
+//! median of its samples. Rows of passes over files also have `"cpu_s_per_gb": {"process",
+//! "kernel_threads"}`, and those of reads through a cache `"hit_ratio"`. Names of ratios are stable.
 
 use serde::ser::Serializer;
 use serde::{Serialize, ser::SerializeMap};
 
-use crate::case::{Match, RatioPlan};
+use crate::case::{Match, Outcome, RatioPlan, Work};
 use crate::host::Host;
 use crate::ratio::{Ratio, Target};
-use crate::run::Settings;
+use crate::settings::Settings;
 use crate::stats::{median, stddev_percent};
-
-/// The unit of all figures.
-const UNIT: &str = "op/s";
 
 /// What a run found. Its [`Display`](std::fmt::Display) is a table.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +29,8 @@ pub struct Report {
     /// The ratios.
     #[serde(serialize_with = "ratios_by_name")]
     pub ratios: Vec<RatioReport>,
+    /// What the reader should know: what was left out and why.
+    pub notes: Vec<String>,
     /// The settings that it ran with.
     pub settings: Settings,
 }
@@ -51,6 +51,38 @@ pub struct Row {
     pub unit: &'static str,
     /// One figure a round.
     pub samples: Vec<f64>,
+    /// What moving the bytes cost the processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_s_per_gb: Option<CpuPerGb>,
+    /// The share of reads that found their page in the cache, from 0 to 1; the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_ratio: Option<f64>,
+}
+
+/// Processor seconds for each 10⁹ bytes; medians.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct CpuPerGb {
+    /// Of the process that did the work, in the program and in the kernel.
+    pub process: f64,
+    /// Of the kernel's own threads meanwhile; of the whole machine, so others' work is in it.
+    pub kernel_threads: f64,
+}
+
+impl CpuPerGb {
+    fn of(outcomes: &[Outcome]) -> Option<Self> {
+        let each = |seconds: fn(&crate::cost::Cost) -> f64| {
+            let costs = outcomes.iter().filter_map(|outcome| outcome.cost);
+            let each: Vec<f64> = costs
+                .map(|(cost, bytes)| seconds(&cost) / (bytes as f64 / 1e9))
+                .collect();
+            (!each.is_empty()).then(|| median(&each))
+        };
+        Some(Self {
+            process: each(|cost| cost.process)?,
+            kernel_threads: each(|cost| cost.kernel_threads)?,
+        })
+    }
 }
 
 impl Row {
@@ -93,25 +125,33 @@ impl Report {
             host: Host::now(),
             rows: Vec::new(),
             ratios: Vec::new(),
+            notes: Vec::new(),
             settings,
         }
     }
 
-    /// Adds what a match gave: for each contestant, a figure of each round.
-    pub(crate) fn add(&mut self, one: &Match, figures: &[Vec<f64>]) {
+    /// Adds what a match gave: for each contestant, the outcome of each round.
+    pub(crate) fn add(&mut self, one: &Match, outcomes: &[Vec<Outcome>]) {
         let first = self.rows.len();
-        for (contestant, samples) in one.contestants.iter().zip(figures) {
+        for (contestant, outcomes) in one.contestants.iter().zip(outcomes) {
+            let samples: Vec<f64> = outcomes.iter().map(|outcome| outcome.value).collect();
+            let hits: Vec<f64> = outcomes.iter().filter_map(|turn| turn.hit_ratio).collect();
             self.rows.push(Row {
                 name: contestant.name,
                 variant: contestant.variant,
-                threads: contestant.workers.len(),
-                value: median(samples),
-                unit: UNIT,
-                samples: samples.clone(),
+                threads: contestant.work.threads(),
+                value: median(&samples),
+                unit: contestant.work.unit(),
+                samples,
+                cpu_s_per_gb: CpuPerGb::of(outcomes),
+                hit_ratio: (!hits.is_empty()).then(|| median(&hits)),
             });
+            if let Work::Pass { pass, .. } = &contestant.work {
+                self.notes.extend(pass.note());
+            }
         }
         for plan in &one.ratios {
-            self.ratios.push(ratio(plan, figures, first));
+            self.ratios.push(ratio(plan, outcomes, first));
         }
     }
 
@@ -142,10 +182,10 @@ impl Report {
     }
 }
 
-fn ratio(plan: &RatioPlan, figures: &[Vec<f64>], first: usize) -> RatioReport {
-    let rounds = figures[plan.of].len();
+fn ratio(plan: &RatioPlan, outcomes: &[Vec<Outcome>], first: usize) -> RatioReport {
+    let rounds = outcomes[plan.of].len();
     let each: Vec<f64> = (0..rounds)
-        .map(|round| plan.of_round(|who| figures[who][round]))
+        .map(|round| plan.of_round(|who| outcomes[who][round].value))
         .collect();
     RatioReport {
         name: plan.name,
@@ -176,34 +216,27 @@ mod tests {
         Contestant {
             name: "work",
             variant,
-            workers: vec![repeat(|| Ok(()))],
-        }
-    }
-
-    fn plan(name: &'static str, of: usize, to: usize) -> RatioPlan {
-        RatioPlan {
-            name,
-            of,
-            to,
-            control: None,
-            target: None,
+            work: Work::Operations(vec![repeat(|| Ok(()))]),
         }
     }
 
     /// Ratios are of neighbours: two that drift together keep theirs.
     #[test]
     fn ratios_are_of_one_round() {
-        let mut not_worse = plan("not_worse", 1, 0);
+        let mut not_worse = RatioPlan::new("not_worse", 1, 0);
         not_worse.target = Some(Target::NotWorse { control: "aa" });
-        let mut scaling = plan("scaling", 1, 0);
+        let mut scaling = RatioPlan::new("scaling", 1, 0);
         scaling.control = Some((2, 0));
+        let mut lesser = RatioPlan::new("lesser", 1, 0);
+        lesser.or = Some((2, 0));
         let one = Match {
             contestants: vec![contestant("a"), contestant("b"), contestant("c")],
-            ratios: vec![not_worse, plan("aa", 2, 0), scaling],
+            ratios: vec![not_worse, RatioPlan::new("aa", 2, 0), scaling, lesser],
         };
         let base: Vec<f64> = (1..=9).map(f64::from).collect();
         let scaled = |by: f64| base.iter().map(|value| value * by).collect();
-        let figures = [base.clone(), scaled(0.5), scaled(0.25)];
+        let figures: [Vec<f64>; 3] = [base.clone(), scaled(0.5), scaled(0.25)];
+        let figures = figures.map(|all| all.into_iter().map(Outcome::plain).collect());
         let mut report = Report::new("sample", Settings::default());
         report.add(&one, &figures);
         report.finish();
@@ -215,6 +248,7 @@ mod tests {
         assert_eq!(report.ratio("not_worse"), Some(&all(0.5)));
         assert_eq!(report.ratio("aa"), Some(&all(0.25)));
         assert_eq!(report.ratio("scaling"), Some(&all(2.0)));
+        assert_eq!(report.ratio("lesser"), Some(&all(0.25)));
         assert_eq!(report.ratio("other"), None);
         assert_eq!(report.rows[0].value, 5.0);
         // Inside the interval of its control, which reaches down to 0.25.

@@ -1,4 +1,4 @@
-//! The turns: contestants one after another, over and over, for a short time each.
+//! The turns: contestants one after another, over and over.
 //!
 //! # Model
 //!
@@ -9,80 +9,33 @@
 //!  ⋮
 //! ```
 //!
-//! A turn takes half a millisecond, less than the scheduler gives at once. What disturbs the machine
-//! for longer disturbs all of a round's figures alike and leaves their ratio; turns in which the
-//! processor was given to somebody else are few and so do not reach the median. Nor do pauses of a
-//! contestant's own that are rarer than every other turn: a case that is about those has to look at
-//! them by itself.
+//! A turn of operations takes half a millisecond, less than the scheduler gives at once. What
+//! disturbs the machine for longer disturbs all of a round's figures alike and leaves their ratio;
+//! turns in which the processor was given to somebody else are few and so do not reach the median.
+//! Nor do pauses of a contestant's own that are rarer than every other turn: a case that is about
+//! those has to look at them by itself. A turn that is a pass over files is as long as the pass, and
+//! a round has one of each.
 //!
-//! Each turn begins with a batch that is not counted: the turn before has filled the processor's
-//! caches with its own. Several threads of one contestant begin at one moment, agreed on by clock.
+//! Each turn of operations begins with a batch that is not counted: the turn before has filled the
+//! processor's caches with its own. Several threads of one contestant begin at one moment, agreed on
+//! by clock.
 
-use serde::Serialize;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::case::{Case, Contestant, Match, Worker};
+use crate::case::{Case, Contestant, Match, Outcome, Work, Worker};
+use crate::cost::KernelThreads;
 use crate::error::BenchError;
 use crate::report::Report;
+use crate::settings::Settings;
 use crate::stats::median;
 
-/// How long a turn takes, or shorter where all of a figure does.
+/// How long a turn of operations takes, or shorter where all of a figure does.
 const TURN: Duration = Duration::from_micros(500);
 
 /// How far ahead threads agree to begin.
 const RENDEZVOUS: Duration = Duration::from_micros(500);
-
-/// How long and how often a case runs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct Settings {
-    /// Rounds; each gives a figure for each contestant.
-    pub samples: usize,
-    /// Seconds that each figure takes.
-    pub seconds: f64,
-    /// Threads of those contestants that have several.
-    pub threads: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            samples: 21,
-            seconds: 0.2,
-            threads: 2,
-        }
-    }
-}
-
-impl Settings {
-    /// For a first look: well under half a minute a case.
-    pub fn quick() -> Self {
-        Self {
-            samples: 9,
-            seconds: 0.05,
-            ..Self::default()
-        }
-    }
-
-    /// # Errors
-    /// No sample, no time or no thread.
-    fn check(&self) -> Result<(), BenchError> {
-        if self.samples == 0 {
-            return Err(BenchError::Setting("at least one sample is needed"));
-        }
-        if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
-            return Err(BenchError::Setting(
-                "a sample takes more than 0 seconds and at most 3600",
-            ));
-        }
-        if !(1..=1024).contains(&self.threads) {
-            return Err(BenchError::Setting("threads: from 1 to 1024"));
-        }
-        Ok(())
-    }
-}
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug)]
@@ -103,33 +56,45 @@ pub fn run(
     mut progress: impl FnMut(Progress),
 ) -> Result<Report, BenchError> {
     settings.check()?;
-    let mut matches = case.plan(settings)?;
+    let mut settings = settings.clone();
+    if case.uses().memory {
+        settings.memory = settings.memory.or(case.settings(false).memory);
+    }
+    let plan = case.plan(&settings)?;
     let rounds_each = settings.samples + 1;
-    let total = rounds_each * matches.len();
-    let mut report = Report::new(case.name(), *settings);
+    let total = rounds_each * plan.matches.len();
+    let mut report = Report::new(case.name(), settings.clone());
+    report.host.kernel_files = plan.place.unwrap_or(report.host.kernel_files);
+    report.notes = plan.notes;
     let mut done = 0;
-    for one in &mut matches {
-        let figures = run_match(one, settings, || {
+    for mut one in plan.matches {
+        let outcomes = run_match(&mut one, &settings, || {
             done += 1;
             progress(Progress { done, total });
         })?;
-        report.add(one, &figures);
+        report.add(&one, &outcomes);
     }
     report.finish();
     Ok(report)
 }
 
-/// Operations a second: for each contestant, of each round.
+/// For each contestant, what each round gave.
 fn run_match(
     one: &mut Match,
     settings: &Settings,
     mut round_over: impl FnMut(),
-) -> Result<Vec<Vec<f64>>, BenchError> {
+) -> Result<Vec<Vec<Outcome>>, BenchError> {
     let contestants = &mut one.contestants;
+    let passes = contestants
+        .iter()
+        .any(|contestant| matches!(contestant.work, Work::Pass { .. }));
     let whole = Duration::from_secs_f64(settings.seconds);
-    let laps = whole.as_micros().div_ceil(TURN.as_micros()).max(1) as u32;
+    let laps = match passes {
+        true => 1,
+        false => whole.as_micros().div_ceil(TURN.as_micros()).max(1) as u32,
+    };
     let turn = whole / laps;
-    let mut figures = vec![Vec::with_capacity(settings.samples); contestants.len()];
+    let mut outcomes = vec![Vec::with_capacity(settings.samples); contestants.len()];
     for round in 0..=settings.samples {
         let mut turns = vec![Vec::with_capacity(laps as usize); contestants.len()];
         for _ in 0..laps {
@@ -142,47 +107,73 @@ fn run_match(
             }
         }
         if round > 0 {
-            for (figures, turns) in figures.iter_mut().zip(turns) {
-                figures.push(median(&turns));
+            for (outcomes, turns) in outcomes.iter_mut().zip(turns) {
+                outcomes.push(of_turns(&turns));
             }
         }
         round_over();
     }
-    Ok(figures)
+    Ok(outcomes)
+}
+
+/// What the turns of one round come to.
+fn of_turns(turns: &[Outcome]) -> Outcome {
+    match turns {
+        [one] => *one,
+        many => {
+            let values: Vec<f64> = many.iter().map(|turn| turn.value).collect();
+            Outcome::plain(median(&values))
+        }
+    }
 }
 
 impl Contestant {
-    /// Works for so long; returns operations a second, of all threads together.
-    fn turn(&mut self, time: Duration) -> Result<f64, BenchError> {
-        let rate = match &mut self.workers[..] {
-            [alone] => alone.batch().and_then(|_| {
-                let start = Instant::now();
-                work(alone.as_mut(), start, time)
-            }),
-            many => thread::scope(|scope| {
-                let start = Instant::now() + RENDEZVOUS;
-                let threads: Vec<_> = many
-                    .iter_mut()
-                    .map(|worker| {
-                        scope.spawn(move || {
-                            worker.batch()?;
-                            while Instant::now() < start {
-                                std::hint::spin_loop();
-                            }
-                            work(worker.as_mut(), start.max(Instant::now()), time)
-                        })
-                    })
-                    .collect();
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().expect("a worker does not panic"))
-                    .sum()
+    /// Works for so long, or one pass.
+    fn turn(&mut self, time: Duration) -> Result<Outcome, BenchError> {
+        let outcome = match &mut self.work {
+            Work::Operations(workers) => operations(workers, time).map(Outcome::plain),
+            Work::Pass { pass, .. } => pass.prepare().and_then(|()| {
+                let kernel = KernelThreads::now();
+                let mut outcome = pass.run()?;
+                if let Some((cost, _)) = &mut outcome.cost {
+                    cost.kernel_threads = kernel.since();
+                }
+                Ok(outcome)
             }),
         };
-        rate.map_err(|source| BenchError::Failed {
+        outcome.map_err(|source| BenchError::Failed {
             contestant: self.variant,
             source,
         })
+    }
+}
+
+/// Operations a second, of all threads together.
+fn operations(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<f64> {
+    match workers {
+        [alone] => {
+            alone.batch()?;
+            work(alone.as_mut(), Instant::now(), time)
+        }
+        many => thread::scope(|scope| {
+            let start = Instant::now() + RENDEZVOUS;
+            let threads: Vec<_> = many
+                .iter_mut()
+                .map(|worker| {
+                    scope.spawn(move || {
+                        worker.batch()?;
+                        while Instant::now() < start {
+                            std::hint::spin_loop();
+                        }
+                        work(worker.as_mut(), start.max(Instant::now()), time)
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a worker does not panic"))
+                .sum()
+        }),
     }
 }
 

@@ -8,7 +8,9 @@
 //!   1421857 ± 2%   +506.3%     8620011 ± 1%  op/s  write 4 KiB, 1 thread: kernel, foliocache
 //! ```
 //!
-//! One line for each ratio: on the left what is compared with, on the right what is compared.
+//! One line for each ratio: on the left what is compared with, on the right what is compared. Below,
+//! where it is known, what each row cost: processor seconds for 10⁹ bytes, of the process and of the
+//! kernel's own threads; and the share of hits.
 
 use std::fmt;
 
@@ -19,13 +21,15 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (host, settings) = (&self.host, &self.settings);
         let [one, five, fifteen] = host.load;
+        write!(f, "{}: {} samples", self.case, settings.samples)?;
+        match settings.memory {
+            None => write!(f, " of {} s", settings.seconds)?,
+            Some(memory) => write!(f, ", memory bound {} MiB", memory >> 20)?,
+        }
         writeln!(
             f,
-            "{}: {} samples of {} s a figure, taken in turns\n\
+            ", taken in turns\n\
              {}, {} CPUs, {} GiB, Linux {}, {}; load {one} {five} {fifteen}\n",
-            self.case,
-            settings.samples,
-            settings.seconds,
             host.cpu,
             host.cpus,
             host.memory >> 30,
@@ -40,6 +44,7 @@ impl fmt::Display for Report {
         for ratio in &self.ratios {
             self.change(f, ratio)?;
         }
+        self.costs(f)?;
         writeln!(
             f,
             "\n{:<32} {:>8} {:>8} {:>8}  target",
@@ -74,11 +79,51 @@ impl fmt::Display for Report {
                 }
             )?;
         }
-        Ok(())
+        if !self.notes.is_empty() {
+            writeln!(f)?;
+        }
+        self.notes
+            .iter()
+            .try_for_each(|note| writeln!(f, "Note: {note}."))
     }
 }
 
 impl Report {
+    /// What the rows cost, where that is known.
+    fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = |row: &&Row| row.cpu_s_per_gb.is_some() || row.hit_ratio.is_some();
+        if !self.rows.iter().any(|row| known(&row)) {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "\n{:>20}  {:>8}  {:>8}  {:>6}\n{:>20}  {:>8}  {:>8}  {:>6}",
+            "", "CPU s/GB", "kthreads", "hits", "%stddev", "|", "|", "|"
+        )?;
+        for row in self.rows.iter().filter(known) {
+            let (process, kernel) = match row.cpu_s_per_gb {
+                Some(cpu) => (
+                    format!("{:.3}", cpu.process),
+                    format!("{:.3}", cpu.kernel_threads),
+                ),
+                None => Default::default(),
+            };
+            let hits = row
+                .hit_ratio
+                .map_or(String::new(), |hits| format!("{:.2}%", 100.0 * hits));
+            writeln!(
+                f,
+                "{:>20}  {process:>8}  {kernel:>8}  {hits:>6}  {}  {}, {}: {}",
+                figure(row),
+                row.unit,
+                row.name,
+                threads(row),
+                row.variant
+            )?;
+        }
+        Ok(())
+    }
+
     fn change(&self, f: &mut fmt::Formatter<'_>, ratio: &RatioReport) -> fmt::Result {
         let base = &self.rows[ratio.change.base];
         let with = &self.rows[ratio.change.with];
@@ -122,7 +167,8 @@ impl Report {
 }
 
 fn figure(row: &Row) -> String {
-    format!("{:.0} ±{:>3.0}%", row.value, row.stddev_percent())
+    let places = if row.value < 100.0 { 2 } else { 0 };
+    format!("{:.places$} ±{:>3.0}%", row.value, row.stddev_percent())
 }
 
 fn threads(row: &Row) -> String {

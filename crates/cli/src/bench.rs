@@ -4,10 +4,17 @@ use crate::status::say;
 use crate::{BAD_INPUT, FAILED};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use foliocache_bench::{BenchError, Settings, cases, find, run as run_case};
+use foliocache::MemorySize;
+use foliocache_bench::{BenchError, Case, Settings, cases, find, helper, run as run_case};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often the bar moves though nothing is done yet. A thread of it wakes up so seldom that it
+/// does not show in what is measured.
+const TICK: Duration = Duration::from_millis(250);
 
 /// Arguments of `foliocache bench`.
 #[derive(Args)]
@@ -15,13 +22,13 @@ pub(crate) struct BenchArguments {
     /// What to measure.
     #[arg(value_name = "CASE", value_parser = case_names())]
     case: String,
-    /// Take fewer and shorter samples: under half a minute.
+    /// Take fewer, shorter and smaller samples: under half a minute.
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Threads, where a case compares several with one.
+    /// Threads of what several threads do.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Samples of each figure.
@@ -30,6 +37,20 @@ pub(crate) struct BenchArguments {
     /// Seconds that each sample takes.
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
+    /// Memory bound of the cache, and of the kernel's beside it: bytes, or a number with K, M or G.
+    /// Files are some times as large.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Folder below which files are made for as long as the case runs [default: a temporary one].
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+}
+
+/// Arguments of `foliocache bench-helper`.
+#[derive(Args)]
+pub(crate) struct HelperArguments {
+    /// What to be.
+    role: String,
 }
 
 fn case_names() -> PossibleValuesParser {
@@ -38,29 +59,74 @@ fn case_names() -> PossibleValuesParser {
 }
 
 impl BenchArguments {
-    fn settings(&self) -> Settings {
-        let mut settings = match self.quick {
-            true => Settings::quick(),
-            false => Settings::default(),
-        };
+    /// The case's settings with what was said; or what makes no sense, in words.
+    fn settings(&self, case: &dyn Case) -> Result<Settings, String> {
+        let uses = case.uses();
+        for (option, given, used) in [
+            ("--threads", self.threads.is_some(), uses.threads),
+            ("--seconds", self.seconds.is_some(), uses.seconds),
+            ("--memory", self.memory.is_some(), uses.memory),
+            ("--dir", self.dir.is_some(), uses.dir),
+        ] {
+            if given && !used {
+                return Err(format!("{} has no use for {option}", case.name()));
+            }
+        }
+        let mut settings = case.settings(self.quick);
         settings.threads = self.threads.unwrap_or(settings.threads);
         settings.samples = self.samples.unwrap_or(settings.samples);
         settings.seconds = self.seconds.unwrap_or(settings.seconds);
-        settings
+        if let Some(text) = &self.memory {
+            let bytes = text.as_str().in_bytes();
+            settings.memory = Some(bytes.map_err(|error| format!("--memory: {error}"))?);
+        }
+        settings.dir = self.dir.clone();
+        settings.helper = ["/proc/self/exe", "bench-helper"].map(Into::into).to_vec();
+        Ok(settings)
+    }
+}
+
+/// Is a process that a benchmark needs beside its own.
+pub(crate) fn help(arguments: &HelperArguments) -> ExitCode {
+    match helper(&arguments.role) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&error.to_string());
+            ExitCode::from(FAILED)
+        }
     }
 }
 
 /// Runs the case and prints what it found.
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
+    let case = match find(&arguments.case) {
+        Ok(case) => case,
+        Err(error) => {
+            say(&error.to_string());
+            return ExitCode::from(BAD_INPUT);
+        }
+    };
+    let settings = match arguments.settings(case) {
+        Ok(settings) => settings,
+        Err(why) => {
+            say(&why);
+            return ExitCode::from(BAD_INPUT);
+        }
+    };
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} rounds, {eta} left") {
+    let style = |template| ProgressStyle::with_template(template).ok();
+    if let Some(style) = style("{spinner} getting ready, {elapsed}") {
         bar.set_style(style);
     }
-    let result = find(&arguments.case).and_then(|case| {
-        run_case(case, &arguments.settings(), |progress| {
-            bar.set_length(progress.total as u64);
-            bar.set_position(progress.done as u64);
-        })
+    bar.enable_steady_tick(TICK);
+    let mut counting = style("{bar:40} {pos}/{len} rounds, {eta} left");
+    let result = run_case(case, &settings, |progress| {
+        if let Some(style) = counting.take() {
+            bar.set_style(style);
+            bar.reset_eta();
+        }
+        bar.set_length(progress.total as u64);
+        bar.set_position(progress.done as u64);
     });
     bar.finish_and_clear();
     let report = match result {
@@ -68,7 +134,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
         Err(error) => {
             say(&error.to_string());
             return ExitCode::from(match error {
-                BenchError::UnknownCase { .. } | BenchError::Setting(_) => BAD_INPUT,
+                BenchError::UnknownCase { .. }
+                | BenchError::Setting(_)
+                | BenchError::Refused(_) => BAD_INPUT,
                 _ => FAILED,
             });
         }

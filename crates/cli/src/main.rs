@@ -46,6 +46,9 @@ enum Command {
     WriteBackMapped(mount::WriteBackArguments),
     /// Measure the cache beside the kernel's own, in turns.
     Bench(bench::BenchArguments),
+    /// Take part in a benchmark as another process; `bench` runs it.
+    #[command(hide = true)]
+    BenchHelper(bench::HelperArguments),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::WriteBackMapped(arguments) => mount::write_back_mapped(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchHelper(arguments) => bench::help(&arguments),
     }
 }
 

@@ -1,19 +1,55 @@
 //! The cases.
 
+mod hitratio;
 mod pread;
 mod pwrite;
+mod rand;
+mod seq;
+
+use foliocache_sys::memory::total_memory;
 
 use crate::case::Case;
 use crate::error::BenchError;
+use crate::settings::Settings;
 
 /// How ours is done.
 const OURS: &str = "foliocache";
 /// How the kernel's is done.
 const KERNEL: &str = "kernel";
+/// The same as ours once more, for a control.
+const AGAIN: &str = "foliocache again";
+/// The kernel's page cache in a memory cgroup of the bound's size.
+const BUFFERED: &str = "kernel buffered, cgroup";
+
+/// The file of a case on files is so many times the bound.
+const FILE_PER_MEMORY: u64 = 4;
+
+/// The memory bound of a case on files.
+fn memory(settings: &Settings, case: &dyn Case) -> Result<u64, BenchError> {
+    let memory = settings.memory.or(case.settings(false).memory);
+    let memory = memory.ok_or(BenchError::Setting("no memory bound"))?;
+    // Whole requests, and room for the cache's own least.
+    match memory {
+        ..LEAST_MEMORY => Err(BenchError::Setting("memory: at least 8 MiB")),
+        memory if memory > total_memory() / 2 => Err(BenchError::Setting(
+            "memory: more than half of this machine's, which others need, too",
+        )),
+        memory => Ok(memory / (1 << 20) * (1 << 20)),
+    }
+}
+
+/// The least memory bound of cases on files.
+const LEAST_MEMORY: u64 = 8 << 20;
 
 /// All cases.
 pub fn cases() -> &'static [&'static dyn Case] {
-    &[&pwrite::Pwrite, &pread::Pread]
+    &[
+        &pwrite::Pwrite,
+        &pread::Pread,
+        &seq::Seq,
+        &rand::Rand,
+        &hitratio::HitRatio,
+    ]
 }
 
 /// The case of this name.

@@ -16,11 +16,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::{KERNEL, OURS};
-use crate::case::{Case, Contestant, Match, RatioPlan, Worker, repeat};
+use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
-use crate::ratio::Target;
-use crate::run::Settings;
+use crate::settings::Settings;
 
 /// See the module.
 pub(crate) struct Pread;
@@ -34,7 +33,7 @@ impl Case for Pread {
         "reads of 4 KiB and 64 bytes at offset 0 of a file in memory, and of one page by all threads"
     }
 
-    fn plan(&self, settings: &Settings) -> Result<Vec<Match>, BenchError> {
+    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let files = Ours::new()?;
         let mut matches = vec![
             against_kernel(&files, "pread 4 KiB", PAGE, "pread4k_vs_kernel", 5.0)?,
@@ -43,7 +42,10 @@ impl Case for Pread {
         if settings.threads > 1 {
             matches.push(scaling(&files, settings.threads)?);
         }
-        Ok(matches)
+        Ok(Plan {
+            matches,
+            ..Plan::default()
+        })
     }
 }
 
@@ -57,20 +59,14 @@ fn against_kernel(
     let contestant = |variant, worker| Contestant {
         name,
         variant,
-        workers: vec![worker],
+        work: Work::Operations(vec![worker]),
     };
     Ok(Match {
         contestants: vec![
             contestant(OURS, ours(files.file(ratio)?, len)),
             contestant(KERNEL, kernel(kernel_file(ratio)?, len)),
         ],
-        ratios: vec![RatioPlan {
-            name: ratio,
-            of: 0,
-            to: 1,
-            control: None,
-            target: Some(Target::AtLeast(least)),
-        }],
+        ratios: vec![RatioPlan::new(ratio, 0, 1).at_least(least)],
     })
 }
 
@@ -81,29 +77,22 @@ fn scaling(files: &Ours, threads: usize) -> Result<Match, BenchError> {
     let read = |threads| Contestant {
         name: "pread 4 KiB, same folio",
         variant: OURS,
-        workers: (0..threads)
-            .map(|_| ours(Arc::clone(&file), PAGE))
-            .collect(),
+        work: Work::Operations(
+            (0..threads)
+                .map(|_| ours(Arc::clone(&file), PAGE))
+                .collect(),
+        ),
     };
     let copy = |threads| Contestant {
         name: "copy 4 KiB, same page",
         variant: "memcpy",
-        workers: (0..threads).map(|_| memcpy(Arc::clone(&page))).collect(),
+        work: Work::Operations((0..threads).map(|_| memcpy(Arc::clone(&page))).collect()),
     };
-    let plan = |name, of, to, control, target| RatioPlan {
-        name,
-        of,
-        to,
-        control,
-        target,
-    };
-    let target = Some(Target::AtLeast(0.95));
+    let mut scaling = RatioPlan::new("pread_samefolio_scaling", 2, 0).at_least(0.95);
+    scaling.control = Some((3, 1));
     Ok(Match {
         contestants: vec![read(1), copy(1), read(threads), copy(threads)],
-        ratios: vec![
-            plan("pread_samefolio_scaling", 2, 0, Some((3, 1)), target),
-            plan("memcpy_scaling", 3, 1, None, None),
-        ],
+        ratios: vec![scaling, RatioPlan::new("memcpy_scaling", 3, 1)],
     })
 }
 

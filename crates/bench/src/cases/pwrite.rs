@@ -15,11 +15,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::{KERNEL, OURS};
-use crate::case::{Case, Contestant, Match, RatioPlan, Worker, repeat};
+use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
 use crate::ratio::Target;
-use crate::run::Settings;
+use crate::settings::Settings;
 
 /// See the module.
 pub(crate) struct Pwrite;
@@ -35,7 +35,7 @@ impl Case for Pwrite {
         "overwrites of 4 KiB at offset 0 of a file in memory, as will-it-scale's pwrite1"
     }
 
-    fn plan(&self, settings: &Settings) -> Result<Vec<Match>, BenchError> {
+    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let files = Ours::new()?;
         let mut matches = vec![
             against_kernel(&files, 1, "pwrite_vs_kernel", Some(Target::AtLeast(6.0)))?,
@@ -45,7 +45,10 @@ impl Case for Pwrite {
             let name = "pwrite_threads_vs_kernel";
             matches.push(against_kernel(&files, settings.threads, name, None)?);
         }
-        Ok(matches)
+        Ok(Plan {
+            matches,
+            ..Plan::default()
+        })
     }
 }
 
@@ -65,11 +68,8 @@ fn against_kernel(
     Ok(Match {
         contestants: vec![contestant(OURS, ours?), contestant(KERNEL, kernel?)],
         ratios: vec![RatioPlan {
-            name,
-            of: 0,
-            to: 1,
-            control: None,
             target,
+            ..RatioPlan::new(name, 0, 1)
         }],
     })
 }
@@ -85,19 +85,10 @@ fn order_of_faulting_in(files: &Ours) -> Result<Match, BenchError> {
         ],
         ratios: vec![
             RatioPlan {
-                name: "pwrite_noprefault_vs_prefault",
-                of: 1,
-                to: 2,
-                control: None,
                 target: Some(Target::NotWorse { control }),
+                ..RatioPlan::new("pwrite_noprefault_vs_prefault", 1, 2)
             },
-            RatioPlan {
-                name: control,
-                of: 1,
-                to: 0,
-                control: None,
-                target: None,
-            },
+            RatioPlan::new(control, 1, 0),
         ],
     })
 }
@@ -106,7 +97,7 @@ fn contestant(variant: &'static str, workers: Vec<Box<dyn Worker>>) -> Contestan
     Contestant {
         name: NAME,
         variant,
-        workers,
+        work: Work::Operations(workers),
     }
 }
 

@@ -1,0 +1,245 @@
+//! The kernel's side of a comparison: a process whose page cache a memory cgroup bounds.
+//!
+//! # Model
+//!
+//! ```text
+//!  case ──orders, a line each──▶ process in a memory cgroup of the bound's size
+//!       ◀──answers, a line each──   reads files through the kernel's cache
+//! ```
+//!
+//! Pages are charged to the cgroup of the process that read them first, so it has to be a process
+//! of its own, which joins the cgroup before it opens a file, and the files have to leave the cache
+//! before that. What it needs for itself, buffers and traces, it takes before it joins.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, ChildStdout};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cost::{Cost, Meter};
+use crate::error::BenchError;
+use crate::files::PAGE;
+use crate::guard::{Guard, Thing, command, tell};
+use crate::passes::{RandomReads, RandomResult, Until, filled, sequential};
+use crate::place::{Buffer, MIB};
+
+/// The argument that makes a kernel's side of a process.
+pub(crate) const ROLE: &str = "kernel";
+
+/// What the process is told.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Take the memory for random reads.
+    Trace {
+        threads: usize,
+        pages: u32,
+        seed: u64,
+    },
+    /// Read a file from beginning to end.
+    Sequential { path: PathBuf },
+    /// Go on reading pages by the trace.
+    Random { path: PathBuf, until: Until },
+}
+
+/// What it answers; the text is of an error.
+type Answer = Result<Done, String>;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Done {
+    Ready,
+    Sequential(Cost),
+    Random(RandomResult),
+}
+
+/// The process, from outside.
+pub(crate) struct KernelSide {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl KernelSide {
+    /// Starts it, has it take the memory that it needs for random reads (threads, pages, seed), and
+    /// moves it into a cgroup of `memory` bytes.
+    ///
+    /// # Errors
+    /// There are no memory cgroups, or they may not be used.
+    pub(crate) fn start(
+        helper: &[OsString],
+        guard: &mut Guard,
+        memory: u64,
+        trace: Option<(usize, u32, u64)>,
+    ) -> Result<Self, BenchError> {
+        let cannot = |error| BenchError::setup("the kernel's side of the comparison", error);
+        let group = cgroup(guard, memory)?;
+        let mut child = command(helper, ROLE)?.spawn().map_err(cannot)?;
+        let answers = child.stdout.take().map(BufReader::new);
+        let answers = answers.ok_or_else(|| cannot(io::ErrorKind::BrokenPipe.into()))?;
+        let mut side = Self { child, answers };
+        let (threads, pages, seed) = trace.unwrap_or((0, 2, 0));
+        let ready = side.order(&Order::Trace {
+            threads,
+            pages,
+            seed,
+        });
+        let joined =
+            ready.and_then(|_| fs::write(group.join("cgroup.procs"), side.child.id().to_string()));
+        joined.map_err(cannot)?;
+        Ok(side)
+    }
+
+    /// Reads a file from beginning to end in requests of a MiB.
+    pub(crate) fn sequential(&mut self, path: &Path) -> io::Result<Cost> {
+        let path = path.to_owned();
+        match self.order(&Order::Sequential { path })? {
+            Done::Sequential(cost) => Ok(cost),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Goes on reading pages of a file.
+    pub(crate) fn random(&mut self, path: &Path, until: Until) -> io::Result<RandomResult> {
+        let path = path.to_owned();
+        match self.order(&Order::Random { path, until })? {
+            Done::Random(result) => Ok(result),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn order(&mut self, order: &Order) -> io::Result<Done> {
+        tell(&mut self.child, order)?;
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("the process ended"));
+        }
+        serde_json::from_str::<Answer>(&line)?.map_err(io::Error::other)
+    }
+}
+
+impl Drop for KernelSide {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // It ends at the end of its orders; how does not matter any more.
+        let _ = self.child.wait();
+    }
+}
+
+fn unexpected(answer: &Done) -> io::Error {
+    io::Error::other(format!("an answer to something else: {answer:?}"))
+}
+
+/// Where memory cgroups are made, and the file with a group's limit: version 1, version 2.
+const CGROUPS: [(&str, &str); 2] = [
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+    ("/sys/fs/cgroup", "memory.max"),
+];
+
+/// A new memory cgroup that holds `memory` bytes.
+fn cgroup(guard: &mut Guard, memory: u64) -> Result<PathBuf, BenchError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: the numbers only have to differ.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("foliocache-bench-{}-{number}", process::id());
+    let cannot = |why: String| {
+        BenchError::Refused(format!(
+            "no memory cgroup bounds the kernel's page cache for the comparison: {why}"
+        ))
+    };
+    let mounted = |(parent, _): &&(&str, &str)| Path::new(parent).join("cgroup.procs").exists();
+    let (parent, limit) = CGROUPS
+        .iter()
+        .find(mounted)
+        .ok_or_else(|| cannot("none are mounted".to_owned()))?;
+    let path = Path::new(parent).join(name);
+    guard.of(&Thing::Cgroup(path.clone()))?;
+    // Version 2 has no such file in a group whose parent keeps the controller to itself.
+    let made = fs::create_dir(&path).and_then(|()| {
+        let file = fs::File::options().write(true).open(path.join(limit));
+        file?.write_all(memory.to_string().as_bytes())
+    });
+    made.map_err(|error| cannot(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// The process's own life: does as it is told until nobody is there any more.
+pub(crate) fn main() -> io::Result<()> {
+    let mut state = State {
+        buffer: Buffer::random(MIB, 0),
+        reads: None,
+        threads: 0,
+        files: Vec::new(),
+    };
+    for line in io::stdin().lock().lines() {
+        let order = serde_json::from_str(&line?)?;
+        let answer: Answer = state.obey(order).map_err(|error| error.to_string());
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &answer)?;
+        writeln!(out)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+struct State {
+    buffer: Buffer,
+    reads: Option<RandomReads>,
+    threads: usize,
+    /// The file that random reads are in, opened once for each thread.
+    files: Vec<fs::File>,
+}
+
+impl State {
+    fn obey(&mut self, order: Order) -> io::Result<Done> {
+        match order {
+            Order::Trace {
+                threads,
+                pages,
+                seed,
+            } => {
+                self.threads = threads;
+                self.reads = Some(RandomReads::new(threads, pages, seed));
+                Ok(Done::Ready)
+            }
+            Order::Sequential { path } => {
+                let file = fs::File::open(path)?;
+                let len = file.metadata()?.len();
+                let meter = Meter::start();
+                sequential(0, len, self.buffer.bytes(), |part, pos| {
+                    let len = part.len();
+                    filled(file.read_at(part, pos), len)
+                })?;
+                Ok(Done::Sequential(meter.stop()))
+            }
+            Order::Random { path, until } => {
+                let reads = self.reads.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
+                while self.files.len() < self.threads {
+                    self.files.push(fs::File::open(&path)?);
+                }
+                let files = &self.files;
+                let before = read_from_disk()?;
+                let (reads, cost) = reads.run(until, |who, page, pos| {
+                    filled(files[who].read_at(page, pos), PAGE)
+                })?;
+                let misses = (read_from_disk()? - before) / PAGE as u64;
+                Ok(Done::Random(RandomResult {
+                    reads,
+                    cost,
+                    misses,
+                }))
+            }
+        }
+    }
+}
+
+/// Bytes that the process has had read from disks.
+fn read_from_disk() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/self/io")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("read_bytes: "));
+    let number = line.and_then(|number| number.parse().ok());
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,350 @@
+//! Where the files of a case are, and the cache over them.
+//!
+//! # Model
+//!
+//! A [`Place`] is a [`Folder`] of its own, on a disk or on a [compressed disk in memory](crate::zram),
+//! and a cache of ours over it. Its files hold random bytes, so that nothing on the way can make
+//! them smaller, and each of their blocks is there. With the place goes everything in it.
+
+use foliocache::{Cache, Directory, File};
+use foliocache_sys::fd::{self, OFlags, OwnedFd};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::BenchError;
+use crate::files::{TMPFS_MAGIC, tmpfs};
+use crate::guard::{Guard, Thing};
+use crate::zram;
+
+/// Bytes of a mebibyte, the request of sequential passes.
+pub(crate) const MIB: usize = 1 << 20;
+
+/// `statfs.f_type` of ramfs.
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// A buffer on a page boundary, as direct I/O wants it.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    /// Of `len` bytes, all touched, that hold what looks random.
+    pub(crate) fn random(len: usize, seed: u64) -> Self {
+        let mut buffer = Self {
+            bytes: vec![0; len + 4096],
+            start: 0,
+        };
+        buffer.start = buffer.bytes.as_ptr().align_offset(4096);
+        buffer.fill(len, seed);
+        buffer.bytes.truncate(buffer.start + len);
+        buffer
+    }
+
+    fn fill(&mut self, len: usize, seed: u64) {
+        let mut random = Random(seed);
+        for word in self.bytes[self.start..self.start + len].chunks_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
+        }
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
+    }
+}
+
+/// Numbers that look random, the same for the same seed (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ value >> 31
+    }
+
+    /// From 0 to 1, without 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.unit() * n as f64) as usize
+    }
+}
+
+/// A folder of a case's own, taken away with all that is in it when it goes.
+pub(crate) struct Folder {
+    path: PathBuf,
+    guard: Guard,
+}
+
+/// A folder with files and our cache over it. Fields go in this order: the cache lets its files go
+/// before they are taken away.
+pub(crate) struct Place {
+    directory: Directory,
+    _cache: Cache,
+    folder: Folder,
+}
+
+impl Place {
+    /// On the disk: below the folder of the settings or in a temporary one, for `len` bytes.
+    ///
+    /// # Errors
+    /// No such folder, no room, memory instead of a disk, no direct I/O.
+    pub(crate) fn on_disk(
+        helper: &[OsString],
+        dir: Option<&Path>,
+        memory: u64,
+        len: u64,
+    ) -> Result<Self, BenchError> {
+        Self::new(Folder::on_disk(helper, dir)?, memory, len)
+    }
+
+    /// On a compressed disk in memory, for `len` bytes. Its folder is beside those of files on the
+    /// disk.
+    ///
+    /// # Errors
+    /// The machine has none, or too little memory.
+    pub(crate) fn on_zram(
+        helper: &[OsString],
+        dir: Option<&Path>,
+        memory: u64,
+        len: u64,
+    ) -> Result<Self, BenchError> {
+        // The file system's own tables take a little.
+        let size = len + len / 8 + (64 << 20);
+        let free = zram::available();
+        if free < 2 * size + memory {
+            return Err(BenchError::Refused(format!(
+                "a disk of {} MiB in memory is too much for the {} MiB that are free",
+                size >> 20,
+                free >> 20
+            )));
+        }
+        let mut folder = Folder::on_disk(helper, dir)?;
+        zram::mount(&mut folder.guard, &folder.path, size)?;
+        Self::new(folder, memory, len)
+    }
+
+    fn new(folder: Folder, memory: u64, len: u64) -> Result<Self, BenchError> {
+        let path = &folder.path;
+        check_room(path, len + len / 16)?;
+        let cache = Cache::builder().memory(memory).build();
+        let opened = cache.and_then(|cache| Ok((cache.directory(path)?, cache)));
+        let (directory, cache) = opened.map_err(|error| {
+            BenchError::setup(format!("a cache of {} MiB", memory >> 20), error)
+        })?;
+        Ok(Self {
+            directory,
+            _cache: cache,
+            folder,
+        })
+    }
+
+    pub(crate) fn guard(&mut self) -> &mut Guard {
+        &mut self.folder.guard
+    }
+
+    /// The kernel's path of a file.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path.join(name)
+    }
+
+    /// A new handle of ours on a file.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn ours(&self, name: &str) -> io::Result<File> {
+        let options = self.directory.open_options().read(true).write(true);
+        Ok(options.open(name)?)
+    }
+
+    /// Makes a file of `len` random bytes, all on the disk and none in the kernel's cache.
+    ///
+    /// # Errors
+    /// It cannot be written, or not past the kernel's cache.
+    pub(crate) fn make(&self, name: &str, len: u64) -> Result<(), BenchError> {
+        let path = self.path(name);
+        let made = || {
+            fs::File::create(&path)?;
+            let file = open_direct(&path)?;
+            let mut buffer = Buffer::random(MIB, len);
+            for (number, pos) in (0..len).step_by(MIB).enumerate() {
+                let part = MIB.min((len - pos) as usize);
+                buffer.fill(part, pos ^ number as u64);
+                fd::pwrite(file.as_fd(), pos, &buffer.bytes()[..part])?;
+            }
+            fd::fsync(file.as_fd())?;
+            Ok::<_, io::Error>(())
+        };
+        made().map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => BenchError::Refused(format!(
+                "{} has no direct I/O to compare with: give another --dir",
+                self.folder.path.display()
+            )),
+            _ => BenchError::setup(path.display().to_string(), error),
+        })
+    }
+
+    /// The folder and its file system, for the report.
+    pub(crate) fn describe(&self) -> String {
+        let path = &self.folder.path;
+        let parent = path.parent().unwrap_or(path);
+        format!("{} in {}", kind(path), parent.display())
+    }
+}
+
+impl Folder {
+    /// Below `dir` or the folder for temporary files, on a disk.
+    ///
+    /// # Errors
+    /// There is no such folder, or it is memory.
+    fn on_disk(helper: &[OsString], dir: Option<&Path>) -> Result<Self, BenchError> {
+        let dir = dir.map_or_else(temporary, Path::to_owned);
+        if in_memory(&dir) {
+            return Err(BenchError::Refused(format!(
+                "{} is memory and not a disk: give another --dir",
+                dir.display()
+            )));
+        }
+        Self::new(helper, &dir)
+    }
+
+    /// On a tmpfs.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn in_memory(helper: &[OsString]) -> Result<Self, BenchError> {
+        let dir = tmpfs().ok_or_else(|| {
+            BenchError::setup(
+                "a folder on a tmpfs",
+                io::Error::from(io::ErrorKind::NotFound),
+            )
+        })?;
+        Self::new(helper, Path::new(dir))
+    }
+
+    fn new(helper: &[OsString], dir: &Path) -> Result<Self, BenchError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: the numbers only have to differ.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // The guard looks for it by this path, wherever it was started.
+        let dir = dir
+            .canonicalize()
+            .map_err(|error| BenchError::Refused(format!("{}: {error}", dir.display())))?;
+        let path = dir.join(format!("foliocache-bench-{}-{number}", process::id()));
+        let mut guard = Guard::start(helper)?;
+        guard.of(&Thing::Folder(path.clone()))?;
+        fs::create_dir(&path)
+            .map_err(|error| BenchError::setup(path.display().to_string(), error))?;
+        Ok(Self { path, guard })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether there is room for `need` bytes.
+///
+/// # Errors
+/// There is not.
+fn check_room(path: &Path, need: u64) -> Result<(), BenchError> {
+    let room = fs::File::open(path).and_then(|dir| Ok(fd::fstatvfs(dir.as_fd())?));
+    let room = room.map_err(|error| BenchError::setup(path.display().to_string(), error))?;
+    let free = room.bavail * room.frsize;
+    if free < need {
+        return Err(BenchError::Refused(format!(
+            "{} MiB are needed in {} and {} are free: give less --memory or another --dir",
+            need >> 20,
+            path.parent().unwrap_or(path).display(),
+            free >> 20
+        )));
+    }
+    Ok(())
+}
+
+fn in_memory(dir: &Path) -> bool {
+    let magic = fs::File::open(dir).map(|dir| fd::fs_magic(dir.as_fd()));
+    matches!(magic, Ok(Ok(TMPFS_MAGIC | RAMFS_MAGIC)))
+}
+
+/// A folder for temporary files that is on a disk.
+fn temporary() -> PathBuf {
+    let usual = std::env::temp_dir();
+    match in_memory(&usual) {
+        true => PathBuf::from("/var/tmp"),
+        false => usual,
+    }
+}
+
+/// The kind of file system that `path` is on; empty if nobody says.
+fn kind(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut found = (0, String::new());
+    for line in mounts.lines() {
+        let Some((front, back)) = line.split_once(" - ") else {
+            continue;
+        };
+        let point = front.split(' ').nth(4).unwrap_or_default();
+        // The longest wins, and of equals the last: it was mounted over the others.
+        if path.starts_with(point) && point.len() >= found.0 {
+            let kind = back.split(' ').next().unwrap_or_default();
+            found = (point.len(), kind.to_owned());
+        }
+    }
+    found.1
+}
+
+/// A file opened to be read and written past the kernel's cache.
+pub(crate) fn open_direct(path: &Path) -> io::Result<OwnedFd> {
+    Ok(fd::open(path, OFlags::RDWR | OFlags::DIRECT, 0)?)
+}
+
+/// Takes a file out of the kernel's cache.
+pub(crate) fn drop_from_kernel_cache(path: &Path) -> io::Result<()> {
+    let file = fs::File::open(path)?;
+    // Whole: to the end of the file.
+    Ok(fd::fadvise_dontneed(file.as_fd(), 0, 0)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_on_page_boundaries_and_not_compressible() {
+        let mut buffer = Buffer::random(MIB, 7);
+        let bytes = buffer.bytes();
+        assert_eq!((bytes.len(), bytes.as_ptr() as usize % 4096), (MIB, 0));
+        let zeros = bytes.iter().filter(|&&byte| byte == 0).count();
+        assert!((2048..8192).contains(&zeros), "{zeros} of about 4096");
+    }
+
+    #[test]
+    fn no_room_is_refused_with_what_is_needed() {
+        let temporary = temporary();
+        assert!(check_room(&temporary, 1).is_ok());
+        let error = check_room(&temporary.join("."), 1 << 60)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("1099511627776 MiB are needed in "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_root_has_a_kind() {
+        assert!(!kind(Path::new("/")).is_empty());
+        assert_eq!(kind(Path::new("/proc")), "proc");
+    }
+}

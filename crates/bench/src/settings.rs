@@ -1,0 +1,95 @@
+//! How long and how often a case runs, with how much memory, and where its files are.
+
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::error::BenchError;
+
+/// How long and how often a case runs, with how much memory, and where its files are.
+///
+/// Each case has [its own](crate::Case::settings), and looks at [some of them](Uses) only.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Rounds; each gives a figure for each contestant.
+    pub samples: usize,
+    /// Seconds that each figure takes.
+    pub seconds: f64,
+    /// Threads of those contestants that have several.
+    pub threads: usize,
+    /// The memory bound in bytes of ours and of the kernel's; the case's own if it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// The folder below which files are made; a temporary one if it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// A program, with its first arguments, that hands the argument after them to
+    /// [`helper`](crate::helper). Cases that need a process beside this one need it.
+    #[serde(skip)]
+    pub helper: Vec<OsString>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            samples: 21,
+            seconds: 0.2,
+            threads: 2,
+            memory: None,
+            dir: None,
+            helper: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// For a first look: well under half a minute a case.
+    pub fn quick() -> Self {
+        Self {
+            samples: 9,
+            seconds: 0.05,
+            ..Self::default()
+        }
+    }
+
+    /// # Errors
+    /// No sample, no time or no thread.
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
+        if self.samples == 0 {
+            return Err(BenchError::Setting("at least one sample is needed"));
+        }
+        if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
+            return Err(BenchError::Setting(
+                "a sample takes more than 0 seconds and at most 3600",
+            ));
+        }
+        if !(1..=1024).contains(&self.threads) {
+            return Err(BenchError::Setting("threads: from 1 to 1024"));
+        }
+        Ok(())
+    }
+}
+
+/// Which of the [`Settings`] a case looks at, besides the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uses {
+    /// Seconds: a sample is a time, not a piece of work.
+    pub seconds: bool,
+    /// Threads.
+    pub threads: bool,
+    /// The memory bound.
+    pub memory: bool,
+    /// The folder.
+    pub dir: bool,
+}
+
+impl Uses {
+    /// Those of a case on one page in memory.
+    pub(crate) const HOT: Self = Self {
+        seconds: true,
+        threads: true,
+        memory: false,
+        dir: false,
+    };
+}

@@ -1,0 +1,76 @@
+//! A compressed disk in memory: a device that is faster than the way to it.
+//!
+//! # Model
+//!
+//! A new device is asked of the kernel for each use, so that one that somebody has is never
+//! touched. Its content is random and so takes as much memory as it has bytes.
+
+use foliocache_sys::Errno;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::BenchError;
+use crate::guard::{Guard, Thing, run};
+
+const CONTROL: &str = "/sys/class/zram-control";
+
+/// Makes a device of so many bytes with an ext4 in it and mounts that at `point`, which exists.
+///
+/// # Errors
+/// Not root, no zram, no `mkfs.ext4`: the reason, in words.
+pub(crate) fn mount(guard: &mut Guard, point: &Path, size: u64) -> Result<(), BenchError> {
+    let cannot = |error| BenchError::setup("a compressed disk in memory (zram)", error);
+    let number = fs::read_to_string(format!("{CONTROL}/hot_add")).map_err(cannot)?;
+    let number = number
+        .trim()
+        .parse()
+        .map_err(|_| cannot(io::ErrorKind::InvalidData.into()))?;
+    guard.of(&Thing::Zram(number))?;
+    let made = || {
+        fs::write(settings(number).join("disksize"), size.to_string())?;
+        let device = device(number);
+        let mut mkfs = Command::new("mkfs.ext4");
+        // Its tables at once: a kernel thread that fills them in later would be measured, too.
+        let options = [
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-E",
+            "lazy_itable_init=0,lazy_journal_init=0",
+        ];
+        run(mkfs.args(options).arg(&device))
+    };
+    made().map_err(cannot)?;
+    guard.of(&Thing::Mount(point.to_owned()))?;
+    run(Command::new("mount").arg(device(number)).arg(point)).map_err(cannot)
+}
+
+/// Bytes that memory can take now without taking them from anybody.
+pub(crate) fn available() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let number = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
+    number.unwrap_or(0) << 10
+}
+
+/// Gives a device back, with what is in it.
+pub(crate) fn remove(number: u32) -> io::Result<()> {
+    match fs::write(settings(number).join("reset"), "1") {
+        Err(error) if error.raw_os_error() == Some(Errno::ENOENT.raw()) => return Ok(()),
+        done => done?,
+    }
+    fs::write(format!("{CONTROL}/hot_remove"), number.to_string())
+}
+
+fn settings(number: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/block/zram{number}"))
+}
+
+fn device(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/zram{number}"))
+}

@@ -1,0 +1,246 @@
+//! `foliocache bench` on files: each case in tiny form, and that nothing of it stays behind.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder on a disk; goes away with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let folder = tmp.join(format!("bench-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn names(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_foliocache"));
+    command.arg("bench").args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Memory cgroups that processes of this test's program left behind; `id` is in their names.
+fn cgroups(id: u32) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.starts_with(&format!("foliocache-bench-{id}-")) {
+                    found.push(entry.path());
+                }
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Whether the machine is said to have no memory cgroups, so that a case may refuse.
+fn without_cgroups() -> bool {
+    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    missing.split(',').any(|name| name == "memcg")
+}
+
+/// Runs a case in `folder`; None where memory cgroups are missing and it said so.
+fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
+    let dir = folder.0.to_str().unwrap();
+    let common = ["--quick", "--json", "--memory", "8M", "--samples", "1"];
+    let mut command = bench(&[&[case], &common[..], arguments].concat());
+    if case != "hitratio" {
+        command.args(["--dir", dir]);
+    }
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let id = child.id();
+    let output: Output = child.wait_with_output().unwrap();
+    assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
+    assert_eq!(cgroups(id), [] as [PathBuf; 0], "cgroups stay behind");
+    let said = text(&output.stderr);
+    if without_cgroups() && said.contains("memory cgroup") {
+        println!("skipped: {said}");
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said, "");
+    let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
+    assert_eq!(json["case"], case);
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["samples"].as_array().unwrap().len(), 1);
+        if case != "hitratio" {
+            let cpu = &row["cpu_s_per_gb"];
+            assert!(cpu["process"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(cpu["kernel_threads"].as_f64().unwrap() >= 0.0, "{row}");
+        }
+        if case != "seq" {
+            let hits = row["hit_ratio"].as_f64().unwrap();
+            assert!((0.0..=1.0).contains(&hits), "{row}");
+        }
+    }
+    Some(json)
+}
+
+/// Names of ratios, without those on zram, which not every machine has. Where it has none, a note
+/// says so.
+fn ratios(json: &Value) -> Vec<&str> {
+    let ratios = json["ratios"].as_object().unwrap();
+    let (zram, disk): (Vec<&str>, Vec<&str>) = ratios
+        .keys()
+        .map(String::as_str)
+        .partition(|name| name.ends_with("_zram"));
+    let notes = json["notes"].as_array().unwrap();
+    let refused = |note: &Value| note.as_str().unwrap().starts_with("nothing on zram: ");
+    assert_eq!(zram.is_empty(), notes.iter().any(refused), "{notes:?}");
+    assert!(zram.is_empty() || zram.len() == disk.len());
+    disk
+}
+
+#[test]
+fn sequential_passes() {
+    let folder = Folder::new("seq");
+    let Some(json) = report("seq", &folder, &[]) else {
+        return;
+    };
+    assert_eq!(
+        ratios(&json),
+        [
+            "seq_aa",
+            "seq_read_vs_direct",
+            "seq_read_vs_kernel_buffered",
+            "seq_write_vs_direct",
+            "streams16_threads_vs_one",
+            "streams16_vs_one",
+        ]
+    );
+    let place = json["host"]["kernel_files"].as_str().unwrap();
+    assert!(place.ends_with(folder.0.to_str().unwrap()), "{place}");
+}
+
+#[test]
+fn random_reads() {
+    let folder = Folder::new("rand");
+    let arguments = ["--seconds", "0.05", "--threads", "2"];
+    let Some(json) = report("rand", &folder, &arguments) else {
+        return;
+    };
+    assert_eq!(ratios(&json), ["rand_aa", "rand_read_vs_kernel"]);
+    // Popular pages are in every cache by then: a quarter of the file holds four fifths of the
+    // reads, whatever the policy.
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["hit_ratio"].as_f64().unwrap() > 0.5, "{row}");
+        assert_eq!(row["threads"], 2);
+    }
+}
+
+#[test]
+fn hit_ratios() {
+    let folder = Folder::new("hitratio");
+    let json = report("hitratio", &folder, &[]).expect("it needs no cgroup");
+    let ratios = json["ratios"].as_object().unwrap();
+    for pair in ["hit_ratio_vs_lru", "hit_ratio_vs_quick_cache"] {
+        let median = |name: &str| ratios[name]["median"].as_f64().unwrap();
+        let (mix, of_loop) = (format!("{pair}_mix"), format!("{pair}_loop"));
+        assert_eq!(median(pair), median(&mix).min(median(&of_loop)));
+    }
+    // By its nature: a loop beyond what is kept has no hit in LRU.
+    let lru = json["rows"].as_array().unwrap().iter();
+    let lru = lru.filter(|row| row["variant"] == "LRU" && row["name"] == "loop");
+    assert!(lru.map(|row| &row["hit_ratio"]).eq([&Value::from(0.0)]));
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// However a case ends, its files, disks and cgroups go.
+#[test]
+fn a_case_that_is_killed_leaves_nothing_behind() {
+    let folder = Folder::new("killed");
+    let dir = folder.0.to_str().unwrap();
+    let arguments = [
+        "seq",
+        "--memory",
+        "8M",
+        "--samples",
+        "1000000",
+        "--dir",
+        dir,
+    ];
+    let mut command = bench(&arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child: Child = command.spawn().unwrap();
+    let mut ended = false;
+    wait_for("files are made", || {
+        ended = child.try_wait().unwrap().is_some();
+        ended || !folder.names().is_empty()
+    });
+    assert!(!ended || without_cgroups(), "the case ended by itself");
+    child.kill().unwrap();
+    let id = child.id();
+    child.wait().unwrap();
+    wait_for("everything is taken away", || {
+        folder.names().is_empty() && cgroups(id).is_empty()
+    });
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let folder = Folder::new("bad-input");
+    let dir = folder.0.to_str().unwrap();
+    let missing = folder.0.join("missing");
+    let missing = missing.to_str().unwrap();
+    for (arguments, complaint) in [
+        (
+            &["pread", "--memory", "8M"][..],
+            "pread has no use for --memory\n",
+        ),
+        (&["pwrite", "--dir", dir], "pwrite has no use for --dir\n"),
+        (&["seq", "--seconds", "1"], "seq has no use for --seconds\n"),
+        (
+            &["hitratio", "--threads", "2"],
+            "hitratio has no use for --threads\n",
+        ),
+        (&["seq", "--memory", "much"], "--memory: "),
+        (&["seq", "--memory", "1M"], "memory: at least 8 MiB\n"),
+        (&["rand", "--memory", "1000T"], "memory: more than half"),
+        (
+            &["rand", "--dir", "/dev/shm"],
+            "/dev/shm is memory and not a disk",
+        ),
+        (&["seq", "--dir", missing], "missing: "),
+    ] {
+        let output = bench(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(said.contains(complaint), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(said.matches('\n').count(), 1, "{said}");
+        assert_eq!(text(&output.stdout), "");
+    }
+    assert_eq!(folder.names(), [] as [PathBuf; 0]);
+}
