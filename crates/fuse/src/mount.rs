@@ -84,6 +84,9 @@ pub enum MountError {
     /// Neither the right to mount nor a helper that has it.
     #[error("mounting is not permitted: it takes root, or the program fusermount3")]
     NotPermitted,
+    /// The helper opens nothing for its caller.
+    #[error("/dev/fuse may not be opened by this user: it takes root, or mode 666 on the device")]
+    DeviceDenied,
     /// The kernel or the helper refused.
     #[error("cannot mount: {0}")]
     Refused(String),
@@ -101,6 +104,7 @@ impl MountError {
         match self {
             MountError::NoFuse => Errno::ENODEV,
             MountError::NotPermitted => Errno::EPERM,
+            MountError::DeviceDenied => Errno::EACCES,
             MountError::Refused(_) => Errno::EIO,
             MountError::Thread(_) => Errno::EAGAIN,
             MountError::Unmount(errno) => *errno,
@@ -111,6 +115,15 @@ impl MountError {
         let fuse = Path::new("/dev/fuse");
         match error.kind() {
             io::ErrorKind::NotFound if !fuse.exists() => MountError::NoFuse,
+            io::ErrorKind::PermissionDenied
+                if fd::open(fuse, OFlags::RDWR, 0).err() == Some(Errno::EACCES) =>
+            {
+                MountError::DeviceDenied
+            }
+            // Not the kernel's error but the helper's words: they say what it takes.
+            io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
+                MountError::Refused(error.to_string().trim().to_owned())
+            }
             // The helper that is tried when the kernel refuses was not found.
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => MountError::NotPermitted,
             _ => match error.raw_os_error() {
