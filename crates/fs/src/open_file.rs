@@ -133,6 +133,17 @@ impl OpenFile {
             .map_err(|error| error.errno())
     }
 
+    /// Runs `with` on the bytes from `pos` on, at most `len`, where they lie in the cache; `None`,
+    /// without having run it, if they do not lie there in one piece, and for what
+    /// [`OpenFile::read_at`] refuses. Does not block.
+    ///
+    /// Context: `with` holds up writers of the same bytes. It must not use this cache, and should
+    /// be no longer than a copy.
+    pub fn lend<R>(&self, pos: u64, len: usize, with: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        self.check_read(pos).ok()?;
+        self.mapping.lend(&self.readahead, pos, len, with)
+    }
+
     /// Brings in the page of byte `pos` as a read of `len` bytes there would, with readahead.
     /// Blocks on I/O and for memory of the bound.
     ///

@@ -2,7 +2,8 @@
 //!
 //! # Model
 //!
-//! Reads are answered from a buffer of [`Buffers`](crate::buffers::Buffers); bytes to write lie in
+//! A read of some size is answered with the cache's own memory, where that lies in one piece: the
+//! kernel's copy is then the only one. Other reads are answered from a buffer of [`Buffers`](crate::buffers::Buffers); bytes to write lie in
 //! the buffer that the request came in. Both belong to the fixed base of the process, see
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
 //!
@@ -26,8 +27,27 @@ const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
+/// Least bytes that are worth folio locks; below, copying them twice costs less.
+const MIN_LENT: usize = 32 << 10;
+
 /// Most bytes that one request copies from file to file, so that a copy can be interrupted.
 const MAX_COPY: u64 = 16 << 20;
+
+/// Where the answer to a read goes, once.
+pub(crate) trait ReadReply {
+    fn data(self, bytes: &[u8]);
+    fn error(self, error: fuser::Errno);
+}
+
+impl ReadReply for fuser::ReplyData {
+    fn data(self, bytes: &[u8]) {
+        fuser::ReplyData::data(self, bytes);
+    }
+
+    fn error(self, error: fuser::Errno) {
+        fuser::ReplyData::error(self, error);
+    }
+}
 
 impl Front {
     /// Reads and answers. `from_cache` says that the bytes go into the kernel's cache.
@@ -37,28 +57,44 @@ impl Front {
         pos: u64,
         size: u32,
         from_cache: bool,
-        reply: fuser::ReplyData,
+        reply: impl ReadReply,
     ) {
         // The kernel asks for no more; the answer may be shorter in any case.
-        let size = size.min(crate::mount::MAX_REQUEST);
-        self.buffers.with(size as usize, |buffer| {
-            let done = self.attempt("read", || {
-                let handle = self.files.get(fh)?;
-                if from_cache {
-                    // Relaxed: read when the handle is closed, which the kernel orders after this.
-                    handle.mapped.store(true, Ordering::Relaxed);
-                    add(&self.counters.bytes_to_kernel_cache, size.into());
-                }
-                handle.file.read_at(buffer, pos)
-            });
-            match done {
-                Ok(n) => {
-                    add(&self.counters.bytes_read, n as u64);
-                    reply.data(&buffer[..n]);
-                }
-                Err(error) => reply.error(error),
+        let size = size.min(crate::mount::MAX_REQUEST) as usize;
+        let mut reply = Some(reply);
+        let mut answer = |bytes: &[u8]| {
+            if let Some(reply) = reply.take() {
+                add(&self.counters.bytes_read, bytes.len() as u64);
+                reply.data(bytes);
             }
+        };
+        let done = self.attempt("read", || {
+            let handle = self.files.get(fh)?;
+            if from_cache {
+                // Relaxed: read when the handle is closed, which the kernel orders after this.
+                handle.mapped.store(true, Ordering::Relaxed);
+                add(&self.counters.bytes_to_kernel_cache, size as u64);
+            }
+            if size >= MIN_LENT {
+                let lent = handle.file.lend(pos, size, |bytes| {
+                    answer(bytes);
+                    bytes.len()
+                });
+                if let Some(lent) = lent {
+                    add(&self.counters.bytes_lent, lent as u64);
+                    return Ok(());
+                }
+            }
+            self.buffers.with(size, |buffer| {
+                let n = handle.file.read_at(buffer, pos)?;
+                answer(&buffer[..n]);
+                Ok(())
+            })
         });
+        // After a panic in the answer there is no reply left, and the library has sent its own.
+        if let (Err(error), Some(reply)) = (done, reply) {
+            reply.error(error);
+        }
     }
 
     pub(crate) fn do_write(

@@ -18,6 +18,8 @@ pub struct FuseStats {
     pub panics: u64,
     /// Bytes handed to the kernel.
     pub bytes_read: u64,
+    /// Bytes of `bytes_read` that the kernel copied from the cache itself, without a copy of ours.
+    pub bytes_lent: u64,
     /// Bytes taken from the kernel.
     pub bytes_written: u64,
     /// Bytes of `bytes_read` that went into the kernel's own cache.
@@ -32,6 +34,7 @@ pub(crate) struct Counters {
     pub(crate) errors: AtomicU64,
     pub(crate) panics: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_lent: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
     pub(crate) bytes_to_kernel_cache: AtomicU64,
     pub(crate) open_files: AtomicU64,
@@ -51,6 +54,7 @@ impl Counters {
             errors: read(&self.errors),
             panics: read(&self.panics),
             bytes_read: read(&self.bytes_read),
+            bytes_lent: read(&self.bytes_lent),
             bytes_written: read(&self.bytes_written),
             bytes_to_kernel_cache: read(&self.bytes_to_kernel_cache),
             open_files: read(&self.open_files),

@@ -1,6 +1,7 @@
 //! Unit tests of the front.
 
 use crate::buffers::Buffers;
+use crate::data::ReadReply;
 use crate::front::Front;
 use crate::handles::{FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
@@ -130,4 +131,41 @@ fn handles_end_with_their_release() {
     front.do_release(fh);
     let done = front.do_write(fh, 0, b"x", WriteFlags::empty(), 0);
     assert_eq!(done, Err(Errno::EBADF));
+}
+
+/// The answer to a read, for [`Front::do_read`].
+struct Answer<'a>(&'a mut Option<Result<Vec<u8>, i32>>);
+
+impl ReadReply for Answer<'_> {
+    fn data(self, bytes: &[u8]) {
+        *self.0 = Some(Ok(bytes.to_vec()));
+    }
+
+    fn error(self, error: fuser::Errno) {
+        *self.0 = Some(Err(error.code()));
+    }
+}
+
+#[test]
+fn reads_are_answered_alike_lent_or_copied() {
+    let front = front();
+    let fh = create(&front, "file");
+    let bytes: Vec<u8> = (0..300_000_u32).map(|n| ((n * 7) >> 3) as u8).collect();
+    let no_flags = WriteFlags::empty();
+    front.do_write(fh, 0, &bytes, no_flags, 0).unwrap();
+    let read = |fh, pos: usize, size: u32| {
+        let mut answer = None;
+        front.do_read(fh, pos as u64, size, false, Answer(&mut answer));
+        answer.unwrap()
+    };
+    for size in [1, 4096, 32 << 10, 100_000, 1 << 20] {
+        for pos in [0, 4096, 65_536 + 17, 299_999, 300_000, 400_000] {
+            let end = bytes.len().min(pos + size as usize);
+            let expected = bytes.get(pos..end).unwrap_or_default();
+            assert_eq!(read(fh, pos, size).unwrap(), expected, "{size} at {pos}");
+        }
+    }
+    assert_eq!(read(fh + 1, 0, 1 << 20).unwrap_err(), Errno::EBADF.raw());
+    let stats = front.counters.snapshot();
+    assert!(stats.bytes_lent <= stats.bytes_read, "{stats:?}");
 }

@@ -15,8 +15,8 @@ use crate::types::PAGE_SIZE;
 /// The caller keeps the frame's folio locked or under writeback as long as the segment is used.
 pub(crate) fn segment<'a>(frame: *mut u8, len: usize, block: u32) -> IoSegment<'a> {
     debug_assert!(len <= PAGE_SIZE);
-    // SAFETY: the module's premise; nobody ever makes a reference into the direct map, and what
-    // reads it expects the bytes to change.
+    // SAFETY: the module's premise; a reference into the direct map is made only by `filemap::lend`,
+    // under a lock that keeps stores away; what reads a segment expects the bytes to change.
     unsafe { IoSegment::new(frame, len, Some(block)) }
 }
 

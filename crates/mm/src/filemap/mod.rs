@@ -1,6 +1,7 @@
 //! The operations on a file's cached pages: read, write, fill, truncate.
 
 mod fill;
+mod lend;
 mod lookup;
 mod nowait;
 mod read;

@@ -1,0 +1,112 @@
+//! Lending: bytes of a file where they lie in the cache, for a reader that copies them itself.
+//!
+//! # Model
+//!
+//! ```text
+//!   read   frame ──copy──▶ caller's buffer ──copy──▶ where the bytes are wanted
+//!   lend   frame ───────────────────────────copy──▶ where the bytes are wanted
+//! ```
+//!
+//! For front doors whose answer is one more copy, such as a system call that takes the bytes. It is
+//! offered, not promised: where a page is missing, is locked by somebody, or does not adjoin the
+//! one before it in memory, nothing is lent and the caller reads.
+//!
+//! # Invariants
+//!
+//! 1. While bytes are lent the folios that hold them are locked: nobody stores into them, moves or
+//!    evicts them.
+//!
+//! # Locking
+//!
+//! Folio locks, several, ascending, taken only where they are free, and held while the caller
+//! copies. A writer of the same folio waits for that long; readers do not.
+//!
+//! # Safety
+//!
+//! This is the one place that makes a reference into the direct map. Its premise is invariant 1
+//! with what the folio lock means: every store into a frame that a file has is made by who holds
+//! the lock of its folio. Reads beside it, by readers without a lock and by write-out, do no harm.
+#![allow(unsafe_code)]
+
+use foliocache_sync::Arc;
+use std::ptr;
+
+use crate::address_space::AddressSpace;
+use crate::folio::{LockedFolio, flag};
+use crate::readahead::ReadaheadState;
+use crate::stats::bump;
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+
+impl AddressSpace {
+    /// Runs `with` on the bytes from `pos` on, `len` of them or as many as the file has, without
+    /// copying them; `None`, without having run it, if they do not lie ready in one piece.
+    ///
+    /// Neither blocks nor takes memory of the bound. Counts as a read by `handle`.
+    ///
+    /// Context: `with` runs under folio locks. It must not use this cache, and should be no longer
+    /// than a copy: writers of the same folios wait for it.
+    pub fn lend<R>(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        pos: u64,
+        len: usize,
+        with: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
+        self.mm().check_fork().ok()?;
+        let end = self.size().min(pos.saturating_add(len as u64));
+        if pos >= end {
+            return None;
+        }
+        let mut held: Vec<LockedFolio<'_>> = Vec::new();
+        let mut start = ptr::null();
+        let mut at = pos;
+        while at < end {
+            let locked = self.try_lock_folio(PageIndex::of(at))?;
+            let (addr, readable) = self.ready(&locked, at)?;
+            if at == pos {
+                start = addr;
+            } else if start.wrapping_add((at - pos) as usize) != addr {
+                return None;
+            }
+            held.push(locked);
+            at += readable as u64;
+        }
+        // A truncate that changed the size meanwhile may have zeroed what it cut off before we had
+        // the lock; one that comes now waits for the lock.
+        let end = self.size().min(end);
+        let len = end.checked_sub(pos).filter(|&len| len > 0)? as usize;
+        // SAFETY: `start` on lie `at - pos >= len` bytes in a row of the frames of the folios in
+        // `held`, mapped and initialised because they are uptodate. Nobody stores into them
+        // (invariant 1) before `held` is dropped, after the last use.
+        let bytes = unsafe { std::slice::from_raw_parts(start, len) };
+        let result = with(bytes);
+        self.note_lent(handle, pos, end, &held);
+        Some(result)
+    }
+
+    /// Address of byte `pos` in a locked folio that holds it, and how many bytes from there on are
+    /// uptodate; `None` if that one is not.
+    fn ready(&self, locked: &LockedFolio<'_>, pos: u64) -> Option<(*const u8, usize)> {
+        if !locked.state.load().has(flag::UPTODATE) {
+            return None;
+        }
+        let offset = (pos - locked.index().pos()) as usize;
+        let frame = self.mm().frames.addr(locked.frame());
+        let addr = frame.wrapping_add(offset).cast_const();
+        Some((addr, PAGE_SIZE - offset_in_page(pos)))
+    }
+
+    /// Counts what a read of the same bytes would have.
+    fn note_lent(&self, handle: &ReadaheadState, pos: u64, end: u64, held: &[LockedFolio<'_>]) {
+        let mut at = pos;
+        for folio in held {
+            if !handle.continues(at) && folio.mark_accessed(folio.state.load()) {
+                bump(&self.counters.readahead_used, 1);
+            }
+            at = PageIndex::of(at).add(1).pos().min(end);
+            handle.note_read(at);
+        }
+        let pages = PageIndex::of(end - 1).0 - PageIndex::of(pos).0 + 1;
+        self.counters.hits.add(pages as i64);
+    }
+}

@@ -1,0 +1,92 @@
+//! Bytes that are lent: which, for how long they stay, and when there is nothing to lend.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Store, file, pattern, read, storage, write};
+use foliocache_mm::{PAGE_SIZE, ReadaheadState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn what_is_lent_is_what_a_read_returns() {
+    let (mm, bdi) = storage(8);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 3 * PAGE_SIZE + 100)));
+    let whole = read(&file, 0, 4 * PAGE_SIZE);
+    let handle = ReadaheadState::new();
+    let hits = file.stats().hits;
+    for (pos, len) in [(0, PAGE_SIZE), (PAGE_SIZE + 5, 50), (3 * PAGE_SIZE, 100)] {
+        let lent = file.lend(&handle, pos as u64, len, <[u8]>::to_vec);
+        assert_eq!(lent.unwrap(), whole[pos..pos + len]);
+    }
+    // Whatever may be lent of many pages is right, and as long as the file has it.
+    if let Some(lent) = file.lend(&handle, 10, 5 * PAGE_SIZE, <[u8]>::to_vec) {
+        assert_eq!(lent, whole[10..]);
+    }
+    let lent = file.lend(&handle, (3 * PAGE_SIZE + 90) as u64, 50, <[u8]>::to_vec);
+    assert_eq!(lent.unwrap(), whole[3 * PAGE_SIZE + 90..]);
+    assert!(file.stats().hits >= hits + 4, "it counts as reading");
+    drop(file);
+    assert_eq!(mm.usage().in_use, 0);
+}
+
+#[test]
+fn nothing_is_lent_of_what_is_not_there() {
+    let (_mm, bdi) = storage(8);
+    let file = file(&bdi, &Store::with(&pattern(2, 0, 2 * PAGE_SIZE)));
+    let handle = ReadaheadState::new();
+    let lend = |pos: usize| file.lend(&handle, pos as u64, PAGE_SIZE, <[u8]>::len);
+    assert_eq!(lend(0), None, "not cached");
+    assert_eq!(file.stats().resident, 0, "and not brought in");
+    read(&file, 0, 2 * PAGE_SIZE);
+    assert_eq!(lend(0), Some(PAGE_SIZE));
+    assert_eq!(lend(2 * PAGE_SIZE), None, "past the end");
+    file.truncate(100).unwrap();
+    assert_eq!(lend(0), Some(100));
+    assert_eq!(lend(100), None);
+}
+
+#[test]
+fn a_writer_waits_until_the_bytes_are_given_back() {
+    let (_mm, bdi) = storage(8);
+    let bytes = pattern(3, 0, PAGE_SIZE);
+    let file = file(&bdi, &Store::with(&bytes));
+    read(&file, 0, PAGE_SIZE);
+    let written = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let lent = file.lend(&ReadaheadState::new(), 0, PAGE_SIZE, |lent| {
+            scope.spawn(|| {
+                write(&file, 0, &[0xee; 64]);
+                written.store(true, Ordering::SeqCst);
+            });
+            thread::sleep(Duration::from_millis(50));
+            assert_eq!(lent, bytes);
+            assert!(!written.load(Ordering::SeqCst));
+        });
+        assert!(lent.is_some());
+    });
+    assert_eq!(read(&file, 0, 64), [0xee; 64]);
+}
+
+#[test]
+fn what_is_lent_is_not_evicted() {
+    let (_mm, bdi) = storage(8);
+    let bytes = pattern(4, 0, PAGE_SIZE);
+    let lent_from = file(&bdi, &Store::with(&bytes));
+    let other = file(&bdi, &Store::with(&pattern(5, 0, 24 << 20)));
+    read(&lent_from, 0, PAGE_SIZE);
+    let lent = lent_from.lend(&ReadaheadState::new(), 0, PAGE_SIZE, |lent| {
+        let other = Arc::clone(&other);
+        let evictor = thread::spawn(move || {
+            for pos in (0..24 << 20).step_by(1 << 20) {
+                read(&other, pos, 1 << 20);
+            }
+        });
+        evictor.join().unwrap();
+        assert_eq!(lent, bytes);
+    });
+    assert!(lent.is_some());
+    assert!(other.stats().resident < 6 << 8, "the bound made it evict");
+}
