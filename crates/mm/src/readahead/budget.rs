@@ -26,7 +26,7 @@
 //! *Protects* the counts. *Order*: a leaf; taken inside a handle's lock, once a window. *May
 //! block*: for a few instructions.
 
-use foliocache_sync::atomic::{AtomicU32, Ordering};
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 
 use super::FIRST_WINDOW;
@@ -34,7 +34,7 @@ use super::FIRST_WINDOW;
 /// Epochs after which a lease lapses, the current one counted.
 const EPOCHS: u64 = 4;
 
-/// Fewer pages are not worth an I/O of their own.
+/// Fewer pages are not worth reading ahead.
 const MIN_GRANT: u64 = 4;
 
 /// Pages after which what a file's readahead was worth counts half.
@@ -42,11 +42,15 @@ const MEMORY: u32 = 4096;
 
 /// The pages that all streams of one cache may hold read ahead and unused, together.
 #[derive(Debug)]
-pub(crate) struct ReadaheadBudget(RankedMutex<Counts>);
+pub(crate) struct ReadaheadBudget {
+    /// Relaxed: a limit that changes now and then; who renews just before the change has used the
+    /// old one.
+    cap: AtomicU64,
+    counts: RankedMutex<Counts>,
+}
 
 #[derive(Debug)]
 struct Counts {
-    cap: u64,
     epoch: u64,
     /// Pages asked for in this epoch.
     asked: u64,
@@ -64,41 +68,44 @@ pub(super) struct Lease {
 impl ReadaheadBudget {
     /// A budget of `cap` pages.
     pub(crate) fn new(cap: u64) -> Self {
-        Self(RankedMutex::new(
-            Rank::Leaf,
-            Counts {
-                cap,
-                epoch: 0,
-                asked: 0,
-                leased: [0; EPOCHS as usize],
-            },
-        ))
+        let counts = Counts {
+            epoch: 0,
+            asked: 0,
+            leased: [0; EPOCHS as usize],
+        };
+        Self {
+            cap: AtomicU64::new(cap),
+            counts: RankedMutex::new(Rank::Leaf, counts),
+        }
     }
 
     /// Changes the cap, in pages. What is leased beyond it stays leased; nothing is granted until
-    /// it is back below.
+    /// it is back below. Cheap where nothing changes.
     pub(crate) fn set_cap(&self, pages: u64) {
-        self.0.lock().cap = pages;
+        if self.cap.load(Ordering::Relaxed) != pages {
+            self.cap.store(pages, Ordering::Relaxed);
+        }
     }
 
     /// Pages leased now.
     pub(crate) fn leased(&self) -> u64 {
-        self.0.lock().sum()
+        self.counts.lock().sum()
     }
 
     /// Renews `lease` for the `keep` pages that are still ahead of the reader and asks for `want`
     /// more; returns how many were granted.
     pub(super) fn renew(&self, lease: &mut Lease, keep: u64, want: u64) -> u64 {
-        let mut counts = self.0.lock();
+        let cap = self.cap.load(Ordering::Relaxed);
+        let mut counts = self.counts.lock();
         counts.release(lease);
         counts.asked += want;
-        if counts.asked >= counts.cap.max(1) {
+        if counts.asked >= cap.max(1) {
             counts.asked = 0;
             counts.epoch += 1;
             let at = (counts.epoch % EPOCHS) as usize;
             counts.leased[at] = 0;
         }
-        let left = counts.cap.saturating_sub(counts.sum());
+        let left = cap.saturating_sub(counts.sum());
         let keep = keep.min(left);
         let left = left - keep;
         let mut granted = want.min((left / 4).max(FIRST_WINDOW.min(left)));
@@ -117,7 +124,7 @@ impl ReadaheadBudget {
     /// Gives a lease back.
     pub(super) fn release(&self, lease: &mut Lease) {
         if lease.pages > 0 {
-            self.0.lock().release(lease);
+            self.counts.lock().release(lease);
         }
     }
 }
@@ -183,6 +190,6 @@ impl ReadaheadFeedback {
         if wasted * 8 <= all || wasted < 4 * FIRST_WINDOW {
             return max;
         }
-        (max * used / all * used / all).clamp(FIRST_WINDOW.min(max), max)
+        (max * used / all * used / all).clamp(MIN_GRANT.min(max), max)
     }
 }

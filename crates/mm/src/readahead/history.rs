@@ -57,8 +57,9 @@ impl History {
         self.0.len() < FEW
     }
 
-    /// Notes a request, and says what it shows together with earlier ones.
-    pub(super) fn recognise(&mut self, request: Request) -> Option<Shape> {
+    /// Notes a request, and says what it shows together with earlier ones. `continues`: it is next
+    /// to the one before it, which may have hit.
+    pub(super) fn recognise(&mut self, request: Request, continues: bool) -> Option<Shape> {
         let Request { first, last } = request;
         let part = |miss: &Miss| miss.request.first < first && miss.request.last == last;
         if self.0.iter().any(part) {
@@ -67,7 +68,8 @@ impl History {
         }
         // An earlier pass over the file says nothing about this one.
         self.0.retain(|miss| miss.request != request);
-        if let Some(run) = self.take_run(|miss| first > 0 && miss.request.last == first - 1) {
+        let up = self.take_run(|miss| first > 0 && miss.request.last == first - 1);
+        if let Some(run) = up.or(continues.then_some(0)) {
             let run = run.clamp(0, i8::MAX - 1) + 1;
             self.push(request, run);
             let enough = run >= 2 || request.pages() >= LARGE_REQUEST;

@@ -24,8 +24,11 @@
 //! enters it; at the largest size it is twice that, so that two whole windows are in flight or
 //! ready. It is a folio at least: of each folio only the first use is seen.
 //!
-//! A stream that began at the first page of a file is on trial until its second request comes: the
-//! next page makes it a stream, another one shows that it is none.
+//! Only a reader that goes on where it was makes a stream read ahead. A use further on, within what
+//! was read ahead, leaves *doubts*: nothing is started until the reader is met where it is expected
+//! then, and after [`MAX_DOUBTS`] in a row the stream is over. New ones begin with all doubts but
+//! one. So random reads that looked like a stream, or meet what one left behind, do not keep it
+//! going.
 //!
 //! # Invariants
 //!
@@ -53,6 +56,9 @@ const MAX_ELEMENTS: u64 = 32;
 
 /// Uses of a handle for which each unit of a stream's window lets it be remembered.
 const USES_A_UNIT: u64 = 16;
+
+/// Uses in a row, not where they were expected, after which there is no stream.
+const MAX_DOUBTS: u32 = 3;
 
 /// Windows of pages started by one use, so that one folio's use never costs much.
 const MAX_STARTED: usize = 2;
@@ -132,10 +138,16 @@ pub(super) struct Stream {
     front: u64,
     /// Units of the newest window, as it was meant; a power of two.
     size: u64,
-    /// Units of a folio of the newest window, at most.
+    /// Units of the largest folio read ahead between here and `coarse`, or of the newest window's.
     step: u64,
-    /// On trial: where the second request has to begin; 0 if the stream has shown that it is one.
-    trial: u64,
+    /// Where the folios of `step` units end.
+    coarse: u64,
+    /// The reader goes on here at the latest, if it is a stream's: after the folio it is in.
+    next: u64,
+    /// Units of a request that goes up while the stream goes down: it is met at its far end.
+    backward: u64,
+    /// Uses in a row that were not where they were expected.
+    doubts: u32,
     lease: Lease,
     /// When it was last used, for replacing the one that was not for longest.
     pub(super) touched: u64,
@@ -155,7 +167,10 @@ impl Stream {
             front,
             size: 0,
             step: 1,
-            trial: 0,
+            coarse: 0,
+            next: front,
+            backward: 0,
+            doubts: MAX_DOUBTS - 1,
             lease: Lease::default(),
             touched: 0,
         }
@@ -163,24 +178,32 @@ impl Stream {
 
     /// A forward stream that others read ahead for until `page`, included.
     pub(super) fn adopted(page: u64) -> Self {
+        let request = Request {
+            first: page,
+            last: page,
+        };
         Self {
             front: page + 1,
-            ..Self::new(
-                Shape::Forward,
-                Request {
-                    first: page,
-                    last: page,
-                },
-            )
+            ..Self::new(Shape::Forward, request)
         }
     }
 
-    /// How far ahead the reader is of the front, or behind it, at `page`; `None` if the page is
-    /// none of the stream's.
-    pub(super) fn lead_at(&self, page: u64) -> Option<u64> {
+    /// How far ahead of a miss at `page` the stream is, or `None` if it is none of the stream's.
+    /// `continues`: the request is next to the one before it, whatever was cached between.
+    pub(super) fn lead_at_miss(&self, page: u64, continues: bool) -> Option<u64> {
         let unit = self.shape.unit(page)?;
-        let ours = self.tail <= unit && unit <= self.front + self.size / 4;
+        let expected = self.tail <= unit && unit <= self.next;
+        let ours = expected
+            || unit == self.front
+            || (continues && self.tail <= unit && unit <= self.front + self.size / 4);
         ours.then(|| self.front.saturating_sub(unit))
+    }
+
+    /// How far ahead of the first use of `page` the stream is, or `None` if it is none of its pages.
+    pub(super) fn lead_at_use(&self, page: u64) -> Option<u64> {
+        let unit = self.shape.unit(page)?;
+        let ours = self.tail <= unit && unit < self.front;
+        ours.then(|| self.front - unit)
     }
 
     /// The page where a request comes to the stream: its nearest to what was read before.
@@ -191,18 +214,19 @@ impl Stream {
         }
     }
 
-    /// Puts a stream that may be none on trial.
-    pub(super) fn on_trial(self) -> Self {
-        Self {
-            trial: self.front + 1,
-            ..self
-        }
-    }
-
     /// Whether the stream, last used at `touched` of a handle's uses, may be over at `now`: it is
     /// remembered for longer the more it has been worth.
     pub(super) fn is_stale(&self, now: u64) -> bool {
-        now - self.touched > USES_A_UNIT * self.size.max(FIRST_ELEMENTS)
+        let uses = match self.doubts {
+            0 => USES_A_UNIT,
+            _ => USES_A_UNIT / 4,
+        };
+        now - self.touched > uses * self.size.max(FIRST_WINDOW)
+    }
+
+    /// Whether the stream turned out to be none.
+    pub(super) fn is_over(&self) -> bool {
+        self.doubts >= MAX_DOUBTS
     }
 
     /// Gives back what the stream holds of the budget.
@@ -215,7 +239,7 @@ impl Stream {
     pub(super) fn request_at(&self, page: u64) -> Option<Request> {
         let (first, pages) = match self.shape {
             Shape::Strided { len, .. } => (self.shape.element(self.tail)?, len),
-            _ if self.trial > 0 => (page, 1),
+            _ if self.doubts > 0 => (page, 1),
             _ => return None,
         };
         Some(Request {
@@ -247,10 +271,12 @@ impl Stream {
         self.front = near + asked;
         // Asked for by the caller: it is not read ahead, and it is read whatever the budget says.
         let ahead = self.grant(0, self.size.saturating_sub(asked), limits);
-        self.step = self.folio_units(limits);
-        if self.trial > 0 {
-            self.trial = self.front.next_multiple_of(self.step);
-        }
+        self.backward = match self.shape {
+            Shape::Backward => asked - 1,
+            _ => 0,
+        };
+        (self.step, self.coarse) = (self.folio_units(limits), 0);
+        self.next = self.after_folio(self.front);
         let windows = match self.shape {
             Shape::Forward => self.miss_forward(request, asked, ahead, limits),
             Shape::Backward => self.miss_backward(request, asked, ahead, limits),
@@ -270,12 +296,17 @@ impl Stream {
         let Some(unit) = self.shape.unit(page) else {
             return Vec::new();
         };
-        if self.trial > 0 && unit > self.trial {
-            return Vec::new();
-        }
-        self.trial = 0;
+        let doubts = match unit <= self.next {
+            true => 0,
+            false => self.doubts + 1,
+        };
         self.tail = unit;
         self.front = self.front.max(unit + 1);
+        self.next = self.after_folio(unit + 1);
+        self.doubts = doubts;
+        if doubts > 0 {
+            return Vec::new();
+        }
         let mut started = Vec::new();
         let max = self.max_units(limits);
         while started.len() < MAX_STARTED {
@@ -292,7 +323,10 @@ impl Stream {
                 size => (size * 2).min(max),
             };
             let granted = self.grant(lead, self.size, limits);
-            self.step = self.folio_units(limits);
+            let folio = self.folio_units(limits);
+            if folio >= self.step || unit >= self.coarse {
+                (self.step, self.coarse) = (folio, self.front + granted);
+            }
             if let Shape::Strided { .. } = self.shape {
                 started.extend((0..granted).map_while(|_| self.next_element(limits)));
                 break;
@@ -373,6 +407,14 @@ impl Stream {
         order_for(self.size, limits.max_order)
     }
 
+    /// The end of the folio that holds the unit before `unit`, or is met after it.
+    fn after_folio(&self, unit: u64) -> u64 {
+        match self.shape {
+            Shape::Backward => (unit - 1).next_multiple_of(self.step) + 1 + self.backward,
+            _ => unit.next_multiple_of(self.step),
+        }
+    }
+
     /// Units of the newest window's folios.
     fn folio_units(&self, limits: &Limits<'_>) -> u64 {
         match self.shape {
@@ -387,7 +429,7 @@ impl Stream {
         let max = self.max_units(limits);
         let next = order_for((self.size * 2).min(max), limits.max_order);
         let end = self.front + units;
-        // Backward streams count from a multiple of every folio's size, off by one page.
+        // Folios of a backward stream end a page after a multiple of their size: page 0 is `FAR_END`.
         let bias = u64::from(self.shape == Shape::Backward);
         let aligned = (((end - bias) >> next) << next) + bias;
         if aligned > self.front + units / 2 {
@@ -426,7 +468,7 @@ impl Stream {
         }
         let start = self.shape.element(self.front)?;
         self.front += 1;
-        let pages = self.shape.unit_pages();
+        let pages = self.shape.unit_pages().min(limits.max_window());
         Some(Window {
             start: PageIndex(start),
             pages,

@@ -48,18 +48,18 @@ impl Streams {
         eager: bool,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
-        if let Some(stream) = self.find(|stream| stream.lead_at(stream.near(request))) {
+        let lead = |stream: &Stream| stream.lead_at_miss(stream.near(request), continues);
+        if let Some(stream) = self.find(lead) {
             return stream.on_miss(request, eager, limits);
         }
-        let shape = if continues || eager {
-            Some(Shape::Forward)
-        } else {
-            self.history.recognise(request)
+        let shape = match eager {
+            true => Some(Shape::Forward),
+            false => self.history.recognise(request, continues),
         };
         let stream = match shape {
             Some(shape) => Stream::new(shape, request),
             None if request.first == 0 && self.history.is_short() => {
-                Stream::new(Shape::Forward, request).on_trial()
+                Stream::new(Shape::Forward, request)
             }
             None => {
                 self.forget_stale();
@@ -76,7 +76,7 @@ impl Streams {
         continues: bool,
         limits: &Limits<'_>,
     ) -> Vec<Window> {
-        let found = self.find(|stream| stream.lead_at(page)).is_some();
+        let found = self.find(|stream| stream.lead_at_use(page)).is_some();
         if !found && !continues {
             return Vec::new();
         }
@@ -86,9 +86,14 @@ impl Streams {
             self.add(Stream::adopted(page))
         };
         let started = stream.on_first_use(page, limits);
-        if let Some(request) = stream.request_at(page) {
+        let (request, is_over) = (stream.request_at(page), stream.is_over());
+        if let Some(request) = request {
             // Streams that start evenly spaced look strided until they go on.
             self.history.push_foreseen(request);
+        }
+        if is_over {
+            let mut over = self.live.swap_remove(self.recent);
+            over.end(&self.budget);
         }
         started
     }

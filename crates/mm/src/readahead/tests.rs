@@ -17,6 +17,12 @@ impl Rng {
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % n
     }
+
+    /// Of `n` pages, the first far more often than the last.
+    fn zipf(&mut self, n: u64) -> u64 {
+        let uniform = self.below(1 << 40) as f64 / (1u64 << 40) as f64;
+        ((n as f64).powf(uniform) - 1.0) as u64
+    }
 }
 
 #[test]
@@ -155,6 +161,34 @@ fn two_strided_readers_through_one_handle_are_told_apart() {
         model.read(&handle, 500_000 + element * 31, 2);
     }
     assert!(model.misses <= 12, "{} misses", model.misses);
+}
+
+#[test]
+fn random_reads_waste_next_to_nothing() {
+    for (file_pages, capacity) in [(4_000, 1_000), (100_000, 10_000), (1_000_000, 10_000)] {
+        for zipf in [false, true] {
+            for request in [1, 4] {
+                let mut model = Model::new(file_pages);
+                model.capacity = capacity;
+                let handle = ReadaheadState::new();
+                let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
+                for _ in 0..30_000 {
+                    let page = if zipf {
+                        rng.zipf(file_pages)
+                    } else {
+                        rng.below(file_pages)
+                    };
+                    model.read(&handle, page / request * request, request);
+                }
+                let (read, unused) = (model.pages_read(), model.unused());
+                println!("{file_pages} zipf {zipf} by {request}: {unused} of {read} unused");
+                assert!(
+                    unused * 25 <= read,
+                    "{file_pages} pages, zipf {zipf}, by {request}: {unused} of {read} unused"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ struct Page {
     ahead: Option<(u64, u64)>,
     /// When it is there.
     ready: u64,
+    /// Used again since it was looked at for eviction.
+    referenced: bool,
 }
 
 /// One read from the device.
@@ -121,8 +123,10 @@ impl Model {
                         self.waits += 1;
                         self.clock = page.ready;
                     }
-                    if let Some((start, pages)) = page.ahead {
-                        self.first_use(handle, at, start, pages);
+                    match (page.ahead, self.cache.get_mut(&at)) {
+                        (Some((start, pages)), _) => self.first_use(handle, at, start, pages),
+                        (None, Some(page)) => page.referenced = true,
+                        (None, None) => {}
                     }
                     at += 1;
                 }
@@ -225,6 +229,7 @@ impl Model {
                 let state = Page {
                     ahead: (!own).then_some((at, pages)),
                     ready: self.device_free,
+                    referenced: false,
                 };
                 self.cache.insert(page, state);
                 self.queue.push_back(page);
@@ -233,9 +238,14 @@ impl Model {
         }
         self.ios.extend(io);
         while self.cache.len() > self.capacity {
-            match self.queue.pop_front() {
-                Some(page) => self.evict(page),
-                None => break,
+            let Some(page) = self.queue.pop_front() else {
+                break;
+            };
+            let state = self.cache.get_mut(&page);
+            if state.is_some_and(|state| std::mem::take(&mut state.referenced)) {
+                self.queue.push_back(page);
+            } else {
+                self.evict(page);
             }
         }
         self.device_free
