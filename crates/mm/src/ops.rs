@@ -59,6 +59,13 @@ pub trait AddressSpaceOperations: Send + Sync {
         done(self.read_folios(pos, &segments));
     }
 
+    /// Whether [`AddressSpaceOperations::start_read`] would return before its read has ended now, or the
+    /// read takes no longer than a copy. An async caller's thread starts reads only then. Does not
+    /// block.
+    fn reads_in_background(&self) -> bool {
+        false
+    }
+
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
     /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
     ///

@@ -15,6 +15,9 @@
 //!   sleep (releases the bucket's lock)          take and drop the bucket's lock, wake all
 //! ```
 //!
+//! A future waits by leaving its waker in the bucket, under the same lock and with the same look at the
+//! condition; the wake-up takes the wakers of its key out and calls them after the bucket is unlocked.
+//!
 //! # Invariants
 //!
 //! 1. The waiters bit is set whenever somebody sleeps for the word or is about to, unless a wake-up that
@@ -22,13 +25,14 @@
 //!    it.
 //! 2. Every woken waiter that still has to wait sets the bit again before it sleeps. One bit therefore
 //!    serves all conditions on a word.
-//! 3. A waker uses the key alone, never the word, once it has cleared the bits: the word may belong to
+//! 3. Who wakes uses the key alone, never the word, once it has cleared the bits: the word may belong to
 //!    someone else by then.
 //!
 //! # Locking
 //!
 //! A bucket's lock has rank [`Rank::WaitTable`] and is inner to all that a waiter may hold. Conditions run
-//! under it: they may take nothing but leaf locks, and must not wait or wake. Waiting sleeps, so never in
+//! under it: they may take nothing but leaf locks, and must not wait or wake. Wakers run without it, but
+//! with whatever the waking thread holds: they must not call back. Waiting sleeps, so never in
 //! an RCU read section; waking does not. A bit lock's own rank is the caller's business: see
 //! [`rank::acquire`].
 //!
@@ -43,6 +47,7 @@ use crate::padded::CachePadded;
 use crate::rank::{self, Rank, RankedMutex};
 use crate::time::{Duration, Instant};
 use crate::{Condvar, hint};
+use std::task::Waker;
 
 /// Buckets of a table: enough that waiters of different words seldom meet.
 const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
@@ -52,9 +57,16 @@ const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 40 };
 
 #[derive(Debug)]
 struct Bucket {
-    /// How many sleep here, so that waking nobody is cheap.
-    sleepers: RankedMutex<u32>,
+    waiting: RankedMutex<Waiting>,
     wakeup: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// How many threads sleep here, so that waking nobody is cheap.
+    sleepers: u32,
+    /// Futures that wait here, each with its key. One that was dropped stays until its key is woken.
+    wakers: Vec<(usize, Waker)>,
 }
 
 /// Wait queues, shared by everything that may be waited for. Takes 32 KiB.
@@ -79,7 +91,7 @@ impl WaitTable {
     /// A table with at least so many buckets, 128 bytes each.
     pub fn with_buckets(buckets: usize) -> Self {
         let bucket = || Bucket {
-            sleepers: RankedMutex::new(Rank::WaitTable, 0),
+            waiting: RankedMutex::new(Rank::WaitTable, Waiting::default()),
             wakeup: Condvar::new(),
         };
         let buckets = buckets.next_power_of_two();
@@ -108,11 +120,11 @@ impl WaitTable {
     #[track_caller]
     fn wait_short(&self, key: usize, mut condition: impl FnMut() -> bool) {
         let bucket = self.bucket(key);
-        let mut sleepers = bucket.sleepers.lock();
+        let mut waiting = bucket.waiting.lock();
         while !condition() {
-            *sleepers += 1;
-            sleepers = bucket.wakeup.wait_ranked_short(sleepers);
-            *sleepers -= 1;
+            waiting.sleepers += 1;
+            waiting = bucket.wakeup.wait_ranked_short(waiting);
+            waiting.sleepers -= 1;
         }
     }
 
@@ -128,7 +140,7 @@ impl WaitTable {
         rank::might_sleep();
         let start = Instant::now();
         let bucket = self.bucket(key);
-        let mut sleepers = bucket.sleepers.lock();
+        let mut waiting = bucket.waiting.lock();
         loop {
             if condition() {
                 return true;
@@ -137,23 +149,51 @@ impl WaitTable {
             if rest.is_zero() {
                 return false;
             }
-            *sleepers += 1;
-            sleepers = bucket.wakeup.wait_timeout_ranked(sleepers, rest).0;
-            *sleepers -= 1;
+            waiting.sleepers += 1;
+            waiting = bucket.wakeup.wait_timeout_ranked(waiting, rest).0;
+            waiting.sleepers -= 1;
         }
     }
 
-    /// Wakes everyone who waits for this key (and whoever shares its bucket). Costs an uncontended lock when
-    /// nobody does; does not sleep.
+    /// Wakes everyone who waits for this key (and threads that share its bucket). Costs an uncontended lock
+    /// when nobody does; does not sleep.
     #[track_caller]
     pub fn wake_all(&self, key: usize) {
         let bucket = self.bucket(key);
         // A waiter that found its condition false holds the lock until it sleeps: with the lock in
         // hand, nobody is in between.
-        let sleepers = bucket.sleepers.lock();
-        if *sleepers > 0 {
+        let mut waiting = bucket.waiting.lock();
+        if waiting.sleepers > 0 {
             bucket.wakeup.notify_all();
         }
+        if waiting.wakers.is_empty() {
+            return;
+        }
+        let mine = |entry: &mut (usize, Waker)| entry.0 == key;
+        let woken: Vec<_> = waiting.wakers.extract_if(.., mine).collect();
+        drop(waiting);
+        for (_, waker) in woken {
+            waker.wake();
+        }
+    }
+
+    /// Has `waker` called at the next wake-up of the key, unless `condition` is true, which is returned.
+    /// The condition is called once, under the bucket's lock; what makes it true must be followed by
+    /// [`wake_all`](Self::wake_all). Waiting with a waker that waits already adds nothing.
+    ///
+    /// Context: may hold locks outer to [`Rank::WaitTable`]; does not sleep.
+    #[track_caller]
+    pub fn wait_async(&self, key: usize, waker: &Waker, condition: impl FnOnce() -> bool) -> bool {
+        let bucket = self.bucket(key);
+        let mut waiting = bucket.waiting.lock();
+        if condition() {
+            return true;
+        }
+        let waits = |entry: &(usize, Waker)| entry.0 == key && entry.1.will_wake(waker);
+        if !waiting.wakers.iter().any(waits) {
+            waiting.wakers.push((key, waker.clone()));
+        }
+        false
     }
 }
 
@@ -350,6 +390,31 @@ mod tests {
             assert_eq!(waiter.join().expect("it does not panic") & BUSY, 0);
         });
         assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn wakers_are_called_once_and_by_their_own_key() {
+        struct Count(AtomicU64);
+        impl std::task::Wake for Count {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = std::sync::Arc::new(Count(AtomicU64::new(0)));
+        let waker = Waker::from(std::sync::Arc::clone(&count));
+        let table = WaitTable::with_buckets(1);
+        assert!(table.wait_async(1, &waker, || true));
+        table.wake_all(1);
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        assert!(!table.wait_async(1, &waker, || false));
+        assert!(!table.wait_async(1, &waker, || false));
+        table.wake_all(2);
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        table.wake_all(1);
+        table.wake_all(1);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        drop(waker);
+        assert_eq!(std::sync::Arc::strong_count(&count), 1);
     }
 
     #[test]

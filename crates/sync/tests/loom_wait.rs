@@ -112,3 +112,65 @@ fn two_conditions_share_the_waiters_bit() {
         assert_eq!(shared.word.load(Ordering::Relaxed), 0);
     });
 }
+
+/// Sets a flag, which the model sees.
+struct Flag(AtomicU64);
+
+impl std::task::Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        // Release pairs with the Acquire of the test.
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_waker_left_beside_an_unlock_is_called() {
+    model(3, || {
+        let shared = Shared::new(BITS.locked);
+        let other = Arc::clone(&shared);
+        let unlocker = thread::spawn(move || {
+            // SAFETY: this thread holds the lock from the start.
+            other.content.with_mut(|pointer| unsafe { *pointer = 7 });
+            BITS.unlock(&other.word, &other.table, 0);
+        });
+        let flag = Arc::new(Flag(AtomicU64::new(0)));
+        let waker = std::task::Waker::from(Arc::clone(&flag));
+        let key = std::ptr::from_ref(&shared.word).addr();
+        let free = shared.table.wait_async(key, &waker, || {
+            // Acquire pairs with the Release of the unlock.
+            shared.word.fetch_or(BITS.waiters, Ordering::Acquire) & BITS.locked == 0
+        });
+        unlocker.join().expect("it does not panic");
+        // Acquire pairs with the Release in `wake`.
+        let called = flag.0.load(Ordering::Acquire);
+        assert_eq!(called, u64::from(!free), "lost, or called for nothing");
+        BITS.lock(&shared.word, &shared.table);
+        // SAFETY: under the lock.
+        shared
+            .content
+            .with_mut(|pointer| assert_eq!(unsafe { *pointer }, 7));
+    });
+}
+
+#[test]
+fn a_waker_and_a_sleeper_are_both_woken() {
+    model(2, || {
+        let shared = Shared::new(BUSY);
+        let other = Arc::clone(&shared);
+        let sleeper = thread::spawn(move || {
+            BITS.wait_clear(&other.word, &other.table, BUSY);
+        });
+        let flag = Arc::new(Flag(AtomicU64::new(0)));
+        let waker = std::task::Waker::from(Arc::clone(&flag));
+        let key = std::ptr::from_ref(&shared.word).addr();
+        let free = shared.table.wait_async(key, &waker, || {
+            // Acquire pairs with the Release in `clear`.
+            shared.word.fetch_or(BITS.waiters, Ordering::Acquire) & BUSY == 0
+        });
+        assert!(!free);
+        BITS.clear(&shared.word, &shared.table, BUSY);
+        sleeper.join().expect("it does not panic");
+        // Acquire pairs with the Release in `wake`.
+        assert_eq!(flag.0.load(Ordering::Acquire), 1);
+    });
+}

@@ -63,6 +63,13 @@ impl Descriptors {
         }
     }
 
+    /// Whether there is a descriptor for direct I/O by now. Does not block.
+    fn has_direct(&self) -> bool {
+        // Relaxed: see the field.
+        let refused = self.direct_refused.load(Ordering::Relaxed);
+        !refused && matches!(self.direct.get(), Some(Some(_)))
+    }
+
     /// The descriptor for direct I/O, unless it is refused.
     pub(super) fn direct(&self, shared: &Shared) -> Option<&Direct> {
         // Relaxed: see the field.
@@ -401,6 +408,19 @@ impl AddressSpaceOperations for DirNode {
             Ok(fds) => transfer::start_read(&self.shared, fds, pos, segments, done),
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn reads_in_background(&self) -> bool {
+        let engine = self.shared.engine.as_ref();
+        // The first read opens descriptors, which may block.
+        engine.is_some_and(|engine| engine.failed().is_none())
+            && self
+                .file()
+                .io
+                .lock()
+                .fds
+                .as_ref()
+                .is_some_and(|fds| fds.has_direct())
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
