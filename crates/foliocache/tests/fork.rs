@@ -8,6 +8,7 @@
 
 mod common;
 
+use common::executor::{block_on, poll_once};
 use common::{Disk, is_alone, run_alone};
 use foliocache::{Advice, Errno, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,6 +40,11 @@ fn body() {
         file.write_all_at(b"the parent's", 0).unwrap();
     }
     disk.dir.remove_file("none").unwrap_err();
+    let asynchronous = disk.dir.open("f").unwrap().into_async().unwrap();
+    let late = disk.dir.open("f").unwrap();
+    // Begun by the parent, and nobody finishes it in the child.
+    let mut begun = Box::pin(asynchronous.sync_data());
+    let _ = poll_once(begun.as_mut());
     let listing = disk.dir.read_dir(".").unwrap();
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
@@ -66,6 +72,15 @@ fn body() {
                 child("failed_ranges", file.failed_ranges());
                 child("discard_failed", file.discard_failed());
             }
+            child("read_at", block_on(asynchronous.read_at(&mut buf, 0)));
+            child("write_at", block_on(asynchronous.write_at(&buf, 0)));
+            child("append", block_on(asynchronous.append(&buf)));
+            child("sync_all", block_on(asynchronous.sync_all()));
+            child("set_len", block_on(asynchronous.set_len(1)));
+            child("async_stats", asynchronous.async_stats());
+            child("into_async", late.into_async());
+            drop(begun);
+            drop(asynchronous.clone());
             for dir in [&disk.dir, &memory] {
                 child("open", dir.open("f"));
                 child("create", dir.create("g"));
