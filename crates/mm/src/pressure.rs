@@ -247,9 +247,7 @@ impl Mm {
         let pause = policy.pause();
         drop(policy);
         if self.frames.excess() > 0 {
-            if let Some(alone) = self.background.try_giving_back() {
-                self.give_back_excess(alone);
-            }
+            self.give_back_excess();
             if self.frames.excess() > 0 {
                 self.request_writeback();
                 self.background.wake();

@@ -120,7 +120,7 @@ impl BackingDevInfo {
         turn(self.throttle.meter.lock().write_speed())
     }
 
-    /// Lets a writer that just dirtied `pages` pages of a file wait its share.
+    /// Lets a writer that just dirtied `pages` pages of a file wait its share, batch by batch.
     ///
     /// Context: sleeps; the caller may hold `i_rwsem`, no lock that writeback takes.
     ///
@@ -131,32 +131,53 @@ impl BackingDevInfo {
         mapping: &AddressSpace,
         pages: u64,
     ) -> Result<(), Errno> {
+        let mut left = pages;
+        while left > 0 {
+            let batch = left.min(self.dirty_batch());
+            left -= batch;
+            match self.position(mapping) {
+                Some(position) => self.wait_for_batch(mapping, batch, position)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the writers of a file stand, if they have to pause: the limits, what of all files is not
+    /// durable, and what of this one. Sets the flusher to work where that is due.
+    fn position(&self, mapping: &AddressSpace) -> Option<(Limits, u64, u64)> {
         let limits = self.dirty_limits();
         let held = self.counts.not_durable();
         if held > limits.background {
             self.flusher.wake_background();
         }
-        if held <= limits.freerun {
-            return Ok(());
-        }
+        let paused = held > limits.freerun;
+        paused.then(|| (limits, held, mapping.counts.not_durable()))
+    }
+
+    /// Lets a writer wait for one batch, and counts the wait.
+    fn wait_for_batch(
+        &self,
+        mapping: &AddressSpace,
+        pages: u64,
+        position: (Limits, u64, u64),
+    ) -> Result<(), Errno> {
         self.check_failed_cap()?;
+        let (limits, held, own) = position;
         let start = self.mm.shares.now();
-        let own = mapping.counts.not_durable();
-        let pause = self.charge(mapping, pages, start, (limits, held, own));
-        let (waited, result) = if held >= limits.stop(own) {
-            (true, self.wait_for_room(mapping))
+        let pause = self.charge(mapping, pages, start, position);
+        let result = if held >= limits.stop(own) {
+            self.wait_for_room(mapping)
+        } else if pause > 0 {
+            sleep(Duration::from_nanos(pause));
+            Ok(())
         } else {
-            if pause > 0 {
-                sleep(Duration::from_nanos(pause));
-            }
-            (pause > 0, Ok(()))
+            return Ok(());
         };
-        if waited {
-            let took = self.mm.shares.now() - start;
-            bump(&mapping.counters.throttled_ns, took);
-            self.throttle.stalls.record(took);
-            self.mm.stalls.record(took);
-        }
+        let took = self.mm.shares.now() - start;
+        bump(&mapping.counters.throttled_ns, took);
+        self.throttle.stalls.record(took);
+        self.mm.stalls.record(took);
         result
     }
 

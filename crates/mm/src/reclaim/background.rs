@@ -4,12 +4,11 @@
 //! # Locking
 //!
 //! *Protects*: the request flags. *Order*: leaf; nothing is done under it. *May block*: the thread
-//! only. `giving_back` *protects* nothing but the work of who gives memory back; *order*: before every
-//! lock of memory, held over waits for busy folios and for RCU.
+//! only.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Condvar, Mutex, MutexGuard, Weak, thread};
+use foliocache_sync::{Condvar, Mutex, Weak, thread};
 use foliocache_sys::Errno;
 
 use super::compact::{self, Passes};
@@ -29,8 +28,6 @@ const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 pub(crate) struct Background {
     shared: foliocache_sync::Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// Held by who gives back what is over the limit.
-    giving_back: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -69,18 +66,6 @@ impl Background {
             .map_err(Errno::from)?;
         *self.thread.lock() = Some(handle);
         Ok(())
-    }
-
-    /// Waits for whoever else gives memory back.
-    ///
-    /// Context: may block for as long as that takes; no lock that freeing memory could need.
-    pub(crate) fn giving_back(&self) -> MutexGuard<'_, ()> {
-        self.giving_back.lock()
-    }
-
-    /// As [`Background::giving_back`]; `None` if somebody does so now.
-    pub(crate) fn try_giving_back(&self) -> Option<MutexGuard<'_, ()>> {
-        self.giving_back.try_lock()
     }
 
     /// Asks for work. Cheap when asked already.
@@ -128,9 +113,7 @@ impl Mm {
         self.nodes.advance();
         let mut period = PERIOD;
         if self.frames.excess() > 0 {
-            if let Some(alone) = self.background.try_giving_back() {
-                self.give_back_excess(alone);
-            }
+            self.give_back_excess();
             if self.frames.excess() > 0 {
                 // Most of what stayed waits to be written.
                 self.request_writeback();
