@@ -247,7 +247,9 @@ impl Mm {
         let pause = policy.pause();
         drop(policy);
         if self.frames.excess() > 0 {
-            self.give_back_excess();
+            if let Some(alone) = self.background.try_giving_back() {
+                self.give_back_excess(alone);
+            }
             if self.frames.excess() > 0 {
                 self.request_writeback();
                 self.background.wake();

@@ -281,7 +281,10 @@ impl Stream {
             Shape::Forward => self.miss_forward(request, asked, ahead, limits),
             Shape::Backward => self.miss_backward(request, asked, ahead, limits),
             Shape::Strided { .. } => {
-                let behind = (ahead > 0).then(|| self.next_element(limits)).flatten();
+                // A larger request than the stream's may reach into the next element.
+                let regular = request.pages() <= self.shape.unit_pages();
+                let behind = (ahead > 0 && regular).then(|| self.next_element(limits));
+                let behind = behind.flatten();
                 (limits.asked(request), behind)
             }
         };
@@ -291,12 +294,19 @@ impl Stream {
         windows
     }
 
-    /// A page that readahead brought in is used for the first time: what to start now.
-    pub(super) fn on_first_use(&mut self, page: u64, limits: &Limits<'_>) -> Vec<Window> {
+    /// A page that readahead brought in is used for the first time: what to start now. `continues`
+    /// as for a miss.
+    pub(super) fn on_first_use(
+        &mut self,
+        page: u64,
+        continues: bool,
+        limits: &Limits<'_>,
+    ) -> Vec<Window> {
         let Some(unit) = self.shape.unit(page) else {
             return Vec::new();
         };
-        let doubts = match unit <= self.next {
+        // Others may have used what lies between, if the reader itself goes on.
+        let doubts = match unit <= self.next || continues {
             true => 0,
             false => self.doubts + 1,
         };

@@ -85,7 +85,7 @@ impl Streams {
         } else {
             self.add(Stream::adopted(page))
         };
-        let started = stream.on_first_use(page, limits);
+        let started = stream.on_first_use(page, continues, limits);
         let (request, is_over) = (stream.request_at(page), stream.is_over());
         if let Some(request) = request {
             // Streams that start evenly spaced look strided until they go on.

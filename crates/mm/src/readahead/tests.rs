@@ -273,6 +273,21 @@ fn a_second_handle_on_the_same_pages_reads_nothing_twice() {
 }
 
 #[test]
+fn readers_of_the_same_pages_in_turns_are_one_stream() {
+    let mut model = Model::new(50_000);
+    let handles: Vec<_> = (0..8).map(|_| ReadaheadState::new()).collect();
+    let mut at = [0; 8];
+    let mut rng = Rng(11);
+    while at.iter().any(|&at| at < 20_000) {
+        let who = rng.below(8) as usize;
+        model.read(&handles[who], at[who], 4);
+        at[who] += 4;
+    }
+    assert!(model.misses <= 20, "{} misses", model.misses);
+    assert!(model.median_io() >= 64, "median of {}", model.median_io());
+}
+
+#[test]
 fn pressure_shrinks_the_windows_of_a_running_stream() {
     let mut model = Model::new(100_000);
     let handle = ReadaheadState::new();

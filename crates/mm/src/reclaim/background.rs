@@ -4,11 +4,12 @@
 //! # Locking
 //!
 //! *Protects*: the request flags. *Order*: leaf; nothing is done under it. *May block*: the thread
-//! only.
+//! only. `giving_back` *protects* nothing but the work of who gives memory back; *order*: before every
+//! lock of memory, held over waits for busy folios and for RCU.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Condvar, Mutex, Weak, thread};
+use foliocache_sync::{Condvar, Mutex, MutexGuard, Weak, thread};
 use foliocache_sys::Errno;
 
 use super::compact::{self, Passes};
@@ -28,6 +29,8 @@ const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 pub(crate) struct Background {
     shared: foliocache_sync::Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// Held by who gives back what is over the limit.
+    giving_back: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +69,18 @@ impl Background {
             .map_err(Errno::from)?;
         *self.thread.lock() = Some(handle);
         Ok(())
+    }
+
+    /// Waits for whoever else gives memory back.
+    ///
+    /// Context: may block for as long as that takes; no lock that freeing memory could need.
+    pub(crate) fn giving_back(&self) -> MutexGuard<'_, ()> {
+        self.giving_back.lock()
+    }
+
+    /// As [`Background::giving_back`]; `None` if somebody does so now.
+    pub(crate) fn try_giving_back(&self) -> Option<MutexGuard<'_, ()>> {
+        self.giving_back.try_lock()
     }
 
     /// Asks for work. Cheap when asked already.
@@ -113,7 +128,9 @@ impl Mm {
         self.nodes.advance();
         let mut period = PERIOD;
         if self.frames.excess() > 0 {
-            self.give_back_excess();
+            if let Some(alone) = self.background.try_giving_back() {
+                self.give_back_excess(alone);
+            }
             if self.frames.excess() > 0 {
                 // Most of what stayed waits to be written.
                 self.request_writeback();

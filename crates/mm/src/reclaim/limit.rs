@@ -10,6 +10,7 @@
 //! The queues say what goes, and only then are blocks emptied: a folio is not dropped because of
 //! the block that it happens to lie in, as long as there is a place to move it to.
 
+use foliocache_sync::MutexGuard;
 use std::time::Duration;
 
 use crate::error::MmError;
@@ -21,6 +22,9 @@ const METADATA_FLOOR: u64 = 1 << 20;
 
 /// Frames evicted beyond what the new bound needs, so that there is a place to move folios to.
 const MOVE_ROOM: u64 = 64;
+
+/// Frames evicted before a look at what is still to go.
+const EVICT_BATCH: u64 = 512;
 
 /// Looks without progress before giving back is left to the background.
 const PATIENCE: u32 = 3;
@@ -50,7 +54,7 @@ impl Mm {
         }
         self.pressure
             .configure(&self.frames, bytes, self.folios.bytes())?;
-        self.give_back_excess();
+        self.give_back_excess(self.background.giving_back());
         if self.frames.excess() > 0 {
             self.request_writeback();
             self.background.wake();
@@ -60,8 +64,10 @@ impl Mm {
 
     /// Gives back as much of what is over the limit as is possible now.
     ///
+    /// One at a time: two would each evict all that has to go.
+    ///
     /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.
-    pub(crate) fn give_back_excess(&self) {
+    pub(crate) fn give_back_excess(&self, _alone: MutexGuard<'_, ()>) {
         self.nodes.shrink();
         let mut least = u64::MAX;
         let mut idle = 0;
@@ -79,13 +85,22 @@ impl Mm {
                 }
                 foliocache_sync::time::sleep(PAUSE);
             }
-            let deficit = self.frames.deficit();
-            if deficit > 0 {
-                self.shrink_lru((deficit + MOVE_ROOM) as usize);
-            }
+            self.evict_deficit();
             self.frames.trim(true);
             let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);
             self.evacuate_blocks(blocks as usize);
+        }
+    }
+
+    /// Evicts until there are frames to reserve, and some to move folios to, as far as folios are clean.
+    fn evict_deficit(&self) {
+        loop {
+            // Whoever waits for memory evicts too, so that it shrinks faster than by our doing.
+            let deficit = self.frames.deficit();
+            if deficit == 0 || self.shrink_lru((deficit + MOVE_ROOM).min(EVICT_BATCH) as usize) == 0
+            {
+                return;
+            }
         }
     }
 }

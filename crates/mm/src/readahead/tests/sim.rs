@@ -14,6 +14,8 @@ struct Page {
     ahead: Option<(u64, u64)>,
     /// When it is there.
     ready: u64,
+    /// Used, not only read.
+    used: bool,
     /// Used again since it was looked at for eviction.
     referenced: bool,
 }
@@ -123,10 +125,12 @@ impl Model {
                         self.waits += 1;
                         self.clock = page.ready;
                     }
-                    match (page.ahead, self.cache.get_mut(&at)) {
-                        (Some((start, pages)), _) => self.first_use(handle, at, start, pages),
-                        (None, Some(page)) => page.referenced = true,
-                        (None, None) => {}
+                    if let Some((start, pages)) = page.ahead {
+                        self.first_use(handle, at, start, pages);
+                    }
+                    if let Some(page) = self.cache.get_mut(&at) {
+                        page.referenced = page.used;
+                        page.used = true;
                     }
                     at += 1;
                 }
@@ -229,6 +233,7 @@ impl Model {
                 let state = Page {
                     ahead: (!own).then_some((at, pages)),
                     ready: self.device_free,
+                    used: own,
                     referenced: false,
                 };
                 self.cache.insert(page, state);
