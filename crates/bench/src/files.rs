@@ -1,6 +1,6 @@
 //! A file of one page that is in memory: ours, and the kernel's on tmpfs.
 
-use foliocache::{Cache, Directory, Errno};
+use foliocache::{AsyncFile, Cache, Directory, Errno};
 use foliocache_sys::fd;
 use std::fs;
 use std::io;
@@ -59,10 +59,23 @@ impl Ours {
 
     /// A new file that holds one page.
     pub(crate) fn file(&self, name: &str) -> Result<Arc<foliocache::File>, BenchError> {
+        self.make(name, |file| Ok(Arc::new(file)))
+    }
+
+    /// A new file that holds one page, for both forms of calls.
+    pub(crate) fn async_file(&self, name: &str) -> Result<AsyncFile, BenchError> {
+        self.make(name, foliocache::File::into_async)
+    }
+
+    fn make<T>(
+        &self,
+        name: &str,
+        form: impl FnOnce(foliocache::File) -> foliocache::Result<T>,
+    ) -> Result<T, BenchError> {
         let made = || {
             let file = self.0.create_new(name)?;
             file.write_all_at(&PageBuf::new().0, 0)?;
-            Ok::<_, foliocache::Error>(Arc::new(file))
+            form(file)
         };
         made().map_err(|error| BenchError::setup(format!("{name} in the cache"), error))
     }

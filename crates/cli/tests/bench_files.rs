@@ -89,6 +89,11 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
     for row in json["rows"].as_array().unwrap() {
         assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["samples"].as_array().unwrap().len(), 1);
+        // Hits of one page in memory are counted by the second, like those of pread.
+        if row["name"] == "read 4 KiB, hit" {
+            assert!(row["cpu_s_per_gb"].is_null() && row["hit_ratio"].is_null());
+            continue;
+        }
         if case != "hitratio" {
             let cpu = &row["cpu_s_per_gb"];
             assert!(cpu["process"].as_f64().unwrap() > 0.0, "{row}");
@@ -113,7 +118,6 @@ fn ratios(json: &Value) -> Vec<&str> {
     let notes = json["notes"].as_array().unwrap();
     let refused = |note: &Value| note.as_str().unwrap().starts_with("nothing on zram: ");
     assert_eq!(zram.is_empty(), notes.iter().any(refused), "{notes:?}");
-    assert!(zram.is_empty() || zram.len() == disk.len());
     disk
 }
 
@@ -145,10 +149,21 @@ fn random_reads() {
     let Some(json) = report("rand", &folder, &arguments) else {
         return;
     };
-    assert_eq!(ratios(&json), ["rand_aa", "rand_read_vs_kernel"]);
+    assert_eq!(
+        ratios(&json),
+        [
+            "async_vs_blocking_hits",
+            "hits_aa",
+            "rand_aa",
+            "rand_read_vs_kernel",
+        ]
+    );
     // Popular pages are in every cache by then: a quarter of the file holds four fifths of the
     // reads, whatever the policy.
     for row in json["rows"].as_array().unwrap() {
+        if row["hit_ratio"].is_null() {
+            continue;
+        }
         assert!(row["hit_ratio"].as_f64().unwrap() > 0.5, "{row}");
         assert_eq!(row["threads"], 2);
     }

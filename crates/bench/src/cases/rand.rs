@@ -1,4 +1,5 @@
-//! Pages of a file four times the memory bound, by popularity, read by several threads.
+//! Pages of a file four times the memory bound, by popularity, read by several threads; and what
+//! awaiting a hit costs.
 //!
 //! # Model
 //!
@@ -9,16 +10,23 @@
 //!
 //! The kernel's side is a process in a memory cgroup of the bound's size. Its hits are the reads
 //! that were not read from the disk.
+//!
+//! Hits are awaited on one page in memory, by a thread that polls once: a hit that is not ready then
+//! is an error. Beside it the same open file is read by the blocking call.
 
-use foliocache::File;
+use foliocache::{AsyncFile, File};
 use std::cell::RefCell;
+use std::future::Future;
+use std::hint::black_box;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use super::{AGAIN, BUFFERED, FILE_PER_MEMORY, OURS, memory};
-use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
+use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
-use crate::files::{PAGE, whole};
+use crate::files::{Ours as Hot, PAGE, PageBuf, whole};
 use crate::kernel::KernelSide;
 use crate::passes::{RandomReads, RandomResult, Until};
 use crate::place::{Place, drop_from_kernel_cache};
@@ -46,7 +54,7 @@ impl Case for Rand {
     fn settings(&self, quick: bool) -> Settings {
         let (samples, seconds, memory) = match quick {
             true => (3, 0.5, 64 << 20),
-            false => (9, 2.0, 256 << 20),
+            false => (9, 1.0, 256 << 20),
         };
         Settings {
             samples,
@@ -72,7 +80,7 @@ impl Case for Rand {
         let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
         let disk = Place::on_disk(helper, dir, memory, 2 * len)?;
         let place = Some(disk.describe());
-        let mut matches = vec![against_kernel(disk, settings, memory, &ON_DISK)?];
+        let mut matches = vec![hits()?, against_kernel(disk, settings, memory, &ON_DISK)?];
         let mut notes = Vec::new();
         match Place::on_zram(helper, dir, memory, 2 * len) {
             Ok(zram) => matches.push(against_kernel(zram, settings, memory, &ON_ZRAM)?),
@@ -107,6 +115,46 @@ const ON_ZRAM: Names = Names {
     aa: "rand_aa_zram",
     least: None,
 };
+
+/// Hits, awaited and not.
+fn hits() -> Result<Match, BenchError> {
+    let file = Hot::new()?.async_file("hit")?;
+    let contestant = |variant, worker| Contestant {
+        name: "read 4 KiB, hit",
+        variant,
+        work: Work::Operations(vec![worker]),
+    };
+    Ok(Match {
+        contestants: vec![
+            contestant("foliocache, async", awaited(file.clone())),
+            contestant(OURS, blocking(file.clone())),
+            contestant(AGAIN, blocking(file)),
+        ],
+        ratios: vec![
+            RatioPlan::new("async_vs_blocking_hits", 0, 1),
+            RatioPlan::new("hits_aa", 1, 2),
+        ],
+    })
+}
+
+fn awaited(file: AsyncFile) -> Box<dyn Worker> {
+    let mut page = PageBuf::new();
+    repeat(move || {
+        let read = pin!(file.read_at(black_box(&mut page.0), 0));
+        match read.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => whole(read.map_err(io::Error::from)?, PAGE),
+            Poll::Pending => Err(io::Error::other("a hit was not ready at its first poll")),
+        }
+    })
+}
+
+fn blocking(file: AsyncFile) -> Box<dyn Worker> {
+    let mut page = PageBuf::new();
+    repeat(move || {
+        let read = file.blocking().read_at(black_box(&mut page.0), 0);
+        whole(read.map_err(io::Error::from)?, PAGE)
+    })
+}
 
 fn against_kernel(
     mut place: Place,
