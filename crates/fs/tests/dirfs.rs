@@ -681,16 +681,23 @@ fn long_reads_go_through_registered_blocks() {
     let bytes = pattern(1, 8 << 20);
     write_all(&file, &bytes, 0);
     file.fsync().expect("fsync");
-    file.advise(Advice::DontNeed, 0, 0).expect("advise");
     let mut read = vec![0; 1 << 20];
-    for at in 0..8 {
-        assert_eq!(file.read_at(&mut read, at << 20), Ok(1 << 20));
-        assert!(read == bytes[(at as usize) << 20..(at as usize + 1) << 20]);
+    // The first few go another way, to learn what kind of device it is.
+    for _ in 0..4 {
+        file.advise(Advice::DontNeed, 0, 0).expect("advise");
+        for at in 0..8 {
+            assert_eq!(file.read_at(&mut read, at << 20), Ok(1 << 20));
+            assert!(read == bytes[(at as usize) << 20..(at as usize + 1) << 20]);
+        }
     }
     let stats = fs.stats();
-    match &stats.rings {
-        Some(rings) if stats.direct_reads > 0 && rings.refused_buffers == 0 => {
-            assert!(rings.fixed_ios > 0, "{stats:#?}");
+    match (&stats.rings, &stats.engine) {
+        (Some(rings), Some(engine))
+            if stats.direct_reads > 0
+                && !engine.synchronous
+                && rings.refused_buffers + engine.refused_buffers == 0 =>
+        {
+            assert!(rings.fixed_ios + engine.fixed_ios > 0, "{stats:#?}");
         }
         _ => assert!(
             !stats.fallbacks.is_empty() || stats.rings.is_some(),

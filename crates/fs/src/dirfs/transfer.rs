@@ -77,7 +77,8 @@ const FIXED_READ: usize = 64 << 10;
 
 /// Whether an I/O gains from a ring: several runs in memory, or a long read into one registered
 /// block. Buffered I/O does not, nor do writes of one run: a ring hands what would wait for a lock
-/// (a write that extends its file, say) to a worker thread, which costs two wake-ups.
+/// (a write that extends its file, say) to a worker thread, which costs two wake-ups. For the same
+/// reason no I/O of a synchronous device does (see `Engine::is_synchronous`).
 fn worth_a_ring(op: Op, path: Path, segments: &[IoSegment<'_>]) -> bool {
     let scattered = || {
         segments
@@ -325,7 +326,16 @@ fn transfer(
     pos: u64,
     segments: &[IoSegment<'_>],
 ) -> Result<usize, Errno> {
+    let engine = shared.engine.as_ref();
+    if (op, path) == (Op::Read, Path::Direct)
+        && let Some(engine) = engine
+        && engine.wants_to_watch()
+    {
+        count(&shared.counters.psync_ios);
+        return engine.watch_read(fd, pos, segments);
+    }
     if worth_a_ring(op, path, segments)
+        && engine.is_none_or(|engine| !engine.is_synchronous())
         && let Some(mut ring) = shared.rings.as_ref().and_then(|rings| rings.try_take())
     {
         let mut results = Vec::with_capacity(1);

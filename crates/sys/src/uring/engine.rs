@@ -20,9 +20,10 @@
 //! With one submitter the ring has `SINGLE_ISSUER` and `DEFER_TASKRUN`: a completion wakes the one
 //! thread that wants it. The price is a wake-up for each submission that finds the worker asleep.
 //!
-//! A device that has done its work when the submission returns (a compressed RAM disk) would be
-//! driven by one processor then. The engine notices such devices, and
-//! [`Engine::prefers_caller`] tells the caller to do the I/O itself while the worker is busy.
+//! A device that works in the thread that asks it (a compressed RAM disk) would be driven by one
+//! processor then. The engine notices such devices by [`Engine::watch_read`], does their I/O without
+//! the ring, and [`Engine::prefers_caller`] tells callers to do theirs themselves while the worker
+//! is busy with another's.
 //!
 //! # Invariants
 //!
@@ -48,19 +49,21 @@
 //! flight is kept alive by the worker and, for the memory, by the contract of [`Engine::submit`].
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
+use self::device::Device;
 use super::lock::{Arc, Condvar, JoinHandle, Mutex, ThreadBuilder, current_thread, lock, wait};
 use super::piece::Piece;
 use super::split::split;
 use super::{MAX_BUFFERS, Op};
 use crate::Errno;
-use crate::fd::IoSegment;
+use crate::fd::{self, IoSegment};
 use crate::fork::ForkGuard;
 
 mod depth;
+mod device;
 mod worker;
 
 /// What to call when an I/O has ended: bytes moved or why none were, as
@@ -77,12 +80,38 @@ const DEEPEST: usize = 64;
 /// Pieces in flight before anything is known of the device.
 const FIRST_DEPTH: usize = 16;
 
-/// An I/O that the worker has not seen.
-struct Request {
+/// An I/O that goes through the ring.
+struct Active {
     op: Op,
     fd: Arc<OwnedFd>,
     pieces: Vec<Piece<'static>>,
+    /// Pieces that have not ended.
+    left: usize,
     done: IoDone,
+}
+
+/// An I/O that the worker does without the ring.
+struct Blocking {
+    op: Op,
+    fd: Arc<OwnedFd>,
+    pos: u64,
+    segments: Vec<IoSegment<'static>>,
+    done: IoDone,
+}
+
+/// An I/O that the worker has not seen.
+enum Request {
+    Ring(Active),
+    Blocking(Blocking),
+}
+
+impl Request {
+    fn into_done(self) -> IoDone {
+        match self {
+            Request::Ring(active) => active.done,
+            Request::Blocking(io) => io.done,
+        }
+    }
 }
 
 /// What a slot of the table stands for.
@@ -120,7 +149,7 @@ struct Shared {
     slots: u32,
     /// I/Os submitted and not ended.
     pending: AtomicUsize,
-    synchronous: AtomicBool,
+    device: Device,
     counters: Counters,
     #[cfg(test)]
     ring_fd: core::sync::atomic::AtomicI32,
@@ -131,6 +160,7 @@ struct Counters {
     ios: AtomicU64,
     fixed: AtomicU64,
     plain: AtomicU64,
+    blocking: AtomicU64,
     wakes: AtomicU64,
     panics: AtomicU64,
     depth: AtomicUsize,
@@ -148,15 +178,17 @@ pub struct EngineStats {
     pub pending: usize,
     /// Operations through registered buffers.
     pub fixed_ios: u64,
-    /// Other operations.
+    /// Other operations of the ring.
     pub plain_ios: u64,
+    /// I/Os that the worker did without the ring, for a synchronous device.
+    pub blocking_ios: u64,
     /// Operations in flight.
     pub in_flight: usize,
     /// Most operations that were ever in flight.
     pub deepest: usize,
     /// Most operations that may be in flight now: adapts to the device.
     pub depth: usize,
-    /// Whether the device finishes its work while it is handed over.
+    /// Whether the device does its work in the thread that asks for it.
     pub synchronous: bool,
     /// Slots whose memory is registered.
     pub buffers: usize,
@@ -212,7 +244,7 @@ impl Engine {
             wake,
             slots: slots.min(MAX_BUFFERS),
             pending: AtomicUsize::new(0),
-            synchronous: AtomicBool::new(false),
+            device: Device::default(),
             counters: Counters::default(),
             #[cfg(test)]
             ring_fd: core::sync::atomic::AtomicI32::new(-1),
@@ -260,23 +292,61 @@ impl Engine {
             Ok(()) => {}
             Err(error) => return done(Err(error)),
         }
-        let request = Request {
-            op,
-            fd,
-            pieces,
-            done,
+        let request = if shared.device.is_synchronous() {
+            Request::Blocking(Blocking {
+                op,
+                fd,
+                pos,
+                segments: segments.to_vec(),
+                done,
+            })
+        } else {
+            Request::Ring(Active {
+                op,
+                fd,
+                left: pieces.len(),
+                pieces,
+                done,
+            })
         };
         if let Err((request, error)) = shared.enqueue(request) {
-            (request.done)(Err(error));
+            request.into_done()(Err(error));
         }
     }
 
     /// Whether the caller had better do its I/O itself: the device works while I/O is handed to it,
     /// and the engine's thread is busy with that. A hint.
     pub fn prefers_caller(&self) -> bool {
-        // Relaxed: hints, see the module.
-        self.shared.synchronous.load(Ordering::Relaxed)
-            && self.shared.pending.load(Ordering::Relaxed) > 0
+        // Relaxed: a hint, see the module.
+        self.is_synchronous() && self.shared.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the device does its work in the thread that asks for it, so that a ring, whose
+    /// operations it makes the kernel give to other threads, is no gain. A hint.
+    pub fn is_synchronous(&self) -> bool {
+        self.shared.device.is_synchronous()
+    }
+
+    /// Whether the caller's next direct read should go by [`Engine::watch_read`]: the first ones
+    /// and one in 32.
+    pub fn wants_to_watch(&self) -> bool {
+        self.shared.device.is_due()
+    }
+
+    /// Reads as [`crate::fd::read_segments`] does, and learns whether the device is a synchronous
+    /// one. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// Those of `preadv(2)`.
+    pub fn watch_read(
+        &self,
+        fd: BorrowedFd<'_>,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+    ) -> Result<usize, Errno> {
+        let device = &self.shared.device;
+        device.watch(|| fd::read_segments(fd, pos, segments))
     }
 
     /// The ring's descriptor, once there is one.
@@ -359,11 +429,11 @@ impl Engine {
             pending: gauge(&shared.pending),
             fixed_ios: count(&counters.fixed),
             plain_ios: count(&counters.plain),
+            blocking_ios: count(&counters.blocking),
             in_flight: gauge(&counters.in_flight),
             deepest: gauge(&counters.deepest),
             depth: gauge(&counters.depth),
-            // Relaxed: see the module.
-            synchronous: shared.synchronous.load(Ordering::Relaxed),
+            synchronous: shared.device.is_synchronous(),
             wakes: count(&counters.wakes),
             panics: count(&counters.panics),
             ..stats
@@ -380,6 +450,25 @@ impl State {
 }
 
 impl Shared {
+    /// One I/O without the ring; now and then it is watched.
+    fn blocking(
+        &self,
+        op: Op,
+        fd: BorrowedFd<'_>,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+    ) -> Result<usize, Errno> {
+        // Relaxed: see the module.
+        self.counters.blocking.fetch_add(1, Ordering::Relaxed);
+        match op {
+            Op::Read if self.device.is_due() => {
+                self.device.watch(|| fd::read_segments(fd, pos, segments))
+            }
+            Op::Read => fd::read_segments(fd, pos, segments),
+            Op::Write => fd::write_segments(fd, pos, segments),
+        }
+    }
+
     /// Hands a request to the worker, which is started if need be; gives it back where it cannot.
     fn enqueue(self: &Arc<Shared>, request: Request) -> Result<(), (Request, Errno)> {
         let mut state = lock(&self.state);

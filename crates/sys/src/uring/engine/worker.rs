@@ -9,6 +9,7 @@
 //! ```
 //!
 //! A poll of the eventfd is always armed, so a submission ends the wait like a completion does.
+//! I/O of a synchronous device is done by `preadv` and `pwritev`, one at a time, in between.
 //!
 //! # Invariants
 //!
@@ -24,37 +25,24 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
+use super::super::Ring;
 use super::super::lock::{Arc, lock};
 use super::super::piece::{MAX_RETRIES, Memory, Next, Piece, pause};
 use super::super::ring::{DRAIN, abort};
 use super::super::split::outcome;
-use super::super::{Op, Ring};
 use super::depth::Depth;
-use super::{DEEPEST, FIRST_DEPTH, IoDone, Request, Shared};
+use super::{Active, Blocking, DEEPEST, FIRST_DEPTH, IoDone, Request, Shared};
 use crate::Errno;
 
 /// The `user_data` of the poll on the eventfd.
 const WAKE: u64 = u64::MAX;
-
-/// One in so many turns looks whether the device is a synchronous one.
-const LOOK_EVERY: u32 = 32;
-
-/// An I/O that the worker is about.
-struct Active {
-    op: Op,
-    fd: Arc<OwnedFd>,
-    pieces: Vec<Piece<'static>>,
-    /// Pieces that have not ended.
-    left: usize,
-    done: IoDone,
-}
 
 /// Which piece of which I/O.
 #[derive(Clone, Copy)]
@@ -92,13 +80,12 @@ struct Worker {
     active: Vec<Option<Active>>,
     free: Vec<u32>,
     ready: VecDeque<Id>,
+    /// What goes without the ring.
+    blocking: VecDeque<Blocking>,
     /// Invariant 1.
     in_flight: usize,
     wake: Wake,
     depth: Depth,
-    /// How often in a row, up to 4, the device had done all when the submission returned.
-    at_once: u32,
-    turns: u32,
     began: Instant,
 }
 
@@ -127,11 +114,10 @@ impl Worker {
             active: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
+            blocking: VecDeque::new(),
             in_flight: 0,
             wake: Wake::Idle,
             depth: Depth::new(FIRST_DEPTH, DEEPEST),
-            at_once: 0,
-            turns: 0,
             began: Instant::now(),
         }
     }
@@ -150,7 +136,7 @@ fn close(shared: &Shared, error: Errno) {
     };
     shared.cleared.notify_all();
     for request in requests {
-        end(shared, request.done, Err(error));
+        end(shared, request.into_done(), Err(error));
     }
 }
 
@@ -178,10 +164,16 @@ impl Worker {
     fn run(mut self) {
         loop {
             let closing = self.take();
-            if closing && self.in_flight == 0 && self.ready.is_empty() {
+            if let Some(io) = self.blocking.pop_front() {
+                self.block(io);
+                if self.in_flight == 0 && self.ready.is_empty() {
+                    continue;
+                }
+            }
+            if closing && self.in_flight == 0 && self.ready.is_empty() && self.blocking.is_empty() {
                 break;
             }
-            if let Err(error) = self.turn() {
+            if let Err(error) = self.turn(!self.blocking.is_empty()) {
                 self.fail(error);
                 let shared = Arc::clone(&self.shared);
                 // The ring goes, and with it its buffers, before anybody is told that they went.
@@ -199,43 +191,41 @@ impl Worker {
     fn take(&mut self) -> bool {
         let (requests, clears, closing) = {
             let mut state = lock(&self.shared.state);
-            state.asleep = true;
-            (
-                std::mem::take(&mut state.requests),
-                std::mem::take(&mut state.clears),
-                state.closing,
-            )
+            let requests = std::mem::take(&mut state.requests);
+            let blocks = |request: &Request| matches!(request, Request::Blocking(_));
+            // With blocking I/O to do this comes again without having slept.
+            state.asleep = self.blocking.is_empty() && !requests.iter().any(blocks);
+            (requests, std::mem::take(&mut state.clears), state.closing)
         };
         for slot in clears {
             self.clear(slot);
         }
         for request in requests {
-            self.admit(request);
+            match request {
+                Request::Ring(active) => self.admit(active),
+                Request::Blocking(io) => self.blocking.push_back(io),
+            }
         }
         closing
     }
 
-    fn admit(&mut self, request: Request) {
-        let Request {
-            op,
-            fd,
-            pieces,
-            done,
-        } = request;
+    fn admit(&mut self, active: Active) {
         let io = self.free.pop().unwrap_or_else(|| {
             self.active.push(None);
             (self.active.len() - 1) as u32
         });
-        let left = pieces.len();
-        self.ready
-            .extend((0..left as u32).map(|piece| Id { io, piece }));
-        self.active[io as usize] = Some(Active {
-            op,
-            fd,
-            pieces,
-            left,
-            done,
-        });
+        let pieces = 0..active.left as u32;
+        self.ready.extend(pieces.map(|piece| Id { io, piece }));
+        self.active[io as usize] = Some(active);
+    }
+
+    /// Does an I/O here and now.
+    fn block(&mut self, io: Blocking) {
+        let result = self
+            .shared
+            .blocking(io.op, io.fd.as_fd(), io.pos, &io.segments);
+        drop(io.fd);
+        end(&self.shared, io.done, result);
     }
 
     /// Empties a slot of the ring.
@@ -279,19 +269,12 @@ impl Worker {
     }
 
     /// Submits what may be in flight, waits for something to happen, and deals with it.
-    fn turn(&mut self) -> Result<(), Errno> {
+    ///
+    /// Does not wait when it is `busy` with something else.
+    fn turn(&mut self, busy: bool) -> Result<(), Errno> {
         self.arm_wake()?;
-        let pushed = self.push();
-        self.turns = self.turns.wrapping_add(1);
-        let looks = self.turns.is_multiple_of(LOOK_EVERY) || self.turns < 4 || self.at_once > 0;
-        if pushed > 0 && looks {
-            self.enter(0)?;
-            let there = self.ring.kernel().completion().len();
-            self.looked(there >= pushed);
-        }
-        if self.ring.kernel().completion().is_empty() {
-            self.enter(1)?;
-        }
+        self.push(self.depth.limit());
+        self.enter(usize::from(!busy))?;
         self.reap();
         Ok(())
     }
@@ -311,26 +294,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether all that was submitted had ended when the submission returned.
-    fn looked(&mut self, all_ended: bool) {
-        self.at_once = if all_ended {
-            (self.at_once + 1).min(4)
-        } else {
-            0
-        };
-        // Relaxed: see the engine's module.
-        self.shared
-            .synchronous
-            .store(self.at_once >= 2, Ordering::Relaxed);
-    }
-
-    fn push(&mut self) -> usize {
-        // More than one at a time would only make the first wait for the last.
-        let limit = if self.at_once >= 2 {
-            1
-        } else {
-            self.depth.limit()
-        };
+    /// Pushes what is ready until `limit` pieces are in flight; how many it were.
+    fn push(&mut self, limit: usize) -> usize {
         let mut pushed = 0;
         while self.in_flight < limit
             && let Some(id) = self.ready.pop_front()
@@ -453,7 +418,7 @@ impl Worker {
         counters.in_flight.store(self.in_flight, Ordering::Relaxed);
         counters.depth.store(self.depth.limit(), Ordering::Relaxed);
         // What waits is submitted before anybody is told anything: the device does not wait.
-        if !ended.is_empty() && !self.ready.is_empty() && self.at_once == 0 && self.push() > 0 {
+        if !ended.is_empty() && self.push(self.depth.limit()) > 0 {
             // What goes wrong here goes wrong again in the next turn.
             let _ = self.ring.kernel().submit();
         }
@@ -500,6 +465,9 @@ impl Worker {
         self.ring.set_broken(error);
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(error));
+        }
+        for io in self.blocking.drain(..) {
+            end(&self.shared, io.done, Err(error));
         }
     }
 

@@ -1,0 +1,212 @@
+//! What a background read costs and gains against a blocking one: MB/s and processor time.
+//!
+//! `cargo run --release --example engine_speed -p foliocache-sys -- FILE [ROUNDS]`
+//!
+//! Reads the file (or block device) from its beginning, with direct I/O, and copies each window
+//! once, as a cache would for its reader. Each line is the median of interleaved rounds; only the
+//! ratios between lines say something.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use foliocache_sys::fd::{self, IoSegment, OFlags};
+use foliocache_sys::memory::ReservedRange;
+use foliocache_sys::uring::{Engine, Io, Op, Ring};
+
+const MIB: usize = 1 << 20;
+const BLOCK: usize = 2 * MIB;
+const MEMORY: usize = 64 * MIB;
+const MOST: u64 = 1 << 30;
+
+/// A way of reading windows of `size` bytes.
+struct Way {
+    name: &'static str,
+    size: usize,
+    /// Windows started before they are needed; 0: blocking.
+    ahead: usize,
+    by_ring: bool,
+    copies: bool,
+}
+
+struct Bench {
+    file: Arc<OwnedFd>,
+    len: u64,
+    memory: &'static ReservedRange,
+    engine: Engine,
+    ring: Ring,
+    out: Vec<u8>,
+}
+
+impl Bench {
+    /// The segments of the `n`th window of `size` bytes.
+    fn window(&self, n: usize, size: usize) -> Vec<IoSegment<'static>> {
+        let start = n * size % MEMORY;
+        (start..start + size)
+            .step_by(BLOCK.min(size))
+            .map(|at| {
+                let addr = self.memory.as_ptr().wrapping_add(at);
+                // SAFETY: the memory is never given back and is touched through segments only.
+                unsafe { IoSegment::new(addr, BLOCK.min(size), Some((at / BLOCK) as u32)) }
+            })
+            .collect()
+    }
+
+    fn copy(&mut self, window: &[IoSegment<'static>]) {
+        for segment in window {
+            for at in (0..segment.len()).step_by(64 << 10) {
+                let part = segment.len().min(at + (64 << 10)) - at;
+                segment.copy_to(at, &mut self.out[..part]);
+            }
+        }
+    }
+
+    fn run(&mut self, way: &Way) {
+        let windows = self.len as usize / way.size;
+        if way.ahead == 0 {
+            for n in 0..windows {
+                let window = self.window(n, way.size);
+                let pos = (n * way.size) as u64;
+                if way.by_ring {
+                    let mut results = Vec::new();
+                    let io = Io {
+                        op: Op::Read,
+                        fd: self.file.as_fd(),
+                        pos,
+                        segments: &window,
+                    };
+                    self.ring.submit_and_wait(&[io], &mut results);
+                    assert_eq!(results, [Ok(way.size)]);
+                } else {
+                    let read = fd::read_segments(self.file.as_fd(), pos, &window);
+                    assert_eq!(read, Ok(way.size));
+                }
+                if way.copies {
+                    self.copy(&window);
+                }
+            }
+            return;
+        }
+        let mut started = std::collections::VecDeque::new();
+        let mut next = 0;
+        for n in 0..windows {
+            while next < windows && next <= n + way.ahead {
+                let window = self.window(next, way.size);
+                let (tell, told) = mpsc::channel();
+                let pos = (next * way.size) as u64;
+                if self.engine.prefers_caller() {
+                    let read = fd::read_segments(self.file.as_fd(), pos, &window);
+                    tell.send(read).expect("we listen");
+                } else {
+                    let done = Box::new(move |result| {
+                        let _ = tell.send(result);
+                    });
+                    let file = Arc::clone(&self.file);
+                    self.engine.submit(Op::Read, file, pos, &window, done);
+                }
+                started.push_back((window, told));
+                next += 1;
+            }
+            let (window, told) = started.pop_front().expect("started");
+            assert_eq!(told.recv(), Ok(Ok(way.size)), "window {n}");
+            if way.copies {
+                self.copy(&window);
+            }
+        }
+    }
+}
+
+/// Processor time of the process, seconds.
+fn processor() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("proc");
+    let after = stat.rsplit(')').next().expect("a name");
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks: f64 = fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<f64>().expect("a number"))
+        .sum();
+    ticks / 100.0
+}
+
+fn main() {
+    let mut args = std::env::args_os().skip(1);
+    let path = args.next().expect("a file");
+    let rounds = args.next().map_or(5, |rounds| {
+        rounds.to_string_lossy().parse().expect("a number")
+    });
+    let file = fd::open(path.as_ref(), OFlags::RDONLY | OFlags::DIRECT, 0).expect("direct I/O");
+    let len = std::fs::File::open(&path)
+        .and_then(|mut file| std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)))
+        .expect("a length")
+        .min(MOST);
+    let memory = ReservedRange::reserve(MEMORY).expect("address space");
+    memory.activate(0..MEMORY, true).expect("memory");
+    memory.populate(0..MEMORY).expect("memory");
+    let memory: &'static ReservedRange = Box::leak(Box::new(memory));
+    let slots = (MEMORY / BLOCK) as u32;
+    let engine = Engine::new(slots).expect("descriptors");
+    let mut ring = Ring::new(32).expect("io_uring");
+    ring.register_sparse_buffers(slots).expect("sparse tables");
+    for block in 0..slots {
+        let addr = memory.as_ptr().wrapping_add(block as usize * BLOCK);
+        // SAFETY: the memory is never given back.
+        unsafe { ring.update_buffer(block, Some((addr, BLOCK))) }.expect("locked memory");
+        // SAFETY: as above.
+        unsafe { engine.set_buffer(block, Some((addr, BLOCK))) };
+    }
+    let mut bench = Bench {
+        file: Arc::new(file),
+        len,
+        memory,
+        engine,
+        ring,
+        out: vec![0; 64 << 10],
+    };
+    for _ in 0..16 {
+        let window = bench.window(0, MIB);
+        let read = bench.engine.watch_read(bench.file.as_fd(), 0, &window);
+        assert_eq!(read, Ok(MIB));
+    }
+    let mut ways = Vec::new();
+    for size in [MIB, 4 * MIB, 16 * MIB] {
+        for (name, ahead, by_ring, copies) in [
+            ("preadv, not copied", 0, false, false),
+            ("ring, not copied", 0, true, false),
+            ("preadv", 0, false, true),
+            ("ring", 0, true, true),
+            ("engine, 1 ahead", 1, true, true),
+            ("engine, 2 ahead", 2, true, true),
+        ] {
+            ways.push(Way {
+                name,
+                size,
+                ahead,
+                by_ring,
+                copies,
+            });
+        }
+    }
+    let mut figures = vec![Vec::new(); ways.len()];
+    for _ in 0..rounds {
+        for (way, figures) in ways.iter().zip(&mut figures) {
+            let (began, used) = (Instant::now(), processor());
+            bench.run(way);
+            let gb = len as f64 / 1e9;
+            figures.push((
+                gb * 1000.0 / began.elapsed().as_secs_f64(),
+                (processor() - used) / gb,
+            ));
+        }
+    }
+    println!("{:<22} {:>6} {:>9} {:>12}", "", "MiB", "MB/s", "CPU s/GB");
+    for (way, mut figures) in ways.iter().zip(figures) {
+        figures.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (speed, _) = figures[figures.len() / 2];
+        figures.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let (_, cpu) = figures[figures.len() / 2];
+        let size = way.size / MIB;
+        println!("{:<22} {size:>6} {speed:>9.0} {cpu:>12.2}", way.name);
+    }
+    println!("{:?}", bench.engine);
+}

@@ -1,0 +1,110 @@
+//! Whether a device does its work in the thread that asks for it.
+//!
+//! # Model
+//!
+//! A compressed RAM disk copies and unpacks while a read is handed to it. Through a ring that is
+//! worse than by `preadv`: the kernel does not let such a device into the submission, and gives
+//! each operation to a thread of its own instead. Nothing tells of such devices, but a blocking
+//! read of them does not sleep, and the kernel counts how often a thread slept. So now and then a
+//! blocking read is watched:
+//!
+//! ```text
+//!  did not sleep: +1 ──▶ 8    at 6 and more the device is synchronous,
+//!  slept:         -2 ──▶ 0    at 2 and less it is not
+//! ```
+//!
+//! Being preempted is not sleeping, so a busy machine makes no difference.
+//!
+//! # Memory ordering
+//!
+//! All is Relaxed: hints, about nobody's memory. Two that look at once may lose one's news.
+//!
+//! # Safety
+//!
+//! `getrusage` fills a structure on the stack.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::mem::MaybeUninit;
+
+/// One in so many reads is watched once something is known.
+const WATCH_EVERY: u32 = 32;
+
+/// What is known of one device.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    score: AtomicU32,
+    reads: AtomicU32,
+    synchronous: AtomicBool,
+}
+
+impl Device {
+    pub(super) fn is_synchronous(&self) -> bool {
+        // Relaxed: see the module.
+        self.synchronous.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next read is to be a watched one.
+    pub(super) fn is_due(&self) -> bool {
+        // Relaxed: see the module.
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
+        reads < 8 || reads.is_multiple_of(WATCH_EVERY)
+    }
+
+    /// Runs a blocking read and learns from it.
+    pub(super) fn watch<R>(&self, read: impl FnOnce() -> R) -> R {
+        let before = sleeps();
+        let result = read();
+        self.learn(sleeps() != before);
+        result
+    }
+
+    fn learn(&self, slept: bool) {
+        // Relaxed, all of them: see the module.
+        let score = self.score.load(Ordering::Relaxed);
+        let score = if slept {
+            score.saturating_sub(2)
+        } else {
+            (score + 1).min(8)
+        };
+        self.score.store(score, Ordering::Relaxed);
+        if score >= 6 || score <= 2 {
+            self.synchronous.store(score >= 6, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How often the calling thread gave its processor up by itself.
+fn sleeps() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is there to be filled.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: all zeros, or what the kernel wrote.
+    unsafe { usage.assume_init() }.ru_nvcsw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_device_that_never_sleeps_is_synchronous_until_it_does() {
+        let device = Device::default();
+        let work = || (0..1000_u64).fold(0, |sum: u64, x| sum.wrapping_mul(x));
+        for _ in 0..8 {
+            assert!(device.is_due());
+            device.watch(work);
+        }
+        assert!(device.is_synchronous());
+        // Once is no proof.
+        device.watch(|| std::thread::sleep(Duration::from_millis(1)));
+        assert!(device.is_synchronous());
+        for _ in 0..3 {
+            device.watch(|| std::thread::sleep(Duration::from_millis(1)));
+        }
+        assert!(!device.is_synchronous());
+        let due = (0..WATCH_EVERY * 4).filter(|_| device.is_due()).count();
+        assert_eq!(due, 4);
+    }
+}
