@@ -412,8 +412,9 @@ impl AddressSpaceOperations for DirNode {
 
     fn reads_in_background(&self) -> bool {
         let engine = self.shared.engine.as_ref();
-        // The first read opens descriptors, which may block.
-        engine.is_some_and(|engine| engine.failed().is_none())
+        // The first read opens descriptors, which may block; and a busy engine may leave the read to
+        // its caller.
+        engine.is_some_and(|engine| engine.failed().is_none() && !engine.prefers_caller())
             && self
                 .file()
                 .io
