@@ -69,10 +69,11 @@ impl History {
         // An earlier pass over the file says nothing about this one.
         self.0.retain(|miss| miss.request != request);
         let up = self.take_run(|miss| first > 0 && miss.request.last == first - 1);
+        let known = up.is_some();
         if let Some(run) = up.or(continues.then_some(0)) {
             let run = run.clamp(0, i8::MAX - 1) + 1;
             self.push(request, run);
-            let enough = run >= 2 || request.pages() >= LARGE_REQUEST;
+            let enough = run >= 2 || (known && request.pages() >= LARGE_REQUEST);
             return enough.then_some(Shape::Forward);
         }
         if let Some(run) = self.take_run(|miss| miss.request.first == last + 1) {

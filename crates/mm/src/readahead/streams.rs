@@ -39,6 +39,13 @@ impl Streams {
         }
     }
 
+    /// Starts over if the handle is used with another cache than before.
+    fn belong_to(&mut self, budget: &Arc<ReadaheadBudget>) {
+        if !Arc::ptr_eq(&self.budget, budget) {
+            *self = Self::new(budget);
+        }
+    }
+
     /// See [`ReadaheadState::on_miss`](super::ReadaheadState::on_miss). `continues`: the request is
     /// next to the one before it. `eager`: the caller says that it is sequential.
     pub(super) fn on_miss(
@@ -48,6 +55,7 @@ impl Streams {
         eager: bool,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
+        self.belong_to(limits.budget);
         let lead = |stream: &Stream| stream.lead_at_miss(stream.near(request), continues);
         if let Some(stream) = self.find(lead) {
             return stream.on_miss(request, eager, limits);
@@ -76,6 +84,7 @@ impl Streams {
         continues: bool,
         limits: &Limits<'_>,
     ) -> Vec<Window> {
+        self.belong_to(limits.budget);
         let found = self.find(|stream| stream.lead_at_use(page)).is_some();
         if !found && !continues {
             return Vec::new();

@@ -341,6 +341,20 @@ fn handles_left_after_their_first_page_do_not_use_the_budget_up() {
 }
 
 #[test]
+fn a_handle_taken_to_another_cache_starts_over() {
+    let handle = ReadaheadState::new();
+    let mut models = [Model::new(1_000), Model::new(1_000)];
+    for model in &mut models {
+        for page in 0..100 {
+            model.read(&handle, page, 1);
+        }
+    }
+    assert_eq!(models[0].budget.leased(), 0);
+    drop(handle);
+    assert_eq!(models[1].budget.leased(), 0);
+}
+
+#[test]
 fn a_file_of_a_few_pages_is_read_to_its_end_and_no_further() {
     for file_pages in 1..40 {
         let mut model = Model::new(file_pages);
