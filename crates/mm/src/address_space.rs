@@ -38,18 +38,20 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use foliocache_xarray::{InsertError, Mark, XArray};
 use std::fmt;
+use std::ops::Range;
 
 use crate::bdi::BackingDevInfo;
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
-use crate::folio::{LockedFolio, flag};
-use crate::frames::Frames;
+use crate::filemap::Appended;
+use crate::folio::{LockedFolio, Place, flag, grains};
+use crate::frames::{Frames, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
 use crate::stats::{Count, FileCounters, FileStats, PageCounts, bump};
-use crate::types::PageIndex;
+use crate::types::{PAGE_SIZE, PageIndex};
 use crate::writeback::WritebackState;
 
 /// The cached pages of one file.
@@ -59,7 +61,10 @@ pub struct AddressSpace {
     bdi: Arc<BackingDevInfo>,
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
     pub(crate) index: XArray,
+    /// Pages in the index.
+    nr_pages: AtomicU64,
     size: AtomicU64,
+    pub(crate) appended: Appended,
     pub(crate) i_rwsem: RankedRwLock<()>,
     pub(crate) wb_lock: RankedMutex<WritebackState>,
     pub(crate) invalidate_lock: RankedRwLock<()>,
@@ -113,7 +118,9 @@ impl AddressSpace {
             bdi: Arc::clone(bdi),
             ops,
             index: XArray::new(Arc::clone(&mm.nodes)),
+            nr_pages: AtomicU64::new(0),
             size: AtomicU64::new(size),
+            appended: Appended::default(),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
@@ -172,7 +179,8 @@ impl AddressSpace {
 
     /// Pages in the cache.
     pub fn nr_pages(&self) -> u64 {
-        self.index.nr_entries()
+        // Relaxed: a figure.
+        self.nr_pages.load(Ordering::Relaxed)
     }
 
     /// Figures of this file. Costs a few loads a counter.
@@ -216,7 +224,7 @@ impl AddressSpace {
         std::ptr::from_ref(self).expose_provenance()
     }
 
-    /// Finds the folio at `page` and locks it.
+    /// Finds the folio that holds `page` and locks it.
     ///
     /// Context: may block for the folio lock; no RCU read section.
     pub(crate) fn lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
@@ -227,10 +235,14 @@ impl AddressSpace {
                 mm.folios.of_entry(self.index.load(page.0, &rcu)?)
             };
             let locked = folio.lock(&mm.waits);
-            if locked.mapping() == self.key() && locked.index() == page {
+            if self.has_at(&locked, page) {
                 return Some(locked);
             }
         }
+    }
+
+    fn has_at(&self, locked: &LockedFolio<'_>, page: PageIndex) -> bool {
+        locked.mapping() == self.key() && locked.index() <= page && page < locked.end()
     }
 
     /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.
@@ -242,42 +254,166 @@ impl AddressSpace {
             mm.folios.of_entry(self.index.load(page.0, &rcu)?)
         };
         let locked = folio.try_lock(&mm.waits)?;
-        (locked.mapping() == self.key() && locked.index() == page).then_some(locked)
+        self.has_at(&locked, page).then_some(locked)
     }
 
-    /// Puts a new folio, locked and not uptodate, into the index at `page`.
+    /// Puts a new folio, locked and not uptodate, into the index at `page`: of the largest order up
+    /// to `max_order` that is aligned there, meets no other folio, fits what was prepared and finds
+    /// frames in a row.
     ///
     /// Context: several folio locks may be held in ascending index; takes `xa_lock`.
     pub(crate) fn add_folio<'a>(
         &'a self,
         page: PageIndex,
+        max_order: u32,
         prepared: &mut Prepared<'a>,
     ) -> Result<LockedFolio<'a>, AddFolioError> {
-        let (folio, frame) = prepared.take().ok_or(AddFolioError::NeedMemory)?;
+        let order = self.free_order(page, max_order);
+        let (folio, frame, order) = prepared.take(order).ok_or(AddFolioError::NeedMemory)?;
         let mm: &Mm = self.mm();
         let locked = folio.lock(&mm.waits);
-        locked.attach(self.key(), page, frame);
+        let place = Place {
+            index: page,
+            order,
+            frame,
+        };
+        locked.attach(self.key(), place);
         let entry = mm.folios.entry(folio);
         let added = self
             .index
             .lock()
-            .insert(page.0, 0, entry, &mut prepared.nodes);
+            .insert(page.0, order, entry, &mut prepared.nodes);
         match added {
             Ok(()) => {
+                // Relaxed, both: a figure, and see `Mm::prepare`.
+                self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
                 if self.bdi.is_memory() {
-                    // Relaxed: see `Mm::prepare`.
-                    mm.nr_unevictable.fetch_add(1, Ordering::Relaxed);
+                    mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
                 }
                 Ok(locked)
             }
             Err(error) => {
-                let frame = locked.detach();
+                let (frame, order) = locked.detach();
                 drop(locked);
-                prepared.put_back(folio, frame);
+                prepared.put_back(folio, frame, order);
                 Err(match error {
                     InsertError::Occupied(_) => AddFolioError::Occupied,
                     _ => AddFolioError::NeedMemory,
                 })
+            }
+        }
+    }
+
+    /// Largest order up to `max_order` of a folio at `page` that is aligned and meets no other now.
+    fn free_order(&self, page: PageIndex, max_order: u32) -> u32 {
+        let order = max_order.min(page.0.trailing_zeros());
+        if order == 0 {
+            return 0;
+        }
+        let rcu = rcu::read_lock();
+        let last = page.0 + (1 << order) - 1;
+        match self.index.find(page.0, last, None, &rcu) {
+            Some(found) => found.index.saturating_sub(page.0).max(1).ilog2(),
+            None => order,
+        }
+    }
+
+    /// Splits a locked folio that begins before `page` and goes on beyond it, so that one begins
+    /// there; returns the part that ends before `page`, and unlocks the others. Without memory for
+    /// that the folio stays as it is and is returned whole.
+    ///
+    /// The frames stay where they are. Splits in halves, as often as it takes: a folio of 2 MiB
+    /// needs nine descriptors at most.
+    ///
+    /// Context: the folio is not under writeback. Takes `xa_lock`, the LRU lock and the pools'.
+    pub(crate) fn split_folio<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        page: PageIndex,
+    ) -> LockedFolio<'a> {
+        let mut part = locked;
+        while part.index() < page && page < part.end() {
+            let Some(upper) = self.halve_folio(&part) else {
+                break;
+            };
+            if page > upper.index() {
+                part = upper;
+            }
+        }
+        part
+    }
+
+    /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked.
+    fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
+        let mm: &Mm = self.mm();
+        let Place {
+            index,
+            order,
+            frame,
+        } = lower.place();
+        debug_assert!(!lower.state.load().has(flag::WRITEBACK));
+        let folio = mm.folios.alloc(&mm.frames)?;
+        let half = 1_u32 << (order - 1);
+        let needed = foliocache_xarray::split_nodes_needed(order, order - 1);
+        let Ok(mut nodes) = mm.nodes.preload(needed) else {
+            mm.folios.free(folio);
+            return None;
+        };
+        // Ascending index: the lower half is locked already.
+        let upper = folio.lock(&mm.waits);
+        let place = Place {
+            index: index.add(u64::from(half)),
+            order: order - 1,
+            frame: frame.add(half),
+        };
+        upper.attach(self.key(), place);
+        let uptodate = grains::halves(lower.uptodate_grains(), order);
+        let dirty = grains::halves(lower.dirty_grains(), order);
+        upper.set_uptodate_grains(uptodate[1]);
+        upper.set_dirty_grains(dirty[1]);
+        {
+            let mut xa = self.index.lock();
+            // Under `xa_lock`, where a flush clears UNSTABLE: flag and mark must not differ.
+            upper.state.set(lower.state.load().flags() & flag::CONTENT);
+            let entries = [mm.folios.entry(lower), mm.folios.entry(folio)];
+            let split = xa.split(index.0, order - 1, &mut nodes, |at| {
+                entries[usize::from(at != index.0)]
+            });
+            assert!(
+                split.is_ok(),
+                "a locked folio is in its index, and nodes were in hand"
+            );
+        }
+        if self.bdi.is_memory() {
+            lower.halve();
+        } else {
+            let shrink = || lower.halve();
+            mm.lru.lock().split(&mm.folios, lower, folio, shrink);
+        }
+        lower.set_uptodate_grains(uptodate[0]);
+        lower.set_dirty_grains(dirty[0]);
+        for (part, uptodate, dirty) in [
+            (lower, uptodate[0], dirty[0]),
+            (&upper, uptodate[1], dirty[1]),
+        ] {
+            if uptodate == grains::all(order - 1) {
+                part.state.set(flag::UPTODATE);
+            }
+            if dirty == 0 && part.state.load().has(flag::DIRTY) {
+                self.clear_dirty(part);
+            }
+        }
+        Some(upper)
+    }
+
+    /// Takes a locked folio's dirtiness back: nothing in it is newer than the store.
+    pub(crate) fn clear_dirty(&self, locked: &LockedFolio<'_>) {
+        locked.set_dirty_grains(0);
+        let before = locked.state.clear(flag::DIRTY | flag::ERROR);
+        self.index.lock().clear_mark(locked.index().0, Mark::Dirty);
+        for (flag, count) in [(flag::DIRTY, Count::Dirty), (flag::ERROR, Count::Failed)] {
+            if before.has(flag) {
+                self.uncount(count, locked.nr_pages());
             }
         }
     }
@@ -307,21 +443,23 @@ impl AddressSpace {
             !seen.has(flag::WRITEBACK),
             "the device still reads the frame"
         );
+        let pages = locked.nr_pages();
         for (flag, count) in [
             (flag::DIRTY, Count::Dirty),
             (flag::UNSTABLE, Count::Unstable),
             (flag::ERROR, Count::Failed),
         ] {
             if seen.has(flag) {
-                self.uncount(count, 1);
+                self.uncount(count, pages);
             }
         }
         if seen.has(flag::READAHEAD) {
-            self.counters.note_unused_readahead();
+            self.counters.note_unused_readahead(pages);
         }
+        // Relaxed, both: a figure, and see `Mm::prepare`.
+        self.nr_pages.fetch_sub(pages, Ordering::Relaxed);
         if self.bdi.is_memory() {
-            // Relaxed: see `Mm::prepare`.
-            mm.nr_unevictable.fetch_sub(1, Ordering::Relaxed);
+            mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
         } else {
             mm.lru.lock().remove(&mm.folios, &locked);
         }
@@ -334,9 +472,9 @@ impl AddressSpace {
             erased.is_some(),
             "a locked folio with a mapping is in its index"
         );
-        let frame = locked.detach();
+        let (frame, order) = locked.detach();
         drop(locked);
-        mm.frames.free(frame, 0);
+        mm.frames.free(frame, order);
         mm.folios.free(folio);
     }
 
@@ -354,34 +492,65 @@ impl AddressSpace {
         self.mm().counts.sub(count, n);
     }
 
-    /// Marks a locked, uptodate folio dirty.
+    /// Marks a range of bytes of a locked folio dirty, whose grains are uptodate.
+    ///
+    /// Context: as [`AddressSpace::mark_grains_dirty`].
+    #[doc(alias = "folio_mark_dirty")]
+    #[inline]
+    pub(crate) fn mark_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>, bytes: Range<usize>) {
+        self.mark_grains_dirty(locked, grains::touched(locked.order(), bytes));
+    }
+
+    /// Marks uptodate grains of a locked folio dirty.
     ///
     /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.
-    #[doc(alias = "folio_mark_dirty")]
     #[inline]
-    pub(crate) fn mark_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
-        if self.bdi.is_memory() || locked.state.load().has(flag::DIRTY) {
+    pub(crate) fn mark_grains_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>, grains: u64) {
+        if self.bdi.is_memory() {
             return;
         }
-        self.mark_newly_dirty(locked);
+        let dirty = locked.state.load().has(flag::DIRTY);
+        if locked.order() > 0 {
+            locked.set_dirty_grains(locked.dirty_grains() | grains);
+        }
+        if !dirty {
+            self.mark_newly_dirty(locked);
+        }
     }
 
     #[cold]
     fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
         locked.state.set(flag::DIRTY);
         self.index.lock().set_mark(locked.index().0, Mark::Dirty);
-        self.count(Count::Dirty, 1);
+        self.count(Count::Dirty, locked.nr_pages());
         self.bdi.queue_dirty(self);
     }
 
-    /// The piece of memory that holds `len` bytes of a folio from its start.
-    pub(crate) fn segment<'a>(&'a self, locked: &LockedFolio<'_>, len: usize) -> IoSegment<'a> {
+    /// The piece of memory that holds a range of a folio's bytes.
+    pub(crate) fn segment<'a>(
+        &self,
+        locked: &LockedFolio<'_>,
+        bytes: Range<usize>,
+    ) -> IoSegment<'a> {
         let frame = locked.frame();
-        direct_map::segment(self.mm().frames.addr(frame), len, Frames::block_of(frame))
+        let start = self.mm().frames.addr(frame).wrapping_add(bytes.start);
+        direct_map::segment(start, bytes.len(), Frames::block_of(frame))
     }
 
-    /// Removes every folio from `first` on, to `last`, whatever its state.
+    /// Where byte `offset` of a locked folio is in memory.
+    pub(crate) fn addr(&self, locked: &LockedFolio<'_>, offset: usize) -> *mut u8 {
+        debug_assert!(offset < PAGE_SIZE << locked.order());
+        self.mm().frames.addr(locked.frame()).wrapping_add(offset)
+    }
+
+    /// Largest order of a folio now: at most a 64th of the bound.
+    pub(crate) fn max_order(&self) -> u32 {
+        let share = (self.mm().frames.capacity() / 64).max(1);
+        share.ilog2().min(MAX_ORDER)
+    }
+
+    /// Removes every folio that lies in `first..=last` whole, whatever its state.
     ///
     /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
     pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
@@ -394,13 +563,17 @@ impl AddressSpace {
                     .map(|found| found.index)
             };
             let Some(page) = found else { return };
+            let mut next = page.max(at) + 1;
             if let Some(locked) = self.lock_folio(PageIndex(page)) {
-                self.remove_folio(locked);
+                next = locked.end().0;
+                if locked.index() >= first && next - 1 <= last.0 {
+                    self.remove_folio(locked);
+                }
             }
-            match page.checked_add(1) {
-                Some(next) if next <= last.0 => at = next,
-                _ => return,
+            if next > last.0 {
+                return;
             }
+            at = next;
         }
     }
 }

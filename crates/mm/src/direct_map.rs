@@ -7,14 +7,14 @@
 //! frame yet. A lockless reader may read meanwhile and validates afterwards.
 #![allow(unsafe_code)]
 
+use crate::frames::BLOCK_SIZE;
 use crate::ops::IoSegment;
-use crate::types::PAGE_SIZE;
 
-/// A piece of I/O memory: `len` bytes of a frame of general block `block`.
+/// A piece of I/O memory: `len` bytes of a folio's frames, in general block `block`.
 ///
-/// The caller keeps the frame's folio locked or under writeback as long as the segment is used.
+/// The caller keeps the folio locked or under writeback as long as the segment is used.
 pub(crate) fn segment<'a>(frame: *mut u8, len: usize, block: u32) -> IoSegment<'a> {
-    debug_assert!(len <= PAGE_SIZE);
+    debug_assert!(len <= BLOCK_SIZE);
     // SAFETY: the module's premise; a reference into the direct map is made only by `filemap::lend`,
     // under a lock that keeps stores away; what reads a segment expects the bytes to change.
     unsafe { IoSegment::new(frame, len, Some(block)) }
@@ -45,16 +45,16 @@ pub(crate) fn after<'a>(list: &[IoSegment<'a>], start: usize) -> Vec<IoSegment<'
     rest
 }
 
-/// Copies `len` bytes from one frame to another.
+/// Copies `len` bytes from one folio's frames to another's.
 pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) {
-    debug_assert!(len <= PAGE_SIZE);
-    // SAFETY: two different frames, each valid for a page (the module's premise).
+    debug_assert!(len <= BLOCK_SIZE);
+    // SAFETY: the frames of two different folios, valid for their bytes (the module's premise).
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// Zeroes `len` bytes from `offset` within one frame.
-pub(crate) fn zero(frame: *mut u8, offset: usize, len: usize) {
-    debug_assert!(offset + len <= PAGE_SIZE);
-    // SAFETY: inside one frame, valid for a page (the module's premise).
-    unsafe { std::ptr::write_bytes(frame.wrapping_add(offset), 0, len) }
+/// Zeroes `len` bytes of one folio's frames.
+pub(crate) fn zero(at: *mut u8, len: usize) {
+    debug_assert!(len <= BLOCK_SIZE);
+    // SAFETY: inside the frames of one folio (the module's premise).
+    unsafe { std::ptr::write_bytes(at, 0, len) }
 }

@@ -31,7 +31,7 @@ use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, Shares, Stalls};
 use crate::error::MmError;
 use crate::folio::{Folio, FolioPool};
-use crate::frames::{FrameNumber, FrameUsage, Frames, Reservation};
+use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::reclaim::{Background, Lru, MAX_HOPELESS};
@@ -278,44 +278,22 @@ impl Mm {
         last: PageIndex,
     ) -> Result<Prepared<'a>, Errno> {
         let wanted = (last.0 - first.0 + 1) as u32;
-        if mapping.bdi().is_memory() {
-            // Relaxed: the cap is a policy; a few pages over it do no harm.
-            let held = self.nr_unevictable.load(Ordering::Relaxed);
-            if held + u64::from(wanted) > self.frames.capacity() / 2 {
-                return Err(Errno::ENOSPC);
-            }
-        }
+        self.check_memory_share(mapping, wanted)?;
         let mut hopeless = 0;
         loop {
             let frames = self.reserve_frames(wanted)?;
-            let needed = {
-                let rcu = rcu::read_lock();
-                mapping.index.nodes_needed_range(first.0, last.0, &rcu)
+            let short = match self.complete(mapping, first, last, frames) {
+                Ok(prepared) => return Ok(prepared),
+                Err(short) => short,
             };
-            let short = match self.nodes.preload(needed) {
-                Ok(nodes) => match self.folios.alloc(&self.frames) {
-                    Some(folio) => {
-                        return Ok(Prepared {
-                            mm: self,
-                            frames,
-                            nodes,
-                            folio: Some(folio),
-                        });
-                    }
-                    None => None,
-                },
-                Err(error) => Some(error),
-            };
-            // Invariant 2: give back before waiting.
-            drop(frames);
             match short {
-                Some(PreloadError::WouldBlock { .. }) => {
+                Short::Nodes(PreloadError::WouldBlock { .. }) => {
                     self.nodes.wait_for_limbo();
                     continue;
                 }
-                Some(_) => {}
+                Short::Nodes(_) => {}
                 // Descriptors can have what index nodes do not use.
-                None => _ = self.nodes.shrink(),
+                Short::Descriptors => _ = self.nodes.shrink(),
             }
             self.make_room_for_metadata();
             hopeless = if self.anything_reclaimable() {
@@ -328,6 +306,62 @@ impl Mm {
             }
         }
     }
+
+    /// As [`Mm::prepare`] with what is free or can be evicted now; else nothing.
+    ///
+    /// Context: takes the LRU lock and `xa_lock`s; does not sleep.
+    pub(crate) fn try_prepare<'a>(
+        &'a self,
+        mapping: &AddressSpace,
+        first: PageIndex,
+        last: PageIndex,
+    ) -> Option<Prepared<'a>> {
+        let wanted = (last.0 - first.0 + 1) as u32;
+        self.check_memory_share(mapping, wanted).ok()?;
+        let frames = self.try_reserve_frames(wanted)?;
+        self.complete(mapping, first, last, frames).ok()
+    }
+
+    fn check_memory_share(&self, mapping: &AddressSpace, wanted: u32) -> Result<(), Errno> {
+        if mapping.bdi().is_memory() {
+            // Relaxed: the cap is a policy; a few pages over it do no harm.
+            let held = self.nr_unevictable.load(Ordering::Relaxed);
+            if held + u64::from(wanted) > self.frames.capacity() / 2 {
+                return Err(Errno::ENOSPC);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds index nodes and a descriptor to promised frames; invariant 2: gives all back where
+    /// something is short.
+    fn complete<'a>(
+        &'a self,
+        mapping: &AddressSpace,
+        first: PageIndex,
+        last: PageIndex,
+        frames: Reservation<'a>,
+    ) -> Result<Prepared<'a>, Short> {
+        let needed = {
+            let rcu = rcu::read_lock();
+            mapping.index.nodes_needed_range(first.0, last.0, &rcu)
+        };
+        let nodes = self.nodes.preload(needed).map_err(Short::Nodes)?;
+        let folio = self.folios.alloc(&self.frames).ok_or(Short::Descriptors)?;
+        Ok(Prepared {
+            mm: self,
+            frames,
+            nodes,
+            folio: Some(folio),
+            max_order: MAX_ORDER,
+        })
+    }
+}
+
+/// What was missing for [`Mm::prepare`] beside frames.
+enum Short {
+    Nodes(PreloadError),
+    Descriptors,
 }
 
 impl Drop for Mm {
@@ -348,25 +382,34 @@ pub(crate) struct Prepared<'a> {
     frames: Reservation<'a>,
     pub(crate) nodes: Preload<'a>,
     folio: Option<&'a Folio>,
+    /// Largest order that frames were found for lately.
+    max_order: u32,
 }
 
 impl<'a> Prepared<'a> {
-    /// Takes a descriptor and a frame for it; `None` when the promise is used up or descriptors
-    /// ran out, which cannot happen to the first.
-    pub(crate) fn take(&mut self) -> Option<(&'a Folio, FrameNumber)> {
-        if self.frames.left() == 0 {
-            return None;
-        }
+    /// Takes a descriptor and frames for it, of `order` or, where no so many are promised or free in
+    /// a row, of a lower one; says which. `None` when the promise is used up or descriptors ran out,
+    /// which cannot happen to the first.
+    pub(crate) fn take(&mut self, order: u32) -> Option<(&'a Folio, FrameNumber, u32)> {
+        let promised = self.frames.left().checked_ilog2()?;
         let folio = self
             .folio
             .take()
             .or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
-        Some((folio, self.mm.frames.alloc(&mut self.frames)))
+        let mut order = order.min(promised).min(self.max_order);
+        loop {
+            if let Some(frame) = self.mm.frames.alloc_order(&mut self.frames, order) {
+                return Some((folio, frame, order));
+            }
+            // Order 0 is never refused. What is not there now is not looked for again.
+            order -= 1;
+            self.max_order = order;
+        }
     }
 
     /// Takes back what [`Prepared::take`] gave and was not used.
-    pub(crate) fn put_back(&mut self, folio: &'a Folio, frame: FrameNumber) {
-        self.mm.frames.free(frame, 0);
+    pub(crate) fn put_back(&mut self, folio: &'a Folio, frame: FrameNumber, order: u32) {
+        self.mm.frames.free(frame, order);
         self.mm.folios.free(folio);
     }
 }

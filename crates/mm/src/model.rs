@@ -24,7 +24,7 @@ use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
 use std::ptr::NonNull;
 
 use crate::filemap::{Lookup, read_validated};
-use crate::folio::{Folio, flag};
+use crate::folio::{Folio, Place, flag};
 use crate::frames::FrameNumber;
 use crate::owner;
 use crate::types::PageIndex;
@@ -54,6 +54,15 @@ impl std::fmt::Debug for OnePage {
     }
 }
 
+/// A page at `index`, in frame `frame`.
+fn place(index: u64, frame: u32) -> Place {
+    Place {
+        index: PageIndex(index),
+        order: 0,
+        frame: FrameNumber::from_u32(frame),
+    }
+}
+
 /// What a broken reader leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaveOut {
@@ -78,7 +87,7 @@ impl OnePage {
         };
         page.frames[0].store(byte, Ordering::Relaxed);
         let locked = page.folio.lock(&page.waits);
-        locked.attach(OURS, PageIndex(0), FrameNumber::from_u32(0));
+        locked.attach(OURS, place(0, 0));
         if uptodate {
             locked.state.set(flag::UPTODATE);
         }
@@ -98,9 +107,9 @@ impl OnePage {
         Entry::from_ptr(NonNull::from(&*self.folio))
     }
 
-    fn byte(&self, folio: &Folio) -> u64 {
+    fn byte(&self, frame: FrameNumber) -> u64 {
         // Relaxed: see the module's header.
-        self.frames[folio.frame().as_u32() as usize].load(Ordering::Relaxed)
+        self.frames[frame.as_u32() as usize].load(Ordering::Relaxed)
     }
 
     /// A read hit; `None` where it would take the folio lock instead.
@@ -108,10 +117,10 @@ impl OnePage {
         let rcu = rcu::read_lock();
         let found = read_validated(
             &self.index,
-            PageIndex(0),
+            0,
             &rcu,
             |_| &*self.folio,
-            |folio| self.byte(folio),
+            |place, _| self.byte(place.frame),
         );
         match found {
             Lookup::Found(_, _, byte) => Some(byte),
@@ -130,7 +139,7 @@ impl OnePage {
         if !seen.has(flag::UPTODATE) {
             return None;
         }
-        let byte = self.byte(&self.folio);
+        let byte = self.byte(self.folio.frame());
         let same = match leave_out {
             LeaveOut::Validation => true,
             LeaveOut::Fence => self.folio.state.version_unordered() == seen.version(),
@@ -176,7 +185,7 @@ impl OnePage {
         let frame = FrameNumber::from_u32(1);
         self.store(frame, left_over);
         let locked = self.folio.lock(&self.waits);
-        locked.attach(OURS, PageIndex(0), frame);
+        locked.attach(OURS, place(0, 1));
         self.index
             .lock()
             .insert(0, 0, self.entry(), &mut self.index.pool().empty_preload())
@@ -189,14 +198,20 @@ impl OnePage {
         let locked = self.folio.lock(&self.waits);
         let erased = self.index.lock().erase_if(0, self.entry());
         assert!(erased.is_some(), "one remover");
-        let frame = locked.detach();
+        let (frame, _) = locked.detach();
         drop(locked);
         frame
     }
 
     fn attach_elsewhere(&self, frame: FrameNumber, byte: u64) {
         let locked = self.folio.lock(&self.waits);
-        locked.attach(OTHER, PageIndex(7), frame);
+        locked.attach(
+            OTHER,
+            Place {
+                frame,
+                ..place(7, 0)
+            },
+        );
         self.store(frame, byte);
         locked.state.set(flag::UPTODATE);
     }
@@ -205,7 +220,7 @@ impl OnePage {
     pub fn migrate(&self, byte: u64) {
         let locked = self.folio.lock(&self.waits);
         let to = FrameNumber::from_u32(2);
-        self.store(to, self.byte(&locked));
+        self.store(to, self.byte(locked.frame()));
         let old = locked.migrate(to);
         self.store(old, byte);
     }

@@ -93,8 +93,8 @@ impl FileCounters {
     }
 
     /// Adds what a folio that leaves the cache says about readahead.
-    pub(crate) fn note_unused_readahead(&self) {
-        bump(&self.readahead_wasted, 1);
+    pub(crate) fn note_unused_readahead(&self, pages: u64) {
+        bump(&self.readahead_wasted, pages);
     }
 }
 

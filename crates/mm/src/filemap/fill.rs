@@ -3,27 +3,38 @@
 //! # Model
 //!
 //! The folios of a window go into the index locked and not uptodate, so that whoever wants one
-//! waits for it; one vectored read fills them; then they are uptodate and unlocked.
+//! waits for it; vectored reads fill them; then they are uptodate and unlocked. A caller that needs
+//! a page fills it and waits ([`AddressSpace::fill`]); what is read ahead of its use is only started
+//! ([`AddressSpace::start_fill`]) and finished by whatever thread learns that the read has ended.
 //!
 //! # Invariants
 //!
 //! 1. A fill that does not end well leaves nothing behind: [`Filling`]'s drop takes the folios out.
 //! 2. Bytes past the end of the backing file, and past `size`, are zero.
+//! 3. The memory of a read belongs to its folios, which stay locked and in the index until it has
+//!    ended, whoever gave up waiting for it.
 //!
 //! # Locking
 //!
-//! `invalidate_lock` shared over the whole, so that no truncate sees half of it; memory is
-//! reserved before.
+//! `invalidate_lock` shared until the folios are in the index: a truncate that comes later finds
+//! them there and waits for their locks. Memory is reserved before; a read that is only started
+//! takes what is free, and neither waits for memory nor for `invalidate_lock`.
 
+use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
+use std::ops::Range;
 
 use crate::address_space::{AddFolioError, AddressSpace};
 use crate::direct_map;
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{FolioId, LockedFolio, flag, grains};
+use crate::mm::{Mm, Prepared};
 use crate::ops::IoSegment;
-use crate::readahead::MAX_WINDOW;
+use crate::readahead::{MAX_WINDOW, Window};
 use crate::stats::bump;
-use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PageIndex, pages_for};
+
+/// Most pages in one read that is only started: whoever waits for its first page waits for all.
+const READ_PAGES: u64 = 256;
 
 /// Folios being filled; those still in it when it is dropped leave the index.
 struct Filling<'a> {
@@ -47,8 +58,8 @@ impl AddressSpace {
         if frames.below_low() { max.min(16) } else { max }
     }
 
-    /// Brings in up to `window` pages from `page` on; returns that page's folio, locked and
-    /// uptodate, or `None` if somebody else put one there first.
+    /// Brings in what is missing of `window` around `page`, which is in it; returns that page's
+    /// folio, locked and uptodate, or `None` if somebody else put one there first.
     ///
     /// Context: blocks for memory and I/O; nothing held but perhaps `i_rwsem`.
     ///
@@ -57,85 +68,200 @@ impl AddressSpace {
     pub(super) fn fill(
         &self,
         page: PageIndex,
-        window: u64,
+        window: Window,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         match self.try_fill(page, window) {
-            Err(_) if window > 1 => self.try_fill(page, 1),
+            Err(_) if window.pages > 1 => self.try_fill(page, Window::one(page)),
             result => result,
         }
     }
 
-    fn try_fill(&self, page: PageIndex, window: u64) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let mut end = page.0 + window.min(pages_for(self.size()).saturating_sub(page.0).max(1));
-        let mut prepared = self.mm().prepare(self, page, PageIndex(end - 1))?;
+    fn try_fill(&self, page: PageIndex, window: Window) -> Result<Option<LockedFolio<'_>>, Errno> {
+        let range = self.within_file(window, page);
+        let mut prepared = self
+            .mm()
+            .prepare(self, range.start, PageIndex(range.end.0 - 1))?;
         let invalidate = self.invalidate_lock.read();
         // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
-        end = end.min(pages_for(self.size()).max(page.0 + 1));
+        let Some(free) = self.free_around(page, self.within_file(window, page)) else {
+            return Ok(None);
+        };
         let mut filling = Filling {
             mapping: self,
-            folios: Vec::new(),
+            folios: self.add_folios(free, window.order, &mut prepared),
         };
-        for at in page.0..end {
-            match self.add_folio(PageIndex(at), &mut prepared) {
-                Ok(locked) => filling.folios.push(locked),
-                Err(AddFolioError::Occupied | AddFolioError::NeedMemory) => break,
-            }
-        }
         drop(prepared);
-        if filling.folios.is_empty() {
+        if !filling
+            .folios
+            .iter()
+            .any(|locked| locked.place().offset_of(page.pos()).is_some())
+        {
             return Ok(None);
         }
-        self.read_in(&filling.folios)?;
-        let mut folios = std::mem::take(&mut filling.folios).into_iter();
-        let wanted = folios.next();
-        if let Some(locked) = &wanted {
-            locked.state.set(flag::UPTODATE);
-            self.queue_folio(locked);
-        }
-        for locked in folios {
-            locked.state.set(flag::UPTODATE | flag::READAHEAD);
-            self.queue_folio(&locked);
-            bump(&self.counters.readahead, 1);
-        }
+        let pieces = filling
+            .folios
+            .iter()
+            .map(|locked| (locked, 0..locked.place().bytes()));
+        self.read_in(pieces)?;
         drop(invalidate);
+        let mut wanted = None;
+        for locked in std::mem::take(&mut filling.folios) {
+            let is_wanted = locked.place().offset_of(page.pos()).is_some();
+            self.filled(&locked, !is_wanted);
+            if is_wanted {
+                wanted = Some(locked);
+            }
+        }
         Ok(wanted)
     }
 
-    /// Fills a folio that is in the index, locked and not uptodate.
-    ///
-    /// Context: folio lock held; blocks for I/O.
-    pub(super) fn fill_locked(&self, locked: &LockedFolio<'_>) -> Result<(), Errno> {
-        self.read_in(std::slice::from_ref(locked))?;
-        self.set_uptodate(locked);
-        Ok(())
+    /// The part of a window that the file has now, and `page` in any case.
+    fn within_file(&self, window: Window, page: PageIndex) -> Range<PageIndex> {
+        let end = (window.start.0 + window.pages).min(pages_for(self.size()));
+        window.start..PageIndex(end.max(page.0 + 1))
     }
 
-    /// Marks a locked folio uptodate and, if reclaim does not know it yet, queues it.
-    pub(super) fn set_uptodate(&self, locked: &LockedFolio<'_>) {
-        if !locked.state.set(flag::UPTODATE).has(flag::UPTODATE) {
+    /// The pages around `page` in `range` that have no folio; `None` if `page` has one.
+    fn free_around(&self, page: PageIndex, range: Range<PageIndex>) -> Option<Range<PageIndex>> {
+        let (mut start, mut end) = (range.start, range.end);
+        let rcu = rcu::read_lock();
+        while let Some(found) = self.index.find(start.0, end.0 - 1, None, &rcu) {
+            if found.index > page.0 {
+                end = PageIndex(found.index);
+                break;
+            }
+            if found.last() >= page.0 {
+                return None;
+            }
+            start = PageIndex(found.last() + 1);
+        }
+        Some(start..end)
+    }
+
+    /// New folios, locked, from the first page of `range` on as far as there is nothing in the way
+    /// and memory in hand.
+    fn add_folios<'a>(
+        &'a self,
+        range: Range<PageIndex>,
+        max_order: u32,
+        prepared: &mut Prepared<'a>,
+    ) -> Vec<LockedFolio<'a>> {
+        let mut folios = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let order = max_order.min((range.end.0 - at.0).ilog2());
+            match self.add_folio(at, order, prepared) {
+                Ok(locked) => {
+                    at = locked.end();
+                    folios.push(locked);
+                }
+                Err(AddFolioError::Occupied | AddFolioError::NeedMemory) => break,
+            }
+        }
+        folios
+    }
+
+    /// Marks a locked folio of which every byte was read as uptodate, and queues it.
+    fn filled(&self, locked: &LockedFolio<'_>, ahead: bool) {
+        if ahead {
+            locked.state.set(flag::READAHEAD);
+            bump(&self.counters.readahead, locked.nr_pages());
+        }
+        self.set_uptodate(locked, grains::all(locked.order()));
+    }
+
+    /// Marks grains of a locked folio uptodate and, if reclaim does not know it yet, queues it.
+    pub(super) fn set_uptodate(&self, locked: &LockedFolio<'_>, grains: u64) {
+        if locked.add_uptodate(grains) {
             self.queue_folio(locked);
         }
     }
 
-    /// Reads a run of neighbouring locked folios and zeroes what the file does not have.
-    fn read_in(&self, folios: &[LockedFolio<'_>]) -> Result<(), Errno> {
-        let pos = folios[0].index().pos();
-        let mut segments: Vec<IoSegment<'_>> = Vec::with_capacity(4);
-        for locked in folios {
-            direct_map::push_merged(&mut segments, self.segment(locked, PAGE_SIZE));
+    /// Fills the grains of `wanted` that a folio lacks. The folio is in the index and locked.
+    ///
+    /// Context: folio lock held; blocks for I/O.
+    pub(super) fn fill_grains(&self, locked: &LockedFolio<'_>, wanted: u64) -> Result<(), Errno> {
+        let missing = wanted & !locked.uptodate_grains();
+        for bytes in grains::ranges(missing, locked.order()) {
+            self.read_in(std::iter::once((locked, bytes)))?;
         }
-        let wanted = folios.len() * PAGE_SIZE;
-        let read = self.ops.read_folios(pos, &segments)?.min(wanted);
-        bump(&self.counters.read_in, read as u64);
-        let valid = (self.size().saturating_sub(pos)).min(read as u64) as usize;
-        for (at, locked) in folios.iter().enumerate() {
-            let here = valid.saturating_sub(at * PAGE_SIZE).min(PAGE_SIZE);
-            if here < PAGE_SIZE {
-                let frame = self.mm().frames.addr(locked.frame());
-                direct_map::zero(frame, here, PAGE_SIZE - here);
-            }
+        if missing != 0 {
+            self.set_uptodate(locked, missing);
         }
         Ok(())
+    }
+
+    /// Reads into parts of locked folios that follow one another in the file, and zeroes what the
+    /// file does not have.
+    fn read_in<'l>(
+        &self,
+        pieces: impl Iterator<Item = (&'l LockedFolio<'l>, Range<usize>)>,
+    ) -> Result<(), Errno> {
+        let mut pos = None;
+        let mut segments: Vec<IoSegment<'l>> = Vec::with_capacity(4);
+        for (locked, bytes) in pieces {
+            pos.get_or_insert(locked.index().pos() + bytes.start as u64);
+            direct_map::push_merged(&mut segments, self.segment(locked, bytes));
+        }
+        let Some(pos) = pos else { return Ok(()) };
+        let read = self.ops.read_folios(pos, &segments)?;
+        self.zero_unread(pos, &segments, read);
+        Ok(())
+    }
+
+    /// After a read of `read` bytes into the segments: zeroes what the file does not have.
+    fn zero_unread(&self, pos: u64, segments: &[IoSegment<'_>], read: usize) {
+        let wanted: usize = segments.iter().map(IoSegment::len).sum();
+        let read = read.min(wanted);
+        bump(&self.counters.read_in, read as u64);
+        let valid = self.size().saturating_sub(pos).min(read as u64) as usize;
+        for segment in direct_map::after(segments, valid) {
+            direct_map::zero(segment.addr(), segment.len());
+        }
+    }
+
+    /// Starts bringing in what is missing of `window`, as far as memory is free now. Returns the
+    /// pages that are on their way, or are there already by the time it returns.
+    ///
+    /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
+    /// memory. Waits for I/O only where the store cannot read in the background.
+    pub(super) fn start_fill(self: &Arc<Self>, window: Window) -> u64 {
+        let end = PageIndex((window.start.0 + window.pages).min(pages_for(self.size())));
+        if window.start >= end {
+            return 0;
+        }
+        let last = PageIndex(end.0 - 1);
+        let Some(mut prepared) = self.mm().try_prepare(self, window.start, last) else {
+            return 0;
+        };
+        let Some(invalidate) = self.invalidate_lock.try_read() else {
+            return 0;
+        };
+        let end = PageIndex(end.0.min(pages_for(self.size())));
+        let mut reads = Vec::new();
+        let mut at = window.start;
+        while at < end {
+            let until = PageIndex(end.0.min(at.0 + READ_PAGES));
+            let Some(free) = self.free_around(at, at..until) else {
+                at = self.after_folio(at);
+                continue;
+            };
+            let next = free.end;
+            let folios = self.add_folios(free, window.order, &mut prepared);
+            let Some(last) = folios.last() else { break };
+            at = last.end().max(next);
+            reads.push(BackgroundFill::new(self, folios));
+        }
+        drop(prepared);
+        drop(invalidate);
+        reads.into_iter().map(BackgroundFill::start).sum()
+    }
+
+    /// The page after the folio that holds `page`, or the next page.
+    fn after_folio(&self, page: PageIndex) -> PageIndex {
+        let rcu = rcu::read_lock();
+        let found = self.index.find(page.0, page.0, None, &rcu);
+        PageIndex(found.map_or(page.0, |found| found.last()) + 1)
     }
 
     /// Brings a range in without copying it anywhere.
@@ -153,19 +279,79 @@ impl AddressSpace {
         let end = pos.saturating_add(len).min(self.size());
         let mut page = PageIndex::of(pos);
         while page.pos() < end {
-            let window = self.max_window().min(pages_for(end) - page.0);
             let there = {
-                self.index
-                    .load(page.0, &foliocache_sync::rcu::read_lock())
-                    .is_some()
+                let rcu = rcu::read_lock();
+                self.index.load(page.0, &rcu).is_some()
             };
-            if there {
-                page = page.add(1);
-                continue;
+            if !there {
+                let pages = self.max_window().min(pages_for(end) - page.0);
+                let window = Window::whole(page, pages, self.max_order());
+                drop(self.fill(page, window)?);
             }
-            drop(self.fill(page, window)?);
-            page = page.add(1);
+            page = self.after_folio(page);
         }
         Ok(())
+    }
+}
+
+/// A read that was started: its folios are locked until it ends, on whatever thread that is.
+struct BackgroundFill {
+    mapping: Arc<AddressSpace>,
+    folios: Vec<FolioId>,
+    pages: u64,
+    pos: u64,
+    segments: Vec<IoSegment<'static>>,
+}
+
+impl BackgroundFill {
+    fn new(mapping: &Arc<AddressSpace>, folios: Vec<LockedFolio<'_>>) -> Self {
+        let mut fill = Self {
+            mapping: Arc::clone(mapping),
+            folios: Vec::with_capacity(folios.len()),
+            pages: 0,
+            pos: folios[0].index().pos(),
+            segments: Vec::with_capacity(4),
+        };
+        for locked in folios {
+            let bytes = 0..locked.place().bytes();
+            direct_map::push_merged(&mut fill.segments, mapping.segment(&locked, bytes));
+            fill.pages += locked.nr_pages();
+            fill.folios.push(mapping.mm().folios.id(locked.hand_over()));
+        }
+        fill
+    }
+
+    /// Hands the read to the store; returns its pages.
+    fn start(self) -> u64 {
+        let (pos, pages) = (self.pos, self.pages);
+        let mapping = Arc::clone(&self.mapping);
+        let segments = self.segments.clone();
+        mapping
+            .ops
+            .start_read(pos, segments, Box::new(move |result| self.end(result)));
+        pages
+    }
+
+    fn end(mut self, result: Result<usize, Errno>) {
+        let Ok(read) = result else {
+            // Dropping it takes the folios out; who needs one reads it again, and is told why not.
+            return;
+        };
+        self.mapping.zero_unread(self.pos, &self.segments, read);
+        for folio in std::mem::take(&mut self.folios) {
+            let mm: &Mm = self.mapping.mm();
+            let locked = mm.folios.get(folio).adopt(&mm.waits);
+            self.mapping.filled(&locked, true);
+        }
+    }
+}
+
+impl Drop for BackgroundFill {
+    fn drop(&mut self) {
+        for folio in self.folios.drain(..) {
+            let mm: &Mm = self.mapping.mm();
+            let locked = mm.folios.get(folio).adopt(&mm.waits);
+            self.mapping.remove_folio(locked);
+        }
     }
 }

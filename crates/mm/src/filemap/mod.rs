@@ -11,5 +11,6 @@ mod write;
 #[cfg(loom)]
 pub(crate) use lookup::{Lookup, read_validated};
 pub use nowait::Nowait;
+pub(crate) use write::Appended;
 #[doc(hidden)]
 pub use write::FaultIn;

@@ -61,7 +61,7 @@ impl AddressSpace {
     }
 
     fn read_pages_nowait(
-        &self,
+        self: &Arc<Self>,
         handle: &ReadaheadState,
         mut pos: u64,
         iter: &mut IovIter<'_>,
@@ -73,21 +73,24 @@ impl AddressSpace {
             if pos >= size {
                 break;
             }
-            let left = (size - pos).min(iter.remaining() as u64);
-            let len = left.min((PAGE_SIZE - offset_in_page(pos)) as u64) as usize;
-            let piece = match self.read_hit(handle, pos, len, iter) {
+            let left = (size - pos).min(iter.remaining() as u64) as usize;
+            let piece = match self.read_hit(handle, pos, left, iter) {
                 Some(piece) => piece,
                 // No I/O is ever done under the folio locks of a memory file system.
-                None if self.bdi().is_memory() => self.read_memory(pos, len, iter)?,
-                None => return Ok(Nowait::WouldBlock),
+                None if self.bdi().is_memory() => self.read_memory(pos, left, iter)?,
+                None => match self.read_locked_nowait(pos, left, iter)? {
+                    Some(piece) => piece,
+                    None => return Ok(Nowait::WouldBlock),
+                },
             };
+            let page = left.min(PAGE_SIZE - offset_in_page(pos));
             match piece {
                 Piece::Copied(n) => {
                     pos += n as u64;
                     handle.note_read(pos);
                     faulted = false;
                 }
-                Piece::Fault if faulted || !iter.fault_in(len) => return Err(Errno::EFAULT),
+                Piece::Fault if faulted || !iter.fault_in(page) => return Err(Errno::EFAULT),
                 Piece::Fault => faulted = true,
             }
         }
@@ -113,34 +116,17 @@ impl AddressSpace {
             return Ok(());
         }
         let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left - 1));
-        let mut missed = false;
-        loop {
-            if let Some(locked) = self.lock_folio(page) {
-                if !locked.state.load().has(flag::UPTODATE) {
-                    // Only a panic of the backing store leaves such a folio unlocked.
-                    if let Err(error) = self.fill_locked(&locked) {
-                        self.remove_folio(locked);
-                        return Err(error);
-                    }
-                }
-                return Ok(());
-            }
-            if !missed {
-                bump(&self.counters.misses, 1);
-                missed = true;
-            }
-            let window = handle.window(page, last, self.max_window());
-            if let Some(locked) = self.fill(page, window)? {
-                self.note_fetched(&locked);
-                return Ok(());
-            }
+        let (locked, missed) = self.read_folio(handle, page, last)?;
+        if missed {
+            self.note_fetched(&locked);
         }
+        Ok(())
     }
 
     /// The copy that a fetch was made for is the page's first use, not its second, and no hit.
     fn note_fetched(&self, locked: &LockedFolio<'_>) {
         locked.state.set_hint(flag::READAHEAD);
-        bump(&self.counters.readahead, 1);
+        bump(&self.counters.readahead, locked.nr_pages());
         self.counters.hits.add(-1);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! Page by page: the lockless look-up ([`super::lookup`]); where that misses, readahead and a copy
+//! Folio by folio: the lockless look-up ([`super::lookup`]); where that misses, readahead and a copy
 //! under the folio lock, so that a page that is evicted at once is still read once.
 //!
 //! # Locking
@@ -16,10 +16,10 @@ use foliocache_sys::Errno;
 use super::lookup::{Lookup, read_validated};
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{LockedFolio, Place, flag, grains};
 use crate::iov::{IovIter, Stopped};
 use crate::mm::Mm;
-use crate::readahead::ReadaheadState;
+use crate::readahead::{ReadaheadState, Window};
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
@@ -62,7 +62,7 @@ impl AddressSpace {
     }
 
     fn read_pages(
-        &self,
+        self: &Arc<Self>,
         handle: &ReadaheadState,
         mut pos: u64,
         iter: &mut IovIter<'_>,
@@ -74,11 +74,10 @@ impl AddressSpace {
             if pos >= size {
                 break;
             }
-            let left = (size - pos).min(iter.remaining() as u64);
-            let len = left.min((PAGE_SIZE - offset_in_page(pos)) as u64) as usize;
-            let piece = match self.read_hit(handle, pos, len, iter) {
+            let left = (size - pos).min(iter.remaining() as u64) as usize;
+            let piece = match self.read_hit(handle, pos, left, iter) {
                 Some(piece) => piece,
-                None => self.read_miss(handle, pos, len, left, iter)?,
+                None => self.read_miss(handle, pos, left, iter)?,
             };
             match piece {
                 Piece::Copied(n) => {
@@ -89,7 +88,7 @@ impl AddressSpace {
                 // Faulted in just now and no progress again: the memory is bad.
                 Piece::Fault if faulted => return Err(Errno::EFAULT),
                 Piece::Fault => {
-                    if !iter.fault_in(len) {
+                    if !iter.fault_in(left.min(PAGE_SIZE - offset_in_page(pos))) {
                         return Err(Errno::EFAULT);
                     }
                     faulted = true;
@@ -102,33 +101,53 @@ impl AddressSpace {
     /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none.
     #[inline]
     pub(super) fn read_hit(
-        &self,
+        self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
-        len: usize,
+        left: usize,
         iter: &mut IovIter<'_>,
     ) -> Option<Piece> {
         let mm: &Mm = self.mm();
         let rcu = rcu::read_lock();
         let found = read_validated(
             &self.index,
-            PageIndex::of(pos),
+            pos,
             &rcu,
             |entry| mm.folios.of_entry(entry),
-            |folio| {
-                let frame = mm.frames.addr(folio.frame());
-                iter.peek_copy(frame.wrapping_add(offset_in_page(pos)), len)
+            |place, offset| {
+                let frame = mm.frames.addr(place.frame);
+                let len = left.min(place.bytes() - offset);
+                (place, iter.peek_copy(frame.wrapping_add(offset), len))
             },
         );
-        let Lookup::Found(folio, seen, result) = found else {
+        let Lookup::Found(folio, seen, (place, result)) = found else {
             return None;
         };
-        if !handle.continues(pos) && folio.mark_accessed(seen) {
-            bump(&self.counters.readahead_used, 1);
-        }
+        // Going on within a folio is the same use of it.
+        let goes_on = pos != place.index.pos() && handle.continues(pos);
+        let first_use = !goes_on && folio.mark_accessed(seen);
         drop(rcu);
-        self.counters.hits.add(1);
-        self.count_copy(pos, result, iter).ok()
+        if first_use {
+            self.used_readahead(handle, place);
+        }
+        let piece = self.count_copy(pos, result, iter).ok()?;
+        self.count_hits(pos, &piece);
+        Some(piece)
+    }
+
+    /// Counts a hit for each page that a copy was of.
+    #[inline]
+    fn count_hits(&self, pos: u64, piece: &Piece) {
+        if let Piece::Copied(n) = piece {
+            let pages = (offset_in_page(pos) + n.saturating_sub(1)) / PAGE_SIZE + 1;
+            self.counters.hits.add(pages as i64);
+        }
+    }
+
+    /// The first use of a folio that readahead brought in.
+    #[cold]
+    fn used_readahead(self: &Arc<Self>, _handle: &ReadaheadState, place: Place) {
+        bump(&self.counters.readahead_used, 1 << place.order);
     }
 
     /// Moves the position on by what was copied and is still within the file: a truncate beside
@@ -154,23 +173,66 @@ impl AddressSpace {
     /// Brings the page in, with readahead, and copies from it under its lock.
     #[cold]
     fn read_miss(
-        &self,
+        self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
-        len: usize,
-        left: u64,
+        left: usize,
         iter: &mut IovIter<'_>,
     ) -> Result<Piece, Errno> {
-        let page = PageIndex::of(pos);
-        let last = PageIndex::of(pos + left - 1);
         if self.bdi().is_memory() {
-            return self.read_memory(pos, len, iter);
+            return self.read_memory(pos, left, iter);
         }
-        let locked = self.read_folio(handle, page, last)?;
-        let frame = self.mm().frames.addr(locked.frame());
-        let result = iter.peek_copy(frame.wrapping_add(offset_in_page(pos)), len);
+        let last = PageIndex::of(pos + left as u64 - 1);
+        let (locked, missed) = self.read_folio(handle, PageIndex::of(pos), last)?;
+        let place = locked.place();
+        let seen = locked.state.load();
+        let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
+        let result = self.copy_locked(&locked, pos, left, iter);
         drop(locked);
-        self.count_copy(pos, result, iter)
+        if first_use {
+            self.used_readahead(handle, place);
+        }
+        let piece = self.count_copy(pos, result, iter)?;
+        if !missed {
+            // Somebody else brought it in while we waited for the lock.
+            self.count_hits(pos, &piece);
+        }
+        Ok(piece)
+    }
+
+    /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
+    /// free: for large folios that were written in part, which lockless readers leave alone.
+    pub(super) fn read_locked_nowait(
+        &self,
+        pos: u64,
+        left: usize,
+        iter: &mut IovIter<'_>,
+    ) -> Result<Option<Piece>, Errno> {
+        let Some(locked) = self.try_lock_folio(PageIndex::of(pos)) else {
+            return Ok(None);
+        };
+        if !self.has_grain_at(&locked, pos) {
+            return Ok(None);
+        }
+        let result = self.copy_locked(&locked, pos, left, iter);
+        drop(locked);
+        let piece = self.count_copy(pos, result, iter)?;
+        self.count_hits(pos, &piece);
+        Ok(Some(piece))
+    }
+
+    /// Copies what of a locked folio is uptodate from byte `pos` of the file on.
+    fn copy_locked(
+        &self,
+        locked: &LockedFolio<'_>,
+        pos: u64,
+        left: usize,
+        iter: &mut IovIter<'_>,
+    ) -> Result<usize, Stopped> {
+        let offset = (pos - locked.index().pos()) as usize;
+        let readable = grains::run_from(locked.uptodate_grains(), locked.order(), offset);
+        debug_assert!(readable > 0, "the grain at {pos} is not uptodate");
+        iter.peek_copy(self.addr(locked, offset), left.min(readable))
     }
 
     /// As `read_miss` where the cache is the store: a hole is read as zeros and takes no memory,
@@ -178,50 +240,58 @@ impl AddressSpace {
     pub(super) fn read_memory(
         &self,
         pos: u64,
-        len: usize,
+        left: usize,
         iter: &mut IovIter<'_>,
     ) -> Result<Piece, Errno> {
-        let offset = offset_in_page(pos);
         let result = match self.lock_folio(PageIndex::of(pos)) {
-            Some(locked) => {
-                let frame = self.mm().frames.addr(locked.frame());
-                iter.peek_copy(frame.wrapping_add(offset), len)
+            Some(locked) if self.has_grain_at(&locked, pos) => {
+                self.copy_locked(&locked, pos, left, iter)
             }
-            None => iter.peek_copy(ZEROS[offset..].as_ptr(), len),
+            _ => {
+                let offset = offset_in_page(pos);
+                iter.peek_copy(ZEROS[offset..].as_ptr(), left.min(PAGE_SIZE - offset))
+            }
         };
         self.count_copy(pos, result, iter)
     }
 
-    /// The folio at `page`, locked and uptodate, for a request that goes on to page `last`.
-    fn read_folio(
-        &self,
+    fn has_grain_at(&self, locked: &LockedFolio<'_>, pos: u64) -> bool {
+        let offset = (pos - locked.index().pos()) as usize;
+        locked.uptodate_grains() & grains::of(locked.order(), offset) != 0
+    }
+
+    /// The folio that holds `page`, locked, with that page uptodate, for a request that goes on to
+    /// page `last`; and whether it was missing.
+    pub(super) fn read_folio(
+        self: &Arc<Self>,
         handle: &ReadaheadState,
         page: PageIndex,
         last: PageIndex,
-    ) -> Result<LockedFolio<'_>, Errno> {
+    ) -> Result<(LockedFolio<'_>, bool), Errno> {
         let mut missed = false;
         loop {
             if let Some(locked) = self.lock_folio(page) {
-                if !locked.state.load().has(flag::UPTODATE) {
-                    // Only a panic of the backing store leaves such a folio unlocked.
-                    if let Err(error) = self.fill_locked(&locked) {
+                let place = locked.place();
+                let from = (page.0 - place.index.0) as usize * PAGE_SIZE;
+                let to = ((last.0 + 1 - place.index.0) as usize * PAGE_SIZE).min(place.bytes());
+                // Written in part and never read, or left by a panic of the backing store.
+                let wanted = grains::touched(place.order, from..to);
+                if let Err(error) = self.fill_grains(&locked, wanted) {
+                    if !locked.has_content() {
                         self.remove_folio(locked);
-                        return Err(error);
                     }
+                    return Err(error);
                 }
-                if !missed {
-                    // Somebody else brought it in while we waited for the lock.
-                    self.counters.hits.add(1);
-                }
-                return Ok(locked);
+                return Ok((locked, missed));
             }
             if !missed {
                 bump(&self.counters.misses, 1);
                 missed = true;
             }
-            let window = handle.window(page, last, self.max_window());
+            let pages = handle.window(page, last, self.max_window());
+            let window = Window::whole(page, pages, self.max_order());
             if let Some(locked) = self.fill(page, window)? {
-                return Ok(locked);
+                return Ok((locked, true));
             }
         }
     }

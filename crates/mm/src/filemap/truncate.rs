@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A page that stays, partly cut off, is zero beyond the cut, so that growing again reads zeros.
+//! 1. A page that stays, partly cut off, is zero beyond the cut, so that growing again reads zeros. A
+//!    large folio is split at the cut; where there is no memory for that it stays, zero beyond it.
 //! 2. No write of a cut-off page can reach the store after the cut: none is in flight under
 //!    `wb_lock`, and the pages are gone before it is released.
 //!
@@ -21,9 +22,9 @@ use foliocache_sys::Errno;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
-use crate::folio::LockedFolio;
+use crate::folio::{LockedFolio, flag, grains};
 use crate::stats::Count;
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{MAX_FILE_SIZE, PageIndex, pages_for};
 use crate::writeback::WritebackState;
 
 impl AddressSpace {
@@ -73,8 +74,7 @@ impl AddressSpace {
         self.set_size(size);
         wb.store_size = Some(size);
         if size < old {
-            self.zero_within_page(size, PAGE_SIZE - offset_in_page(size));
-            self.remove_range(PageIndex(pages_for(size)), PageIndex(u64::MAX));
+            self.cut_off(size);
             self.after_removal(&mut wb);
         }
         Ok(())
@@ -115,18 +115,36 @@ impl AddressSpace {
         }
         self.ops.punch_hole(pos, end - pos)?;
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
-        if first > last {
-            // Within one page.
-            self.zero_within_page(pos, (end - pos) as usize);
-            return Ok(());
-        }
-        self.zero_within_page(pos, (PAGE_SIZE - offset_in_page(pos)) % PAGE_SIZE);
-        self.zero_within_page(PageIndex(last).pos(), offset_in_page(end));
         if first < last {
+            self.split_at(PageIndex(first));
+            self.split_at(PageIndex(last));
             self.remove_range(PageIndex(first), PageIndex(last - 1));
-            self.after_removal(&mut wb);
         }
+        self.zero_range(pos, end);
+        self.after_removal(&mut wb);
         Ok(())
+    }
+
+    /// Removes what is beyond `size` from the cache.
+    ///
+    /// Context: `wb_lock` and `invalidate_lock` held.
+    fn cut_off(&self, size: u64) {
+        let first = PageIndex(pages_for(size));
+        self.split_at(first);
+        self.remove_range(first, PageIndex(u64::MAX));
+        // The last page, and more only where a folio could not be split.
+        self.zero_range(size, u64::MAX);
+    }
+
+    /// Sees to it that no folio goes across the beginning of `page`, if there is memory to split it.
+    ///
+    /// Context: `wb_lock` held, so the folio is not under writeback.
+    pub(crate) fn split_at(&self, page: PageIndex) {
+        if let Some(locked) = self.lock_folio(page)
+            && locked.index() < page
+        {
+            drop(self.split_folio(locked, page));
+        }
     }
 
     fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
@@ -138,17 +156,44 @@ impl AddressSpace {
         self.bdi().unqueue_if_durable(self);
     }
 
-    /// Zeroes part of one page, if the page is cached; the store has zeroed its own copy. A dirty
-    /// page stays dirty, a clean one clean: it says what the store says.
+    /// Zeroes what is cached of the bytes from `pos` to `end`; the store has zeroed its own copy. A
+    /// dirty folio stays dirty, a clean one clean: it says what the store says. Grains that are zero
+    /// throughout need not be written.
     ///
-    /// Context: `wb_lock` held, so the device is not reading the page.
-    fn zero_within_page(&self, pos: u64, len: usize) {
-        let offset = offset_in_page(pos);
-        if len == 0 || (offset == 0 && len == PAGE_SIZE) {
-            return;
-        }
-        if let Some(locked) = self.lock_folio(PageIndex::of(pos)) {
-            direct_map::zero(self.mm().frames.addr(locked.frame()), offset, len);
+    /// Context: `wb_lock` held, so the device is not reading the folio.
+    fn zero_range(&self, pos: u64, end: u64) {
+        let last = PageIndex::of(end - 1);
+        let mut at = PageIndex::of(pos);
+        loop {
+            let found = {
+                let rcu = foliocache_sync::rcu::read_lock();
+                self.index
+                    .find(at.0, last.0, None, &rcu)
+                    .map(|found| found.index)
+            };
+            let Some(locked) = found.and_then(|page| self.lock_folio(PageIndex(page).max(at)))
+            else {
+                let Some(page) = found else { return };
+                at = PageIndex(page).max(at).add(1);
+                continue;
+            };
+            let start = locked.index().pos();
+            let from = pos.saturating_sub(start).min(locked.place().bytes() as u64) as usize;
+            let to = end.saturating_sub(start).min(locked.place().bytes() as u64) as usize;
+            if from < to {
+                direct_map::zero(self.addr(&locked, from), to - from);
+                let zero = grains::inside(locked.order(), from..to);
+                if locked.order() > 0 && locked.dirty_grains() & zero != 0 {
+                    locked.set_dirty_grains(locked.dirty_grains() & !zero);
+                    if locked.dirty_grains() == 0 {
+                        self.clear_dirty(&locked);
+                    }
+                }
+            }
+            at = locked.end();
+            if at > last {
+                return;
+            }
         }
     }
 
@@ -183,16 +228,19 @@ impl AddressSpace {
             let Some(page) = found.map(PageIndex) else {
                 return dropped;
             };
-            if let Some(locked) = lock(page)
-                && !locked.state.load().has_any(crate::folio::flag::BUSY)
-            {
-                self.remove_folio(locked);
-                dropped += 1;
+            let mut next = page.max(at).add(1);
+            if let Some(locked) = lock(page) {
+                next = locked.end();
+                let inside = locked.index() >= first && next.0 - 1 <= last.0;
+                if inside && !locked.state.load().has_any(flag::BUSY) {
+                    dropped += locked.nr_pages();
+                    self.remove_folio(locked);
+                }
             }
-            if page >= last {
+            if next > last {
                 return dropped;
             }
-            at = page.add(1);
+            at = next;
         }
     }
 
@@ -217,8 +265,7 @@ impl AddressSpace {
         let lock = |page| self.lock_folio(page);
         self.drop_clean(PageIndex(0), PageIndex(u64::MAX), lock);
         if size < old {
-            self.zero_within_page(size, PAGE_SIZE - offset_in_page(size));
-            self.remove_range(PageIndex(pages_for(size)), PageIndex(u64::MAX));
+            self.cut_off(size);
             self.after_removal(&mut wb);
         }
         self.set_size(size);

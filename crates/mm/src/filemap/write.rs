@@ -3,8 +3,8 @@
 //! # Model
 //!
 //! ```text
-//!   for each page of the write:
-//!     find or create the folio, locked ── not uptodate and partly written? read it in
+//!   for each folio of the write:
+//!     find or create it, locked ── its first or last grain partly written, not uptodate? read it in
 //!     copy, stopping at a fault
 //!       all copied     ─▶ dirty, size, unlock
 //!       part copied    ─▶ that part counts; go on from there
@@ -20,13 +20,17 @@
 //!
 //! 1. No fault is resolved and no memory is waited for under a folio lock.
 //! 2. The size covers only bytes whose folio is uptodate.
-//! 3. A folio becomes uptodate only if every byte of it is the file's; one that does not by the
-//!    end of its piece leaves the index. So a folio that is found unlocked is uptodate.
+//! 3. A grain of a folio becomes uptodate only if every byte of it is the file's; a folio of which
+//!    none is by the end of its piece leaves the index.
 //!
 //! # Locking
 //!
 //! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
 //! writes may interleave by folio.
+//!
+//! A new folio is as large as what is left of the write, or as what was appended lately, allows: so
+//! folios grow with sequential writes and stay small under random ones. One that is larger than
+//! what is written of it takes the rest as it comes, grain by grain.
 //!
 //! A *write hit*, of one page that is cached and within the size, takes the folio lock alone.
 //! Truncate sets the size before it takes the folio away, which needs that lock: either the write
@@ -34,18 +38,23 @@
 //! before its folios are taken away: the write comes before or after the whole of it.
 
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sys::Errno;
+use std::ops::Range;
 
 use crate::address_space::{AddFolioError, AddressSpace};
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{LockedFolio, flag, grains};
 use crate::iov::IovIter;
 use crate::mm::Prepared;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
-const BATCH: u64 = 64;
+const BATCH: u64 = 512;
+
+/// Most pages that a write waits for at once.
+const WAIT_BATCH: u64 = 64;
 
 /// When the source of a write is faulted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,13 +116,14 @@ impl AddressSpace {
         if !seen.has(flag::UPTODATE) || pos + len as u64 > self.size() {
             return false;
         }
-        let frame = self.mm().frames.addr(locked.frame());
-        let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
+        let place = locked.place();
+        let within = (pos - place.index.pos()) as usize;
+        let copied = match iter.copy_to_frame(self.addr(&locked, within), len) {
             Ok(()) => len,
             Err(stopped) => stopped.copied,
         };
         if copied > 0 {
-            self.mark_dirty(&locked);
+            self.mark_dirty(&locked, within..within + copied);
             if !seen.has(flag::DIRTY) {
                 locked.mark_accessed(seen);
             }
@@ -121,7 +131,7 @@ impl AddressSpace {
         drop(locked);
         if copied > 0 && !seen.has(flag::DIRTY) {
             // The bytes are in the file; of a stored error the next write is told.
-            let _ = self.throttle_writer(1);
+            let _ = self.throttle_writer(1 << place.order);
         }
         copied == len
     }
@@ -192,19 +202,21 @@ impl AddressSpace {
         let mut prepared = None;
         // In a small cache many writers of large batches would pass the dirty limit by far.
         let (mut dirtied, batch) = (0, self.write_batch());
-        // The next piece is at most so long; shorter than a page after a short copy.
-        let mut limit = PAGE_SIZE;
+        // The next piece is at most so long; shorter after a short copy.
+        let mut limit = usize::MAX;
         let mut faulted = false;
         while iter.remaining() > 0 {
-            let room = PAGE_SIZE - offset_in_page(pos);
-            let len = room.min(iter.remaining()).min(limit);
-            if fault_in == FaultIn::Before && !iter.fault_in(len) {
+            let piece = iter.remaining().min(limit);
+            if fault_in == FaultIn::Before && !iter.fault_in(piece) {
                 return Err(Errno::EFAULT);
             }
-            let locked = self.folio_for_write(pos, iter.remaining(), &mut prepared)?;
+            let locked = self.folio_for_write(pos, piece, &mut prepared)?;
             let seen = locked.state.load();
+            let pages = locked.nr_pages();
+            let room = (locked.end().pos() - pos) as usize;
+            let len = piece.min(room);
             let progress = self.write_piece(&locked, pos, len, iter);
-            if locked.state.load().has(flag::UPTODATE) {
+            if locked.has_content() {
                 drop(locked);
             } else {
                 // Invariant 3: what the copy left unfinished is not the file's.
@@ -212,16 +224,16 @@ impl AddressSpace {
             }
             match progress? {
                 Progress::Wrote(n) => {
-                    dirtied += u64::from(!seen.has(flag::DIRTY));
+                    dirtied += u64::from(!seen.has(flag::DIRTY)) * pages;
                     pos += n as u64;
-                    (limit, faulted) = (PAGE_SIZE, false);
+                    (limit, faulted) = (usize::MAX, false);
                 }
                 Progress::TryShorter(n) => limit = n,
                 Progress::Fault => {
                     // Resolving a fault may take long; others may need the memory meanwhile.
                     prepared = None;
                     // Faulted in just now and no progress again: the memory is bad.
-                    if faulted || !iter.fault_in(len) {
+                    if faulted || !iter.fault_in(len.min(PAGE_SIZE)) {
                         return Err(Errno::EFAULT);
                     }
                     faulted = true;
@@ -258,8 +270,9 @@ impl AddressSpace {
             if let Some(locked) = self.lock_folio(page) {
                 return Ok(locked);
             }
+            let order = self.order_for_write(pos, remaining);
             if let Some(ready) = prepared {
-                match self.add_folio(page, ready) {
+                match self.add_folio(page, order, ready) {
                     Ok(locked) => return Ok(locked),
                     Err(AddFolioError::Occupied) => continue,
                     Err(AddFolioError::NeedMemory) => *prepared = None,
@@ -267,6 +280,13 @@ impl AddressSpace {
             }
             let last = PageIndex::of(pos + remaining as u64 - 1);
             let last = last.min(page.add(self.write_batch() - 1));
+            let last = last.max(page.add((1 << order) - 1));
+            if let Some(ready) = self.mm().try_prepare(self, page, last) {
+                *prepared = Some(ready);
+                continue;
+            }
+            // Nobody waits for a large folio's memory.
+            let last = last.min(page.add(WAIT_BATCH - 1));
             *prepared = Some(match self.mm().prepare(self, page, last) {
                 // Not room for all: perhaps for one.
                 Err(Errno::ENOSPC) if last > page => self.mm().prepare(self, page, page)?,
@@ -275,11 +295,24 @@ impl AddressSpace {
         }
     }
 
+    /// Largest order of a new folio for a write of `remaining` bytes at `pos`: of pages that it
+    /// writes whole, or, at the end of a file that grows by small pieces, of half as many pages as
+    /// were appended in a row.
+    fn order_for_write(&self, pos: u64, remaining: usize) -> u32 {
+        if offset_in_page(pos) != 0 {
+            return 0;
+        }
+        let whole = (remaining / PAGE_SIZE) as u64;
+        let appended = self.appended.pages_before(pos, self.size()) / 2;
+        let pages = whole.max(appended).max(1);
+        pages.ilog2().min(self.max_order())
+    }
+
     fn write_batch(&self) -> u64 {
         BATCH.min(self.mm().frames.capacity() / 64).max(1)
     }
 
-    /// Copies one piece into a locked folio.
+    /// Copies one piece into a locked folio, which it does not go beyond.
     fn write_piece(
         self: &Arc<Self>,
         locked: &LockedFolio<'_>,
@@ -288,51 +321,108 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<Progress, Errno> {
         let seen = locked.state.load();
-        let uptodate = seen.has(flag::UPTODATE);
-        let offset = offset_in_page(pos);
-        let frame = self.mm().frames.addr(locked.frame());
-        let mut whole = uptodate;
-        if !uptodate {
-            // Bytes of the page that are the file's and that this piece does not write?
-            let valid = self
-                .size()
-                .saturating_sub(pos - offset as u64)
-                .min(PAGE_SIZE as u64);
-            whole = offset == 0 && len as u64 >= valid;
-            if valid == 0 || whole {
-                direct_map::zero(frame, 0, offset);
-                direct_map::zero(frame, offset + len, PAGE_SIZE - offset - len);
-                whole = true;
-            } else {
-                self.fill_locked(locked)?;
-            }
-        }
-        // Only a folio that nobody can read yet may be left half written and tried again.
-        let saved = (!uptodate && whole).then(|| iter.save());
-        let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
+        let order = locked.order();
+        let offset = (pos - locked.index().pos()) as usize;
+        let piece = offset..offset + len;
+        // Grains that will be uptodate only once the copy is through them.
+        let fresh = self.prepare_grains(locked, piece.clone())?;
+        // In those nobody can read yet what is half written: the copy may be taken back.
+        let saved = (fresh != 0).then(|| iter.save());
+        let copied = match iter.copy_to_frame(self.addr(locked, offset), len) {
             Ok(()) => len,
             Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
             Err(stopped) if stopped.copied == 0 => return Ok(Progress::Fault),
-            Err(stopped) => match saved {
-                Some(saved) => {
-                    iter.restore(saved);
-                    return Ok(Progress::TryShorter(stopped.copied));
+            Err(stopped) => {
+                let last = grains::of(order, offset + stopped.copied - 1);
+                let reached = offset + stopped.copied;
+                match saved {
+                    Some(saved) if fresh & last != 0 && reached % grains::size(order) != 0 => {
+                        iter.restore(saved);
+                        return Ok(Progress::TryShorter(stopped.copied));
+                    }
+                    _ => stopped.copied,
                 }
-                None => stopped.copied,
-            },
+            }
         };
-        if !uptodate {
-            self.set_uptodate(locked);
-        }
-        self.mark_dirty(locked);
+        let written = grains::touched(order, offset..offset + copied);
+        self.set_uptodate(locked, fresh & written);
+        self.mark_dirty(locked, offset..offset + copied);
         if pos + copied as u64 > self.size() {
+            self.appended.note(self.size(), pos, pos + copied as u64);
             self.set_size(pos + copied as u64);
         }
         // A folio that is new, or dirty still from the write before, was not used *again*.
-        if uptodate && !seen.has(flag::DIRTY) {
+        if fresh == 0 && !seen.has(flag::DIRTY) {
             locked.mark_accessed(seen);
         }
         Ok(Progress::Wrote(copied))
+    }
+
+    /// Sees to it that grains which the piece writes in part hold the file's bytes around it: reads
+    /// them, or zeroes what the file does not have. Returns the grains that become uptodate by the
+    /// piece alone.
+    fn prepare_grains(&self, locked: &LockedFolio<'_>, piece: Range<usize>) -> Result<u64, Errno> {
+        let order = locked.order();
+        let fresh = grains::touched(order, piece.clone()) & !locked.uptodate_grains();
+        if fresh == 0 {
+            return Ok(0);
+        }
+        let start = locked.index().pos();
+        let valid = self.size().saturating_sub(start).min(usize::MAX as u64) as usize;
+        let mut to_read = 0;
+        for edge in [piece.start, piece.end - 1] {
+            let grain = grains::of(order, edge);
+            let first = edge - edge % grains::size(order);
+            let end = first + grains::size(order);
+            if fresh & grain == 0 {
+                continue;
+            }
+            // Bytes of the grain that are the file's and that this piece does not write?
+            if first < valid && (first < piece.start || piece.end < end.min(valid)) {
+                to_read |= grain;
+                continue;
+            }
+            let zero = |from: usize, to: usize| {
+                if from < to {
+                    direct_map::zero(self.addr(locked, from), to - from);
+                }
+            };
+            zero(first, piece.start.min(end));
+            zero(piece.end.max(first), end);
+        }
+        self.fill_grains(locked, to_read)?;
+        Ok(fresh & !to_read)
+    }
+}
+
+/// The bytes that were appended to a file in a row: a guess at how it goes on.
+///
+/// # Memory ordering
+///
+/// Relaxed: written with `i_rwsem` held exclusive; whoever reads something older makes a smaller
+/// folio, or one that is larger than it will need.
+#[derive(Debug, Default)]
+pub(crate) struct Appended {
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+impl Appended {
+    /// Notes that a file of `size` bytes was written from `pos` to `end`, beyond its end.
+    fn note(&self, size: u64, pos: u64, end: u64) {
+        let goes_on = self.end.load(Ordering::Relaxed) == size && pos <= size;
+        if !goes_on {
+            self.start.store(pos, Ordering::Relaxed);
+        }
+        self.end.store(end, Ordering::Relaxed);
+    }
+
+    /// Pages that were appended in a row up to `pos`, the end of a file of `size` bytes; else 0.
+    fn pages_before(&self, pos: u64, size: u64) -> u64 {
+        if pos < size || self.end.load(Ordering::Relaxed) != pos {
+            return 0;
+        }
+        (pos - self.start.load(Ordering::Relaxed).min(pos)) / PAGE_SIZE as u64
     }
 }
 

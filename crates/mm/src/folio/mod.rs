@@ -17,8 +17,12 @@
 //! 1. `mapping`, `index`, `frame` and `order` change only under the folio lock. `mapping` is
 //!    non-zero exactly while the folio is in that mapping's index, and the address space lives at
 //!    least that long.
-//! 2. A frame belongs to one folio; it is given back only after the version grew.
+//! 2. A folio of order n has 2^n frames from `frame` on, which belong to no other; they are given
+//!    back only after the version grew.
 //! 3. `lru_*` are protected by the LRU lock.
+//! 4. Folios of order > 0 have *grains* ([`grains`]) that are uptodate or dirty by themselves;
+//!    `UPTODATE` says that all are, `DIRTY` that some is. A dirty grain is uptodate. A folio that is
+//!    found unlocked has at least one grain uptodate. Lockless readers use `UPTODATE` folios only.
 //!
 //! # Locking
 //!
@@ -29,13 +33,17 @@
 //! # Memory ordering
 //!
 //! `frame` is stored Release and loaded Acquire (partners of one another): a lockless reader that
-//! sees the frame a folio was moved to also sees the bytes copied there. The other fields are
-//! Relaxed: they are read under the folio lock, whose Acquire and Release order them.
+//! sees the frame a folio was moved to also sees the bytes copied there. `index` and `order` are
+//! Relaxed. They are read under the folio lock, or by a lockless reader that looks at the version
+//! afterwards ([`Folio::place`]): a new place is stored after the Release fence of the bump that
+//! ended the old one, the partner of the Acquire fence before that look, and a smaller order before
+//! the bump of a split. The other fields are Relaxed: the folio lock orders them.
 
+pub(crate) mod grains;
 mod pool;
 pub(crate) mod state;
 
-pub(crate) use pool::FolioPool;
+pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -44,7 +52,7 @@ use foliocache_sync::rank::{self, Rank, RankToken};
 use foliocache_sync::wait::WaitTable;
 
 use crate::frames::FrameNumber;
-use crate::types::PageIndex;
+use crate::types::{PAGE_SIZE, PageIndex};
 use state::FolioState;
 
 /// Turns of the lock's spin before it sleeps: about the time a copy of a page takes.
@@ -61,7 +69,7 @@ pub(crate) struct Folio {
     mapping: AtomicUsize,
     /// Index of its first page in the file (invariant 1).
     index: AtomicU64,
-    /// Its frame (invariants 1 and 2).
+    /// Its first frame (invariants 1 and 2).
     frame: AtomicU32,
     /// Place kept for exact pin and view counts.
     _pins: AtomicU32,
@@ -70,11 +78,37 @@ pub(crate) struct Folio {
     pub(crate) lru_next: AtomicU32,
     /// Which LRU queue it is on (invariant 3).
     pub(crate) lru_queue: AtomicU8,
-    /// Place kept: binary logarithm of its pages; 0 in this version of the cache.
-    _order: AtomicU8,
+    /// Binary logarithm of its pages (invariant 1).
+    order: AtomicU8,
     _unused: [u8; 6],
-    /// Places kept: which grains of a large folio are uptodate and dirty.
-    _grains: [u64; 2],
+    /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
+    /// under the folio lock.
+    uptodate: AtomicU64,
+    /// Which grains are dirty, in a folio of order > 0 (invariant 4). Changed under the folio lock.
+    dirty: AtomicU64,
+}
+
+/// Where a folio is and what it covers, as it was at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) index: PageIndex,
+    pub(crate) order: u32,
+    pub(crate) frame: FrameNumber,
+}
+
+impl Place {
+    /// The byte of the folio that is byte `pos` of the file; `None` outside the folio.
+    #[inline]
+    pub(crate) fn offset_of(&self, pos: u64) -> Option<usize> {
+        let offset = pos.checked_sub(self.index.pos())?;
+        (offset < (PAGE_SIZE as u64) << self.order).then_some(offset as usize)
+    }
+
+    /// Bytes of the folio.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        PAGE_SIZE << self.order
+    }
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -91,13 +125,48 @@ impl Folio {
             lru_prev: AtomicU32::new(0),
             lru_next: AtomicU32::new(0),
             lru_queue: AtomicU8::new(0),
-            _order: AtomicU8::new(0),
+            order: AtomicU8::new(0),
             _unused: [0; 6],
-            _grains: [0; 2],
+            uptodate: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
         }
     }
 
-    /// The frame that holds its bytes. Stable under the folio lock; for a lockless reader valid
+    /// Binary logarithm of its pages.
+    ///
+    /// Context: as for [`Folio::index`].
+    #[inline]
+    pub(crate) fn order(&self) -> u32 {
+        u32::from(self.order.load(Ordering::Relaxed))
+    }
+
+    /// Its pages.
+    ///
+    /// Context: as for [`Folio::index`].
+    #[inline]
+    pub(crate) fn nr_pages(&self) -> u64 {
+        1 << self.order()
+    }
+
+    /// The page after its last.
+    ///
+    /// Context: as for [`Folio::index`].
+    pub(crate) fn end(&self) -> PageIndex {
+        self.index().add(self.nr_pages())
+    }
+
+    /// All of its place. Under the folio lock it is what it says; a lockless reader looks at the
+    /// version before and after, and uses nothing of it if that changed in between.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            index: self.index(),
+            order: self.order(),
+            frame: self.frame(),
+        }
+    }
+
+    /// The first of the frames that hold its bytes. Stable under the folio lock; for a lockless reader valid
     /// only if the version is the same afterwards.
     #[inline]
     pub(crate) fn frame(&self) -> FrameNumber {
@@ -130,7 +199,18 @@ impl Folio {
         LockedFolio {
             folio: self,
             waits,
-            _token: token,
+            token: Some(token),
+        }
+    }
+
+    /// Takes over the lock of a folio that was [handed over](LockedFolio::hand_over), from the I/O
+    /// that holds it: the one caller that knows of it.
+    pub(crate) fn adopt<'a>(&'a self, waits: &'a WaitTable) -> LockedFolio<'a> {
+        debug_assert!(self.state.load().has(flag::LOCKED), "nobody's lock");
+        LockedFolio {
+            folio: self,
+            waits,
+            token: Some(rank::acquire_try(Rank::FolioLock)),
         }
     }
 
@@ -160,7 +240,7 @@ impl Folio {
         self.state.try_lock().then(|| LockedFolio {
             folio: self,
             waits,
-            _token: rank::acquire_try(Rank::FolioLock),
+            token: Some(rank::acquire_try(Rank::FolioLock)),
         })
     }
 
@@ -208,23 +288,97 @@ impl Folio {
 pub(crate) struct LockedFolio<'a> {
     folio: &'a Folio,
     waits: &'a WaitTable,
-    _token: RankToken,
+    /// There until the lock is handed over.
+    token: Option<RankToken>,
 }
 
-impl LockedFolio<'_> {
-    /// Gives the folio its place: `mapping` at `index`, in `frame`.
-    pub(crate) fn attach(&self, mapping: usize, index: PageIndex, frame: FrameNumber) {
-        self.folio.index.store(index.0, Ordering::Relaxed);
-        self.folio.mapping.store(mapping, Ordering::Relaxed);
-        self.set_frame(frame);
+impl<'a> LockedFolio<'a> {
+    /// The descriptor, with the lifetime of the pool and not of the lock.
+    pub(crate) fn folio(&self) -> &'a Folio {
+        self.folio
     }
 
-    /// Ends the folio's identity after it left the index, and returns its frame, which may be
-    /// reused from now on.
-    pub(crate) fn detach(&self) -> FrameNumber {
+    /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
+    pub(crate) fn attach(&self, mapping: usize, place: Place) {
+        self.folio.index.store(place.index.0, Ordering::Relaxed);
+        self.folio.order.store(place.order as u8, Ordering::Relaxed);
+        self.folio.mapping.store(mapping, Ordering::Relaxed);
+        self.set_frame(place.frame);
+    }
+
+    /// Ends the folio's identity after it left the index, and returns its frames, which may be
+    /// reused from now on: the first, and the order.
+    pub(crate) fn detach(&self) -> (FrameNumber, u32) {
         self.folio.mapping.store(0, Ordering::Relaxed);
+        self.folio.uptodate.store(0, Ordering::Relaxed);
+        self.folio.dirty.store(0, Ordering::Relaxed);
         self.folio.state.bump_version(flag::CONTENT);
-        self.folio.frame()
+        (self.folio.frame(), self.folio.order())
+    }
+
+    /// Makes the folio its own lower half; the index says so already. The version grows.
+    pub(crate) fn halve(&self) {
+        let order = self.folio.order() - 1;
+        // Before the bump: who starts with the new version must not read past the new end.
+        self.folio.order.store(order as u8, Ordering::Relaxed);
+        self.folio.state.bump_version(0);
+    }
+
+    /// The grains that are uptodate.
+    pub(crate) fn uptodate_grains(&self) -> u64 {
+        match self.folio.state.load().has(flag::UPTODATE) {
+            true => grains::all(self.order()),
+            false => self.folio.uptodate.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Makes grains uptodate; whether the folio has any for the first time.
+    pub(crate) fn add_uptodate(&self, grains: u64) -> bool {
+        let before = self.uptodate_grains();
+        if before | grains == grains::all(self.order()) {
+            // Release, in `set`: a lockless reader that sees the flag sees the bytes.
+            self.folio.state.set(flag::UPTODATE);
+        } else {
+            self.folio
+                .uptodate
+                .store(before | grains, Ordering::Relaxed);
+        }
+        before == 0
+    }
+
+    /// Whether some grain is uptodate.
+    pub(crate) fn has_content(&self) -> bool {
+        self.uptodate_grains() != 0
+    }
+
+    /// The grains that are dirty.
+    pub(crate) fn dirty_grains(&self) -> u64 {
+        match self.order() {
+            0 => u64::from(self.folio.state.load().has(flag::DIRTY)),
+            _ => self.folio.dirty.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Says which grains are dirty; the flag is the caller's to change.
+    pub(crate) fn set_dirty_grains(&self, grains: u64) {
+        if self.order() > 0 && self.folio.dirty.load(Ordering::Relaxed) != grains {
+            self.folio.dirty.store(grains, Ordering::Relaxed);
+        }
+    }
+
+    /// Says which grains are uptodate, of a folio that is split.
+    pub(crate) fn set_uptodate_grains(&self, grains: u64) {
+        self.folio.uptodate.store(grains, Ordering::Relaxed);
+    }
+
+    /// Leaves the folio locked, for an I/O whose end will [`Folio::adopt`] it on whatever thread.
+    pub(crate) fn hand_over(mut self) -> &'a Folio {
+        if let Some(token) = self.token.take() {
+            token.disown();
+        }
+        let folio = self.folio;
+        std::mem::forget(self);
+        folio
     }
 
     /// Moves the folio to `frame`, whose bytes are in place; returns the old one for reuse.
@@ -254,12 +408,5 @@ impl Drop for LockedFolio<'_> {
         if self.folio.state.unlock() {
             self.folio.wake(self.waits);
         }
-    }
-}
-
-impl<'a> LockedFolio<'a> {
-    /// The descriptor, with the lifetime of the pool and not of the lock.
-    pub(crate) fn folio(&self) -> &'a Folio {
-        self.folio
     }
 }

@@ -13,8 +13,8 @@
 //! |---|---|---|---|
 //! | `LOCKED` | the folio lock | whoever takes it | itself |
 //! | `WAITERS` | somebody sleeps on `LOCKED` or `WRITEBACK` | set by the sleeper, cleared by who wakes | the wait queue |
-//! | `UPTODATE` | every byte is the file's | set by the filler or writer, cleared on removal | folio lock |
-//! | `DIRTY` | newer than what was handed to the backing store | set by writers and failed writeback, cleared when writeback starts | folio lock |
+//! | `UPTODATE` | every byte is the file's (a large folio without it: see its grains) | set by the filler or writer, cleared on removal | folio lock |
+//! | `DIRTY` | some byte is newer than what was handed to the backing store | set by writers and failed writeback, cleared when writeback starts | folio lock |
 //! | `WRITEBACK` | `writepages` is reading the frame | set by writeback; cleared when the I/O ended | set: folio lock; cleared: `wb_lock` |
 //! | `UNSTABLE` | written, not yet flushed to the medium | writeback and flush | `wb_lock` |
 //! | `ERROR` | the last attempt to write it failed; also `DIRTY` | writeback and flush | `wb_lock` |
@@ -26,7 +26,7 @@
 //! # Invariants
 //!
 //! 1. The **version is identity, not content**: it grows whenever the folio leaves the index or
-//!    its frame changes, and before that frame can be used for anything else. Writes leave it
+//!    its frames change, or it is split, and before a frame can be used for anything else. Writes leave it
 //!    alone, so a reader of one part is never disturbed by a writer of another.
 //! 2. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index and is not evicted.
 //! 3. `ERROR` implies `DIRTY` or `WRITEBACK` (the retry is under way).
@@ -81,6 +81,12 @@ impl Snapshot {
     #[inline]
     pub(crate) fn has_any(self, flags: u64) -> bool {
         self.0 & flags != 0
+    }
+
+    /// All flags.
+    #[inline]
+    pub(crate) fn flags(self) -> u64 {
+        self.0 & (VERSION_ONE - 1)
     }
 
     #[inline]

@@ -132,6 +132,26 @@ pub(crate) struct Window {
     pub(crate) order: u32,
 }
 
+impl Window {
+    /// One page alone.
+    pub(crate) fn one(page: PageIndex) -> Self {
+        Self {
+            start: page,
+            pages: 1,
+            order: 0,
+        }
+    }
+
+    /// A range that is wanted whole, in folios as large as may be.
+    pub(crate) fn whole(start: PageIndex, pages: u64, max_order: u32) -> Self {
+        Self {
+            start,
+            pages,
+            order: pages.max(1).ilog2().min(max_order),
+        }
+    }
+}
+
 /// The readahead state of one handle.
 ///
 /// Costs a few words until the first miss, then up to 4 KiB, outside the bound.
@@ -173,12 +193,10 @@ impl ReadaheadState {
         self.access.store(access as u8, Ordering::Relaxed);
     }
 
-    /// Whether a read at `pos` goes on within the page where the last one ended: then it is the
-    /// same use of that page and says nothing about its worth.
+    /// Whether a read at `pos` goes on where the last one ended.
     #[inline]
     pub(crate) fn continues(&self, pos: u64) -> bool {
-        pos & (crate::types::PAGE_SIZE as u64 - 1) != 0
-            && self.prev_pos.load(Ordering::Relaxed) == pos
+        self.prev_pos.load(Ordering::Relaxed) == pos
     }
 
     /// Notes that a read ended before byte `pos`. Once for a whole call: pages of one request are

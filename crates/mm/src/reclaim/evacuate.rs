@@ -80,23 +80,37 @@ impl Mm {
         if self.migrate(&locked) {
             return;
         }
-        if !locked.state.load().has_any(flag::BUSY) && !owner::of(&locked).bdi().is_memory() {
+        if locked.state.load().has_any(flag::BUSY) || owner::of(&locked).bdi().is_memory() {
+            // It has to stay in memory, and no such chunk is free: its halves may find places.
+            self.migrate_in_parts(locked);
+        } else {
             self.lru.lock().remove(&self.folios, &locked);
             self.evict(locked);
         }
     }
 
-    /// Moves a locked folio to another frame, if one is free (invariants 1 and 2).
+    /// Moves a locked folio that is too large for the chunks there are in parts, as far as memory
+    /// goes; what stays is tried again in a later round.
+    fn migrate_in_parts(&self, locked: LockedFolio<'_>) {
+        if locked.order() == 0 {
+            return;
+        }
+        let mapping = owner::hold(&locked);
+        let middle = locked.index().add(locked.nr_pages() / 2);
+        self.migrate(&mapping.split_folio(locked, middle));
+    }
+
+    /// Moves a locked folio to other frames, if there are free ones (invariants 1 and 2).
     pub(super) fn migrate(&self, locked: &LockedFolio<'_>) -> bool {
+        let order = locked.order();
         // Who waits for memory comes first: then the folio is dropped instead.
-        let Some(mut reservation) = self.frames.try_reserve(1) else {
+        let Some(frame) = self.frames.try_alloc_order(order) else {
             return false;
         };
-        let frame = self.frames.alloc(&mut reservation);
         let (from, to) = (self.frames.addr(locked.frame()), self.frames.addr(frame));
-        crate::direct_map::copy(to, from, PAGE_SIZE);
+        crate::direct_map::copy(to, from, PAGE_SIZE << order);
         let old = locked.migrate(frame);
-        self.frames.free(old, 0);
+        self.frames.free(old, order);
         true
     }
 }

@@ -17,6 +17,8 @@
 //!
 //! 1. A folio is on at most one queue, and `lru_queue` says which.
 //! 2. Folios of memory file systems are on none: there is nowhere to evict them to.
+//! 3. A queue's length is the sum of the pages of its folios; the order of a folio changes only
+//!    with the LRU lock held, or while it is on none.
 //!
 //! # Locking
 //!
@@ -44,7 +46,7 @@ mod on {
 /// The small queue's share of all queued folios: one part in this many.
 const SMALL_PART: usize = 10;
 
-/// Folios in a row that are passed over in one queue before a scan turns to the other.
+/// Pages in a row that are passed over in one queue before a scan turns to the other.
 const BUSY_RUN: usize = 32;
 
 /// A doubly linked list through the descriptors.
@@ -52,6 +54,7 @@ const BUSY_RUN: usize = 32;
 struct Queue {
     head: u32,
     tail: u32,
+    /// In pages.
     len: usize,
 }
 
@@ -68,9 +71,11 @@ pub(crate) struct Lru {
 pub(crate) struct Scan<'a> {
     /// Locked, clean folios, already off their queue: the caller evicts them.
     pub(crate) victims: Vec<LockedFolio<'a>>,
-    /// Folios that were passed over because they are dirty, under writeback or unstable.
+    /// Pages of the victims.
+    pub(crate) pages: usize,
+    /// Pages that were passed over because they are dirty, under writeback or unstable.
     pub(crate) busy: usize,
-    /// Folios looked at.
+    /// Pages looked at.
     pub(crate) scanned: usize,
 }
 
@@ -89,7 +94,7 @@ impl Lru {
         ShadowTable::bytes_for(frames)
     }
 
-    /// Folios on the queues.
+    /// Pages on the queues.
     pub(crate) fn len(&self) -> usize {
         self.small.len + self.main.len
     }
@@ -121,12 +126,31 @@ impl Lru {
         }
     }
 
-    /// Remembers an eviction.
-    pub(crate) fn record_eviction(&mut self, owner: u64, page: PageIndex) {
-        self.shadows.record(owner, page);
+    /// Queues the upper half of a folio beside the lower, which is being halved: `shrink` makes its
+    /// order the smaller one.
+    pub(crate) fn split(
+        &mut self,
+        pool: &FolioPool,
+        lower: &Folio,
+        upper: &Folio,
+        shrink: impl FnOnce(),
+    ) {
+        let name = lower.lru_queue.load(Ordering::Relaxed);
+        let queue = match name {
+            on::SMALL => &mut self.small,
+            on::MAIN => &mut self.main,
+            _ => return shrink(),
+        };
+        shrink();
+        queue.insert_after(pool, lower, upper, name);
     }
 
-    /// Picks up to `want` folios to evict, looking at no more than `limit`.
+    /// Remembers an eviction.
+    pub(crate) fn record_eviction(&mut self, owner: u64, page: PageIndex, pages: u64) {
+        self.shadows.record(owner, page, pages);
+    }
+
+    /// Picks folios to evict, of `want` pages or a little more, looking at about `limit` pages.
     pub(crate) fn scan<'a>(
         &mut self,
         pool: &'a FolioPool,
@@ -138,8 +162,7 @@ impl Lru {
         // Folios passed over in small and in main since the other was looked at: a queue that
         // holds what cannot go must not hide what can.
         let mut passed = [0, 0];
-        while scan.victims.len() < want && scan.scanned < limit && self.len() > 0 {
-            scan.scanned += 1;
+        while scan.pages < want && scan.scanned < limit && self.len() > 0 {
             let lens = [self.small.len, self.main.len];
             let done = |passed: [usize; 2]| [0, 1].map(|at| passed[at] >= lens[at].min(BUSY_RUN));
             if done(passed) == [true, true] {
@@ -156,6 +179,8 @@ impl Lru {
                 &mut self.main
             };
             let folio = pool.get(queue.tail);
+            let pages = folio.nr_pages() as usize;
+            scan.scanned += pages;
             let referenced = folio.state.load().has(flag::REFERENCED)
                 && folio.state.clear_hint(flag::REFERENCED);
             if referenced {
@@ -166,11 +191,12 @@ impl Lru {
             match folio.try_lock(waits) {
                 Some(locked) if !locked.state.load().has_any(flag::BUSY) => {
                     queue.unlink(pool, folio);
+                    scan.pages += pages;
                     scan.victims.push(locked);
                 }
                 other => {
-                    scan.busy += usize::from(other.is_some());
-                    passed[usize::from(!small)] += 1;
+                    scan.busy += usize::from(other.is_some()) * pages;
+                    passed[usize::from(!small)] += pages;
                     drop(other);
                     let name = folio.lru_queue.load(Ordering::Relaxed);
                     queue.unlink(pool, folio);
@@ -194,7 +220,22 @@ impl Queue {
             head => pool.get(head).lru_prev.store(id, Ordering::Relaxed),
         }
         self.head = id;
-        self.len += 1;
+        self.len += folio.nr_pages() as usize;
+    }
+
+    /// Puts `folio` behind `neighbour`, the lower half of what both were: the length stays.
+    fn insert_after(&mut self, pool: &FolioPool, neighbour: &Folio, folio: &Folio, name: u8) {
+        let (id, before) = (pool.id(folio), pool.id(neighbour));
+        debug_assert_eq!(folio.lru_queue.load(Ordering::Relaxed), on::NONE);
+        let next = neighbour.lru_next.load(Ordering::Relaxed);
+        folio.lru_queue.store(name, Ordering::Relaxed);
+        folio.lru_prev.store(before, Ordering::Relaxed);
+        folio.lru_next.store(next, Ordering::Relaxed);
+        neighbour.lru_next.store(id, Ordering::Relaxed);
+        match next {
+            0 => self.tail = id,
+            next => pool.get(next).lru_prev.store(id, Ordering::Relaxed),
+        }
     }
 
     fn unlink(&mut self, pool: &FolioPool, folio: &Folio) {
@@ -209,6 +250,6 @@ impl Queue {
             next => pool.get(next).lru_prev.store(prev, Ordering::Relaxed),
         }
         folio.lru_queue.store(on::NONE, Ordering::Relaxed);
-        self.len -= 1;
+        self.len -= folio.nr_pages() as usize;
     }
 }

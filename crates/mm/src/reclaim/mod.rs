@@ -42,7 +42,7 @@ use crate::mm::Mm;
 use crate::owner;
 use crate::stats::{Count, bump};
 
-/// Folios evicted in one go.
+/// Pages evicted in one go.
 const BATCH: usize = 32;
 
 /// Times the queue is gone through before a scan gives up.
@@ -86,6 +86,24 @@ impl Mm {
         self.reserve_slow_path(n)
     }
 
+    /// Reserves `n` frames if they are free, or are once some clean folios are evicted.
+    ///
+    /// Context: as [`Mm::shrink_lru`]; looks at a few times as many pages at most.
+    pub(crate) fn try_reserve_frames(&self, n: u32) -> Option<Reservation<'_>> {
+        if self.frames.below_low() {
+            self.background.wake();
+        }
+        if let Some(reservation) = self.frames.try_reserve(n) {
+            return Some(reservation);
+        }
+        // Who waits for memory has what is evicted; there is none to take ahead of them.
+        let want = (n as usize).max(BATCH);
+        if self.frames.has_waiters() || self.shrink_lru_within(want, 2 * want) == 0 {
+            return None;
+        }
+        self.frames.try_reserve(n)
+    }
+
     #[cold]
     fn reserve_slow_path(&self, n: u32) -> Result<Reservation<'_>, Errno> {
         rank::might_sleep();
@@ -127,12 +145,17 @@ impl Mm {
         usage.in_use + usage.reserved > stuck
     }
 
-    /// Evicts up to `want` clean folios; returns how many it did.
+    /// Evicts clean folios of `want` pages or a little more; returns how many pages it evicted.
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn shrink_lru(&self, want: usize) -> usize {
+        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
+        self.shrink_lru_within(want, budget)
+    }
+
+    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more.
+    fn shrink_lru_within(&self, want: usize, mut budget: usize) -> usize {
         let mut evicted = 0;
-        let mut budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
         while evicted < want && budget > 0 {
             let batch = BATCH.min(want - evicted);
             // Bounded so that the LRU lock is never held for long.
@@ -147,7 +170,7 @@ impl Mm {
             if scan.busy > scan.scanned / 2 {
                 self.request_writeback();
             }
-            evicted += scan.victims.len();
+            evicted += scan.pages;
             for locked in scan.victims {
                 self.evict(locked);
             }
@@ -158,10 +181,10 @@ impl Mm {
     /// Takes a clean folio, already off its queue, out of the cache.
     pub(super) fn evict(&self, locked: LockedFolio<'_>) {
         let mapping = owner::hold(&locked);
-        let page = locked.index();
-        bump(&mapping.counters.evictions, 1);
+        let (page, pages) = (locked.index(), locked.nr_pages());
+        bump(&mapping.counters.evictions, pages);
         mapping.remove_folio(locked);
-        self.lru.lock().record_eviction(mapping.id(), page);
+        self.lru.lock().record_eviction(mapping.id(), page, pages);
     }
 
     /// Frees descriptors and index nodes, and a whole block for more of them if need be.

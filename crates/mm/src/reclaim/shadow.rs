@@ -4,7 +4,7 @@
 //!
 //! A fixed table of 32-bit entries in sets of four, one set chosen by a hash of (mapping, index).
 //! An entry is 16 bits of tag and 16 bits of the *eviction clock*, which ticks once every
-//! `table size / 4096` evictions. The refault distance, evictions between leaving and coming back,
+//! `table size / 4096` evictions, counted in pages. The refault distance, evictions between leaving and coming back,
 //! is the difference of two clock values; a folio that comes back within as many evictions as the
 //! cache has frames would have been a hit in a cache twice the size, and goes straight to the main
 //! queue.
@@ -32,7 +32,7 @@ const TICKS_PER_TURN: u32 = 4096;
 #[derive(Debug)]
 pub(super) struct ShadowTable {
     sets: Box<[[u32; WAYS]]>,
-    /// Evictions so far.
+    /// Pages evicted so far.
     evictions: u64,
     /// Binary logarithm of the evictions in one tick of the clock.
     tick_shift: u32,
@@ -66,9 +66,9 @@ impl ShadowTable {
         (self.evictions >> self.tick_shift) as u16
     }
 
-    /// Remembers that a folio was evicted.
-    pub(super) fn record(&mut self, mapping: u64, index: PageIndex) {
-        self.evictions += 1;
+    /// Remembers that a folio of `pages` pages from `index` on was evicted.
+    pub(super) fn record(&mut self, mapping: u64, index: PageIndex, pages: u64) {
+        self.evictions += pages;
         let clock = self.clock();
         let (set, tag) = self.place(mapping, index);
         let entries = &mut self.sets[set];
@@ -111,15 +111,15 @@ mod tests {
     #[test]
     fn a_refault_is_known_until_the_cache_turned_over() {
         let mut table = ShadowTable::new(1024);
-        table.record(7, PageIndex(3));
+        table.record(7, PageIndex(3), 1);
         assert!(table.refault(7, PageIndex(3), 1024));
         assert!(
             !table.refault(7, PageIndex(3), 1024),
             "an entry serves once"
         );
-        table.record(7, PageIndex(3));
+        table.record(7, PageIndex(3), 1);
         for index in 0..2048 {
-            table.record(8, PageIndex(index));
+            table.record(8, PageIndex(index), 1);
         }
         assert!(!table.refault(7, PageIndex(3), 1024), "too long ago");
     }
@@ -128,7 +128,7 @@ mod tests {
     fn false_matches_are_rare() {
         let mut table = ShadowTable::new(4096);
         for index in 0..2048 {
-            table.record(1, PageIndex(index));
+            table.record(1, PageIndex(index), 1);
         }
         let wrong = (0..20_000)
             .filter(|&i| table.refault(2, PageIndex(i), 4096))

@@ -102,7 +102,7 @@ impl AddressSpace {
         if self.mm().check_fork().is_err() {
             return ranges;
         }
-        self.for_each_failed(|page| push_page(&mut ranges, page, self.size()));
+        self.for_each_failed(|pages| push_pages(&mut ranges, pages, self.size()));
         ranges
     }
 
@@ -116,14 +116,14 @@ impl AddressSpace {
         }
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
-        let mut pages = Vec::new();
-        self.for_each_failed(|page| pages.push(page));
+        let mut failed = Vec::new();
+        self.for_each_failed(|pages| failed.push(pages.start));
         let mut ranges = Vec::new();
-        for page in pages {
+        for page in failed {
             if let Some(locked) = self.lock_folio(page)
                 && locked.state.load().has(flag::ERROR)
             {
-                push_page(&mut ranges, page, self.size());
+                push_pages(&mut ranges, locked.index()..locked.end(), self.size());
                 self.remove_folio(locked);
             }
         }
@@ -134,7 +134,7 @@ impl AddressSpace {
         ranges
     }
 
-    fn for_each_failed(&self, mut tell: impl FnMut(PageIndex)) {
+    fn for_each_failed(&self, mut tell: impl FnMut(Range<PageIndex>)) {
         let mut at = 0;
         loop {
             let found = self.index.lock().find(at, u64::MAX, Some(Mark::Dirty));
@@ -147,18 +147,19 @@ impl AddressSpace {
                 .load()
                 .has(flag::ERROR)
             {
-                tell(PageIndex(found.index));
+                tell(PageIndex(found.index)..PageIndex(found.last() + 1));
             }
-            at = found.index + 1;
+            at = found.last() + 1;
         }
     }
 }
 
-fn push_page(ranges: &mut Vec<Range<u64>>, page: PageIndex, size: u64) {
-    let end = page.add(1).pos().min(size.max(page.pos()));
+fn push_pages(ranges: &mut Vec<Range<u64>>, pages: Range<PageIndex>, size: u64) {
+    let start = pages.start.pos();
+    let end = pages.end.pos().min(size.max(start));
     match ranges.last_mut() {
-        Some(last) if last.end == page.pos() => last.end = end,
-        _ => ranges.push(page.pos()..end),
+        Some(last) if last.end == start => last.end = end,
+        _ => ranges.push(start..end),
     }
 }
 

@@ -40,7 +40,7 @@ use foliocache_xarray::Mark;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
-use crate::folio::flag;
+use crate::folio::{LockedFolio, flag};
 use crate::stats::{Count, bump};
 use crate::types::{PageIndex, pages_for};
 
@@ -185,6 +185,8 @@ impl AddressSpace {
             return;
         }
         let halves = [(first, len / 2), (first.add(len / 2), len - len / 2)];
+        // A large folio is written in one piece: where there is memory it is split.
+        self.split_at(halves[1].0);
         let failed = halves.map(|(first, len)| self.write_piece_of_run(first, len, wb).is_err());
         let blind = match failed {
             [true, true] if blind == 0 => return,
@@ -283,7 +285,7 @@ impl AddressSpace {
         let mut at = 0;
         loop {
             let mut index = self.index.lock();
-            let mut cleaned = 0;
+            let (mut cleaned, mut pages) = (0, 0);
             for _ in 0..XA_BATCH {
                 let Some(found) = index.find(at, u64::MAX, Some(Mark::Unstable)) else {
                     break;
@@ -295,11 +297,12 @@ impl AddressSpace {
                     .state
                     .clear(flag::UNSTABLE);
                 cleaned += 1;
-                at = found.index + 1;
+                pages += found.last() + 1 - found.index;
+                at = found.last() + 1;
             }
             drop(index);
-            self.uncount(Count::Unstable, cleaned);
-            if cleaned < XA_BATCH as u64 {
+            self.uncount(Count::Unstable, pages);
+            if cleaned < XA_BATCH {
                 return;
             }
         }
@@ -317,10 +320,14 @@ impl AddressSpace {
             let Some(locked) = self.lock_folio(PageIndex(found.index)) else {
                 continue;
             };
+            at = locked.end().0;
             locked.state.clear(flag::UNSTABLE);
-            self.index.lock().clear_mark(found.index, Mark::Unstable);
-            self.uncount(Count::Unstable, 1);
-            failed += u64::from(self.mark_failed(&locked));
+            self.index
+                .lock()
+                .clear_mark(locked.index().0, Mark::Unstable);
+            self.uncount(Count::Unstable, locked.nr_pages());
+            // Nobody remembers which grains were written: all that the folio has.
+            failed += u64::from(self.mark_failed(&locked, locked.uptodate_grains()));
         }
         // Nothing unstable: it was a size or a hole that may be lost, and no folio can say so.
         if failed > 0 || unstable == 0 {
@@ -328,12 +335,13 @@ impl AddressSpace {
         }
     }
 
-    /// Makes a locked folio dirty and failed; whether it was not failed before (invariant 3).
-    fn mark_failed(self: &Arc<Self>, locked: &crate::folio::LockedFolio<'_>) -> bool {
-        self.mark_dirty(locked);
+    /// Makes grains of a locked folio dirty, and it failed; whether it was not failed before
+    /// (invariant 3).
+    fn mark_failed(self: &Arc<Self>, locked: &LockedFolio<'_>, grains: u64) -> bool {
+        self.mark_grains_dirty(locked, grains);
         let newly = !locked.state.set(flag::ERROR).has(flag::ERROR);
         if newly {
-            self.count(Count::Failed, 1);
+            self.count(Count::Failed, locked.nr_pages());
         }
         newly
     }

@@ -1,9 +1,16 @@
 //! One large write: a run of neighbouring dirty folios, from dirty to unstable.
 //!
+//! # Model
+//!
+//! A run is of folios that follow one another in the file. Of each its dirty grains are written,
+//! and what adjoins in the file goes in one call: a run of folios that are dirty throughout is one
+//! *extent*, one that is dirty here and there is several.
+//!
 //! # Invariants
 //!
 //! 1. A run's folios are under writeback from [`AddressSpace::collect_run`] to the end of
-//!    [`AddressSpace::write_run`]: they stay in the index, and their frames stay theirs.
+//!    [`AddressSpace::write_run`]: they stay in the index, their frames stay theirs, and they are not
+//!    split.
 
 use foliocache_sync::Arc;
 use foliocache_sync::time::Instant;
@@ -12,23 +19,41 @@ use foliocache_xarray::Mark;
 
 use crate::address_space::AddressSpace;
 use crate::direct_map;
-use crate::folio::{Folio, LockedFolio, flag};
+use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mm::Mm;
 use crate::ops::IoSegment;
 use crate::stats::Count;
-use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex};
 use crate::writeback::WritebackState;
 
-/// Most folios in a run: 4 MiB.
-const MAX_RUN: usize = 1024;
+/// Most pages in a run: 16 MiB, or one large folio more.
+const MAX_RUN: u64 = 4096;
+
+/// Most folios in a run: so many locks are held at a time.
+const MAX_FOLIOS: usize = 1024;
+
+/// A folio of a run.
+struct Taken<'a> {
+    folio: &'a Folio,
+    /// The grains that were dirty.
+    grains: u64,
+    /// The byte of the file after the last that is written of it.
+    end: u64,
+}
+
+/// Neighbouring bytes of a run.
+struct Extent<'a> {
+    pos: u64,
+    bytes: usize,
+    segments: Vec<IoSegment<'a>>,
+}
 
 /// Folios under writeback that follow one another in the file.
 pub(super) struct Run<'a> {
     first: PageIndex,
-    folios: Vec<&'a Folio>,
-    segments: Vec<IoSegment<'a>>,
-    /// Bytes to write: whole pages but for the last one, which ends with the file.
-    bytes: usize,
+    end: PageIndex,
+    folios: Vec<Taken<'a>>,
+    extents: Vec<Extent<'a>>,
 }
 
 /// A run that the backing store has not answered for. A panic there leaves its folios failed and
@@ -44,18 +69,29 @@ impl Drop for Unfinished<'_> {
     }
 }
 
+/// How far the store got with a run.
+struct Outcome {
+    /// Bytes that are written.
+    bytes: u64,
+    /// The byte of the file up to which all of the run is written.
+    end: u64,
+    result: Result<(), Errno>,
+}
+
 impl Run<'_> {
     pub(super) fn first(&self) -> PageIndex {
         self.first
     }
 
+    /// Its pages.
     pub(super) fn len(&self) -> u64 {
-        self.folios.len() as u64
+        self.end.0 - self.first.0
     }
 }
 
 impl AddressSpace {
-    /// Takes the next run of dirty folios from `at` to `last` into writeback; `None` at the end.
+    /// Takes the next run of dirty folios that begin at `at` to `last` into writeback; `None` at the
+    /// end.
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the run's first folio; the others are
     /// tried, and the run ends where one is taken. With `fresh_only` those that failed before are
@@ -73,57 +109,95 @@ impl AddressSpace {
         };
         let first = loop {
             let found = self.index.lock().find(at.0, last.0, Some(Mark::Dirty))?;
+            if found.index < at.0 {
+                at = PageIndex(found.last() + 1);
+                continue;
+            }
             at = PageIndex(found.index);
             match self.lock_folio(at) {
-                Some(locked) if wanted(&locked) => break locked,
+                Some(locked) if locked.index() == at && wanted(&locked) => break locked,
                 _ => at = at.add(1),
             }
         };
+        let mut end = first.end();
         let mut run = vec![first];
-        while run.len() < MAX_RUN {
-            let next = at.add(run.len() as u64);
-            if next > last {
-                break;
-            }
-            match self.try_lock_folio(next) {
-                Some(locked) if wanted(&locked) => run.push(locked),
+        while run.len() < MAX_FOLIOS && end.0 - at.0 < MAX_RUN && end <= last {
+            match self.try_lock_folio(end) {
+                Some(locked) if wanted(&locked) => {
+                    end = locked.end();
+                    run.push(locked);
+                }
                 _ => break,
             }
         }
-        Some(self.start_writeback(at, run))
+        Some(self.start_writeback(run))
     }
 
     /// From dirty to writeback, for a run of locked folios.
-    fn start_writeback<'a>(&'a self, first: PageIndex, run: Vec<LockedFolio<'a>>) -> Run<'a> {
+    fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
         {
             let mut index = self.index.lock();
-            for locked in &run {
+            for locked in &folios {
                 index.clear_mark(locked.index().0, Mark::Dirty);
                 index.set_mark(locked.index().0, Mark::Writeback);
             }
         }
-        for locked in &run {
+        let mut run = Run {
+            first: folios[0].index(),
+            end: folios[0].index(),
+            folios: Vec::with_capacity(folios.len()),
+            extents: Vec::new(),
+        };
+        // What a folio holds beyond the end of the file is not the file's. Truncation waits for
+        // `wb_lock`.
+        let size = self.size();
+        for locked in folios {
+            let taken = Taken {
+                folio: locked.folio(),
+                grains: locked.dirty_grains(),
+                end: self.push_extents(&locked, size, &mut run.extents),
+            };
+            locked.set_dirty_grains(0);
             locked.state.set(flag::WRITEBACK);
             locked.state.clear(flag::DIRTY);
+            run.end = locked.end();
+            run.folios.push(taken);
         }
-        self.count(Count::Writeback, run.len() as u64);
-        self.uncount(Count::Dirty, run.len() as u64);
-        // The size was set before the folios became dirty, so the run holds at least a byte of the
-        // file; truncation waits for `wb_lock`.
-        debug_assert!(first.0 + run.len() as u64 <= pages_for(self.size()));
-        let bytes = (self.size() - first.pos()).min((run.len() * PAGE_SIZE) as u64) as usize;
-        let mut segments: Vec<IoSegment<'_>> = Vec::new();
-        for (at, locked) in run.iter().enumerate() {
-            let next = self.segment(locked, (bytes - at * PAGE_SIZE).min(PAGE_SIZE));
-            direct_map::push_merged(&mut segments, next);
+        self.count(Count::Writeback, run.len());
+        self.uncount(Count::Dirty, run.len());
+        run
+    }
+
+    /// Appends what of a folio is dirty and in the file; returns the byte of the file where it ends.
+    fn push_extents<'a>(
+        &self,
+        locked: &LockedFolio<'a>,
+        size: u64,
+        extents: &mut Vec<Extent<'a>>,
+    ) -> u64 {
+        let start = locked.index().pos();
+        let mut end = start;
+        for mut bytes in grains::ranges(locked.dirty_grains(), locked.order()) {
+            bytes.end = (size.saturating_sub(start)).min(bytes.end as u64) as usize;
+            if bytes.is_empty() {
+                break;
+            }
+            let pos = start + bytes.start as u64;
+            end = start + bytes.end as u64;
+            let segment = self.segment(locked, bytes.clone());
+            match extents.last_mut() {
+                Some(extent) if extent.pos + extent.bytes as u64 == pos => {
+                    direct_map::push_merged(&mut extent.segments, segment);
+                    extent.bytes += bytes.len();
+                }
+                _ => extents.push(Extent {
+                    pos,
+                    bytes: bytes.len(),
+                    segments: vec![segment],
+                }),
+            }
         }
-        let folios = run.iter().map(LockedFolio::folio).collect();
-        Run {
-            first,
-            folios,
-            segments,
-            bytes,
-        }
+        end
     }
 
     /// Writes a run and sets its folios free, unstable or dirty again.
@@ -139,53 +213,78 @@ impl AddressSpace {
             mapping: self,
             run: &run,
         };
-        let (whole, result) = self.write_out(&run);
+        let outcome = self.write_out(&run);
         std::mem::forget(unfinished);
-        let stored = run.bytes.min(whole * PAGE_SIZE) as u64;
-        if stored > 0 {
-            wb.note_stored(run.first.pos() + stored);
+        if outcome.bytes > 0 {
+            wb.note_stored(outcome.end);
         }
-        self.note_write(stored, start.elapsed());
+        self.note_write(outcome.bytes, start.elapsed());
+        let written = |taken: &Taken<'_>| taken.end <= outcome.end;
+        let whole = match outcome.result {
+            Ok(()) => run.folios.len(),
+            Err(_) => run.folios.iter().take_while(|taken| written(taken)).count(),
+        };
         self.finish_written(&run, whole);
-        if let Err(error) = result {
+        if let Err(error) = outcome.result {
             self.finish_failed(&run, whole, error);
         }
-        result
+        outcome.result
     }
 
     /// Hands a run to the store, and again what a short count left out, until all is written or
-    /// the store says why not. Returns the folios that are written whole.
-    fn write_out(&self, run: &Run<'_>) -> (usize, Result<(), Errno>) {
-        let mut done = 0;
-        loop {
-            let rest = direct_map::after(&run.segments, done);
-            match self.ops.writepages(run.first.pos() + done as u64, &rest) {
-                Ok(written) if done + written >= run.bytes => return (run.folios.len(), Ok(())),
-                // No whole page and no error: nobody says why.
-                Ok(written) if written < PAGE_SIZE => return (done / PAGE_SIZE, Err(Errno::EIO)),
-                Ok(written) => done += written - written % PAGE_SIZE,
-                Err(error) => return (done / PAGE_SIZE, Err(error)),
+    /// the store says why not.
+    fn write_out(&self, run: &Run<'_>) -> Outcome {
+        let mut outcome = Outcome {
+            bytes: 0,
+            end: run.first.pos(),
+            result: Ok(()),
+        };
+        for extent in &run.extents {
+            let mut done = 0;
+            while done < extent.bytes {
+                let rest = direct_map::after(&extent.segments, done);
+                let step = match self.ops.writepages(extent.pos + done as u64, &rest) {
+                    Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
+                    // No whole page and no error: nobody says why.
+                    Ok(written) if written < PAGE_SIZE => Err(Errno::EIO),
+                    Ok(written) => Ok(written - written % PAGE_SIZE),
+                    Err(error) => Err(error),
+                };
+                match step {
+                    Ok(step) => {
+                        done += step;
+                        outcome.bytes += step as u64;
+                        outcome.end = extent.pos + done as u64;
+                    }
+                    Err(error) => {
+                        outcome.result = Err(error);
+                        return outcome;
+                    }
+                }
             }
         }
+        outcome
     }
 
     fn finish_written(&self, run: &Run<'_>, whole: usize) {
         let mm: &Mm = self.mm();
-        let (mut newly_unstable, mut recovered) = (0, 0);
+        let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
         {
             let mut index = self.index.lock();
-            for (at, folio) in run.folios[..whole].iter().enumerate() {
-                let page = run.first.add(at as u64);
-                index.clear_mark(page.0, Mark::Writeback);
-                index.set_mark(page.0, Mark::Unstable);
-                newly_unstable += u64::from(!folio.state.set(flag::UNSTABLE).has(flag::UNSTABLE));
-                recovered += u64::from(folio.state.clear(flag::ERROR).has(flag::ERROR));
+            for Taken { folio, .. } in &run.folios[..whole] {
+                index.clear_mark(folio.index().0, Mark::Writeback);
+                index.set_mark(folio.index().0, Mark::Unstable);
+                let before = folio.state.set(flag::UNSTABLE);
+                pages += folio.nr_pages();
+                newly_unstable += u64::from(!before.has(flag::UNSTABLE)) * folio.nr_pages();
+                let before = folio.state.clear(flag::ERROR);
+                recovered += u64::from(before.has(flag::ERROR)) * folio.nr_pages();
             }
         }
         self.count(Count::Unstable, newly_unstable);
         self.uncount(Count::Failed, recovered);
-        self.uncount(Count::Writeback, whole as u64);
-        for folio in &run.folios[..whole] {
+        self.uncount(Count::Writeback, pages);
+        for Taken { folio, .. } in &run.folios[..whole] {
             folio.release(flag::WRITEBACK, &mm.waits);
         }
     }
@@ -193,19 +292,20 @@ impl AddressSpace {
     fn finish_failed(self: &Arc<Self>, run: &Run<'_>, whole: usize, error: Errno) {
         let mm: &Mm = self.mm();
         let mut newly_failed = 0;
-        for (at, folio) in run.folios.iter().enumerate().skip(whole) {
-            let page = run.first.add(at as u64);
-            let locked = folio.lock(&mm.waits);
-            newly_failed += u64::from(self.mark_failed(&locked));
-            self.index.lock().clear_mark(page.0, Mark::Writeback);
-            self.uncount(Count::Writeback, 1);
-            folio.release(flag::WRITEBACK, &mm.waits);
+        for taken in &run.folios[whole..] {
+            let locked = taken.folio.lock(&mm.waits);
+            newly_failed += u64::from(self.mark_failed(&locked, taken.grains));
+            self.index
+                .lock()
+                .clear_mark(locked.index().0, Mark::Writeback);
+            self.uncount(Count::Writeback, locked.nr_pages());
+            locked.release(flag::WRITEBACK, &mm.waits);
         }
         self.bdi().set_error(Some(error));
         if newly_failed > 0 {
             self.wb_err.record(error);
             tracing::warn!(
-                file = %self.ops.describe(), pos = run.first.pos(), bytes = run.bytes, %error,
+                file = %self.ops.describe(), pos = run.first.pos(), pages = run.len(), %error,
                 "writeback failed; the data stays dirty and is retried"
             );
         }

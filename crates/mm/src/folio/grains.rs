@@ -1,0 +1,162 @@
+//! Grains: the parts of a large folio that are uptodate or dirty by themselves.
+//!
+//! # Model
+//!
+//! A word of 64 bits describes a folio, one bit a grain from its start. Up to order 6 a grain is a
+//! page; above it is as many pages as make 64 grains, so 32 KiB in a folio of 2 MiB.
+//!
+//! ```text
+//!   order      0   1   2  …   6   7   8   9
+//!   grains     1   2   4     64  64  64  64
+//!   grain    4 Ki  …        4 Ki 8   16  32 KiB
+//! ```
+
+use std::ops::Range;
+
+use crate::types::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Binary logarithm of the grains that a word has room for.
+const WORD_SHIFT: u32 = u64::BITS.ilog2();
+
+/// Binary logarithm of the pages in a grain of a folio of `order`.
+fn pages_shift(order: u32) -> u32 {
+    order.saturating_sub(WORD_SHIFT)
+}
+
+/// Bytes of a grain of a folio of `order`.
+pub(crate) fn size(order: u32) -> usize {
+    PAGE_SIZE << pages_shift(order)
+}
+
+/// `len` bits from bit `first` on.
+fn bits(first: u32, len: u32) -> u64 {
+    match len {
+        0 => 0,
+        len => (u64::MAX >> (u64::BITS - len)) << first,
+    }
+}
+
+/// Every grain of a folio.
+pub(crate) fn all(order: u32) -> u64 {
+    bits(0, 1 << order.min(WORD_SHIFT))
+}
+
+/// The grains that a range of a folio's bytes touches.
+pub(crate) fn touched(order: u32, bytes: Range<usize>) -> u64 {
+    if bytes.is_empty() {
+        return 0;
+    }
+    let first = bytes.start / size(order);
+    let end = bytes.end.div_ceil(size(order));
+    bits(first as u32, (end - first) as u32)
+}
+
+/// The grains that lie in a range of a folio's bytes from their first byte to their last.
+pub(crate) fn inside(order: u32, bytes: Range<usize>) -> u64 {
+    let first = bytes.start.div_ceil(size(order));
+    let end = bytes.end / size(order);
+    bits(first as u32, end.saturating_sub(first) as u32)
+}
+
+/// The grain that holds a byte of a folio.
+pub(crate) fn of(order: u32, byte: usize) -> u64 {
+    1 << (byte / size(order))
+}
+
+/// Bytes from `byte` on to the end of the run of set grains that it is in; 0 if it is in none.
+pub(crate) fn run_from(grains: u64, order: u32, byte: usize) -> usize {
+    let at = byte / size(order);
+    let run = (!(grains >> at)).trailing_zeros() as usize;
+    ((at + run) * size(order)).saturating_sub(byte)
+}
+
+/// The byte ranges of a folio that the set grains make up, neighbours joined, in order.
+pub(crate) fn ranges(mut grains: u64, order: u32) -> impl Iterator<Item = Range<usize>> {
+    std::iter::from_fn(move || {
+        if grains == 0 {
+            return None;
+        }
+        let first = grains.trailing_zeros();
+        let len = (!(grains >> first)).trailing_zeros();
+        grains &= !bits(first, len);
+        Some(first as usize * size(order)..(first + len) as usize * size(order))
+    })
+}
+
+/// The grains of the two halves of a folio of `order`, which is at least 1.
+pub(crate) fn halves(grains: u64, order: u32) -> [u64; 2] {
+    let half = all(order).count_ones() / 2;
+    let parts = [grains & bits(0, half), grains >> half];
+    if pages_shift(order) == 0 {
+        return parts;
+    }
+    // The halves have grains of half the size: each of the old is two of the new.
+    parts.map(|part| {
+        (0..half)
+            .filter(|grain| part >> grain & 1 != 0)
+            .fold(0, |doubled, grain| doubled | bits(2 * grain, 2))
+    })
+}
+
+const _: () = assert!(
+    PAGE_SHIFT + 9 - WORD_SHIFT == 15,
+    "a grain is 32 KiB at most"
+);
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::frames::MAX_ORDER;
+
+    #[test]
+    fn a_grain_has_at_most_32_kib_and_a_word_describes_every_folio() {
+        for order in 0..=MAX_ORDER {
+            let bytes = PAGE_SIZE << order;
+            assert_eq!(all(order).count_ones() as usize * size(order), bytes);
+            assert!(size(order) <= 32 << 10);
+            assert_eq!(touched(order, 0..bytes), all(order));
+            assert_eq!(inside(order, 0..bytes), all(order));
+        }
+    }
+
+    #[test]
+    fn touched_and_inside_differ_by_the_edges() {
+        let grain = size(9);
+        assert_eq!(touched(9, 1..grain + 1), 0b11);
+        assert_eq!(inside(9, 1..grain + 1), 0);
+        assert_eq!(inside(9, 1..3 * grain), 0b110);
+        assert_eq!(touched(9, 5..5), 0);
+        assert_eq!(inside(3, PAGE_SIZE..PAGE_SIZE), 0);
+    }
+
+    #[test]
+    fn runs_join_neighbours() {
+        let found: Vec<_> = ranges(0b1011, 2).collect();
+        assert_eq!(found, [0..2 * PAGE_SIZE, 3 * PAGE_SIZE..4 * PAGE_SIZE]);
+        assert_eq!(ranges(u64::MAX, 9).collect::<Vec<_>>(), [0..2 << 20]);
+        assert_eq!(run_from(0b1011, 2, 100), 2 * PAGE_SIZE - 100);
+        assert_eq!(run_from(0b1011, 2, 2 * PAGE_SIZE), 0);
+        assert_eq!(run_from(u64::MAX, 9, 0), 2 << 20);
+    }
+
+    #[test]
+    fn halves_describe_the_same_bytes() {
+        for order in 1..=MAX_ORDER {
+            let half = PAGE_SIZE << (order - 1);
+            for grains in [0, 1, 0b1010_0110, u64::MAX, 0xf0f0_1234_5678_9abc] {
+                let grains = grains & all(order);
+                let bytes = |mask, order, base: usize| {
+                    ranges(mask, order)
+                        .flat_map(move |range| {
+                            (range.start + base..range.end + base).step_by(PAGE_SIZE)
+                        })
+                        .collect::<Vec<_>>()
+                };
+                let [low, high] = halves(grains, order);
+                let mut parts = bytes(low, order - 1, 0);
+                parts.extend(bytes(high, order - 1, half));
+                assert_eq!(parts, bytes(grains, order, 0), "order {order}");
+            }
+        }
+    }
+}
