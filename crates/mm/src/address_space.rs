@@ -36,7 +36,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
-use foliocache_xarray::{InsertError, Mark, XArray};
+use foliocache_xarray::{Entry, InsertError, Mark, Preload, XArray};
 use std::fmt;
 use std::ops::Range;
 
@@ -187,6 +187,7 @@ impl AddressSpace {
     pub fn stats(&self) -> FileStats {
         let mut stats = FileStats {
             resident: self.nr_pages(),
+            folios: self.index.nr_entries(),
             ..FileStats::default()
         };
         stats.add_pages(&self.counts);
@@ -371,19 +372,8 @@ impl AddressSpace {
         let dirty = grains::halves(lower.dirty_grains(), order);
         upper.set_uptodate_grains(uptodate[1]);
         upper.set_dirty_grains(dirty[1]);
-        {
-            let mut xa = self.index.lock();
-            // Under `xa_lock`, where a flush clears UNSTABLE: flag and mark must not differ.
-            upper.state.set(lower.state.load().flags() & flag::CONTENT);
-            let entries = [mm.folios.entry(lower), mm.folios.entry(folio)];
-            let split = xa.split(index.0, order - 1, &mut nodes, |at| {
-                entries[usize::from(at != index.0)]
-            });
-            assert!(
-                split.is_ok(),
-                "a locked folio is in its index, and nodes were in hand"
-            );
-        }
+        let entries = [mm.folios.entry(lower), mm.folios.entry(folio)];
+        split_in_index(&self.index, lower, &upper, entries, &mut nodes);
         if self.bdi.is_memory() {
             lower.halve();
         } else {
@@ -578,6 +568,28 @@ impl AddressSpace {
     }
 }
 
+/// Gives the upper half of a locked folio's place in the index to `upper`, which is locked and has
+/// its place already, with the flags of `lower`. `entries` are the two's.
+pub(crate) fn split_in_index(
+    index: &XArray,
+    lower: &LockedFolio<'_>,
+    upper: &LockedFolio<'_>,
+    entries: [Entry; 2],
+    nodes: &mut Preload<'_>,
+) {
+    let first = lower.index().0;
+    let mut xa = index.lock();
+    // Under `xa_lock`, where a flush clears UNSTABLE: flag and mark must not differ.
+    upper.state.set(lower.state.load().flags() & flag::CONTENT);
+    let split = xa.split(first, upper.order(), nodes, |at| {
+        entries[usize::from(at != first)]
+    });
+    assert!(
+        split.is_ok(),
+        "a locked folio is in its index, and nodes were in hand"
+    );
+}
+
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         if self.mm().check_fork().is_err() {
@@ -591,7 +603,8 @@ impl Drop for AddressSpace {
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
         owner::wait_for_holders(&self.holders);
         let mut activity = self.stats();
-        (activity.resident, activity.dirty, activity.writeback) = (0, 0, 0);
+        (activity.resident, activity.folios) = (0, 0);
+        (activity.dirty, activity.writeback) = (0, 0);
         (activity.unstable, activity.failed) = (0, 0);
         self.mm().unregister(self.id, &activity);
     }

@@ -23,11 +23,12 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
 use std::ptr::NonNull;
 
+use crate::address_space::split_in_index;
 use crate::filemap::{Lookup, read_validated};
 use crate::folio::{Folio, Place, flag};
 use crate::frames::FrameNumber;
 use crate::owner;
-use crate::types::PageIndex;
+use crate::types::{PAGE_SIZE, PageIndex};
 
 /// The address of the file that the page belongs to, and of another.
 const OURS: usize = 64;
@@ -51,6 +52,135 @@ unsafe impl Sync for OnePage {}
 impl std::fmt::Debug for OnePage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OnePage")
+    }
+}
+
+/// Pages 0 and 1 of a file in one folio, in frames 0 and 1 of one byte each.
+pub struct TwoPages {
+    index: XArray,
+    lower: Box<Folio>,
+    upper: Box<Folio>,
+    waits: WaitTable,
+    frames: [AtomicU64; 2],
+}
+
+// SAFETY: see the module's header.
+unsafe impl Send for TwoPages {}
+// SAFETY: see the module's header.
+unsafe impl Sync for TwoPages {}
+
+impl std::fmt::Debug for TwoPages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TwoPages")
+    }
+}
+
+impl TwoPages {
+    /// The two pages, uptodate, holding `bytes`.
+    pub fn new(bytes: [u64; 2]) -> Arc<Self> {
+        let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+        let pages = Self {
+            index: XArray::new(pool),
+            lower: Box::new(Folio::new()),
+            upper: Box::new(Folio::new()),
+            waits: WaitTable::new(),
+            frames: bytes.map(AtomicU64::new),
+        };
+        let locked = pages.lower.lock(&pages.waits);
+        locked.attach(
+            OURS,
+            Place {
+                order: 1,
+                ..place(0, 0)
+            },
+        );
+        locked.state.set(flag::UPTODATE);
+        drop(locked);
+        let mut preload = pages.index.pool().preload(4).expect("a chunk");
+        // A neighbour keeps the node.
+        for (at, order, entry) in [(0, 1, pages.entries()[0]), (2, 0, Entry::value(1))] {
+            pages
+                .index
+                .lock()
+                .insert(at, order, entry, &mut preload)
+                .expect("nodes in hand");
+        }
+        drop(preload);
+        Arc::new(pages)
+    }
+
+    fn entries(&self) -> [Entry; 2] {
+        [&self.lower, &self.upper].map(|folio| Entry::from_ptr(NonNull::from(&**folio)))
+    }
+
+    fn folio(&self, entry: Entry) -> &Folio {
+        match entry == self.entries()[0] {
+            true => &self.lower,
+            false => &self.upper,
+        }
+    }
+
+    /// A read hit from page `first` on to the end of its folio; `None` where it would take the lock.
+    pub fn read_from(&self, first: u64) -> Option<Vec<u64>> {
+        let rcu = rcu::read_lock();
+        let found = read_validated(
+            &self.index,
+            PageIndex(first).pos(),
+            &rcu,
+            |entry| self.folio(entry),
+            |place, offset| {
+                let from = place.frame.as_u32() as usize + offset / PAGE_SIZE;
+                let to = place.frame.as_u32() as usize + place.bytes() / PAGE_SIZE;
+                // Relaxed: see the module's header.
+                let byte = |frame: &AtomicU64| frame.load(Ordering::Relaxed);
+                self.frames[from..to].iter().map(byte).collect()
+            },
+        );
+        match found {
+            Lookup::Found(_, _, bytes) => Some(bytes),
+            Lookup::Miss | Lookup::Contended => None,
+        }
+    }
+
+    /// Splits the folio, as `AddressSpace::split_folio` does.
+    pub fn split(&self) {
+        let lower = self.lower.lock(&self.waits);
+        let upper = self.upper.lock(&self.waits);
+        upper.attach(OURS, place(1, 1));
+        let mut nodes = self.index.pool().empty_preload();
+        split_in_index(&self.index, &lower, &upper, self.entries(), &mut nodes);
+        lower.halve();
+    }
+
+    /// Takes page 1 out, after a split, and gives its frame to somebody who stores `byte` in it.
+    pub fn remove_upper_and_reuse_frame(&self, byte: u64) {
+        let upper = self.upper.lock(&self.waits);
+        let erased = self.index.lock().erase_if(1, self.entries()[1]);
+        assert!(erased.is_some(), "one remover");
+        let (frame, _) = upper.detach();
+        drop(upper);
+        // Relaxed: see the module's header.
+        self.frames[frame.as_u32() as usize].store(byte, Ordering::Relaxed);
+    }
+
+    /// A write hit: stores `byte` in page `page` under the lock of the folio that holds it.
+    pub fn write(&self, page: u64, byte: u64) {
+        loop {
+            let folio = {
+                let rcu = rcu::read_lock();
+                let Some(entry) = self.index.load(page, &rcu) else {
+                    return;
+                };
+                self.folio(entry)
+            };
+            let locked = folio.lock(&self.waits);
+            if let Some(offset) = locked.place().offset_of(PageIndex(page).pos()) {
+                let frame = locked.frame().as_u32() as usize + offset / PAGE_SIZE;
+                // Relaxed: see the module's header.
+                self.frames[frame].store(byte, Ordering::Relaxed);
+                return;
+            }
+        }
     }
 }
 

@@ -115,6 +115,8 @@ fn read(counter: &AtomicU64) -> u64 {
 pub struct FileStats {
     /// Pages in the cache.
     pub resident: u64,
+    /// Folios that hold them: of one page each, or of many.
+    pub folios: u64,
     /// Pages newer than what was handed to the backing store.
     pub dirty: u64,
     /// Pages being written.
@@ -171,6 +173,7 @@ impl FileStats {
     /// Adds another file's figures.
     pub(crate) fn add(&mut self, other: &Self) {
         self.resident += other.resident;
+        self.folios += other.folios;
         self.dirty += other.dirty;
         self.writeback += other.writeback;
         self.unstable += other.unstable;
