@@ -320,8 +320,9 @@ impl AddressSpace {
     }
 
     /// Splits a locked folio that begins before `page` and goes on beyond it, so that one begins
-    /// there; returns the part that ends before `page`, and unlocks the others. Without memory for
-    /// that the folio stays as it is and is returned whole.
+    /// there; returns the part that ends before `page`, and unlocks the others. Parts without content
+    /// leave the index, the returned one too. Without memory to split it the folio stays as it is and
+    /// is returned whole.
     ///
     /// The frames stay where they are. Splits in halves, as often as it takes: a folio of 2 MiB
     /// needs nine descriptors at most.
@@ -331,17 +332,28 @@ impl AddressSpace {
         &'a self,
         locked: LockedFolio<'a>,
         page: PageIndex,
-    ) -> LockedFolio<'a> {
+    ) -> Option<LockedFolio<'a>> {
         let mut part = locked;
-        while part.index() < page && page < part.end() {
-            let Some(upper) = self.halve_folio(&part) else {
-                break;
+        while part.index() < page
+            && page < part.end()
+            && let Some(upper) = self.halve_folio(&part)
+        {
+            let other = match page > upper.index() {
+                true => std::mem::replace(&mut part, upper),
+                false => upper,
             };
-            if page > upper.index() {
-                part = upper;
-            }
+            self.keep_content(other);
         }
-        part
+        self.keep_content(part)
+    }
+
+    /// Takes a locked folio out of the index if nothing in it is the file's.
+    pub(crate) fn keep_content<'a>(&'a self, locked: LockedFolio<'a>) -> Option<LockedFolio<'a>> {
+        if locked.has_content() {
+            return Some(locked);
+        }
+        self.remove_folio(locked);
+        None
     }
 
     /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked.

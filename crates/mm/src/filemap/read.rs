@@ -277,9 +277,7 @@ impl AddressSpace {
                 // Written in part and never read, or left by a panic of the backing store.
                 let wanted = grains::touched(place.order, from..to);
                 if let Err(error) = self.fill_grains(&locked, wanted) {
-                    if !locked.has_content() {
-                        self.remove_folio(locked);
-                    }
+                    drop(self.keep_content(locked));
                     return Err(error);
                 }
                 return Ok((locked, missed));

@@ -53,6 +53,9 @@ use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
 
+/// Bytes up to which a write says little about how much will follow it.
+const SMALL_WRITE: usize = 64 << 10;
+
 /// Most pages that a write waits for at once.
 const WAIT_BATCH: u64 = 64;
 
@@ -200,6 +203,7 @@ impl AddressSpace {
         fault_in: FaultIn,
     ) -> Result<(), Errno> {
         let mut prepared = None;
+        let small = iter.remaining() <= SMALL_WRITE;
         // In a small cache many writers of large batches would pass the dirty limit by far.
         let (mut dirtied, batch) = (0, self.write_batch());
         // The next piece is at most so long; shorter after a short copy.
@@ -210,18 +214,14 @@ impl AddressSpace {
             if fault_in == FaultIn::Before && !iter.fault_in(piece) {
                 return Err(Errno::EFAULT);
             }
-            let locked = self.folio_for_write(pos, piece, &mut prepared)?;
+            let locked = self.folio_for_write(pos, piece, small, &mut prepared)?;
             let seen = locked.state.load();
             let pages = locked.nr_pages();
             let room = (locked.end().pos() - pos) as usize;
             let len = piece.min(room);
             let progress = self.write_piece(&locked, pos, len, iter);
-            if locked.has_content() {
-                drop(locked);
-            } else {
-                // Invariant 3: what the copy left unfinished is not the file's.
-                self.remove_folio(locked);
-            }
+            // Invariant 3: what the copy left unfinished is not the file's.
+            drop(self.keep_content(locked));
             match progress? {
                 Progress::Wrote(n) => {
                     dirtied += u64::from(!seen.has(flag::DIRTY)) * pages;
@@ -263,6 +263,7 @@ impl AddressSpace {
         &'a self,
         pos: u64,
         remaining: usize,
+        small: bool,
         prepared: &mut Option<Prepared<'a>>,
     ) -> Result<LockedFolio<'a>, Errno> {
         let page = PageIndex::of(pos);
@@ -270,7 +271,7 @@ impl AddressSpace {
             if let Some(locked) = self.lock_folio(page) {
                 return Ok(locked);
             }
-            let order = self.order_for_write(pos, remaining);
+            let order = self.order_for_write(pos, remaining, small);
             if let Some(ready) = prepared {
                 match self.add_folio(page, order, ready) {
                     Ok(locked) => return Ok(locked),
@@ -296,14 +297,18 @@ impl AddressSpace {
     }
 
     /// Largest order of a new folio for a write of `remaining` bytes at `pos`: of pages that it
-    /// writes whole, or, at the end of a file that grows by small pieces, of half as many pages as
+    /// writes whole, or, at the end of a file that grows by `small` writes, of half as many pages as
     /// were appended in a row.
-    fn order_for_write(&self, pos: u64, remaining: usize) -> u32 {
+    fn order_for_write(&self, pos: u64, remaining: usize, small: bool) -> u32 {
         if offset_in_page(pos) != 0 {
             return 0;
         }
         let whole = (remaining / PAGE_SIZE) as u64;
-        let appended = self.appended.pages_before(pos, self.size()) / 2;
+        let appended = match small {
+            true => self.appended.pages_before(pos, self.size()) / 2,
+            // Where it ends is known.
+            false => 0,
+        };
         let pages = whole.max(appended).max(1);
         pages.ilog2().min(self.max_order())
     }

@@ -97,7 +97,9 @@ impl Mm {
         }
         let mapping = owner::hold(&locked);
         let middle = locked.index().add(locked.nr_pages() / 2);
-        self.migrate(&mapping.split_folio(locked, middle));
+        if let Some(part) = mapping.split_folio(locked, middle) {
+            self.migrate(&part);
+        }
     }
 
     /// Moves a locked folio to other frames, if there are free ones (invariants 1 and 2).
