@@ -34,6 +34,7 @@ use crate::folio::{Folio, FolioPool};
 use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
+use crate::readahead::ReadaheadBudget;
 use crate::reclaim::{Background, Lru, MAX_HOPELESS};
 use crate::stats::{FileStats, MmStats, PageCounts};
 use crate::types::{PAGE_SIZE, PageIndex};
@@ -69,6 +70,9 @@ impl MmConfig {
     }
 }
 
+/// Readahead may hold one part in this many of the frames, not yet used.
+pub(crate) const READAHEAD_PART: u64 = 8;
+
 /// Times room is made for a charge of metadata before it is refused: others may take what is freed.
 const CHARGE_ATTEMPTS: usize = 4;
 
@@ -90,6 +94,8 @@ pub struct Mm {
     pub(crate) shares: Shares,
     /// Waits of the writers of all file systems.
     pub(crate) stalls: Stalls,
+    /// What readahead may hold unused.
+    pub(crate) readahead: Arc<ReadaheadBudget>,
     pub(crate) background: Background,
     pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
@@ -136,6 +142,7 @@ impl Mm {
             nr_dirty_bdis: AtomicU64::new(0),
             shares: Shares::new(),
             stalls: Stalls::new(),
+            readahead: Arc::new(ReadaheadBudget::new(nr_frames / READAHEAD_PART)),
             background: Background::new(),
             direct_reclaims: AtomicU64::new(0),
             compacted: AtomicU64::new(0),

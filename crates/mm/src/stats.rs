@@ -6,6 +6,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use crate::bdi::ThrottleStats;
 use crate::frames::FrameUsage;
 use crate::pressure::PressureStats;
+use crate::readahead::ReadaheadFeedback;
 
 /// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
 /// written to again while it is under writeback, say.
@@ -70,6 +71,8 @@ pub(crate) struct FileCounters {
     pub(crate) throttled_ns: AtomicU64,
     pub(crate) written: AtomicU64,
     pub(crate) read_in: AtomicU64,
+    /// What readahead of the file was worth lately.
+    pub(crate) feedback: ReadaheadFeedback,
 }
 
 impl FileCounters {
@@ -89,12 +92,14 @@ impl FileCounters {
             throttled_ns: AtomicU64::new(0),
             written: AtomicU64::new(0),
             read_in: AtomicU64::new(0),
+            feedback: ReadaheadFeedback::new(),
         }
     }
 
     /// Adds what a folio that leaves the cache says about readahead.
     pub(crate) fn note_unused_readahead(&self, pages: u64) {
         bump(&self.readahead_wasted, pages);
+        self.feedback.note_wasted(pages as u32);
     }
 }
 

@@ -27,9 +27,9 @@ use std::ops::Range;
 use crate::address_space::{AddFolioError, AddressSpace};
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
-use crate::mm::{Mm, Prepared};
+use crate::mm::{Mm, Prepared, READAHEAD_PART};
 use crate::ops::IoSegment;
-use crate::readahead::{MAX_WINDOW, Window};
+use crate::readahead::{Limits, MAX_WINDOW, Window};
 use crate::stats::bump;
 use crate::types::{PageIndex, pages_for};
 
@@ -51,15 +51,34 @@ impl Drop for Filling<'_> {
 }
 
 impl AddressSpace {
-    /// Largest readahead window now, in pages: less when memory is short or the bound small.
-    pub(super) fn max_window(&self) -> u64 {
+    /// Largest window now, in pages: less when callers wait for memory, or where the bound is small.
+    fn max_window(&self) -> u64 {
         let frames = &self.mm().frames;
-        let max = MAX_WINDOW.min(frames.capacity() / 64).max(1);
-        if frames.below_low() { max.min(16) } else { max }
+        let max = MAX_WINDOW.min(frames.capacity() / 32).max(1);
+        if frames.has_waiters() {
+            max.min(16)
+        } else {
+            max
+        }
     }
 
-    /// Brings in what is missing of `window` around `page`, which is in it; returns that page's
-    /// folio, locked and uptodate, or `None` if somebody else put one there first.
+    /// What readahead may do now.
+    pub(super) fn readahead_limits(&self) -> Limits<'_> {
+        let mm: &Mm = self.mm();
+        // The bound may have changed.
+        mm.readahead.set_cap(mm.frames.capacity() / READAHEAD_PART);
+        Limits {
+            max: self.max_window(),
+            max_order: self.max_order(),
+            file_pages: pages_for(self.size()),
+            budget: &mm.readahead,
+            feedback: &self.counters.feedback,
+        }
+    }
+
+    /// Brings in what is missing of `window` around `page`, which is in it, for a request that goes
+    /// on to page `last`; returns the page's folio, locked and uptodate, or `None` if somebody else
+    /// put one there first.
     ///
     /// Context: blocks for memory and I/O; nothing held but perhaps `i_rwsem`.
     ///
@@ -68,15 +87,21 @@ impl AddressSpace {
     pub(super) fn fill(
         &self,
         page: PageIndex,
+        last: PageIndex,
         window: Window,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        match self.try_fill(page, window) {
-            Err(_) if window.pages > 1 => self.try_fill(page, Window::one(page)),
+        match self.try_fill(page, last, window) {
+            Err(_) if window.pages > 1 => self.try_fill(page, last, Window::one(page)),
             result => result,
         }
     }
 
-    fn try_fill(&self, page: PageIndex, window: Window) -> Result<Option<LockedFolio<'_>>, Errno> {
+    fn try_fill(
+        &self,
+        page: PageIndex,
+        last: PageIndex,
+        window: Window,
+    ) -> Result<Option<LockedFolio<'_>>, Errno> {
         let range = self.within_file(window, page);
         let mut prepared = self
             .mm()
@@ -106,9 +131,9 @@ impl AddressSpace {
         drop(invalidate);
         let mut wanted = None;
         for locked in std::mem::take(&mut filling.folios) {
-            let is_wanted = locked.place().offset_of(page.pos()).is_some();
-            self.filled(&locked, !is_wanted);
-            if is_wanted {
+            let asked = page < locked.end() && locked.index() <= last;
+            self.filled(&locked, !asked);
+            if locked.place().offset_of(page.pos()).is_some() {
                 wanted = Some(locked);
             }
         }
@@ -286,7 +311,7 @@ impl AddressSpace {
             if !there {
                 let pages = self.max_window().min(pages_for(end) - page.0);
                 let window = Window::whole(page, pages, self.max_order());
-                drop(self.fill(page, window)?);
+                drop(self.fill(page, page, window)?);
             }
             page = self.after_folio(page);
         }

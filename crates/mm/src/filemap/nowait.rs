@@ -74,7 +74,7 @@ impl AddressSpace {
                 break;
             }
             let left = (size - pos).min(iter.remaining() as u64) as usize;
-            let piece = match self.read_hit(handle, pos, left, iter) {
+            let piece = match self.read_hit(handle, pos, left, 0, iter) {
                 Some(piece) => piece,
                 // No I/O is ever done under the folio locks of a memory file system.
                 None if self.bdi().is_memory() => self.read_memory(pos, left, iter)?,
@@ -116,9 +116,13 @@ impl AddressSpace {
             return Ok(());
         }
         let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left - 1));
-        let (locked, missed) = self.read_folio(handle, page, last)?;
-        if missed {
+        let (locked, behind) = self.read_folio(handle, page, last)?;
+        if let Some(behind) = behind {
             self.note_fetched(&locked);
+            drop(locked);
+            if let Some(window) = behind.window {
+                self.start_fill(window);
+            }
         }
         Ok(())
     }

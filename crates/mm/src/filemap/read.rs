@@ -16,7 +16,7 @@ use foliocache_sys::Errno;
 use super::lookup::{Lookup, read_validated};
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
-use crate::folio::{LockedFolio, Place, flag, grains};
+use crate::folio::{LockedFolio, flag, grains};
 use crate::iov::{IovIter, Stopped};
 use crate::mm::Mm;
 use crate::readahead::{ReadaheadState, Window};
@@ -69,15 +69,17 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let mut faulted = false;
+        // Up to here this request brought the bytes in itself: copying them is their first use.
+        let mut fetched = 0;
         while iter.remaining() > 0 {
             let size = self.size();
             if pos >= size {
                 break;
             }
             let left = (size - pos).min(iter.remaining() as u64) as usize;
-            let piece = match self.read_hit(handle, pos, left, iter) {
+            let piece = match self.read_hit(handle, pos, left, fetched, iter) {
                 Some(piece) => piece,
-                None => self.read_miss(handle, pos, left, iter)?,
+                None => self.read_miss(handle, pos, left, &mut fetched, iter)?,
             };
             match piece {
                 Piece::Copied(n) => {
@@ -98,13 +100,15 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none.
+    /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none. Up to
+    /// byte `fetched` the copy is what the bytes were brought in for, and no use beside that.
     #[inline]
     pub(super) fn read_hit(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
         left: usize,
+        fetched: u64,
         iter: &mut IovIter<'_>,
     ) -> Option<Piece> {
         let mm: &Mm = self.mm();
@@ -124,11 +128,11 @@ impl AddressSpace {
             return None;
         };
         // Going on within a folio is the same use of it.
-        let goes_on = pos != place.index.pos() && handle.continues(pos);
+        let goes_on = pos < fetched || (pos != place.index.pos() && handle.continues(pos));
         let first_use = !goes_on && folio.mark_accessed(seen);
         drop(rcu);
         if first_use {
-            self.used_readahead(handle, place);
+            self.used_readahead(handle, PageIndex::of(pos), place.order);
         }
         let piece = self.count_copy(pos, result, iter).ok()?;
         self.count_hits(pos, &piece);
@@ -144,10 +148,16 @@ impl AddressSpace {
         }
     }
 
-    /// The first use of a folio that readahead brought in.
+    /// The first use of a folio of `order` that readahead brought in, at `page`.
+    ///
+    /// Context: no folio lock, no RCU read section.
     #[cold]
-    fn used_readahead(self: &Arc<Self>, _handle: &ReadaheadState, place: Place) {
-        bump(&self.counters.readahead_used, 1 << place.order);
+    fn used_readahead(self: &Arc<Self>, handle: &ReadaheadState, page: PageIndex, order: u32) {
+        bump(&self.counters.readahead_used, 1 << order);
+        self.counters.feedback.note_used(1 << order);
+        for window in handle.on_first_use(page, &self.readahead_limits()) {
+            self.start_fill(window);
+        }
     }
 
     /// Moves the position on by what was copied and is still within the file: a truncate beside
@@ -177,20 +187,31 @@ impl AddressSpace {
         handle: &ReadaheadState,
         pos: u64,
         left: usize,
+        fetched: &mut u64,
         iter: &mut IovIter<'_>,
     ) -> Result<Piece, Errno> {
         if self.bdi().is_memory() {
             return self.read_memory(pos, left, iter);
         }
-        let last = PageIndex::of(pos + left as u64 - 1);
-        let (locked, missed) = self.read_folio(handle, PageIndex::of(pos), last)?;
-        let place = locked.place();
+        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left as u64 - 1));
+        let (locked, behind) = self.read_folio(handle, page, last)?;
+        let (order, missed) = (locked.order(), behind.is_some());
         let seen = locked.state.load();
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
         let result = self.copy_locked(&locked, pos, left, iter);
         drop(locked);
         if first_use {
-            self.used_readahead(handle, place);
+            self.used_readahead(handle, page, order);
+        }
+        if let Some(Behind {
+            fetched: to,
+            window,
+        }) = behind
+        {
+            *fetched = to.pos();
+            if let Some(window) = window {
+                self.start_fill(window);
+            }
         }
         let piece = self.count_copy(pos, result, iter)?;
         if !missed {
@@ -261,14 +282,14 @@ impl AddressSpace {
     }
 
     /// The folio that holds `page`, locked, with that page uptodate, for a request that goes on to
-    /// page `last`; and whether it was missing.
+    /// page `last`; and what is to follow if it was missing.
     pub(super) fn read_folio(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         page: PageIndex,
         last: PageIndex,
-    ) -> Result<(LockedFolio<'_>, bool), Errno> {
-        let mut missed = false;
+    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
+        let mut behind = None;
         loop {
             if let Some(locked) = self.lock_folio(page) {
                 let place = locked.place();
@@ -280,17 +301,27 @@ impl AddressSpace {
                     drop(self.keep_content(locked));
                     return Err(error);
                 }
-                return Ok((locked, missed));
+                return Ok((locked, behind));
             }
-            if !missed {
+            if behind.is_none() {
                 bump(&self.counters.misses, 1);
-                missed = true;
             }
-            let pages = handle.window(page, last, self.max_window());
-            let window = Window::whole(page, pages, self.max_order());
-            if let Some(locked) = self.fill(page, window)? {
-                return Ok((locked, true));
+            let (now, window) = handle.on_miss(page, last, &self.readahead_limits());
+            behind = Some(Behind {
+                fetched: now.start.add(now.pages),
+                window,
+            });
+            if let Some(locked) = self.fill(page, last, now)? {
+                return Ok((locked, behind));
             }
         }
     }
+}
+
+/// What a miss leaves to be done once its own page is copied.
+pub(super) struct Behind {
+    /// The page after those that it brought in.
+    fetched: PageIndex,
+    /// What to start reading.
+    pub(super) window: Option<Window>,
 }

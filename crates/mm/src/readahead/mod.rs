@@ -71,8 +71,8 @@ const FIRST_WINDOW: u64 = 16;
 /// Streams that one handle tells apart.
 const MAX_STREAMS: usize = 32;
 
-/// Pages of the largest window: 1 MiB.
-pub(crate) const MAX_WINDOW: u64 = 256;
+/// Pages of the largest window: 4 MiB, of which two may be on their way.
+pub(crate) const MAX_WINDOW: u64 = 1024;
 
 /// What a caller says about its accesses through one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,10 +158,6 @@ impl Window {
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub struct ReadaheadState {
-    /// First page of the newest window.
-    start: AtomicU64,
-    /// Its pages; 0 if the last miss was not sequential.
-    size: AtomicU64,
     /// Byte after the last read.
     prev_pos: AtomicU64,
     access: AtomicU8,
@@ -179,8 +175,6 @@ impl ReadaheadState {
     /// The state of a handle that has read nothing.
     pub fn new() -> Self {
         Self {
-            start: AtomicU64::new(0),
-            size: AtomicU64::new(0),
             prev_pos: AtomicU64::new(0),
             access: AtomicU8::new(Access::Normal as u8),
             streams: RankedMutex::new(Rank::Readahead, None),
@@ -266,34 +260,5 @@ impl ReadaheadState {
     fn continues_with(&self, page: PageIndex) -> bool {
         let prev_end = self.prev_pos.load(Ordering::Relaxed);
         prev_end > 0 && page.0 == PageIndex::of(prev_end - 1).0 + 1
-    }
-
-    /// Pages to bring in for a miss at `page` of a request that ends with page `last`.
-    pub(crate) fn window(&self, page: PageIndex, last: PageIndex, max: u64) -> u64 {
-        let asked = (last.0 - page.0 + 1).min(max);
-        let access = self.access.load(Ordering::Relaxed);
-        if access == Access::Random as u8 {
-            return asked;
-        }
-        let prev_end = self.prev_pos.load(Ordering::Relaxed);
-        let prev = PageIndex::of(prev_end.saturating_sub(1));
-        let (start, size) = (
-            self.start.load(Ordering::Relaxed),
-            self.size.load(Ordering::Relaxed),
-        );
-        let sequential = page.0 == 0
-            || (prev_end > 0 && (page == prev || page.0 == prev.0 + 1))
-            || (size > 0 && page.0 == start + size)
-            || access == Access::Sequential as u8;
-        let window = match (sequential, size) {
-            (false, _) => 0,
-            (true, _) if access == Access::Sequential as u8 => max,
-            (true, 0) => FIRST_WINDOW,
-            (true, size) => size * 2,
-        };
-        let window = window.min(max);
-        self.start.store(page.0, Ordering::Relaxed);
-        self.size.store(window, Ordering::Relaxed);
-        window.max(asked)
     }
 }
