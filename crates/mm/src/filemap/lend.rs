@@ -32,10 +32,9 @@ use foliocache_sync::Arc;
 use std::ptr;
 
 use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{LockedFolio, grains};
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
-use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use crate::types::PageIndex;
 
 impl AddressSpace {
     /// Runs `with` on the bytes from `pos` on, `len` of them or as many as the file has, without
@@ -80,33 +79,43 @@ impl AddressSpace {
         // (invariant 1) before `held` is dropped, after the last use.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
         let result = with(bytes);
-        self.note_lent(handle, pos, end, &held);
+        let first_uses = self.note_lent(handle, pos, end, &held);
+        drop(held);
+        for (page, order) in first_uses {
+            self.used_readahead(handle, page, order);
+        }
         Some(result)
     }
 
     /// Address of byte `pos` in a locked folio that holds it, and how many bytes from there on are
     /// uptodate; `None` if that one is not.
     fn ready(&self, locked: &LockedFolio<'_>, pos: u64) -> Option<(*const u8, usize)> {
-        if !locked.state.load().has(flag::UPTODATE) {
-            return None;
-        }
         let offset = (pos - locked.index().pos()) as usize;
-        let frame = self.mm().frames.addr(locked.frame());
-        let addr = frame.wrapping_add(offset).cast_const();
-        Some((addr, PAGE_SIZE - offset_in_page(pos)))
+        let readable = grains::run_from(locked.uptodate_grains(), locked.order(), offset);
+        (readable > 0).then(|| (self.addr(locked, offset).cast_const(), readable))
     }
 
-    /// Counts what a read of the same bytes would have.
-    fn note_lent(&self, handle: &ReadaheadState, pos: u64, end: u64, held: &[LockedFolio<'_>]) {
+    /// Counts what a read of the same bytes would have; returns the folios that readahead brought in
+    /// and that were not used before, each by the first page lent of it, and its order.
+    fn note_lent(
+        &self,
+        handle: &ReadaheadState,
+        pos: u64,
+        end: u64,
+        held: &[LockedFolio<'_>],
+    ) -> Vec<(PageIndex, u32)> {
+        let mut first_uses = Vec::new();
         let mut at = pos;
-        for folio in held {
-            if !handle.continues(at) && folio.mark_accessed(folio.state.load()) {
-                bump(&self.counters.readahead_used, 1);
+        for locked in held {
+            let goes_on = at != locked.index().pos() && handle.continues(at);
+            if !goes_on && locked.mark_accessed(locked.state.load()) {
+                first_uses.push((PageIndex::of(at), locked.order()));
             }
-            at = PageIndex::of(at).add(1).pos().min(end);
+            at = locked.end().pos().min(end);
             handle.note_read(at);
         }
         let pages = PageIndex::of(end - 1).0 - PageIndex::of(pos).0 + 1;
         self.counters.hits.add(pages as i64);
+        first_uses
     }
 }

@@ -152,7 +152,12 @@ impl AddressSpace {
     ///
     /// Context: no folio lock, no RCU read section.
     #[cold]
-    fn used_readahead(self: &Arc<Self>, handle: &ReadaheadState, page: PageIndex, order: u32) {
+    pub(super) fn used_readahead(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        order: u32,
+    ) {
         bump(&self.counters.readahead_used, 1 << order);
         self.counters.feedback.note_used(1 << order);
         for window in handle.on_first_use(page, &self.readahead_limits()) {
