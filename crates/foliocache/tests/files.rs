@@ -234,7 +234,9 @@ fn figures_of_a_file() {
     assert!(read.read_in >= 32 * PAGE as u64);
     file.write_all_at(&page, 0).unwrap();
     file.write_all_at(&page, 9 * PAGE as u64).unwrap();
-    assert_eq!(file.stats().unwrap().dirty, 2);
+    // A folio of several pages counts whole, and is written in part.
+    let dirty = file.stats().unwrap().dirty;
+    assert!((2..=2 * 16).contains(&dirty), "{dirty} pages dirty");
     file.sync_all().unwrap();
     let synced = file.stats().unwrap();
     assert_eq!((synced.dirty, synced.unstable, synced.failed), (0, 0, 0));

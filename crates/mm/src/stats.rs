@@ -114,7 +114,10 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Figures of one file, or of all files of a cache together. Folios are counted in pages of 4 KiB.
+/// Figures of one file, or of all files of a cache together, in pages of 4 KiB.
+///
+/// A folio of several pages counts whole as dirty, under writeback, unstable or failed as soon as part
+/// of it is: all of it has to stay in memory. What is written is the part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileStats {
