@@ -341,7 +341,9 @@ impl AddressSpace {
                 let last = grains::of(order, offset + stopped.copied - 1);
                 let reached = offset + stopped.copied;
                 match saved {
-                    Some(saved) if fresh & last != 0 && reached % grains::size(order) != 0 => {
+                    Some(saved)
+                        if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) =>
+                    {
                         iter.restore(saved);
                         return Ok(Progress::TryShorter(stopped.copied));
                     }

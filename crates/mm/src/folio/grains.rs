@@ -133,7 +133,7 @@ mod tests {
     fn runs_join_neighbours() {
         let found: Vec<_> = ranges(0b1011, 2).collect();
         assert_eq!(found, [0..2 * PAGE_SIZE, 3 * PAGE_SIZE..4 * PAGE_SIZE]);
-        assert_eq!(ranges(u64::MAX, 9).collect::<Vec<_>>(), [0..2 << 20]);
+        assert!(ranges(u64::MAX, 9).eq(std::iter::once(0..2 << 20)));
         assert_eq!(run_from(0b1011, 2, 100), 2 * PAGE_SIZE - 100);
         assert_eq!(run_from(0b1011, 2, 2 * PAGE_SIZE), 0);
         assert_eq!(run_from(u64::MAX, 9, 0), 2 << 20);
