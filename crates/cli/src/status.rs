@@ -105,6 +105,9 @@ fn line(cache: &MmStats, mount: &FuseStats, before: &FuseStats, over: Duration) 
         rate(mount.bytes_read, before.bytes_read),
         rate(mount.bytes_written, before.bytes_written),
     );
+    if cache.pressure.effective < cache.pressure.configured {
+        text += &format!("  memory is short: not {}", show(cache.pressure.configured));
+    }
     if files.failed > 0 {
         text += &format!(
             "  CANNOT BE WRITTEN {}",

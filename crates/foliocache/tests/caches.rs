@@ -124,6 +124,21 @@ fn memory_shrinks_and_grows_while_the_cache_is_used() {
 }
 
 #[test]
+fn pressure_from_outside_is_followed_unless_told_otherwise() {
+    for follow in [true, false] {
+        let builder = Cache::builder().memory("16M");
+        let cache = match follow {
+            true => builder.build(),
+            false => builder.external_pressure(false).build(),
+        };
+        let pressure = cache.unwrap().stats().unwrap().pressure;
+        assert_eq!(pressure.followed, follow);
+        assert_eq!(pressure.configured, 16 << 20);
+        assert!(pressure.effective <= pressure.configured);
+    }
+}
+
+#[test]
 fn a_full_file_system_in_memory_says_so() {
     let cache = cache(16);
     let dir = cache.memfs().unwrap();
