@@ -117,6 +117,41 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// Random reads of 4 KiB, `outstanding` at a time (0: blocking); reads a second.
+    fn random(&self, outstanding: usize, reads: usize) -> f64 {
+        let mut x = 1_u64;
+        let mut place = || {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 33) % (self.len >> 12) << 12
+        };
+        let page = |n: usize| [self.window(0, MIB)[0].sub(n % 256 * 4096, 4096)];
+        let began = Instant::now();
+        if outstanding == 0 {
+            for n in 0..reads {
+                let read = fd::read_segments(self.file.as_fd(), place(), &page(n));
+                assert_eq!(read, Ok(4096));
+            }
+        } else {
+            let (tell, told) = mpsc::channel();
+            for n in 0..reads + outstanding {
+                if n >= outstanding {
+                    assert_eq!(told.recv(), Ok(Ok(4096)));
+                }
+                if n < reads {
+                    let tell = tell.clone();
+                    let done = Box::new(move |result| {
+                        let _ = tell.send(result);
+                    });
+                    let file = Arc::clone(&self.file);
+                    self.engine.submit(Op::Read, file, place(), &page(n), done);
+                }
+            }
+        }
+        reads as f64 / began.elapsed().as_secs_f64()
+    }
+}
+
 /// Processor time of the process, seconds.
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("proc");
@@ -207,6 +242,13 @@ fn main() {
         let (_, cpu) = figures[figures.len() / 2];
         let size = way.size / MIB;
         println!("{:<22} {size:>6} {speed:>9.0} {cpu:>12.2}", way.name);
+    }
+    println!("random reads of 4 KiB, outstanding: a second, CPU microseconds each");
+    for outstanding in [0, 1, 4, 16, 64, 64] {
+        let used = processor();
+        let speed = bench.random(outstanding, 20_000);
+        let each = (processor() - used) * 1e6 / 20_000.0;
+        println!("{outstanding:>4} {speed:>9.0} {each:>6.1}");
     }
     println!("{:?}", bench.engine);
 }

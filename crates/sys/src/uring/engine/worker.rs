@@ -89,8 +89,20 @@ struct Worker {
     began: Instant,
 }
 
+/// Closes the engine when the worker unwinds: nobody must wait for it then.
+struct Closing(Arc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        close(&self.0, Errno::EIO);
+    }
+}
+
 /// The thread.
 pub(super) fn run(shared: Arc<Shared>) {
+    // Dropped after the worker and its ring, whichever way they go; if they went in order this finds
+    // nothing to do.
+    let _closing = Closing(Arc::clone(&shared));
     let made = Ring::of_this_thread(2 * DEEPEST as u32).map(|mut ring| {
         // A kernel without sparse tables: every buffer is refused when it is to be registered.
         if shared.slots > 0 {
@@ -127,7 +139,7 @@ impl Worker {
 fn close(shared: &Shared, error: Errno) {
     let requests = {
         let mut state = lock(&shared.state);
-        state.failed = Some(error);
+        state.failed.get_or_insert(error);
         state.clears.clear();
         for slot in &mut state.table {
             slot.registered = false;
@@ -164,16 +176,21 @@ impl Worker {
     fn run(mut self) {
         loop {
             let closing = self.take();
-            if let Some(io) = self.blocking.pop_front() {
+            let io = self.blocking.pop_front();
+            let blocks = io.is_some();
+            if let Some(io) = io {
                 self.block(io);
-                if self.in_flight == 0 && self.ready.is_empty() {
+            }
+            if self.in_flight == 0 && self.ready.is_empty() {
+                if blocks {
                     continue;
                 }
+                if closing {
+                    break;
+                }
             }
-            if closing && self.in_flight == 0 && self.ready.is_empty() && self.blocking.is_empty() {
-                break;
-            }
-            if let Err(error) = self.turn(!self.blocking.is_empty()) {
+            // After blocking I/O there may be something new that nobody woke this thread for.
+            if let Err(error) = self.turn(!blocks) {
                 self.fail(error);
                 let shared = Arc::clone(&self.shared);
                 // The ring goes, and with it its buffers, before anybody is told that they went.
@@ -182,9 +199,6 @@ impl Worker {
                 return;
             }
         }
-        let shared = Arc::clone(&self.shared);
-        drop(self);
-        close(&shared, Errno::ECANCELED);
     }
 
     /// Takes over what is new; whether the engine is closing.
@@ -268,13 +282,12 @@ impl Worker {
         Some(slot)
     }
 
-    /// Submits what may be in flight, waits for something to happen, and deals with it.
-    ///
-    /// Does not wait when it is `busy` with something else.
-    fn turn(&mut self, busy: bool) -> Result<(), Errno> {
+    /// Submits what may be in flight, waits for something to happen if it `may_wait`, and deals with
+    /// what has happened.
+    fn turn(&mut self, may_wait: bool) -> Result<(), Errno> {
         self.arm_wake()?;
         self.push(self.depth.limit());
-        self.enter(usize::from(!busy))?;
+        self.enter(usize::from(may_wait))?;
         self.reap();
         Ok(())
     }
