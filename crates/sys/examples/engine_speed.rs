@@ -123,7 +123,7 @@ impl Bench {
         let mut x = 1_u64;
         let mut place = || {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (x >> 33) % (self.len >> 12) << 12
+            ((x >> 33) % (self.len >> 12)) << 12
         };
         let page = |n: usize| [self.window(0, MIB)[0].sub(n % 256 * 4096, 4096)];
         let began = Instant::now();
