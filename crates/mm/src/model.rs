@@ -23,8 +23,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
 use std::ptr::NonNull;
 
-use crate::address_space::split_in_index;
-use crate::filemap::{Lookup, read_validated};
+use crate::filemap::{Lookup, read_validated, split_in_index};
 use crate::folio::{Folio, Place, flag};
 use crate::frames::FrameNumber;
 use crate::owner;

@@ -5,12 +5,15 @@ mod lend;
 mod lookup;
 mod nowait;
 mod read;
+mod split;
 mod truncate;
 mod write;
 
 #[cfg(loom)]
 pub(crate) use lookup::{Lookup, read_validated};
 pub use nowait::Nowait;
+#[cfg(loom)]
+pub(crate) use split::split_in_index;
 pub(crate) use write::Appended;
 #[doc(hidden)]
 pub use write::FaultIn;

@@ -136,17 +136,6 @@ impl AddressSpace {
         self.zero_range(size, u64::MAX);
     }
 
-    /// Sees to it that no folio goes across the beginning of `page`, if there is memory to split it.
-    ///
-    /// Context: `wb_lock` held, so the folio is not under writeback.
-    pub(crate) fn split_at(&self, page: PageIndex) {
-        if let Some(locked) = self.lock_folio(page)
-            && locked.index() < page
-        {
-            drop(self.split_folio(locked, page));
-        }
-    }
-
     fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
         if self.counts.get(Count::Failed) == 0 {
             // What is dirty now need not wait for the retry of what is gone.

@@ -1,0 +1,155 @@
+//! Splitting large folios, in halves, with their frames where they are.
+//!
+//! # Model
+//!
+//! ```text
+//!   lower: [ 0 1 2 3 | 4 5 6 7 ]  order 3, locked           upper: a new descriptor, locked
+//!   1  upper gets its place (pages 4..8, the same frames) and its share of the grains
+//!   2  the index: slots 4..8 go from lower to upper, with lower's flags and marks
+//!   3  lower: the smaller order, then a new version
+//! ```
+//!
+//! A lockless reader that began with the old version of the lower half may copy beyond its new end:
+//! from frames that are the upper half's, whose lock is held until the version has grown. Whatever
+//! becomes of them later, the copy does not count any more.
+//!
+//! # Invariants
+//!
+//! 1. A folio under writeback is not split: the device reads its frames as one.
+//! 2. Counts are of pages, so a split changes none, except for a half that turns out clean.
+//!
+//! # Locking
+//!
+//! The folio lock of the lower half, then of the upper; `xa_lock`, the LRU lock and the pools' are
+//! taken one after another. Nothing waits for memory.
+
+use foliocache_xarray::{Entry, Preload, XArray};
+
+use crate::address_space::AddressSpace;
+use crate::folio::{LockedFolio, Place, flag, grains};
+use crate::mm::Mm;
+use crate::types::PageIndex;
+
+impl AddressSpace {
+    /// Sees to it that no folio goes across the beginning of `page`, if there is memory to split it.
+    ///
+    /// Context: `wb_lock` held, so the folio is not under writeback.
+    pub(crate) fn split_at(&self, page: PageIndex) {
+        if let Some(locked) = self.lock_folio(page)
+            && locked.index() < page
+        {
+            drop(self.split_folio(locked, page));
+        }
+    }
+
+    /// Splits a locked folio that begins before `page` and goes on beyond it, so that one begins
+    /// there; returns the part that ends before `page`, and unlocks the others. Parts without content
+    /// leave the index, the returned one too. Without memory to split it the folio stays as it is and
+    /// is returned whole.
+    ///
+    /// The frames stay where they are. Splits in halves, as often as it takes: a folio of 2 MiB
+    /// needs nine descriptors at most.
+    ///
+    /// Context: the folio is not under writeback. Takes `xa_lock`, the LRU lock and the pools'.
+    pub(crate) fn split_folio<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        page: PageIndex,
+    ) -> Option<LockedFolio<'a>> {
+        let mut part = locked;
+        while part.index() < page
+            && page < part.end()
+            && let Some(upper) = self.halve_folio(&part)
+        {
+            let other = match page > upper.index() {
+                true => std::mem::replace(&mut part, upper),
+                false => upper,
+            };
+            self.keep_content(other);
+        }
+        self.keep_content(part)
+    }
+
+    /// Takes a locked folio out of the index if nothing in it is the file's.
+    pub(crate) fn keep_content<'a>(&'a self, locked: LockedFolio<'a>) -> Option<LockedFolio<'a>> {
+        if locked.has_content() {
+            return Some(locked);
+        }
+        self.remove_folio(locked);
+        None
+    }
+
+    /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked.
+    fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
+        let mm: &Mm = self.mm();
+        let Place {
+            index,
+            order,
+            frame,
+        } = lower.place();
+        debug_assert!(!lower.state.load().has(flag::WRITEBACK));
+        let folio = mm.folios.alloc(&mm.frames)?;
+        let half = 1_u32 << (order - 1);
+        let needed = foliocache_xarray::split_nodes_needed(order, order - 1);
+        let Ok(mut nodes) = mm.nodes.preload(needed) else {
+            mm.folios.free(folio);
+            return None;
+        };
+        // Ascending index: the lower half is locked already.
+        let upper = folio.lock(&mm.waits);
+        let place = Place {
+            index: index.add(u64::from(half)),
+            order: order - 1,
+            frame: frame.add(half),
+        };
+        upper.attach(self.key(), place);
+        let uptodate = grains::halves(lower.uptodate_grains(), order);
+        let dirty = grains::halves(lower.dirty_grains(), order);
+        upper.set_uptodate_grains(uptodate[1]);
+        upper.set_dirty_grains(dirty[1]);
+        let entries = [mm.folios.entry(lower), mm.folios.entry(folio)];
+        split_in_index(&self.index, lower, &upper, entries, &mut nodes);
+        if self.bdi().is_memory() {
+            lower.halve();
+        } else {
+            let shrink = || lower.halve();
+            mm.lru.lock().split(&mm.folios, lower, folio, shrink);
+        }
+        lower.set_uptodate_grains(uptodate[0]);
+        lower.set_dirty_grains(dirty[0]);
+        for (part, uptodate, dirty) in [
+            (lower, uptodate[0], dirty[0]),
+            (&upper, uptodate[1], dirty[1]),
+        ] {
+            if uptodate == grains::all(order - 1) {
+                part.state.set(flag::UPTODATE);
+            }
+            if dirty == 0 && part.state.load().has(flag::DIRTY) {
+                self.clear_dirty(part);
+            }
+        }
+        Some(upper)
+    }
+}
+
+/// Gives the upper half of a locked folio's place in the index to `upper`, which is locked and has
+/// its place already, with the flags of `lower`. `entries` are the two's.
+pub(crate) fn split_in_index(
+    index: &XArray,
+    lower: &LockedFolio<'_>,
+    upper: &LockedFolio<'_>,
+    entries: [Entry; 2],
+    nodes: &mut Preload<'_>,
+) {
+    let first = lower.index().0;
+    let mut xa = index.lock();
+    // Under `xa_lock`, where a flush clears UNSTABLE: flag and mark must not differ.
+    upper.state.set(lower.state.load().flags() & flag::CONTENT);
+    let split = xa.split(first, upper.order(), nodes, |at| {
+        entries[usize::from(at != first)]
+    });
+    assert!(
+        split.is_ok(),
+        "a locked folio is in its index, and nodes were in hand"
+    );
+}
