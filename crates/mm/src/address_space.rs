@@ -405,31 +405,44 @@ impl AddressSpace {
         self.mm().counts.sub(count, n);
     }
 
-    /// Marks a range of bytes of a locked folio dirty, whose grains are uptodate.
+    /// Marks a range of bytes of a locked folio dirty, whose grains are uptodate. Returns the pages
+    /// that have to be written now and had not.
     ///
     /// Context: as [`AddressSpace::mark_grains_dirty`].
     #[doc(alias = "folio_mark_dirty")]
     #[inline]
-    pub(crate) fn mark_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>, bytes: Range<usize>) {
-        self.mark_grains_dirty(locked, grains::touched(locked.order(), bytes));
+    pub(crate) fn mark_dirty(
+        self: &Arc<Self>,
+        locked: &LockedFolio<'_>,
+        bytes: Range<usize>,
+    ) -> u64 {
+        self.mark_grains_dirty(locked, grains::touched(locked.order(), bytes))
     }
 
-    /// Marks uptodate grains of a locked folio dirty.
+    /// Marks uptodate grains of a locked folio dirty. Returns as [`AddressSpace::mark_dirty`].
     ///
     /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.
     #[inline]
-    pub(crate) fn mark_grains_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>, grains: u64) {
+    pub(crate) fn mark_grains_dirty(
+        self: &Arc<Self>,
+        locked: &LockedFolio<'_>,
+        grains: u64,
+    ) -> u64 {
         if self.bdi.is_memory() {
-            return;
+            return 0;
         }
         let dirty = locked.state.load().has(flag::DIRTY);
+        let mut newly = u64::from(!dirty);
         if locked.order() > 0 {
-            locked.set_dirty_grains(locked.dirty_grains() | grains);
+            let before = locked.dirty_grains();
+            locked.set_dirty_grains(before | grains);
+            newly = grains::pages(locked.order(), grains & !before);
         }
         if !dirty {
             self.mark_newly_dirty(locked);
         }
+        newly
     }
 
     #[cold]

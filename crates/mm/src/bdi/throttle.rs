@@ -39,6 +39,9 @@ const LONGEST_TURN: u64 = 4096;
 /// Most pages that a writer should dirty between two charges: 256 KiB.
 const LONGEST_BATCH: u64 = 64;
 
+/// Pages that a writer may owe while it holds `i_rwsem`: 1 MiB.
+const MOST_OWED: u64 = 256;
+
 /// Pages of one file that are written before it is the next file's turn, if the store takes
 /// `speed` bytes a second.
 ///
@@ -141,6 +144,16 @@ impl BackingDevInfo {
             }
         }
         Ok(())
+    }
+
+    /// Whether a writer that owes for `pages` pages has to wait now, though it holds `i_rwsem` and
+    /// could wait when it has let go: where writers have to stop, or if it owes much.
+    pub(crate) fn must_wait(&self, mapping: &AddressSpace, pages: u64) -> bool {
+        if self.is_memory() {
+            return false;
+        }
+        let position = self.position(mapping);
+        position.is_some_and(|(limits, held, own)| held >= limits.stop(own) || pages >= MOST_OWED)
     }
 
     /// Where the writers of a file stand, if they have to pause: the limits, what of all files is not

@@ -26,7 +26,8 @@
 //! # Locking
 //!
 //! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
-//! writes may interleave by folio.
+//! writes may interleave by folio. A writer waits for its share of the dirty limit when it has let go
+//! of it, but for what is past a MiB, and where nobody may dirty more.
 //!
 //! A new folio is as large as what is left of the write, or as what was appended lately, allows: so
 //! folios grow with sequential writes and stay small under random ones. One that is larger than
@@ -125,17 +126,16 @@ impl AddressSpace {
             Ok(()) => len,
             Err(stopped) => stopped.copied,
         };
+        let mut dirtied = 0;
         if copied > 0 {
-            self.mark_dirty(&locked, within..within + copied);
+            dirtied = self.mark_dirty(&locked, within..within + copied);
             if !seen.has(flag::DIRTY) {
                 locked.mark_accessed(seen);
             }
         }
         drop(locked);
-        if copied > 0 && !seen.has(flag::DIRTY) {
-            // The bytes are in the file; of a stored error the next write is told.
-            let _ = self.throttle_writer(1 << place.order);
-        }
+        // The bytes are in the file; of a stored error the next write is told.
+        let _ = self.throttle_writer(dirtied);
         copied == len
     }
 
@@ -148,11 +148,12 @@ impl AddressSpace {
     pub fn append(self: &Arc<Self>, iter: &mut IovIter<'_>) -> Result<(u64, usize), IoError> {
         let wanted = iter.remaining();
         let exclusive = self.i_rwsem.write();
-        let pos = self.size();
+        let (pos, mut dirtied) = (self.size(), 0);
         let result = self
             .check_write(pos, wanted)
-            .and_then(|()| self.perform_write(pos, iter, FaultIn::OnFault));
+            .and_then(|()| self.perform_write(pos, iter, FaultIn::OnFault, &mut dirtied));
         drop(exclusive);
+        let result = result.and(self.throttle_writer(dirtied));
         Ok((pos, self.written(pos, wanted, iter, result)?))
     }
 
@@ -185,15 +186,23 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         self.check_write(pos, iter.remaining())?;
         let end = pos + iter.remaining() as u64;
+        let mut dirtied = 0;
         let shared = self.i_rwsem.read();
-        if end <= self.size() {
-            return self.perform_write(pos, iter, fault_in);
-        }
-        drop(shared);
-        let _exclusive = self.i_rwsem.write();
-        self.perform_write(pos, iter, fault_in)
+        let result = if end <= self.size() {
+            let result = self.perform_write(pos, iter, fault_in, &mut dirtied);
+            drop(shared);
+            result
+        } else {
+            drop(shared);
+            let _exclusive = self.i_rwsem.write();
+            self.perform_write(pos, iter, fault_in, &mut dirtied)
+        };
+        // Only now, so that other writers of the file do not wait for this one's share.
+        result.and(self.throttle_writer(dirtied))
     }
 
+    /// Adds to `dirtied` the pages that the caller has still to wait for when it has let go.
+    ///
     /// Context: `i_rwsem` held, exclusive if the write may pass the size.
     #[doc(alias = "generic_perform_write")]
     fn perform_write(
@@ -201,11 +210,12 @@ impl AddressSpace {
         mut pos: u64,
         iter: &mut IovIter<'_>,
         fault_in: FaultIn,
+        dirtied: &mut u64,
     ) -> Result<(), Errno> {
         let mut prepared = None;
         let small = iter.remaining() <= SMALL_WRITE;
         // In a small cache many writers of large batches would pass the dirty limit by far.
-        let (mut dirtied, batch) = (0, self.write_batch());
+        let (mut unseen, batch) = (0, self.write_batch().min(self.bdi().dirty_batch()));
         // The next piece is at most so long; shorter after a short copy.
         let mut limit = usize::MAX;
         let mut faulted = false;
@@ -215,16 +225,14 @@ impl AddressSpace {
                 return Err(Errno::EFAULT);
             }
             let locked = self.folio_for_write(pos, piece, small, &mut prepared)?;
-            let seen = locked.state.load();
-            let pages = locked.nr_pages();
             let room = (locked.end().pos() - pos) as usize;
             let len = piece.min(room);
             let progress = self.write_piece(&locked, pos, len, iter);
             // Invariant 3: what the copy left unfinished is not the file's.
             drop(self.keep_content(locked));
             match progress? {
-                Progress::Wrote(n) => {
-                    dirtied += u64::from(!seen.has(flag::DIRTY)) * pages;
+                Progress::Wrote(n, newly_dirty) => {
+                    unseen += newly_dirty;
                     pos += n as u64;
                     (limit, faulted) = (usize::MAX, false);
                 }
@@ -239,13 +247,16 @@ impl AddressSpace {
                     faulted = true;
                 }
             }
-            if dirtied >= batch {
-                prepared = None;
-                self.throttle_writer(std::mem::take(&mut dirtied))?;
+            if unseen >= batch {
+                *dirtied += std::mem::take(&mut unseen);
+                if self.bdi().must_wait(self, *dirtied) {
+                    prepared = None;
+                    self.throttle_writer(std::mem::take(dirtied))?;
+                }
             }
         }
-        drop(prepared);
-        self.throttle_writer(dirtied)
+        *dirtied += unseen;
+        Ok(())
     }
 
     fn throttle_writer(&self, dirtied: u64) -> Result<(), Errno> {
@@ -353,7 +364,7 @@ impl AddressSpace {
         };
         let written = grains::touched(order, offset..offset + copied);
         self.set_uptodate(locked, fresh & written);
-        self.mark_dirty(locked, offset..offset + copied);
+        let dirtied = self.mark_dirty(locked, offset..offset + copied);
         if pos + copied as u64 > self.size() {
             self.appended.note(self.size(), pos, pos + copied as u64);
             self.set_size(pos + copied as u64);
@@ -362,7 +373,7 @@ impl AddressSpace {
         if fresh == 0 && !seen.has(flag::DIRTY) {
             locked.mark_accessed(seen);
         }
-        Ok(Progress::Wrote(copied))
+        Ok(Progress::Wrote(copied, dirtied))
     }
 
     /// Sees to it that grains which the piece writes in part hold the file's bytes around it: reads
@@ -435,8 +446,8 @@ impl Appended {
 
 /// How the copy of one piece ended.
 enum Progress {
-    /// So many bytes are in the folio and count.
-    Wrote(usize),
+    /// So many bytes are in the folio and count; so many pages of it are dirty that were not.
+    Wrote(usize, u64),
     /// The source ends after so many bytes, and the folio could not take part of it: try with those.
     TryShorter(usize),
     /// The source faulted at once.

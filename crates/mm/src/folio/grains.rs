@@ -28,6 +28,11 @@ pub(crate) fn size(order: u32) -> usize {
     PAGE_SIZE << pages_shift(order)
 }
 
+/// Pages of the set grains.
+pub(crate) fn pages(order: u32, grains: u64) -> u64 {
+    u64::from(grains.count_ones()) << pages_shift(order)
+}
+
 /// `len` bits from bit `first` on.
 fn bits(first: u32, len: u32) -> u64 {
     match len {
@@ -113,6 +118,7 @@ mod tests {
         for order in 0..=MAX_ORDER {
             let bytes = PAGE_SIZE << order;
             assert_eq!(all(order).count_ones() as usize * size(order), bytes);
+            assert_eq!(pages(order, all(order)), 1 << order);
             assert!(size(order) <= 32 << 10);
             assert_eq!(touched(order, 0..bytes), all(order));
             assert_eq!(inside(order, 0..bytes), all(order));

@@ -148,7 +148,8 @@ impl AddressSpace {
             if pass != Pass::Sync && written > 0 && self.is_awaited() {
                 break;
             }
-            let Some(run) = self.collect_run(at, last, pass == Pass::Fresh) else {
+            let most = budget - written;
+            let Some(run) = self.collect_run(at, last, most, pass == Pass::Fresh) else {
                 return (None, result);
             };
             let (start, len) = (run.first(), run.len());
@@ -210,7 +211,7 @@ impl AddressSpace {
         let (mut at, end) = (first, first.add(len));
         let mut result = Ok(());
         while at < end {
-            let Some(run) = self.collect_run(at, PageIndex(end.0 - 1), false) else {
+            let Some(run) = self.collect_run(at, PageIndex(end.0 - 1), len, false) else {
                 break;
             };
             at = run.first().add(run.len());

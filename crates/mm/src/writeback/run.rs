@@ -90,8 +90,8 @@ impl Run<'_> {
 }
 
 impl AddressSpace {
-    /// Takes the next run of dirty folios that begin at `at` to `last` into writeback; `None` at the
-    /// end.
+    /// Takes the next run of dirty folios that begin at `at` to `last` into writeback, of `most` pages
+    /// or a folio more; `None` at the end.
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the run's first folio; the others are
     /// tried, and the run ends where one is taken. With `fresh_only` those that failed before are
@@ -100,6 +100,7 @@ impl AddressSpace {
         &self,
         at: PageIndex,
         last: PageIndex,
+        most: u64,
         fresh_only: bool,
     ) -> Option<Run<'_>> {
         let mut at = at;
@@ -121,7 +122,7 @@ impl AddressSpace {
         };
         let mut end = first.end();
         let mut run = vec![first];
-        while run.len() < MAX_FOLIOS && end.0 - at.0 < MAX_RUN && end <= last {
+        while run.len() < MAX_FOLIOS && end.0 - at.0 < most.min(MAX_RUN) && end <= last {
             match self.try_lock_folio(end) {
                 Some(locked) if wanted(&locked) => {
                     end = locked.end();
