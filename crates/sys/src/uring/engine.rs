@@ -357,7 +357,11 @@ impl Engine {
 
     /// Why the engine takes no I/O any more. Takes the engine's lock for a moment.
     pub fn failed(&self) -> Option<Errno> {
-        self.stats().failed
+        // A child has its own copy of a lock that some thread of the parent may hold.
+        if self.shared.guard.is_child() {
+            return Some(Errno::ECHILD);
+        }
+        lock(&self.shared.state).failed
     }
 
     /// Says what memory `slot` stands for; `None` empties it. The ring registers it when an I/O
