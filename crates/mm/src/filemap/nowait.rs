@@ -53,7 +53,12 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<Nowait, IoError> {
         let wanted = iter.remaining();
-        match self.read_pages_nowait(handle, pos, iter) {
+        let result = self.read_pages_nowait(handle, pos, iter);
+        let done = wanted - iter.remaining();
+        if done > 0 {
+            handle.note_read(pos + done as u64);
+        }
+        match result {
             Ok(nowait) => Ok(nowait),
             Err(_) if iter.remaining() < wanted => Ok(Nowait::Over),
             Err(errno) => Err(self.error(IoOperation::Read, pos, wanted as u64, errno)),
@@ -87,7 +92,6 @@ impl AddressSpace {
             match piece {
                 Piece::Copied(n) => {
                     pos += n as u64;
-                    handle.note_read(pos);
                     faulted = false;
                 }
                 Piece::Fault if faulted || !iter.fault_in(page) => return Err(Errno::EFAULT),

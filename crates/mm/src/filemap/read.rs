@@ -53,6 +53,9 @@ impl AddressSpace {
         let wanted = iter.remaining();
         let result = self.read_pages(handle, pos, iter);
         let done = wanted - iter.remaining();
+        if done > 0 {
+            handle.note_read(pos + done as u64);
+        }
         match result {
             Err(errno) if done == 0 => {
                 Err(self.error(IoOperation::Read, pos, wanted as u64, errno))
@@ -84,7 +87,6 @@ impl AddressSpace {
             match piece {
                 Piece::Copied(n) => {
                     pos += n as u64;
-                    handle.note_read(pos);
                     faulted = false;
                 }
                 // Faulted in just now and no progress again: the memory is bad.

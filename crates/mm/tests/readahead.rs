@@ -1,0 +1,342 @@
+//! Readahead as a store sees it: how many reads, how large, and what of it is used.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use common::{pattern, storage};
+use foliocache_mm::{
+    Access, AddressSpace, AddressSpaceOperations, FileStats, IoSegment, IovIter, Mm, PAGE_SIZE,
+    ReadDone, ReadaheadState,
+};
+use foliocache_sys::Errno;
+
+/// A read that was started.
+struct Started {
+    pos: u64,
+    segments: Vec<IoSegment<'static>>,
+    done: ReadDone,
+}
+
+/// A file whose bytes tell where they are, read on a thread of its own where the cache lets it.
+struct Tape {
+    size: u64,
+    /// First page and pages of each read.
+    reads: Arc<Mutex<Vec<(u64, u64)>>>,
+    failing: Arc<AtomicBool>,
+    device: mpsc::Sender<Started>,
+}
+
+impl Tape {
+    fn new(pages: u64) -> Arc<Self> {
+        let (device, queue) = mpsc::channel::<Started>();
+        let (reads, failing) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let tape = Self {
+            size: pages * PAGE_SIZE as u64,
+            reads: Arc::clone(&reads),
+            failing: Arc::clone(&failing),
+            device,
+        };
+        let size = tape.size;
+        std::thread::spawn(move || {
+            for Started {
+                pos,
+                segments,
+                done,
+            } in queue
+            {
+                done(serve(size, &reads, &failing, pos, &segments));
+            }
+        });
+        Arc::new(tape)
+    }
+}
+
+fn serve(
+    size: u64,
+    reads: &Mutex<Vec<(u64, u64)>>,
+    failing: &AtomicBool,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> Result<usize, Errno> {
+    if failing.load(Ordering::Relaxed) {
+        return Err(Errno::EIO);
+    }
+    let mut at = pos;
+    for segment in segments {
+        let len = segment.len().min((size - at) as usize);
+        segment.copy_from(0, &pattern(0, at, len));
+        at += len as u64;
+    }
+    let pages = (at - pos).div_ceil(PAGE_SIZE as u64);
+    reads.lock().unwrap().push((pos >> 12, pages));
+    Ok((at - pos) as usize)
+}
+
+impl AddressSpaceOperations for Tape {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        serve(self.size, &self.reads, &self.failing, pos, segments)
+    }
+
+    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
+        let started = Started {
+            pos,
+            segments,
+            done,
+        };
+        self.device.send(started).unwrap();
+    }
+
+    fn reads_in_background(&self) -> bool {
+        true
+    }
+
+    fn writepages(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        Err(Errno::EIO)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn truncate(&self, _: u64) -> Result<(), Errno> {
+        Err(Errno::EIO)
+    }
+
+    fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+        Err(Errno::EIO)
+    }
+
+    fn describe(&self) -> String {
+        "a tape".into()
+    }
+}
+
+/// A cache of `mib` MiB and a file of `pages` pages in it.
+struct Rig {
+    mm: Arc<Mm>,
+    tape: Arc<Tape>,
+    file: Arc<AddressSpace>,
+}
+
+impl Rig {
+    fn new(mib: u64, pages: u64) -> Self {
+        let (mm, bdi) = storage(mib);
+        let tape = Tape::new(pages);
+        let ops = Arc::clone(&tape) as Arc<dyn AddressSpaceOperations>;
+        let file = AddressSpace::new(&bdi, ops, tape.size);
+        Self { mm, tape, file }
+    }
+
+    /// Reads `pages` pages from `first` on and checks them.
+    fn read(&self, handle: &ReadaheadState, first: u64, pages: u64) {
+        let pos = first * PAGE_SIZE as u64;
+        let mut bytes = vec![0xee; pages as usize * PAGE_SIZE];
+        let n = self
+            .file
+            .read(handle, pos, &mut IovIter::destination(&mut bytes))
+            .unwrap();
+        assert_eq!(n, bytes.len());
+        assert!(bytes == pattern(0, pos, n), "wrong bytes at page {first}");
+    }
+
+    /// Figures once no read is on its way any more.
+    fn settled(&self) -> FileStats {
+        let mut before = self.file.stats();
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let now = self.file.stats();
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    }
+
+    fn nr_reads(&self) -> usize {
+        self.tape.reads.lock().unwrap().len()
+    }
+
+    fn pages_read(&self) -> u64 {
+        self.tape.reads.lock().unwrap().iter().map(|r| r.1).sum()
+    }
+}
+
+const STREAM: u64 = 2048;
+
+#[test]
+fn sixteen_interleaved_streams_are_read_as_one_after_the_other() {
+    let alone = Rig::new(64, 16 * STREAM);
+    let handle = ReadaheadState::new();
+    for at in (0..16 * STREAM).step_by(16) {
+        alone.read(&handle, at, 16);
+    }
+    let one_handle = Rig::new(64, 16 * STREAM);
+    let many_handles = Rig::new(64, 16 * STREAM);
+    let handle = ReadaheadState::new();
+    let handles: Vec<_> = (0..16).map(|_| ReadaheadState::new()).collect();
+    for at in (0..STREAM).step_by(16) {
+        for (stream, own) in handles.iter().enumerate() {
+            let page = stream as u64 * STREAM + at;
+            one_handle.read(&handle, page, 16);
+            many_handles.read(own, page, 16);
+        }
+    }
+    for rig in [&one_handle, &many_handles] {
+        let stats = rig.settled();
+        assert!(stats.misses <= 16 * 8, "{} misses", stats.misses);
+        // Each stream begins small and shares the budget with fifteen others.
+        let (reads, few) = (rig.nr_reads(), alone.nr_reads());
+        assert!(reads <= 8 * few.max(64), "{reads} reads, {few} for one");
+        let pages = rig.pages_read();
+        assert!(pages <= 17 * STREAM, "{pages} pages were read");
+        assert!(
+            pages / reads as u64 >= 32,
+            "{} pages a read",
+            pages / reads as u64
+        );
+    }
+}
+
+#[test]
+fn a_sequential_reader_meets_its_pages_on_their_way_or_there() {
+    let rig = Rig::new(64, 32_768);
+    let handle = ReadaheadState::new();
+    for at in (0..32_768).step_by(4) {
+        rig.read(&handle, at, 4);
+    }
+    let stats = rig.settled();
+    assert!(stats.misses <= 200, "{} misses", stats.misses);
+    assert_eq!(stats.read_in, 32_768 * PAGE_SIZE as u64, "each page once");
+    assert!(rig.nr_reads() <= 32_768 / 64, "{} reads", rig.nr_reads());
+    assert_eq!(stats.readahead_wasted, 0);
+    assert_eq!(stats.readahead, stats.readahead_used);
+}
+
+#[test]
+fn a_backward_reader_is_read_ahead_of() {
+    let rig = Rig::new(64, 8_192);
+    let handle = ReadaheadState::new();
+    for step in 1..=(8_192 / 8) {
+        rig.read(&handle, 8_192 - 8 * step, 8);
+    }
+    let stats = rig.settled();
+    assert!(stats.misses <= 100, "{} misses", stats.misses);
+    assert_eq!(rig.pages_read(), 8_192);
+    assert!(rig.nr_reads() <= 8_192 / 32, "{} reads", rig.nr_reads());
+}
+
+#[test]
+fn a_strided_reader_is_read_ahead_of_without_the_gaps() {
+    for stride in [40, -40] {
+        let rig = Rig::new(64, 40_000);
+        let handle = ReadaheadState::new();
+        for element in 0..900i64 {
+            let base = if stride > 0 { 100 } else { 39_000 };
+            rig.read(&handle, (base + element * stride) as u64, 4);
+        }
+        let stats = rig.settled();
+        assert!(stats.misses <= 200, "{} misses", stats.misses);
+        let pages = rig.pages_read();
+        assert!(pages <= 4 * (900 + 100), "{pages} pages for {}", 4 * 900);
+    }
+}
+
+#[test]
+fn random_reads_bring_in_what_they_asked_for() {
+    let rig = Rig::new(64, 100_000);
+    let handle = ReadaheadState::new();
+    let mut state = 0x9e37_79b9u64;
+    for _ in 0..2_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        rig.read(&handle, (state >> 33) % 25_000 * 4, 4);
+    }
+    let stats = rig.settled();
+    assert_eq!(rig.pages_read() * PAGE_SIZE as u64, stats.read_in);
+    assert!(rig.pages_read() <= 2_000 * 4, "{} pages", rig.pages_read());
+    assert_eq!(stats.readahead, 0);
+}
+
+#[test]
+fn pages_read_ahead_are_counted_as_used_or_wasted_and_no_third_thing() {
+    let rig = Rig::new(16, 200_000);
+    let handle = ReadaheadState::new();
+    // Left after a few pages each, in a cache that has to evict.
+    for chunk in 0..300 {
+        for at in (0..48).step_by(4) {
+            rig.read(&handle, chunk * 600 + at, 4);
+        }
+    }
+    let before = rig.settled();
+    assert!(before.readahead_wasted > 0, "{before:?}");
+    let unused = before.readahead - before.readahead_used - before.readahead_wasted;
+    assert!(unused <= before.resident, "{before:?}");
+    drop(handle);
+    // The wasted pages were taken into account: less is wasted by more of the same.
+    let first = before.readahead_wasted + unused;
+    assert!(first <= 300 * 64, "{first} pages for 300 ends of streams");
+    let Rig { mm, tape, file } = rig;
+    drop(file);
+    common::assert_empty(&mm);
+    let after = mm.stats().files;
+    assert_eq!(
+        after.readahead,
+        after.readahead_used + after.readahead_wasted
+    );
+    drop(tape);
+}
+
+#[test]
+fn nothing_is_read_twice_by_a_second_pass() {
+    let rig = Rig::new(64, 4_096);
+    let handle = ReadaheadState::new();
+    for _ in 0..2 {
+        for at in (0..4_096).step_by(16) {
+            rig.read(&handle, at, 16);
+        }
+    }
+    rig.settled();
+    assert_eq!(rig.pages_read(), 4_096);
+}
+
+#[test]
+fn advice_of_random_access_reads_what_is_asked_for() {
+    let rig = Rig::new(64, 4_096);
+    let handle = ReadaheadState::new();
+    handle.advise(Access::Random);
+    for at in 0..64 {
+        rig.read(&handle, at, 1);
+    }
+    assert_eq!(rig.settled().readahead, 0);
+    assert_eq!((rig.nr_reads(), rig.pages_read()), (64, 64));
+}
+
+#[test]
+fn a_failed_read_ahead_is_an_error_of_nobody_but_who_needs_the_page() {
+    let rig = Rig::new(64, 4_096);
+    let handle = ReadaheadState::new();
+    for at in (0..64).step_by(4) {
+        rig.read(&handle, at, 4);
+    }
+    rig.settled();
+    rig.tape.failing.store(true, Ordering::Relaxed);
+    let mut page = vec![0; PAGE_SIZE];
+    let mut at = 64;
+    let failed = loop {
+        let mut iter = IovIter::destination(&mut page);
+        match rig.file.read(&handle, at * PAGE_SIZE as u64, &mut iter) {
+            Ok(_) => at += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(failed.errno, Errno::EIO);
+    rig.tape.failing.store(false, Ordering::Relaxed);
+    rig.settled();
+    for at in (at..4_096 - 4).step_by(4) {
+        rig.read(&handle, at, 4);
+    }
+}
