@@ -214,6 +214,7 @@ impl Mm {
             memory: self.usage(),
             files,
             nr_files,
+            readahead_leased: self.readahead.leased(),
             // Relaxed: a statistic.
             direct_reclaims: self.direct_reclaims.load(Ordering::Relaxed),
             // Relaxed: a statistic.

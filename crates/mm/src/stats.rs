@@ -217,6 +217,9 @@ pub struct MmStats {
     pub files: FileStats,
     /// Files that have an address space now.
     pub nr_files: u64,
+    /// Pages that readers have read ahead and not reached, or that are on their way to them; what
+    /// handles left behind long ago is not counted.
+    pub readahead_leased: u64,
     /// Times a caller had to reclaim memory itself.
     pub direct_reclaims: u64,
     /// Blocks that were made whole again because larger chunks were missing, ever.

@@ -276,6 +276,7 @@ fn pages_read_ahead_are_counted_as_used_or_wasted_and_no_third_thing() {
     let unused = before.readahead - before.readahead_used - before.readahead_wasted;
     assert!(unused <= before.resident, "{before:?}");
     drop(handle);
+    assert_eq!(rig.mm.stats().readahead_leased, 0);
     // The wasted pages were taken into account: less is wasted by more of the same.
     let first = before.readahead_wasted + unused;
     assert!(first <= 300 * 64, "{first} pages for 300 ends of streams");

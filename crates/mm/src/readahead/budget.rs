@@ -87,7 +87,7 @@ impl ReadaheadBudget {
         }
     }
 
-    /// Pages leased now.
+    /// Pages leased now. Takes the lock: for statistics.
     pub(crate) fn leased(&self) -> u64 {
         self.counts.lock().sum()
     }

@@ -46,8 +46,6 @@
 //! Linux has one window per open file and finds other streams by looking at what is cached. Here
 //! several windows are kept, backward and strided streams are known, and there is a budget.
 
-#![allow(dead_code, reason = "the read path goes over to the streams next")]
-
 mod budget;
 mod history;
 mod stream;
