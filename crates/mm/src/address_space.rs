@@ -351,6 +351,17 @@ impl AddressSpace {
     /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
     pub(crate) fn remove_folio(&self, locked: LockedFolio<'_>) {
         let mm: &Mm = self.mm();
+        if !self.bdi.is_memory() {
+            mm.lru.lock().remove(&mm.folios, &locked);
+        }
+        self.remove_unqueued_folio(locked);
+    }
+
+    /// As [`Self::remove_folio`], for a folio that is on no queue: reclaim took it off.
+    ///
+    /// Context: as there, but for the LRU lock.
+    pub(crate) fn remove_unqueued_folio(&self, locked: LockedFolio<'_>) {
+        let mm: &Mm = self.mm();
         let seen = locked.state.load();
         debug_assert!(
             !seen.has(flag::WRITEBACK),
@@ -373,8 +384,6 @@ impl AddressSpace {
         self.nr_pages.fetch_sub(pages, Ordering::Relaxed);
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
-        } else {
-            mm.lru.lock().remove(&mm.folios, &locked);
         }
         let folio = locked.folio();
         let erased = self

@@ -85,7 +85,8 @@ impl Mm {
             self.migrate_in_parts(locked);
         } else {
             self.lru.lock().remove(&self.folios, &locked);
-            self.evict(locked);
+            let evicted = self.evict(locked);
+            self.lru.lock().record_eviction(&evicted);
         }
     }
 
@@ -105,8 +106,7 @@ impl Mm {
     /// Moves a locked folio to other frames, if there are free ones (invariants 1 and 2).
     pub(super) fn migrate(&self, locked: &LockedFolio<'_>) -> bool {
         let order = locked.order();
-        // Who waits for memory comes first: then the folio is dropped instead.
-        let Some(frame) = self.frames.try_alloc_order(order) else {
+        let Some(frame) = self.frames.try_alloc_to_move(order) else {
             return false;
         };
         let (from, to) = (self.frames.addr(locked.frame()), self.frames.addr(frame));

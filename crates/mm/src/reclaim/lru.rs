@@ -66,6 +66,14 @@ pub(crate) struct Lru {
     shadows: ShadowTable,
 }
 
+/// What was evicted, for the shadow table.
+#[derive(Debug)]
+pub(super) struct Evicted {
+    pub(super) owner: u64,
+    pub(super) page: PageIndex,
+    pub(super) pages: u64,
+}
+
 /// What a scan found.
 #[derive(Debug, Default)]
 pub(crate) struct Scan<'a> {
@@ -146,8 +154,9 @@ impl Lru {
     }
 
     /// Remembers an eviction.
-    pub(crate) fn record_eviction(&mut self, owner: u64, page: PageIndex, pages: u64) {
-        self.shadows.record(owner, page, pages);
+    pub(super) fn record_eviction(&mut self, evicted: &Evicted) {
+        self.shadows
+            .record(evicted.owner, evicted.page, evicted.pages);
     }
 
     /// Picks folios to evict, of `want` pages or a little more, looking at about `limit` pages.

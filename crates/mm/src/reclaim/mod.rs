@@ -29,6 +29,7 @@ mod lru;
 mod shadow;
 
 pub(crate) use background::Background;
+use lru::Evicted;
 pub(crate) use lru::Lru;
 
 use foliocache_sync::atomic::Ordering;
@@ -171,20 +172,30 @@ impl Mm {
                 self.request_writeback();
             }
             evicted += scan.pages;
-            for locked in scan.victims {
-                self.evict(locked);
-            }
+            // The LRU lock is everybody's: it is taken twice a batch, not for each folio.
+            let gone: Vec<Evicted> = scan
+                .victims
+                .into_iter()
+                .map(|locked| self.evict(locked))
+                .collect();
+            let mut lru = self.lru.lock();
+            gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
         evicted
     }
 
-    /// Takes a clean folio, already off its queue, out of the cache.
-    pub(super) fn evict(&self, locked: LockedFolio<'_>) {
+    /// Takes a clean folio, already off its queue, out of the cache. The caller records it.
+    #[must_use = "an eviction is recorded, so that a refault is known"]
+    fn evict(&self, locked: LockedFolio<'_>) -> Evicted {
         let mapping = owner::hold(&locked);
         let (page, pages) = (locked.index(), locked.nr_pages());
         bump(&mapping.counters.evictions, pages);
-        mapping.remove_folio(locked);
-        self.lru.lock().record_eviction(mapping.id(), page, pages);
+        mapping.remove_unqueued_folio(locked);
+        Evicted {
+            owner: mapping.id(),
+            page,
+            pages,
+        }
     }
 
     /// Frees descriptors and index nodes, and a whole block for more of them if need be.
