@@ -71,6 +71,7 @@ impl AddressSpace {
             max: self.max_window(),
             max_order: self.max_order(),
             file_pages: pages_for(self.size()),
+            background: self.ops.reads_in_background(),
             budget: &mm.readahead,
             feedback: &self.counters.feedback,
         }

@@ -93,6 +93,10 @@ pub(crate) struct Limits<'a> {
     pub(crate) max_order: u32,
     /// Pages in the file.
     pub(crate) file_pages: u64,
+    /// Whether the store reads in the background. Where it does not, reading before there is need
+    /// saves nobody's time, and the bytes are out of the processor's caches by then: windows of a
+    /// MiB at most, each read when it is missed.
+    pub(crate) background: bool,
     /// The cache's budget.
     pub(crate) budget: &'a Arc<ReadaheadBudget>,
     /// What readahead of this file was worth.
@@ -102,7 +106,11 @@ pub(crate) struct Limits<'a> {
 impl Limits<'_> {
     /// The largest window for this file, in pages, at least one.
     fn max_window(&self) -> u64 {
-        self.feedback.scale(self.max).max(1)
+        let max = match self.background {
+            true => self.max,
+            false => self.max.min(stream::NOW_MAX),
+        };
+        self.feedback.scale(max).max(1)
     }
 
     /// The request and no more; as much of it as a window may hold and the file has.

@@ -46,7 +46,7 @@ use crate::types::PageIndex;
 const NOW_MIN: u64 = 32;
 
 /// Pages that a caller waits for at most while more than that can be started behind: 1 MiB.
-const NOW_MAX: u64 = 256;
+pub(super) const NOW_MAX: u64 = 256;
 
 /// Elements of the first window of a strided stream.
 const FIRST_ELEMENTS: u64 = 4;
@@ -283,7 +283,8 @@ impl Stream {
             Shape::Strided { .. } => {
                 // A larger request than the stream's may reach into the next element.
                 let regular = request.pages() <= self.shape.unit_pages();
-                let behind = (ahead > 0 && regular).then(|| self.next_element(limits));
+                let ready = ahead > 0 && regular && limits.background;
+                let behind = ready.then(|| self.next_element(limits));
                 let behind = behind.flatten();
                 (limits.asked(request), behind)
             }
@@ -314,7 +315,7 @@ impl Stream {
         self.front = self.front.max(unit + 1);
         self.next = self.after_folio(unit + 1);
         self.doubts = doubts;
-        if doubts > 0 {
+        if doubts > 0 || !limits.background {
             return Vec::new();
         }
         let mut started = Vec::new();
@@ -509,7 +510,7 @@ impl Stream {
             pages,
             order,
         };
-        if split + FIRST_WINDOW > self.front {
+        if split + FIRST_WINDOW > self.front || !limits.background {
             return (now(pages, order_for(pages, limits.max_order)), None);
         }
         let behind = Window {
@@ -537,7 +538,7 @@ impl Stream {
         let before = self.next_window(ahead, limits);
         let now = limits.asked(request);
         match before {
-            Some(window) if window.pages + asked <= NOW_MIN => {
+            Some(window) if window.pages + asked <= NOW_MIN || !limits.background => {
                 let now = Window {
                     start: window.start,
                     pages: window.pages + asked,

@@ -341,6 +341,20 @@ fn handles_left_after_their_first_page_do_not_use_the_budget_up() {
 }
 
 #[test]
+fn a_store_without_a_background_is_read_a_mib_at_a_time_when_it_is_missed() {
+    let mut model = Model::new(20_000);
+    model.background = false;
+    let handle = ReadaheadState::new();
+    for page in 0..20_000 {
+        model.read(&handle, page, 1);
+        let ahead = model.pages_read() - page;
+        assert!(ahead <= 257, "{ahead} pages ahead at {page}");
+    }
+    assert_eq!(model.pages_read(), 20_000);
+    assert!(model.ios.len() < 20_000 / 256 + 10, "{}", model.ios.len());
+}
+
+#[test]
 fn a_handle_taken_to_another_cache_starts_over() {
     let handle = ReadaheadState::new();
     let mut models = [Model::new(1_000), Model::new(1_000)];
@@ -443,11 +457,13 @@ proptest! {
         capacity in 16usize..4_000,
         max in 0u64..600,
         max_order in 0u32..10,
+        seed in any::<u64>(),
         ops in proptest::collection::vec(
             (0usize..3, 0u8..6, any::<u64>(), 1u64..80, 1u64..60), 1..60),
     ) {
         let mut model = Model::with_budget(file_pages, cap);
         (model.max, model.max_order, model.capacity) = (max, max_order, capacity);
+        model.background = seed % 4 != 0;
         let handles: Vec<_> = (0..3).map(|_| ReadaheadState::new()).collect();
         handles[1].advise(Access::Sequential);
         for (handle, kind, seed, pages, times) in ops {

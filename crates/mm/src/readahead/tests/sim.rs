@@ -35,6 +35,7 @@ pub(super) struct Model {
     pub(super) feedback: Arc<ReadaheadFeedback>,
     pub(super) max: u64,
     pub(super) max_order: u32,
+    pub(super) background: bool,
     pub(super) file_pages: u64,
     /// Pages that fit.
     pub(super) capacity: usize,
@@ -59,6 +60,7 @@ impl Model {
             feedback: Arc::new(ReadaheadFeedback::new()),
             max: 1024,
             max_order: 9,
+            background: true,
             file_pages,
             capacity: 1 << 20,
             cache: BTreeMap::new(),
@@ -189,6 +191,7 @@ impl Model {
         Limits {
             max: self.max,
             max_order: self.max_order,
+            background: self.background,
             file_pages: self.file_pages,
             budget,
             feedback,
