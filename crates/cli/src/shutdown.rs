@@ -25,7 +25,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often progress is said where no line is shown.
+const PROGRESS: Duration = Duration::from_secs(3);
 
 /// A mount with all that belongs to it.
 pub(crate) struct Mounted {
@@ -60,6 +63,7 @@ pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> E
         status.say(&format!("cannot start a thread: {error}"));
         return ExitCode::from(FAILED);
     }
+    let mut said = Instant::now();
     let outcome = loop {
         match outcome.recv_timeout(Duration::ZERO) {
             Ok(outcome) => break outcome,
@@ -74,6 +78,10 @@ pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> E
             "writing back, {} to go; another ^C gives up and loses what is left",
             show(left)
         ));
+        if status.is_hidden() && said.elapsed() >= PROGRESS {
+            said = Instant::now();
+            status.say(&format!("writing back, {} to go", show(left)));
+        }
         if let Ok(Some(signal)) = signals.wait(INTERVAL / 10) {
             status.clear();
             status.say(&format!("{} again: given up", signal.name()));

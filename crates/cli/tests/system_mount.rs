@@ -436,7 +436,10 @@ fn a_second_signal_gives_up_and_lists_what_is_lost() {
             .iter()
             .any(|line| line.contains("writing back"))
     });
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    wait_for("the progress", || {
+        let left = |line: &String| line.contains("writing back, ") && line.ends_with("KiB to go");
+        above.lines().iter().any(left)
+    });
     above.signal("INT");
     let lost = "stuck: 97.7 KiB: not written yet";
     wait_for("the list", || {
