@@ -13,12 +13,14 @@
 use crate::inode::Inode;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, FaultIn, IovIter, MAX_FILE_SIZE, Nowait, ReadaheadState,
+    Access, AddressSpace, ErrSeqCursor, FaultIn, Fetch, IovIter, MAX_FILE_SIZE, Nowait,
+    ReadaheadState,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
+use std::task::Waker;
 
 /// What the caller means to do with a file.
 #[doc(alias = "posix_fadvise")]
@@ -121,15 +123,21 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::read_iter`], up to the first page that is not in the cache. Does not block.
+    /// As [`OpenFile::read_iter`], up to the first page that is not in the cache. Before byte
+    /// `fetched` are pages that were fetched for this very read. Does not block.
     ///
     /// # Errors
     /// As [`OpenFile::read_iter`].
     #[inline]
-    pub fn read_nowait(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<Nowait, Errno> {
+    pub fn read_nowait(
+        &self,
+        iter: &mut IovIter<'_>,
+        pos: u64,
+        fetched: u64,
+    ) -> Result<Nowait, Errno> {
         self.check_read(pos)?;
         self.mapping
-            .read_nowait(&self.readahead, pos, iter)
+            .read_nowait(&self.readahead, pos, fetched, iter)
             .map_err(|error| error.errno())
     }
 
@@ -144,12 +152,28 @@ impl OpenFile {
         self.mapping.lend(&self.readahead, pos, len, with)
     }
 
-    /// Brings in the page of byte `pos` as a read of `len` bytes there would, with readahead.
-    /// Blocks on I/O and for memory of the bound.
+    /// Has the page of byte `pos` brought in; see [`AddressSpace::start_fetch`]. Does not block.
     ///
     /// # Errors
     /// As [`OpenFile::read_at`].
-    pub fn fetch(&self, pos: u64, len: u64) -> Result<(), Errno> {
+    pub fn start_fetch(
+        &self,
+        pos: u64,
+        len: u64,
+        may_start: bool,
+        waker: &Waker,
+    ) -> Result<Fetch, Errno> {
+        self.check_read(pos)?;
+        self.mapping
+            .start_fetch(&self.readahead, (pos, len), may_start, waker)
+    }
+
+    /// Brings in the page of byte `pos` as a read of `len` bytes there would, with readahead;
+    /// returns the byte after what it brought in. Blocks on I/O and for memory of the bound.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read_at`].
+    pub fn fetch(&self, pos: u64, len: u64) -> Result<u64, Errno> {
         self.check_read(pos)?;
         self.mapping.fetch(&self.readahead, pos, len)
     }

@@ -242,7 +242,7 @@ impl AddressSpace {
         }
     }
 
-    fn has_at(&self, locked: &LockedFolio<'_>, page: PageIndex) -> bool {
+    pub(crate) fn has_at(&self, locked: &LockedFolio<'_>, page: PageIndex) -> bool {
         locked.mapping() == self.key() && locked.index() <= page && page < locked.end()
     }
 

@@ -6,13 +6,14 @@
 //!   poll: what is in the cache is copied at once ──all of it──▶ ready, nothing else was touched
 //!     │ a page is missing            │ the write would have to wait
 //!     ▼                              ▼
-//!   a worker brings it into the    a piece of it is copied into an owned buffer, and a worker
+//!   it is brought into the         a piece of it is copied into an owned buffer, and a worker
 //!   *cache*; then poll again       writes that; then poll again with the rest
 //! ```
 //!
 //! No runtime is needed and none is known: a future does what it can when it is polled and is
-//! woken when there is more to do. What blocks is done by a few threads a file system
-//! ([`workers`]); there is no thread a request.
+//! woken when there is more to do. A page that is missing is read in the background by the store,
+//! and wakes whoever wants it. What can only be done by blocking is done by a few threads a file
+//! system ([`workers`]); there is no thread a request.
 //!
 //! A read whose pages were evicted between their arrival and its next poll, twice in a row, has a
 //! worker copy for it into an owned buffer: so it ends however short memory is.
@@ -36,12 +37,13 @@ mod workers;
 
 pub(crate) use offload::{Offload, OffloadCell};
 
-use foliocache_mm::{IovIter, Nowait};
+use foliocache_mm::{Fetch, IovIter, Nowait};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
+use std::task::Poll;
 
 use crate::asynch::buffers::Buffer;
 use crate::asynch::request::Stragglers;
@@ -181,10 +183,10 @@ impl AsyncFile {
     /// # Errors
     /// As [`File::read_at`].
     pub async fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        let (mut done, mut fruitless) = (0, 0);
+        let (mut done, mut fruitless, mut fetched) = (0, 0, 0);
         loop {
             let at = pos.saturating_add(done as u64);
-            let (n, result) = self.read_now(&mut buf[done..], at);
+            let (n, result) = self.read_now(&mut buf[done..], at, fetched);
             done += n;
             match result {
                 Ok(Nowait::Over) => return Ok(done),
@@ -195,7 +197,13 @@ impl AsyncFile {
             fruitless = if n > 0 { 0 } else { fruitless + 1 };
             let (rest, at) = (&mut buf[done..], at + n as u64);
             let brought = if fruitless <= FRUITLESS_FETCHES {
-                self.fetch(at, rest.len()).await.map(|()| None)
+                match self.fetch(at, rest.len()).await {
+                    Ok(end) => {
+                        fetched = fetched.max(end);
+                        Ok(None)
+                    }
+                    Err(errno) => Err(errno),
+                }
             } else {
                 fruitless = 0;
                 self.read_owned(rest, at).await.map(Some)
@@ -213,19 +221,38 @@ impl AsyncFile {
 
     /// Reads what is in the cache; returns the bytes and how it ended.
     #[inline]
-    fn read_now(&self, buf: &mut [u8], pos: u64) -> (usize, Result<Nowait, Errno>) {
+    fn read_now(&self, buf: &mut [u8], pos: u64, fetched: u64) -> (usize, Result<Nowait, Errno>) {
         let len = buf.len();
         let mut iter = IovIter::destination(buf);
-        let result = self.file.open_file().read_nowait(&mut iter, pos);
+        let result = self.file.open_file().read_nowait(&mut iter, pos, fetched);
         (len - iter.remaining(), result)
     }
 
-    /// Has the page of byte `pos` brought in, as for a read of `len` bytes.
-    async fn fetch(&self, pos: u64, len: usize) -> Result<(), Errno> {
+    /// Has the page of byte `pos` brought in, as for a read of `len` bytes; returns the byte after
+    /// what was brought in for that.
+    async fn fetch(&self, pos: u64, len: usize) -> Result<u64, Errno> {
+        let (open, len) = (self.file.open_file(), len as u64);
+        let (mut fetched, mut may_start) = (0, true);
+        let started = poll_fn(|context| {
+            // Looked at again at every poll: executors poll for reasons of their own, too.
+            let fetch = open.start_fetch(pos, len, may_start, context.waker())?;
+            may_start = false;
+            match fetch {
+                Fetch::Waiting { fetched: end } => {
+                    fetched = fetched.max(end);
+                    Poll::Pending
+                }
+                Fetch::Look { fetched: end } => Poll::Ready(Ok(Some(fetched.max(end)))),
+                Fetch::Blocked => Poll::Ready(Ok::<_, Errno>(None)),
+            }
+        });
+        if let Some(end) = started.await? {
+            return Ok(end);
+        }
         let task = tasks::Fetch {
             file: Arc::clone(&self.file),
             pos,
-            len: len as u64,
+            len,
         };
         self.offload.workers.submit(Lane::Reads, task, None)?.await
     }

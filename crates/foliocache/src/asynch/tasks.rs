@@ -16,9 +16,10 @@ pub(crate) struct Fetch {
 }
 
 impl Task for Fetch {
-    type Value = ();
+    /// The byte after what was brought in.
+    type Value = u64;
 
-    fn run(&mut self) -> Result<(), Errno> {
+    fn run(&mut self) -> Result<u64, Errno> {
         self.file.open_file().fetch(self.pos, self.len)
     }
 }

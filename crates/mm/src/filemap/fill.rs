@@ -252,6 +252,12 @@ impl AddressSpace {
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
     pub(super) fn start_fill(self: &Arc<Self>, window: Window) -> u64 {
+        self.start_fill_for(window, window.start..window.start)
+    }
+
+    /// As [`AddressSpace::start_fill`], where somebody waits for the pages of `asked`: the others are
+    /// read ahead.
+    pub(super) fn start_fill_for(self: &Arc<Self>, window: Window, asked: Range<PageIndex>) -> u64 {
         let end = PageIndex((window.start.0 + window.pages).min(pages_for(self.size())));
         if window.start >= end {
             return 0;
@@ -276,7 +282,7 @@ impl AddressSpace {
             let folios = self.add_folios(free, window.order, &mut prepared);
             let Some(last) = folios.last() else { break };
             at = last.end().max(next);
-            reads.push(BackgroundFill::new(self, folios));
+            reads.push(BackgroundFill::new(self, folios, asked.clone()));
         }
         drop(prepared);
         drop(invalidate);
@@ -327,12 +333,19 @@ struct BackgroundFill {
     pages: u64,
     pos: u64,
     segments: Vec<IoSegment<'static>>,
+    /// Pages that somebody waits for.
+    asked: Range<PageIndex>,
 }
 
 impl BackgroundFill {
-    fn new(mapping: &Arc<AddressSpace>, folios: Vec<LockedFolio<'_>>) -> Self {
+    fn new(
+        mapping: &Arc<AddressSpace>,
+        folios: Vec<LockedFolio<'_>>,
+        asked: Range<PageIndex>,
+    ) -> Self {
         let mut fill = Self {
             mapping: Arc::clone(mapping),
+            asked,
             folios: Vec::with_capacity(folios.len()),
             pages: 0,
             pos: folios[0].index().pos(),
@@ -367,7 +380,8 @@ impl BackgroundFill {
         for folio in std::mem::take(&mut self.folios) {
             let mm: &Mm = self.mapping.mm();
             let locked = mm.folios.get(folio).adopt(&mm.waits);
-            self.mapping.filled(&locked, true);
+            let asked = locked.index() < self.asked.end && self.asked.start < locked.end();
+            self.mapping.filled(&locked, !asked);
         }
     }
 }

@@ -11,7 +11,7 @@ mod write;
 
 #[cfg(loom)]
 pub(crate) use lookup::{Lookup, read_validated};
-pub use nowait::Nowait;
+pub use nowait::{Fetch, Nowait};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
 pub(crate) use write::Appended;

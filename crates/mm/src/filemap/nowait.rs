@@ -4,29 +4,34 @@
 //!
 //! ```text
 //!   read_nowait   copies pages that are there, up to the first that is not
-//!   fetch         brings that page in, with readahead, and copies nothing: on some other thread
+//!   start_fetch   starts bringing that page in, and leaves a waker with its folio
+//!   fetch         brings it in where that has to wait: on some other thread
 //!   write_nowait  overwrites what is there, unless the writer would have to wait its share
 //! ```
 //!
 //! Buffers belong to folios: a caller that loses interest between a fetch and its copy leaves pages
-//! in the cache and nothing else.
+//! in the cache and a waker that is called for nothing.
 //!
 //! # Locking
 //!
 //! What does not wait takes folio locks only where they are free. [`AddressSpace::fetch`] is an
 //! ordinary miss.
 
-use foliocache_sync::Arc;
+use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
+use std::task::Waker;
 
-use super::read::Piece;
+use super::read::{Piece, Purpose};
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
-use crate::folio::{LockedFolio, flag};
 use crate::iov::IovIter;
+use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+
+/// Looks at a page that changes all the time before somebody else is to do it.
+const LOOKS: usize = 8;
 
 /// How an operation that does not wait ended. What it did so far shows in the position of its
 /// memory.
@@ -38,8 +43,26 @@ pub enum Nowait {
     WouldBlock,
 }
 
+/// What is to be done about a page that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// Look for it again now. What is before byte `fetched` was brought in for this.
+    Look {
+        /// The byte after what was brought in.
+        fetched: u64,
+    },
+    /// It is on its way, and the waker will be called.
+    Waiting {
+        /// As for `Look`; 0 if somebody else brings it in.
+        fetched: u64,
+    },
+    /// [`AddressSpace::fetch`] it on a thread that may block.
+    Blocked,
+}
+
 impl AddressSpace {
-    /// As [`AddressSpace::read`], up to the first page that would have to be waited for.
+    /// As [`AddressSpace::read`], up to the first page that would have to be waited for. Before byte
+    /// `fetched` are pages that were fetched for this very read.
     ///
     /// Neither blocks nor takes memory of the bound, but for faults of the caller's memory.
     ///
@@ -50,10 +73,15 @@ impl AddressSpace {
         self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
+        fetched: u64,
         iter: &mut IovIter<'_>,
     ) -> Result<Nowait, IoError> {
         let wanted = iter.remaining();
-        let result = self.read_pages_nowait(handle, pos, iter);
+        let purpose = Purpose {
+            fetched,
+            may_wait: false,
+        };
+        let result = self.read_pages_nowait(handle, pos, purpose, iter);
         let done = wanted - iter.remaining();
         if done > 0 {
             handle.note_read(pos + done as u64);
@@ -69,6 +97,7 @@ impl AddressSpace {
         self: &Arc<Self>,
         handle: &ReadaheadState,
         mut pos: u64,
+        purpose: Purpose,
         iter: &mut IovIter<'_>,
     ) -> Result<Nowait, Errno> {
         self.mm().check_fork()?;
@@ -79,7 +108,7 @@ impl AddressSpace {
                 break;
             }
             let left = (size - pos).min(iter.remaining() as u64) as usize;
-            let piece = match self.read_hit(handle, pos, left, 0, iter) {
+            let piece = match self.read_hit(handle, pos, left, purpose, iter) {
                 Some(piece) => piece,
                 // No I/O is ever done under the folio locks of a memory file system.
                 None if self.bdi().is_memory() => self.read_memory(pos, left, iter)?,
@@ -101,8 +130,94 @@ impl AddressSpace {
         Ok(Nowait::Over)
     }
 
+    /// Sees to it that the page of byte `pos` is brought in as a read of `len` bytes there would, with
+    /// readahead, and has `waker` called when it may be there. Starts nothing unless `may_start`.
+    ///
+    /// Neither blocks nor waits for memory.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn start_fetch(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        (pos, len): (u64, u64),
+        may_start: bool,
+        waker: &Waker,
+    ) -> Result<Fetch, Errno> {
+        self.mm().check_fork()?;
+        let Some((page, last)) = self.pages_to_fetch(pos, len) else {
+            return Ok(Fetch::Look { fetched: 0 });
+        };
+        let mut fetched = 0;
+        for _ in 0..LOOKS {
+            let mm: &Mm = self.mm();
+            let folio = {
+                let rcu = rcu::read_lock();
+                let entry = self.index.load(page.0, &rcu);
+                entry.map(|entry| mm.folios.of_entry(entry))
+            };
+            let Some(folio) = folio else {
+                if fetched > 0 || !may_start {
+                    // It was there already and is gone again, or could not be read.
+                    return Ok(Fetch::Look { fetched });
+                }
+                match self.start_miss(handle, page, last) {
+                    Some(end) => fetched = end.pos(),
+                    None => return Ok(Fetch::Blocked),
+                }
+                continue;
+            };
+            let Some(locked) = folio.try_lock(&mm.waits) else {
+                match folio.wait_unlocked_async(&mm.waits, waker) {
+                    true => continue,
+                    false => return Ok(Fetch::Waiting { fetched }),
+                }
+            };
+            if !self.has_at(&locked, page) {
+                continue;
+            }
+            return Ok(match self.has_grain_at(&locked, pos) {
+                true => Fetch::Look { fetched },
+                // Written in part and never read.
+                false => Fetch::Blocked,
+            });
+        }
+        Ok(Fetch::Blocked)
+    }
+
+    /// Starts reading what a miss needs, where that needs no waiting; returns the page after it.
+    fn start_miss(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        last: PageIndex,
+    ) -> Option<PageIndex> {
+        // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
+        if !self.ops.reads_in_background() || self.mm().frames.has_waiters() {
+            return None;
+        }
+        let (now, behind) = handle.on_miss(page, last, &self.readahead_limits());
+        let (end, asked) = (now.start.add(now.pages), page..last.add(1));
+        if self.start_fill_for(now, asked) == 0 {
+            return None;
+        }
+        self.note_fetched();
+        bump(&self.counters.misses, 1);
+        if let Some(window) = behind {
+            self.start_fill(window);
+        }
+        Some(end)
+    }
+
+    /// The first and the last page of a read; `None` if it needs none brought in.
+    fn pages_to_fetch(&self, pos: u64, len: u64) -> Option<(PageIndex, PageIndex)> {
+        let left = self.size().saturating_sub(pos).min(len);
+        let some = left > 0 && !self.bdi().is_memory();
+        some.then(|| (PageIndex::of(pos), PageIndex::of(pos + left - 1)))
+    }
+
     /// Brings in the page of byte `pos` as a read of `len` bytes there would, readahead included,
-    /// and copies nothing.
+    /// and copies nothing. Returns the byte after what it brought in.
     ///
     /// Blocks for I/O and for memory of the bound. The page may be gone again when this returns.
     ///
@@ -113,28 +228,23 @@ impl AddressSpace {
         handle: &ReadaheadState,
         pos: u64,
         len: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         self.mm().check_fork()?;
-        let left = self.size().saturating_sub(pos).min(len);
-        if left == 0 || self.bdi().is_memory() {
-            return Ok(());
-        }
-        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left - 1));
+        let Some((page, last)) = self.pages_to_fetch(pos, len) else {
+            return Ok(0);
+        };
         let (locked, behind) = self.read_folio(handle, page, last)?;
-        if let Some(behind) = behind {
-            self.note_fetched(&locked);
-            drop(locked);
-            if let Some(window) = behind.window {
-                self.start_fill(window);
-            }
+        drop(locked);
+        let Some(behind) = behind else { return Ok(0) };
+        self.note_fetched();
+        if let Some(window) = behind.window {
+            self.start_fill(window);
         }
-        Ok(())
+        Ok(behind.fetched.pos())
     }
 
-    /// The copy that a fetch was made for is the page's first use, not its second, and no hit.
-    fn note_fetched(&self, locked: &LockedFolio<'_>) {
-        locked.state.set_hint(flag::READAHEAD);
-        bump(&self.counters.readahead, locked.nr_pages());
+    /// The copy that a fetch was made for is no hit.
+    fn note_fetched(&self) {
         self.counters.hits.add(-1);
     }
 

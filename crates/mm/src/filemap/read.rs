@@ -26,6 +26,15 @@ use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 /// What a hole of a memory file is read from.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
+/// What a copy from the cache is for.
+#[derive(Clone, Copy)]
+pub(super) struct Purpose {
+    /// Up to here the request brought the bytes in itself: copying them is their first use.
+    pub(super) fetched: u64,
+    /// Whether the caller may wait, for a store that cannot read in the background.
+    pub(super) may_wait: bool,
+}
+
 /// How the copy of one piece ended.
 pub(super) enum Piece {
     /// So many bytes were copied and the position moved on by them.
@@ -72,17 +81,19 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let mut faulted = false;
-        // Up to here this request brought the bytes in itself: copying them is their first use.
-        let mut fetched = 0;
+        let mut purpose = Purpose {
+            fetched: 0,
+            may_wait: true,
+        };
         while iter.remaining() > 0 {
             let size = self.size();
             if pos >= size {
                 break;
             }
             let left = (size - pos).min(iter.remaining() as u64) as usize;
-            let piece = match self.read_hit(handle, pos, left, fetched, iter) {
+            let piece = match self.read_hit(handle, pos, left, purpose, iter) {
                 Some(piece) => piece,
-                None => self.read_miss(handle, pos, left, &mut fetched, iter)?,
+                None => self.read_miss(handle, pos, left, &mut purpose.fetched, iter)?,
             };
             match piece {
                 Piece::Copied(n) => {
@@ -102,15 +113,14 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none. Up to
-    /// byte `fetched` the copy is what the bytes were brought in for, and no use beside that.
+    /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none.
     #[inline]
     pub(super) fn read_hit(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
         left: usize,
-        fetched: u64,
+        purpose: Purpose,
         iter: &mut IovIter<'_>,
     ) -> Option<Piece> {
         let mm: &Mm = self.mm();
@@ -130,11 +140,11 @@ impl AddressSpace {
             return None;
         };
         // Going on within a folio is the same use of it.
-        let goes_on = pos < fetched || (pos != place.index.pos() && handle.continues(pos));
+        let goes_on = pos < purpose.fetched || (pos != place.index.pos() && handle.continues(pos));
         let first_use = !goes_on && folio.mark_accessed(seen);
         drop(rcu);
         if first_use {
-            self.used_readahead(handle, PageIndex::of(pos), place.order);
+            self.used_readahead(handle, PageIndex::of(pos), place.order, purpose.may_wait);
         }
         let piece = self.count_copy(pos, result, iter).ok()?;
         self.count_hits(pos, &piece);
@@ -159,9 +169,14 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         order: u32,
+        may_wait: bool,
     ) {
         bump(&self.counters.readahead_used, 1 << order);
         self.counters.feedback.note_used(1 << order);
+        if !may_wait && !self.ops.reads_in_background() {
+            // The next miss goes on, on a thread that may.
+            return;
+        }
         for window in handle.on_first_use(page, &self.readahead_limits()) {
             self.start_fill(window);
         }
@@ -208,7 +223,7 @@ impl AddressSpace {
         let result = self.copy_locked(&locked, pos, left, iter);
         drop(locked);
         if first_use {
-            self.used_readahead(handle, page, order);
+            self.used_readahead(handle, page, order, true);
         }
         if let Some(Behind {
             fetched: to,
@@ -283,7 +298,7 @@ impl AddressSpace {
         self.count_copy(pos, result, iter)
     }
 
-    fn has_grain_at(&self, locked: &LockedFolio<'_>, pos: u64) -> bool {
+    pub(super) fn has_grain_at(&self, locked: &LockedFolio<'_>, pos: u64) -> bool {
         let offset = (pos - locked.index().pos()) as usize;
         locked.uptodate_grains() & grains::of(locked.order(), offset) != 0
     }
@@ -328,7 +343,7 @@ impl AddressSpace {
 /// What a miss leaves to be done once its own page is copied.
 pub(super) struct Behind {
     /// The page after those that it brought in.
-    fetched: PageIndex,
+    pub(super) fetched: PageIndex,
     /// What to start reading.
     pub(super) window: Option<Window>,
 }

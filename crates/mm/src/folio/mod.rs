@@ -50,6 +50,7 @@ use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Order
 use foliocache_sync::hint;
 use foliocache_sync::rank::{self, Rank, RankToken};
 use foliocache_sync::wait::WaitTable;
+use std::task::Waker;
 
 use crate::frames::FrameNumber;
 use crate::types::{PAGE_SIZE, PageIndex};
@@ -249,6 +250,15 @@ impl Folio {
     /// Context: may block.
     pub(crate) fn wait_while(&self, flags: u64, waits: &WaitTable) {
         waits.wait(self.wait_key(), || !self.state.announce_waiter(flags));
+    }
+
+    /// Has `waker` called when the folio is unlocked; whether it is already.
+    ///
+    /// Does not block. The folio may be locked again by then, or be another's.
+    pub(crate) fn wait_unlocked_async(&self, waits: &WaitTable, waker: &Waker) -> bool {
+        waits.wait_async(self.wait_key(), waker, || {
+            !self.state.announce_waiter(flag::LOCKED)
+        })
     }
 
     /// Clears `flags` and wakes whoever waits for that.
