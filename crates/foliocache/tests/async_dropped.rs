@@ -4,8 +4,9 @@
 mod common;
 
 use common::executor::{Unpark, block_on, poll_once};
+use common::stores::{Background, Parked};
 use common::{PAGE, cache, pattern};
-use foliocache::{AsyncFile, Cache, Errno};
+use foliocache::{Advice, AsyncFile, Cache, Errno};
 use foliocache_sim::{Effect, Faults, FaultyBackend, Image, OpKind, OpSet, Rule};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -254,6 +255,106 @@ fn a_store_that_panics_is_an_error() {
     block_on(file.write_all_at(&[1; PAGE], 0)).unwrap();
     block_on(file.read_exact_at(&mut [0; PAGE], 0)).unwrap();
     file.blocking().discard_failed().unwrap();
+}
+
+/// A file whose reads end when `store` is told so, without readahead.
+fn over_parked(cache: &Cache, bytes: &[u8]) -> (Arc<Parked>, AsyncFile) {
+    let store = Parked::new(bytes.to_vec());
+    let mut files = cache
+        .open_store(store.clone(), bytes.len() as u64, 1)
+        .unwrap();
+    let file = files.pop().unwrap().into_async().unwrap();
+    file.blocking().advise(Advice::Random, ..).unwrap();
+    (store, file)
+}
+
+#[test]
+fn misses_wait_for_the_store_without_a_thread() {
+    const READS: usize = 500;
+    let cache = cache(32);
+    let bytes = pattern(9, READS * 4 * PAGE);
+    let (store, file) = over_parked(&cache, &bytes);
+    let mut bufs = vec![vec![0xee; PAGE]; READS];
+    let mut reads: Vec<_> = bufs
+        .iter_mut()
+        .enumerate()
+        .map(|(at, buf)| Box::pin(file.read_exact_at(buf, (at * 4 * PAGE) as u64)))
+        .collect();
+    reads.iter_mut().for_each(begin);
+    // Polled for nothing, they go on waiting.
+    reads.iter_mut().for_each(begin);
+    assert_eq!(store.parked(), READS);
+    let stats = file.async_stats().unwrap();
+    assert_eq!((stats.requests, stats.workers), (0, 0));
+    // The half of them is given up; their pages arrive all the same.
+    let kept = reads.split_off(READS / 2);
+    drop(reads);
+    store.end_all(None);
+    for read in kept {
+        block_on(read).unwrap();
+    }
+    assert_eq!(file.async_stats().unwrap().requests, 0);
+    for (at, buf) in bufs.iter().enumerate() {
+        match at < READS / 2 {
+            true => assert!(
+                buf.iter().all(|&byte| byte == 0xee),
+                "nobody else touches it"
+            ),
+            false => assert!(buf[..] == bytes[at * 4 * PAGE..][..PAGE]),
+        }
+    }
+    let stats = file.blocking().stats().unwrap();
+    assert_eq!(
+        (stats.resident, stats.misses, stats.hits),
+        (READS as u64, READS as u64, 0)
+    );
+    assert_eq!(cache.stats().unwrap().memory.reserved, 0);
+    assert_eq!(Arc::strong_count(&store), 2, "one here, one the file's");
+}
+
+#[test]
+fn readers_of_one_page_wait_for_one_read() {
+    let cache = cache(16);
+    let bytes = pattern(10, PAGE);
+    let (store, file) = over_parked(&cache, &bytes);
+    let mut bufs = vec![[0; 100]; 20];
+    let mut reads: Vec<_> = bufs
+        .iter_mut()
+        .map(|buf| Box::pin(file.read_exact_at(buf, 50)))
+        .collect();
+    reads.iter_mut().for_each(begin);
+    assert_eq!(store.parked(), 1);
+    // A thread waits for it, too.
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| {
+            let mut buf = [0; 100];
+            file.blocking().read_exact_at(&mut buf, 50).unwrap();
+            assert!(buf[..] == bytes[50..150]);
+        });
+        store.end_all(None);
+        blocked.join().unwrap();
+    });
+    for read in reads {
+        block_on(read).unwrap();
+    }
+    assert!(bufs.iter().all(|buf| buf[..] == bytes[50..150]));
+}
+
+#[test]
+fn an_error_of_a_background_read_reaches_the_reader() {
+    let cache = cache(16);
+    let faults = Faults::new(11);
+    let mut image = Image::new();
+    image.write(0, &pattern(11, 8 * PAGE));
+    let store = Background::new(FaultyBackend::from_image("store", &faults, image));
+    let mut files = cache.open_store(store, 8 * PAGE as u64, 1).unwrap();
+    let file = files.pop().unwrap().into_async().unwrap();
+    let fails = faults.add(Rule::new(OpSet::READ, Effect::Fail(Errno::EIO)));
+    let mut buf = [0; 10];
+    let error = block_on(file.read_at(&mut buf, 0)).unwrap_err();
+    assert_eq!(error.errno(), Errno::EIO);
+    faults.remove(fails);
+    assert_eq!(block_on(file.read_at(&mut buf, 0)).unwrap(), 10);
 }
 
 #[test]

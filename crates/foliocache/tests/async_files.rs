@@ -2,12 +2,11 @@
 
 mod common;
 
-use common::executor::{at_once, block_on, on_every_executor, poll_once};
+use common::executor::{at_once, block_on, on_every_executor};
 use common::{Disk, PAGE, pattern};
 use foliocache::{Advice, AsyncFile, Errno, Result};
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
-use std::pin::pin;
 use std::sync::Arc;
 
 /// A disk, and an async file in it.
@@ -72,23 +71,37 @@ fn hits_are_ready_at_their_first_poll() {
 }
 
 #[test]
-fn a_miss_asks_a_worker_and_counts_as_one() {
+fn writes_that_need_not_wait_are_done_at_their_first_poll() {
+    let (_disk, file) = on_disk("f", 32);
+    // Beyond the end, over the end, in the middle of large folios, and in several pieces.
+    let bytes = pattern(7, (1 << 20) + 99);
+    assert_eq!(at_once(file.write_at(&bytes, 0)).unwrap(), bytes.len());
+    assert_eq!(
+        at_once(file.write_at(&bytes, 100_000)).unwrap(),
+        bytes.len()
+    );
+    let bufs = [&bytes[..10], &bytes[10..50_000]].map(IoSlice::new);
+    assert_eq!(at_once(file.write_vectored_at(&bufs, 77)).unwrap(), 50_000);
+    assert_eq!(file.async_stats().unwrap().requests, 0);
+    let mut back = vec![0; 100_000 + bytes.len()];
+    at_once(file.read_exact_at(&mut back, 0)).unwrap();
+    assert!(back[..77] == bytes[..77] && back[77..50_077] == bytes[..50_000]);
+    assert!(back[50_077..100_000] == bytes[50_077..100_000] && back[100_000..] == bytes);
+}
+
+#[test]
+fn a_miss_counts_as_one() {
     let (_disk, file) = on_disk("f", 16);
     let bytes = pattern(3, 2 << 20);
     file.blocking().write_all_at(&bytes, 0).unwrap();
     make_cold(&file);
     let before = file.blocking().stats().unwrap();
     let mut back = vec![0; 100];
-    {
-        let mut read = pin!(file.read_at(&mut back, 1 << 20));
-        assert!(poll_once(read.as_mut()).is_pending());
-        assert_eq!(block_on(read).unwrap(), 100);
-    }
+    assert_eq!(block_on(file.read_at(&mut back, 1 << 20)).unwrap(), 100);
     assert!(back == bytes[1 << 20..][..100]);
     let after = file.blocking().stats().unwrap();
     assert_eq!(after.misses - before.misses, 1);
     assert_eq!(after.hits - before.hits, 0);
-    assert!(file.async_stats().unwrap().requests > 0);
     // Now it is there.
     at_once(file.read_exact_at(&mut back, 1 << 20)).unwrap();
 }

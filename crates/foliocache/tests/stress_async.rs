@@ -8,8 +8,10 @@
 mod common;
 
 use common::executor::give_up_after;
+use common::stores::Background;
 use common::{PAGE, cache};
 use foliocache::{Advice, AsyncFile, Cache, Errno, Result};
+use foliocache_mm::AddressSpaceOperations;
 use foliocache_sim::{Effect, Faults, FaultyBackend, OpSet, Rng, Rule, When};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -175,11 +177,22 @@ fn watch(cache: &Cache, over: &AtomicBool) {
 
 #[test]
 fn dropping_futures_at_every_await_point_leaks_nothing_and_loses_nothing() {
+    give_up_at_every_await_point(|store| store);
+}
+
+#[test]
+fn dropping_futures_over_a_store_that_reads_in_the_background_loses_nothing() {
+    give_up_at_every_await_point(|store| Background::new(store));
+}
+
+fn give_up_at_every_await_point(
+    over: impl FnOnce(Arc<FaultyBackend>) -> Arc<dyn AddressSpaceOperations>,
+) {
     let (cache, faults) = (cache(8), Faults::new(1));
     let store = FaultyBackend::new("store", &faults);
     let size = THREADS * STRIPE;
     let files = cache
-        .open_store(store.clone(), size, THREADS as usize)
+        .open_store(over(store.clone()), size, THREADS as usize)
         .unwrap();
     let mut stripes: Vec<Stripe> = files
         .into_iter()

@@ -7,6 +7,7 @@
 )]
 
 pub mod executor;
+pub mod stores;
 
 use foliocache::{Cache, Directory};
 use std::path::PathBuf;

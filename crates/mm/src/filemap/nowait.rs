@@ -6,7 +6,7 @@
 //!   read_nowait   copies pages that are there, up to the first that is not
 //!   start_fetch   starts bringing that page in, and leaves a waker with its folio
 //!   fetch         brings it in where that has to wait: on some other thread
-//!   write_nowait  overwrites what is there, unless the writer would have to wait its share
+//!   write_nowait  writes as far as no lock, no memory, no page and no throttle has to be waited for
 //! ```
 //!
 //! Buffers belong to folios: a caller that loses interest between a fetch and its copy leaves pages
@@ -24,6 +24,7 @@ use std::task::Waker;
 use super::read::{Piece, Purpose};
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
+use crate::folio::LockedFolio;
 use crate::iov::IovIter;
 use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
@@ -248,8 +249,10 @@ impl AddressSpace {
         self.counters.hits.add(-1);
     }
 
-    /// As [`AddressSpace::write`], for what can be done without waiting: overwriting part of a
-    /// cached page while less is dirty than makes writers pause.
+    /// As [`AddressSpace::write`], up to where it would have to wait: for a lock, for memory, for a
+    /// page to be read in, or because so much is dirty that writers pause.
+    ///
+    /// Does not block, but for faults of the caller's memory. Takes memory of the bound.
     ///
     /// # Errors
     /// As [`AddressSpace::write`], only if nothing was written.
@@ -259,11 +262,30 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<Nowait, IoError> {
         let wanted = iter.remaining();
-        let refused = |errno| self.error(IoOperation::Write, pos, wanted as u64, errno);
-        self.check_write(pos, wanted).map_err(refused)?;
-        if wanted == 0 || (self.bdi().may_dirty() && self.write_hit(pos, iter)) {
-            return Ok(Nowait::Over);
+        match self.write_pages_nowait(pos, iter) {
+            Ok(()) => Ok(Nowait::Over),
+            Err(Errno::EAGAIN) => Ok(Nowait::WouldBlock),
+            Err(_) if iter.remaining() < wanted => Ok(Nowait::Over),
+            Err(errno) => Err(self.error(IoOperation::Write, pos, wanted as u64, errno)),
         }
-        Ok(Nowait::WouldBlock)
+    }
+
+    /// The folio that holds `page`, locked, or nothing if there is none; `EAGAIN` if it is locked.
+    pub(super) fn lock_folio_nowait(
+        &self,
+        page: PageIndex,
+    ) -> Result<Option<LockedFolio<'_>>, Errno> {
+        let mm: &Mm = self.mm();
+        let folio = {
+            let rcu = rcu::read_lock();
+            let entry = self.index.load(page.0, &rcu);
+            entry.map(|entry| mm.folios.of_entry(entry))
+        };
+        let Some(folio) = folio else { return Ok(None) };
+        let locked = folio.try_lock(&mm.waits).ok_or(Errno::EAGAIN)?;
+        match self.has_at(&locked, page) {
+            true => Ok(Some(locked)),
+            false => Err(Errno::EAGAIN),
+        }
     }
 }

@@ -70,6 +70,15 @@ pub enum FaultIn {
     Before,
 }
 
+/// Whether a write may wait: for locks, for memory, for I/O, for its share of the dirty limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// It may.
+    May,
+    /// It ends with `EAGAIN` where it would have to.
+    MustNot,
+}
+
 impl AddressSpace {
     /// Writes `iter` at byte `pos`; returns the bytes, fewer than given only for bad memory of the
     /// caller's or an error after some progress.
@@ -98,7 +107,7 @@ impl AddressSpace {
         if fault_in == FaultIn::Before && !iter.fault_in(PAGE_SIZE) {
             return Err(self.error(IoOperation::Write, pos, wanted as u64, Errno::EFAULT));
         }
-        if self.write_hit(pos, iter) {
+        if self.write_hit(pos, iter, Wait::May) {
             return Ok(wanted);
         }
         // Whatever the hit got done is in the file; the rest goes the long way.
@@ -108,7 +117,7 @@ impl AddressSpace {
 
     /// Overwrites part of one cached page under its folio lock alone; whether all was written.
     #[inline]
-    pub(super) fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> bool {
+    fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>, wait: Wait) -> bool {
         let (offset, len) = (offset_in_page(pos), iter.remaining());
         if len == 0 || len > PAGE_SIZE - offset || self.check_write(pos, len).is_err() {
             return false;
@@ -134,8 +143,10 @@ impl AddressSpace {
             }
         }
         drop(locked);
-        // The bytes are in the file; of a stored error the next write is told.
-        let _ = self.throttle_writer(dirtied);
+        if wait == Wait::May {
+            // The bytes are in the file; of a stored error the next write is told.
+            let _ = self.throttle_writer(dirtied);
+        }
         copied == len
     }
 
@@ -149,9 +160,9 @@ impl AddressSpace {
         let wanted = iter.remaining();
         let exclusive = self.i_rwsem.write();
         let (pos, mut dirtied) = (self.size(), 0);
-        let result = self
-            .check_write(pos, wanted)
-            .and_then(|()| self.perform_write(pos, iter, FaultIn::OnFault, &mut dirtied));
+        let result = self.check_write(pos, wanted).and_then(|()| {
+            self.perform_write(pos, iter, (FaultIn::OnFault, Wait::May), &mut dirtied)
+        });
         drop(exclusive);
         let result = result.and(self.throttle_writer(dirtied));
         Ok((pos, self.written(pos, wanted, iter, result)?))
@@ -189,16 +200,50 @@ impl AddressSpace {
         let mut dirtied = 0;
         let shared = self.i_rwsem.read();
         let result = if end <= self.size() {
-            let result = self.perform_write(pos, iter, fault_in, &mut dirtied);
+            let result = self.perform_write(pos, iter, (fault_in, Wait::May), &mut dirtied);
             drop(shared);
             result
         } else {
             drop(shared);
             let _exclusive = self.i_rwsem.write();
-            self.perform_write(pos, iter, fault_in, &mut dirtied)
+            self.perform_write(pos, iter, (fault_in, Wait::May), &mut dirtied)
         };
         // Only now, so that other writers of the file do not wait for this one's share.
         result.and(self.throttle_writer(dirtied))
+    }
+
+    /// Writes what can be written without waiting; `EAGAIN` where the rest cannot.
+    pub(super) fn write_pages_nowait(
+        self: &Arc<Self>,
+        pos: u64,
+        iter: &mut IovIter<'_>,
+    ) -> Result<(), Errno> {
+        let wanted = iter.remaining();
+        self.check_write(pos, wanted)?;
+        if wanted == 0 {
+            return Ok(());
+        }
+        self.try_throttle_writer()?;
+        if self.write_hit(pos, iter, Wait::MustNot) {
+            return Ok(());
+        }
+        let at = pos + (wanted - iter.remaining()) as u64;
+        let how = (FaultIn::OnFault, Wait::MustNot);
+        let shared = self.i_rwsem.try_read().ok_or(Errno::EAGAIN)?;
+        if pos + wanted as u64 <= self.size() {
+            return self.perform_write(at, iter, how, &mut 0);
+        }
+        drop(shared);
+        let _exclusive = self.i_rwsem.try_write().ok_or(Errno::EAGAIN)?;
+        self.perform_write(at, iter, how, &mut 0)
+    }
+
+    /// `EAGAIN` if a writer would have to pause now.
+    fn try_throttle_writer(&self) -> Result<(), Errno> {
+        match self.bdi().may_dirty() {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
     }
 
     /// Adds to `dirtied` the pages that the caller has still to wait for when it has let go.
@@ -209,7 +254,7 @@ impl AddressSpace {
         self: &Arc<Self>,
         mut pos: u64,
         iter: &mut IovIter<'_>,
-        fault_in: FaultIn,
+        (fault_in, wait): (FaultIn, Wait),
         dirtied: &mut u64,
     ) -> Result<(), Errno> {
         let mut prepared = None;
@@ -224,10 +269,10 @@ impl AddressSpace {
             if fault_in == FaultIn::Before && !iter.fault_in(piece) {
                 return Err(Errno::EFAULT);
             }
-            let locked = self.folio_for_write(pos, piece, small, &mut prepared)?;
+            let locked = self.folio_for_write(pos, (piece, small), &mut prepared, wait)?;
             let room = (locked.end().pos() - pos) as usize;
             let len = piece.min(room);
-            let progress = self.write_piece(&locked, pos, len, iter);
+            let progress = self.write_piece(&locked, pos, len, iter, wait);
             // Invariant 3: what the copy left unfinished is not the file's.
             drop(self.keep_content(locked));
             match progress? {
@@ -249,7 +294,9 @@ impl AddressSpace {
             }
             if unseen >= batch {
                 *dirtied += std::mem::take(&mut unseen);
-                if self.bdi().must_wait(self, *dirtied) {
+                if wait == Wait::MustNot {
+                    self.try_throttle_writer()?;
+                } else if self.bdi().must_wait(self, *dirtied) {
                     prepared = None;
                     self.throttle_writer(std::mem::take(dirtied))?;
                 }
@@ -273,13 +320,17 @@ impl AddressSpace {
     fn folio_for_write<'a>(
         &'a self,
         pos: u64,
-        remaining: usize,
-        small: bool,
+        (remaining, small): (usize, bool),
         prepared: &mut Option<Prepared<'a>>,
+        wait: Wait,
     ) -> Result<LockedFolio<'a>, Errno> {
         let page = PageIndex::of(pos);
         loop {
-            if let Some(locked) = self.lock_folio(page) {
+            let found = match wait {
+                Wait::May => self.lock_folio(page),
+                Wait::MustNot => self.lock_folio_nowait(page)?,
+            };
+            if let Some(locked) = found {
                 return Ok(locked);
             }
             let order = self.order_for_write(pos, remaining, small);
@@ -296,6 +347,9 @@ impl AddressSpace {
             if let Some(ready) = self.mm().try_prepare(self, page, last) {
                 *prepared = Some(ready);
                 continue;
+            }
+            if wait == Wait::MustNot {
+                return Err(Errno::EAGAIN);
             }
             // Nobody waits for a large folio's memory.
             let last = last.min(page.add(WAIT_BATCH - 1));
@@ -335,13 +389,14 @@ impl AddressSpace {
         pos: u64,
         len: usize,
         iter: &mut IovIter<'_>,
+        wait: Wait,
     ) -> Result<Progress, Errno> {
         let seen = locked.state.load();
         let order = locked.order();
         let offset = (pos - locked.index().pos()) as usize;
         let piece = offset..offset + len;
         // Grains that will be uptodate only once the copy is through them.
-        let fresh = self.prepare_grains(locked, piece.clone())?;
+        let fresh = self.prepare_grains(locked, piece.clone(), wait)?;
         // In those nobody can read yet what is half written: the copy may be taken back.
         let saved = (fresh != 0).then(|| iter.save());
         let copied = match iter.copy_to_frame(self.addr(locked, offset), len) {
@@ -379,7 +434,12 @@ impl AddressSpace {
     /// Sees to it that grains which the piece writes in part hold the file's bytes around it: reads
     /// them, or zeroes what the file does not have. Returns the grains that become uptodate by the
     /// piece alone.
-    fn prepare_grains(&self, locked: &LockedFolio<'_>, piece: Range<usize>) -> Result<u64, Errno> {
+    fn prepare_grains(
+        &self,
+        locked: &LockedFolio<'_>,
+        piece: Range<usize>,
+        wait: Wait,
+    ) -> Result<u64, Errno> {
         let order = locked.order();
         let fresh = grains::touched(order, piece.clone()) & !locked.uptodate_grains();
         if fresh == 0 {
@@ -407,6 +467,9 @@ impl AddressSpace {
             };
             zero(first, piece.start.min(end));
             zero(piece.end.max(first), end);
+        }
+        if to_read != 0 && wait == Wait::MustNot {
+            return Err(Errno::EAGAIN);
         }
         self.fill_grains(locked, to_read)?;
         Ok(fresh & !to_read)
