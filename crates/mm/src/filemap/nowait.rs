@@ -103,6 +103,7 @@ impl AddressSpace {
     ) -> Result<Nowait, Errno> {
         self.mm().check_fork()?;
         let mut faulted = false;
+        let mut missed = pos < purpose.fetched;
         while iter.remaining() > 0 {
             let size = self.size();
             if pos >= size {
@@ -121,6 +122,10 @@ impl AddressSpace {
             let page = left.min(PAGE_SIZE - offset_in_page(pos));
             match piece {
                 Piece::Copied(n) => {
+                    if std::mem::take(&mut missed) {
+                        // It is what the bytes were brought in for.
+                        self.counters.hits.add(-1);
+                    }
                     pos += n as u64;
                     faulted = false;
                 }
@@ -202,7 +207,6 @@ impl AddressSpace {
         if self.start_fill_for(now, asked) == 0 {
             return None;
         }
-        self.note_fetched();
         bump(&self.counters.misses, 1);
         if let Some(window) = behind {
             self.start_fill(window);
@@ -237,16 +241,10 @@ impl AddressSpace {
         let (locked, behind) = self.read_folio(handle, page, last)?;
         drop(locked);
         let Some(behind) = behind else { return Ok(0) };
-        self.note_fetched();
         if let Some(window) = behind.window {
             self.start_fill(window);
         }
         Ok(behind.fetched.pos())
-    }
-
-    /// The copy that a fetch was made for is no hit.
-    fn note_fetched(&self) {
-        self.counters.hits.add(-1);
     }
 
     /// As [`AddressSpace::write`], up to where it would have to wait: for a lock, for memory, for a
