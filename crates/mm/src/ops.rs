@@ -13,12 +13,15 @@
 //! | operation | `i_rwsem` | `wb_lock` | `invalidate_lock` | folio lock | may block |
 //! |---|---|---|---|---|---|
 //! | `read_folios` | any | no | shared | the folios being filled | yes |
-//! | `start_read` | any | no | shared | the folios being filled, until `done` | no, or as `read_folios` |
+//! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `writepages` | any | held | no | no (the folios are under writeback) | yes |
 //! | `flush` | any | held | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
 //! | `truncate` | exclusive | held | exclusive | no | yes |
 //! | `punch_hole` | exclusive | held | exclusive | no | yes |
+//!
+//! A read that was started may thus be beside a `truncate` or a `punch_hole`, which wait for its folios
+//! afterwards and take nothing that it read there.
 //!
 //! The memory of the segments belongs to folios that the cache keeps in place (locked, or under
 //! writeback) until the call returns; an implementation does not touch it afterwards.
