@@ -231,16 +231,16 @@ impl AddressSpace {
         }
         let Some(pos) = pos else { return Ok(()) };
         let read = self.ops.read_folios(pos, &segments)?;
-        self.zero_unread(pos, &segments, read);
+        self.zero_unread(pos, &segments, read, self.size());
         Ok(())
     }
 
-    /// After a read of `read` bytes into the segments: zeroes what the file does not have.
-    fn zero_unread(&self, pos: u64, segments: &[IoSegment<'_>], read: usize) {
+    /// After a read of `read` bytes into the segments: zeroes what a file of `size` bytes does not have.
+    fn zero_unread(&self, pos: u64, segments: &[IoSegment<'_>], read: usize, size: u64) {
         let wanted: usize = segments.iter().map(IoSegment::len).sum();
         let read = read.min(wanted);
         bump(&self.counters.read_in, read as u64);
-        let valid = self.size().saturating_sub(pos).min(read as u64) as usize;
+        let valid = size.saturating_sub(pos).min(read as u64) as usize;
         for segment in direct_map::after(segments, valid) {
             direct_map::zero(segment.addr(), segment.len());
         }
@@ -333,6 +333,9 @@ struct BackgroundFill {
     pages: u64,
     pos: u64,
     segments: Vec<IoSegment<'static>>,
+    /// The file's size when the folios went into the index. What a truncate takes away later it
+    /// zeroes itself, and one that fails leaves the size in between to nobody.
+    size: u64,
     /// Pages that somebody waits for.
     asked: Range<PageIndex>,
 }
@@ -345,6 +348,7 @@ impl BackgroundFill {
     ) -> Self {
         let mut fill = Self {
             mapping: Arc::clone(mapping),
+            size: mapping.size(),
             asked,
             folios: Vec::with_capacity(folios.len()),
             pages: 0,
@@ -376,7 +380,8 @@ impl BackgroundFill {
             // Dropping it takes the folios out; who needs one reads it again, and is told why not.
             return;
         };
-        self.mapping.zero_unread(self.pos, &self.segments, read);
+        let mapping = &self.mapping;
+        mapping.zero_unread(self.pos, &self.segments, read, self.size);
         for folio in std::mem::take(&mut self.folios) {
             let mm: &Mm = self.mapping.mm();
             let locked = mm.folios.get(folio).adopt(&mm.waits);
