@@ -10,6 +10,7 @@ use foliocache::{Advice, AsyncFile, Cache, Errno};
 use foliocache_sim::{Effect, Faults, FaultyBackend, Image, OpKind, OpSet, Rule};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -310,6 +311,23 @@ fn misses_wait_for_the_store_without_a_thread() {
     );
     assert_eq!(cache.stats().unwrap().memory.reserved, 0);
     assert_eq!(Arc::strong_count(&store), 2, "one here, one the file's");
+}
+
+#[test]
+fn a_truncate_that_fails_beside_a_read_changes_nothing() {
+    let cache = cache(16);
+    let bytes = pattern(12, 8 * PAGE);
+    let (store, file) = over_parked(&cache, &bytes);
+    let mut buf = vec![0; 8 * PAGE];
+    let mut read = Box::pin(file.read_exact_at(&mut buf, 0));
+    begin(&mut read);
+    assert!(store.parked() > 0);
+    store.truncate_fails.store(true, Ordering::Relaxed);
+    let error = file.blocking().set_len(100).unwrap_err();
+    assert_eq!(error.errno(), Errno::EIO);
+    assert_eq!(file.len(), 8 * PAGE as u64);
+    block_on(read).unwrap();
+    assert!(buf == bytes);
 }
 
 #[test]

@@ -318,8 +318,9 @@ impl AsyncFile {
     /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
     /// fewer than given only before an error, and at the end as [`AsyncFile::append`].
     ///
-    /// The bytes are in the cache then and not durable. Ready at the first poll where it overwrites
-    /// part of a cached page and no writer has to pause.
+    /// The bytes are in the cache then and not durable. Ready at the first poll unless it has to wait
+    /// for memory, for a lock, for the rest of a page that is written in part, or because so much is
+    /// dirty that writers pause.
     ///
     /// # Errors
     /// As [`File::write_at`].

@@ -3,6 +3,7 @@
 use foliocache::Errno;
 use foliocache_mm::{AddressSpaceOperations, IoSegment, ReadDone};
 use foliocache_sim::FaultyBackend;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,12 +12,17 @@ use std::thread;
 pub struct Parked {
     bytes: Vec<u8>,
     parked: Mutex<Vec<(u64, Vec<IoSegment<'static>>, ReadDone)>>,
+    /// A truncate fails, after all reads have ended within it.
+    pub truncate_fails: AtomicBool,
 }
 
 impl Parked {
     pub fn new(bytes: Vec<u8>) -> Arc<Self> {
-        let parked = Mutex::default();
-        Arc::new(Self { bytes, parked })
+        Arc::new(Self {
+            bytes,
+            parked: Mutex::default(),
+            truncate_fails: AtomicBool::new(false),
+        })
     }
 
     /// Reads that have not ended.
@@ -65,6 +71,10 @@ impl AddressSpaceOperations for Parked {
     }
 
     fn truncate(&self, _: u64) -> Result<(), Errno> {
+        if self.truncate_fails.load(Ordering::Relaxed) {
+            self.end_all(None);
+            return Err(Errno::EIO);
+        }
         Ok(())
     }
 
