@@ -24,15 +24,23 @@ struct Work {
     stop: AtomicBool,
 }
 
-/// Reads and writes pieces of 1 to 16 pages anywhere in the file until told to stop; every page read
-/// must be one that was written there.
+/// Reads and writes until told to stop: pieces of 1 to 16 pages anywhere in the file, or, by the even
+/// threads, 256 KiB after 256 KiB, which makes folios large. Every page read must be one that was
+/// written there.
 fn work(handle: &Handle, backend: &StampBackend, pages: u64, seed: u64, work: &Work) {
+    const STRIDE: u64 = 64;
     let mut rng = Rng::new(seed);
-    let mut buf = vec![0; 16 * PAGE];
+    let mut buf = vec![0; STRIDE as usize * PAGE];
+    let mut next = seed * pages / THREADS;
     // Relaxed throughout: a flag and a count that order nothing.
     while !work.stop.load(Ordering::Relaxed) {
-        let n = rng.between(1, 16);
-        let first = rng.below(pages - n);
+        let (first, n) = if seed.is_multiple_of(2) {
+            next = (next + STRIDE) % (pages - STRIDE);
+            (next, STRIDE)
+        } else {
+            let n = rng.between(1, 16);
+            (rng.below(pages - n), n)
+        };
         let bytes = &mut buf[..n as usize * PAGE];
         let file = backend.file();
         if rng.below(3) == 0 {
