@@ -384,3 +384,22 @@ fn a_loop_is_promoted_by_its_refaults() {
     );
     assert!(misses[7] < loop_pages / 20, "{misses:?}");
 }
+
+/// Every page of it comes back after it left, all alike: were each to push out another, none would
+/// be there when it is used.
+#[test]
+fn a_loop_larger_than_the_cache_hits_for_the_most_part() {
+    let (mm, bdi) = storage(16);
+    let loop_pages = mm.usage().capacity * 11 / 10;
+    let round = AddressSpace::new(&bdi, Arc::new(Endless), loop_pages * PAGE);
+    let handle = ReadaheadState::new();
+    handle.advise(Access::Random);
+    let mut misses = Vec::new();
+    for _ in 0..8 {
+        let before = round.stats().misses;
+        (0..loop_pages).for_each(|page| read_page(&round, &handle, page));
+        misses.push(round.stats().misses - before);
+    }
+    assert_eq!(misses[0], loop_pages, "{misses:?}");
+    assert!(misses[7] < loop_pages / 2, "{misses:?} of {loop_pages}");
+}
