@@ -90,3 +90,55 @@ fn what_is_lent_is_not_evicted() {
     assert!(lent.is_some());
     assert!(other.stats().resident < 6 << 8, "the bound made it evict");
 }
+
+/// A page of the file: its number and a generation, over and over.
+fn stamped(page: u64, generation: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(PAGE_SIZE);
+    while bytes.len() < PAGE_SIZE {
+        bytes.extend(page.to_le_bytes());
+        bytes.extend(generation.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn what_is_lent_beside_writers_and_reclaim_is_whole_pages_of_this_file() {
+    // More than the bound holds, so that frames change hands all the time.
+    const PAGES: u64 = 4096;
+    let (_mm, bdi) = storage(8);
+    let content: Vec<u8> = (0..PAGES).flat_map(|page| stamped(page, 0)).collect();
+    let file = file(&bdi, &Store::with(&content));
+    let over = AtomicBool::new(false);
+    let lent = thread::scope(|scope| {
+        scope.spawn(|| {
+            for generation in 1..=20 {
+                for page in (generation..PAGES).step_by(7) {
+                    write(&file, page * PAGE_SIZE as u64, &stamped(page, generation));
+                }
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        let handle = ReadaheadState::new();
+        let mut lent = 0;
+        while !over.load(Ordering::SeqCst) {
+            for first in (0..PAGES).step_by(16) {
+                let pos = first * PAGE_SIZE as u64;
+                // Brings it in, so that there is something to lend: all in one piece or a page.
+                read(&file, pos, 16 * PAGE_SIZE);
+                let mut check = |bytes: &[u8]| {
+                    for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_SIZE)) {
+                        let generation = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+                        assert!(bytes == stamped(page, generation), "page {page}");
+                    }
+                    lent += 1;
+                };
+                let whole = file.lend(&handle, pos, 16 * PAGE_SIZE, &mut check);
+                if whole.is_none() {
+                    file.lend(&handle, pos, PAGE_SIZE, &mut check);
+                }
+            }
+        }
+        lent
+    });
+    assert!(lent > 0, "nothing was ever lent");
+}
