@@ -47,6 +47,9 @@ struct Miss {
     run: i8,
 }
 
+/// What a full history takes, in bytes: its vector grows by doubling.
+pub(super) const BYTES: usize = CAPACITY.next_power_of_two() * size_of::<Miss>();
+
 /// Misses in the order of time.
 #[derive(Debug, Default)]
 pub(super) struct History(Vec<Miss>);

@@ -20,10 +20,11 @@
 //! What a handle tells apart: [`MAX_STREAMS`] streams at once, forward, backward or strided.
 //! Windows are shorter when memory is short, when little of what was read ahead of this file was
 //! used, and when many streams share the budget. The order of the folios follows the window; windows
-//! end where the next one's folios can begin.
+//! end where the next one's folios can begin. A store that cannot read in the background is read when
+//! it is missed: nothing is started ahead of the need, which would only make the reader wait earlier.
 //!
 //! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
-//! apart, to 4 KiB at most. Like the handle itself it is outside the bound.
+//! apart, to 6 KiB at most. Like the handle itself it is outside the bound.
 //!
 //! # Invariants
 //!
@@ -160,7 +161,7 @@ impl Window {
 
 /// The readahead state of one handle.
 ///
-/// Costs a few words until the first miss, then up to 4 KiB, outside the bound.
+/// Costs a few words until the first miss, then up to 6 KiB, outside the bound.
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub struct ReadaheadState {

@@ -16,6 +16,11 @@ use super::history::{History, Request};
 use super::stream::{Shape, Stream};
 use super::{Limits, MAX_STREAMS, ReadaheadBudget, Window};
 
+// What a handle costs at most, as `ReadaheadState` says.
+const _: () = assert!(
+    size_of::<Streams>() + MAX_STREAMS * size_of::<Stream>() + super::history::BYTES <= 6 << 10
+);
+
 /// The streams of one handle.
 #[derive(Debug)]
 pub(super) struct Streams {
