@@ -103,10 +103,7 @@ impl AddressSpace {
         last: PageIndex,
         window: Window,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let range = self.within_file(window, page);
-        let mut prepared = self
-            .mm()
-            .prepare(self, range.start, PageIndex(range.end.0 - 1))?;
+        let (window, mut prepared) = self.prepare_window(page, last, window)?;
         let invalidate = self.invalidate_lock.read();
         // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
         let Some(free) = self.free_around(page, self.within_file(window, page)) else {
@@ -139,6 +136,28 @@ impl AddressSpace {
             }
         }
         Ok(wanted)
+    }
+
+    /// Reserves memory for a window, or, where there is not enough for it at once, for what the
+    /// request has in it: nobody waits for the memory of what was not asked for.
+    fn prepare_window(
+        &self,
+        page: PageIndex,
+        last: PageIndex,
+        window: Window,
+    ) -> Result<(Window, Prepared<'_>), Errno> {
+        let range = self.within_file(window, page);
+        let end = PageIndex(range.end.0 - 1);
+        if let Some(prepared) = self.mm().try_prepare(self, range.start, end) {
+            return Ok((window, prepared));
+        }
+        let end = end.min(last.max(page));
+        let asked = Window {
+            start: page,
+            pages: end.0 - page.0 + 1,
+            order: window.order,
+        };
+        Ok((asked, self.mm().prepare(self, page, end)?))
     }
 
     /// The part of a window that the file has now, and `page` in any case.
