@@ -17,7 +17,7 @@ const FOREIGN: u64 = 20;
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(2);
     builder.check(f);
 }
 
