@@ -303,6 +303,32 @@ impl AddressSpace {
         locked.uptodate_grains() & grains::of(locked.order(), offset) != 0
     }
 
+    /// Reads what the folio that holds `page` lacks for a request that goes on to page `last`; returns
+    /// it locked, or `None` if it is gone.
+    ///
+    /// Context: blocks for I/O, with `invalidate_lock` shared: the size must not change meanwhile, not
+    /// even for a truncate that is taken back.
+    fn read_rest(
+        &self,
+        page: PageIndex,
+        last: PageIndex,
+    ) -> Result<Option<LockedFolio<'_>>, Errno> {
+        let _invalidate = self.invalidate_lock.read();
+        let Some(locked) = self.lock_folio(page) else {
+            return Ok(None);
+        };
+        let place = locked.place();
+        let from = (page.0 - place.index.0) as usize * PAGE_SIZE;
+        let to = ((last.0 + 1 - place.index.0) as usize * PAGE_SIZE).min(place.bytes());
+        match self.fill_grains(&locked, grains::touched(place.order, from..to)) {
+            Ok(()) => Ok(Some(locked)),
+            Err(error) => {
+                drop(self.keep_content(locked));
+                Err(error)
+            }
+        }
+    }
+
     /// The folio that holds `page`, locked, with that page uptodate, for a request that goes on to
     /// page `last`; and what is to follow if it was missing.
     pub(super) fn read_folio(
@@ -314,16 +340,15 @@ impl AddressSpace {
         let mut behind = None;
         loop {
             if let Some(locked) = self.lock_folio(page) {
-                let place = locked.place();
-                let from = (page.0 - place.index.0) as usize * PAGE_SIZE;
-                let to = ((last.0 + 1 - place.index.0) as usize * PAGE_SIZE).min(place.bytes());
-                // Written in part and never read, or left by a panic of the backing store.
-                let wanted = grains::touched(place.order, from..to);
-                if let Err(error) = self.fill_grains(&locked, wanted) {
-                    drop(self.keep_content(locked));
-                    return Err(error);
+                if self.has_grain_at(&locked, page.pos()) {
+                    return Ok((locked, behind));
                 }
-                return Ok((locked, behind));
+                // Written in part and never read, or left by a panic of the backing store.
+                drop(locked);
+                match self.read_rest(page, last)? {
+                    Some(locked) => return Ok((locked, behind)),
+                    None => continue,
+                }
             }
             if behind.is_none() {
                 bump(&self.counters.misses, 1);
