@@ -9,7 +9,7 @@ use common::memcg::{MemoryGroup, no_memory_cgroups};
 use common::{Folder, Mounted, memory_of, pattern, run, shell, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -134,6 +134,24 @@ fn read_through(path: &Path, mib: u64) {
     }
 }
 
+/// A file system in memory, unmounted with the value: before the folder that it is in goes.
+struct InMemory(PathBuf);
+
+impl InMemory {
+    fn mount(at: PathBuf) -> InMemory {
+        fs::create_dir(&at).unwrap();
+        run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&at));
+        InMemory(at)
+    }
+}
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        // Lazily: a neighbour may still write to it after a failure.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
 #[test]
 #[ignore = "system tier"]
 fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() {
@@ -143,7 +161,6 @@ fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() 
     const BOUND: u64 = 96;
     const EATEN: u64 = 56;
     let folder = Folder::new("pressure-neighbour");
-    let eaten = folder.top().join("eaten");
     let content = pattern(MIB as usize, 5);
     let file = File::create(folder.source().join("file")).unwrap();
     for at in 0..2 * BOUND {
@@ -162,13 +179,10 @@ fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() 
     assert!(full > BOUND * MIB * 3 / 4, "{full}");
 
     // A file in memory is charged to who writes it, and stays when its writer ends.
-    fs::create_dir(&eaten).unwrap();
-    run(Command::new("mount")
-        .args(["-t", "tmpfs", "none"])
-        .arg(&eaten));
+    let eaten = InMemory::mount(folder.top().join("eaten"));
     let mut eat = Command::new("sh");
     eat.args(["-euc", "i=0; while [ $i -lt $1 ]; do dd if=/dev/zero bs=1M count=1 status=none >> \"$0\"; sleep 0.05; i=$((i+1)); done"]);
-    eat.arg(eaten.join("file")).arg(EATEN.to_string());
+    eat.arg(eaten.0.join("file")).arg(EATEN.to_string());
     let mut neighbour = group.run(&eat).spawn().unwrap();
     // The mount is busy meanwhile.
     let start = Instant::now();
@@ -181,7 +195,7 @@ fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() 
     let charged = group.usage();
     let kills = group.kills();
     // What the neighbour holds goes away before anything is asserted.
-    run(Command::new("umount").arg(&eaten));
+    drop(eaten);
     assert!(ended.success(), "{ended:?}");
     assert_eq!(kills, 0);
     assert!(charged <= allowed);
