@@ -67,14 +67,16 @@ impl DirNode {
         if mapping.is_dirty() {
             return Ok(());
         }
+        // A rename beside us, say, changes the source's times between our look and the comparison.
+        let changes = file.changes();
         let stat = fd::fstat(fd)?;
-        if file.changed_outside(&stat) {
+        if file.changed_outside(&stat, changes) {
             count(&self.shared.counters.invalidations);
             mapping.backing_changed(stat.size);
             self.attributes
                 .update(|attributes| *attributes = remembered(&stat));
         }
-        file.settle(&stat);
+        file.settle(&stat, changes);
         Ok(())
     }
 

@@ -163,6 +163,8 @@ struct IoState {
     seen: Option<Seen>,
     /// Changes of our own under way.
     changing: u32,
+    /// Changes of our own that ever began.
+    changes: u64,
 }
 
 /// What a regular file has besides being a node.
@@ -186,6 +188,7 @@ impl FileState {
                 cached: None,
                 seen: Some(Seen::of(stat)),
                 changing: 0,
+                changes: 0,
             }),
         }
     }
@@ -249,6 +252,7 @@ impl FileState {
     pub(super) fn begin_change(&self) {
         let mut io = self.io.lock();
         io.changing += 1;
+        io.changes += 1;
         io.seen = None;
     }
 
@@ -275,16 +279,22 @@ impl FileState {
         io.cached = None;
     }
 
-    /// Whether `stat` shows a change that was not ours.
-    pub(super) fn changed_outside(&self, stat: &Stat) -> bool {
-        let io = self.io.lock();
-        io.seen.is_some_and(|seen| seen != Seen::of(stat))
+    /// Changes of our own so far: to be asked before a look at the source, of which nothing can be
+    /// concluded when one has begun since.
+    pub(super) fn changes(&self) -> u64 {
+        self.io.lock().changes
     }
 
-    /// What `stat` shows is known now.
-    pub(super) fn settle(&self, stat: &Stat) {
+    /// Whether `stat`, looked up after `changes`, shows a change that was not ours.
+    pub(super) fn changed_outside(&self, stat: &Stat, changes: u64) -> bool {
+        let io = self.io.lock();
+        io.changes == changes && io.seen.is_some_and(|seen| seen != Seen::of(stat))
+    }
+
+    /// What `stat`, looked up after `changes`, shows is known now.
+    pub(super) fn settle(&self, stat: &Stat, changes: u64) {
         let mut io = self.io.lock();
-        if io.changing == 0 {
+        if io.changing == 0 && io.changes == changes {
             io.seen = Some(Seen::of(stat));
         }
     }
