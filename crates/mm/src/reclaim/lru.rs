@@ -137,7 +137,7 @@ impl Lru {
         page: PageIndex,
     ) -> bool {
         let frames = self.len() as u64;
-        let refault = self.shadows.refault(owner, page, frames + frames / 2);
+        let refault = self.shadows.refault(owner, page, 2 * frames);
         if refault && self.main_would_lose_less(pool) {
             folio.state.set_hint(flag::REFERENCED);
             self.main.push(pool, folio, on::MAIN);

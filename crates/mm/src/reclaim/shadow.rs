@@ -5,12 +5,12 @@
 //! A fixed table of 32-bit entries in sets of four, one set chosen by a hash of (mapping, index).
 //! An entry is 16 bits of tag and 16 bits of the *eviction clock*, which ticks once every
 //! `table size / 4096` evictions, counted in pages. The refault distance, evictions between leaving
-//! and coming back, is the difference of two clock values; a folio that comes back within so many
-//! evictions as the cache has frames, and half as many again, is a refault: in a cache two and a half
-//! times the size it would have been a hit.
+//! and coming back, is the difference of two clock values; a folio that comes back within
+//! twice as many evictions as the cache has frames is a refault: in a cache three times the size it
+//! would have been a hit.
 //!
-//! The entries live here and not in the index: so their number is bounded exactly, at three for two
-//! frames (six bytes for a page, 0.15 %), and an index node never stays behind for their sake.
+//! The entries live here and not in the index: so their number is bounded exactly, at two for a
+//! frame (eight bytes for a page, 0.2 %), and an index node never stays behind for their sake.
 //!
 //! # Invariants
 //!
@@ -95,7 +95,7 @@ impl ShadowTable {
 }
 
 fn shadow_sets(frames: u64) -> usize {
-    ((frames + frames / 2) as usize / WAYS).max(16)
+    (2 * frames as usize / WAYS).max(16)
 }
 
 /// A mixing step with good avalanche (the finaliser of splitmix64).
