@@ -243,7 +243,7 @@ impl AddressSpace {
     }
 
     pub(crate) fn has_at(&self, locked: &LockedFolio<'_>, page: PageIndex) -> bool {
-        locked.mapping() == self.key() && locked.index() <= page && page < locked.end()
+        locked.mapping() == self.key() && locked.holds(page)
     }
 
     /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.

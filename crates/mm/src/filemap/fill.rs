@@ -114,12 +114,13 @@ impl AddressSpace {
             folios: self.add_folios(free, window.order, &mut prepared),
         };
         drop(prepared);
-        if !filling
-            .folios
-            .iter()
-            .any(|locked| locked.place().offset_of(page.pos()).is_some())
-        {
-            return Ok(None);
+        if !filling.folios.iter().any(|locked| locked.holds(page)) {
+            drop((filling, invalidate));
+            // Descriptors ran out on the way to the page, or somebody else came first.
+            return match window.start < page {
+                true => self.try_fill(page, last, Window::one(page)),
+                false => Ok(None),
+            };
         }
         let pieces = filling
             .folios
@@ -131,7 +132,7 @@ impl AddressSpace {
         for locked in std::mem::take(&mut filling.folios) {
             let asked = page < locked.end() && locked.index() <= last;
             self.filled(&locked, !asked);
-            if locked.place().offset_of(page.pos()).is_some() {
+            if locked.holds(page) {
                 wanted = Some(locked);
             }
         }

@@ -156,6 +156,13 @@ impl Folio {
         self.index().add(self.nr_pages())
     }
 
+    /// Whether `page` of its file is one of its own.
+    ///
+    /// Context: as for [`Folio::index`].
+    pub(crate) fn holds(&self, page: PageIndex) -> bool {
+        self.index() <= page && page < self.end()
+    }
+
     /// All of its place. Under the folio lock it is what it says; a lockless reader looks at the
     /// version before and after, and uses nothing of it if that changed in between.
     #[inline]
