@@ -291,6 +291,49 @@ fn reclaim_against_write_against_fsync() {
     });
 }
 
+/// One folio of 8 pages, dirty, is split by a hole and by a truncate while part of it is overwritten,
+/// all of it read, and the whole written back.
+#[test]
+fn split_against_write_against_read_against_writeback() {
+    const SIZE: usize = 7 * PAGE_SIZE + 10;
+    let pos = 5 * PAGE_SIZE + 100;
+    check(600, move || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(Vec::new());
+        let file = machine.file(&store);
+        write(&file, 0, 8 * PAGE_SIZE, b'a');
+        assert_eq!(file.stats().folios, 1, "a large folio");
+        join([
+            spawn(&file, |file| file.punch_hole(2 * PAGE, PAGE).unwrap()),
+            spawn(&file, |file| file.truncate(SIZE as u64).unwrap()),
+            spawn(&file, move |file| write(file, pos as u64, 50, b'b')),
+            spawn(&file, |file| file.sync().unwrap()),
+            spawn(&file, move |file| {
+                let bytes = read(file, 0, 8 * PAGE_SIZE);
+                assert!(bytes.len() >= SIZE);
+                for (at, &byte) in bytes.iter().enumerate() {
+                    let may = match at {
+                        _ if (2 * PAGE_SIZE..3 * PAGE_SIZE).contains(&at) => b"a\0",
+                        _ if (pos..pos + 50).contains(&at) => b"ab",
+                        // Cut off while it was read.
+                        _ if at >= SIZE => b"a\0",
+                        _ => b"aa",
+                    };
+                    assert!(may.contains(&byte), "byte {at} is {byte}");
+                }
+            }),
+        ]);
+        let bytes = read(&file, 0, 8 * PAGE_SIZE);
+        assert_eq!(bytes.len(), SIZE);
+        assert_eq!(all_one(&bytes[..2 * PAGE_SIZE]), b'a');
+        assert_eq!(all_one(&bytes[2 * PAGE_SIZE..3 * PAGE_SIZE]), 0);
+        assert_eq!(all_one(&bytes[3 * PAGE_SIZE..pos]), b'a');
+        assert_eq!(all_one(&bytes[pos..pos + 50]), b'b');
+        assert_eq!(all_one(&bytes[pos + 50..]), b'a');
+        machine.end(vec![(file, store)]);
+    });
+}
+
 /// A hole over part of what is written: each page ends as one order or the other leaves it.
 #[test]
 fn punch_against_write_against_fsync() {

@@ -90,10 +90,10 @@ impl DirNode {
         let Some(file) = &self.file else {
             return change();
         };
-        file.begin_change();
+        let own = file.begin_change();
         let result = change();
         let stat = fd::fstat(fd).ok();
-        file.end_change(stat.as_ref());
+        file.end_change(own, stat.as_ref());
         if let (Ok(_), Some(stat)) = (&result, &stat) {
             file.attributes_changed();
             self.refresh(stat);

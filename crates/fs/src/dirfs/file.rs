@@ -137,6 +137,14 @@ impl Seen {
     }
 }
 
+/// A change of our own that is under way.
+pub(super) struct OwnChange {
+    /// Which of the file's changes it is.
+    number: u64,
+    /// Whether no other was under way when it began.
+    alone: bool,
+}
+
 /// Handles of a file.
 #[derive(Default)]
 pub(super) struct Opens {
@@ -249,20 +257,25 @@ impl FileState {
     }
 
     /// A change of our own begins: what the source shows until its end is no news.
-    pub(super) fn begin_change(&self) {
+    #[must_use = "a change has an end"]
+    pub(super) fn begin_change(&self) -> OwnChange {
         let mut io = self.io.lock();
         io.changing += 1;
         io.changes += 1;
         io.seen = None;
+        OwnChange {
+            number: io.changes,
+            alone: io.changing == 1,
+        }
     }
 
-    /// A change of our own is over; `stat` is what the source shows now, if somebody looked.
-    pub(super) fn end_change(&self, stat: Option<&Stat>) {
+    /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
+    /// remembered only if no other change was under way beside it, which the look may have missed.
+    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) {
         let mut io = self.io.lock();
         io.changing -= 1;
-        if io.changing == 0 {
-            io.seen = stat.map(Seen::of);
-        }
+        let alone = change.alone && io.changes == change.number;
+        io.seen = stat.filter(|_| alone).map(Seen::of);
     }
 
     /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
@@ -341,11 +354,11 @@ impl DirNode {
         if !std::mem::take(&mut file.io.lock().restamp) {
             return Ok(());
         }
-        file.begin_change();
+        let change = file.begin_change();
         let mtime = SetTime::To(self.attributes.get().mtime);
         let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
-        file.end_change(stat.as_ref());
+        file.end_change(change, stat.as_ref());
         match result {
             // Not ours to set: the source's own time has to do.
             Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => Ok(()),
@@ -360,15 +373,15 @@ impl DirNode {
     /// by itself.
     fn change_size(
         &self,
-        change: impl FnOnce(&Descriptors) -> Result<(), Errno>,
+        resize: impl FnOnce(&Descriptors) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
-        file.begin_change();
+        let change = file.begin_change();
         file.io.lock().size_unflushed = true;
-        let result = change(&fds);
+        let result = resize(&fds);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
-        file.end_change(stat.as_ref());
+        file.end_change(change, stat.as_ref());
         if let (Ok(()), Some(stat)) = (result, &stat) {
             self.attributes.update(|attributes| {
                 attributes.mtime = stat.mtime;
@@ -424,7 +437,7 @@ impl AddressSpaceOperations for DirNode {
         let engine = self.shared.engine.as_ref();
         // The first read opens descriptors, which may block; and a busy engine may leave the read to
         // its caller.
-        engine.is_some_and(|engine| engine.failed().is_none() && !engine.prefers_caller())
+        engine.is_some_and(|engine| engine.failed().is_none() && !engine.is_synchronous())
             && self
                 .file()
                 .io
@@ -437,7 +450,7 @@ impl AddressSpaceOperations for DirNode {
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
-        file.begin_change();
+        let change = file.begin_change();
         let cached = {
             let mut io = file.io.lock();
             io.unflushed = true;
@@ -445,7 +458,7 @@ impl AddressSpaceOperations for DirNode {
             io.cached.clone()
         };
         let result = transfer::write(&self.shared, &fds, pos, segments, cached);
-        file.end_change(None);
+        file.end_change(change, None);
         let written = result?;
         if written.buffered.iter().any(Option::is_some) {
             let mut io = file.io.lock();

@@ -173,7 +173,8 @@ impl DirFs {
         self.writable()?;
         check_name(name)?;
         let (_, dir) = self.directory(parent)?;
-        let _moves = self.shared.moves.read();
+        // For writing, as when a file is created.
+        let _moves = self.shared.moves.write();
         make(dir.as_fd())?;
         let made = self.open_name(dir.as_fd(), name)?;
         let kind = fd::fstat(made.as_fd())?.kind();

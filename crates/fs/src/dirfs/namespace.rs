@@ -4,8 +4,8 @@
 //!
 //! Every operation goes straight to the source, relative to the descriptor of the directory. What
 //! has to be kept in step beside it is where nodes are: `Shared::moves` is held for writing from
-//! before a name is moved or taken away until the locations say so, and for reading while a name
-//! is looked up or made and its node is told of it.
+//! before a name is made, moved or taken away until the locations say so, and for reading while a
+//! name is looked up and its node is told of it.
 //!
 //! # Differences from Linux
 //!
@@ -103,7 +103,9 @@ impl FileSystem for DirFs {
                 }
             }
             let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-            let moves = self.shared.moves.read();
+            // For writing: who found the file before it has its owner and mode would take the change
+            // of these for one from outside.
+            let moves = self.shared.moves.write();
             let made = match dir::openat(dir_fd.as_fd(), name, how, mode & 0o777) {
                 Err(Errno::EEXIST) if !exclusive => continue,
                 Err(Errno::EMFILE | Errno::ENFILE) => {
@@ -239,16 +241,24 @@ impl FileSystem for DirFs {
                 Ok(fd) => Some((Identity::of(&fd::fstat(fd.as_fd())?), fd)),
                 Err(_) => None,
             };
-            let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
-            let moved = self.table.find(&moved_id);
-            match &moved {
-                Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename)?,
-                None => rename()?,
-            }
             // Two names of one file: the call does nothing at all.
             let same = target
                 .as_ref()
                 .is_some_and(|(identity, _)| *identity == moved_id);
+            let moved = self.table.find(&moved_id);
+            let target = target
+                .filter(|_| !same)
+                .and_then(|(identity, fd)| Some((self.table.find(&identity)?, fd)));
+            let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
+            let rename_moved = || match &moved {
+                Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename),
+                None => rename(),
+            };
+            // What is replaced, or exchanged, is changed by the same call.
+            match &target {
+                Some((inode, fd)) => DirNode::of(inode)?.own_change(fd.as_fd(), rename_moved)?,
+                None => rename_moved()?,
+            }
             if same && mode != RenameMode::Exchange {
                 return Ok(());
             }
@@ -257,20 +267,16 @@ impl FileSystem for DirFs {
                 node.found_at(to_dir, to);
                 node.set_name_unsynced();
             }
-            let target = target.and_then(|(identity, fd)| Some((self.table.find(&identity)?, fd)));
             match target {
-                Some((inode, fd)) => {
+                Some((inode, _)) if mode == RenameMode::Exchange => {
                     let node = DirNode::of(&inode)?;
-                    if mode == RenameMode::Exchange {
-                        node.found_at(from_dir, from);
-                        node.set_name_unsynced();
-                        node.own_change(fd.as_fd(), || Ok(()))?;
-                        None
-                    } else {
-                        node.own_change(fd.as_fd(), || Ok(()))?;
-                        self.lost_name(&inode, to_dir, to, fd);
-                        Some(inode)
-                    }
+                    node.found_at(from_dir, from);
+                    node.set_name_unsynced();
+                    None
+                }
+                Some((inode, fd)) => {
+                    self.lost_name(&inode, to_dir, to, fd);
+                    Some(inode)
                 }
                 None => None,
             }

@@ -155,7 +155,7 @@ pub(super) fn start_read(
 ) {
     let engine = shared.engine.as_ref();
     let direct = direct_for(shared, &fds, pos, total(&segments));
-    let (Some(engine), Some(direct)) = (engine.filter(|engine| !engine.prefers_caller()), direct)
+    let (Some(engine), Some(direct)) = (engine.filter(|engine| !engine.is_synchronous()), direct)
     else {
         return done(read(shared, &fds, pos, &segments));
     };
