@@ -95,7 +95,7 @@ impl Bench {
                 let window = self.window(next, way.size);
                 let (tell, told) = mpsc::channel();
                 let pos = (next * way.size) as u64;
-                if self.engine.prefers_caller() {
+                if self.engine.is_synchronous() {
                     let read = fd::read_segments(self.file.as_fd(), pos, &window);
                     tell.send(read).expect("we listen");
                 } else {

@@ -442,7 +442,7 @@ fn a_forked_child_is_refused_and_harms_nothing() {
 }
 
 #[test]
-fn a_device_that_works_in_its_callers_thread_is_noticed_and_spared_the_ring() {
+fn a_device_that_works_in_its_callers_thread_is_noticed() {
     let Some(engine) = engine(0) else { return };
     let arena = forever(4);
     // Memory: a read of it copies, and never sleeps.
@@ -451,7 +451,7 @@ fn a_device_that_works_in_its_callers_thread_is_noticed_and_spared_the_ring() {
     fd::pwrite(file.as_fd(), 0, &bytes).unwrap();
     fd::ftruncate(file.as_fd(), MIB as u64 + 5).unwrap();
     let list = [arena.segment(0, MIB), arena.segment(BLOCK, MIB)];
-    assert!(!engine.is_synchronous() && !engine.prefers_caller());
+    assert!(!engine.is_synchronous());
     assert!(engine.wants_to_watch());
     for _ in 0..10_000 {
         // The first ones may sleep for memory.
@@ -462,29 +462,8 @@ fn a_device_that_works_in_its_callers_thread_is_noticed_and_spared_the_ring() {
         assert_eq!(read, Ok(MIB + 5));
     }
     assert!(engine.is_synchronous() && engine.stats().synchronous);
+    // Who submits all the same is served.
     list[0].zero(0, MIB);
     assert_eq!(wait_for(&engine, Op::Read, &file, 0, &list), Ok(MIB + 5));
     check(&list[0], 0, 10);
-    let write = wait_for(&engine, Op::Write, &file, 7, &list[..1]);
-    assert_eq!(write, Ok(MIB));
-    let stats = engine.stats();
-    assert_eq!((stats.blocking_ios, stats.plain_ios), (2, 0));
-    let write_only = Arc::new(fd::open("/dev/null".as_ref(), OFlags::WRONLY, 0).unwrap());
-    let refused = wait_for(&engine, Op::Read, &write_only, 0, &list);
-    assert_eq!(refused, Err(Errno::EBADF));
-    // While the worker has something to do, callers had better do theirs.
-    let (tell, told) = mpsc::channel::<()>();
-    let (ended, wait) = mpsc::channel();
-    let first = Box::new(move |_| told.recv().unwrap());
-    engine.submit(Op::Read, Arc::clone(&file), 0, &list, first);
-    for _ in 0..3 {
-        let ended = ended.clone();
-        let done = Box::new(move |result| ended.send(result).unwrap());
-        engine.submit(Op::Read, Arc::clone(&file), 0, &list, done);
-    }
-    assert!(engine.prefers_caller());
-    tell.send(()).unwrap();
-    for _ in 0..3 {
-        assert_eq!(wait.recv_timeout(LONG).unwrap(), Ok(MIB + 7));
-    }
 }

@@ -18,7 +18,7 @@
 //!
 //! A read in the background goes to the engine of the file system if it can be direct, and is done
 //! here and now if not, or if the caller had better do it (see
-//! [`Engine::prefers_caller`](foliocache_sys::uring::Engine::prefers_caller)). What the engine or
+//! [`Engine::is_synchronous`](foliocache_sys::uring::Engine::is_synchronous)). What the engine or
 //! direct I/O refuses is read again the blocking way, by the thread that learns of it: once a file
 //! where direct I/O is refused, and always where rings are, since the engine fails on the spot then.
 //!

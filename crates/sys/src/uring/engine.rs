@@ -21,9 +21,8 @@
 //! thread that wants it. The price is a wake-up for each submission that finds the worker asleep.
 //!
 //! A device that works in the thread that asks it (a compressed RAM disk) would be driven by one
-//! processor then. The engine notices such devices by [`Engine::watch_read`], does their I/O without
-//! the ring, and [`Engine::prefers_caller`] tells callers to do theirs themselves while the worker
-//! is busy with another's.
+//! processor then, and in the kernel's threads at that. The engine notices such devices by
+//! [`Engine::watch_read`], and [`Engine::is_synchronous`] tells callers to do their I/O themselves.
 //!
 //! # Invariants
 //!
@@ -90,30 +89,6 @@ struct Active {
     done: IoDone,
 }
 
-/// An I/O that the worker does without the ring.
-struct Blocking {
-    op: Op,
-    fd: Arc<OwnedFd>,
-    pos: u64,
-    segments: Vec<IoSegment<'static>>,
-    done: IoDone,
-}
-
-/// An I/O that the worker has not seen.
-enum Request {
-    Ring(Active),
-    Blocking(Blocking),
-}
-
-impl Request {
-    fn into_done(self) -> IoDone {
-        match self {
-            Request::Ring(active) => active.done,
-            Request::Blocking(io) => io.done,
-        }
-    }
-}
-
 /// What a slot of the table stands for.
 #[derive(Clone, Copy, Default)]
 struct Slot {
@@ -125,7 +100,8 @@ struct Slot {
 }
 
 struct State {
-    requests: VecDeque<Request>,
+    /// I/Os that the worker has not seen.
+    requests: VecDeque<Active>,
     /// Slots that the ring has to empty.
     clears: Vec<u32>,
     table: Vec<Slot>,
@@ -160,7 +136,6 @@ struct Counters {
     ios: AtomicU64,
     fixed: AtomicU64,
     plain: AtomicU64,
-    blocking: AtomicU64,
     wakes: AtomicU64,
     panics: AtomicU64,
     depth: AtomicUsize,
@@ -180,8 +155,6 @@ pub struct EngineStats {
     pub fixed_ios: u64,
     /// Other operations of the ring.
     pub plain_ios: u64,
-    /// I/Os that the worker did without the ring, for a synchronous device.
-    pub blocking_ios: u64,
     /// Operations in flight.
     pub in_flight: usize,
     /// Most operations that were ever in flight.
@@ -292,37 +265,21 @@ impl Engine {
             Ok(()) => {}
             Err(error) => return done(Err(error)),
         }
-        let request = if shared.device.is_synchronous() {
-            Request::Blocking(Blocking {
-                op,
-                fd,
-                pos,
-                segments: segments.to_vec(),
-                done,
-            })
-        } else {
-            Request::Ring(Active {
-                op,
-                fd,
-                left: pieces.len(),
-                pieces,
-                done,
-            })
+        let active = Active {
+            op,
+            fd,
+            left: pieces.len(),
+            pieces,
+            done,
         };
-        if let Err((request, error)) = shared.enqueue(request) {
-            request.into_done()(Err(error));
+        if let Err((active, error)) = shared.enqueue(active) {
+            (active.done)(Err(error));
         }
     }
 
-    /// Whether the caller had better do its I/O itself: the device works while I/O is handed to it,
-    /// and the engine's thread is busy with that. A hint.
-    pub fn prefers_caller(&self) -> bool {
-        // Relaxed: a hint, see the module.
-        self.is_synchronous() && self.shared.pending.load(Ordering::Relaxed) > 0
-    }
-
     /// Whether the device does its work in the thread that asks for it, so that a ring, whose
-    /// operations it makes the kernel give to other threads, is no gain. A hint.
+    /// operations it makes the kernel give to other threads, is no gain: callers had better do their
+    /// I/O themselves. A hint.
     pub fn is_synchronous(&self) -> bool {
         self.shared.device.is_synchronous()
     }
@@ -433,7 +390,6 @@ impl Engine {
             pending: gauge(&shared.pending),
             fixed_ios: count(&counters.fixed),
             plain_ios: count(&counters.plain),
-            blocking_ios: count(&counters.blocking),
             in_flight: gauge(&counters.in_flight),
             deepest: gauge(&counters.deepest),
             depth: gauge(&counters.depth),
@@ -454,27 +410,8 @@ impl State {
 }
 
 impl Shared {
-    /// One I/O without the ring; now and then it is watched.
-    fn blocking(
-        &self,
-        op: Op,
-        fd: BorrowedFd<'_>,
-        pos: u64,
-        segments: &[IoSegment<'_>],
-    ) -> Result<usize, Errno> {
-        // Relaxed: see the module.
-        self.counters.blocking.fetch_add(1, Ordering::Relaxed);
-        match op {
-            Op::Read if self.device.is_due() => {
-                self.device.watch(|| fd::read_segments(fd, pos, segments))
-            }
-            Op::Read => fd::read_segments(fd, pos, segments),
-            Op::Write => fd::write_segments(fd, pos, segments),
-        }
-    }
-
-    /// Hands a request to the worker, which is started if need be; gives it back where it cannot.
-    fn enqueue(self: &Arc<Shared>, request: Request) -> Result<(), (Request, Errno)> {
+    /// Hands an I/O to the worker, which is started if need be; gives it back where it cannot.
+    fn enqueue(self: &Arc<Shared>, active: Active) -> Result<(), (Active, Errno)> {
         let mut state = lock(&self.state);
         if state.worker.is_none() && state.failed.is_none() {
             let shared = Arc::clone(self);
@@ -485,9 +422,9 @@ impl Shared {
             }
         }
         if let Some(error) = state.failed {
-            return Err((request, error));
+            return Err((active, error));
         }
-        state.requests.push_back(request);
+        state.requests.push_back(active);
         // Relaxed: see the module.
         self.pending.fetch_add(1, Ordering::Relaxed);
         self.rouse(&mut state);

@@ -9,7 +9,6 @@
 //! ```
 //!
 //! A poll of the eventfd is always armed, so a submission ends the wait like a completion does.
-//! I/O of a synchronous device is done by `preadv` and `pwritev`, one at a time, in between.
 //!
 //! # Invariants
 //!
@@ -38,7 +37,7 @@ use super::super::piece::{MAX_RETRIES, Memory, Next, Piece, pause};
 use super::super::ring::{DRAIN, abort};
 use super::super::split::outcome;
 use super::depth::Depth;
-use super::{Active, Blocking, DEEPEST, FIRST_DEPTH, IoDone, Request, Shared};
+use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, Shared};
 use crate::Errno;
 
 /// The `user_data` of the poll on the eventfd.
@@ -80,8 +79,6 @@ struct Worker {
     active: Vec<Option<Active>>,
     free: Vec<u32>,
     ready: VecDeque<Id>,
-    /// What goes without the ring.
-    blocking: VecDeque<Blocking>,
     /// Invariant 1.
     in_flight: usize,
     wake: Wake,
@@ -126,7 +123,6 @@ impl Worker {
             active: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
-            blocking: VecDeque::new(),
             in_flight: 0,
             wake: Wake::Idle,
             depth: Depth::new(FIRST_DEPTH, DEEPEST),
@@ -147,8 +143,8 @@ fn close(shared: &Shared, error: Errno) {
         std::mem::take(&mut state.requests)
     };
     shared.cleared.notify_all();
-    for request in requests {
-        end(shared, request.into_done(), Err(error));
+    for active in requests {
+        end(shared, active.done, Err(error));
     }
 }
 
@@ -176,21 +172,10 @@ impl Worker {
     fn run(mut self) {
         loop {
             let closing = self.take();
-            let io = self.blocking.pop_front();
-            let blocks = io.is_some();
-            if let Some(io) = io {
-                self.block(io);
+            if closing && self.in_flight == 0 && self.ready.is_empty() {
+                break;
             }
-            if self.in_flight == 0 && self.ready.is_empty() {
-                if blocks {
-                    continue;
-                }
-                if closing {
-                    break;
-                }
-            }
-            // After blocking I/O there may be something new that nobody woke this thread for.
-            if let Err(error) = self.turn(!blocks) {
+            if let Err(error) = self.turn() {
                 self.fail(error);
                 let shared = Arc::clone(&self.shared);
                 // The ring goes, and with it its buffers, before anybody is told that they went.
@@ -206,19 +191,14 @@ impl Worker {
         let (requests, clears, closing) = {
             let mut state = lock(&self.shared.state);
             let requests = std::mem::take(&mut state.requests);
-            let blocks = |request: &Request| matches!(request, Request::Blocking(_));
-            // With blocking I/O to do this comes again without having slept.
-            state.asleep = self.blocking.is_empty() && !requests.iter().any(blocks);
+            state.asleep = true;
             (requests, std::mem::take(&mut state.clears), state.closing)
         };
         for slot in clears {
             self.clear(slot);
         }
-        for request in requests {
-            match request {
-                Request::Ring(active) => self.admit(active),
-                Request::Blocking(io) => self.blocking.push_back(io),
-            }
+        for active in requests {
+            self.admit(active);
         }
         closing
     }
@@ -231,15 +211,6 @@ impl Worker {
         let pieces = 0..active.left as u32;
         self.ready.extend(pieces.map(|piece| Id { io, piece }));
         self.active[io as usize] = Some(active);
-    }
-
-    /// Does an I/O here and now.
-    fn block(&mut self, io: Blocking) {
-        let result = self
-            .shared
-            .blocking(io.op, io.fd.as_fd(), io.pos, &io.segments);
-        drop(io.fd);
-        end(&self.shared, io.done, result);
     }
 
     /// Empties a slot of the ring.
@@ -282,12 +253,11 @@ impl Worker {
         Some(slot)
     }
 
-    /// Submits what may be in flight, waits for something to happen if it `may_wait`, and deals with
-    /// what has happened.
-    fn turn(&mut self, may_wait: bool) -> Result<(), Errno> {
+    /// Submits what may be in flight, waits for something to happen, and deals with it.
+    fn turn(&mut self) -> Result<(), Errno> {
         self.arm_wake()?;
         self.push(self.depth.limit());
-        self.enter(usize::from(may_wait))?;
+        self.enter(1)?;
         self.reap();
         Ok(())
     }
@@ -478,9 +448,6 @@ impl Worker {
         self.ring.set_broken(error);
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(error));
-        }
-        for io in self.blocking.drain(..) {
-            end(&self.shared, io.done, Err(error));
         }
     }
 
