@@ -75,7 +75,8 @@ impl AddressSpaceOperations for Store {
         thread::yield_now();
         let mut bytes = self.0.lock();
         let end = ((pos + len) as usize).min(bytes.len());
-        bytes[pos as usize..end].fill(0);
+        let start = (pos as usize).min(end);
+        bytes[start..end].fill(0);
         Ok(())
     }
 
