@@ -14,7 +14,7 @@
 use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sync::Mutex;
-use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use foliocache_sys::Errno;
 
 use crate::faults::Outcome;
@@ -118,6 +118,8 @@ pub struct StampBackend {
     generations: Box<[AtomicU32]>,
     /// Size in bytes; Relaxed for the same reason.
     size: AtomicU64,
+    /// Whether pages may be overwritten while they are written out. Relaxed: set before the test begins.
+    overwritten: AtomicBool,
     wrong: Mutex<Vec<String>>,
 }
 
@@ -139,6 +141,7 @@ impl StampBackend {
             faults: faults.clone(),
             generations: (0..pages).map(|_| AtomicU32::new(generation)).collect(),
             size: AtomicU64::new(size as u64),
+            overwritten: AtomicBool::new(false),
             wrong: Mutex::new(Vec::new()),
         })
     }
@@ -156,6 +159,21 @@ impl StampBackend {
     /// The generation of a page that was written last.
     pub fn generation(&self, index: u64) -> u32 {
         self.generations[index as usize].load(Ordering::Relaxed)
+    }
+
+    /// From now on a page may be of two generations: somebody overwrites it while it is written out.
+    /// It is dirty again then, and written once more.
+    pub fn expect_overwrites(&self) {
+        self.overwritten.store(true, Ordering::Relaxed);
+    }
+
+    fn generation_of(&self, page: &[u8], index: u64) -> Result<u32, usize> {
+        stamped(page, 0, self.file, index).or_else(|at| {
+            if !self.overwritten.load(Ordering::Relaxed) {
+                return Err(at);
+            }
+            Ok(stamped_mixed(page, 0, self.file, index)?.1)
+        })
     }
 
     /// What the cache wrote that was not a page of this file at its place; empty is well.
@@ -222,7 +240,7 @@ impl AddressSpaceOperations for StampBackend {
                     let index = at / PAGE_SIZE as u64;
                     let page = segments::gather(&[segments::part(segment, start)], PAGE_SIZE);
                     match (
-                        stamped(&page, 0, self.file, index),
+                        self.generation_of(&page, index),
                         self.generations.get(index as usize),
                     ) {
                         (Ok(generation), Some(slot)) if page.len() == PAGE_SIZE => {

@@ -91,6 +91,7 @@ fn a_smaller_limit_is_honoured_within_a_second_under_load() {
     let faults = Faults::new(1);
     let pages = 4 * BOUND / PAGE as u64;
     let backend = StampBackend::new(1, pages as usize, &faults);
+    backend.expect_overwrites();
     let handle = Handle::open(&storage(&mm, "fast"), Arc::clone(&backend) as _, 0);
     handle
         .mapping
