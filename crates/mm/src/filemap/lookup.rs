@@ -55,7 +55,7 @@ pub(crate) enum Lookup<'a, T> {
 /// so that its result is of the file's bytes or not used.
 ///
 /// Context: `copy` runs inside the RCU read section and may run several times; it must not sleep.
-#[inline]
+#[inline(always)]
 pub(crate) fn read_validated<'a, T>(
     index: &XArray,
     pos: u64,
