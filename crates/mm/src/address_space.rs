@@ -58,6 +58,8 @@ use crate::writeback::WritebackState;
 #[doc(alias = "address_space")]
 pub struct AddressSpace {
     id: u64,
+    /// That of `bdi`, one load nearer: every hit begins with it.
+    mm: Arc<Mm>,
     bdi: Arc<BackingDevInfo>,
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
     pub(crate) index: XArray,
@@ -115,6 +117,7 @@ impl AddressSpace {
         let mm = bdi.mm();
         let mapping = Arc::new(Self {
             id: mm.next_mapping_id(),
+            mm: Arc::clone(mm),
             bdi: Arc::clone(bdi),
             ops,
             index: XArray::new(Arc::clone(&mm.nodes)),
@@ -155,7 +158,7 @@ impl AddressSpace {
     /// The cache's memory management.
     #[inline]
     pub fn mm(&self) -> &Arc<Mm> {
-        self.bdi.mm()
+        &self.mm
     }
 
     /// The file system's accounting and flusher.

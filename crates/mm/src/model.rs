@@ -23,7 +23,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
 use std::ptr::NonNull;
 
-use crate::filemap::{Lookup, read_validated, split_in_index};
+use crate::filemap::{Lookup, split_in_index};
 use crate::folio::{Folio, Place, flag};
 use crate::frames::FrameNumber;
 use crate::owner;
@@ -122,23 +122,15 @@ impl TwoPages {
     /// A read hit from page `first` on to the end of its folio; `None` where it would take the lock.
     pub fn read_from(&self, first: u64) -> Option<Vec<u64>> {
         let rcu = rcu::read_lock();
-        let found = read_validated(
-            &self.index,
-            PageIndex(first).pos(),
-            &rcu,
-            |entry| self.folio(entry),
-            |place, offset| {
-                let from = place.frame.as_u32() as usize + offset / PAGE_SIZE;
-                let to = place.frame.as_u32() as usize + place.bytes() / PAGE_SIZE;
-                // Relaxed: see the module's header.
-                let byte = |frame: &AtomicU64| frame.load(Ordering::Relaxed);
-                self.frames[from..to].iter().map(byte).collect()
-            },
-        );
-        match found {
-            Lookup::Found(_, _, bytes) => Some(bytes),
-            Lookup::Miss | Lookup::Contended => None,
-        }
+        let found = Lookup::begin(&self.index, PageIndex(first).pos(), &rcu, |entry| {
+            self.folio(entry)
+        })?;
+        let from = found.spot.frame.as_u32() as usize;
+        let to = from + found.spot.rest() / PAGE_SIZE;
+        // Relaxed: see the module's header.
+        let byte = |frame: &AtomicU64| frame.load(Ordering::Relaxed);
+        let bytes = self.frames[from..to].iter().map(byte).collect();
+        found.validate().then_some(bytes)
     }
 
     /// Splits the folio, as `AddressSpace::split_folio` does.
@@ -173,10 +165,10 @@ impl TwoPages {
                 self.folio(entry)
             };
             let locked = folio.lock(&self.waits);
-            if let Some(offset) = locked.place().offset_of(PageIndex(page).pos()) {
-                let frame = locked.frame().as_u32() as usize + offset / PAGE_SIZE;
+            if locked.holds(PageIndex(page)) {
+                let frame = u64::from(locked.frame().as_u32()) + page - locked.index().0;
                 // Relaxed: see the module's header.
-                self.frames[frame].store(byte, Ordering::Relaxed);
+                self.frames[frame as usize].store(byte, Ordering::Relaxed);
                 return;
             }
         }
@@ -244,17 +236,9 @@ impl OnePage {
     /// A read hit; `None` where it would take the folio lock instead.
     pub fn read(&self) -> Option<u64> {
         let rcu = rcu::read_lock();
-        let found = read_validated(
-            &self.index,
-            0,
-            &rcu,
-            |_| &*self.folio,
-            |place, _| self.byte(place.frame),
-        );
-        match found {
-            Lookup::Found(_, _, byte) => Some(byte),
-            Lookup::Miss | Lookup::Contended => None,
-        }
+        let found = Lookup::begin(&self.index, 0, &rcu, |_| &*self.folio)?;
+        let byte = self.byte(found.spot.frame);
+        found.validate().then_some(byte)
     }
 
     /// The protocol with one step left out.

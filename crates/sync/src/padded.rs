@@ -5,10 +5,14 @@
 //! Each thread has a small number, [`thread_shard`]. A [`ShardedCounter`] has one cell a shard, on a
 //! cache line of its own: adding touches the thread's own, reading adds up all of them.
 //!
+//! A cell belongs to the first thread that adds to it, which does so with a load and a store; others
+//! whose numbers lead there share a second word of it, with atomic additions, which cost some 20
+//! cycles each. A cell is not given back when its thread ends.
+//!
 //! # Memory ordering
 //!
 //! All `Relaxed`: a counter publishes nothing but its number. An increment is never lost (it is one atomic
-//! addition); a sum taken while others add may hold one of two additions and not the other, whichever came
+//! addition, or the only thread's that stores to the word); a sum taken while others add may hold one of two additions and not the other, whichever came
 //! first.
 
 use crate::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -113,7 +117,58 @@ fn counter_shards() -> usize {
 #[derive(Debug)]
 #[doc(alias = "percpu_counter")]
 pub struct ShardedCounter {
-    shards: Box<[CachePadded<AtomicI64>]>,
+    cells: Box<[CachePadded<CounterCell>]>,
+}
+
+#[derive(Debug)]
+struct CounterCell {
+    /// The number of the thread that it belongs to, once it has been added to.
+    owner: AtomicUsize,
+    /// What its owner added, and nobody else.
+    owned: AtomicI64,
+    /// What others added.
+    shared: AtomicI64,
+}
+
+impl CounterCell {
+    fn new() -> Self {
+        Self {
+            owner: AtomicUsize::new(UNNUMBERED),
+            owned: AtomicI64::new(0),
+            shared: AtomicI64::new(0),
+        }
+    }
+
+    // Relaxed: see the module's header.
+    #[inline]
+    fn add(&self, thread: usize, value: i64) {
+        if self.owner.load(Ordering::Relaxed) == thread {
+            let sum = self.owned.load(Ordering::Relaxed).wrapping_add(value);
+            self.owned.store(sum, Ordering::Relaxed);
+        } else {
+            self.add_shared(thread, value);
+        }
+    }
+
+    /// Adds to a cell that is not this thread's, or not yet.
+    #[inline(never)]
+    fn add_shared(&self, thread: usize, value: i64) {
+        // Relaxed: only the number counts; the new owner's word is zero since the cell was made.
+        let claim =
+            self.owner
+                .compare_exchange(UNNUMBERED, thread, Ordering::Relaxed, Ordering::Relaxed);
+        match claim {
+            Ok(_) => self.owned.store(value, Ordering::Relaxed),
+            Err(_) => {
+                self.shared.fetch_add(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn sum(&self) -> i64 {
+        let owned = self.owned.load(Ordering::Relaxed);
+        owned.wrapping_add(self.shared.load(Ordering::Relaxed))
+    }
 }
 
 impl Default for ShardedCounter {
@@ -125,9 +180,9 @@ impl Default for ShardedCounter {
 impl ShardedCounter {
     /// A counter at zero, with a cell for each processor, up to 16.
     pub fn new() -> Self {
-        let cell = || CachePadded::new(AtomicI64::new(0));
+        let cell = || CachePadded::new(CounterCell::new());
         Self {
-            shards: std::iter::repeat_with(cell)
+            cells: std::iter::repeat_with(cell)
                 .take(counter_shards())
                 .collect(),
         }
@@ -135,14 +190,14 @@ impl ShardedCounter {
 
     /// Bytes that the cells of one counter take: 128 each.
     pub fn heap_bytes() -> usize {
-        counter_shards() * size_of::<CachePadded<AtomicI64>>()
+        counter_shards() * size_of::<CachePadded<CounterCell>>()
     }
 
     /// Adds to this thread's cell.
     #[inline]
     pub fn add(&self, value: i64) {
-        // Relaxed: see the module's header.
-        self.shards[thread_shard() & (self.shards.len() - 1)].fetch_add(value, Ordering::Relaxed);
+        let thread = thread_shard();
+        self.cells[thread & (self.cells.len() - 1)].add(thread, value);
     }
 
     /// Adds one.
@@ -160,10 +215,9 @@ impl ShardedCounter {
     /// The sum. Exact once nobody adds any more; else every addition that happened before this call is in
     /// it, and of the concurrent ones some.
     pub fn sum(&self) -> i64 {
-        self.shards
+        self.cells
             .iter()
-            // Relaxed: see the module's header.
-            .map(|shard| shard.load(Ordering::Relaxed))
+            .map(|cell| cell.sum())
             .fold(0, i64::wrapping_add)
     }
 

@@ -10,7 +10,7 @@ mod truncate;
 mod write;
 
 #[cfg(loom)]
-pub(crate) use lookup::{Lookup, read_validated};
+pub(crate) use lookup::Lookup;
 pub use nowait::{Fetch, Nowait};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;

@@ -105,12 +105,11 @@ impl AddressSpace {
         let mut faulted = false;
         let mut missed = pos < purpose.fetched;
         while iter.remaining() > 0 {
-            let size = self.size();
-            if pos >= size {
+            let left = self.left(pos, iter);
+            if left == 0 {
                 break;
             }
-            let left = (size - pos).min(iter.remaining() as u64) as usize;
-            let piece = match self.read_hit(handle, pos, left, purpose, iter) {
+            let piece = match self.read_hit(handle, pos, purpose, iter) {
                 Some(piece) => piece,
                 // No I/O is ever done under the folio locks of a memory file system.
                 None if self.bdi().is_memory() => self.read_memory(pos, left, iter)?,

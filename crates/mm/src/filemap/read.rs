@@ -13,7 +13,7 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
-use super::lookup::{Lookup, read_validated};
+use super::lookup::Lookup;
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
 use crate::folio::{LockedFolio, flag, grains};
@@ -33,6 +33,14 @@ pub(super) struct Purpose {
     pub(super) fetched: u64,
     /// Whether the caller may wait, for a store that cannot read in the background.
     pub(super) may_wait: bool,
+}
+
+impl Purpose {
+    /// Bytes that may be there already, for a caller who may wait.
+    const HIT: Self = Self {
+        fetched: 0,
+        may_wait: true,
+    };
 }
 
 /// How the copy of one piece ended.
@@ -59,8 +67,32 @@ impl AddressSpace {
         pos: u64,
         iter: &mut IovIter<'_>,
     ) -> Result<usize, IoError> {
+        // Most requests end in the folio that they begin in.
         let wanted = iter.remaining();
-        let result = self.read_pages(handle, pos, iter);
+        let first = match self.mm().check_fork() {
+            Ok(()) => self.read_hit(handle, pos, Purpose::HIT, iter),
+            Err(_) => None,
+        };
+        match first {
+            Some(Piece::Copied(n)) if n == wanted => {
+                handle.note_read(pos + n as u64);
+                Ok(n)
+            }
+            first => self.read_on(handle, pos, wanted, first, iter),
+        }
+    }
+
+    /// Goes on with a request for `wanted` bytes from `pos` on after its first piece.
+    #[cold]
+    fn read_on(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        pos: u64,
+        wanted: usize,
+        first: Option<Piece>,
+        iter: &mut IovIter<'_>,
+    ) -> Result<usize, IoError> {
+        let result = self.read_pages(handle, pos, first, iter);
         let done = wanted - iter.remaining();
         if done > 0 {
             handle.note_read(pos + done as u64);
@@ -77,77 +109,80 @@ impl AddressSpace {
         self: &Arc<Self>,
         handle: &ReadaheadState,
         mut pos: u64,
+        mut piece: Option<Piece>,
         iter: &mut IovIter<'_>,
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let mut faulted = false;
-        let mut purpose = Purpose {
-            fetched: 0,
-            may_wait: true,
-        };
-        while iter.remaining() > 0 {
-            let size = self.size();
-            if pos >= size {
-                break;
-            }
-            let left = (size - pos).min(iter.remaining() as u64) as usize;
-            let piece = match self.read_hit(handle, pos, left, purpose, iter) {
-                Some(piece) => piece,
-                None => self.read_miss(handle, pos, left, &mut purpose.fetched, iter)?,
-            };
+        let mut purpose = Purpose::HIT;
+        loop {
             match piece {
-                Piece::Copied(n) => {
+                Some(Piece::Copied(n)) => {
                     pos += n as u64;
                     faulted = false;
                 }
                 // Faulted in just now and no progress again: the memory is bad.
-                Piece::Fault if faulted => return Err(Errno::EFAULT),
-                Piece::Fault => {
-                    if !iter.fault_in(left.min(PAGE_SIZE - offset_in_page(pos))) {
+                Some(Piece::Fault) if faulted => return Err(Errno::EFAULT),
+                Some(Piece::Fault) => {
+                    if !iter.fault_in(PAGE_SIZE - offset_in_page(pos)) {
                         return Err(Errno::EFAULT);
                     }
                     faulted = true;
                 }
+                None => {
+                    let left = self.left(pos, iter);
+                    if left == 0 {
+                        return Ok(());
+                    }
+                    piece = Some(self.read_miss(handle, pos, left, &mut purpose.fetched, iter)?);
+                    continue;
+                }
             }
+            piece = self.read_hit(handle, pos, purpose, iter);
         }
-        Ok(())
     }
 
-    /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none.
+    /// Bytes that are asked for from `pos` on and are in the file.
+    #[inline]
+    pub(super) fn left(&self, pos: u64, iter: &IovIter<'_>) -> usize {
+        self.size().saturating_sub(pos).min(iter.remaining() as u64) as usize
+    }
+
+    /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none, or
+    /// nothing of the file to read at `pos`.
     ///
-    /// Always inlined, as [`read_validated`] is: what they hand on is several words, and through memory
+    /// Always inlined, as [`Lookup::begin`] is: what they hand on is several words, and through memory
     /// it costs a small read up to a fifth of its time.
     #[inline(always)]
     pub(super) fn read_hit(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
-        left: usize,
         purpose: Purpose,
         iter: &mut IovIter<'_>,
     ) -> Option<Piece> {
+        let left = self.left(pos, iter);
+        if left == 0 {
+            return None;
+        }
         let mm: &Mm = self.mm();
         let rcu = rcu::read_lock();
-        let found = read_validated(
-            &self.index,
-            pos,
-            &rcu,
-            |entry| mm.folios.of_entry(entry),
-            |place, offset| {
-                let frame = mm.frames.addr(place.frame);
-                let len = left.min(place.bytes() - offset);
-                (place, iter.peek_copy(frame.wrapping_add(offset), len))
-            },
+        let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry))?;
+        let spot = found.spot;
+        let frame = mm.frames.addr(spot.frame);
+        let result = iter.peek_copy(
+            frame.wrapping_add(offset_in_page(pos)),
+            left.min(spot.rest()),
         );
-        let Lookup::Found(folio, seen, (place, result)) = found else {
+        if !found.validate() {
             return None;
-        };
+        }
         // Going on within a folio is the same use of it.
-        let goes_on = pos < purpose.fetched || (pos != place.index.pos() && handle.continues(pos));
-        let first_use = !goes_on && folio.mark_accessed(seen);
+        let goes_on = pos < purpose.fetched || (spot.offset != 0 && handle.continues(pos));
+        let first_use = !goes_on && found.folio.mark_accessed(found.seen);
         drop(rcu);
         if first_use {
-            self.used_readahead(handle, PageIndex::of(pos), place.order, purpose.may_wait);
+            self.used_readahead(handle, PageIndex::of(pos), spot.order, purpose.may_wait);
         }
         let piece = self.count_copy(pos, result, iter).ok()?;
         self.count_hits(pos, &piece);

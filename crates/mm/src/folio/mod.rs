@@ -14,11 +14,11 @@
 //!
 //! # Invariants
 //!
-//! 1. `mapping`, `index`, `frame` and `order` change only under the folio lock. `mapping` is
+//! 1. `mapping`, `index`, `frame` and the order change only under the folio lock. `mapping` is
 //!    non-zero exactly while the folio is in that mapping's index, and the address space lives at
 //!    least that long.
 //! 2. A folio of order n has 2^n frames from `frame` on, which belong to no other; they are given
-//!    back only after the version grew.
+//!    back only after the version grew. `index` and `frame` are multiples of 2^n.
 //! 3. `lru_*` are protected by the LRU lock.
 //! 4. Folios of order > 0 have *grains* ([`grains`]) that are uptodate or dirty by themselves;
 //!    `UPTODATE` says that all are, `DIRTY` that some is. A dirty grain is uptodate. A folio that is
@@ -33,11 +33,10 @@
 //! # Memory ordering
 //!
 //! `frame` is stored Release and loaded Acquire (partners of one another): a lockless reader that
-//! sees the frame a folio was moved to also sees the bytes copied there. `index` and `order` are
-//! Relaxed. They are read under the folio lock, or by a lockless reader that looks at the version
-//! afterwards ([`Folio::place`]): a new place is stored after the Release fence of the bump that
-//! ended the old one, the partner of the Acquire fence before that look, and a smaller order before
-//! the bump of a split. The other fields are Relaxed: the folio lock orders them.
+//! sees the frame a folio was moved to also sees the bytes copied there. The other fields are
+//! Relaxed: the folio lock orders them. Of these a lockless reader needs none: the order comes with
+//! the state word, and since a folio is aligned in its file and in its frames, order, frame and the
+//! position say where a byte is ([`Folio::locate`]).
 
 pub(crate) mod grains;
 mod pool;
@@ -53,8 +52,8 @@ use foliocache_sync::wait::WaitTable;
 use std::task::Waker;
 
 use crate::frames::FrameNumber;
-use crate::types::{PAGE_SIZE, PageIndex};
-use state::FolioState;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
+use state::{FolioState, Snapshot};
 
 /// Turns of the lock's spin before it sleeps: about the time a copy of a page takes.
 const LOCK_SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
@@ -79,9 +78,7 @@ pub(crate) struct Folio {
     pub(crate) lru_next: AtomicU32,
     /// Which LRU queue it is on (invariant 3).
     pub(crate) lru_queue: AtomicU8,
-    /// Binary logarithm of its pages (invariant 1).
-    order: AtomicU8,
-    _unused: [u8; 6],
+    _unused: [u8; 7],
     /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
     /// under the folio lock.
     uptodate: AtomicU64,
@@ -98,17 +95,29 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The byte of the folio that is byte `pos` of the file; `None` outside the folio.
-    #[inline]
-    pub(crate) fn offset_of(&self, pos: u64) -> Option<usize> {
-        let offset = pos.checked_sub(self.index.pos())?;
-        (offset < (PAGE_SIZE as u64) << self.order).then_some(offset as usize)
-    }
-
     /// Bytes of the folio.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         PAGE_SIZE << self.order
+    }
+}
+
+/// Where a byte of a file is in a folio.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    /// The frame of the byte's page.
+    pub(crate) frame: FrameNumber,
+    /// Bytes before it in the folio.
+    pub(crate) offset: usize,
+    /// The folio's order.
+    pub(crate) order: u32,
+}
+
+impl Spot {
+    /// Bytes from it to the end of the folio.
+    #[inline]
+    pub(crate) fn rest(&self) -> usize {
+        (PAGE_SIZE << self.order) - self.offset
     }
 }
 
@@ -126,8 +135,7 @@ impl Folio {
             lru_prev: AtomicU32::new(0),
             lru_next: AtomicU32::new(0),
             lru_queue: AtomicU8::new(0),
-            order: AtomicU8::new(0),
-            _unused: [0; 6],
+            _unused: [0; 7],
             uptodate: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
         }
@@ -138,7 +146,7 @@ impl Folio {
     /// Context: as for [`Folio::index`].
     #[inline]
     pub(crate) fn order(&self) -> u32 {
-        u32::from(self.order.load(Ordering::Relaxed))
+        self.state.order()
     }
 
     /// Its pages.
@@ -163,8 +171,23 @@ impl Folio {
         self.index() <= page && page < self.end()
     }
 
-    /// All of its place. Under the folio lock it is what it says; a lockless reader looks at the
-    /// version before and after, and uses nothing of it if that changed in between.
+    /// Where byte `pos` of its file is, for a lockless reader that saw the folio in state `seen` at
+    /// that position. True if the version is the same afterwards; until then the address is of some
+    /// frame in the block of the folio's, now or then, and can be read.
+    #[inline]
+    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Spot {
+        let order = seen.order();
+        let offset = pos as usize & ((PAGE_SIZE << order) - 1);
+        Spot {
+            frame: self.frame().within_folio((offset >> PAGE_SHIFT) as u32),
+            offset,
+            order,
+        }
+    }
+
+    /// All of its place.
+    ///
+    /// Context: as for [`Folio::index`].
     #[inline]
     pub(crate) fn place(&self) -> Place {
         Place {
@@ -174,8 +197,7 @@ impl Folio {
         }
     }
 
-    /// The first of the frames that hold its bytes. Stable under the folio lock; for a lockless reader valid
-    /// only if the version is the same afterwards.
+    /// The first of the frames that hold its bytes. Stable under the folio lock.
     #[inline]
     pub(crate) fn frame(&self) -> FrameNumber {
         FrameNumber::from_u32(self.frame.load(Ordering::Acquire))
@@ -289,7 +311,7 @@ impl Folio {
     /// Costs a store only when a bit changes, so that a hot folio's line stays shared. Returns
     /// whether this was the first use of a folio that readahead brought in.
     #[inline]
-    pub(crate) fn mark_accessed(&self, seen: state::Snapshot) -> bool {
+    pub(crate) fn mark_accessed(&self, seen: Snapshot) -> bool {
         if seen.has(flag::READAHEAD) {
             return self.state.clear_hint(flag::READAHEAD);
         }
@@ -318,7 +340,7 @@ impl<'a> LockedFolio<'a> {
     /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
     pub(crate) fn attach(&self, mapping: usize, place: Place) {
         self.folio.index.store(place.index.0, Ordering::Relaxed);
-        self.folio.order.store(place.order as u8, Ordering::Relaxed);
+        self.folio.state.set_order(place.order);
         self.folio.mapping.store(mapping, Ordering::Relaxed);
         self.set_frame(place.frame);
     }
@@ -335,10 +357,7 @@ impl<'a> LockedFolio<'a> {
 
     /// Makes the folio its own lower half; the index says so already. The version grows.
     pub(crate) fn halve(&self) {
-        let order = self.folio.order() - 1;
-        // Before the bump: who starts with the new version must not read past the new end.
-        self.folio.order.store(order as u8, Ordering::Relaxed);
-        self.folio.state.bump_version(0);
+        self.folio.state.halve();
     }
 
     /// The grains that are uptodate.

@@ -1,12 +1,12 @@
-//! The state word of a folio: its flags, its lock bit and its version, in 64 bits.
+//! The state word of a folio: its flags, its lock bit, its order and its version, in 64 bits.
 //!
 //! # Model
 //!
 //! ```text
-//!   63                    20 19        11 10                               0
-//!  ┌────────────────────────┬────────────┬──────────────────────────────────┐
-//!  │ version (44 bits)      │ unused     │ flags                            │
-//!  └────────────────────────┴────────────┴──────────────────────────────────┘
+//!   63                    20 19     16 15                                  0
+//!  ┌────────────────────────┬─────────┬─────────────────────────────────────┐
+//!  │ version (44 bits)      │ order   │ flags                               │
+//!  └────────────────────────┴─────────┴─────────────────────────────────────┘
 //! ```
 //!
 //! | flag | meaning | set and cleared by | under |
@@ -28,8 +28,10 @@
 //! 1. The **version is identity, not content**: it grows whenever the folio leaves the index or
 //!    its frames change, or it is split, and before a frame can be used for anything else. Writes leave it
 //!    alone, so a reader of one part is never disturbed by a writer of another.
-//! 2. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index and is not evicted.
-//! 3. `ERROR` implies `DIRTY` or `WRITEBACK` (the retry is under way).
+//! 2. The order changes only under the folio lock, together with the version or while the folio is
+//!    not `UPTODATE`: what is uptodate and of one version is of one order.
+//! 3. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index and is not evicted.
+//! 4. `ERROR` implies `DIRTY` or `WRITEBACK` (the retry is under way).
 //!
 //! # Memory ordering
 //!
@@ -61,6 +63,10 @@ pub(crate) mod flag {
     pub(crate) const BUSY: u64 = DIRTY | WRITEBACK | UNSTABLE;
 }
 
+/// All flags, known ones or not.
+const FLAGS: u64 = ORDER_ONE - 1;
+const ORDER_SHIFT: u32 = 16;
+const ORDER_ONE: u64 = 1 << ORDER_SHIFT;
 const VERSION_SHIFT: u32 = 20;
 const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
 
@@ -86,7 +92,13 @@ impl Snapshot {
     /// All flags.
     #[inline]
     pub(crate) fn flags(self) -> u64 {
-        self.0 & (VERSION_ONE - 1)
+        self.0 & FLAGS
+    }
+
+    /// Binary logarithm of the folio's pages.
+    #[inline]
+    pub(crate) fn order(self) -> u32 {
+        (self.0 >> ORDER_SHIFT & 0xf) as u32
     }
 
     #[inline]
@@ -100,7 +112,7 @@ impl FolioState {
         Self(AtomicU64::new(0))
     }
 
-    /// Flags and version now. Acquire: what the setter of a flag wrote before it is visible.
+    /// Flags, order and version now. Acquire: what the setter of a flag wrote before it is visible.
     #[inline]
     pub(crate) fn load(&self) -> Snapshot {
         Snapshot(self.0.load(Ordering::Acquire))
@@ -126,6 +138,23 @@ impl FolioState {
     pub(crate) fn version_unordered(&self) -> u64 {
         // Relaxed: that is what is wrong with it.
         Snapshot(self.0.load(Ordering::Relaxed)).version()
+    }
+
+    /// The order, for who holds the folio lock or reads it as a hint.
+    #[inline]
+    pub(crate) fn order(&self) -> u32 {
+        // Relaxed: the folio lock orders it.
+        Snapshot(self.0.load(Ordering::Relaxed)).order()
+    }
+
+    /// Gives a folio that is locked and not uptodate its order.
+    pub(crate) fn set_order(&self, order: u32) {
+        let change = self.order() ^ order;
+        if change != 0 {
+            // Relaxed: `set` of UPTODATE publishes it.
+            self.0
+                .fetch_xor(u64::from(change) << ORDER_SHIFT, Ordering::Relaxed);
+        }
     }
 
     /// Sets flags and returns what was there. Release: the partner is `load`, which then sees
@@ -200,9 +229,20 @@ impl FolioState {
         if clear != 0 {
             self.0.fetch_and(!clear, Ordering::Release);
         }
-        // The holder of the folio lock is the only one to change the version, so the addition
-        // cannot race with another; other bits may, hence an RMW for each step.
-        self.0.fetch_add(VERSION_ONE, Ordering::Release);
+        self.change_version(VERSION_ONE);
+    }
+
+    /// Makes the order one less, and grows the version in the same step. With the folio lock held,
+    /// after the index says so.
+    pub(crate) fn halve(&self) {
+        debug_assert!(self.order() > 0, "a page has no halves");
+        self.change_version(VERSION_ONE - ORDER_ONE);
+    }
+
+    fn change_version(&self, growth: u64) {
+        // The holder of the folio lock is the only one to change order and version, so the addition
+        // cannot race with another; flags may change meanwhile, hence an RMW.
+        self.0.fetch_add(growth, Ordering::Release);
         // Partner: the Acquire fence in `validate`.
         fence(Ordering::Release);
     }
