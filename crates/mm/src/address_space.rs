@@ -45,6 +45,7 @@ use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
+use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, Place, flag, grains};
 use crate::frames::{Frames, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
@@ -81,9 +82,20 @@ pub struct AddressSpace {
     pub(crate) dirtied_when: AtomicU64,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
+    /// What [`Mm::recycle`] keeps for the file: how often it was called, the page before which was
+    /// recycled last, and the number of evictions until which somebody is taken to read close behind.
+    pub(crate) recycles: AtomicU64,
+    pub(crate) recycled_to: AtomicU64,
+    pub(crate) followed_until: AtomicU64,
     /// How many wait for `wb_lock` to make the file durable.
     pub(crate) awaited: AtomicUsize,
 }
+
+/// Who reads less than one part in so many of the cache behind a stream is close behind it.
+const CLOSE_PART: u64 = 16;
+
+/// Times that the cache turns over before it is tried again whether anybody follows a stream.
+const FOLLOWED_FOR: u64 = 8;
 
 /// Why a folio could not be put into the index; nothing is locked or changed.
 #[derive(Debug)]
@@ -134,6 +146,9 @@ impl AddressSpace {
             holders: AtomicUsize::new(0),
             dirtied_when: AtomicU64::new(0),
             dirty_paid_until: AtomicU64::new(0),
+            recycles: AtomicU64::new(0),
+            recycled_to: AtomicU64::new(0),
+            followed_until: AtomicU64::new(0),
             awaited: AtomicUsize::new(0),
         });
         mm.register(&mapping);
@@ -261,6 +276,35 @@ impl AddressSpace {
         self.has_at(&locked, page).then_some(locked)
     }
 
+    /// The folios that lie in `range`, of a state that is `wanted` and whose locks are free, locked.
+    pub(crate) fn try_lock_folios(
+        &self,
+        range: Range<PageIndex>,
+        wanted: impl Fn(Snapshot) -> bool,
+    ) -> Vec<LockedFolio<'_>> {
+        let mm: &Mm = self.mm();
+        let mut folios = Vec::new();
+        let mut at = range.start;
+        let rcu = rcu::read_lock();
+        while at < range.end
+            && let Some(found) = self.index.find(at.0, range.end.0 - 1, None, &rcu)
+        {
+            let page = PageIndex(found.index);
+            at = PageIndex(found.last() + 1);
+            if page >= range.start
+                && at <= range.end
+                && let Some(locked) = mm.folios.of_entry(found.entry).try_lock(&mm.waits)
+                && locked.mapping() == self.key()
+                && locked.index() == page
+                && locked.end() == at
+                && wanted(locked.state.load())
+            {
+                folios.push(locked);
+            }
+        }
+        folios
+    }
+
     /// Puts a new folio, locked and not uptodate, into the index at `page`: of the largest order up
     /// to `max_order` that is aligned there, meets no other folio, fits what was prepared and finds
     /// frames in a row.
@@ -340,12 +384,17 @@ impl AddressSpace {
             return;
         }
         let mm = self.mm();
-        if mm
-            .lru
-            .lock()
-            .add(&mm.folios, locked, self.id, locked.index())
-        {
+        let page = locked.index();
+        let mut lru = mm.lru.lock();
+        if lru.add(&mm.folios, locked, self.id, page) {
             bump(&self.counters.refaults, 1);
+        }
+        // Relaxed, both: hints.
+        let recycled_to = self.recycled_to.load(Ordering::Relaxed);
+        let frames = mm.frames.capacity();
+        if page.0 < recycled_to && recycled_to - page.0 < frames / CLOSE_PART {
+            self.followed_until
+                .store(lru.evictions() + FOLLOWED_FOR * frames, Ordering::Relaxed);
         }
     }
 

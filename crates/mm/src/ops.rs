@@ -69,6 +69,13 @@ pub trait AddressSpaceOperations: Send + Sync {
         false
     }
 
+    /// Whether a read is over as soon as its bytes are copied, as from a device that is memory: short
+    /// reads then cost little more than long ones, and what they bring in is in the processor's
+    /// caches when it is used. Does not block.
+    fn reads_are_copies(&self) -> bool {
+        false
+    }
+
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
     /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
     ///

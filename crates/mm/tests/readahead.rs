@@ -341,3 +341,65 @@ fn a_failed_read_ahead_is_an_error_of_nobody_but_who_needs_the_page() {
         rig.read(&handle, at, 4);
     }
 }
+
+/// Reads pages `from..to`, `step` at a time.
+fn stream(rig: &Rig, handle: &ReadaheadState, from: u64, to: u64, step: u64) {
+    for at in (from..to).step_by(step as usize) {
+        rig.read(handle, at, step.min(to - at));
+    }
+}
+
+#[test]
+fn a_scan_of_more_than_the_cache_takes_its_room_from_itself() {
+    let rig = Rig::new(64, 65_536);
+    let (mm, tape) = (&rig.mm, Tape::new(6_144));
+    let ops = Arc::clone(&tape) as Arc<dyn AddressSpaceOperations>;
+    let other = Rig {
+        mm: Arc::clone(mm),
+        file: AddressSpace::new(rig.file.bdi(), ops, tape.size),
+        tape,
+    };
+    // Used once each, which nothing but the age of what is around them would protect.
+    stream(&other, &ReadaheadState::new(), 0, 6_144, 64);
+    stream(&rig, &ReadaheadState::new(), 0, 65_536, 64);
+    let kept = other.settled().resident;
+    assert!(kept >= 3_000, "{kept} of 6144 pages are left");
+    let scan = rig.settled();
+    assert!(scan.evictions >= 65_536 - 16_384, "{scan:?}");
+    assert_eq!(rig.pages_read(), 65_536);
+}
+
+#[test]
+fn who_follows_a_scan_closely_does_not_read_it_again() {
+    let rig = Rig::new(64, 65_536);
+    let handles = [ReadaheadState::new(), ReadaheadState::new()];
+    let behind = 256;
+    for at in (0..65_536 + behind).step_by(8) {
+        if at < 65_536 {
+            rig.read(&handles[0], at, 8);
+        }
+        if at >= behind {
+            rig.read(&handles[1], at - behind, 8);
+        }
+    }
+    rig.settled();
+    let twice = rig.pages_read() - 65_536;
+    assert!(twice <= 65_536 / 16, "{twice} pages were read twice");
+}
+
+#[test]
+fn a_loop_over_more_than_the_cache_hits_what_stayed() {
+    let rig = Rig::new(64, 20_000);
+    let handle = ReadaheadState::new();
+    stream(&rig, &handle, 0, 20_000, 16);
+    rig.settled();
+    for _ in 0..3 {
+        let before = rig.pages_read();
+        stream(&rig, &handle, 0, 20_000, 16);
+        rig.settled();
+        let read = rig.pages_read() - before;
+        // 15,800 pages fit: 4,200 have to be read each time.
+        eprintln!("READ {read}");
+        assert!(read <= 80_000, "{read} of 20000 pages were read again");
+    }
+}

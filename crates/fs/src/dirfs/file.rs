@@ -33,6 +33,7 @@ use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
+use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
 use std::ops::Range;
 
@@ -418,6 +419,13 @@ impl DirNode {
         }
         self.sync_name()
     }
+
+    /// The engine, if reads of the file can go by it. The first read opens the descriptors, which may
+    /// block, so it cannot.
+    fn direct_engine(&self) -> Option<&Engine> {
+        let direct = self.file().io.lock().fds.as_ref()?.has_direct();
+        self.shared.engine.as_deref().filter(|_| direct)
+    }
 }
 
 impl AddressSpaceOperations for DirNode {
@@ -434,17 +442,12 @@ impl AddressSpaceOperations for DirNode {
     }
 
     fn reads_in_background(&self) -> bool {
-        let engine = self.shared.engine.as_ref();
-        // The first read opens descriptors, which may block; and a busy engine may leave the read to
-        // its caller.
-        engine.is_some_and(|engine| engine.failed().is_none() && !engine.is_synchronous())
-            && self
-                .file()
-                .io
-                .lock()
-                .fds
-                .as_ref()
-                .is_some_and(|fds| fds.has_direct())
+        self.direct_engine()
+            .is_some_and(|engine| engine.failed().is_none() && !engine.is_synchronous())
+    }
+
+    fn reads_are_copies(&self) -> bool {
+        self.direct_engine().is_some_and(Engine::is_synchronous)
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {

@@ -29,7 +29,7 @@ use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
 use crate::mm::{Mm, Prepared, READAHEAD_PART};
 use crate::ops::IoSegment;
-use crate::readahead::{Limits, MAX_WINDOW, Window};
+use crate::readahead::{COPY_MAX, Limits, MAX_WINDOW, ReadaheadState, WAIT_MAX, Window};
 use crate::stats::bump;
 use crate::types::{PageIndex, pages_for};
 
@@ -72,8 +72,28 @@ impl AddressSpace {
             max_order: self.max_order(),
             file_pages: pages_for(self.size()),
             background: self.ops.reads_in_background(),
+            now_max: match self.ops.reads_are_copies() {
+                true => COPY_MAX,
+                false => WAIT_MAX,
+            },
             budget: &mm.readahead,
             feedback: &self.counters.feedback,
+        }
+    }
+
+    /// Has a stream that came to `page`, of a file that no cache of this size can hold, make room for
+    /// its next window where it has just been.
+    ///
+    /// Context: as [`Mm::shrink_lru`].
+    pub(super) fn recycle_behind(
+        &self,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        limits: &Limits<'_>,
+    ) {
+        let mm: &Mm = self.mm();
+        if limits.file_pages > mm.frames.capacity() {
+            mm.recycle(self, handle.left_behind(page, limits), 2 * limits.max);
         }
     }
 

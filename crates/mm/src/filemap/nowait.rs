@@ -201,7 +201,9 @@ impl AddressSpace {
         if !self.ops.reads_in_background() || self.mm().frames.has_waiters() {
             return None;
         }
-        let (now, behind) = handle.on_miss(page, last, &self.readahead_limits());
+        let limits = self.readahead_limits();
+        let (now, behind) = handle.on_miss(page, last, &limits);
+        self.recycle_behind(handle, page, &limits);
         let (end, asked) = (now.start.add(now.pages), page..last.add(1));
         if self.start_fill_for(now, asked) == 0 {
             return None;

@@ -215,7 +215,12 @@ impl AddressSpace {
             // The next miss goes on, on a thread that may.
             return;
         }
-        for window in handle.on_first_use(page, &self.readahead_limits()) {
+        let limits = self.readahead_limits();
+        let windows = handle.on_first_use(page, &limits);
+        if !windows.is_empty() {
+            self.recycle_behind(handle, page, &limits);
+        }
+        for window in windows {
             self.start_fill(window);
         }
     }
@@ -391,7 +396,9 @@ impl AddressSpace {
             if behind.is_none() {
                 bump(&self.counters.misses, 1);
             }
-            let (now, window) = handle.on_miss(page, last, &self.readahead_limits());
+            let limits = self.readahead_limits();
+            let (now, window) = handle.on_miss(page, last, &limits);
+            self.recycle_behind(handle, page, &limits);
             behind = Some(Behind {
                 fetched: now.start.add(now.pages),
                 window,

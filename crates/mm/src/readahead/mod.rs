@@ -62,6 +62,7 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 
 use crate::types::PageIndex;
 use history::Request;
+use std::ops::Range;
 use streams::Streams;
 
 /// Pages of the first window of a stream, and of the smallest that is worth reading: 64 KiB.
@@ -72,6 +73,12 @@ const MAX_STREAMS: usize = 32;
 
 /// Pages of the largest window: 4 MiB, of which two may be on their way.
 pub(crate) const MAX_WINDOW: u64 = 1024;
+
+/// Pages of the largest window of a store that makes its caller wait: 1 MiB.
+pub(crate) const WAIT_MAX: u64 = 256;
+
+/// Pages of the largest window of a store whose reads are copies: 128 KiB.
+pub(crate) const COPY_MAX: u64 = 32;
 
 /// What a caller says about its accesses through one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +102,10 @@ pub(crate) struct Limits<'a> {
     /// Pages in the file.
     pub(crate) file_pages: u64,
     /// Whether the store reads in the background. Where it does not, reading before there is need
-    /// saves nobody's time, and the bytes are out of the processor's caches by then: windows of a
-    /// MiB at most, each read when it is missed.
+    /// saves nobody's time, and the bytes are out of the processor's caches by then: each window is
+    /// read when it is missed, and no more than `now_max` pages.
     pub(crate) background: bool,
+    pub(crate) now_max: u64,
     /// The cache's budget.
     pub(crate) budget: &'a Arc<ReadaheadBudget>,
     /// What readahead of this file was worth.
@@ -109,7 +117,7 @@ impl Limits<'_> {
     fn max_window(&self) -> u64 {
         let max = match self.background {
             true => self.max,
-            false => self.max.min(stream::NOW_MAX),
+            false => self.max.min(self.now_max),
         };
         self.feedback.scale(max).max(1)
     }
@@ -260,6 +268,17 @@ impl ReadaheadState {
             none => none
                 .insert(Box::new(Streams::new(limits.budget)))
                 .on_first_use(page.0, sequential, limits),
+        }
+    }
+
+    /// What the forward stream of the last miss or first use, at `page`, has left behind since this
+    /// was asked last; nothing of a stream that is new, or of no stream.
+    ///
+    /// Context: takes [`Rank::Readahead`]; does not sleep.
+    pub(crate) fn left_behind(&self, page: PageIndex, limits: &Limits<'_>) -> Range<PageIndex> {
+        match &mut *self.streams.lock() {
+            Some(streams) => streams.left_behind(page.0, limits),
+            None => page..page,
         }
     }
 

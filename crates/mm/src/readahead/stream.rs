@@ -39,14 +39,12 @@
 
 use super::budget::Lease;
 use super::history::Request;
-use super::{FIRST_WINDOW, Limits, Window};
+use super::{FIRST_WINDOW, Limits, MAX_WINDOW, WAIT_MAX, Window};
 use crate::types::PageIndex;
+use std::ops::Range;
 
 /// Pages that a caller waits for at least, rather than have them read in a second piece.
 const NOW_MIN: u64 = 32;
-
-/// Pages that a caller waits for at most while more than that can be started behind: 1 MiB.
-pub(super) const NOW_MAX: u64 = 256;
 
 /// Elements of the first window of a strided stream.
 const FIRST_ELEMENTS: u64 = 4;
@@ -59,6 +57,9 @@ const USES_A_UNIT: u64 = 16;
 
 /// Uses in a row, not where they were expected, after which there is no stream.
 const MAX_DOUBTS: u32 = 3;
+
+/// Pages that a reader leaves behind from one window to the next, at most.
+const MAX_LEFT: u64 = 2 * MAX_WINDOW;
 
 /// Windows of pages started by one use, so that one folio's use never costs much.
 const MAX_STARTED: usize = 2;
@@ -148,6 +149,10 @@ pub(super) struct Stream {
     backward: u64,
     /// Uses in a row that were not where they were expected.
     doubts: u32,
+    /// The page where it began.
+    begun: u64,
+    /// The first page that the reader has left behind and that was not handed out as such.
+    left: u64,
     lease: Lease,
     /// When it was last used, for replacing the one that was not for longest.
     pub(super) touched: u64,
@@ -171,6 +176,8 @@ impl Stream {
             next: front,
             backward: 0,
             doubts: MAX_DOUBTS - 1,
+            begun: request.first,
+            left: request.first,
             lease: Lease::default(),
             touched: 0,
         }
@@ -232,6 +239,21 @@ impl Stream {
     /// Gives back what the stream holds of the budget.
     pub(super) fn end(&mut self, budget: &super::ReadaheadBudget) {
         budget.release(&mut self.lease);
+    }
+
+    /// What a forward reader that came to `page` has left behind since it was asked last, once the
+    /// stream has gone on for longer than its largest window.
+    pub(super) fn left_behind(&mut self, page: u64, limits: &Limits<'_>) -> Range<PageIndex> {
+        let goes_on = self.shape == Shape::Forward && self.left <= page;
+        let from = match goes_on && page - self.begun > limits.max {
+            true => self.left.max(page.saturating_sub(MAX_LEFT)),
+            false => page,
+        };
+        if !goes_on {
+            self.begun = page;
+        }
+        self.left = page;
+        PageIndex(from)..PageIndex(page)
     }
 
     /// The use of `page` as a request, where it may be the beginning of something else: the
@@ -502,7 +524,7 @@ impl Stream {
         }
         self.front = self.front.min(limits.file_pages.max(first + 1));
         let pages = self.front - first;
-        let wait = asked.clamp(NOW_MIN.min(pages), NOW_MAX);
+        let wait = asked.clamp(NOW_MIN.min(pages), WAIT_MAX);
         let order = order_for(wait.max(FIRST_WINDOW.min(self.size)), limits.max_order);
         let split = (first + wait).next_multiple_of(1 << order);
         let now = |pages, order| Window {
@@ -510,7 +532,11 @@ impl Stream {
             pages,
             order,
         };
-        if split + FIRST_WINDOW > self.front || !limits.background {
+        if !limits.background {
+            // Read at once and used at once: no folio is in flight beside another.
+            return (now(pages, pages.ilog2().min(limits.max_order)), None);
+        }
+        if split + FIRST_WINDOW > self.front {
             return (now(pages, order_for(pages, limits.max_order)), None);
         }
         let behind = Window {

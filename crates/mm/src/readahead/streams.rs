@@ -15,6 +15,8 @@ use foliocache_sync::Arc;
 use super::history::{History, Request};
 use super::stream::{Shape, Stream};
 use super::{Limits, MAX_STREAMS, ReadaheadBudget, Window};
+use crate::types::PageIndex;
+use std::ops::Range;
 
 // What a handle costs at most, as `ReadaheadState` says.
 const _: () = assert!(
@@ -110,6 +112,14 @@ impl Streams {
             over.end(&self.budget);
         }
         started
+    }
+
+    /// See [`ReadaheadState::left_behind`](super::ReadaheadState::left_behind).
+    pub(super) fn left_behind(&mut self, page: u64, limits: &Limits<'_>) -> Range<PageIndex> {
+        match self.live.get_mut(self.recent) {
+            Some(stream) => stream.left_behind(page, limits),
+            None => PageIndex(page)..PageIndex(page),
+        }
     }
 
     /// The stream that `lead` knows: the last one used, or the one that is least far ahead.

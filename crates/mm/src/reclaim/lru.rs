@@ -17,8 +17,11 @@
 //! that main would lose next was not used since main last came round to it. If it was, it goes round
 //! once more and the refault begins in small like any other. In a loop larger than the cache all
 //! folios come back alike; without that each would push out one that is about to be used, and hits
-//! would be as few as in LRU: none. With it the part that main has stays. A folio that main takes by
-//! a refault counts as used, since its next use is as far away as that of the others.
+//! would be as few as in LRU: none. With it the part that main has stays. A folio that main takes
+//! counts as used, since its next use is as far away as that of the others.
+//!
+//! A stream through a file that no cache of this size can hold is not left to the queues: it makes
+//! room where it has just been ([`Mm::recycle`](crate::mm::Mm::recycle)).
 //!
 //! # Invariants
 //!
@@ -34,8 +37,9 @@
 //!
 //! # Differences from S3-FIFO
 //!
-//! There a refault always goes to main, small is a tenth, and as many are remembered as main holds.
-//! On the traces of `foliocache bench hitratio` that gives a tenth of the hits in a loop.
+//! There a refault always goes to main, what main takes has yet to be used, small is a tenth, and as
+//! many are remembered as main holds. On the traces of `foliocache bench hitratio` that gives a tenth
+//! of the hits in a loop.
 //!
 //! # Memory ordering
 //!
@@ -173,6 +177,15 @@ impl Lru {
         }
     }
 
+    /// Takes a folio off the small queue; whether it was there.
+    pub(super) fn remove_small(&mut self, pool: &FolioPool, folio: &Folio) -> bool {
+        let small = folio.lru_queue.load(Ordering::Relaxed) == on::SMALL;
+        if small {
+            self.small.unlink(pool, folio);
+        }
+        small
+    }
+
     /// Queues the upper half of a folio beside the lower, which is being halved: `shrink` makes its
     /// order the smaller one.
     pub(crate) fn split(
@@ -190,6 +203,11 @@ impl Lru {
         };
         shrink();
         queue.insert_after(pool, lower, upper, name);
+    }
+
+    /// Pages evicted and remembered so far.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.shadows.evictions()
     }
 
     /// Remembers an eviction.
@@ -236,6 +254,10 @@ impl Lru {
             if referenced {
                 kept += usize::from(!small);
                 queue.unlink(pool, folio);
+                if small {
+                    // As a refault, and for the same reason.
+                    folio.state.set_hint(flag::REFERENCED);
+                }
                 self.main.push(pool, folio, on::MAIN);
                 continue;
             }

@@ -37,14 +37,20 @@ use foliocache_sync::rank;
 use foliocache_sys::Errno;
 use std::time::Duration;
 
-use crate::folio::LockedFolio;
+use crate::address_space::AddressSpace;
+use crate::folio::{LockedFolio, flag};
 use crate::frames::{Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::{Count, bump};
+use crate::types::PageIndex;
+use std::ops::Range;
 
 /// Pages evicted in one go.
 const BATCH: usize = 32;
+
+/// Of so many ranges that a stream leaves behind one is not recycled.
+const KEPT_RANGES: u64 = 16;
 
 /// Times the queue is gone through before a scan gives up.
 const MAX_TURNS: usize = 3;
@@ -184,8 +190,43 @@ impl Mm {
         evicted
     }
 
-    /// Takes a clean folio, already off its queue, out of the cache. The caller records it.
-    #[must_use = "an eviction is recorded, so that a refault is known"]
+    /// Evicts what a stream has left behind in `range` of a file, and nobody has used twice, if fewer
+    /// than `spare` frames on top of the high mark are available: whoever reads a file that is larger
+    /// than the cache finds room where it has just been, in frames that are in the processor's caches
+    /// still, and takes it from nobody else. The background reclaimer finds nothing to do then.
+    ///
+    /// One range in [`KEPT_RANGES`] stays and passes through the queues like everything else, so that a
+    /// loop over the file comes to replace what nobody uses any more. What goes is not remembered: in a
+    /// loop it comes back as surely as what stays will be used.
+    ///
+    /// Another reader may follow close behind, and would have to read all of it again. Its first
+    /// misses tell, and nothing is recycled until the cache has turned over some times.
+    ///
+    /// Context: as [`Mm::shrink_lru`].
+    pub(crate) fn recycle(&self, mapping: &AddressSpace, range: Range<PageIndex>, spare: u64) {
+        if range.is_empty() || !self.frames.below_high_and(spare) {
+            return;
+        }
+        // Relaxed, all of them: hints.
+        let turn = mapping.recycles.fetch_add(1, Ordering::Relaxed);
+        let followed_until = mapping.followed_until.load(Ordering::Relaxed);
+        if turn % KEPT_RANGES == KEPT_RANGES - 1 || self.lru.lock().evictions() < followed_until {
+            return;
+        }
+        mapping.recycled_to.store(range.end.0, Ordering::Relaxed);
+        let mut victims = mapping.try_lock_folios(range, |state| {
+            !state.has_any(flag::BUSY | flag::REFERENCED | flag::READAHEAD)
+        });
+        {
+            let mut lru = self.lru.lock();
+            victims.retain(|locked| lru.remove_small(&self.folios, locked));
+        }
+        for locked in victims {
+            self.evict(locked);
+        }
+    }
+
+    /// Takes a clean folio, already off its queue, out of the cache.
     fn evict(&self, locked: LockedFolio<'_>) -> Evicted {
         let mapping = owner::hold(&locked);
         let (page, pages) = (locked.index(), locked.nr_pages());

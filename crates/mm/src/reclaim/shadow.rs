@@ -63,6 +63,11 @@ impl ShadowTable {
         (set, ((hash >> 48) as u32).max(1))
     }
 
+    /// Pages evicted so far.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
     fn clock(&self) -> u16 {
         (self.evictions >> self.tick_shift) as u16
     }

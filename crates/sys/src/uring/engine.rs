@@ -217,7 +217,7 @@ impl Engine {
             wake,
             slots: slots.min(MAX_BUFFERS),
             pending: AtomicUsize::new(0),
-            device: Device::default(),
+            device: Device::new(),
             counters: Counters::default(),
             #[cfg(test)]
             ring_fd: core::sync::atomic::AtomicI32::new(-1),

@@ -36,6 +36,7 @@ pub(super) struct Model {
     pub(super) max: u64,
     pub(super) max_order: u32,
     pub(super) background: bool,
+    pub(super) now_max: u64,
     pub(super) file_pages: u64,
     /// Pages that fit.
     pub(super) capacity: usize,
@@ -61,6 +62,7 @@ impl Model {
             max: 1024,
             max_order: 9,
             background: true,
+            now_max: WAIT_MAX,
             file_pages,
             capacity: 1 << 20,
             cache: BTreeMap::new(),
@@ -192,6 +194,7 @@ impl Model {
             max: self.max,
             max_order: self.max_order,
             background: self.background,
+            now_max: self.now_max,
             file_pages: self.file_pages,
             budget,
             feedback,

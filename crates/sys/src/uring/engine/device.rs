@@ -13,7 +13,8 @@
 //!  slept:         -2 ──▶ 0    at 2 and less it is not
 //! ```
 //!
-//! Being preempted is not sleeping, so a busy machine makes no difference.
+//! Being preempted is not sleeping, so a busy machine makes no difference. Until a read has slept a
+//! device passes for synchronous, at 4: a stream whose reads all go by the ring would never tell.
 //!
 //! # Memory ordering
 //!
@@ -31,7 +32,7 @@ use std::mem::MaybeUninit;
 const WATCH_EVERY: u32 = 32;
 
 /// What is known of one device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Device {
     score: AtomicU32,
     reads: AtomicU32,
@@ -39,6 +40,15 @@ pub(super) struct Device {
 }
 
 impl Device {
+    /// A device of which nothing is known.
+    pub(super) fn new() -> Self {
+        Self {
+            score: AtomicU32::new(4),
+            reads: AtomicU32::new(0),
+            synchronous: AtomicBool::new(true),
+        }
+    }
+
     pub(super) fn is_synchronous(&self) -> bool {
         // Relaxed: see the module.
         self.synchronous.load(Ordering::Relaxed)
@@ -90,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_device_that_never_sleeps_is_synchronous_until_it_does() {
-        let device = Device::default();
+        let device = Device::new();
+        assert!(device.is_synchronous(), "until it sleeps");
         let work = || (0..1000_u64).fold(0, |sum: u64, x| sum.wrapping_mul(x));
         for _ in 0..8 {
             assert!(device.is_due());
@@ -104,6 +115,9 @@ mod tests {
             device.watch(|| std::thread::sleep(Duration::from_millis(1)));
         }
         assert!(!device.is_synchronous());
+        let another = Device::new();
+        another.watch(|| std::thread::sleep(Duration::from_millis(1)));
+        assert!(!another.is_synchronous(), "nothing spoke against it");
         let due = (0..WATCH_EVERY * 4).filter(|_| device.is_due()).count();
         assert_eq!(due, 4);
     }
