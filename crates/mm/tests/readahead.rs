@@ -384,7 +384,8 @@ fn who_follows_a_scan_closely_does_not_read_it_again() {
     }
     rig.settled();
     let twice = rig.pages_read() - 65_536;
-    assert!(twice <= 65_536 / 16, "{twice} pages were read twice");
+    // All but a few thousand would be, were the first reader's pages gone when it leaves them.
+    assert!(twice <= 65_536 / 8, "{twice} pages were read twice");
 }
 
 #[test]
