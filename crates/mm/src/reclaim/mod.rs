@@ -222,11 +222,13 @@ impl Mm {
             victims.retain(|locked| lru.remove_small(&self.folios, locked));
         }
         for locked in victims {
-            self.evict(locked);
+            let _not_remembered = self.evict(locked);
         }
     }
 
-    /// Takes a clean folio, already off its queue, out of the cache.
+    /// Takes a clean folio, already off its queue, out of the cache. The caller records it, or knows why
+    /// not.
+    #[must_use = "an eviction is recorded, so that a refault is known"]
     fn evict(&self, locked: LockedFolio<'_>) -> Evicted {
         let mapping = owner::hold(&locked);
         let (page, pages) = (locked.index(), locked.nr_pages());
