@@ -12,8 +12,8 @@
 //! # Memory ordering
 //!
 //! All `Relaxed`: a counter publishes nothing but its number. An increment is never lost (it is one atomic
-//! addition, or the only thread's that stores to the word); a sum taken while others add may hold one of two additions and not the other, whichever came
-//! first.
+//! addition, or the only thread's that stores to the word); a sum taken while others add may hold one of
+//! two additions and not the other, whichever came first.
 
 use crate::atomic::{AtomicI64, AtomicUsize, Ordering};
 use crate::cell::Cell;

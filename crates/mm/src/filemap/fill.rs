@@ -67,12 +67,13 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         // The bound may have changed.
         mm.readahead.set_cap(mm.frames.capacity() / READAHEAD_PART);
+        let background = self.ops.reads_in_background();
         Limits {
             max: self.max_window(),
             max_order: self.max_order(),
             file_pages: pages_for(self.size()),
-            background: self.ops.reads_in_background(),
-            now_max: match self.ops.reads_are_copies() {
+            background,
+            now_max: match !background && self.ops.reads_are_copies() {
                 true => COPY_MAX,
                 false => WAIT_MAX,
             },
