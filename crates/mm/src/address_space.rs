@@ -276,6 +276,23 @@ impl AddressSpace {
         self.has_at(&locked, page).then_some(locked)
     }
 
+    /// As [`AddressSpace::try_lock_folio`], for a write hit: with the state that the folio is in, which
+    /// is known before the lock is taken and need not be waited for after it. Nothing, too, if the state
+    /// changed in between.
+    #[inline(always)]
+    pub(crate) fn try_lock_seen(&self, page: PageIndex) -> Option<(LockedFolio<'_>, Snapshot)> {
+        let mm: &Mm = self.mm();
+        let folio = {
+            let rcu = rcu::read_lock();
+            mm.folios.of_entry(self.index.load(page.0, &rcu)?)
+        };
+        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
+        // Folios are aligned.
+        let first = page.0 & !((1 << seen.order()) - 1);
+        let here = locked.mapping() == self.key() && locked.index().0 == first;
+        here.then_some((locked, seen))
+    }
+
     /// The folios that lie in `range`, of a state that is `wanted` and whose locks are free, locked.
     pub(crate) fn try_lock_folios(
         &self,
@@ -471,12 +488,15 @@ impl AddressSpace {
     ///
     /// Context: as [`AddressSpace::mark_grains_dirty`].
     #[doc(alias = "folio_mark_dirty")]
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mark_dirty(
         self: &Arc<Self>,
         locked: &LockedFolio<'_>,
         bytes: Range<usize>,
     ) -> u64 {
+        if self.bdi.is_memory() {
+            return 0;
+        }
         self.mark_grains_dirty(locked, grains::touched(locked.order(), bytes))
     }
 
@@ -484,7 +504,6 @@ impl AddressSpace {
     ///
     /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.
-    #[inline]
     pub(crate) fn mark_grains_dirty(
         self: &Arc<Self>,
         locked: &LockedFolio<'_>,

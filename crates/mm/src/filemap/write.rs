@@ -122,16 +122,15 @@ impl AddressSpace {
         if len == 0 || len > PAGE_SIZE - offset || self.check_write(pos, len).is_err() {
             return false;
         }
-        let Some(locked) = self.try_lock_folio(PageIndex::of(pos)) else {
+        let Some((locked, seen)) = self.try_lock_seen(PageIndex::of(pos)) else {
             return false;
         };
-        let seen = locked.state.load();
         if !seen.has(flag::UPTODATE) || pos + len as u64 > self.size() {
             return false;
         }
-        let place = locked.place();
-        let within = (pos - place.index.pos()) as usize;
-        let copied = match iter.copy_to_frame(self.addr(&locked, within), len) {
+        let spot = locked.locate(seen, pos);
+        let (frame, within) = (self.mm().frames.addr(spot.frame), spot.offset);
+        let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
             Ok(()) => len,
             Err(stopped) => stopped.copied,
         };

@@ -274,6 +274,23 @@ impl Folio {
         })
     }
 
+    /// As [`Folio::try_lock`], with the state that the folio was in, the lock not yet taken; fails, too,
+    /// if that changed in between.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn try_lock_seen<'a>(
+        &'a self,
+        waits: &'a WaitTable,
+    ) -> Option<(LockedFolio<'a>, Snapshot)> {
+        let seen = self.state.try_lock_seen()?;
+        let locked = LockedFolio {
+            folio: self,
+            waits,
+            token: Some(rank::acquire_try(Rank::FolioLock)),
+        };
+        Some((locked, seen))
+    }
+
     /// Sleeps until none of `flags` is set at some moment.
     ///
     /// Context: may block.

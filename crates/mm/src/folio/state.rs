@@ -192,6 +192,26 @@ impl FolioState {
         self.0.fetch_or(flag::LOCKED, Ordering::Acquire) & flag::LOCKED == 0
     }
 
+    /// Tries to take the folio lock at the state that is returned.
+    #[inline]
+    pub(crate) fn try_lock_seen(&self) -> Option<Snapshot> {
+        // Relaxed: the exchange confirms it.
+        let seen = self.0.load(Ordering::Relaxed);
+        if seen & flag::LOCKED != 0 {
+            return None;
+        }
+        // Acquire: partner is the Release in `release`. Relaxed on failure: nothing is done.
+        self.0
+            .compare_exchange(
+                seen,
+                seen | flag::LOCKED,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .ok()
+            .map(Snapshot)
+    }
+
     /// Releases the folio lock; whether sleepers must be woken. Release: as [`Self::release`].
     #[inline]
     #[must_use]
