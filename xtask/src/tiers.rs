@@ -26,7 +26,12 @@ use crate::tidy::{array, string};
 const FSX: &str = "0.3.2";
 
 /// Packages that must compile under the model checkers, with models of their own or without.
-const MODELLED: &[&str] = &["foliocache-sync", "foliocache-xarray", "foliocache-mm"];
+const MODELLED: &[&str] = &[
+    "foliocache-sync",
+    "foliocache-xarray",
+    "foliocache-mm",
+    "foliocache-vfs",
+];
 
 /// A group of tests that need the same kind of build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

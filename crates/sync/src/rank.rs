@@ -74,6 +74,10 @@ pub enum Rank {
     IMmap,
     /// Installing or protecting a run of page-table entries.
     PteBatch,
+    /// A part of the hash of the inode or dentry cache. While it is held only [`Leaf`](Self::Leaf) locks
+    /// are taken.
+    #[doc(alias = "inode_hash_lock")]
+    HashBucket,
     /// The write side of a mapping's index.
     #[doc(alias = "xa_lock")]
     XaLock,

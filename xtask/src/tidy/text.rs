@@ -72,6 +72,7 @@ const ABSENCES: &[Absence] = &[
         heads: &["path"],
         allowed: &[
             "sys",
+            "vfs",
             "fs",
             "foliocache",
             "fuse",
@@ -86,7 +87,7 @@ const ABSENCES: &[Absence] = &[
 ];
 
 /// Rooms of which several instances live in one process, so that a global would join them.
-const NO_GLOBALS: &[&str] = &["xarray", "mm", "fs", "foliocache"];
+const NO_GLOBALS: &[&str] = &["xarray", "mm", "vfs", "fs", "foliocache"];
 
 /// All checks of one file.
 pub(crate) fn check(source: &Source) -> Vec<Violation> {

@@ -1,0 +1,43 @@
+//! Who is asked for memory before something is kept.
+//!
+//! # Model
+//!
+//! The caches here know no memory bound but through [`Bound`]: the cache's own is [`Mm`], and
+//! [`Unbounded`] grants everything. What makes room in other ways first (by evicting from these caches,
+//! say) wraps one.
+
+use foliocache_mm::Mm;
+
+/// What metadata is charged to.
+pub trait Bound: Send + Sync {
+    /// Charges so many bytes; false, and nothing charged, if there is no room.
+    ///
+    /// Context: no lock is held, and no RCU read section is open; may reclaim memory.
+    #[must_use]
+    fn charge(&self, bytes: u64) -> bool;
+
+    /// Gives charged bytes back. Does not sleep.
+    fn uncharge(&self, bytes: u64);
+}
+
+impl Bound for Mm {
+    fn charge(&self, bytes: u64) -> bool {
+        self.charge_metadata(bytes).is_ok()
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.uncharge_metadata(bytes);
+    }
+}
+
+/// Has room for everything, and counts nothing: for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unbounded;
+
+impl Bound for Unbounded {
+    fn charge(&self, _bytes: u64) -> bool {
+        true
+    }
+
+    fn uncharge(&self, _bytes: u64) {}
+}

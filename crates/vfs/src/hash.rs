@@ -1,0 +1,384 @@
+//! [`RcuHash`]: an intrusive hash table, looked up under RCU, changed under small locks, that grows
+//! without a pause.
+//!
+//! # Model
+//!
+//! A node carries a [`HashLink`]; the table is an array of chains. A chain ends in a *marker*, an odd
+//! word that names its bucket and its table.
+//!
+//! ```text
+//!  table ──▶ [ • | • | • | • ]  ──next──▶ [ • | • | • | • | • | • | • | • ]     while it grows
+//!              │   └▶ n ─▶ n ─▶ marker      │
+//!              └▶ marker: moved             └▶ n ─▶ marker
+//! ```
+//!
+//! When a stripe of it gets crowded the table wants to grow. [`RcuHash::tend`], which its owner calls
+//! after insertions and with no lock held, asks the bound for an array of twice the size and links it as
+//! `next`; from then on insertions go there, and every `tend` moves a few buckets more. The last one
+//! makes `next` the table; the old array is freed after a grace period. If the bound refuses, the
+//! chains get longer, and the bound is asked again when they are half as long again.
+//!
+//! A bucket moves node by node, from the tail: the node is put before the new chain, and then taken off
+//! the old one. Who stands on it goes on into the new chain, which costs it nothing: there was nothing
+//! behind the tail.
+//!
+//! # Invariants
+//!
+//! 1. A node in the table is in one chain, that of its hash, in the table or in `next`; for the moment
+//!    between the two steps of its move it is in both. A look-up that goes through the table first and
+//!    through `next` then meets every node that was there throughout.
+//! 2. What a look-up meets in a read section stays valid to its end: nodes and arrays are freed a grace
+//!    period after they were unpublished (the contract of [`Bucket::insert`]).
+//! 3. A look-up that ends in another marker than that of its chain was carried elsewhere by a node that
+//!    moved, and may have missed something: it starts over, and after a few times looks under the lock.
+//! 4. There are no more stripes than buckets in any table, both powers of two: all buckets that a hash
+//!    ever falls into belong to one stripe.
+//! 5. At most one table is retired, and none starts to grow before it is freed (`grow`).
+//!
+//! # Locking
+//!
+//! *Protects*: a stripe's lock the chains of its buckets, in all tables. *Order*: rank
+//! [`HashBucket`](Rank::HashBucket); `retired` is a leaf. *May block*: look-ups never sleep;
+//! [`RcuHash::tend`] may reclaim memory.
+//!
+//! # Memory ordering
+//!
+//! Every pointer to a node is stored with `Release` and loaded with `Acquire`: partners. Who meets a node
+//! sees it as it was inserted. Who does *not* meet a node in the table since it has moved has loaded the
+//! pointer or the marker that bypasses it, which was stored after `next` was: it sees `next`, and in it the
+//! node. `table` and `next` are stored with `Release` after the array was made, and loaded with `Acquire`.
+//!
+//! # Differences from Linux
+//!
+//! `inode_hashtable` and `dentry_hashtable` are sized at boot and have one lock, or a lock bit in each
+//! bucket. The way of moving is that of `rhashtable`, which grows from a worker and all at once; here
+//! whoever inserts moves a few buckets.
+//!
+//! # Safety
+//!
+//! Raw pointers to nodes and arrays are followed in read sections or under the stripe's lock, by
+//! invariant 2.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rcu::{self, RcuReadGuard};
+
+use crate::bound::Bound;
+use grow::{Retired, crowded};
+use table::{Table, Walk, is_end};
+
+/// Stripes at most.
+const MAX_STRIPES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 1024 };
+/// Look-ups that go astray before one takes the lock.
+const STRAYS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 3 };
+/// A part of the hash values: one lock for all buckets that they fall into.
+struct Stripe {
+    lock: RankedMutex<()>,
+    /// Nodes in these buckets. Changed under the lock.
+    len: AtomicU32,
+    /// How often the lock was taken by [`RcuHash::lock`]. Changed under it.
+    locked: AtomicU64,
+}
+
+/// The table; see the module's documentation.
+pub struct RcuHash<T> {
+    /// A `Box` of its own; freed by way of `retired`.
+    table: AtomicPtr<Table<T>>,
+    stripes: Box<[Stripe]>,
+    /// Nodes in a stripe above which the table wants to grow.
+    crowded: AtomicU32,
+    /// What there is to do for [`tend`](Self::tend), so that nothing to do costs one load.
+    attention: AtomicU32,
+    /// Somebody is asking the bound, and starting to grow.
+    growing: AtomicBool,
+    retired: RankedMutex<Option<Retired<T>>>,
+    bound: Arc<dyn Bound>,
+    /// Bytes charged to the bound.
+    charged: AtomicU64,
+    /// Refusals of the bound.
+    refused: AtomicU64,
+    /// Shared as the nodes are: not by itself.
+    _nodes: PhantomData<*const T>,
+}
+
+// SAFETY: through the table a thread gets at nodes that others inserted, and at nothing else.
+unsafe impl<T: Send + Sync> Send for RcuHash<T> {}
+// SAFETY: as above; all changes are made under the stripes' locks.
+unsafe impl<T: Send + Sync> Sync for RcuHash<T> {}
+
+/// A place on the way round the buckets, for [`RcuHash::scan`]; several threads may move it.
+#[derive(Debug, Default)]
+pub struct Hand(AtomicU64);
+
+impl Hand {
+    /// At the first bucket.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
+
+impl<T: HashNode> RcuHash<T> {
+    /// A table of at least so many buckets. [`bytes`](Self::bytes) of it are charged, if there is room.
+    #[must_use]
+    pub fn new(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+        let buckets = buckets.next_power_of_two();
+        let stripes = buckets.min(MAX_STRIPES);
+        let bytes = Table::<T>::bytes(buckets) + (stripes * size_of::<Stripe>()) as u64;
+        let charged = if bound.charge(bytes) { bytes } else { 0 };
+        let stripe = || Stripe {
+            lock: RankedMutex::new(Rank::HashBucket, ()),
+            len: AtomicU32::new(0),
+            locked: AtomicU64::new(0),
+        };
+        Self {
+            table: AtomicPtr::new(Box::into_raw(Table::new(buckets, 0))),
+            stripes: (0..stripes).map(|_| stripe()).collect(),
+            crowded: AtomicU32::new(crowded(buckets, stripes)),
+            attention: AtomicU32::new(0),
+            growing: AtomicBool::new(false),
+            retired: RankedMutex::new(Rank::Leaf, None),
+            bound,
+            charged: AtomicU64::new(charged),
+            refused: AtomicU64::new(u64::from(charged == 0)),
+            _nodes: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn table<'g>(&'g self, _rcu: &'g RcuReadGuard) -> &'g Table<T> {
+        // Acquire pairs with the Release store in `finish`.
+        // SAFETY: never null; freed a grace period after another took its place, and we are in a read
+        // section.
+        unsafe { &*self.table.load(Ordering::Acquire) }
+    }
+
+    #[inline(always)]
+    fn next<'g>(&'g self, table: &'g Table<T>, _rcu: &'g RcuReadGuard) -> Option<&'g Table<T>> {
+        // Acquire pairs with the Release store in `start_growing`.
+        let next = table.next.load(Ordering::Acquire);
+        // SAFETY: null, or a table that is freed a grace period after `table` was unpublished.
+        unsafe { next.as_ref() }
+    }
+
+    /// The table that is inserted into.
+    fn newest<'g>(&'g self, rcu: &'g RcuReadGuard) -> &'g Table<T> {
+        let mut table = self.table(rcu);
+        while let Some(next) = self.next(table, rcu) {
+            table = next;
+        }
+        table
+    }
+
+    /// The node with this hash for which `matches` says yes. Takes no lock, but for a look-up that was led
+    /// astray several times by nodes that moved.
+    ///
+    /// `matches` is called with nodes of this very hash only. It may see one that was removed meanwhile,
+    /// may be called twice with one, and may not block.
+    ///
+    /// A node that is in the table throughout is found. One that is removed and inserted again, under
+    /// another hash for instance, may be missed, while it makes no look-up miss another.
+    ///
+    /// Context: in a read section; no lock of rank `HashBucket` or inner.
+    #[inline]
+    pub fn find<'g>(
+        &'g self,
+        hash: u64,
+        mut matches: impl FnMut(&'g T) -> bool,
+        rcu: &'g RcuReadGuard,
+    ) -> Option<&'g T> {
+        let table = self.table(rcu);
+        // SAFETY: `'g` is bounded by the guard.
+        match unsafe { table.search(hash, &mut matches) } {
+            Walk::Found(node) => Some(node),
+            Walk::End if self.next(table, rcu).is_none() => None,
+            _ => self.find_slow(hash, &mut matches, rcu),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_slow<'g>(
+        &'g self,
+        hash: u64,
+        matches: &mut impl FnMut(&'g T) -> bool,
+        rcu: &'g RcuReadGuard,
+    ) -> Option<&'g T> {
+        for _ in 0..STRAYS {
+            let mut strayed = false;
+            let mut table = Some(self.table(rcu));
+            while let Some(at) = table {
+                // SAFETY: `'g` is bounded by the guard.
+                match unsafe { at.search(hash, matches) } {
+                    Walk::Found(node) => return Some(node),
+                    Walk::End => (),
+                    Walk::Strayed => strayed = true,
+                }
+                table = self.next(at, rcu);
+            }
+            if !strayed {
+                return None;
+            }
+        }
+        let bucket = self.lock(hash);
+        let mut found = None;
+        bucket.each_table(|table| {
+            // SAFETY: `'g` is bounded by the caller's guard, and tables and nodes that are in use under the
+            // lock now are freed after that guard's read section.
+            let table: &'g Table<T> = unsafe { &*ptr::from_ref(table) };
+            // SAFETY: as above.
+            match unsafe { table.search(hash, matches) } {
+                Walk::Found(node) => found = Some(node),
+                Walk::End | Walk::Strayed => (),
+            }
+            found.is_some()
+        });
+        found
+    }
+
+    /// Locks what a hash falls into, for a change.
+    ///
+    /// Context: no lock of rank `HashBucket` or inner; may be in a read section.
+    #[track_caller]
+    pub fn lock(&self, hash: u64) -> Bucket<'_, T> {
+        let rcu = rcu::read_lock();
+        let stripe = &self.stripes[hash as usize & (self.stripes.len() - 1)];
+        let guard = stripe.lock.lock();
+        // Relaxed: changed under the lock alone; others read it as a statistic.
+        let locked = stripe.locked.load(Ordering::Relaxed);
+        stripe.locked.store(locked + 1, Ordering::Relaxed);
+        Bucket {
+            table: self,
+            hash,
+            stripe,
+            _guard: guard,
+            rcu,
+        }
+    }
+
+    /// Moves `hand` on by so many buckets and calls `visit` with the nodes in them, without their lock: one
+    /// may be met that was removed meanwhile, or twice, and `visit` may remove it. Going round
+    /// [`buckets`](Self::buckets) meets every node that was there throughout, also if the table grew
+    /// meanwhile, unless others were moved by [`Bucket`]s.
+    pub fn scan<'g>(
+        &'g self,
+        hand: &Hand,
+        buckets: usize,
+        mut visit: impl FnMut(&'g T),
+        rcu: &'g RcuReadGuard,
+    ) {
+        // Relaxed: only a place in a round.
+        let from = hand.0.fetch_add(buckets as u64, Ordering::Relaxed);
+        for at in from..from.wrapping_add(buckets as u64) {
+            let first = self.table(rcu);
+            let bucket = first.bucket_of(at);
+            let mut table = Some(first);
+            while let Some(at) = table {
+                for part in (bucket..at.heads.len()).step_by(first.heads.len()) {
+                    // SAFETY: `'g` is bounded by the guard.
+                    unsafe { at.each(part, &mut visit) };
+                }
+                table = self.next(at, rcu);
+            }
+        }
+    }
+
+    /// Nodes in the table, at some moment. Costs a load for each stripe, up to 1024.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        let len = |stripe: &Stripe| stripe.len.load(Ordering::Relaxed) as usize;
+        // Relaxed: a statistic.
+        self.stripes.iter().map(len).sum()
+    }
+
+    /// How often [`lock`](Self::lock) has taken a lock. Costs a load for each stripe, up to 1024.
+    #[must_use]
+    pub fn locks_taken(&self) -> u64 {
+        let locked = |stripe: &Stripe| stripe.locked.load(Ordering::Relaxed);
+        // Relaxed: a statistic.
+        self.stripes.iter().map(locked).sum()
+    }
+
+    /// Buckets now.
+    #[must_use]
+    pub fn buckets(&self) -> usize {
+        self.table(&rcu::read_lock()).heads.len()
+    }
+
+    /// Bytes that are charged to the bound for arrays and locks.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.charged.load(Ordering::Relaxed)
+    }
+
+    /// How often the bound had no room for arrays.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Takes all nodes out, for the owner to free.
+    pub fn drain(&mut self, mut take: impl FnMut(NonNull<T>)) {
+        let rcu = rcu::read_lock();
+        let mut table = Some(self.table(&rcu));
+        while let Some(at) = table {
+            for head in &at.heads {
+                // Acquire: as in `search`, though the exclusive borrow has ordered it already.
+                let mut next = head.swap(ptr::null_mut(), Ordering::Acquire);
+                while let Some(node) = NonNull::new(next).filter(|node| !is_end(node.as_ptr())) {
+                    // SAFETY: a node of the table is valid (invariant 2), and `take` has not had it.
+                    next = unsafe { node.as_ref() }.link().next.load(Ordering::Acquire);
+                    take(node);
+                }
+            }
+            table = self.next(at, &rcu);
+        }
+        for stripe in &self.stripes {
+            // Relaxed: borrowed exclusively.
+            stripe.len.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T> Drop for RcuHash<T> {
+    fn drop(&mut self) {
+        // Relaxed: borrowed exclusively. Nobody looks anything up: that borrows the table.
+        let mut table = self.table.load(Ordering::Relaxed);
+        while !table.is_null() {
+            // SAFETY: made by `Box::into_raw`; the retired one is none of these.
+            let owned = unsafe { Box::from_raw(table) };
+            // Relaxed: as above.
+            table = owned.next.load(Ordering::Relaxed);
+        }
+        self.bound.uncharge(self.charged.load(Ordering::Relaxed));
+    }
+}
+
+impl<T: HashNode> fmt::Debug for RcuHash<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RcuHash")
+            .field("len", &self.len())
+            .field("buckets", &self.buckets())
+            .finish_non_exhaustive()
+    }
+}
+
+mod bucket;
+mod grow;
+mod table;
+
+pub use bucket::Bucket;
+pub use table::{HashLink, HashNode};
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[path = "hash/tests.rs"]
+mod tests;

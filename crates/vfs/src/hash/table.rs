@@ -1,0 +1,250 @@
+//! The array of chains, and what a node carries for it. See [`super`] for the protocol.
+//!
+//! # Memory ordering
+//!
+//! Every pointer to a node is stored with `Release` and loaded with `Acquire`: partners. The header of
+//! [`super`] says what follows.
+//!
+//! # Safety
+//!
+//! Nodes are followed in read sections or under the stripe's lock, by invariant 2 of [`super`].
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+
+use foliocache_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+/// What a node carries for the table that it is in: 16 bytes, which look-ups read.
+pub struct HashLink<T> {
+    /// The next node of the chain, or the marker at its end. Stays as it is when the node is removed.
+    pub(super) next: AtomicPtr<T>,
+    /// The hash under which the node was inserted last.
+    pub(super) hash: AtomicU64,
+}
+
+impl<T> HashLink<T> {
+    /// A link that is in no table.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            next: AtomicPtr::new(ptr::null_mut()),
+            hash: AtomicU64::new(0),
+        }
+    }
+
+    /// The hash under which the node was inserted last.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        // Relaxed: whoever found the node has acquired what was stored before its insertion.
+        self.hash.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Default for HashLink<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> fmt::Debug for HashLink<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashLink")
+            .field("hash", &self.hash())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What can be in an [`RcuHash`](super::RcuHash).
+///
+/// # Safety
+///
+/// `link` gives the same link each time, one that is part of the node and used for nothing else.
+pub unsafe trait HashNode: Sized {
+    /// The node's link.
+    fn link(&self) -> &HashLink<Self>;
+}
+
+/// An array of chains.
+pub(super) struct Table<T> {
+    /// A power of two. Null is an empty chain, as a marker is.
+    pub(super) heads: Box<[AtomicPtr<T>]>,
+    /// Tells the markers of this table from those of others.
+    pub(super) generation: usize,
+    /// The table of twice the size that this one is moving to.
+    pub(super) next: AtomicPtr<Table<T>>,
+    /// Buckets before this one are moved, or somebody is at it.
+    pub(super) claimed: AtomicUsize,
+    /// Buckets that are moved.
+    pub(super) moved: AtomicUsize,
+}
+
+/// How a walk along a chain ended.
+pub(super) enum Walk<'g, T> {
+    Found(&'g T),
+    End,
+    /// Invariant 3.
+    Strayed,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new(buckets: usize, generation: usize) -> Box<Self> {
+        #[cfg(not(any(loom, shuttle)))]
+        // SAFETY: an atomic pointer of zeros is null. The zeros come from the system as they are first
+        // used, so that there is no pause here.
+        let heads = unsafe { Box::new_zeroed_slice(buckets).assume_init() };
+        #[cfg(any(loom, shuttle))]
+        let heads = (0..buckets)
+            .map(|_| AtomicPtr::new(ptr::null_mut()))
+            .collect();
+        Box::new(Self {
+            heads,
+            generation,
+            next: AtomicPtr::new(ptr::null_mut()),
+            claimed: AtomicUsize::new(0),
+            moved: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn bytes(buckets: usize) -> u64 {
+        (buckets * size_of::<AtomicPtr<T>>() + size_of::<Self>()) as u64
+    }
+
+    #[inline(always)]
+    pub(super) fn bucket_of(&self, hash: u64) -> usize {
+        hash as usize & (self.heads.len() - 1)
+    }
+
+    /// The end of a chain.
+    pub(super) fn marker(&self, bucket: usize) -> *mut T {
+        ptr::without_provenance_mut(bucket << 24 | (self.generation & 0x7f_ffff) << 1 | 1)
+    }
+}
+
+#[inline(always)]
+pub(super) fn is_end<T>(pointer: *mut T) -> bool {
+    pointer.is_null() || pointer.addr() & 1 != 0
+}
+
+impl<T: HashNode> Table<T> {
+    /// Looks along the chain of a hash.
+    ///
+    /// # Safety
+    ///
+    /// `'g` ends with the caller's read section, or earlier.
+    #[inline(always)]
+    pub(super) unsafe fn search<'g>(
+        &'g self,
+        hash: u64,
+        matches: &mut impl FnMut(&'g T) -> bool,
+    ) -> Walk<'g, T> {
+        let bucket = self.bucket_of(hash);
+        // Acquire pairs with the Release stores of nodes and markers, here and below.
+        let mut at = self.heads[bucket].load(Ordering::Acquire);
+        while !is_end(at) {
+            // SAFETY: invariant 2; the caller is in a read section.
+            let node = unsafe { &*at };
+            if node.link().hash() == hash && matches(node) {
+                return Walk::Found(node);
+            }
+            // Acquire: as above.
+            at = node.link().next.load(Ordering::Acquire);
+        }
+        if at.is_null() || at == self.marker(bucket) {
+            Walk::End
+        } else {
+            Walk::Strayed
+        }
+    }
+
+    /// Calls `visit` with the nodes of a chain, and of those that it strays to.
+    ///
+    /// # Safety
+    ///
+    /// As for [`search`](Self::search).
+    pub(super) unsafe fn each<'g>(&'g self, bucket: usize, visit: &mut impl FnMut(&'g T)) {
+        // Acquire: as in `search`.
+        let mut at = self.heads[bucket].load(Ordering::Acquire);
+        while !is_end(at) {
+            // SAFETY: invariant 2; the caller is in a read section.
+            let node = unsafe { &*at };
+            // Acquire: as in `search`. Before the visit, which may remove the node.
+            at = node.link().next.load(Ordering::Acquire);
+            visit(node);
+        }
+    }
+
+    /// Puts a node before the chain of its hash.
+    ///
+    /// Context: the stripe's lock.
+    pub(super) fn push(&self, node: NonNull<T>, link: &HashLink<T>) {
+        let bucket = self.bucket_of(link.hash());
+        // Relaxed: only the holder of the stripe's lock stores it.
+        let mut first = self.heads[bucket].load(Ordering::Relaxed);
+        if first.is_null() {
+            first = self.marker(bucket);
+        }
+        // Release pairs with the Acquire of a reader that still stands on the node, from where it was
+        // before: it follows this to a node that was inserted by somebody else.
+        link.next.store(first, Ordering::Release);
+        // Release pairs with the Acquire in `search`: the node's content.
+        self.heads[bucket].store(node.as_ptr(), Ordering::Release);
+    }
+
+    /// Takes a node out of a chain; whether it was there.
+    ///
+    /// Context: the stripe's lock.
+    pub(super) fn unlink(&self, bucket: usize, node: &T) -> bool {
+        let mut place = &self.heads[bucket];
+        loop {
+            // Acquire: the node may have been inserted under another stripe's lock before, and its content
+            // came with the pointer only.
+            let at = place.load(Ordering::Acquire);
+            if is_end(at) {
+                return false;
+            }
+            if ptr::eq(at, node) {
+                // Relaxed: stored under this lock.
+                let next = node.link().next.load(Ordering::Relaxed);
+                // Release pairs with the Acquire in `search`: hands on what `next` points to.
+                place.store(next, Ordering::Release);
+                return true;
+            }
+            // SAFETY: it is in the chain, which stands still under the lock, and nodes of the table are
+            // valid (invariant 2).
+            place = &unsafe { &*at }.link().next;
+        }
+    }
+
+    /// Takes the last node out of a chain and puts it into `next`; false if there is none.
+    ///
+    /// Context: the stripe's lock.
+    pub(super) fn move_tail(&self, bucket: usize, next: &Table<T>) -> bool {
+        let mut place = &self.heads[bucket];
+        // Acquire: as in `unlink`.
+        let Some(mut tail) = NonNull::new(place.load(Ordering::Acquire)) else {
+            return false;
+        };
+        if is_end(tail.as_ptr()) {
+            return false;
+        }
+        loop {
+            // SAFETY: as in `unlink`.
+            let link = unsafe { tail.as_ref() }.link();
+            let after = link.next.load(Ordering::Acquire);
+            match NonNull::new(after) {
+                Some(node) if !is_end(after) => {
+                    place = &link.next;
+                    tail = node;
+                }
+                _ => {
+                    next.push(tail, link);
+                    // Release pairs with the Acquire in `search`: who misses the node sees `next`, and
+                    // the node in it.
+                    place.store(self.marker(bucket), Ordering::Release);
+                    return true;
+                }
+            }
+        }
+    }
+}

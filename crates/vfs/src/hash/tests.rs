@@ -1,0 +1,139 @@
+//! Tests of the hash, in one thread and in several.
+
+use super::*;
+use crate::bound::Unbounded;
+use foliocache_sync::thread;
+
+struct Node {
+    link: HashLink<Node>,
+    name: u64,
+}
+
+// SAFETY: one link, a part of the node.
+unsafe impl HashNode for Node {
+    fn link(&self) -> &HashLink<Self> {
+        &self.link
+    }
+}
+
+impl Node {
+    fn boxed(name: u64) -> NonNull<Node> {
+        let node = Node {
+            link: HashLink::new(),
+            name,
+        };
+        NonNull::from(Box::leak(Box::new(node)))
+    }
+}
+
+fn mix(name: u64) -> u64 {
+    let x = name.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^ x >> 32
+}
+
+fn add(table: &RcuHash<Node>, name: u64) {
+    // SAFETY: a node of its own; freed by `free` at the end.
+    unsafe { table.lock(mix(name)).insert(Node::boxed(name)) };
+    table.tend();
+}
+
+fn has(table: &RcuHash<Node>, name: u64) -> bool {
+    let rcu = rcu::read_lock();
+    table.find(mix(name), |n| n.name == name, &rcu).is_some()
+}
+
+fn free(node: NonNull<Node>) {
+    // SAFETY: from `Node::boxed`, and out of the table.
+    drop(unsafe { Box::from_raw(node.as_ptr()) });
+}
+
+#[test]
+fn what_is_inserted_is_found_and_what_is_removed_is_not() {
+    let mut table = RcuHash::new(4, Arc::new(Unbounded));
+    assert!(!has(&table, 1));
+    add(&table, 1);
+    add(&table, 5);
+    assert!(has(&table, 1));
+    let rcu = rcu::read_lock();
+    let node = table.find(mix(5), |_| true, &rcu).expect("it was inserted");
+    assert!(table.lock(mix(5)).remove(node));
+    assert!(!table.lock(mix(5)).remove(node));
+    free(NonNull::from(node));
+    drop(rcu);
+    assert!(!has(&table, 5));
+    assert_eq!(table.len(), 1);
+    table.drain(free);
+    assert!(!has(&table, 1));
+}
+
+#[test]
+fn it_grows_by_itself_and_loses_nothing() {
+    let mut table = RcuHash::new(4, Arc::new(Unbounded));
+    for name in 0..20_000 {
+        add(&table, name);
+        if name % 97 == 0 {
+            assert!((0..=name).all(|name| has(&table, name)));
+        }
+    }
+    assert_eq!(table.len(), 20_000);
+    assert!(table.buckets() >= 8192, "{} buckets", table.buckets());
+    assert!((0..20_000).all(|name| has(&table, name)));
+    let mut met = vec![false; 20_000];
+    let hand = Hand::new();
+    let rcu = rcu::read_lock();
+    table.scan(
+        &hand,
+        table.buckets(),
+        |n| met[n.name as usize] = true,
+        &rcu,
+    );
+    drop(rcu);
+    assert!(met.into_iter().all(|met| met));
+    let mut freed = 0;
+    table.drain(|node| {
+        free(node);
+        freed += 1;
+    });
+    assert_eq!(freed, 20_000);
+}
+
+#[test]
+fn nodes_come_and_go_while_others_stay() {
+    const STAY: u64 = 300;
+    let mut table = RcuHash::new(2, Arc::new(Unbounded));
+    for name in 0..STAY {
+        add(&table, name);
+    }
+    thread::scope(|scope| {
+        for part in 1..3 {
+            let table = &table;
+            scope.spawn(move || {
+                for round in 0..3 {
+                    for name in 0..5000 {
+                        add(table, part * 1_000_000 + name + round * 5000);
+                    }
+                    // Half of them go again, after a grace period.
+                    let mut gone = Vec::new();
+                    for name in (0..5000).step_by(2) {
+                        let name = part * 1_000_000 + name + round * 5000;
+                        let rcu = rcu::read_lock();
+                        let node = table.find(mix(name), |n| n.name == name, &rcu);
+                        let node = node.expect("it was inserted");
+                        assert!(table.lock(mix(name)).remove(node));
+                        gone.push(NonNull::from(node));
+                    }
+                    rcu::synchronize();
+                    gone.into_iter().for_each(free);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..100 {
+                assert!((0..STAY).all(|name| has(&table, name)));
+            }
+        });
+    });
+    assert_eq!(table.len(), STAY as usize + 2 * 3 * 2500);
+    assert!(table.locks_taken() > 0);
+    table.drain(free);
+}
