@@ -7,68 +7,203 @@
 //! stands still between two timer ticks, so nearly every write finds its time already there and
 //! takes no lock.
 //!
+//! Readers take no lock and write nothing: a path walk checks permissions and answers `stat` from
+//! here under the sequence counter. Where the backing store has the last word, what it said last is
+//! *believed* until some time, or until somebody *doubts* it because it may have changed.
+//!
 //! # Invariants
 //!
 //! 1. `stamp` is the time that `mtime` and `ctime` both hold, or [`NEVER`].
 //! 2. `set_id` is true if and only if the mode of a regular file holds a set-id bit that a write
 //!    by somebody other than root clears.
+//! 3. `believed_until` is set only to what was asked of the store after the last doubt.
 //!
-//! Both change under the lock only.
+//! All change under the lock only.
 //!
 //! # Locking
 //!
-//! The lock protects the attributes; it is innermost and never held across anything that blocks.
+//! The lock is for those who change attributes; it is innermost and never held across anything that
+//! blocks.
 //!
 //! # Memory ordering
 //!
-//! `stamp` and `set_id` are hints read without the lock and all accesses are
-//! `Relaxed`: a stale `stamp` costs a trip through the lock or leaves a write that raced with
-//! `utimens` with the time that `utimens` set, which is one of the two legal orders; `set_id` is
-//! looked at again under the lock.
+//! The words are `Relaxed` and ordered by the sequence counter. `stamp` and `set_id` are hints read
+//! without it and all accesses are `Relaxed`: a stale `stamp` costs a trip through the lock or leaves
+//! a write that raced with `utimens` with the time that `utimens` set, which is one of the two legal
+//! orders; `set_id` is looked at again under the lock. So is `believed_until`: who reads it
+//! just before a doubt shows what was true until then.
 
-use crate::types::{S_ISGID, S_ISUID, SetTime};
-use foliocache_sync::Mutex;
-use foliocache_sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID, SetTime};
+use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use foliocache_sync::seqcount::SeqCount;
+use foliocache_sync::{Mutex, MutexGuard};
 use foliocache_sys::clock::{Timespec, coarse_realtime};
 
 const NEVER: i64 = i64::MIN;
 
-/// What an inode remembers; the names are those of `Attr`.
+/// What an inode remembers; the names are those of [`Attr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) mode: u32,
     pub(crate) nlink: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    pub(crate) rdev: Device,
+    /// Of a regular file the address space knows better.
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) blksize: u32,
     pub(crate) atime: Timespec,
     pub(crate) mtime: Timespec,
     pub(crate) ctime: Timespec,
+    pub(crate) btime: Option<Timespec>,
 }
 
-/// Attributes behind a lock, with a fast path for the times of a write.
+const WORDS: usize = 12;
+/// Where nanoseconds say that there is no time.
+const NO_TIME: u32 = u32::MAX;
+
+impl Attributes {
+    /// With what only the inode knows.
+    pub(crate) fn of(&self, ino: u64, kind: FileKind) -> Attr {
+        Attr {
+            ino,
+            kind,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.blocks,
+            blksize: self.blksize,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        }
+    }
+
+    fn to_words(self) -> [u64; WORDS] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let btime = self.btime.map_or((0, NO_TIME), |time| (time.sec, time.nsec));
+        [
+            two(self.mode, self.nlink),
+            two(self.uid, self.gid),
+            self.rdev.raw(),
+            self.size,
+            self.blocks,
+            two(self.blksize, self.atime.nsec),
+            two(self.mtime.nsec, self.ctime.nsec),
+            self.atime.sec as u64,
+            self.mtime.sec as u64,
+            self.ctime.sec as u64,
+            btime.0 as u64,
+            btime.1.into(),
+        ]
+    }
+
+    fn from_words(words: [u64; WORDS]) -> Attributes {
+        let low = |at: usize| words[at] as u32;
+        let high = |at: usize| (words[at] >> 32) as u32;
+        let time = |at: usize, nsec: u32| Timespec {
+            sec: words[at] as i64,
+            nsec,
+        };
+        Attributes {
+            mode: low(0),
+            nlink: high(0),
+            uid: low(1),
+            gid: high(1),
+            rdev: Device::from_raw(words[2]),
+            size: words[3],
+            blocks: words[4],
+            blksize: low(5),
+            atime: time(7, high(5)),
+            mtime: time(8, low(6)),
+            ctime: time(9, high(6)),
+            btime: (low(11) != NO_TIME).then(|| time(10, low(11))),
+        }
+    }
+}
+
+/// Attributes that are read without a lock, with a fast path for the times of a write.
 pub(crate) struct AttrCell {
-    attributes: Mutex<Attributes>,
+    seq: SeqCount,
+    words: [AtomicU64; WORDS],
+    believed_until: AtomicU64,
     stamp: AtomicI64,
     set_id: AtomicBool,
+    /// How often somebody doubted.
+    doubts: Mutex<u64>,
 }
 
 impl AttrCell {
     pub(crate) fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
+            seq: SeqCount::new(),
+            words: attributes.to_words().map(AtomicU64::new),
+            believed_until: AtomicU64::new(0),
             stamp: AtomicI64::new(NEVER),
             set_id: AtomicBool::new(has_set_id(attributes.mode)),
-            attributes: Mutex::new(attributes),
+            doubts: Mutex::new(0),
         }
     }
 
+    /// All attributes, of one moment. Takes no lock; waits while somebody changes them.
+    #[inline]
     pub(crate) fn get(&self) -> Attributes {
-        *self.attributes.lock()
+        loop {
+            let seq = self.seq.read_begin();
+            let attributes = Attributes::from_words(self.load());
+            if !self.seq.read_retry(seq) {
+                return attributes;
+            }
+        }
+    }
+
+    /// Mode, user and group, of one moment: what a permission check needs.
+    #[inline]
+    pub(crate) fn owner(&self) -> (u32, u32, u32) {
+        loop {
+            let seq = self.seq.read_begin();
+            // Relaxed: ordered by the counter.
+            let mode = self.words[0].load(Ordering::Relaxed) as u32;
+            // Relaxed: as above.
+            let owner = self.words[1].load(Ordering::Relaxed);
+            if !self.seq.read_retry(seq) {
+                return (mode, owner as u32, (owner >> 32) as u32);
+            }
+        }
+    }
+
+    fn load(&self) -> [u64; WORDS] {
+        // Relaxed: ordered by the counter, or by the lock.
+        std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
+    }
+
+    fn store(&self, lock: &mut MutexGuard<'_, u64>, attributes: Attributes) {
+        let _section = self.seq.write(lock);
+        for (word, value) in self.words.iter().zip(attributes.to_words()) {
+            // Relaxed: ordered by the counter.
+            word.store(value, Ordering::Relaxed);
+        }
     }
 
     /// Changes attributes under the lock.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
-        let mut attributes = self.attributes.lock();
+        let mut lock = self.doubts.lock();
+        self.update_locked(&mut lock, change)
+    }
+
+    fn update_locked<R>(
+        &self,
+        lock: &mut MutexGuard<'_, u64>,
+        change: impl FnOnce(&mut Attributes) -> R,
+    ) -> R {
+        let mut attributes = Attributes::from_words(self.load());
         let result = change(&mut attributes);
+        self.store(lock, attributes);
         // Relaxed: hints, see the module's header.
         self.stamp.store(NEVER, Ordering::Relaxed);
         self.set_id
@@ -88,9 +223,11 @@ impl AttrCell {
 
     #[cold]
     fn data_changed_at(&self, now: Timespec) {
-        let mut attributes = self.attributes.lock();
+        let mut lock = self.doubts.lock();
+        let mut attributes = Attributes::from_words(self.load());
         attributes.mtime = now;
         attributes.ctime = now;
+        self.store(&mut lock, attributes);
         // Relaxed: hints, see the module's header.
         self.stamp.store(now.as_nanos(), Ordering::Relaxed);
     }
@@ -100,6 +237,37 @@ impl AttrCell {
     pub(crate) fn has_set_id(&self) -> bool {
         // Relaxed: a hint, see the module's header.
         self.set_id.load(Ordering::Relaxed)
+    }
+
+    /// Whether the attributes may be shown at `now` without asking the store.
+    #[inline]
+    pub(crate) fn is_believed(&self, now: u64) -> bool {
+        // Relaxed: a hint, see the module's header.
+        now < self.believed_until.load(Ordering::Relaxed)
+    }
+
+    /// What is in the store may be another than what is here: ask before it is shown again.
+    pub(crate) fn doubt(&self) {
+        let mut doubts = self.doubts.lock();
+        *doubts += 1;
+        // Relaxed: a hint, see the module's header.
+        self.believed_until.store(0, Ordering::Relaxed);
+    }
+
+    /// The doubts so far: to be taken before the store is asked, for [`AttrCell::believe`].
+    pub(crate) fn doubts(&self) -> u64 {
+        *self.doubts.lock()
+    }
+
+    /// Takes over what the store said since `doubts` was taken, and believes it until `until` unless
+    /// somebody doubted meanwhile.
+    pub(crate) fn believe(&self, doubts: u64, until: u64, change: impl FnOnce(&mut Attributes)) {
+        let mut lock = self.doubts.lock();
+        self.update_locked(&mut lock, change);
+        if *lock == doubts {
+            // Relaxed: a hint, see the module's header.
+            self.believed_until.store(until, Ordering::Relaxed);
+        }
     }
 }
 
@@ -140,10 +308,75 @@ mod tests {
             nlink: 1,
             uid: 0,
             gid: 0,
+            rdev: Device::default(),
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
             atime: Timespec::new(1, 0),
             mtime: Timespec::new(1, 0),
             ctime: Timespec::new(1, 0),
+            btime: None,
         })
+    }
+
+    #[test]
+    fn attributes_are_kept_as_they_are() {
+        let all = Attributes {
+            mode: 0o4755,
+            nlink: u32::MAX,
+            uid: u32::MAX - 1,
+            gid: 7,
+            rdev: Device {
+                major: 0xfff_ffff,
+                minor: 0xfff_fffe,
+            },
+            size: u64::MAX,
+            blocks: 3,
+            blksize: 1 << 20,
+            atime: Timespec::new(-5, 999_999_999),
+            mtime: Timespec::new(i64::MAX, 1),
+            ctime: Timespec::new(0, 0),
+            btime: Some(Timespec::new(-1, 2)),
+        };
+        assert_eq!(AttrCell::new(all).get(), all);
+        let unborn = Attributes { btime: None, ..all };
+        assert_eq!(AttrCell::new(unborn).get(), unborn);
+    }
+
+    #[test]
+    fn readers_see_attributes_of_one_moment() {
+        let cell = cell(0o644);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for n in 0..20_000 {
+                    cell.update(|attributes| {
+                        (attributes.uid, attributes.gid) = (n, n);
+                        attributes.mtime = Timespec::new(n.into(), n);
+                    });
+                }
+            });
+            while !writer.is_finished() {
+                let (_, uid, gid) = cell.owner();
+                assert_eq!(uid, gid);
+                let seen = cell.get();
+                assert_eq!((seen.uid, seen.mtime.nsec), (seen.gid, seen.uid));
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_doubted_is_not_believed() {
+        let cell = cell(0o644);
+        assert!(!cell.is_believed(0));
+        let before = cell.doubts();
+        cell.believe(before, 10, |attributes| attributes.size = 5);
+        assert!(cell.is_believed(9) && !cell.is_believed(10));
+        cell.doubt();
+        assert!(!cell.is_believed(0));
+        // Asked before the doubt: taken over, not believed.
+        cell.believe(before, 10, |attributes| attributes.size = 6);
+        assert_eq!(cell.get().size, 6);
+        assert!(!cell.is_believed(0));
     }
 
     #[test]

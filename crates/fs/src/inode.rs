@@ -45,6 +45,15 @@ pub(crate) trait InodeOperations: Any + Send + Sync {
     /// The attributes as they are now.
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno>;
 
+    /// The attributes, where they are known well enough at `now` (of [`coarse_monotonic_ms`]) that
+    /// nobody need be asked. Takes no lock and no reference, so that it may run inside an RCU read
+    /// section.
+    ///
+    /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
+    fn cached_attr(&self, _inode: &Inode, _now: u64) -> Option<Attr> {
+        None
+    }
+
     /// Clears the set-id bits before a write by somebody other than root.
     #[doc(alias = "file_remove_privs")]
     fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno>;

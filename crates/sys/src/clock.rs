@@ -81,6 +81,13 @@ pub fn monotonic_ns() -> u64 {
     now.sec as u64 * 1_000_000_000 + u64::from(now.nsec)
 }
 
+/// Milliseconds of [`monotonic`] as of the last timer tick. Never blocks and makes no system call.
+#[inline]
+pub fn coarse_monotonic_ms() -> u64 {
+    let now = read(ClockId::MonotonicCoarse);
+    now.sec as u64 * 1_000 + u64::from(now.nsec / 1_000_000)
+}
+
 /// Processor time that all threads of the process took, those of its rings among them. A system
 /// call; never blocks.
 #[doc(alias = "getrusage")]
@@ -111,6 +118,13 @@ mod tests {
             assert!(now >= last);
             last = now;
         }
+    }
+
+    #[test]
+    fn coarse_milliseconds_follow() {
+        let before = monotonic_ns() / 1_000_000;
+        let coarse = coarse_monotonic_ms();
+        assert!(coarse <= before + 1 && before - coarse.min(before) < 5_000);
     }
 
     #[test]

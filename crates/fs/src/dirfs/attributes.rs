@@ -32,22 +32,28 @@ pub(super) fn remembered(stat: &Stat) -> Attributes {
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
+        rdev: Device {
+            major: stat.rdev_major,
+            minor: stat.rdev_minor,
+        },
+        size: stat.size,
+        blocks: stat.blocks,
+        blksize: stat.blksize,
         atime: stat.atime,
         mtime: stat.mtime,
         ctime: stat.ctime,
+        btime: stat.btime,
     }
 }
 
 impl DirNode {
     /// Takes over what the source says, times of a regular file apart.
-    fn refresh(&self, stat: &Stat) {
-        self.attributes.update(|attributes| {
-            let (mtime, ctime) = (attributes.mtime, attributes.ctime);
-            *attributes = remembered(stat);
-            if self.file.is_some() {
-                (attributes.mtime, attributes.ctime) = (mtime, ctime);
-            }
-        });
+    fn refresh(&self, attributes: &mut Attributes, stat: &Stat) {
+        let (mtime, ctime) = (attributes.mtime, attributes.ctime);
+        *attributes = remembered(stat);
+        if self.file.is_some() {
+            (attributes.mtime, attributes.ctime) = (mtime, ctime);
+        }
     }
 
     /// Compares the file behind `fd` with what was seen of it last, and takes the source's side if
@@ -88,47 +94,29 @@ impl DirNode {
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let Some(file) = &self.file else {
-            return change();
+            let result = change();
+            self.attributes.doubt();
+            return result;
         };
         let own = file.begin_change();
         let result = change();
         let stat = fd::fstat(fd).ok();
-        file.end_change(own, stat.as_ref());
+        self.end_change(own, stat.as_ref());
         if let (Ok(_), Some(stat)) = (&result, &stat) {
             file.attributes_changed();
-            self.refresh(stat);
-            self.attributes
-                .update(|attributes| attributes.ctime = stat.ctime);
+            self.attributes.update(|attributes| {
+                self.refresh(attributes, stat);
+                attributes.ctime = stat.ctime;
+            });
         }
         result
     }
 
-    /// The attributes to show, given the source's.
-    fn show(&self, inode: &Inode, stat: &Stat) -> Attr {
-        let mut attr = Attr {
-            ino: inode.ino(),
-            kind: stat.kind(),
-            mode: stat.mode & PERMISSION_BITS,
-            nlink: stat.nlink,
-            uid: stat.uid,
-            gid: stat.gid,
-            rdev: Device {
-                major: stat.rdev_major,
-                minor: stat.rdev_minor,
-            },
-            size: stat.size,
-            blocks: stat.blocks,
-            blksize: stat.blksize,
-            atime: stat.atime,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
-            btime: stat.btime,
-        };
+    /// The attributes to show: the source's as they were seen last, and what we know better.
+    fn show(&self, inode: &Inode) -> Attr {
+        let mut attr = self.attributes.get().of(inode.ino(), self.kind);
         if let Some(mapping) = inode.mapping() {
-            let ours = self.attributes.get();
             attr.size = mapping.size();
-            attr.mtime = ours.mtime;
-            attr.ctime = ours.ctime;
             if mapping.is_dirty() {
                 // Data without blocks would look like a hole to whoever copies sparse files.
                 let stats = mapping.stats();
@@ -168,6 +156,8 @@ impl DirNode {
     }
 
     pub(super) fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
+        let doubts = self.attributes.doubts();
+        let until = self.shared.believable_until();
         let fd = self.path_fd()?;
         if let Some(file) = &self.file
             && let Some(opens) = file.opens.try_lock()
@@ -177,8 +167,9 @@ impl DirNode {
         }
         self.shared.close_idle(1);
         let stat = fd::fstat(fd.as_fd())?;
-        self.refresh(&stat);
-        Ok(self.show(inode, &stat))
+        self.attributes
+            .believe(doubts, until, |attributes| self.refresh(attributes, &stat));
+        Ok(self.show(inode))
     }
 
     pub(super) fn setattr(
@@ -226,6 +217,11 @@ impl DirNode {
 impl InodeOperations for NodeOps {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
         self.0.getattr(inode)
+    }
+
+    fn cached_attr(&self, inode: &Inode, now: u64) -> Option<Attr> {
+        let node = &self.0;
+        node.attributes.is_believed(now).then(|| node.show(inode))
     }
 
     fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {

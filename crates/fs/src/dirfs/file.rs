@@ -359,7 +359,7 @@ impl DirNode {
         let mtime = SetTime::To(self.attributes.get().mtime);
         let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
-        file.end_change(change, stat.as_ref());
+        self.end_change(change, stat.as_ref());
         match result {
             // Not ours to set: the source's own time has to do.
             Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => Ok(()),
@@ -368,6 +368,12 @@ impl DirNode {
                 Err(error)
             }
         }
+    }
+
+    /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
+    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) {
+        self.file().end_change(change, stat);
+        self.attributes.doubt();
     }
 
     /// Runs a change of the file's size or allocation, which the source stamps with the right time
@@ -382,7 +388,7 @@ impl DirNode {
         file.io.lock().size_unflushed = true;
         let result = resize(&fds);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
-        file.end_change(change, stat.as_ref());
+        self.end_change(change, stat.as_ref());
         if let (Ok(()), Some(stat)) = (result, &stat) {
             self.attributes.update(|attributes| {
                 attributes.mtime = stat.mtime;
@@ -461,7 +467,7 @@ impl AddressSpaceOperations for DirNode {
             io.cached.clone()
         };
         let result = transfer::write(&self.shared, &fds, pos, segments, cached);
-        file.end_change(change, None);
+        self.end_change(change, None);
         let written = result?;
         if written.buffered.iter().any(Option::is_some) {
             let mut io = file.io.lock();

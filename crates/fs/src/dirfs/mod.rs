@@ -57,11 +57,13 @@ use crate::table::InodeTable;
 use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, RwLock, Weak};
+use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
 use foliocache_sys::uring::{Engine, MAX_BUFFERS, RingPool};
 use foliocache_sys::{Errno, fd};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How a directory is to be used.
 #[derive(Clone, Debug)]
@@ -69,6 +71,13 @@ use std::path::{Path, PathBuf};
 pub struct DirFsOptions {
     /// Refuse every change with `EROFS`.
     pub read_only: bool,
+    /// How long names and attributes are believed without asking the source again: a change that
+    /// somebody else makes there is noticed that much later at most. Zero asks each time. Opening a
+    /// file always asks about the file itself.
+    #[doc(alias = "entry_timeout")]
+    #[doc(alias = "attr_timeout")]
+    #[doc(alias = "actimeo")]
+    pub revalidate_after: Duration,
     /// Use direct I/O where the source allows it.
     pub direct: bool,
     /// Use io_uring where the kernel allows it.
@@ -90,6 +99,7 @@ impl Default for DirFsOptions {
     fn default() -> DirFsOptions {
         DirFsOptions {
             read_only: false,
+            revalidate_after: Duration::from_secs(1),
             direct: true,
             io_uring: true,
             path_descriptors: 512,
@@ -149,6 +159,12 @@ impl Shared {
     fn next_node(&self) -> u64 {
         // Relaxed: see the module's header.
         self.next_node.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Until when an answer of the source that is asked for now may be believed.
+    fn believable_until(&self) -> u64 {
+        let after = u64::try_from(self.options.revalidate_after.as_millis()).unwrap_or(u64::MAX);
+        coarse_monotonic_ms().saturating_add(after)
     }
 
     /// Closes what can be closed, for somebody who got `EMFILE`. Takes no lock that is waited for.

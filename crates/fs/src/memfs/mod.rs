@@ -36,8 +36,8 @@ use crate::attr::{AttrCell, Attributes};
 use crate::filesystem::ROOT_INO;
 use crate::inode::Inode;
 use crate::table::inode_bytes;
-use crate::types::{FileKind, PERMISSION_BITS};
-use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError};
+use crate::types::{Device, FileKind, PERMISSION_BITS};
+use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
@@ -85,9 +85,20 @@ impl Shared {
             nlink: if kind == FileKind::Directory { 2 } else { 1 },
             uid,
             gid,
+            rdev: match data {
+                Data::Special(device) => device,
+                _ => Device::default(),
+            },
+            size: match &data {
+                Data::Symlink(target) => target.len() as u64,
+                _ => 0,
+            },
+            blocks: 0,
+            blksize: PAGE_SIZE as u32,
             atime: now,
             mtime: now,
             ctime: now,
+            btime: Some(now),
         }));
         let mapping = (kind == FileKind::Regular)
             .then(|| AddressSpace::new(&self.bdi, Arc::new(node::Nothing), 0));
@@ -95,7 +106,6 @@ impl Shared {
             shared: self.clone(),
             ino,
             data,
-            born: now,
             xattrs: Mutex::new(BTreeMap::new()),
             charged: AtomicU64::new(inode_bytes(kind)),
         };

@@ -1,7 +1,9 @@
 //! Names of `memfs`: its [`FileSystem`].
 
 use super::MemFs;
-use super::node::{Data, MemNode, add_links, entries, entry_bytes, is_directory, new_entries};
+use super::node::{
+    Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_entries,
+};
 use crate::attr::cleared_set_id;
 use crate::filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
 use crate::inode::Inode;
@@ -59,7 +61,7 @@ impl MemFs {
         let inode = self.shared.new_inode(kind, mode, ctx.uid, gid, data)?;
         MemNode::of(dir)?.charge(entry_bytes(name))?;
         above.lock().insert(name, inode.clone());
-        dir.attributes().data_changed();
+        entries_changed(dir, 1);
         if kind == FileKind::Directory {
             add_links(dir, 1);
         }
@@ -75,7 +77,7 @@ impl MemFs {
     fn remove_entry(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
         let removed = entries(dir)?.lock().remove(name);
         MemNode::of(dir)?.uncharge(entry_bytes(name));
-        dir.attributes().data_changed();
+        entries_changed(dir, -1);
         drop(removed);
         Ok(())
     }
@@ -90,7 +92,7 @@ impl MemFs {
         name: &OsStr,
     ) -> Result<(), Errno> {
         entries(to)?.lock().insert(name, inode.clone());
-        to.attributes().data_changed();
+        entries_changed(to, 1);
         inode
             .attributes()
             .update(|attributes| attributes.ctime = coarse_realtime());
@@ -321,7 +323,7 @@ impl FileSystem for MemFs {
         }
         MemNode::of(dir)?.charge(entry_bytes(name))?;
         entries.lock().insert(name, inode.clone());
-        dir.attributes().data_changed();
+        entries_changed(dir, 1);
         add_links(inode, 1);
         Ok(())
     }

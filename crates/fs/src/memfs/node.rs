@@ -8,12 +8,15 @@ use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::{Timespec, coarse_realtime};
+use foliocache_sys::clock::coarse_realtime;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
 /// Memory that a directory entry is charged for, besides its name.
 const ENTRY_BYTES: u64 = 160;
+
+/// Size that a directory shows for each of its names.
+const SHOWN_ENTRY_BYTES: i64 = 32;
 
 pub(super) enum Data {
     File,
@@ -36,7 +39,6 @@ pub(super) struct MemNode {
     pub(super) shared: Arc<Shared>,
     pub(super) ino: u64,
     pub(super) data: Data,
-    pub(super) born: Timespec,
     pub(super) xattrs: Mutex<BTreeMap<OsString, Vec<u8>>>,
     /// Bytes charged to the bound.
     pub(super) charged: AtomicU64,
@@ -96,6 +98,16 @@ impl MemNode {
         inode.private::<MemNode>().ok_or(Errno::EXDEV)
     }
 
+    /// The attributes now. Takes no lock.
+    fn attr(&self, inode: &Inode) -> Attr {
+        let mut attr = inode.attributes().get().of(inode.ino(), inode.kind());
+        if let Some(mapping) = inode.mapping() {
+            attr.size = mapping.size();
+            attr.blocks = mapping.nr_pages() * (PAGE_SIZE as u64 / 512);
+        }
+        attr
+    }
+
     pub(super) fn charge(&self, bytes: u64) -> Result<(), Errno> {
         self.shared
             .mm
@@ -138,6 +150,15 @@ pub(super) fn add_links(inode: &Inode, n: i64) {
     });
 }
 
+/// A directory has `n` names more.
+pub(super) fn entries_changed(dir: &Inode, n: i64) {
+    let now = coarse_realtime();
+    dir.attributes().update(|attributes| {
+        attributes.size = attributes.size.wrapping_add_signed(n * SHOWN_ENTRY_BYTES);
+        (attributes.mtime, attributes.ctime) = (now, now);
+    });
+}
+
 pub(super) fn is_directory(inode: &Inode) -> bool {
     inode.kind() == FileKind::Directory
 }
@@ -158,35 +179,11 @@ pub(super) fn entry_bytes(name: &OsStr) -> u64 {
 
 impl InodeOperations for MemNode {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
-        let attributes = inode.attributes().get();
-        let (size, blocks) = match (&self.data, inode.mapping()) {
-            (_, Some(mapping)) => (
-                mapping.size(),
-                mapping.nr_pages() * (PAGE_SIZE as u64 / 512),
-            ),
-            (Data::Symlink(target), _) => (target.len() as u64, 0),
-            (Data::Directory(entries), _) => (entries.lock().by_name.len() as u64 * 32, 0),
-            _ => (0, 0),
-        };
-        Ok(Attr {
-            ino: inode.ino(),
-            kind: inode.kind(),
-            mode: attributes.mode,
-            nlink: attributes.nlink,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            rdev: match self.data {
-                Data::Special(device) => device,
-                _ => Device::default(),
-            },
-            size,
-            blocks,
-            blksize: PAGE_SIZE as u32,
-            atime: attributes.atime,
-            mtime: attributes.mtime,
-            ctime: attributes.ctime,
-            btime: Some(self.born),
-        })
+        Ok(self.attr(inode))
+    }
+
+    fn cached_attr(&self, inode: &Inode, _now: u64) -> Option<Attr> {
+        Some(self.attr(inode))
     }
 
     fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno> {

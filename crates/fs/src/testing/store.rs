@@ -3,7 +3,7 @@
 
 use crate::attr::{AttrCell, Attributes};
 use crate::inode::InodeOperations;
-use crate::{Attr, FallocateMode, FileKind, Inode, OpContext, OpenFile, OpenFlags, SeekSparse};
+use crate::{Attr, Device, FallocateMode, FileKind, Inode, OpContext, OpenFile, OpenFlags, SeekSparse};
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -52,9 +52,14 @@ pub fn file_over(
         nlink: 1,
         uid: 0,
         gid: 0,
+        rdev: Device::default(),
+        size: 0,
+        blocks: 0,
+        blksize: 4096,
         atime: now,
         mtime: now,
         ctime: now,
+        btime: None,
     }));
     let mapping = AddressSpace::new(&bdi, store, size);
     let (kind, ops) = (FileKind::Regular, Box::new(Bare));
