@@ -14,11 +14,12 @@
 use crate::FAILED;
 use crate::size::show;
 use crate::status::{INTERVAL, StatusLine};
-use foliocache_fs::{DirFs, FileSystem};
+use foliocache_fs::DirFs;
 use foliocache_fuse::Mount;
 use foliocache_mm::{Mm, PAGE_SIZE};
 use foliocache_sys::signal::Signals;
 use foliocache_sys::{Errno, dir};
+use foliocache_vfs::FileSystem;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};

@@ -17,11 +17,12 @@
 //!
 //! [`File`]: crate::File
 
-use foliocache_fs::{DirFs, DirFsOptions, FileSystem, MemFs};
+use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmStats};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, OFlags};
+use foliocache_vfs::FileSystem;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -161,7 +162,8 @@ impl Cache {
         size: u64,
         handles: usize,
     ) -> Result<Vec<crate::File>> {
-        use foliocache_fs::{OpenFlags, testing};
+        use foliocache_fs::testing;
+        use foliocache_vfs::OpenFlags;
         let path = PathBuf::from(store.describe());
         let inode = testing::file_over(&self.inner.mm, store, size)?;
         let memory = Backing::Memory(MemFs::new(&self.inner.mm)?);

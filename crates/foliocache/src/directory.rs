@@ -9,9 +9,10 @@
 //!
 //! Owner and mode of what is made are those of the process when the file system was made.
 
-use foliocache_fs::{DirFsStats, FileKind, FileSystem, Inode, OpContext, RenameMode, SetAttr};
+use foliocache_fs::DirFsStats;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::{FileKind, FileSystem, Inode, OpContext, RenameMode, SetAttr};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -6,10 +6,10 @@
 //! `std::io` use. The positional calls go straight to the file's pages: a hit costs no system call,
 //! no lock and no allocation.
 
-use foliocache_fs::{Advice, FallocateMode, OpenFile};
 use foliocache_mm::{FaultIn, FileStats, IovIter};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
+use foliocache_vfs::{Advice, FallocateMode, OpenFile};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Bound, Range, RangeBounds};

@@ -78,15 +78,13 @@ pub use cache::Cache;
 pub use directory::Directory;
 pub use error::{CloseError, Error, FailedFile, Operation, Result};
 pub use file::File;
-pub use foliocache_fs::{
-    Advice, Attr, DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats, Fallback,
-    FileKind,
-};
+pub use foliocache_fs::{DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats, Fallback};
 pub use foliocache_mm::{
     FileStats, FrameUsage as MemoryUsage, MmStats as CacheStats, PressureSource, PressureStats,
     ThrottleStats,
 };
 pub use foliocache_sys::Errno;
+pub use foliocache_vfs::{Advice, Attr, FileKind};
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
 pub use size::MemorySize;

@@ -1,9 +1,9 @@
 //! Attributes of files, and the entries of directories.
 
-use foliocache_fs::{Attr, DirEntryBuf, FileKind, OpenDirectory};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
+use foliocache_vfs::{Attr, DirEntryBuf, FileKind, OpenDirectory};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;

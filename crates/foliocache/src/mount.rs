@@ -10,10 +10,11 @@
 //!
 //! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
 
-use foliocache_fs::{DirFs, FileSystem, MemFs, OpContext};
+use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::BackingDevInfo;
 use foliocache_sync::Arc;
 use foliocache_sys::{Errno, credentials};
+use foliocache_vfs::{FileSystem, OpContext};
 use std::path::{Path, PathBuf};
 
 use crate::asynch::{Offload, OffloadCell};

@@ -1,7 +1,7 @@
 //! How a file is opened.
 
-use foliocache_fs::OpenFlags;
 use foliocache_sys::Errno;
+use foliocache_vfs::OpenFlags;
 use std::path::Path;
 
 use crate::directory::Directory;

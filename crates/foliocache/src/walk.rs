@@ -16,9 +16,9 @@
 //!    came from a look-up in the one before. `..` on the first is an escape, and so is an absolute
 //!    path: wherever names are moved meanwhile, the walk does not come out above its start.
 
-use foliocache_fs::{FileKind, FileSystem, Inode};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::{FileKind, FileSystem, Inode};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 

@@ -4,18 +4,14 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `filesystem` | [`FileSystem`]: what every front door calls |
-//! | `inode` | [`Inode`]: what a name leads to |
-//! | `open_file` | [`OpenFile`]: reads, writes and syncs through the cache |
 //! | `table` | the inodes in memory, by number and by identity |
-//! | `attr` | attributes that an inode keeps in memory |
-//! | `types` | attributes, flags, entries |
 //! | `dirfs` | [`DirFs`]: a local directory through the cache |
 //! | `memfs` | [`MemFs`]: the cache is the store |
 //!
 //! ```
-//! use foliocache_fs::{FileSystem, MemFs, OpContext, OpenFlags};
+//! use foliocache_fs::MemFs;
 //! use foliocache_mm::{Mm, MmConfig};
+//! use foliocache_vfs::{FileSystem, OpContext, OpenFlags};
 //! use std::ffi::OsStr;
 //!
 //! let mm = Mm::new(MmConfig::new(16 << 20))?;
@@ -29,24 +25,11 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod attr;
 mod dirfs;
-mod filesystem;
-mod inode;
 mod memfs;
-mod open_file;
 mod table;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod types;
 
 pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback};
-pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
-pub use inode::Inode;
 pub use memfs::MemFs;
-pub use open_file::{Advice, OpenFile};
-pub use types::{
-    Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,
-    PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr, SetTime, StatFs,
-    XattrMode,
-};

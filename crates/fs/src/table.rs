@@ -22,10 +22,9 @@
 //! One lock, below those of the namespace. Inodes are dropped after it is released, because a drop
 //! frees folios.
 
-use crate::inode::Inode;
-use crate::types::FileKind;
 use foliocache_mm::{AddressSpace, Mm};
 use foliocache_sync::{Arc, Mutex};
+use foliocache_vfs::{FileKind, Inode};
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 

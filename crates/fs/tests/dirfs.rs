@@ -4,12 +4,12 @@ mod common;
 
 use common::{cache, dirfs, on_disk, on_tmpfs};
 use foliocache_fs::testing::{pattern, read_all, write_all};
-use foliocache_fs::{
-    Advice, DirFs, DirFsOptions, FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode,
-    SetAttr, SetTime,
-};
+use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
+use foliocache_vfs::{
+    Advice, FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SetTime,
+};
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;

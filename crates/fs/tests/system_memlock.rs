@@ -5,8 +5,9 @@
 mod common;
 
 use common::{cache, dirfs, on_disk};
+use foliocache_fs::DirFsOptions;
 use foliocache_fs::testing::{pattern, read_all, write_all};
-use foliocache_fs::{Advice, DirFsOptions, FileSystem, OpContext, OpenFlags};
+use foliocache_vfs::{Advice, FileSystem, OpContext, OpenFlags};
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! Attributes, times and error numbers as the kernel wants them.
 
-use foliocache_fs::{Attr, FileKind, SetTime};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
+use foliocache_vfs::{Attr, FileKind, SetTime};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -14,10 +14,10 @@
 use crate::front::Front;
 use crate::handles::FileHandle;
 use crate::stats::add;
-use foliocache_fs::{FallocateMode, SeekSparse};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
+use foliocache_vfs::{FallocateMode, SeekSparse};
 use fuser::WriteFlags;
 
 const O_APPEND: i32 = 0o2000;

@@ -16,12 +16,12 @@ use crate::handles::{DirHandle, FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::stats::{Counters, add};
-use foliocache_fs::{
-    Attr, DirEntryBuf, FileSystem, Inode, OpContext, OpenFile, ROOT_INO, S_ISGID, S_ISUID,
-};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
+use foliocache_vfs::{
+    Attr, DirEntryBuf, FileSystem, Inode, OpContext, OpenFile, ROOT_INO, S_ISGID, S_ISUID,
+};
 use fuser::{FileAttr, FileHandle as Fh, FileType, FopenFlags, Generation, INodeNo, Request};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, SystemTime};

@@ -5,10 +5,10 @@
 //! The lock protects the table alone and is never held across an operation of the file system:
 //! what is dropped is dropped after it.
 
-use foliocache_fs::{Inode, OpenDirectory, OpenFile};
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::Errno;
+use foliocache_vfs::{Inode, OpenDirectory, OpenFile};
 use std::collections::HashMap;
 
 /// An open file of the kernel's.

@@ -9,8 +9,8 @@ use crate::convert;
 use crate::front::{Front, TTL, context};
 use crate::handles::DirHandle;
 use crate::mount::KernelCache;
-use foliocache_fs::{Device, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
 use foliocache_sys::Errno;
+use foliocache_vfs::{Device, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
 use fuser::{
     FileHandle as Fh, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, RenameFlags,
     Request, TimeOrNow, WriteFlags,

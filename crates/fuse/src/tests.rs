@@ -7,11 +7,12 @@ use crate::handles::{FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::stats::Counters;
-use foliocache_fs::{MemFs, OpContext, OpenFlags};
+use foliocache_fs::MemFs;
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
+use foliocache_vfs::{OpContext, OpenFlags};
 use fuser::WriteFlags;
 
 fn front() -> Front {

@@ -2,11 +2,12 @@
 //!
 //! Needs FUSE and root.
 
-use foliocache_fs::{FileSystem, MemFs};
+use foliocache_fs::MemFs;
 use foliocache_fuse::{Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::FileSystem;
 use std::fs;
 use std::path::Path;
 

@@ -6,6 +6,11 @@
 //! |---|---|
 //! | `hash` | [`RcuHash`](hash::RcuHash): an intrusive hash table, looked up under RCU, that grows by itself |
 //! | `bound` | [`Bound`]: who is asked for memory |
+//! | `filesystem` | [`FileSystem`]: what every front door calls |
+//! | `inode` | [`Inode`]: what a name leads to |
+//! | `attr` | [`AttrCell`]: attributes that an inode keeps in memory |
+//! | `open_file` | [`OpenFile`]: reads, writes and syncs through the cache |
+//! | `types` | attributes, flags, entries |
 //!
 //! # Locking
 //!
@@ -14,7 +19,21 @@
 //! Look-ups that hit take no lock.
 #![deny(unsafe_code)]
 
+mod attr;
 mod bound;
+mod filesystem;
 pub mod hash;
+mod inode;
+mod open_file;
+mod types;
 
+pub use attr::{AttrCell, Attributes, cleared_set_id};
 pub use bound::{Bound, Unbounded};
+pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
+pub use inode::{Inode, InodeOperations};
+pub use open_file::{Advice, OpenFile};
+pub use types::{
+    Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,
+    PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr, SetTime, StatFs,
+    XattrMode,
+};

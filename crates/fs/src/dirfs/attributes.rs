@@ -15,15 +15,14 @@ use super::NodeOps;
 use super::file::FileState;
 use super::node::DirNode;
 use super::stats::count;
-use crate::attr::{Attributes, cleared_set_id};
-use crate::inode::{Inode, InodeOperations};
-use crate::types::{
-    Attr, Device, FallocateMode, FileKind, OpContext, PERMISSION_BITS, SeekSparse, SetAttr, SetTime,
-};
 use foliocache_mm::PAGE_SIZE;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
 use foliocache_sys::{Errno, clock};
+use foliocache_vfs::{
+    Attr, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
+    PERMISSION_BITS, SeekSparse, SetAttr, SetTime, cleared_set_id,
+};
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {

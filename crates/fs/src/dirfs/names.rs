@@ -4,16 +4,15 @@ use super::attributes::remembered;
 use super::file::{Descriptors, FileState};
 use super::node::{DirNode, Identity, Location};
 use super::{DirFs, NodeOps, Shared};
-use crate::attr::AttrCell;
-use crate::filesystem::{ROOT_INO, check_name};
-use crate::inode::Inode;
-use crate::open_file::OpenFile;
 use crate::table::InodeTable;
-use crate::types::{FileKind, OpContext, OpenFlags, PERMISSION_BITS, S_ISGID};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat};
 use foliocache_sys::{Errno, dir};
+use foliocache_vfs::{
+    AttrCell, FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID,
+    check_name,
+};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 

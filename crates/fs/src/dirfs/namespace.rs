@@ -17,17 +17,15 @@ use super::file::Descriptors;
 use super::names::xattr_name;
 use super::node::{DirNode, Identity};
 use super::stream::DirStream;
-use crate::filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
-use crate::inode::Inode;
-use crate::open_file::OpenFile;
-use crate::types::{
-    Attr, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr, StatFs, XattrMode,
-};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::{self, Rename};
 use foliocache_sys::fd::xattr::{self, SetXattr};
 use foliocache_sys::fd::{self, AsFd, OFlags};
+use foliocache_vfs::{
+    Attr, Device, FileKind, FileSystem, Inode, OpContext, OpenDirectory, OpenFile, OpenFlags,
+    ROOT_INO, RenameMode, SetAttr, StatFs, XattrMode, check_name,
+};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

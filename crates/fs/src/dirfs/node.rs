@@ -31,13 +31,12 @@
 
 use super::Shared;
 use super::file::FileState;
-use crate::attr::AttrCell;
-use crate::inode::Inode;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
+use foliocache_vfs::{AttrCell, Inode};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,13 +1,11 @@
 //! Reading a directory of the source.
 
 use super::node::DirNode;
-use crate::filesystem::OpenDirectory;
-use crate::inode::Inode;
-use crate::types::DirEntry;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::DirReader;
 use foliocache_sys::fd::BorrowedFd;
+use foliocache_vfs::{DirEntry, Inode, OpenDirectory};
 use std::os::unix::ffi::OsStrExt;
 
 /// A directory of the source that is being read.

@@ -3,10 +3,10 @@
 use super::stats::Fallback;
 use super::transfer::finish_read;
 use super::{DirFs, DirFsOptions, DirNode};
-use crate::filesystem::FileSystem;
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::FileSystem;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::mpsc;

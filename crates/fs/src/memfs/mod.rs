@@ -32,16 +32,13 @@ mod namespace;
 mod node;
 
 use self::node::{Data, MemNode, entries, new_entries};
-use crate::attr::{AttrCell, Attributes};
-use crate::filesystem::ROOT_INO;
-use crate::inode::Inode;
 use crate::table::inode_bytes;
-use crate::types::{Device, FileKind, PERMISSION_BITS};
 use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
+use foliocache_vfs::{AttrCell, Attributes, Device, FileKind, Inode, PERMISSION_BITS, ROOT_INO};
 use std::collections::{BTreeMap, HashMap};
 
 struct Shared {

@@ -4,19 +4,16 @@ use super::MemFs;
 use super::node::{
     Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_entries,
 };
-use crate::attr::cleared_set_id;
-use crate::filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
-use crate::inode::Inode;
-use crate::open_file::OpenFile;
 use crate::table::inode_bytes;
-use crate::types::{
-    Attr, Device, DirEntry, FileKind, MAX_NAME, OpContext, OpenFlags, PERMISSION_BITS, RenameMode,
-    S_ISGID, SetAttr, StatFs, XattrMode,
-};
 use foliocache_mm::PAGE_SIZE;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
+use foliocache_vfs::{
+    Attr, Device, DirEntry, FileKind, FileSystem, Inode, MAX_NAME, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr, StatFs,
+    XattrMode, check_name, cleared_set_id,
+};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 

@@ -1,14 +1,14 @@
 //! A node of `memfs`: its data, its entries if it is a directory, and what it is charged.
 
 use super::Shared;
-use crate::attr::cleared_set_id;
-use crate::inode::{Inode, InodeOperations};
-use crate::types::{Attr, Device, FallocateMode, FileKind, SeekSparse};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
+use foliocache_vfs::{
+    Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, cleared_set_id,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 

@@ -1,9 +1,11 @@
 //! Cases about attributes, special nodes and inodes by number.
 
 use super::{Case, Place};
-use crate::{Device, FileKind, OpContext, OpenFlags, ROOT_INO, S_ISGID, SetAttr, XattrMode};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::{
+    Device, FileKind, OpContext, OpenFlags, ROOT_INO, S_ISGID, SetAttr, XattrMode,
+};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

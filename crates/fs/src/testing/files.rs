@@ -1,13 +1,13 @@
 //! Cases about the content of files.
 
 use super::{Case, Place, pattern, read_all, write_all};
-use crate::{
-    Advice, FallocateMode, FileKind, OpContext, OpenFlags, S_ISUID, SeekSparse, SetAttr, SetTime,
-};
 use foliocache_mm::MAX_FILE_SIZE;
 use foliocache_sync::thread;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
+use foliocache_vfs::{
+    Advice, FallocateMode, FileKind, OpContext, OpenFlags, S_ISUID, SeekSparse, SetAttr, SetTime,
+};
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut};
 

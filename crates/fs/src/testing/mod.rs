@@ -14,9 +14,9 @@ mod store;
 
 pub use store::{file_over, open};
 
-use crate::{FileSystem, Inode, OpContext, OpenFile, OpenFlags};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags};
 use std::ffi::OsStr;
 
 /// Where a case runs.

@@ -1,9 +1,9 @@
 //! Cases about names, links, directories and attributes.
 
 use super::{Case, Place, read_all, write_all};
-use crate::{FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::{FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

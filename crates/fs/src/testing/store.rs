@@ -1,13 +1,14 @@
 //! An open file over any backing store, without a file system: for tests whose store is slow, or
 //! fails.
 
-use crate::attr::{AttrCell, Attributes};
-use crate::inode::InodeOperations;
-use crate::{Attr, Device, FallocateMode, FileKind, Inode, OpContext, OpenFile, OpenFlags, SeekSparse};
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
+use foliocache_vfs::{
+    Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
+    OpenFile, OpenFlags, SeekSparse,
+};
 
 /// What an inode without a file system can do: nothing beyond its pages.
 struct Bare;

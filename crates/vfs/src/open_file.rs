@@ -51,11 +51,7 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// A handle of a regular file; its file system counts it and is told when it is dropped.
-    pub(crate) fn new(
-        inode: Arc<Inode>,
-        flags: OpenFlags,
-        ctx: OpContext,
-    ) -> Result<OpenFile, Errno> {
+    pub fn new(inode: Arc<Inode>, flags: OpenFlags, ctx: OpContext) -> Result<OpenFile, Errno> {
         let mapping = inode.mapping().ok_or(Errno::EINVAL)?.clone();
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
@@ -323,7 +319,7 @@ impl OpenFile {
     }
 
     /// `O_TRUNC`, which asks for no right to write.
-    pub(crate) fn truncate_at_open(&self) -> Result<(), Errno> {
+    pub fn truncate_at_open(&self) -> Result<(), Errno> {
         self.truncate(0)
     }
 

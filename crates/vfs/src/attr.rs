@@ -43,20 +43,31 @@ const NEVER: i64 = i64::MIN;
 
 /// What an inode remembers; the names are those of [`Attr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attributes {
-    pub(crate) mode: u32,
-    pub(crate) nlink: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) rdev: Device,
-    /// Of a regular file the address space knows better.
-    pub(crate) size: u64,
-    pub(crate) blocks: u64,
-    pub(crate) blksize: u32,
-    pub(crate) atime: Timespec,
-    pub(crate) mtime: Timespec,
-    pub(crate) ctime: Timespec,
-    pub(crate) btime: Option<Timespec>,
+pub struct Attributes {
+    /// Permission bits.
+    pub mode: u32,
+    /// Names that lead to the inode.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of a device node.
+    pub rdev: Device,
+    /// Size in bytes; of a regular file the address space knows better.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Preferred size of an I/O, in bytes.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of the data.
+    pub mtime: Timespec,
+    /// Last change of the data or the attributes.
+    pub ctime: Timespec,
+    /// Creation, where it is known.
+    pub btime: Option<Timespec>,
 }
 
 const WORDS: usize = 12;
@@ -65,7 +76,7 @@ const NO_TIME: u32 = u32::MAX;
 
 impl Attributes {
     /// With what only the inode knows.
-    pub(crate) fn of(&self, ino: u64, kind: FileKind) -> Attr {
+    pub fn of(&self, ino: u64, kind: FileKind) -> Attr {
         Attr {
             ino,
             kind,
@@ -86,7 +97,9 @@ impl Attributes {
 
     fn to_words(self) -> [u64; WORDS] {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let btime = self.btime.map_or((0, NO_TIME), |time| (time.sec, time.nsec));
+        let btime = self
+            .btime
+            .map_or((0, NO_TIME), |time| (time.sec, time.nsec));
         [
             two(self.mode, self.nlink),
             two(self.uid, self.gid),
@@ -128,7 +141,7 @@ impl Attributes {
 }
 
 /// Attributes that are read without a lock, with a fast path for the times of a write.
-pub(crate) struct AttrCell {
+pub struct AttrCell {
     seq: SeqCount,
     words: [AtomicU64; WORDS],
     believed_until: AtomicU64,
@@ -139,7 +152,8 @@ pub(crate) struct AttrCell {
 }
 
 impl AttrCell {
-    pub(crate) fn new(attributes: Attributes) -> AttrCell {
+    /// Attributes that nobody believes yet.
+    pub fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
             seq: SeqCount::new(),
             words: attributes.to_words().map(AtomicU64::new),
@@ -152,7 +166,7 @@ impl AttrCell {
 
     /// All attributes, of one moment. Takes no lock; waits while somebody changes them.
     #[inline]
-    pub(crate) fn get(&self) -> Attributes {
+    pub fn get(&self) -> Attributes {
         loop {
             let seq = self.seq.read_begin();
             let attributes = Attributes::from_words(self.load());
@@ -164,7 +178,7 @@ impl AttrCell {
 
     /// Mode, user and group, of one moment: what a permission check needs.
     #[inline]
-    pub(crate) fn owner(&self) -> (u32, u32, u32) {
+    pub fn owner(&self) -> (u32, u32, u32) {
         loop {
             let seq = self.seq.read_begin();
             // Relaxed: ordered by the counter.
@@ -191,7 +205,7 @@ impl AttrCell {
     }
 
     /// Changes attributes under the lock.
-    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
+    pub fn update<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
         let mut lock = self.doubts.lock();
         self.update_locked(&mut lock, change)
     }
@@ -213,7 +227,7 @@ impl AttrCell {
 
     /// The data changed now.
     #[inline]
-    pub(crate) fn data_changed(&self) {
+    pub fn data_changed(&self) {
         let now = coarse_realtime();
         // Relaxed: a hint, see the module's header.
         if self.stamp.load(Ordering::Relaxed) != now.as_nanos() {
@@ -234,20 +248,20 @@ impl AttrCell {
 
     /// Whether a write by somebody other than root must clear set-id bits first.
     #[inline]
-    pub(crate) fn has_set_id(&self) -> bool {
+    pub fn has_set_id(&self) -> bool {
         // Relaxed: a hint, see the module's header.
         self.set_id.load(Ordering::Relaxed)
     }
 
     /// Whether the attributes may be shown at `now` without asking the store.
     #[inline]
-    pub(crate) fn is_believed(&self, now: u64) -> bool {
+    pub fn is_believed(&self, now: u64) -> bool {
         // Relaxed: a hint, see the module's header.
         now < self.believed_until.load(Ordering::Relaxed)
     }
 
     /// What is in the store may be another than what is here: ask before it is shown again.
-    pub(crate) fn doubt(&self) {
+    pub fn doubt(&self) {
         let mut doubts = self.doubts.lock();
         *doubts += 1;
         // Relaxed: a hint, see the module's header.
@@ -255,13 +269,13 @@ impl AttrCell {
     }
 
     /// The doubts so far: to be taken before the store is asked, for [`AttrCell::believe`].
-    pub(crate) fn doubts(&self) -> u64 {
+    pub fn doubts(&self) -> u64 {
         *self.doubts.lock()
     }
 
     /// Takes over what the store said since `doubts` was taken, and believes it until `until` unless
     /// somebody doubted meanwhile.
-    pub(crate) fn believe(&self, doubts: u64, until: u64, change: impl FnOnce(&mut Attributes)) {
+    pub fn believe(&self, doubts: u64, until: u64, change: impl FnOnce(&mut Attributes)) {
         let mut lock = self.doubts.lock();
         self.update_locked(&mut lock, change);
         if *lock == doubts {
@@ -279,7 +293,7 @@ fn has_set_id(mode: u32) -> bool {
 
 /// `mode` without the set-id bits that a write by somebody other than root clears.
 #[doc(alias = "file_remove_privs")]
-pub(crate) fn cleared_set_id(mode: u32) -> u32 {
+pub fn cleared_set_id(mode: u32) -> u32 {
     let mode = mode & !S_ISUID;
     if mode & 0o010 != 0 {
         mode & !S_ISGID
@@ -290,7 +304,7 @@ pub(crate) fn cleared_set_id(mode: u32) -> u32 {
 
 impl SetTime {
     /// The time meant, with the coarse clock as the present.
-    pub(crate) fn resolve(self, now: Timespec) -> Timespec {
+    pub fn resolve(self, now: Timespec) -> Timespec {
         match self {
             SetTime::Now => now,
             SetTime::At(time) => time,

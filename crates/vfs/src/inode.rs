@@ -41,7 +41,7 @@ pub struct Inode {
 /// A file system's own part of an inode: what an open file needs beyond the cache.
 ///
 /// Each method may block on I/O and holds no lock of the inode's.
-pub(crate) trait InodeOperations: Any + Send + Sync {
+pub trait InodeOperations: Any + Send + Sync {
     /// The attributes as they are now.
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno>;
 
@@ -80,7 +80,8 @@ pub(crate) trait InodeOperations: Any + Send + Sync {
 }
 
 impl Inode {
-    pub(crate) fn new(
+    /// An inode of a file system whose own part is `ops`; `mapping` is a regular file's.
+    pub fn new(
         ino: u64,
         generation: u64,
         kind: FileKind,
@@ -119,37 +120,41 @@ impl Inode {
         self.mapping.as_ref()
     }
 
-    pub(crate) fn attributes(&self) -> &Arc<AttrCell> {
+    /// The attributes in memory.
+    pub fn attributes(&self) -> &Arc<AttrCell> {
         &self.attributes
     }
 
-    pub(crate) fn ops(&self) -> &dyn InodeOperations {
+    /// The file system's own part.
+    pub fn ops(&self) -> &dyn InodeOperations {
         &*self.ops
     }
 
     /// The file system's own part, if it is of type `T`.
-    pub(crate) fn private<T: InodeOperations>(&self) -> Option<&T> {
+    pub fn private<T: InodeOperations>(&self) -> Option<&T> {
         (&*self.ops as &dyn Any).downcast_ref()
     }
 
-    pub(crate) fn lookups(&self) -> u64 {
+    /// The look-ups that a front door remembers.
+    pub fn lookups(&self) -> u64 {
         // Relaxed: under the table's lock.
         self.lookups.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_lookups(&self, lookups: u64) {
+    /// Context: the lock of the inode table.
+    pub fn set_lookups(&self, lookups: u64) {
         // Relaxed: under the table's lock.
         self.lookups.store(lookups, Ordering::Relaxed);
     }
 
     /// Whether a write by this caller has privileges to remove first, which may block.
     #[inline]
-    pub(crate) fn has_privileges_to_remove(&self, ctx: &OpContext) -> bool {
+    pub fn has_privileges_to_remove(&self, ctx: &OpContext) -> bool {
         ctx.uid != 0 && self.attributes.has_set_id()
     }
 
     /// Clears set-id bits if `ctx` is not root's and there are any.
-    pub(crate) fn remove_privileges(&self, ctx: &OpContext) -> Result<(), Errno> {
+    pub fn remove_privileges(&self, ctx: &OpContext) -> Result<(), Errno> {
         if self.has_privileges_to_remove(ctx) {
             self.ops.remove_privileges(self)?;
         }
