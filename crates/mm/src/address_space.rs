@@ -276,23 +276,6 @@ impl AddressSpace {
         self.has_at(&locked, page).then_some(locked)
     }
 
-    /// As [`AddressSpace::try_lock_folio`], for a write hit: with the state that the folio is in, which
-    /// is known before the lock is taken and need not be waited for after it. Nothing, too, if the state
-    /// changed in between.
-    #[inline(always)]
-    pub(crate) fn try_lock_seen(&self, page: PageIndex) -> Option<(LockedFolio<'_>, Snapshot)> {
-        let mm: &Mm = self.mm();
-        let folio = {
-            let rcu = rcu::read_lock();
-            mm.folios.of_entry(self.index.load(page.0, &rcu)?)
-        };
-        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        // Folios are aligned.
-        let first = page.0 & !((1 << seen.order()) - 1);
-        let here = locked.mapping() == self.key() && locked.index().0 == first;
-        here.then_some((locked, seen))
-    }
-
     /// The folios that lie in `range`, of a state that is `wanted` and whose locks are free, locked.
     pub(crate) fn try_lock_folios(
         &self,

@@ -38,17 +38,18 @@
 //! sees the new size and goes the long way, or it comes before the truncate. A hole is punched
 //! before its folios are taken away: the write comes before or after the whole of it.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
 use crate::address_space::{AddFolioError, AddressSpace};
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
+use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iov::IovIter;
-use crate::mm::Prepared;
+use crate::mm::{Mm, Prepared};
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
@@ -147,6 +148,23 @@ impl AddressSpace {
             let _ = self.throttle_writer(dirtied);
         }
         copied == len
+    }
+
+    /// As [`AddressSpace::try_lock_folio`], with the state that the folio is in, which
+    /// is known before the lock is taken and need not be waited for after it. Nothing, too, if the state
+    /// changed in between.
+    #[inline(always)]
+    fn try_lock_seen(&self, page: PageIndex) -> Option<(LockedFolio<'_>, Snapshot)> {
+        let mm: &Mm = self.mm();
+        let folio = {
+            let rcu = rcu::read_lock();
+            mm.folios.of_entry(self.index.load(page.0, &rcu)?)
+        };
+        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
+        // Folios are aligned.
+        let first = page.0 & !((1 << seen.order()) - 1);
+        let here = locked.mapping() == self.key() && locked.index().0 == first;
+        here.then_some((locked, seen))
     }
 
     /// Writes `iter` at the end of the file, wherever that is once the writer has it to itself.
