@@ -5,6 +5,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | `hash` | [`RcuHash`](hash::RcuHash): an intrusive hash table, looked up under RCU, that grows by itself |
+//! | `icache` | [`InodeCache`]: the inodes in memory, one for each identity |
+//! | `limbo` | what is unpublished and waits for its readers |
 //! | `bound` | [`Bound`]: who is asked for memory |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
@@ -23,13 +25,18 @@ mod attr;
 mod bound;
 mod filesystem;
 pub mod hash;
+mod icache;
 mod inode;
+mod limbo;
 mod open_file;
 mod types;
 
 pub use attr::{AttrCell, Attributes, cleared_set_id};
 pub use bound::{Bound, Unbounded};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
+pub use icache::{
+    CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, Verdict, hash_ino,
+};
 pub use inode::{Inode, InodeOperations};
 pub use open_file::{Advice, OpenFile};
 pub use types::{

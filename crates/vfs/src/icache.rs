@@ -1,0 +1,497 @@
+//! [`InodeCache`]: the inodes in memory, one for each identity, found under RCU.
+//!
+//! # Model
+//!
+//! ```text
+//!             miss                            unlock
+//!  iget ──────────────▶ NEW, in the hash ──────────────▶ filled ──┬─ shrink ──▶ gone ──▶ limbo ──▶ freed
+//!   │ hit                 │ dropped without: failed               └─ remove ──▶
+//!   └──▶ a reference      └──▶ gone
+//! ```
+//!
+//! An inode is an [`Arc`] of the file system's own type, in which an [`InodeLink`] is embedded; the cache
+//! owns one reference. A hit takes a reference under RCU and no lock. A miss makes the inode first, then
+//! locks one bucket, looks again and inserts it, marked new; its maker fills it and
+//! [unlocks](NewInode::unlock) it, and who finds it meanwhile waits for that.
+//!
+//! There is no list of unused inodes. The hand of a clock goes round the hash ([`InodeCache::shrink`]):
+//! an inode that was found since the last round is spared, one that somebody holds is left alone, of
+//! the others the file system is asked ([`Verdict`]).
+//!
+//! # Callbacks
+//!
+//! | callback | called | restrictions |
+//! |---|---|---|
+//! | `test` | several times, in a read section, with or without the bucket's lock | may not block, nor take any but leaf locks; under RCU it may see an inode that is being filled, evicted, or gone: it goes by what does not change from before the insertion |
+//! | `test` of the `_locked` forms | under the bucket's lock | as above, but never sees one that is gone |
+//! | `make` | once at most, on a miss, with no lock | may block; what it returns may be thrown away, if another thread came first |
+//! | `judge` | under the bucket's lock | may not block, nor take any but leaf locks; nobody holds the inode, so nothing about it changes but by the work of others in the background |
+//! | `write` | with no lock, with a reference | may block |
+//!
+//! # Invariants
+//!
+//! 1. There are never two inodes of one identity that can be found: insertion looks again under the
+//!    bucket's lock, and an inode is unhashed under it, once what was dirty is written.
+//! 2. What is found by reference was filled to the end.
+//! 3. Each inode is charged from its insertion until it is dropped ([`charge`]).
+//!
+//! The protocol of references and eviction is in [`link`].
+//!
+//! # Locking
+//!
+//! A bucket's lock ([`Rank::HashBucket`](foliocache_sync::rank::Rank::HashBucket)), in bounded sections.
+//! All methods may be called with outer locks held, and sleep only where they say so. All but
+//! [`InodeCache::find_rcu`] are called outside read sections.
+//!
+//! # Differences from Linux
+//!
+//! - `I_CREATING`, `I_SYNC`, `I_WILL_FREE` and their waits are not there. A dirty inode is written by its
+//!   evictor while it is in use like any other, so no finder waits for I/O of an eviction.
+//! - References are `Arc`s: `iput` is a drop, and the last one does nothing but make the inode unused.
+//! - `igrab` is a clone; there is no `ilookup` that fails on an inode that is being freed.
+//!
+//! # Safety
+//!
+//! The cache's references are raw pointers in the hash, by invariant 1 of [`link`].
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Deref;
+
+use foliocache_sync::rcu::{self, RcuReadGuard};
+use foliocache_sync::wait::WaitTable;
+use foliocache_sync::{Arc, ShardedCounter};
+
+use crate::bound::Bound;
+use crate::hash::{Bucket, Hand, RcuHash};
+use crate::limbo::Limbo;
+use charge::Account;
+use link::Fill;
+
+mod charge;
+mod evict;
+mod link;
+
+pub use evict::Verdict;
+pub use link::{CachedInode, InodeLink};
+
+const WAIT_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 32 };
+
+/// The inodes of one file system.
+pub struct InodeCache<T: CachedInode> {
+    hash: RcuHash<T>,
+    /// References of the cache's own, of inodes that are out of the hash.
+    limbo: Limbo<Arc<T>>,
+    hand: Hand,
+    waits: WaitTable,
+    account: Arc<Account>,
+    hits: ShardedCounter,
+    misses: ShardedCounter,
+    waited: ShardedCounter,
+    evicted: ShardedCounter,
+}
+
+/// What [`InodeCache::iget`] and its kin have.
+#[derive(Debug)]
+pub enum Iget<'a, T: CachedInode> {
+    /// It was there, filled.
+    Found(Arc<T>),
+    /// It is new: the caller fills it.
+    New(NewInode<'a, T>),
+}
+
+/// Figures of a cache; see [`InodeCache::stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InodeCacheStats {
+    /// Inodes that can be found.
+    pub inodes: u64,
+    /// Look-ups that found one, by reference.
+    pub hits: u64,
+    /// Look-ups that found none, or made one.
+    pub misses: u64,
+    /// Locks of buckets that were taken, for whatever.
+    pub bucket_locks: u64,
+    /// Inodes that were evicted: not those removed.
+    pub evicted: u64,
+    /// Waits for an inode that was being filled.
+    pub waits: u64,
+    /// Inodes out of the hash that wait for their readers.
+    pub limbo: u64,
+    /// Inodes that live and that the bound had no room for.
+    pub uncharged: u64,
+    /// Bytes charged for inodes that live.
+    pub inode_bytes: u64,
+    /// Bytes charged for the hash.
+    pub hash_bytes: u64,
+}
+
+/// The hash of a number: the one that [`InodeCache::iget`] uses.
+#[must_use]
+#[inline]
+pub fn hash_ino(ino: u64) -> u64 {
+    // A multiplication spreads upwards, and the table goes by the low bits.
+    let product = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
+}
+
+impl<T: CachedInode> InodeCache<T> {
+    /// An empty cache, with a hash of at least so many buckets to begin with.
+    #[must_use]
+    pub fn new(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+        Self {
+            hash: RcuHash::new(buckets, Arc::clone(&bound)),
+            limbo: Limbo::new(),
+            hand: Hand::new(),
+            waits: WaitTable::with_buckets(WAIT_BUCKETS),
+            account: Account::new(bound),
+            hits: ShardedCounter::new(),
+            misses: ShardedCounter::new(),
+            waited: ShardedCounter::new(),
+            evicted: ShardedCounter::new(),
+        }
+    }
+
+    /// The inode of this number. Waits if it is being filled.
+    #[doc(alias = "ilookup")]
+    pub fn find_ino(&self, ino: u64) -> Option<Arc<T>> {
+        self.find(hash_ino(ino), |inode| inode.ino() == ino)
+    }
+
+    /// The inode with this hash for which `test` says yes, with a reference. Takes no lock, but where it
+    /// meets an eviction.
+    ///
+    /// Context: no read section; sleeps while the inode is being filled.
+    #[doc(alias = "ilookup5")]
+    pub fn find(&self, hash: u64, test: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let found = self.find_filled(hash, &test);
+        match found {
+            Some(_) => self.hits.inc(),
+            None => self.misses.inc(),
+        }
+        found
+    }
+
+    /// As [`find`](Self::find), but finds none that is being filled, and never sleeps.
+    #[doc(alias = "find_inode_nowait")]
+    pub fn find_nowait(&self, hash: u64, test: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let found = self
+            .grab(hash, &test)
+            .filter(|inode| CachedInode::link(&**inode).fill() == Fill::Filled);
+        match found {
+            Some(_) => self.hits.inc(),
+            None => self.misses.inc(),
+        }
+        found
+    }
+
+    /// The inode with this hash for which `test` says yes, without a reference: valid until the read section
+    /// ends, though it may be evicted meanwhile. Finds none that is being filled. Writes nothing shared when
+    /// the inode was found before, and is not counted.
+    #[doc(alias = "find_inode_rcu")]
+    #[inline]
+    pub fn find_rcu<'g>(
+        &'g self,
+        hash: u64,
+        test: impl Fn(&T) -> bool,
+        rcu: &'g RcuReadGuard,
+    ) -> Option<&'g T> {
+        let inode = self.hash.find(hash, test, rcu)?;
+        let link = CachedInode::link(inode);
+        if link.fill() != Fill::Filled {
+            return None;
+        }
+        link.touch();
+        Some(inode)
+    }
+
+    /// The inode of this number, or a new one that `make` makes.
+    ///
+    /// # Errors
+    ///
+    /// What `make` fails with.
+    #[doc(alias = "iget5_locked_rcu")]
+    pub fn iget<E>(
+        &self,
+        ino: u64,
+        make: impl FnOnce() -> Result<Arc<T>, E>,
+    ) -> Result<Iget<'_, T>, E> {
+        self.iget_with(hash_ino(ino), |inode| inode.ino() == ino, make)
+    }
+
+    /// The inode with this hash for which `test` says yes, or a new one that `make` makes, with that hash and
+    /// so that `test` would say yes. A hit takes no lock, and a miss one.
+    ///
+    /// Context: no read section, and no lock that `make`, the bound, or who fills an inode needs;
+    /// sleeps while the inode is being filled by somebody else. Never called with another [`NewInode`] in
+    /// hand, unless all do so in one order.
+    ///
+    /// # Errors
+    ///
+    /// What `make` fails with.
+    ///
+    /// # Panics
+    ///
+    /// When `make` returns an inode that was in a cache before.
+    #[doc(alias = "iget5_locked_rcu")]
+    pub fn iget_with<E>(
+        &self,
+        hash: u64,
+        test: impl Fn(&T) -> bool,
+        make: impl FnOnce() -> Result<Arc<T>, E>,
+    ) -> Result<Iget<'_, T>, E> {
+        if let Some(inode) = self.find_filled(hash, &test) {
+            self.hits.inc();
+            return Ok(Iget::Found(inode));
+        }
+        Ok(self.insert(hash, &test, make()?))
+    }
+
+    /// As [`iget`](Self::iget), the older way: the first look is under the bucket's lock too, so a hit takes
+    /// one lock and a miss two.
+    ///
+    /// # Errors
+    ///
+    /// What `make` fails with.
+    pub fn iget_locked<E>(
+        &self,
+        ino: u64,
+        make: impl FnOnce() -> Result<Arc<T>, E>,
+    ) -> Result<Iget<'_, T>, E> {
+        self.iget_with_locked(hash_ino(ino), |inode| inode.ino() == ino, make)
+    }
+
+    /// As [`iget_with`](Self::iget_with), the older way: see [`iget_locked`](Self::iget_locked). For a `test`
+    /// that cannot bear to see an inode that is gone.
+    ///
+    /// # Errors
+    ///
+    /// What `make` fails with.
+    #[doc(alias = "iget5_locked")]
+    pub fn iget_with_locked<E>(
+        &self,
+        hash: u64,
+        test: impl Fn(&T) -> bool,
+        make: impl FnOnce() -> Result<Arc<T>, E>,
+    ) -> Result<Iget<'_, T>, E> {
+        loop {
+            let found = self.grab_locked(&self.hash.lock(hash), &test);
+            let Some(inode) = found else {
+                return Ok(self.insert(hash, &test, make()?));
+            };
+            if self.is_filled(&inode) {
+                self.hits.inc();
+                return Ok(Iget::Found(inode));
+            }
+        }
+    }
+
+    /// Inserts `made` unless there is one by now, which is waited for.
+    fn insert(&self, hash: u64, test: &impl Fn(&T) -> bool, made: Arc<T>) -> Iget<'_, T> {
+        let link = CachedInode::link(&*made);
+        let charge = self.account.charge(made.bytes());
+        let fresh = link.charge.set(charge).is_ok();
+        assert!(fresh, "an inode goes into a cache once");
+        loop {
+            let mut bucket = self.hash.lock(hash);
+            let Some(inode) = self.grab_locked(&bucket, test) else {
+                let own = link::to_cache(Arc::clone(&made));
+                // SAFETY: in no table, since it was in no cache. The reference keeps it until it was removed
+                // and a grace period is over (invariant 1 of `link`).
+                unsafe { bucket.insert(own) };
+                drop(bucket);
+                self.misses.inc();
+                self.hash.tend();
+                return Iget::New(NewInode {
+                    cache: self,
+                    inode: Some(made),
+                });
+            };
+            drop(bucket);
+            if self.is_filled(&inode) {
+                self.hits.inc();
+                return Iget::Found(inode);
+            }
+        }
+    }
+
+    /// Takes what is there, once it is filled. Tries again if its filling fails.
+    fn find_filled(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        loop {
+            let inode = self.grab(hash, test)?;
+            if self.is_filled(&inode) {
+                return Some(inode);
+            }
+        }
+    }
+
+    /// Takes what is there, filled or not.
+    #[inline]
+    fn grab(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        {
+            let rcu = rcu::read_lock();
+            let inode = self.hash.find(hash, test, &rcu)?;
+            // SAFETY: found in this section.
+            if let Some(reference) = unsafe { link::get(inode, true) } {
+                return Some(reference);
+            }
+        }
+        // It is being evicted, or it is gone and another may be there: all that is decided behind the lock.
+        self.grab_locked(&self.hash.lock(hash), test)
+    }
+
+    fn grab_locked(&self, bucket: &Bucket<'_, T>, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        let inode = bucket.find(test)?;
+        CachedInode::link(inode).touch();
+        // SAFETY: in the hash, under the bucket's lock.
+        Some(unsafe { link::get_counted(inode) })
+    }
+
+    /// Waits until the filling is over; whether it went well.
+    #[inline]
+    fn is_filled(&self, inode: &Arc<T>) -> bool {
+        let link = CachedInode::link(&**inode);
+        let fill = match link.fill() {
+            Fill::New => {
+                self.waited.inc();
+                link.wait_filled(&self.waits)
+            }
+            fill => fill,
+        };
+        fill == Fill::Filled
+    }
+
+    /// Takes an inode out whose identity is gone: later look-ups miss, holders keep it. False if it was not
+    /// there any more.
+    ///
+    /// Context: no read section; may wait for readers, and drop other inodes.
+    #[doc(alias = "remove_inode_hash")]
+    pub fn remove(&self, inode: &Arc<T>) -> bool {
+        let own = self.unhash(inode);
+        let removed = own.is_some();
+        if let Some(own) = own {
+            self.limbo.retire(own);
+            self.limbo.tend();
+        }
+        removed
+    }
+
+    /// Takes an inode out of the hash and gives the cache's reference, for the limbo; `None` if it was not in
+    /// it.
+    fn unhash(&self, inode: &T) -> Option<Arc<T>> {
+        let link = CachedInode::link(inode);
+        let mut bucket = self.hash.lock(link.hash.hash());
+        if !bucket.remove(inode) {
+            return None;
+        }
+        link.set_gone();
+        // SAFETY: just taken out.
+        Some(unsafe { link::from_cache(inode) })
+    }
+
+    /// All inodes that are there throughout, filled ones, with references; in no order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<T>> {
+        let hand = Hand::new();
+        let mut found = Vec::new();
+        let rcu = rcu::read_lock();
+        let visit = |inode: &T| {
+            // SAFETY: met in this section.
+            found.extend(unsafe { link::get(inode, false) });
+        };
+        self.hash.scan(&hand, self.hash.buckets(), visit, &rcu);
+        drop(rcu);
+        found.retain(|inode| CachedInode::link(&**inode).fill() == Fill::Filled);
+        found
+    }
+
+    /// Inodes that can be found, at some moment. Costs a load for each part of the hash, up to 1024.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.hash.len()
+    }
+
+    /// Figures. Costs some thousand loads.
+    #[must_use]
+    pub fn stats(&self) -> InodeCacheStats {
+        InodeCacheStats {
+            inodes: self.hash.len() as u64,
+            hits: self.hits.sum_positive(),
+            misses: self.misses.sum_positive(),
+            bucket_locks: self.hash.locks_taken(),
+            evicted: self.evicted.sum_positive(),
+            waits: self.waited.sum_positive(),
+            limbo: self.limbo.len() as u64,
+            uncharged: self.account.uncharged(),
+            inode_bytes: self.account.bytes(),
+            hash_bytes: self.hash.bytes(),
+        }
+    }
+}
+
+impl<T: CachedInode> fmt::Debug for InodeCache<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InodeCache").finish_non_exhaustive()
+    }
+}
+
+/// An inode that this thread fills. Whoever looks it up waits.
+///
+/// [`unlock`](Self::unlock) says that it is filled. Dropping it without that says that the filling failed:
+/// it goes out of the cache, and those who waited look again.
+#[must_use = "dropping it says that the filling failed"]
+pub struct NewInode<'a, T: CachedInode> {
+    cache: &'a InodeCache<T>,
+    inode: Option<Arc<T>>,
+}
+
+impl<T: CachedInode> NewInode<'_, T> {
+    /// Says that it is filled, and wakes who waits for it.
+    #[doc(alias = "unlock_new_inode")]
+    pub fn unlock(mut self) -> Arc<T> {
+        let inode = self.inode.take().expect("there until this or the drop");
+        CachedInode::link(&*inode).end_filling(&self.cache.waits);
+        inode
+    }
+
+    /// The inode.
+    #[must_use]
+    pub fn inode(&self) -> &Arc<T> {
+        self.inode.as_ref().expect("there until `unlock`")
+    }
+}
+
+impl<T: CachedInode> Deref for NewInode<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.inode()
+    }
+}
+
+impl<T: CachedInode> Drop for NewInode<'_, T> {
+    #[doc(alias = "iget_failed")]
+    fn drop(&mut self) {
+        let Some(inode) = self.inode.take() else {
+            return;
+        };
+        // Out of the hash before the waiters wake: they look again, and must not find it.
+        let own = self.cache.unhash(&inode);
+        CachedInode::link(&*inode).end_filling(&self.cache.waits);
+        if let Some(own) = own {
+            self.cache.limbo.retire(own);
+            self.cache.limbo.tend();
+        }
+    }
+}
+
+impl<T: CachedInode> fmt::Debug for NewInode<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewInode")
+            .field("ino", &self.ino())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

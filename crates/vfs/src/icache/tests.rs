@@ -1,0 +1,372 @@
+//! Tests of the inode cache, in one thread and in several.
+
+use super::*;
+use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use foliocache_sync::thread;
+use std::convert::Infallible;
+
+/// Counts what is charged, up to a limit.
+#[derive(Default)]
+struct Purse {
+    charged: AtomicI64,
+    limit: i64,
+}
+
+impl Bound for Purse {
+    fn charge(&self, bytes: u64) -> bool {
+        let bytes = bytes as i64;
+        let room = |charged: i64| (charged + bytes <= self.limit).then_some(charged + bytes);
+        self.charged
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+            .is_ok()
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        let before = self.charged.fetch_sub(bytes as i64, Ordering::Relaxed);
+        assert!(before >= bytes as i64);
+    }
+}
+
+struct Inode {
+    link: InodeLink<Inode>,
+    ino: u64,
+    filled: AtomicU64,
+    dirty: AtomicBool,
+    live: Arc<AtomicI64>,
+}
+
+// SAFETY: one link, a part of the inode.
+unsafe impl CachedInode for Inode {
+    fn link(&self) -> &InodeLink<Self> {
+        &self.link
+    }
+
+    fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    fn bytes(&self) -> u64 {
+        size_of::<Self>() as u64
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Setup {
+    cache: InodeCache<Inode>,
+    purse: Arc<Purse>,
+    live: Arc<AtomicI64>,
+}
+
+fn setup(limit: i64) -> Setup {
+    let charged = AtomicI64::new(0);
+    let purse = Arc::new(Purse { charged, limit });
+    Setup {
+        cache: InodeCache::new(8, purse.clone()),
+        purse,
+        live: Arc::default(),
+    }
+}
+
+impl Setup {
+    fn make(&self, ino: u64) -> Result<Arc<Inode>, Infallible> {
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Inode {
+            link: InodeLink::new(),
+            ino,
+            filled: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            live: Arc::clone(&self.live),
+        }))
+    }
+
+    /// The inode, filled by whoever makes it.
+    fn get(&self, ino: u64) -> Arc<Inode> {
+        let Ok(iget) = self.cache.iget(ino, || self.make(ino));
+        Self::fill(iget)
+    }
+
+    fn fill(iget: Iget<'_, Inode>) -> Arc<Inode> {
+        match iget {
+            Iget::Found(inode) => inode,
+            Iget::New(new) => {
+                new.filled.store(new.ino + 1, Ordering::Relaxed);
+                new.unlock()
+            }
+        }
+    }
+
+    /// Gauges back to zero.
+    fn end(self) {
+        let Setup { cache, purse, live } = self;
+        let stats = cache.stats();
+        assert_eq!(stats.inode_bytes, {
+            let live = live.load(Ordering::Relaxed) as u64;
+            (live - stats.uncharged) * size_of::<Inode>() as u64
+        });
+        drop(cache);
+        assert_eq!(live.load(Ordering::Relaxed), 0, "inodes");
+        assert_eq!(purse.charged.load(Ordering::Relaxed), 0, "bytes");
+    }
+}
+
+fn judge(inode: &Inode) -> Verdict {
+    match inode.dirty.load(Ordering::Relaxed) {
+        true => Verdict::WriteFirst,
+        false => Verdict::Evict,
+    }
+}
+
+fn write(inode: &Arc<Inode>) {
+    inode.dirty.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn a_miss_makes_one_and_a_hit_finds_it() {
+    let s = setup(1 << 20);
+    assert!(s.cache.find_ino(1).is_none());
+    let first = s.get(1);
+    let locks = s.cache.stats().bucket_locks;
+    let second = s.get(1);
+    assert!(Arc::ptr_eq(&first, &second));
+    let rcu = rcu::read_lock();
+    let third = s.cache.find_rcu(hash_ino(1), |i| i.ino == 1, &rcu);
+    assert!(std::ptr::eq(third.expect("it is there"), &*first));
+    drop(rcu);
+    assert!(s.cache.find_nowait(hash_ino(1), |_| true).is_some());
+    let stats = s.cache.stats();
+    assert_eq!((stats.inodes, stats.hits, stats.misses), (1, 2, 2));
+    assert_eq!((locks, stats.bucket_locks), (1, 1), "hits take no lock");
+    drop((first, second));
+    s.end();
+}
+
+#[test]
+fn a_miss_takes_one_lock_or_two() {
+    let s = setup(1 << 20);
+    for ino in 0..100 {
+        s.get(ino);
+    }
+    assert_eq!(s.cache.stats().bucket_locks, 100);
+    for ino in 100..200 {
+        let Ok(iget) = s.cache.iget_locked(ino, || s.make(ino));
+        Setup::fill(iget);
+    }
+    assert_eq!(s.cache.stats().bucket_locks, 300);
+    s.end();
+}
+
+#[test]
+fn a_failed_filling_leaves_nothing() {
+    let s = setup(1 << 20);
+    let Ok(Iget::New(new)) = s.cache.iget(1, || s.make(1)) else {
+        panic!("it is new");
+    };
+    assert!(s.cache.find_nowait(hash_ino(1), |_| true).is_none());
+    thread::scope(|scope| {
+        let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| s.get(1))).collect();
+        while s.cache.stats().waits < 3 {
+            thread::yield_now();
+        }
+        drop(new);
+        let got: Vec<_> = waiters.into_iter().map(|w| w.join().unwrap()).collect();
+        assert!(got.iter().all(|inode| Arc::ptr_eq(inode, &got[0])));
+        assert_eq!(got[0].filled.load(Ordering::Relaxed), 2);
+    });
+    assert_eq!(s.cache.len(), 1);
+    let failed: Result<Iget<'_, Inode>, &str> = s.cache.iget(2, || Err("no room"));
+    assert_eq!(failed.err(), Some("no room"));
+    assert_eq!(s.cache.len(), 1);
+    s.end();
+}
+
+#[test]
+fn the_hand_spares_what_is_held_found_or_wanted() {
+    let s = setup(1 << 20);
+    let held = s.get(1);
+    s.get(2);
+    s.get(3).dirty.store(true, Ordering::Relaxed);
+    s.get(4);
+    s.get(4);
+    // 2 is evicted, 3 written and evicted; 4 was found since.
+    let round = |s: &Setup| s.cache.shrink(1000, judge, write);
+    assert_eq!(round(&s), 2);
+    assert_eq!(round(&s), 1, "the second round takes 4");
+    assert_eq!(round(&s), 0);
+    assert_eq!(s.cache.len(), 1);
+    assert!(s.cache.find_ino(2).is_none());
+    drop(held);
+    assert_eq!(s.cache.shrink(1000, |_| Verdict::Keep, write), 0);
+    let kept = |_: &Inode| Verdict::WriteFirst;
+    assert_eq!(s.cache.shrink(1000, kept, write), 0, "still dirty: kept");
+    assert_eq!(s.cache.evict_all(judge, write), 0);
+    assert_eq!(s.live.load(Ordering::Relaxed), 0);
+    assert_eq!(s.cache.stats().evicted, 4);
+    s.end();
+}
+
+#[test]
+fn what_is_found_while_it_is_written_stays() {
+    let s = setup(1 << 20);
+    s.get(1).dirty.store(true, Ordering::Relaxed);
+    let found = std::cell::RefCell::new(None);
+    let evicted = s.cache.shrink(100, judge, |inode| {
+        write(inode);
+        *found.borrow_mut() = s.cache.find_ino(1);
+    });
+    assert_eq!(evicted, 0);
+    assert!(found.take().is_some_and(|inode| !inode.link.is_gone()));
+    assert_eq!(s.cache.len(), 1);
+    s.end();
+}
+
+#[test]
+fn what_is_removed_is_missed_and_lives_on_with_its_holders() {
+    let s = setup(1 << 20);
+    let old = s.get(1);
+    assert!(s.cache.remove(&old));
+    assert!(!s.cache.remove(&old));
+    assert!(old.link.is_gone());
+    assert!(s.cache.find_ino(1).is_none());
+    let new = s.get(1);
+    assert!(!Arc::ptr_eq(&old, &new));
+    s.cache.limbo.flush();
+    assert_eq!(s.live.load(Ordering::Relaxed), 2);
+    let charged = s.cache.stats().inode_bytes;
+    drop(old);
+    assert!(s.cache.stats().inode_bytes < charged, "charged as it lived");
+    drop(new);
+    s.end();
+}
+
+#[test]
+fn a_bound_without_room_is_counted() {
+    let s = setup(100_000);
+    let held: Vec<_> = (0..2000).map(|ino| s.get(ino)).collect();
+    let stats = s.cache.stats();
+    assert!(stats.uncharged > 0 && stats.uncharged < 2000, "{stats:?}");
+    assert!((0..2000).all(|ino| s.cache.find_ino(ino).is_some()));
+    drop(held);
+    assert_eq!(s.cache.evict_all(judge, write), 0);
+    assert_eq!(s.cache.stats().uncharged, 0);
+    s.end();
+}
+
+#[test]
+#[should_panic(expected = "once")]
+fn an_inode_goes_into_a_cache_once() {
+    let s = setup(1 << 20);
+    let inode = s.get(1);
+    s.cache.remove(&inode);
+    let _ = s.cache.iget(1, || Ok::<_, Infallible>(inode));
+}
+
+#[test]
+fn an_identity_of_the_callers_own() {
+    let s = setup(1 << 20);
+    // All in one chain.
+    for ino in 0..50 {
+        let test = |inode: &Inode| inode.ino == ino;
+        let Ok(iget) = s.cache.iget_with(7, test, || s.make(ino));
+        Setup::fill(iget);
+        let Ok(again) = s.cache.iget_with_locked(7, test, || s.make(ino));
+        assert!(matches!(again, Iget::Found(inode) if inode.ino == ino));
+    }
+    assert_eq!(s.cache.all().len(), 50);
+    s.end();
+}
+
+/// Finders, makers that fail, removers and evictors of a few identities. At no time two inodes of one
+/// identity that are both in use and can be found, and nothing is left at the end.
+#[test]
+fn threads_find_fail_remove_and_evict() {
+    const INOS: u64 = 60;
+    let s = setup(1 << 20);
+    let rounds = 20_000;
+    // What was written to a file must be what the next inode of it starts from.
+    let store: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
+    let expected: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
+    let flush = |inode: &Arc<Inode>| {
+        if inode.dirty.swap(false, Ordering::Relaxed) {
+            let value = inode.filled.load(Ordering::Relaxed);
+            store[inode.ino as usize].store(value, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        for part in 0..2 {
+            let (s, store, expected) = (&s, &store, &expected);
+            scope.spawn(move || {
+                let mut x = part + 1;
+                for _ in 0..rounds {
+                    x = hash_ino(x);
+                    let ino = x % INOS;
+                    let Ok(iget) = s.cache.iget(ino, || s.make(ino));
+                    let inode = match iget {
+                        Iget::New(new) if x >> 40 & 3 == 0 => {
+                            drop(new);
+                            continue;
+                        }
+                        Iget::New(new) => {
+                            let value = store[ino as usize].load(Ordering::Relaxed);
+                            new.filled.store(value, Ordering::Relaxed);
+                            new.unlock()
+                        }
+                        Iget::Found(inode) => inode,
+                    };
+                    // Each thread writes files of its own.
+                    if ino % 2 == part {
+                        let value = inode.filled.load(Ordering::Relaxed);
+                        let last = expected[ino as usize].load(Ordering::Relaxed);
+                        assert_eq!(value, last, "a write was lost");
+                        expected[ino as usize].store(last + 1, Ordering::Relaxed);
+                        inode.filled.store(last + 1, Ordering::Relaxed);
+                        inode.dirty.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..rounds / 4 {
+                s.cache.shrink(10, judge, flush);
+            }
+        });
+    });
+    let stats = s.cache.stats();
+    assert!(stats.evicted > 0 && stats.hits > 0, "{stats:?}");
+    assert_eq!(s.cache.evict_all(judge, flush), 0);
+    assert_eq!(s.live.load(Ordering::Relaxed), 0);
+    for (stored, expected) in store.iter().zip(&expected) {
+        assert_eq!(
+            stored.load(Ordering::Relaxed),
+            expected.load(Ordering::Relaxed)
+        );
+    }
+    s.end();
+}
+
+/// A walk over many more files than are kept: each new inode moves the hand.
+#[test]
+fn a_walk_keeps_few() {
+    let s = setup(1 << 30);
+    thread::scope(|scope| {
+        for part in 0..2 {
+            let s = &s;
+            scope.spawn(move || {
+                for ino in 0..100_000 {
+                    s.get(ino * 2 + part);
+                    if s.cache.len() > 1000 {
+                        s.cache.shrink(4, judge, write);
+                    }
+                }
+            });
+        }
+    });
+    let stats = s.cache.stats();
+    assert!(stats.inodes < 3000, "{stats:?}");
+    assert_eq!(stats.misses, 200_000);
+    s.end();
+}
