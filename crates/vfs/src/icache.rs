@@ -340,6 +340,17 @@ impl<T: CachedInode> InodeCache<T> {
         self.grab_locked(&self.hash.lock(hash), test)
     }
 
+    /// Takes a reference as if nobody evicted, which is wrong: what the canary of the models needs.
+    #[cfg(loom)]
+    #[doc(hidden)]
+    pub fn find_unpinned(&self, ino: u64) -> Option<Arc<T>> {
+        let rcu = rcu::read_lock();
+        let inode = self.find_rcu(hash_ino(ino), |inode| inode.ino() == ino, &rcu)?;
+        foliocache_sync::thread::yield_now();
+        // SAFETY: found in this section. That it may be gone is the point.
+        Some(unsafe { link::get_counted(inode) })
+    }
+
     fn grab_locked(&self, bucket: &Bucket<'_, T>, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
         let inode = bucket.find(test)?;
         CachedInode::link(inode).touch();

@@ -36,7 +36,7 @@ use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
 
-/// Shards; threads are spread over them.
+/// Shards, a power of two; threads are spread over them.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
 /// Items in a shard at which `tend` polls.
 const BATCH: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
@@ -120,7 +120,7 @@ impl<T> Limbo<T> {
     }
 
     fn shard(&self) -> &Shard<T> {
-        &self.shards[foliocache_sync::thread_shard() % SHARDS]
+        &self.shards[foliocache_sync::thread_shard() & (SHARDS - 1)]
     }
 
     /// Keeps `item`, which no new reader can find, until those who may have found it are gone.

@@ -33,6 +33,13 @@ impl<T> HashLink<T> {
         }
     }
 
+    /// As if the node never was in a table: for a model.
+    #[cfg(loom)]
+    #[doc(hidden)]
+    pub fn forget(&self) {
+        self.hash.store(0, Ordering::Relaxed);
+    }
+
     /// The hash under which the node was inserted last.
     #[inline]
     pub fn hash(&self) -> u64 {
@@ -126,6 +133,25 @@ pub(super) fn is_end<T>(pointer: *mut T) -> bool {
     pointer.is_null() || pointer.addr() & 1 != 0
 }
 
+/// A pointer as the holder of the stripe's lock reads it.
+#[inline(always)]
+fn own<T>(place: &AtomicPtr<T>) -> *mut T {
+    // Relaxed: stored under the lock, with which also the node came that it points to.
+    #[cfg(not(loom))]
+    return place.load(Ordering::Relaxed);
+    // The checker forgets a reader's load for a later one of the writer's own, and would then not try the
+    // writer's store before it. An exchange that changes nothing reminds it.
+    #[cfg(loom)]
+    match place.compare_exchange(
+        ptr::null_mut(),
+        ptr::null_mut(),
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    ) {
+        Ok(pointer) | Err(pointer) => pointer,
+    }
+}
+
 impl<T: HashNode> Table<T> {
     /// Looks along the chain of a hash.
     ///
@@ -179,8 +205,7 @@ impl<T: HashNode> Table<T> {
     /// Context: the stripe's lock.
     pub(super) fn push(&self, node: NonNull<T>, link: &HashLink<T>) {
         let bucket = self.bucket_of(link.hash());
-        // Relaxed: only the holder of the stripe's lock stores it.
-        let mut first = self.heads[bucket].load(Ordering::Relaxed);
+        let mut first = own(&self.heads[bucket]);
         if first.is_null() {
             first = self.marker(bucket);
         }
@@ -197,15 +222,12 @@ impl<T: HashNode> Table<T> {
     pub(super) fn unlink(&self, bucket: usize, node: &T) -> bool {
         let mut place = &self.heads[bucket];
         loop {
-            // Acquire: the node may have been inserted under another stripe's lock before, and its content
-            // came with the pointer only.
-            let at = place.load(Ordering::Acquire);
+            let at = own(place);
             if is_end(at) {
                 return false;
             }
             if ptr::eq(at, node) {
-                // Relaxed: stored under this lock.
-                let next = node.link().next.load(Ordering::Relaxed);
+                let next = own(&node.link().next);
                 // Release pairs with the Acquire in `search`: hands on what `next` points to.
                 place.store(next, Ordering::Release);
                 return true;
@@ -221,8 +243,7 @@ impl<T: HashNode> Table<T> {
     /// Context: the stripe's lock.
     pub(super) fn move_tail(&self, bucket: usize, next: &Table<T>) -> bool {
         let mut place = &self.heads[bucket];
-        // Acquire: as in `unlink`.
-        let Some(mut tail) = NonNull::new(place.load(Ordering::Acquire)) else {
+        let Some(mut tail) = NonNull::new(own(place)) else {
             return false;
         };
         if is_end(tail.as_ptr()) {
@@ -231,7 +252,7 @@ impl<T: HashNode> Table<T> {
         loop {
             // SAFETY: as in `unlink`.
             let link = unsafe { tail.as_ref() }.link();
-            let after = link.next.load(Ordering::Acquire);
+            let after = own(&link.next);
             match NonNull::new(after) {
                 Some(node) if !is_end(after) => {
                     place = &link.next;

@@ -95,6 +95,8 @@ pub struct InodeLink<T> {
     state: AtomicU64,
     /// Set when it goes into a cache, which it does once.
     pub(super) charge: OnceLock<Charge>,
+    #[cfg(loom)]
+    steps: AtomicU64,
 }
 
 /// What can be in an [`InodeCache`](super::InodeCache), as an `Arc`.
@@ -139,6 +141,8 @@ impl<T> InodeLink<T> {
             hash: HashLink::new(),
             state: AtomicU64::new(NEW),
             charge: OnceLock::new(),
+            #[cfg(loom)]
+            steps: AtomicU64::new(0),
         }
     }
 
@@ -149,12 +153,23 @@ impl<T> InodeLink<T> {
         self.state.load(Ordering::Relaxed) & GONE != 0
     }
 
+    /// The word, where nothing is concluded from it that is not made sure of later.
+    #[inline(always)]
+    fn peek(&self) -> u64 {
+        // Relaxed: see above.
+        #[cfg(not(loom))]
+        return self.state.load(Ordering::Relaxed);
+        // See `own` in `hash::table`: a load would hide from the checker what a reader loaded before.
+        #[cfg(loom)]
+        self.state.fetch_or(0, Ordering::Relaxed)
+    }
+
     /// Step 1; false if the inode is being evicted, or gone. `touch` notes that it was found.
     #[inline]
     fn pin(&self, touch: bool) -> bool {
         let mark = if touch { REFERENCED } else { 0 };
-        // Relaxed: the exchange decides, or the bucket's lock does.
-        let mut state = self.state.load(Ordering::Relaxed);
+        // The exchange decides, or the bucket's lock does.
+        let mut state = self.peek();
         loop {
             if state & (FREEING | GONE) != 0 {
                 return false;
@@ -184,8 +199,8 @@ impl<T> InodeLink<T> {
     ///
     /// Context: the bucket's lock.
     fn freeze(&self) -> bool {
-        // Relaxed: the exchange decides.
-        let state = self.state.load(Ordering::Relaxed);
+        // The exchange decides.
+        let state = self.peek();
         // Acquire pairs with the Release in `unpin`. Relaxed on failure: nothing is done then.
         state & (PINS | NEW | FREEING | GONE) == 0
             && self
@@ -208,6 +223,13 @@ impl<T> InodeLink<T> {
     pub(super) fn set_gone(&self) {
         // Relaxed: who sees it goes to the bucket's lock, or lets the inode be.
         self.state.fetch_or(GONE, Ordering::Relaxed);
+    }
+
+    /// In a model, a point at which another thread may run: it does not see the steps that an `Arc` makes.
+    #[inline(always)]
+    fn step(&self) {
+        #[cfg(loom)]
+        self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends the filling, and wakes who waits for that.
@@ -238,8 +260,8 @@ impl<T> InodeLink<T> {
 
     /// What the clock's hand does: whether it is worth trying to evict this one now.
     pub(super) fn pass(&self, spare_referenced: bool) -> bool {
-        // Relaxed, both: a hint; `freeze` decides.
-        let state = self.state.load(Ordering::Relaxed);
+        // Relaxed below: a hint, as this is; `freeze` decides.
+        let state = self.peek();
         if state & (PINS | NEW | FREEING | GONE) != 0 {
             return false;
         }
@@ -311,6 +333,7 @@ pub(super) unsafe fn get<T: CachedInode>(inode: &T, touch: bool) -> Option<Arc<T
     if !link.pin(touch) {
         return None;
     }
+    link.step();
     // SAFETY: the caller's contract, and invariant 1.
     let reference = unsafe { get_counted(inode) };
     link.unpin();
@@ -354,10 +377,12 @@ pub(super) unsafe fn freeze<T: CachedInode>(inode: &T, ours: usize) -> bool {
     if !link.freeze() {
         return false;
     }
+    link.step();
     // SAFETY: invariant 1.
     if unsafe { count(inode) } == 1 + ours {
         // Pairs with the Release of those who dropped their references.
         fence(Ordering::Acquire);
+        link.step();
         return true;
     }
     link.thaw();

@@ -1,0 +1,251 @@
+//! The inode cache over all interleavings: finding against evicting against inserting, failed fillings, and
+//! sleepers that must wake.
+//!
+//! `Arc` is `std`'s in a model, which sees no ordering through it. So what holders leave behind is read
+//! here by operations that see the last value (`fetch_or(false)`), as the count's orderings would have them
+//! do.
+#![cfg(loom)]
+
+// Outside the model: what any execution of it has seen.
+use std::convert::Infallible;
+use std::sync::atomic::AtomicBool as Flag;
+
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use foliocache_sync::{Arc, rcu, thread};
+use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Unbounded, Verdict};
+
+/// What outlives an inode.
+struct Fate {
+    dropped: AtomicBool,
+}
+
+struct Inode {
+    link: InodeLink<Inode>,
+    /// Stored before the inode is unlocked.
+    filled: AtomicBool,
+    dirty: AtomicBool,
+    value: AtomicU64,
+    fate: Arc<Fate>,
+}
+
+// SAFETY: one link, a part of the inode.
+unsafe impl CachedInode for Inode {
+    fn link(&self) -> &InodeLink<Self> {
+        &self.link
+    }
+
+    fn ino(&self) -> u64 {
+        1
+    }
+
+    fn bytes(&self) -> u64 {
+        1
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.fate.dropped.store(true, Relaxed);
+    }
+}
+
+fn make() -> Result<Arc<Inode>, Infallible> {
+    let dropped = AtomicBool::new(false);
+    Ok(Arc::new(Inode {
+        link: InodeLink::new(),
+        filled: AtomicBool::new(false),
+        dirty: AtomicBool::new(false),
+        value: AtomicU64::new(0),
+        fate: Arc::new(Fate { dropped }),
+    }))
+}
+
+type Cache = InodeCache<Inode>;
+
+fn cache() -> Arc<Cache> {
+    Arc::new(InodeCache::new(1, Arc::new(Unbounded)))
+}
+
+/// The inode of the only number there is.
+fn get(cache: &Cache) -> Arc<Inode> {
+    let Ok(iget) = cache.iget(1, make);
+    match iget {
+        Iget::Found(inode) => {
+            assert!(inode.filled.load(Relaxed), "found before it was filled");
+            inode
+        }
+        Iget::New(new) => {
+            new.filled.store(true, Relaxed);
+            new.unlock()
+        }
+    }
+}
+
+fn evict(cache: &Cache) -> usize {
+    cache.shrink(1, |_| Verdict::Evict, |_| ())
+}
+
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(f);
+}
+
+fn spawn<R: 'static>(
+    cache: &Arc<Cache>,
+    f: impl FnOnce(&Cache) -> R + Send + 'static,
+) -> thread::JoinHandle<R> {
+    let cache = Arc::clone(cache);
+    thread::spawn(move || f(&cache))
+}
+
+#[test]
+fn two_that_miss_make_one() {
+    model(3, || {
+        let cache = cache();
+        let other = spawn(&cache, get);
+        let mine = get(&cache);
+        assert!(Arc::ptr_eq(&mine, &other.join().unwrap()));
+        assert_eq!(cache.len(), 1);
+    });
+}
+
+/// Who holds an inode keeps it, and whoever comes later gets the same.
+fn find_evict_insert(find: fn(&Cache) -> Arc<Inode>) -> bool {
+    let cache = cache();
+    drop(get(&cache));
+    let evictor = spawn(&cache, |cache| {
+        evict(cache);
+    });
+    let mine = find(&cache);
+    evictor.join().unwrap();
+    let other = get(&cache);
+    Arc::ptr_eq(&mine, &other)
+}
+
+#[test]
+fn finding_against_evicting() {
+    model(4, || assert!(find_evict_insert(get)));
+}
+
+#[test]
+fn canary_a_finder_without_a_pin_has_an_inode_that_is_gone() {
+    static TWO: Flag = Flag::new(false);
+    model(4, || {
+        let find = |cache: &Cache| cache.find_unpinned(1).unwrap_or_else(|| get(cache));
+        if !find_evict_insert(find) {
+            TWO.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    assert!(
+        TWO.load(std::sync::atomic::Ordering::Relaxed),
+        "the model above would miss two inodes of one identity"
+    );
+}
+
+#[test]
+fn finding_against_evicting_against_inserting() {
+    model(2, || {
+        let cache = cache();
+        drop(get(&cache));
+        let evictor = spawn(&cache, |cache| {
+            evict(cache);
+        });
+        let other = spawn(&cache, get);
+        let mine = get(&cache);
+        let other = other.join().unwrap();
+        evictor.join().unwrap();
+        assert!(Arc::ptr_eq(&mine, &other));
+    });
+}
+
+/// What upstream lost: a finder that goes to sleep for an inode that is already torn down. Here all that
+/// find come back; a sleeper whom nobody wakes is a deadlock, which the model reports.
+#[test]
+fn a_finder_of_what_is_torn_down_comes_back() {
+    model(3, || {
+        let cache = cache();
+        let held = get(&cache);
+        let remover = spawn(&cache, move |cache| {
+            assert!(cache.remove(&held));
+        });
+        let test = |_: &Inode| true;
+        if let Some(inode) = cache.find(foliocache_vfs::hash_ino(1), test) {
+            assert!(inode.filled.load(Relaxed));
+        }
+        remover.join().unwrap();
+        assert!(cache.find(foliocache_vfs::hash_ino(1), test).is_none());
+    });
+}
+
+/// The maker gives up while another waits for it: that one is woken, and makes its own.
+#[test]
+fn a_failed_filling_wakes_who_waits() {
+    model(3, || {
+        let cache = cache();
+        let maker = spawn(&cache, |cache| {
+            let Ok(iget) = cache.iget(1, make);
+            drop(iget);
+        });
+        let mine = get(&cache);
+        maker.join().unwrap();
+        assert!(!mine.link.is_gone());
+        assert!(Arc::ptr_eq(&mine, &get(&cache)));
+        assert_eq!(cache.len(), 1);
+    });
+}
+
+#[test]
+fn what_is_dirty_is_written_before_it_goes() {
+    model(3, || {
+        let cache = cache();
+        let store = Arc::new(AtomicU64::new(0));
+        drop(get(&cache));
+        let evictor = {
+            let store = Arc::clone(&store);
+            spawn(&cache, move |cache| {
+                let judge = |inode: &Inode| match inode.dirty.fetch_or(false, Relaxed) {
+                    true => Verdict::WriteFirst,
+                    false => Verdict::Evict,
+                };
+                cache.shrink(1, judge, |inode| {
+                    if inode.dirty.swap(false, Relaxed) {
+                        store.store(inode.value.fetch_or(0, Relaxed), Relaxed);
+                    }
+                });
+            })
+        };
+        let mine = get(&cache);
+        mine.value.store(7, Relaxed);
+        mine.dirty.store(true, Relaxed);
+        drop(mine);
+        evictor.join().unwrap();
+        let hash = foliocache_vfs::hash_ino(1);
+        match cache.find(hash, |_| true) {
+            Some(inode) => assert_eq!(inode.value.load(Relaxed), 7),
+            None => assert_eq!(store.load(Relaxed), 7, "a write is lost"),
+        }
+    });
+}
+
+#[test]
+fn nothing_is_freed_under_a_reader() {
+    model(3, || {
+        let cache = cache();
+        drop(get(&cache));
+        let evictor = spawn(&cache, |cache| {
+            evict(cache);
+            cache.reap();
+            cache.reap();
+        });
+        {
+            let rcu = rcu::read_lock();
+            if let Some(inode) = cache.find_rcu(foliocache_vfs::hash_ino(1), |_| true, &rcu) {
+                let fate = Arc::clone(&inode.fate);
+                assert!(inode.filled.load(Relaxed));
+                assert!(!fate.dropped.fetch_or(false, Relaxed), "freed too early");
+            }
+        }
+        evictor.join().unwrap();
+    });
+}
