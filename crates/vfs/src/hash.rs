@@ -66,7 +66,7 @@ use std::ptr::{self, NonNull};
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 
 use crate::bound::Bound;
@@ -210,6 +210,7 @@ impl<T: HashNode> RcuHash<T> {
         matches: &mut impl FnMut(&'g T) -> bool,
         rcu: &'g RcuReadGuard,
     ) -> Option<&'g T> {
+        might_lock(Rank::HashBucket);
         for _ in 0..STRAYS {
             let mut strayed = false;
             let mut table = Some(self.table(rcu));

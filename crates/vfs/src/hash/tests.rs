@@ -137,3 +137,50 @@ fn nodes_come_and_go_while_others_stay() {
     assert!(table.locks_taken() > 0);
     table.drain(free);
 }
+
+/// Has no room for anything after the first few.
+struct Full(AtomicU64);
+
+impl Bound for Full {
+    fn charge(&self, bytes: u64) -> bool {
+        let room = |left: u64| left.checked_sub(bytes);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+            .is_ok()
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Adds some, and has what is under way finished, whatever readers other tests have.
+fn add_all(table: &RcuHash<Node>, names: std::ops::Range<u64>) {
+    for name in names {
+        add(table, name);
+        if name % 50 == 0 {
+            rcu::synchronize();
+            (0..table.buckets()).for_each(|_| table.tend());
+        }
+    }
+}
+
+#[test]
+fn without_room_the_chains_get_longer() {
+    let full = Arc::new(Full(AtomicU64::new(1000)));
+    let mut table = RcuHash::new(4, full.clone());
+    add_all(&table, 0..500);
+    let small = table.buckets();
+    assert!(small < 64, "{small} buckets");
+    let refused = table.refused();
+    assert!((1..20).contains(&refused), "{refused} refusals");
+    assert!((0..500).all(|name| has(&table, name)));
+    // Room again: it is asked for, and had.
+    full.uncharge(100_000);
+    add_all(&table, 500..5000);
+    assert!(table.buckets() >= 16 * small);
+    assert!((0..5000).all(|name| has(&table, name)));
+    table.drain(free);
+    drop(table);
+    assert_eq!(full.0.load(Ordering::Relaxed), 101_000);
+}

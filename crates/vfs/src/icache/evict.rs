@@ -86,7 +86,8 @@ impl<T: CachedInode> InodeCache<T> {
         let mut passed = 0;
         let mut evicted = 0;
         while scanned < nr_to_scan && passed < most {
-            let stretch = STRETCH.min(most - passed);
+            // About an inode a bucket.
+            let stretch = STRETCH.min(most - passed).min(nr_to_scan - scanned);
             let (seen, gone) = self.pass(&self.hand, stretch, true, &mut judge, &mut write);
             passed += stretch;
             scanned += seen;
