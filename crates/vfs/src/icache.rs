@@ -65,7 +65,7 @@ use foliocache_sync::{Arc, ShardedCounter};
 use crate::bound::Bound;
 use crate::hash::{Bucket, Hand, RcuHash};
 use crate::limbo::Limbo;
-use charge::Account;
+use charge::Accounts;
 use link::Fill;
 
 mod charge;
@@ -84,7 +84,7 @@ pub struct InodeCache<T: CachedInode> {
     limbo: Limbo<Arc<T>>,
     hand: Hand,
     waits: WaitTable,
-    account: Arc<Account>,
+    accounts: Accounts,
     hits: ShardedCounter,
     misses: ShardedCounter,
     waited: ShardedCounter,
@@ -120,7 +120,7 @@ pub struct InodeCacheStats {
     pub limbo: u64,
     /// Inodes that live and that the bound had no room for.
     pub uncharged: u64,
-    /// Bytes charged for inodes that live.
+    /// Bytes charged for inodes that live; up to 128 KiB more are charged in advance.
     pub inode_bytes: u64,
     /// Bytes charged for the hash.
     pub hash_bytes: u64,
@@ -144,7 +144,7 @@ impl<T: CachedInode> InodeCache<T> {
             limbo: Limbo::new(),
             hand: Hand::new(),
             waits: WaitTable::with_buckets(WAIT_BUCKETS),
-            account: Account::new(bound),
+            accounts: Accounts::new(&bound),
             hits: ShardedCounter::new(),
             misses: ShardedCounter::new(),
             waited: ShardedCounter::new(),
@@ -289,7 +289,7 @@ impl<T: CachedInode> InodeCache<T> {
     /// Inserts `made` unless there is one by now, which is waited for.
     fn insert(&self, hash: u64, test: &impl Fn(&T) -> bool, made: Arc<T>) -> Iget<'_, T> {
         let link = CachedInode::link(&*made);
-        let charge = self.account.charge(made.bytes());
+        let charge = self.accounts.charge(made.bytes());
         let fresh = link.charge.set(charge).is_ok();
         assert!(fresh, "an inode goes into a cache once");
         loop {
@@ -434,8 +434,8 @@ impl<T: CachedInode> InodeCache<T> {
             evicted: self.evicted.sum_positive(),
             waits: self.waited.sum_positive(),
             limbo: self.limbo.len() as u64,
-            uncharged: self.account.uncharged(),
-            inode_bytes: self.account.bytes(),
+            uncharged: self.accounts.uncharged(),
+            inode_bytes: self.accounts.bytes(),
             hash_bytes: self.hash.bytes(),
         }
     }

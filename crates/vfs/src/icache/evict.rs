@@ -115,14 +115,18 @@ impl<T: CachedInode> InodeCache<T> {
             left -= stretch;
         }
         self.limbo.flush();
+        self.accounts.drain();
         self.len()
     }
 
     /// Frees what waits for its readers, as far as they are gone, without waiting for any; how many inodes.
+    /// For a shrinker: what is charged in advance goes back to the bound, too.
     ///
     /// Context: no lock that the drop of an inode needs.
     pub fn reap(&self) -> usize {
-        self.limbo.advance()
+        let freed = self.limbo.advance();
+        self.accounts.drain();
+        freed
     }
 
     /// Passes some buckets; how many inodes were looked at, and how many evicted.
