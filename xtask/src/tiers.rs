@@ -25,6 +25,9 @@ use crate::tidy::{array, string};
 /// The version of fsx that the system tests run, as FOLIOCACHE_FSX.
 const FSX: &str = "0.3.2";
 
+/// The version of pjdfstest that the system tests run, as FOLIOCACHE_PJDFSTEST.
+const PJDFSTEST: &str = "0.2.2";
+
 /// Packages that must compile under the model checkers, with models of their own or without.
 const MODELLED: &[&str] = &[
     "foliocache-sync",
@@ -193,9 +196,9 @@ impl Workspace {
         self.packages.iter().flat_map(named).collect()
     }
 
-    /// Where the fsx of this version is, or will be after its step.
-    fn fsx(&self) -> PathBuf {
-        self.target.join("tools/bin/fsx")
+    /// Where a program that is installed for the tests is, or will be after its step.
+    fn tool(&self, name: &str) -> PathBuf {
+        self.target.join("tools/bin").join(name)
     }
 
     /// The steps of a tier in the order in which they run.
@@ -250,14 +253,17 @@ impl Workspace {
         const MOUNT: &[Need] = &[Need::Compiler, Need::Make, Need::Fuse];
         let tier = Tier::System;
         let mut steps = Vec::new();
-        let fsx = self.fsx();
-        if !fsx.exists() {
+        for (name, version) in [("fsx", FSX), ("pjdfstest", PJDFSTEST)] {
+            if self.tool(name).exists() {
+                continue;
+            }
             let arguments = format!(
-                "install fsx --version {FSX} --locked --root {} --target-dir {}",
+                "install {name} --version {version} --locked --root {} --target-dir {}",
                 self.target.join("tools").display(),
                 self.target.join("tools/build").display()
             );
-            steps.push(Step::cargo(tier, "install fsx", &arguments, 15).needs(MOUNT));
+            let step = Step::cargo(tier, &format!("install {name}"), &arguments, 15);
+            steps.push(step.needs(MOUNT));
         }
         let build = "build --locked --release -p foliocache-cli";
         steps.push(Step::cargo(tier, "build the command", build, 15));
@@ -271,7 +277,8 @@ impl Workspace {
                 select(&system)
             );
             let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
-            steps.push(step.env("FOLIOCACHE_FSX", path(&fsx)));
+            let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
+            steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
         let stress = self.with_tests("stress_");
         if !stress.is_empty() {
@@ -383,13 +390,17 @@ mod tests {
     }
 
     #[test]
-    fn system_tests_get_their_fsx() {
+    fn system_tests_get_their_programs() {
         let w = workspace(&[("foliocache-cli", &["system_mount"]), ("a", &["stress_a"])]);
         let steps = commands(&w.steps(Tier::System));
-        assert_eq!(steps.len(), 4, "{steps:?}");
+        assert_eq!(steps.len(), 5, "{steps:?}");
         assert!(steps[0].starts_with("cargo install fsx"));
-        assert!(steps[2].starts_with("FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx cargo test"));
-        assert!(steps[3].starts_with("FOLIOCACHE_STRESS=30 "));
+        assert!(steps[1].starts_with("cargo install pjdfstest"));
+        assert!(steps[3].starts_with(
+            "FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
+             FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
+        ));
+        assert!(steps[4].starts_with("FOLIOCACHE_STRESS=30 "));
     }
 
     #[test]

@@ -78,7 +78,10 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
         Ok(after) => Timespec::new(after.as_secs() as i64, after.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
-            Timespec::new(-(before.as_secs() as i64), before.subsec_nanos())
+            Timespec::new(
+                (before.as_secs() as i64).wrapping_neg(),
+                before.subsec_nanos(),
+            )
         }
     })
 }
@@ -93,6 +96,12 @@ mod tests {
             let time = Timespec::new(sec, nsec);
             assert_eq!(Timespec::from(system_time(time)), time);
         }
+        // The first second that there is.
+        let first = UNIX_EPOCH - Duration::new(1 << 63, 0);
+        assert_eq!(
+            set_time(TimeOrNow::SpecificTime(first)),
+            SetTime::At(Timespec::new(i64::MIN, 0))
+        );
         // What the library makes of -2 s and 800 ms.
         let sent = UNIX_EPOCH - Duration::new(2, 800_000_000);
         assert_eq!(

@@ -8,19 +8,22 @@
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
 //!
 //! The kernel says with each write whether the bytes come from its cache (somebody stored into a
-//! mapping; then any writable handle may serve, and appending handles must not append) and whether
-//! set-id bits are to go.
+//! mapping; then any writable handle may serve, and appending handles must not append), whether
+//! set-id bits are to go, and whether the data is to be durable when it is answered: of writes that
+//! come here directly the kernel syncs none itself.
 
 use crate::front::Front;
 use crate::handles::FileHandle;
 use crate::stats::add;
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::Ordering;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
-use foliocache_vfs::{FallocateMode, SeekSparse};
-use fuser::WriteFlags;
+use foliocache_vfs::{FallocateMode, OpContext, OpenFile, SeekSparse};
+use fuser::{FileHandle as Fh, WriteFlags};
 
 const O_APPEND: i32 = 0o2000;
+const O_DSYNC: i32 = 0o10_000;
+const O_SYNC: i32 = 0o4_010_000;
 const FALLOC_FL_KEEP_SIZE: i32 = 1;
 const FALLOC_FL_PUNCH_HOLE: i32 = 2;
 const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
@@ -108,6 +111,10 @@ impl Front {
         let handle = self.files.get(fh)?;
         let from_cache = how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let append = flags & O_APPEND != 0 && !from_cache;
+        if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && handle.file.remove_privileges()? {
+            self.kernel_pages
+                .forget_attributes(handle.file.inode().ino());
+        }
         let mut done = 0;
         while done < data.len() {
             let rest = &data[done..];
@@ -125,19 +132,14 @@ impl Front {
             }
         }
         add(&self.counters.bytes_written, done as u64);
-        if handle.set_id && how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.kernel_pages
-                .forget_attributes(handle.file.inode().ino());
+        if done > 0 && !from_cache {
+            sync_as_opened(&handle.file, flags)?;
         }
         Ok(done as u32)
     }
 
     pub(crate) fn do_fallocate(&self, fh: u64, pos: u64, len: u64, mode: i32) -> Result<(), Errno> {
         let handle = self.files.get(fh)?;
-        let within = || {
-            pos.checked_add(len)
-                .is_some_and(|end| end <= handle.file.size())
-        };
         const PUNCH: i32 = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
         const ZERO_KEEP: i32 = FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE;
         let mode = match mode {
@@ -145,7 +147,7 @@ impl Front {
             FALLOC_FL_KEEP_SIZE => FallocateMode::AllocateKeepSize,
             PUNCH => FallocateMode::PunchHole,
             FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange,
-            ZERO_KEEP if within() => FallocateMode::ZeroRange,
+            ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
             _ => return Err(Errno::EOPNOTSUPP),
         };
         handle.file.fallocate(mode, pos, len)
@@ -207,6 +209,21 @@ impl Front {
         Ok(done)
     }
 
+    /// The handle of a file that was just opened. From here on the kernel says whose writes take
+    /// set-id bits away.
+    pub(crate) fn insert_file(&self, file: OpenFile) -> Fh {
+        let handle = FileHandle {
+            file: file.writing_as(OpContext::ROOT),
+            mapped: AtomicBool::new(false),
+        };
+        let number = self.files.insert(handle);
+        // Relaxed: a statistic.
+        self.counters
+            .open_files
+            .store(self.files.len() as u64, Ordering::Relaxed);
+        Fh(number)
+    }
+
     /// Closes a file; the kernel's pages of it go when nobody else has it open.
     pub(crate) fn do_release(&self, fh: u64) {
         let Some(handle) = self.files.remove(fh) else {
@@ -231,5 +248,16 @@ impl Front {
             }
         }
         drop::<Arc<FileHandle>>(handle);
+    }
+}
+
+/// What `O_SYNC` and `O_DSYNC` promise of a write.
+fn sync_as_opened(file: &OpenFile, flags: i32) -> Result<(), Errno> {
+    if flags & O_SYNC == O_SYNC {
+        file.fsync()
+    } else if flags & O_DSYNC != 0 {
+        file.fdatasync()
+    } else {
+        Ok(())
     }
 }

@@ -15,14 +15,11 @@ use crate::convert;
 use crate::handles::{DirHandle, FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
-use crate::stats::{Counters, add};
+use crate::stats::{Counters, add, subtract};
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
-use foliocache_vfs::{
-    Attr, DirEntryBuf, FileSystem, Inode, OpContext, OpenFile, ROOT_INO, S_ISGID, S_ISUID,
-};
-use fuser::{FileAttr, FileHandle as Fh, FileType, FopenFlags, Generation, INodeNo, Request};
+use foliocache_vfs::{Attr, DirEntryBuf, FileSystem, Inode, OpContext, ROOT_INO};
+use fuser::{FileAttr, FileType, FopenFlags, Generation, INodeNo, Request};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, SystemTime};
 
@@ -45,13 +42,19 @@ pub(crate) struct Front {
     pub(crate) kernel_cache: KernelCache,
 }
 
+/// On whose behalf a request is made that creates nothing.
 pub(crate) fn context(req: &Request) -> OpContext {
+    creation_context(req, 0)
+}
+
+/// On whose behalf something is created. The umask is left to the file system, because in a
+/// directory with a default access control list it does not count.
+pub(crate) fn creation_context(req: &Request, umask: u32) -> OpContext {
     OpContext {
         uid: req.uid(),
         gid: req.gid(),
         pid: req.pid(),
-        // The kernel takes the umask off the mode itself.
-        umask: 0,
+        umask,
     }
 }
 
@@ -103,9 +106,20 @@ impl Front {
 
     pub(crate) fn entry_of(&self, inode: &Arc<Inode>, attr: &Attr) -> Entry {
         self.fs.remember(inode, 1);
+        if inode.ino() != ROOT_INO {
+            add(&self.counters.lookups, 1);
+        }
         let mut attr = convert::attr(attr);
         attr.ino = INodeNo(inode.ino());
         (attr, Generation(inode.generation()))
+    }
+
+    /// The kernel has forgotten, or was never told of, `nlookup` look-ups.
+    pub(crate) fn forgotten(&self, ino: u64, nlookup: u64) {
+        self.fs.forget(ino, nlookup);
+        if ino != ROOT_INO {
+            subtract(&self.counters.lookups, nlookup);
+        }
     }
 
     pub(crate) fn open_flags(&self) -> FopenFlags {
@@ -115,20 +129,6 @@ impl Front {
             }
             KernelCache::All => FopenFlags::FOPEN_KEEP_CACHE,
         }
-    }
-
-    pub(crate) fn insert_file(&self, file: OpenFile, attr: &Attr) -> Fh {
-        let handle = FileHandle {
-            file,
-            set_id: attr.mode & (S_ISUID | S_ISGID) != 0,
-            mapped: AtomicBool::new(false),
-        };
-        let number = self.files.insert(handle);
-        // Relaxed: a statistic.
-        self.counters
-            .open_files
-            .store(self.files.len() as u64, Ordering::Relaxed);
-        Fh(number)
     }
 
     /// Names from `offset` on, as many as fit [`BATCH_BYTES`] with their attributes, `.` and `..`
@@ -153,13 +153,15 @@ impl Front {
     }
 
     /// Fills a reply with entries and their attributes. A name that is gone by the time it is
-    /// looked up is left out.
+    /// looked up, or that this process may not look up, is left out; at a name that fails otherwise
+    /// the reply ends, and the next begins with the error.
     pub(crate) fn fill_plus(
         &self,
         handle: &DirHandle,
         mut offset: u64,
         reply: &mut fuser::ReplyDirectoryPlus,
     ) -> Result<(), Errno> {
+        let mut given = 0;
         loop {
             // A look-up may not be made from within the reading of a directory.
             let names = self.names(handle, offset)?;
@@ -178,20 +180,25 @@ impl Front {
                         .and_then(|inode| Ok((self.entry(&inode)?, inode)));
                     match found {
                         Ok((entry, inode)) => (entry, Some(inode)),
-                        Err(errno) => {
+                        Err(
+                            errno @ (Errno::ENOENT | Errno::ESTALE | Errno::EACCES | Errno::EPERM),
+                        ) => {
                             tracing::debug!(?name.name, %errno, "left out of a listing");
                             continue;
                         }
+                        Err(_) if given > 0 => return Ok(()),
+                        Err(errno) => return Err(errno),
                     }
                 };
                 let (attr, generation) = entry;
                 if reply.add(attr.ino, offset, &name.name, &TTL, &attr, generation) {
                     // It did not fit, so the kernel was not told of it.
                     if let Some(inode) = inode {
-                        self.fs.forget(inode.ino(), 1);
+                        self.forgotten(inode.ino(), 1);
                     }
                     return Ok(());
                 }
+                given += 1;
             }
         }
     }

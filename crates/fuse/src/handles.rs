@@ -14,8 +14,6 @@ use std::collections::HashMap;
 /// An open file of the kernel's.
 pub(crate) struct FileHandle {
     pub(crate) file: OpenFile,
-    /// The file had set-id bits when it was opened, so a write may take them away.
-    pub(crate) set_id: bool,
     /// The kernel read pages into its own cache through this handle: somebody mapped the file.
     pub(crate) mapped: AtomicBool,
 }

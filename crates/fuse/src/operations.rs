@@ -6,7 +6,7 @@
 //! the kernel is told. What needs more than that is in `front` and `data`.
 
 use crate::convert;
-use crate::front::{Front, TTL, context};
+use crate::front::{Front, TTL, context, creation_context};
 use crate::handles::DirHandle;
 use crate::mount::KernelCache;
 use foliocache_sys::Errno;
@@ -41,6 +41,9 @@ impl fuser::Filesystem for Front {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
+            // Access control lists count where permissions are checked, and umasks come to us.
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ];
         for flag in optional {
             if config.add_capabilities(flag).is_err() {
@@ -71,7 +74,7 @@ impl fuser::Filesystem for Front {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         let _ = self.attempt("forget", || {
-            self.fs.forget(ino.0, nlookup);
+            self.forgotten(ino.0, nlookup);
             Ok(())
         });
     }
@@ -124,7 +127,7 @@ impl fuser::Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: fuser::ReplyEntry,
     ) {
@@ -132,7 +135,8 @@ impl fuser::Filesystem for Front {
             let dir = self.inode(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
-            let inode = self.fs.mknod(&context(req), &dir, name, kind, mode, rdev)?;
+            let ctx = creation_context(req, umask);
+            let inode = self.fs.mknod(&ctx, &dir, name, kind, mode, rdev)?;
             self.entry(&inode)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
@@ -144,13 +148,14 @@ impl fuser::Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("mkdir", || {
             let dir = self.inode(parent)?;
             let mode = mode & PERMISSION_BITS;
-            self.entry(&self.fs.mkdir(&context(req), &dir, name, mode)?)
+            let ctx = creation_context(req, umask);
+            self.entry(&self.fs.mkdir(&ctx, &dir, name, mode)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
@@ -231,8 +236,7 @@ impl fuser::Filesystem for Front {
             // Whether a write appends is said with each write, because it can be changed.
             let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
             let file = self.fs.open(&context(req), &inode, flags)?;
-            let attr = self.fs.getattr(&inode)?;
-            Ok(self.insert_file(file, &attr))
+            Ok(self.insert_file(file))
         });
         answer!(reply, done, fh => reply.opened(fh, self.open_flags()));
     }
@@ -243,7 +247,7 @@ impl fuser::Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: fuser::ReplyCreate,
     ) {
@@ -252,12 +256,10 @@ impl fuser::Filesystem for Front {
             let mode = mode & PERMISSION_BITS;
             let exclusive = flags & O_EXCL != 0;
             let flags = OpenFlags::from_raw(flags & !O_APPEND);
-            let file = self
-                .fs
-                .create(&context(req), &dir, name, mode, flags, exclusive)?;
-            let attr = self.fs.getattr(file.inode())?;
-            let entry = self.entry_of(file.inode(), &attr);
-            Ok((entry, self.insert_file(file, &attr)))
+            let ctx = creation_context(req, umask);
+            let file = self.fs.create(&ctx, &dir, name, mode, flags, exclusive)?;
+            let entry = self.entry(file.inode())?;
+            Ok((entry, self.insert_file(file)))
         });
         answer!(reply, done, ((attr, generation), fh) => {
             reply.created(&TTL, &attr, generation, fh, self.open_flags());
@@ -452,7 +454,13 @@ impl fuser::Filesystem for Front {
         size: u32,
         reply: fuser::ReplyXattr,
     ) {
-        let done = self.attempt("getxattr", || self.fs.getxattr(&self.inode(ino)?, name));
+        let done = self.attempt("getxattr", || {
+            match self.fs.getxattr(&self.inode(ino)?, name) {
+                // The kernel asks when it checks permissions: where there are no lists, none counts.
+                Err(Errno::EOPNOTSUPP) if is_acl(name) => Err(Errno::ENODATA),
+                done => done,
+            }
+        });
         answer!(reply, done, value => answer_xattr(&value, size, reply));
     }
 
@@ -522,6 +530,11 @@ impl fuser::Filesystem for Front {
         });
         answer!(reply, done, n => reply.written(n));
     }
+}
+
+/// Whether this attribute is an access control list.
+fn is_acl(name: &OsStr) -> bool {
+    name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
 /// Size 0 asks for the size alone.

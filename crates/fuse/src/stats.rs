@@ -26,6 +26,9 @@ pub struct FuseStats {
     pub bytes_to_kernel_cache: u64,
     /// Files open now.
     pub open_files: u64,
+    /// Look-ups that the kernel holds now: how often it was told of inodes other than the root,
+    /// less what it has forgotten.
+    pub lookups: u64,
 }
 
 #[derive(Default)]
@@ -38,11 +41,17 @@ pub(crate) struct Counters {
     pub(crate) bytes_written: AtomicU64,
     pub(crate) bytes_to_kernel_cache: AtomicU64,
     pub(crate) open_files: AtomicU64,
+    pub(crate) lookups: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     // Relaxed: a statistic.
     counter.fetch_add(n, Ordering::Relaxed);
+}
+
+pub(crate) fn subtract(counter: &AtomicU64, n: u64) {
+    // Relaxed: a statistic.
+    counter.fetch_sub(n, Ordering::Relaxed);
 }
 
 impl Counters {
@@ -58,6 +67,7 @@ impl Counters {
             bytes_written: read(&self.bytes_written),
             bytes_to_kernel_cache: read(&self.bytes_to_kernel_cache),
             open_files: read(&self.open_files),
+            lookups: read(&self.lookups),
         }
     }
 }

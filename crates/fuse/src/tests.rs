@@ -3,14 +3,14 @@
 use crate::buffers::Buffers;
 use crate::data::ReadReply;
 use crate::front::Front;
-use crate::handles::{FileHandle, Handles};
+use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::stats::Counters;
 use foliocache_fs::MemFs;
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpContext, OpenFlags};
 use fuser::WriteFlags;
@@ -34,11 +34,7 @@ fn create(front: &Front, name: &str) -> u64 {
         .fs
         .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags, true)
         .unwrap();
-    front.files.insert(FileHandle {
-        file,
-        set_id: false,
-        mapped: AtomicBool::new(false),
-    })
+    front.insert_file(file).0
 }
 
 fn contents(front: &Front, fh: u64) -> Vec<u8> {
@@ -104,11 +100,12 @@ fn space_and_holes() {
     front.do_fallocate(fh, 15_000, 15_000, 0x10).unwrap();
     assert_eq!(contents(&front, fh).len(), 30_000);
     assert!(contents(&front, fh)[15_000..].iter().all(|&byte| byte == 0));
-    // Zeroing past the end without growing, and modes that are not known.
-    assert_eq!(
-        front.do_fallocate(fh, 29_000, 2000, 0x11),
-        Err(Errno::EOPNOTSUPP)
-    );
+    front
+        .do_write(fh, 29_000, &[1; 1000], WriteFlags::empty(), 0)
+        .unwrap();
+    front.do_fallocate(fh, 29_000, 2000, 0x11).unwrap();
+    assert_eq!(contents(&front, fh).len(), 30_000);
+    assert!(contents(&front, fh)[29_000..].iter().all(|&byte| byte == 0));
     assert_eq!(
         front.do_fallocate(fh, 0, 4096, 0x20),
         Err(Errno::EOPNOTSUPP)

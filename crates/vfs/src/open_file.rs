@@ -63,6 +63,27 @@ impl OpenFile {
         })
     }
 
+    /// The same with writes on behalf of `ctx`: whether they clear set-id bits.
+    #[must_use]
+    pub fn writing_as(mut self, ctx: OpContext) -> OpenFile {
+        self.ctx = ctx;
+        self
+    }
+
+    /// Clears the set-id bits that a write by somebody without privilege clears; says whether there
+    /// were any. May block on I/O if there were.
+    ///
+    /// # Errors
+    /// Those of the backing store.
+    #[doc(alias = "file_remove_privs")]
+    pub fn remove_privileges(&self) -> Result<bool, Errno> {
+        let any = self.inode.attributes().has_set_id();
+        if any {
+            self.inode.ops().remove_privileges(&self.inode)?;
+        }
+        Ok(any)
+    }
+
     /// The file.
     pub fn inode(&self) -> &Arc<Inode> {
         &self.inode
@@ -349,12 +370,16 @@ impl OpenFile {
             .ok_or(Errno::EFBIG)?;
         self.inode.remove_privileges(&self.ctx)?;
         self.inode.attributes().data_changed();
-        self.inode.ops().allocate(&self.inode, mode, pos, len)?;
-        if matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange) {
+        if !matches!(
+            mode,
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize
+        ) {
             self.mapping
                 .punch_hole(pos, len)
                 .map_err(|error| error.errno())?;
         }
+        // After it: zeros that were asked for have their space.
+        self.inode.ops().allocate(&self.inode, mode, pos, len)?;
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
             self.mapping.extend(end).map_err(|error| error.errno())?;
         }

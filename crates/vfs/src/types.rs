@@ -237,9 +237,11 @@ pub enum FallocateMode {
     /// The range reads as zeros and its space is freed; the size stays.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
     PunchHole,
-    /// The range reads as zeros; the size grows if the range ends beyond it.
+    /// Space for the range, which reads as zeros; the size grows if the range ends beyond it.
     #[doc(alias = "FALLOC_FL_ZERO_RANGE")]
     ZeroRange,
+    /// The part of the range within the file reads as zeros; the size stays.
+    ZeroRangeKeepSize,
 }
 
 /// What to look for in a sparse file.

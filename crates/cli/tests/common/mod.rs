@@ -21,13 +21,29 @@ pub(crate) struct Folder {
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
-        let top =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        Folder::below(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
+    }
+
+    /// A folder that every user can reach, with a directory `plain` besides.
+    pub(crate) fn public(name: &str) -> Folder {
+        let folder = Folder::below(&std::env::temp_dir(), &format!("foliocache-{name}"));
+        fs::create_dir(folder.plain()).unwrap();
+        shell(&folder.top, "chmod 755 . source mount plain");
+        folder
+    }
+
+    fn below(parent: &Path, name: &str) -> Folder {
+        let top = parent.join(format!("{name}-{}", std::process::id()));
         let folder = Folder { top };
         folder.clean();
         fs::create_dir_all(folder.source()).unwrap();
         fs::create_dir_all(folder.mount_point()).unwrap();
         folder
+    }
+
+    /// A directory like the source that is not mounted, to compare with.
+    pub(crate) fn plain(&self) -> PathBuf {
+        self.top.join("plain")
     }
 
     pub(crate) fn top(&self) -> &Path {
@@ -78,6 +94,20 @@ impl Drop for Folder {
     fn drop(&mut self) {
         self.clean();
     }
+}
+
+/// Whether there is no root or no FUSE, without which a test is to be skipped; says so then.
+pub(crate) fn no_root_or_fuse() -> bool {
+    let known = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    let why = if known.split(',').any(|name| name == "fuse") {
+        "FUSE"
+    } else if run(Command::new("id").arg("-u")).trim() != "0" {
+        "root"
+    } else {
+        return false;
+    };
+    eprintln!("SKIPPED: there is no {why}");
+    true
 }
 
 fn run_quietly(command: &mut Command) -> bool {

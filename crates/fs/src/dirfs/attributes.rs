@@ -204,9 +204,14 @@ impl DirNode {
             };
             self.own_change(fd, || fd::futimens(fd, raw(set.atime), raw(set.mtime)))?;
             if let Some(mtime) = set.mtime {
+                let mut mtime = mtime.resolve(now);
+                if i32::try_from(mtime.sec).is_err() {
+                    // The source may have no such time, and has taken the nearest that it has.
+                    mtime = fd::fstat(fd)?.mtime;
+                }
                 // Data that is still dirty goes out later and is stamped with this again.
                 self.attributes
-                    .update(|attributes| attributes.mtime = mtime.resolve(now));
+                    .update(|attributes| attributes.mtime = mtime);
             }
         }
         self.getattr(inode)
@@ -250,7 +255,14 @@ impl InodeOperations for NodeOps {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                 self.0.allocate(Fallocate::KeepSize, pos..pos + len)
             }
-            FallocateMode::PunchHole | FallocateMode::ZeroRange => Ok(()),
+            FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
+                match self.0.allocate(Fallocate::KeepSize, pos..pos + len) {
+                    // The zeros are there; only their space cannot be promised.
+                    Err(Errno::EOPNOTSUPP) => Ok(()),
+                    done => done,
+                }
+            }
+            FallocateMode::PunchHole => Ok(()),
         }
     }
 

@@ -7,7 +7,7 @@ use super::{DirFs, NodeOps, Shared};
 use crate::table::InodeTable;
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
     AttrCell, FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID,
@@ -149,11 +149,16 @@ impl DirFs {
         if stat.kind() == FileKind::Symlink {
             return Ok(());
         }
+        let found = stat.mode & PERMISSION_BITS;
         let mut wanted = mode & !ctx.umask & PERMISSION_BITS;
         if stat.kind() == FileKind::Directory {
-            wanted |= stat.mode & S_ISGID;
+            wanted |= found & S_ISGID;
         }
-        if given || stat.mode & PERMISSION_BITS != wanted {
+        if wanted & 0o777 != found & 0o777 && has_default_acl(dir)? {
+            // The source has applied it, and the umask does not count.
+            wanted = wanted & !0o777 | found & 0o777;
+        }
+        if given || found != wanted {
             fd::fchmod(made, wanted)?;
         }
         Ok(())
@@ -284,6 +289,15 @@ impl DirFs {
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
         node.own_change(fd.as_fd(), || change(fd.as_fd(), &name))
+    }
+}
+
+/// Whether a directory hands an access control list down to what is made in it.
+fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
+    match xattr::get(dir, c"system.posix_acl_default") {
+        Ok(_) => Ok(true),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -263,12 +263,14 @@ impl FileSystem for DirFs {
             if let Some(inode) = &moved {
                 let node = DirNode::of(inode)?;
                 node.found_at(to_dir, to);
+                node.left(from_dir, from);
                 node.set_name_unsynced();
             }
             match target {
                 Some((inode, _)) if mode == RenameMode::Exchange => {
                     let node = DirNode::of(&inode)?;
                     node.found_at(from_dir, from);
+                    node.left(to_dir, to);
                     node.set_name_unsynced();
                     None
                 }

@@ -15,13 +15,15 @@
 //! # Invariants
 //!
 //! 1. A descriptor that [`DirNode::path_fd`] returns has the node's identity.
-//! 2. `location` is [`Location::Pinned`] once no name is known to lead to the node.
+//! 2. `location` is [`Location::Pinned`] once no name is known to lead to the node; `spare` is
+//!    another name that led to it, so that a file of several names needs no descriptor when one is
+//!    taken away.
 //! 3. Whoever changes a name in the source and the locations with it holds `Shared::moves` for
 //!    writing; whoever walks, or enters what it found under a name, for reading.
 //!
 //! # Locking
 //!
-//! `moves` is taken before `location`; [`DirNode::path_fd`] takes `moves` itself, so a caller that
+//! `moves` is taken before `location`, and that before `spare`; [`DirNode::path_fd`] takes `moves` itself, so a caller that
 //! needs both gets its descriptors first.
 //!
 //! # Memory ordering
@@ -94,6 +96,8 @@ pub(super) struct DirNode {
     pub(super) kind: FileKind,
     pub(super) attributes: Arc<AttrCell>,
     pub(super) location: Mutex<Location>,
+    /// Where it was seen before that, as far as that name is not known to be gone.
+    spare: Mutex<Option<(Arc<Inode>, OsString)>>,
     /// What a regular file has besides.
     pub(super) file: Option<FileState>,
     /// Whether the name is newer than the last time its directory was made durable.
@@ -117,6 +121,7 @@ impl DirNode {
             kind,
             attributes,
             location: Mutex::new(location),
+            spare: Mutex::new(None),
             file: (kind == FileKind::Regular).then(|| FileState::new(stat)),
             name_unsynced: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
@@ -232,10 +237,24 @@ impl DirNode {
                 },
             ),
         };
-        drop(location);
         // Relaxed: see the module's header.
         self.unlinked.store(false, Ordering::Relaxed);
-        drop(old);
+        let gone = match old {
+            Location::Named { parent, name } if self.kind != FileKind::Directory => {
+                (None, self.spare.lock().replace((parent, name)))
+            }
+            old => (Some(old), None),
+        };
+        drop(location);
+        drop(gone);
+    }
+
+    /// The node was moved away from this name. Context: `moves` held for writing.
+    pub(super) fn left(&self, parent: &Inode, name: &OsStr) {
+        let mut spare = self.spare.lock();
+        let gone = spare.take_if(|(known, at)| at == name && known.ino() == parent.ino());
+        drop(spare);
+        drop(gone);
     }
 
     /// The name `name` in `parent` is gone; `fd` is a descriptor of the node, which has `nlink`
@@ -245,6 +264,7 @@ impl DirNode {
             // Relaxed: see the module's header.
             self.unlinked.store(true, Ordering::Relaxed);
         }
+        self.left(parent, name);
         let mut location = self.location.lock();
         let here = match &*location {
             Location::Named {
@@ -254,7 +274,12 @@ impl DirNode {
             Location::Root | Location::Pinned(_) | Location::Detached => false,
         };
         if here || nlink == 0 {
-            let old = std::mem::replace(&mut *location, Location::Pinned(fd.clone()));
+            let spare = self.spare.lock().take();
+            let now = match spare {
+                Some((parent, name)) if nlink > 0 => Location::Named { parent, name },
+                _ => Location::Pinned(fd.clone()),
+            };
+            let old = std::mem::replace(&mut *location, now);
             drop(location);
             drop(old);
         }
@@ -275,8 +300,9 @@ impl DirNode {
     pub(super) fn detach(&self) {
         let mut location = self.location.lock();
         let old = std::mem::replace(&mut *location, Location::Detached);
+        let spare = self.spare.lock().take();
         drop(location);
-        drop(old);
+        drop((old, spare));
     }
 
     /// Whether no name leads to the node.

@@ -176,3 +176,47 @@ fn reads_outlive_the_name_the_handles_and_the_file_system() {
     }
     assert!(told.recv_timeout(LONG).is_err(), "each ends once");
 }
+
+/// As when a tree of links is made for comparison and taken away again.
+#[test]
+fn files_that_lose_one_of_their_names_need_no_descriptors() {
+    let source = tempfile::tempdir().expect("a directory");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let options = DirFsOptions {
+        path_descriptors: 8,
+        ..DirFsOptions::default()
+    };
+    let fs = DirFs::open(&mm, source.path(), options).expect("dirfs");
+    let root = fs.root();
+    let mut inodes = Vec::new();
+    for i in 0..300 {
+        let (one, two) = (format!("one{i}"), format!("two{i}"));
+        std::fs::write(source.path().join(&one), "data").expect("write");
+        let inode = fs.lookup(&root, OsStr::new(&one)).expect("lookup");
+        fs.remember(&inode, 1);
+        fs.link(&inode, &root, OsStr::new(&two)).expect("link");
+        let lost = if i % 2 == 0 { &two } else { &one };
+        fs.unlink(&root, OsStr::new(lost)).expect("unlink");
+        inodes.push(inode);
+    }
+    let ours = source.path().canonicalize().expect("a path");
+    let held = std::fs::read_dir("/proc/self/fd")
+        .expect("descriptors")
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.starts_with(&ours))
+        .count();
+    assert!(held < 50, "{held}");
+    for inode in &inodes {
+        assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
+    }
+    // A name that the file was moved away from is none to fall back to.
+    let inode = &inodes[0];
+    fs.link(inode, &root, OsStr::new("third")).expect("link");
+    let (from, to) = (OsStr::new("third"), OsStr::new("fourth"));
+    fs.rename(&root, from, &root, to, crate::RenameMode::Replace)
+        .expect("rename");
+    fs.unlink(&root, to).expect("unlink");
+    assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
+    fs.unlink(&root, OsStr::new("one0")).expect("unlink");
+    assert_eq!(fs.getattr(inode).expect("getattr").nlink, 0);
+}

@@ -207,7 +207,7 @@ impl InodeOperations for MemNode {
         match mode {
             // Memory cannot be promised ahead of its use.
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => Err(Errno::EOPNOTSUPP),
-            FallocateMode::PunchHole | FallocateMode::ZeroRange => Ok(()),
+            _ => Ok(()),
         }
     }
 
