@@ -23,7 +23,8 @@
 //!
 //! 1. Every request is answered once; a panic inside an operation is an `EIO` and a line in the
 //!    log, and the mount lives on.
-//! 2. Permissions are checked by the kernel (`default_permissions`); locks are the kernel's.
+//! 2. Permissions are checked by the kernel (`default_permissions`, with the source's access control
+//!    lists); locks are the kernel's.
 //! 3. Nothing in this process touches files of the mount: such a call would wait for this process,
 //!    and could not be killed with it.
 //! 4. The kernel's cache holds file data only as far as it is mapped, see [`KernelCache`].
