@@ -136,6 +136,8 @@ fn appends_direct_io_mappings_locks_programs_and_events() {
             "~unnamed file: Operation not supported",
             "~flags: Inappropriate ioctl for device",
             "script: 0",
+            "cut a running program: Text file busy",
+            "kept 1",
             "event 40 a",
         ],
     );

@@ -34,8 +34,9 @@ macro_rules! answer {
 
 impl fuser::Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Not FUSE_ATOMIC_O_TRUNC: files would be cut by an open that the kernel refuses only
+        // afterwards, such as that of a program that runs.
         let optional = [
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,

@@ -6,9 +6,10 @@
 //!
 //! Needs FUSE and root.
 
-use foliocache_fs::{DirFs, DirFsOptions, FileSystem};
+use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_fuse::{Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
+use foliocache_vfs::FileSystem;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/fs.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -497,7 +498,7 @@ static void handles(void) {
     say("appending no more", pwrite(fd, "y", 1, 0));
     say("size", lseek(fd, 0, SEEK_END));
     /* Direct I/O. */
-    char *page;
+    char *page = NULL;
     must(posix_memalign((void **)&page, 4096, 8192) == 0, "memory");
     memset(page, 'd', 8192);
     int direct = open("direct", O_RDWR | O_CREAT | O_DIRECT, 0644);
@@ -571,6 +572,23 @@ static void handles(void) {
     printf("script: %d\n", system("./script"));
     fflush(stdout);
     printf("copied program: %d\n", system("cp /bin/true true && ./true"));
+    /* A program that runs is not cut, not even by a reader's open. */
+    must(system("cp /bin/sleep sleeper") == 0, "cp");
+    struct stat before = look("sleeper");
+    int started[2];
+    must(pipe2(started, O_CLOEXEC) == 0, "pipe");
+    fflush(stdout);
+    pid_t sleeper = fork();
+    if (sleeper == 0)
+        _exit(execl("./sleeper", "sleeper", "100", NULL));
+    close(started[1]);
+    /* Closed by the program's start. */
+    must(read(started[0], text, 1) == 0, "read");
+    say("write to a running program", open("sleeper", O_WRONLY));
+    say("cut a running program", open("sleeper", O_RDONLY | O_TRUNC));
+    printf("kept %d\n", look("sleeper").st_size == before.st_size);
+    must(kill(sleeper, SIGTERM) == 0 && wait(&status) == sleeper, "kill");
+    printf("it ended by %d\n", WTERMSIG(status));
     must(chmod("script", 0644) == 0, "chmod");
     say("not executable", execl("./script", "script", NULL));
     /* What others are told of. */

@@ -213,7 +213,7 @@ fn files_that_lose_one_of_their_names_need_no_descriptors() {
     let inode = &inodes[0];
     fs.link(inode, &root, OsStr::new("third")).expect("link");
     let (from, to) = (OsStr::new("third"), OsStr::new("fourth"));
-    fs.rename(&root, from, &root, to, crate::RenameMode::Replace)
+    fs.rename(&root, from, &root, to, foliocache_vfs::RenameMode::Replace)
         .expect("rename");
     fs.unlink(&root, to).expect("unlink");
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
