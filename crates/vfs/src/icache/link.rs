@@ -232,6 +232,19 @@ impl<T> InodeLink<T> {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// In a model, checks the claim of the module's header: what is read in B is what the last finder's
+    /// step 2 wrote, or later.
+    #[inline(always)]
+    fn check_steps(&self) {
+        #[cfg(loom)]
+        {
+            let read = self.steps.load(Ordering::Relaxed);
+            // An exchange reads the last value, whatever the orderings.
+            let last = self.steps.fetch_add(0, Ordering::Relaxed);
+            assert_eq!(read, last, "a count that misses a reference");
+        }
+    }
+
     /// Ends the filling, and wakes who waits for that.
     pub(super) fn end_filling(&self, waits: &WaitTable) {
         FILLING.clear(&self.state, waits, NEW);
@@ -377,7 +390,7 @@ pub(super) unsafe fn freeze<T: CachedInode>(inode: &T, ours: usize) -> bool {
     if !link.freeze() {
         return false;
     }
-    link.step();
+    link.check_steps();
     // SAFETY: invariant 1.
     if unsafe { count(inode) } == 1 + ours {
         // Pairs with the Release of those who dropped their references.
