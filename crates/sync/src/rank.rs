@@ -74,6 +74,14 @@ pub enum Rank {
     IMmap,
     /// Installing or protecting a run of page-table entries.
     PteBatch,
+    /// Going through a subtree of the dentry cache.
+    DentryWalk,
+    /// Where the dentries of a cache are: moves, and the dentry that a directory has.
+    #[doc(alias = "rename_lock")]
+    DentryRename,
+    /// A dentry's lock; several at once as `vfs::dcache` states, parent before child.
+    #[doc(alias = "d_lock")]
+    Dentry,
     /// A part of the hash of the inode or dentry cache. While it is held only [`Leaf`](Self::Leaf) locks
     /// are taken.
     #[doc(alias = "inode_hash_lock")]

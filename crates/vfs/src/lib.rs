@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `hash` | [`RcuHash`](hash::RcuHash): an intrusive hash table, looked up under RCU, that grows by itself |
 //! | `icache` | [`InodeCache`]: the inodes in memory, one for each identity |
+//! | [`dcache`] | which name in which directory leads to which inode |
 //! | `limbo` | what is unpublished and waits for its readers |
 //! | `bound` | [`Bound`]: who is asked for memory |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
@@ -23,6 +24,7 @@
 
 mod attr;
 mod bound;
+pub mod dcache;
 mod filesystem;
 pub mod hash;
 mod icache;

@@ -1,0 +1,334 @@
+//! [`DentryCache`]: its parts, its roots, and looking names up.
+//!
+//! # Model
+//!
+//! | form | finds | costs |
+//! |---|---|---|
+//! | [`DentryCache::lookup_rcu`] | what is there and is not being changed | reads; writes nothing that others write |
+//! | [`DentryCache::lookup`] | what is there, exactly | the same, and a reference |
+//!
+//! A miss under RCU means nothing more than that the caller has to ask in the other form. That one sees the
+//! count of renames (`rename_seq`): a name that was moved about while it was looked for may have been
+//! missed, and is looked for again.
+//!
+//! # Invariants
+//!
+//! 1. Below one directory a name is hashed once at most, since names are put into the hash and taken out
+//!    under the directory's lock.
+//! 2. No dentry moves without `rename`, and `rename_seq` grows with each move.
+//!
+//! # Locking
+//!
+//! *Protects*: `rename` where dentries are: moves, and which dentry a directory has; `walks` keeps those who
+//! go through a whole subtree apart. *Order*: `walks`, `rename`, dentries, hash, limbo (a leaf). *May block*:
+//! look-ups never.
+//!
+//! # Memory ordering
+//!
+//! That of the hash, the seqcounts and RCU. `closing` is a hint until [`DentryCache::close`] looks at every
+//! dentry, under locks.
+//!
+//! # Differences from Linux
+//!
+//! A cache has its own table, so two caches know nothing of each other. One rename lock serves all file
+//! systems of a cache.
+
+use super::dentry::Dentry;
+use super::evict::Clock;
+use super::garbage::Garbage;
+use super::inode::DentryInode;
+use super::layout::Layout;
+use super::name::{LongName, Name, NewName};
+use super::reference::DentryRef;
+use crate::bound::Bound;
+use crate::hash::RcuHash;
+use crate::limbo::Limbo;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rcu::{self, RcuReadGuard};
+use foliocache_sync::seqcount::SeqCount;
+use foliocache_sync::{Arc, ShardedCounter};
+use std::fmt;
+use std::ptr;
+
+/// What a dentry is charged: itself, and what the allocator adds for its alignment (glibc).
+pub(super) const DENTRY_BYTES: u64 = 256;
+/// The same for a long name besides its bytes, in two allocations.
+const LONG_NAME_BYTES: u64 = 80;
+/// Dentries to evict when there is no room for one.
+const MAKE_ROOM: usize = 64;
+
+/// What the caches are made of. Lives as long as the handle and the roots.
+pub(super) struct Inner<I: DentryInode> {
+    pub(super) hash: RcuHash<Dentry<I>>,
+    pub(super) limbo: Limbo<Garbage<I>>,
+    pub(super) rename: RankedMutex<()>,
+    pub(super) rename_seq: SeqCount,
+    pub(super) walks: RankedMutex<()>,
+    pub(super) clock: Clock,
+    /// After the limbo: dropped after it.
+    pub(super) bound: Arc<dyn Bound>,
+    pub(super) counts: Counts,
+    closing: AtomicBool,
+}
+
+/// The counters behind [`DentryStats`].
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) dentries: ShardedCounter,
+    pub(super) negative: ShardedCounter,
+    pub(super) hits: ShardedCounter,
+    pub(super) misses: ShardedCounter,
+    pub(super) evicted: ShardedCounter,
+    pub(super) one_offs: ShardedCounter,
+    pub(super) renames: ShardedCounter,
+}
+
+/// What a cache holds and did; see [`DentryCache::stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DentryStats {
+    /// Dentries, roots and what is no longer found included.
+    pub dentries: u64,
+    /// Those that say that there is no such name.
+    pub negative: u64,
+    /// Things given up that wait for a grace period.
+    pub limbo: u64,
+    /// Bytes of the hash table.
+    pub table_bytes: u64,
+    /// Look-ups with a reference that found something. Look-ups under RCU are not counted.
+    pub hits: u64,
+    /// Look-ups with a reference that found nothing.
+    pub misses: u64,
+    /// Dentries that the clock hand took.
+    pub evicted: u64,
+    /// Dentries that the bound had no room for, so that they were not kept.
+    pub one_offs: u64,
+    /// Moves.
+    pub renames: u64,
+}
+
+/// Why a name cannot be put where it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DentryError {
+    /// A directory would come to lie below itself. `ELOOP` or `EINVAL`, as the operation has it.
+    Loop,
+}
+
+impl fmt::Display for DentryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loop => f.write_str("a directory would lie below itself"),
+        }
+    }
+}
+
+impl std::error::Error for DentryError {}
+
+/// A cache of names. See the module's header, and that of [`dcache`](super).
+pub struct DentryCache<I: DentryInode> {
+    pub(super) inner: Arc<Inner<I>>,
+}
+
+impl<I: DentryInode> DentryCache<I> {
+    /// A cache that charges its memory to `bound`, with a table of at least so many buckets to begin with.
+    pub fn new(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                hash: RcuHash::new(buckets, Arc::clone(&bound)),
+                limbo: Limbo::new(),
+                rename: RankedMutex::new(Rank::DentryRename, ()),
+                rename_seq: SeqCount::new(),
+                walks: RankedMutex::new(Rank::DentryWalk, ()),
+                clock: Clock::default(),
+                bound,
+                counts: Counts::default(),
+                closing: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The root of a file system: it has no name and no parent, and lives as long as it is referenced. The
+    /// inode has no dentry yet.
+    ///
+    /// Context: as [`add`](Self::add), but for the directory's lock.
+    #[doc(alias = "d_make_root")]
+    pub fn make_root(&self, inode: Arc<I>) -> DentryRef<I> {
+        let cache = &self.inner;
+        let charged = cache.charge(DENTRY_BYTES);
+        let root = Dentry::new_root(Arc::clone(cache), Arc::clone(&inode), charged);
+        cache.counts.dentries.inc();
+        if inode.is_dir() {
+            let _renaming = cache.rename.lock();
+            inode.alias().replace(ptr::null_mut(), root.as_ptr());
+        }
+        root
+    }
+
+    /// Looks a name up without taking a reference, and writes nothing that others write. Returns the dentry,
+    /// which may be negative, with the number to hand to [`Dentry::read_retry`] once it has been made use
+    /// of. `None` if there is none, or if it is being changed: then [`lookup`](Self::lookup) tells.
+    ///
+    /// Of `parent` only the address counts; that it still was a directory of that name is the caller's to
+    /// check, by its own number.
+    ///
+    /// Context: in the read section `rcu`.
+    #[doc(alias = "__d_lookup_rcu")]
+    #[inline]
+    pub fn lookup_rcu<'g>(
+        &'g self,
+        parent: &Dentry<I>,
+        name: &Name<'_>,
+        rcu: &'g RcuReadGuard,
+    ) -> Option<(&'g Dentry<I>, u32)> {
+        let (dentry, seq) = self.inner.find::<false>(parent, name, rcu)?;
+        dentry.mark_referenced();
+        Some((dentry, seq))
+    }
+
+    /// Looks a name up and takes a reference. `None` means that it is not cached; a name that is known not to
+    /// exist has a negative dentry.
+    ///
+    /// Context: no lock of rank `Dentry` or inner; does not sleep.
+    #[doc(alias = "d_lookup")]
+    pub fn lookup(&self, parent: &DentryRef<I>, name: &Name<'_>) -> Option<DentryRef<I>> {
+        let cache = &self.inner;
+        loop {
+            let renames = cache.rename_seq.read_begin();
+            let rcu = rcu::read_lock();
+            if let Some((dentry, seq)) = cache.find::<true>(parent, name, &rcu) {
+                if let Some(found) = dentry.try_get(seq, &rcu) {
+                    dentry.mark_referenced();
+                    cache.counts.hits.inc();
+                    return Some(found);
+                }
+                // Changed since, or dead; what is dead is no longer hashed, so the next look tells.
+            } else if !cache.rename_seq.read_retry(renames) {
+                cache.counts.misses.inc();
+                return None;
+            }
+        }
+    }
+
+    /// What the cache holds and did. Adds up many counters: not for a hot path.
+    pub fn stats(&self) -> DentryStats {
+        let counts = &self.inner.counts;
+        DentryStats {
+            dentries: counts.dentries.sum_positive(),
+            negative: counts.negative.sum_positive(),
+            limbo: self.inner.limbo.len() as u64,
+            table_bytes: self.inner.hash.bytes(),
+            hits: counts.hits.sum_positive(),
+            misses: counts.misses.sum_positive(),
+            evicted: counts.evicted.sum_positive(),
+            one_offs: counts.one_offs.sum_positive(),
+            renames: counts.renames.sum_positive(),
+        }
+    }
+
+    /// Frees what no reader has any more, without waiting; how many things still wait.
+    ///
+    /// Changes do this when there is a batch, and [`shrink`](Self::shrink) does it; call it where the inodes of
+    /// removed names should go soon.
+    ///
+    /// Context: no lock that an inode's destructor takes, and no read section.
+    pub fn reap(&self) -> usize {
+        self.inner.limbo.advance();
+        self.inner.limbo.len()
+    }
+
+    /// Waits for readers, then frees everything that was given up before the call.
+    ///
+    /// Context: as [`reap`](Self::reap), and **sleeps**.
+    pub fn wait_for_limbo(&self) {
+        self.inner.limbo.flush();
+    }
+
+    /// Ends the cache: nothing is kept from now on. Evicts what is unused; the rest goes with its references.
+    /// Returns how many dentries are left.
+    ///
+    /// Context: as [`reap`](Self::reap), and **sleeps**.
+    pub fn close(&self) -> u64 {
+        // Relaxed: the grace period orders it.
+        self.inner.closing.store(true, Ordering::Relaxed);
+        // Who drops a last reference looks at `closing` and leaves the dentry unused in one read section: after
+        // this, whoever leaves one unused has done so, and it is found below.
+        rcu::synchronize();
+        self.evict_all();
+        self.inner.counts.dentries.sum_positive()
+    }
+}
+
+impl<I: DentryInode> Inner<I> {
+    /// The dentry of this name. `WAIT`: see [`Dentry::matches`].
+    #[inline(always)]
+    pub(super) fn find<'g, const WAIT: bool>(
+        &'g self,
+        parent: &Dentry<I>,
+        name: &Name<'_>,
+        rcu: &'g RcuReadGuard,
+    ) -> Option<(&'g Dentry<I>, u32)> {
+        let mut at = 0;
+        let parent = ptr::from_ref(parent);
+        let matches = |dentry: &Dentry<I>| match dentry.matches::<WAIT>(parent, name) {
+            Some(seq) => {
+                at = seq;
+                true
+            }
+            None => false,
+        };
+        let dentry = self.hash.find(name.hash_in(parent.addr()), matches, rcu)?;
+        Some((dentry, at))
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        // Relaxed: see `close`.
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Charges so many bytes, evicting dentries if there is no room; 0 if there is none even so.
+    ///
+    /// Context: no lock of rank `Dentry` or inner, and no read section; **sleeps**, for readers.
+    pub(super) fn charge(&self, bytes: u64) -> u64 {
+        if self.bound.charge(bytes) {
+            return bytes;
+        }
+        self.shrink(MAKE_ROOM);
+        if self.bound.charge(bytes) {
+            return bytes;
+        }
+        // Evicted, but not yet free.
+        self.limbo.flush();
+        if self.bound.charge(bytes) { bytes } else { 0 }
+    }
+
+    /// Makes a name ready to be put into a dentry.
+    ///
+    /// Context: as [`charge`](Self::charge).
+    pub(super) fn new_name<'a>(&self, name: Name<'a>) -> NewName<'a> {
+        let len = name.bytes().len();
+        debug_assert!(len <= crate::MAX_NAME, "longer than a name may be");
+        let long = (len > I::Layout::INLINE).then(|| {
+            Box::new(LongName {
+                bytes: name.bytes().into(),
+                charged: self.charge(LONG_NAME_BYTES + len as u64),
+                bound: Arc::clone(&self.bound),
+            })
+        });
+        NewName { name, long }
+    }
+}
+
+impl<I: DentryInode> Drop for DentryCache<I> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<I: DentryInode> fmt::Debug for DentryCache<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DentryCache")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

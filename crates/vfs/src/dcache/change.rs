@@ -1,0 +1,355 @@
+//! What a directory's own operations do to its names: adding, giving an inode, taking it away.
+//!
+//! # Model
+//!
+//! ```text
+//!                add(None)                    add(Some(inode))
+//!                    │                              │
+//!                    ▼          instantiate         ▼
+//!                negative ─────────────────────▶ positive
+//!                    ▲     delete, nobody has it    │
+//!                    └──────────────────────────────┤ delete, somebody has it open
+//!                                                   ▼
+//!                                               unhashed: found no more, usable by who has it
+//! ```
+//!
+//! The file system's answer is what counts. Where a name is cached with another inode than `add` brings, or
+//! as missing, the directory has changed outside: the old dentry is unhashed and the new one takes its place.
+//! A directory that is cached elsewhere has moved outside: its dentry moves here, with all below it.
+//!
+//! **No room.** A dentry is charged before it is made. If the bound refuses, unused dentries are evicted, their
+//! readers waited for, and the bound asked again. If it still refuses, the dentry is made all the same, but
+//! not hashed: a *one-off*, which is gone with its last reference. So there are no more of those than
+//! there are callers and open files, and no operation fails for want of room in this cache.
+//!
+//! # Locking
+//!
+//! The caller holds the directory's lock (its inode's, of an outer rank): shared for `add`, exclusive for
+//! `instantiate` and `delete`. *Order*: the parent's dentry, then the child; for directories
+//! the rename lock before both. *May block*: charging reclaims memory, and may wait for readers.
+//!
+//! # Differences from Linux
+//!
+//! `d_add`, `d_splice_alias`, `d_exact_alias` and `d_alloc_parallel` are one function. Two who look up one
+//! missing name both ask the file system; the second one's answer is dropped. The old directory of a
+//! directory that moved is not locked, since its lock protects nothing here.
+//!
+//! # Safety
+//!
+//! Dentries are put into the hash, whose contract is invariant 5 of [`Dentry`].
+#![allow(unsafe_code)]
+
+use super::cache::{DENTRY_BYTES, DentryCache, DentryError, Inner};
+use super::dentry::Dentry;
+use super::garbage::Garbage;
+use super::guard::DentryGuard;
+use super::inode::DentryInode;
+use super::name::{Name, NewName};
+use super::reference::{DentryRef, forget_alias, lock_with_parent, unhash};
+use super::rename::How;
+use foliocache_sync::Arc;
+use foliocache_sync::rcu;
+use std::ptr::NonNull;
+
+impl<I: DentryInode> DentryCache<I> {
+    /// Puts the file system's answer for a name into the cache: the inode that it leads to, or that there is
+    /// none. Returns the dentry, which is the one that was there if it says the same.
+    ///
+    /// # Errors
+    ///
+    /// [`DentryError::Loop`] if the inode is a directory above `parent`, or `parent` itself.
+    ///
+    /// Context: `parent`'s directory is locked, shared at least, since before the file system was asked. No
+    /// other lock that an inode's destructor takes; no read section. May reclaim memory, and **sleep**.
+    #[doc(alias = "d_add")]
+    #[doc(alias = "d_splice_alias")]
+    pub fn add(
+        &self,
+        parent: &DentryRef<I>,
+        name: &Name<'_>,
+        inode: Option<Arc<I>>,
+    ) -> Result<DentryRef<I>, DentryError> {
+        let cache = &self.inner;
+        let is_dir = inode.as_deref().is_some_and(I::is_dir);
+        let new = cache.make(parent, name, inode);
+        let added = if is_dir {
+            cache.add_directory(parent, name, new)
+        } else {
+            Ok(cache.insert(parent, name, new))
+        };
+        cache.hash.tend();
+        cache.limbo.tend();
+        // What was displaced is dropped here, with no lock held.
+        added.map(|added| added.dentry)
+    }
+
+    /// Gives a negative dentry its inode, which was just made. Returns the dentry to go on with: the same one,
+    /// but for a directory that somebody has found elsewhere already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`add`](Self::add).
+    ///
+    /// Context: as for [`add`](Self::add), the directory locked exclusively.
+    #[doc(alias = "d_instantiate")]
+    pub fn instantiate(
+        &self,
+        dentry: &DentryRef<I>,
+        inode: Arc<I>,
+    ) -> Result<DentryRef<I>, DentryError> {
+        let given = self.inner.give_inode(dentry, inode);
+        self.inner.limbo.tend();
+        match given {
+            Ok(()) => Ok(dentry.clone()),
+            Err(inode) => {
+                // It leads elsewhere, or the directory is elsewhere: both have changed outside.
+                let Some(parent) = dentry.parent() else {
+                    return Err(DentryError::Loop);
+                };
+                let name = dentry.name();
+                self.add(&parent, &Name::new(&name), Some(inode))
+            }
+        }
+    }
+
+    /// Notes that the name was removed. If the caller alone has the dentry it becomes negative; otherwise it is
+    /// unhashed, and keeps its inode for those who have it open.
+    ///
+    /// A directory is expected to be empty: negative dentries below it are evicted first.
+    ///
+    /// Context: as for [`add`](Self::add), the directory locked exclusively.
+    #[doc(alias = "d_delete")]
+    pub fn delete(&self, dentry: &DentryRef<I>) {
+        if dentry.inode().is_some_and(|inode| inode.is_dir()) {
+            self.prune(dentry);
+        }
+        drop(self.inner.take_inode(dentry));
+        self.inner.limbo.tend();
+    }
+}
+
+/// A dentry that is in its place now.
+pub(super) struct Added<I: DentryInode> {
+    dentry: DentryRef<I>,
+    /// What had to make way, to be dropped when no lock is held.
+    _displaced: Vec<DentryRef<I>>,
+    /// What was made and not needed.
+    _unneeded: Option<Unused<I>>,
+}
+
+/// A dentry that nobody has found yet; uncharged if it is dropped.
+pub(super) struct Unused<I: DentryInode>(Option<Box<Dentry<I>>>);
+
+impl<I: DentryInode> Drop for Unused<I> {
+    fn drop(&mut self) {
+        if let Some(dentry) = self.0.take() {
+            let cache = dentry.cache_ptr();
+            let charged = dentry.charged();
+            drop(dentry);
+            // SAFETY: its maker has the parent, which keeps the cache.
+            unsafe { cache.as_ref() }.bound.uncharge(charged);
+        }
+    }
+}
+
+impl<I: DentryInode> Inner<I> {
+    /// Makes a dentry.
+    ///
+    /// Context: as [`charge`](Self::charge).
+    fn make(&self, parent: &DentryRef<I>, name: &Name<'_>, inode: Option<Arc<I>>) -> Unused<I> {
+        let name = self.new_name(*name);
+        let charged = self.charge(DENTRY_BYTES);
+        if charged == 0 {
+            self.counts.one_offs.inc();
+        }
+        let dentry = Dentry::new(parent.cache_ptr(), parent.as_ptr(), name, inode, charged);
+        Unused(Some(dentry))
+    }
+
+    /// Puts a new dentry into its place, unless one that says the same is there.
+    fn insert(&self, parent: &DentryRef<I>, name: &Name<'_>, mut new: Unused<I>) -> Added<I> {
+        let mut displaced = Vec::new();
+        let Some(dentry) = new.0.take() else {
+            unreachable!("made and not used yet")
+        };
+        let is_dir = {
+            let rcu = rcu::read_lock();
+            dentry.inode_rcu(&rcu).is_some_and(I::is_dir)
+        };
+        let mut parent_guard = parent.lock();
+        {
+            let rcu = rcu::read_lock();
+            if let Some((old, _)) = self.find::<true>(parent, name, &rcu) {
+                let mut guard = old.lock_nested();
+                // A directory that is here already was found as its inode's alias.
+                if old.inode_ptr() == dentry.inode_ptr() && !is_dir {
+                    return Added {
+                        dentry: guard.get(),
+                        _displaced: displaced,
+                        _unneeded: Some(Unused(Some(dentry))),
+                    };
+                }
+                displaced.push(guard.get());
+                unhash(&mut guard);
+            }
+        }
+        // Before anybody can find it, and take it away again.
+        self.counts.dentries.inc();
+        if dentry.is_negative() {
+            self.counts.negative.inc();
+        }
+        let dentry = NonNull::from(Box::leak(dentry));
+        // SAFETY: the reference with which it was made.
+        let added = unsafe { DentryRef::from_raw(dentry) };
+        // The reference that a child holds of its parent, until `bury` takes it back.
+        let _ = parent_guard.get().into_raw();
+        parent_guard.link(&added);
+        if added.charged() > 0 {
+            self.hash_in(&added, name.hash_in(added.parent_ptr().addr()));
+        }
+        Added {
+            dentry: added,
+            _displaced: displaced,
+            _unneeded: None,
+        }
+    }
+
+    /// Puts a dentry into the table.
+    ///
+    /// Context: its parent's lock is held; it is in no table, and either nobody can find it or a write section
+    /// is open.
+    pub(super) fn hash_in(&self, dentry: &Dentry<I>, hash: u64) {
+        dentry.set_hashed(true);
+        let mut bucket = self.hash.lock(hash);
+        // SAFETY: not in the table, by the context; freed a grace period after it was unhashed (invariant 5 of
+        // `Dentry`).
+        unsafe { bucket.insert(NonNull::from(dentry)) };
+    }
+
+    /// Puts a directory into its place: the dentry that its inode has, or the new one.
+    fn add_directory(
+        &self,
+        parent: &DentryRef<I>,
+        name: &Name<'_>,
+        mut new: Unused<I>,
+    ) -> Result<Added<I>, DentryError> {
+        let Some(dentry) = new.0.as_deref_mut() else {
+            unreachable!("made and not used yet")
+        };
+        let Some(inode) = dentry.inode() else {
+            unreachable!("a directory has an inode")
+        };
+        let mut renaming = self.rename.lock();
+        match Self::alias_of(&inode) {
+            None => {
+                Self::set_alias(&inode, dentry);
+                Ok(self.insert(parent, name, new))
+            }
+            Some(alias) => {
+                let name = NewName {
+                    name: *name,
+                    long: dentry.take_long(),
+                };
+                let in_place = alias.is_hashed() && alias.is_named(parent.as_ptr(), &name.name);
+                let displaced = if in_place {
+                    Vec::new()
+                } else {
+                    self.move_to(&mut renaming, &alias, parent, name, How::Splice)?
+                };
+                Ok(Added {
+                    dentry: alias,
+                    _displaced: displaced,
+                    _unneeded: Some(new),
+                })
+            }
+        }
+    }
+
+    /// The dentry of a directory, if it has one.
+    ///
+    /// Context: the rename lock is held, so that it gets none meanwhile; no dentry's lock is.
+    fn alias_of(inode: &I) -> Option<DentryRef<I>> {
+        let rcu = rcu::read_lock();
+        let alias = inode.alias().load(&rcu);
+        // SAFETY: null, or freed a grace period after it left the slot, which it does when it dies.
+        unsafe { alias.as_ref() }.and_then(Dentry::get_not_dead)
+    }
+
+    /// Makes a dentry the one of a directory that has none.
+    ///
+    /// Context: the rename lock is held.
+    fn set_alias(inode: &I, dentry: &Dentry<I>) {
+        let rcu = rcu::read_lock();
+        let slot = inode.alias();
+        // There may be a dead one, whose killer is about to clear the slot, but only if it is faster.
+        while !slot.replace(slot.load(&rcu), dentry.as_ptr()) {}
+    }
+
+    /// Gives a negative dentry an inode, or gives it back.
+    fn give_inode(&self, dentry: &DentryRef<I>, inode: Arc<I>) -> Result<(), Arc<I>> {
+        // Keeps away those who look for the directory's dentry.
+        let renaming = inode.is_dir().then(|| self.rename.lock());
+        if renaming.is_some() && Self::alias_of(&inode).is_some() {
+            return Err(inode);
+        }
+        let mut guard = dentry.lock();
+        if !dentry.is_negative() {
+            return Err(inode);
+        }
+        if renaming.is_some() {
+            Self::set_alias(&inode, dentry);
+        }
+        let writing = dentry.seq().write(&mut guard);
+        dentry.replace_inode(Some(inode));
+        drop(writing);
+        self.counts.negative.dec();
+        Ok(())
+    }
+
+    /// Makes a dentry negative, or unhashes it; returns another dentry that went by its name.
+    fn take_inode(&self, dentry: &DentryRef<I>) -> Option<DentryRef<I>> {
+        let mut old = None;
+        let twin;
+        {
+            let rcu = rcu::read_lock();
+            let (mut parent, mut guard) = lock_with_parent(dentry, &rcu);
+            if !dentry.is_hashed() {
+                drop(guard);
+                twin = parent.as_mut().and_then(|p| self.unhash_twin(p, dentry));
+            } else {
+                twin = None;
+                if guard.count() > 1 {
+                    unhash(&mut guard);
+                } else if !dentry.is_negative() {
+                    forget_alias(dentry);
+                    let writing = dentry.seq().write(&mut guard);
+                    old = dentry.replace_inode(None);
+                    drop(writing);
+                }
+            }
+        }
+        if let Some(inode) = old {
+            self.counts.negative.inc();
+            self.limbo.retire(Garbage::Inode(inode));
+        }
+        twin
+    }
+
+    /// Unhashes whoever is found by the name of a dentry that is not hashed, a one-off for instance.
+    ///
+    /// Context: the lock of its parent is held.
+    pub(super) fn unhash_twin(
+        &self,
+        parent: &mut DentryGuard<'_, I>,
+        dentry: &Dentry<I>,
+    ) -> Option<DentryRef<I>> {
+        let mut name = Vec::new();
+        dentry.append_name(&mut name);
+        let rcu = rcu::read_lock();
+        let (twin, _) = self.find::<true>(parent.dentry(), &Name::new(&name), &rcu)?;
+        let mut guard = twin.lock_nested();
+        let twin = guard.get();
+        unhash(&mut guard);
+        Some(twin)
+    }
+}

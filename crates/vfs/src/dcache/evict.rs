@@ -1,0 +1,218 @@
+//! Giving memory back: a clock hand, and the end of a subtree or of all.
+//!
+//! # Model
+//!
+//! The hand goes round the hash. A dentry with references stays, and with it the directories above, whose
+//! references their children are. One that was looked up since the hand came by gets a second chance: its
+//! mark is cleared. The rest die. A directory whose last child went is unused from then on, and is met in one
+//! of the next rounds.
+//!
+//! [`DentryCache::prune`] and [`DentryCache::invalidate`] go through a subtree instead, along the lists of
+//! children: down with a reference of each directory on the way, a piece of a list at a time under
+//! its lock, those visited going to the end of the list. What was there when a list was begun is visited
+//! once, in whatever order children come and go.
+//!
+//! # Locking
+//!
+//! *Order*: `walks`, then a directory's dentry and its child's. *May block*: [`DentryCache::shrink`] takes no
+//! lock that sleeps and drops inodes with none held, so memory reclaim may call it, with any lock that an
+//! inode's destructor does not take. The subtree walks exclude each other for as long as they take.
+//!
+//! # Differences from Linux
+//!
+//! A clock instead of lists by file system: an unused dentry costs no list operation, and a look-up no more
+//! than a mark. Unmounting goes round the hash instead of down the tree.
+
+use super::cache::{DentryCache, Inner};
+use super::dentry::Dentry;
+use super::inode::DentryInode;
+use super::reference::{DentryRef, Left, bury, kill, lock_with_parent, put, tear_down, unhash};
+use crate::hash::Hand;
+use foliocache_sync::rcu;
+
+/// Buckets that the hand goes over in one read section.
+const PIECE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
+/// Children that are visited while their directory stays locked.
+const BATCH: usize = 32;
+
+/// Where the hand is.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    hand: Hand,
+}
+
+/// Whom a round of the hand takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mercy {
+    /// Those that were not looked up since the last round.
+    SecondChance,
+    /// All that are unused, and directories as they become so.
+    None,
+}
+
+impl<I: DentryInode> DentryCache<I> {
+    /// Evicts up to about so many unused dentries, those first that were not looked up for a round of the
+    /// clock hand. Returns how many it evicted; their memory, and their inodes, are free once their readers are
+    /// gone, which is tried at the end.
+    ///
+    /// Context: no lock of rank `Dentry` or inner, none that an inode's destructor takes, and no read section.
+    /// Does not sleep: memory reclaim may call it.
+    #[doc(alias = "prune_dcache_sb")]
+    pub fn shrink(&self, nr: usize) -> usize {
+        self.inner.shrink(nr)
+    }
+
+    /// Evicts everything that is unused; how many dentries that was.
+    ///
+    /// Context: as for [`shrink`](Self::shrink).
+    #[doc(alias = "shrink_dcache_sb")]
+    pub fn evict_all(&self) -> usize {
+        let mut all = 0;
+        loop {
+            let hand = Hand::new();
+            let evicted = self
+                .inner
+                .go_round(&hand, self.inner.buckets(), usize::MAX, Mercy::None);
+            self.inner.limbo.advance();
+            if evicted == 0 {
+                return all;
+            }
+            all += evicted;
+        }
+    }
+
+    /// Evicts what is unused below a dentry; how many dentries that was.
+    ///
+    /// Context: as for [`shrink`](Self::shrink), and none of rank `DentryWalk` or inner.
+    #[doc(alias = "shrink_dcache_parent")]
+    pub fn prune(&self, dentry: &DentryRef<I>) -> usize {
+        let evicted = self.inner.walk(dentry, false);
+        self.inner.limbo.advance();
+        evicted
+    }
+
+    /// Unhashes a dentry and everything below it, since the directory has changed outside. What is unused goes;
+    /// what is held stays usable by its holders, and is found no more until it is added again.
+    ///
+    /// Context: as for [`prune`](Self::prune).
+    #[doc(alias = "d_invalidate")]
+    #[doc(alias = "d_drop")]
+    pub fn invalidate(&self, dentry: &DentryRef<I>) {
+        {
+            let rcu = rcu::read_lock();
+            let (_parent, mut guard) = lock_with_parent(dentry, &rcu);
+            unhash(&mut guard);
+        }
+        self.inner.walk(dentry, true);
+        self.inner.limbo.advance();
+    }
+}
+
+impl<I: DentryInode> Inner<I> {
+    fn buckets(&self) -> usize {
+        self.hash.buckets()
+    }
+
+    /// See [`DentryCache::shrink`].
+    pub(super) fn shrink(&self, nr: usize) -> usize {
+        // Twice round: what has its second chance in the first round has lost it in the second.
+        let buckets = self.buckets() * 2;
+        let evicted = self.go_round(&self.clock.hand, buckets, nr, Mercy::SecondChance);
+        self.counts.evicted.add(evicted as i64);
+        self.limbo.advance();
+        evicted
+    }
+
+    /// Moves the hand over so many buckets, or until about `nr` dentries are evicted.
+    fn go_round(&self, hand: &Hand, buckets: usize, nr: usize, mercy: Mercy) -> usize {
+        let mut evicted = 0;
+        for _ in 0..buckets.div_ceil(PIECE) {
+            if evicted >= nr {
+                break;
+            }
+            let rcu = rcu::read_lock();
+            let mut unused: Vec<&Dentry<I>> = Vec::new();
+            let look = |dentry| {
+                let dentry: &Dentry<I> = dentry;
+                if dentry.count() == 0 && (mercy == Mercy::None || !dentry.take_referenced()) {
+                    unused.push(dentry);
+                }
+            };
+            self.hash.scan(hand, PIECE, look, &rcu);
+            for dentry in unused {
+                if let Some(left) = kill(dentry, 0) {
+                    evicted += 1;
+                    left.put(mercy == Mercy::None);
+                }
+            }
+        }
+        evicted
+    }
+
+    /// Goes through all below `top`, evicting what is unused, and unhashing the rest if asked to; how many it
+    /// evicted.
+    fn walk(&self, top: &DentryRef<I>, unhash_all: bool) -> usize {
+        let nr_children = top.lock().nr_children();
+        if nr_children == 0 {
+            return 0;
+        }
+        let _walking = self.walks.lock();
+        let mut evicted = 0;
+        // The directories on the way down, and how many of their children are still to be visited.
+        let mut way = vec![(top.clone(), nr_children)];
+        while let Some((dir, left)) = way.last_mut() {
+            let (down, dead) = visit(dir, left, unhash_all);
+            evicted += dead.len();
+            for left in dead {
+                left.put(false);
+            }
+            if let Some(down) = down {
+                way.push(down);
+            } else if *left == 0
+                && let Some((dir, _)) = way.pop()
+                && !way.is_empty()
+            {
+                // Its children may have been all that held it.
+                evicted += usize::from(put(dir.into_raw(), true));
+            }
+        }
+        evicted
+    }
+}
+
+/// A directory, and how many of its children are to be visited.
+type Visit<I> = (DentryRef<I>, usize);
+
+/// Visits some of the `left` children of a directory: evicts those that are unused. Stops at the first one that
+/// has children itself, and returns it, with what the dead left.
+fn visit<I: DentryInode>(
+    dir: &DentryRef<I>,
+    left: &mut usize,
+    unhash_all: bool,
+) -> (Option<Visit<I>>, Vec<Left<I>>) {
+    let mut dead = Vec::new();
+    let mut guard = dir.lock();
+    for _ in 0..BATCH.min(*left) {
+        let Some(child) = guard.first_child() else {
+            *left = 0;
+            break;
+        };
+        *left -= 1;
+        guard.rotate();
+        let mut child_guard = child.lock_nested();
+        if child_guard.count() == 0 {
+            tear_down(Some(&mut guard), child_guard);
+            dead.push(bury(child));
+            continue;
+        }
+        if unhash_all {
+            // It has references.
+            unhash(&mut child_guard);
+        }
+        let nr_children = child_guard.nr_children();
+        if nr_children > 0 {
+            return (Some((child_guard.get(), nr_children)), dead);
+        }
+    }
+    (None, dead)
+}

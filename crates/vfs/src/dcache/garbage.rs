@@ -1,0 +1,64 @@
+//! [`Garbage`]: what the dentry cache gave up and readers under RCU may still look at.
+//!
+//! # Model
+//!
+//! It waits in the cache's [`Limbo`](crate::limbo::Limbo), which drops it after a grace period, with no lock
+//! held: an inode's destructor may do much.
+//!
+//! # Safety
+//!
+//! A dead dentry is owned by its [`Corpse`]. The bound is held by the cache for longer than the limbo.
+#![allow(unsafe_code)]
+
+use super::dentry::Dentry;
+use super::inode::DentryInode;
+use super::name::LongName;
+use crate::bound::Bound;
+use foliocache_sync::Arc;
+use std::ptr::NonNull;
+
+/// Something that readers may still look at.
+#[expect(dead_code, reason = "what is in it is kept until it is dropped")]
+pub(super) enum Garbage<I: DentryInode> {
+    /// A dead dentry, with its inode and its long name.
+    Dentry(Corpse<I>),
+    /// What a dentry led to.
+    Inode(Arc<I>),
+    /// What a dentry was called.
+    Name(Box<LongName>),
+}
+
+/// A dead dentry, owned. Not a `Box`: readers still have it.
+pub(super) struct Corpse<I: DentryInode> {
+    dentry: NonNull<Dentry<I>>,
+    bound: NonNull<dyn Bound>,
+}
+
+// SAFETY: it owns a dentry, which is `Send`; a bound is `Sync`.
+unsafe impl<I: DentryInode> Send for Corpse<I> {}
+
+impl<I: DentryInode> Corpse<I> {
+    /// Takes over a dentry.
+    ///
+    /// # Safety
+    ///
+    /// It was made by `Box`, is dead, unhashed and unlinked, and nobody else frees it. The value is dropped
+    /// a grace period later, and before the bound.
+    pub(super) unsafe fn new(dentry: NonNull<Dentry<I>>, bound: &Arc<dyn Bound>) -> Self {
+        Self {
+            dentry,
+            bound: NonNull::from(&**bound),
+        }
+    }
+}
+
+impl<I: DentryInode> Drop for Corpse<I> {
+    fn drop(&mut self) {
+        // SAFETY: the contract of `new`.
+        let dentry = unsafe { Box::from_raw(self.dentry.as_ptr()) };
+        let charged = dentry.charged();
+        drop(dentry);
+        // SAFETY: the contract of `new`.
+        unsafe { self.bound.as_ref() }.uncharge(charged);
+    }
+}

@@ -1,0 +1,265 @@
+//! Moves: a dentry goes to another name with all that is below it.
+//!
+//! # Model
+//!
+//! ```text
+//!  rename lock, rename_seq odd
+//!    both directories' locks, then the dentry's and the target's
+//!      the target is unhashed                          (or, in an exchange, goes the other way)
+//!      seqcount odd
+//!        out of the hash, new parent and name, into the hash
+//!      seqcount even
+//!      from one list of children to the other
+//! ```
+//!
+//! What is below moves along, since it refers to its parent by address.
+//!
+//! A look-up under RCU sees the dentry under the old name, under the new one, or not at all, and never a
+//! mixture: the number it has does not stand when it checks. A look-up with a reference that finds nothing
+//! starts over if `rename_seq` has moved.
+//!
+//! # Invariants
+//!
+//! 1. Parents change under the rename lock alone, so that whoever holds it may walk upwards.
+//! 2. No dentry is moved below itself.
+//!
+//! # Locking
+//!
+//! The caller holds both directories' locks exclusively, except in [`How::Splice`]. *Order*: the rename lock;
+//! then the two parents, one that is above the other first, and otherwise by address; then the dentry and the
+//! target. Others lock a parent and its child only, and no parent changes under a lock that is held, so
+//! that nobody waits in a circle. *May block*: never for long.
+//!
+//! # Memory ordering
+//!
+//! That of the seqcounts.
+//!
+//! # Differences from Linux
+//!
+//! The target of a rename does not become negative; it is unhashed, and the name is the moved dentry's. The
+//! old name is then not cached at all.
+//!
+//! # Safety
+//!
+//! References are handed from one parent to the other.
+#![allow(unsafe_code)]
+
+use super::cache::{DentryCache, DentryError, Inner};
+use super::dentry::Dentry;
+use super::garbage::Garbage;
+use super::guard::DentryGuard;
+use super::inode::DentryInode;
+use super::name::{Name, NewName};
+use super::reference::{DentryRef, unhash};
+use foliocache_sync::rank::RankedMutexGuard;
+use foliocache_sync::rcu::{self, RcuReadGuard};
+use std::ptr::{self, NonNull};
+
+/// Why a dentry moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It was renamed.
+    Rename,
+    /// It was exchanged with another.
+    Exchange,
+    /// It is a directory that turned up somewhere else. It is hashed again if it was not.
+    Splice,
+}
+
+impl<I: DentryInode> DentryCache<I> {
+    /// Notes that `from` was renamed to `to_name` in `to_parent`, or exchanged with what has that name. What is
+    /// below moves along. What had the name before is unhashed, and stays usable for who has it open.
+    ///
+    /// # Errors
+    ///
+    /// [`DentryError::Loop`] if one of the two would come to lie below itself, or if `from` is a root: then
+    /// nothing has changed here.
+    ///
+    /// Context: both directories are locked exclusively. No other lock that an inode's destructor takes; no
+    /// read section. May reclaim memory, and **sleep**.
+    #[doc(alias = "d_move")]
+    #[doc(alias = "d_exchange")]
+    pub fn rename(
+        &self,
+        from: &DentryRef<I>,
+        to_parent: &DentryRef<I>,
+        to_name: &Name<'_>,
+        exchange: bool,
+    ) -> Result<(), DentryError> {
+        let cache = &self.inner;
+        let name = cache.new_name(*to_name);
+        let how = if exchange { How::Exchange } else { How::Rename };
+        let displaced = {
+            let mut renaming = cache.rename.lock();
+            cache.move_to(&mut renaming, from, to_parent, name, how)
+        }?;
+        for dentry in &displaced {
+            // A directory that was replaced was empty; what says so keeps it.
+            if !dentry.is_hashed() && dentry.parent_ptr() == to_parent.as_ptr() {
+                self.prune(dentry);
+            }
+        }
+        drop(displaced);
+        cache.hash.tend();
+        cache.limbo.tend();
+        Ok(())
+    }
+}
+
+/// The locks of both directories of a move; `to` is `None` if they are the same one.
+struct Parents<'a, I: DentryInode> {
+    from: DentryGuard<'a, I>,
+    to: Option<DentryGuard<'a, I>>,
+}
+
+impl<'a, I: DentryInode> Parents<'a, I> {
+    /// Context: the rename lock is held.
+    fn lock(from: &'a Dentry<I>, to: &'a Dentry<I>, rcu: &RcuReadGuard) -> Self {
+        if ptr::eq(from, to) {
+            return Self {
+                from: from.lock(),
+                to: None,
+            };
+        }
+        let from_first = is_above(from, to, rcu)
+            || (!is_above(to, from, rcu) && from.as_ptr().addr() < to.as_ptr().addr());
+        if from_first {
+            let from = from.lock();
+            let to = Some(to.lock_nested());
+            Self { from, to }
+        } else {
+            let to = Some(to.lock());
+            let from = from.lock_nested();
+            Self { from, to }
+        }
+    }
+
+    fn to(&mut self) -> &mut DentryGuard<'a, I> {
+        self.to.as_mut().unwrap_or(&mut self.from)
+    }
+
+    fn differ(&self) -> bool {
+        self.to.is_some()
+    }
+}
+
+/// Whether `above` is a directory on the way from the root to `dentry`, itself not included.
+///
+/// Context: the rename lock is held.
+fn is_above<I: DentryInode>(above: &Dentry<I>, dentry: &Dentry<I>, rcu: &RcuReadGuard) -> bool {
+    let mut at = dentry;
+    while let Some(parent) = at.parent_rcu(rcu) {
+        if ptr::eq(parent, above) {
+            return true;
+        }
+        at = parent;
+    }
+    false
+}
+
+impl<I: DentryInode> Inner<I> {
+    /// Moves a dentry. Returns what was displaced, to be dropped when no lock is held.
+    pub(super) fn move_to(
+        &self,
+        renaming: &mut RankedMutexGuard<'_, ()>,
+        dentry: &DentryRef<I>,
+        to: &DentryRef<I>,
+        name: NewName<'_>,
+        how: How,
+    ) -> Result<Vec<DentryRef<I>>, DentryError> {
+        let rcu = rcu::read_lock();
+        let Some(from) = dentry.parent_rcu(&rcu) else {
+            return Err(DentryError::Loop);
+        };
+        if dentry.same(to) || is_above(dentry, to, &rcu) {
+            return Err(DentryError::Loop);
+        }
+        let mut displaced = Vec::new();
+        let mut parents = Parents::lock(from, to, &rcu);
+        let was_hashed = dentry.is_hashed();
+        if !was_hashed && how != How::Splice {
+            // The name that moved away may be cached a second time.
+            displaced.extend(self.unhash_twin(&mut parents.from, dentry));
+        }
+        let target = self.find::<true>(to, &name.name, &rcu).map(|found| found.0);
+        let target = target.filter(|target| !ptr::eq(*target, &**dentry));
+        if target.is_some_and(|target| is_above(target, dentry, &rcu)) {
+            return Err(DentryError::Loop);
+        }
+        let moving = self.rename_seq.write(renaming);
+        match target {
+            Some(target) if how == How::Exchange && was_hashed => {
+                self.exchange(&mut parents, dentry, target);
+            }
+            _ => {
+                if let Some(target) = target {
+                    let mut guard = target.lock_nested();
+                    displaced.push(guard.get());
+                    unhash(&mut guard);
+                }
+                let hashed = was_hashed || (how == How::Splice && dentry.charged() > 0);
+                displaced.extend(self.put_below(&mut parents, dentry, name, hashed));
+            }
+        }
+        drop(moving);
+        self.counts.renames.inc();
+        Ok(displaced)
+    }
+
+    /// Gives a dentry its new name and parent; returns the reference of the old parent, if it is another.
+    fn put_below(
+        &self,
+        parents: &mut Parents<'_, I>,
+        dentry: &Dentry<I>,
+        name: NewName<'_>,
+        hashed: bool,
+    ) -> Option<DentryRef<I>> {
+        let to = parents.to().dentry().as_ptr();
+        let hash = name.name.hash_in(to.addr());
+        let mut guard = dentry.lock_nested();
+        let writing = dentry.seq().write(&mut guard);
+        if dentry.is_hashed() {
+            self.hash.lock(dentry.hash()).remove(dentry);
+        }
+        let long = dentry.store_name(to, name);
+        if hashed {
+            self.hash_in(dentry, hash);
+        }
+        drop(writing);
+        if let Some(long) = long {
+            self.limbo.retire(Garbage::Name(long));
+        }
+        if !parents.differ() {
+            return None;
+        }
+        parents.from.unlink(dentry);
+        parents.to().link(dentry);
+        // The child's reference of its parent: a new one here, the old one to be dropped.
+        let _ = parents.to().get().into_raw();
+        // SAFETY: the dentry held it, and holds the other now.
+        Some(unsafe { DentryRef::from_raw(NonNull::from(parents.from.dentry())) })
+    }
+
+    /// Changes the names and places of two dentries that are hashed.
+    fn exchange(&self, parents: &mut Parents<'_, I>, dentry: &Dentry<I>, target: &Dentry<I>) {
+        let (here, there) = (dentry.hash(), target.hash());
+        let mut guard = dentry.lock_nested();
+        let mut target_guard = target.lock_nested();
+        let writing = dentry.seq().write(&mut guard);
+        let target_writing = target.seq().write(&mut target_guard);
+        self.hash.lock(here).remove(dentry);
+        self.hash.lock(there).remove(target);
+        dentry.swap_names(target);
+        self.hash_in(dentry, there);
+        self.hash_in(target, here);
+        drop(target_writing);
+        drop(writing);
+        if parents.differ() {
+            parents.from.unlink(dentry);
+            parents.to().unlink(target);
+            parents.to().link(dentry);
+            // Each takes over the other's reference of the parent.
+            parents.from.link(target);
+        }
+    }
+}
