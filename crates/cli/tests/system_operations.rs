@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Folder, compile, no_root_or_fuse, run, wait_for};
+use common::{Folder, compile, no_root_or_fuse, output, run, shell, wait_for};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -197,5 +197,32 @@ fn writes_of_files_opened_for_syncing_are_in_the_source() {
     let cached = || fs::read(folder.source().join("cached")).unwrap().len();
     assert_eq!(cached(), 0);
     wait_for("the flusher", || cached() == 10_000);
+    mounted.end_well();
+}
+
+/// Where the source knows no access control lists, modes alone count.
+#[test]
+#[ignore = "system tier"]
+fn a_source_without_lists_serves_other_users() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let folder = Folder::public("no-lists");
+    run(Command::new("mount")
+        .args(["-t", "ramfs", "none"])
+        .arg(folder.source()));
+    shell(
+        &folder.source(),
+        "chmod 755 .; echo x > f; chgrp 103 f; chmod 640 f",
+    );
+    let mounted = folder.mount(&["--allow-other"]);
+    let file = folder.mount_point().join("f");
+    let read_as = |group: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=101", group, "--clear-groups", "cat"]);
+        output(command.arg(&file)).status.success()
+    };
+    assert!(read_as("--regid=103"));
+    assert!(!read_as("--regid=104"));
     mounted.end_well();
 }
