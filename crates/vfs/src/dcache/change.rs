@@ -49,7 +49,7 @@ use super::reference::{DentryRef, forget_alias, lock_with_parent, unhash};
 use super::rename::How;
 use foliocache_sync::Arc;
 use foliocache_sync::rcu;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 impl<I: DentryInode> DentryCache<I> {
     /// Puts the file system's answer for a name into the cache: the inode that it leads to, or that there is
@@ -246,6 +246,7 @@ impl<I: DentryInode> Inner<I> {
                 Ok(self.insert(parent, name, new))
             }
             Some(alias) => {
+                debug_assert!(ptr::eq(alias.cache(), self), "an inode in two caches");
                 let name = NewName {
                     name: *name,
                     long: dentry.take_long(),
