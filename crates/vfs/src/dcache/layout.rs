@@ -20,7 +20,7 @@
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::lockref::LockRef;
 
-/// Words of an inline name. A model has one, since each is a place where threads may be switched.
+/// Words of an inline name. A model has fewer, since each is a place where threads may be switched.
 const WORDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 9 };
 
 mod sealed {
