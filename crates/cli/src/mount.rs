@@ -18,7 +18,7 @@ use foliocache_fuse::{KernelCache, Mount, MountOptions};
 use foliocache_mm::{MIN_LIMIT, Mm, MmConfig};
 use foliocache_sys::memory::{Resident, total_memory};
 use foliocache_sys::signal::Signals;
-use foliocache_vfs::FileSystem;
+use foliocache_vfs::SuperBlock;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -130,9 +130,9 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         KernelCacheArgument::Mapped => KernelCache::Mapped,
         KernelCacheArgument::All => KernelCache::All,
     };
-    let shared: Arc<dyn FileSystem> = fs.clone();
+    let names = Arc::new(SuperBlock::new(fs.clone(), &mm));
     let mount =
-        Mount::new(shared, &places.mount_point, &options).map_err(|error| error.to_string())?;
+        Mount::new(names, &places.mount_point, &options).map_err(|error| error.to_string())?;
     // What the process holds before the first request, and what its workers will take.
     let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
     say(&format!(

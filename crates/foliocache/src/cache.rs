@@ -128,7 +128,7 @@ impl Cache {
             });
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
-        let mount = Mount::new(Backing::Directory(fs), path.to_owned());
+        let mount = Mount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
         let directory = Directory::root(&mount)?;
         mounts.push(Mounted { ancestry, mount });
         Ok(directory)
@@ -147,7 +147,7 @@ impl Cache {
         self.check(Operation::Mount)?;
         let fs = MemFs::new(&self.inner.mm)?;
         let path = PathBuf::from(fs.kind());
-        Directory::root(&Mount::new(Backing::Memory(fs), path))
+        Directory::root(&Mount::new(Backing::Memory(Arc::new(fs)), path))
     }
 
     /// A file of `size` bytes over `store`, on a file system of its own, open `handles` times.
@@ -166,7 +166,7 @@ impl Cache {
         use foliocache_vfs::OpenFlags;
         let path = PathBuf::from(store.describe());
         let inode = testing::file_over(&self.inner.mm, store, size)?;
-        let memory = Backing::Memory(MemFs::new(&self.inner.mm)?);
+        let memory = Backing::Memory(Arc::new(MemFs::new(&self.inner.mm)?));
         let mount = Mount::new(memory, path.clone());
         let open = |_| {
             let open = testing::open(&inode, OpenFlags::READ_WRITE);

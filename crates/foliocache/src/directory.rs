@@ -2,8 +2,9 @@
 //!
 //! # Model
 //!
-//! All paths are relative to the directory and stay in it, see [`crate::walk`]. Names are not
-//! cached and not part of the bound; each call walks its path anew.
+//! All paths are relative to the directory and stay in it. Names and attributes are cached, as part of
+//! the bound; what others change in a local directory is noticed after
+//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) at most.
 //!
 //! # Differences from Linux
 //!
@@ -12,7 +13,11 @@
 use foliocache_fs::DirFsStats;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileKind, FileSystem, Inode, OpContext, RenameMode, SetAttr};
+use foliocache_vfs::dcache::DentryRef;
+use foliocache_vfs::{
+    Access, Credentials, Found, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr,
+    SuperBlock, WalkError, WalkFlags,
+};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,7 +28,6 @@ use crate::metadata::{Metadata, ReadDir};
 use crate::mount::{Backing, Mount};
 use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
-use crate::walk::{Found, WalkError, walk};
 
 /// A directory seen through the cache.
 ///
@@ -55,45 +59,90 @@ pub struct Directory {
     path: PathBuf,
 }
 
+/// A walk that stays below its start.
+fn within(follow: bool) -> WalkFlags {
+    WalkFlags {
+        follow,
+        beneath: true,
+    }
+}
+
 /// A directory in its file system.
 #[derive(Clone)]
 struct Place {
-    inode: Arc<Inode>,
+    dentry: DentryRef<Inode>,
     mount: Arc<Mount>,
+    credentials: Option<Credentials>,
 }
 
 impl Forked for Place {
     fn check_fork(&self) -> Result<(), Errno> {
-        self.mount.fs().map(|_| ())
+        self.mount.super_block().map(|_| ())
     }
 }
 
 impl Directory {
     /// The directory at the top of a file system.
     pub(crate) fn root(mount: &Arc<Mount>) -> Result<Self> {
-        let root = mount.fs().map(FileSystem::root);
-        let inode = root.map_err(|errno| Error::Path {
+        let root = mount.super_block().map(|names| names.root().clone());
+        let dentry = root.map_err(|errno| Error::Path {
             operation: Operation::Mount,
             path: mount.path().to_owned(),
             errno,
         })?;
-        Ok(Self::new(mount, inode, mount.path().to_owned()))
+        let place = Place {
+            dentry,
+            mount: Arc::clone(mount),
+            credentials: None,
+        };
+        Ok(Self {
+            place: ParentOnly::new(place),
+            path: mount.path().to_owned(),
+        })
     }
 
-    fn new(mount: &Arc<Mount>, inode: Arc<Inode>, path: PathBuf) -> Self {
-        let mount = Arc::clone(mount);
+    /// The same directory on behalf of somebody else: what is done through it, and through what is
+    /// opened from it, is allowed or refused by mode, owner and group as the kernel would, and what is
+    /// made belongs to them. Without, the backing store decides what this process may do.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// let dir = cache.memfs()?;
+    /// dir.create("mine")?;
+    /// dir.set_mode("mine", 0o600)?;
+    /// let guest = dir.with_credentials(foliocache::Credentials::new(1000, 1000, &[]));
+    /// assert_eq!(guest.open("mine").unwrap_err().errno(), foliocache::Errno::EACCES);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_credentials(&self, credentials: Credentials) -> Self {
+        let place = Place {
+            dentry: self.place.dentry.clone(),
+            mount: Arc::clone(&self.place.mount),
+            credentials: Some(credentials),
+        };
         Self {
-            place: ParentOnly::new(Place { inode, mount }),
-            path,
+            place: ParentOnly::new(place),
+            path: self.path.clone(),
         }
+    }
+
+    fn credentials(&self) -> Option<&Credentials> {
+        self.place.credentials.as_ref()
     }
 
     fn mount(&self) -> &Mount {
         &self.place.mount
     }
 
-    fn ctx(&self) -> &OpContext {
-        self.mount().ctx()
+    fn ctx(&self) -> OpContext {
+        let process = self.mount().ctx();
+        match self.credentials() {
+            Some(credentials) => credentials.context(process.pid, process.umask),
+            None => *process,
+        }
     }
 
     /// The directory's path, for messages: below the path that the file system was opened with.
@@ -109,20 +158,18 @@ impl Directory {
         }
     }
 
-    /// Walks `path` and hands what it found to `act`.
-    fn at<T>(
+    /// Runs `act` from this directory; a path that leads out of it is an error of its own.
+    fn from_here<T>(
         &self,
         operation: Operation,
         path: &Path,
-        follow: bool,
-        act: impl FnOnce(&dyn FileSystem, Found) -> Result<T, Errno>,
+        act: impl FnOnce(&SuperBlock, &DentryRef<Inode>) -> Result<T, WalkError>,
     ) -> Result<T> {
-        let walked = || -> Result<T, WalkError> {
-            let fs = self.mount().fs()?;
-            let found = walk(fs, &self.place.inode, path.as_os_str(), follow)?;
-            Ok(act(fs, found)?)
+        let done = match self.mount().super_block() {
+            Ok(names) => act(names, &self.place.dentry),
+            Err(errno) => Err(errno.into()),
         };
-        walked().map_err(|error| match error {
+        done.map_err(|error| match error {
             WalkError::Errno(errno) => self.error(operation, path, errno),
             WalkError::Escape => Error::Escape {
                 operation,
@@ -130,6 +177,45 @@ impl Directory {
                 directory: self.path.clone(),
             },
         })
+    }
+
+    /// Walks `path`, whose last name need not be there, and hands what it found to `act`.
+    fn at<T>(
+        &self,
+        operation: Operation,
+        path: &Path,
+        follow: bool,
+        act: impl FnOnce(&SuperBlock, Found) -> Result<T, Errno>,
+    ) -> Result<T> {
+        self.from_here(operation, path, |names, start| {
+            let flags = within(follow);
+            let found = names.find(start, path.as_os_str(), flags, self.credentials())?;
+            Ok(act(names, found)?)
+        })
+    }
+
+    /// Walks `path` to an inode and hands it to `act`.
+    fn inode<T>(
+        &self,
+        operation: Operation,
+        path: &Path,
+        follow: bool,
+        act: impl FnOnce(&SuperBlock, &Arc<Inode>) -> Result<T, Errno>,
+    ) -> Result<T> {
+        self.from_here(operation, path, |names, start| {
+            let flags = within(follow);
+            let dentry = names.lookup(start, path.as_os_str(), flags, self.credentials())?;
+            let inode = dentry.inode().ok_or(Errno::ENOENT)?;
+            Ok(act(names, &inode)?)
+        })
+    }
+
+    /// Whether the credentials, if there are any, allow an access.
+    fn check(&self, inode: &Inode, access: Access) -> Result<(), Errno> {
+        match self.credentials() {
+            Some(credentials) => credentials.check(inode, access),
+            None => Ok(()),
+        }
     }
 
     /// How a file is to be opened.
@@ -173,34 +259,63 @@ impl Directory {
     }
 
     pub(crate) fn open_with(&self, path: &Path, options: &OpenOptions<'_>) -> Result<File> {
-        let operation = match options.create || options.create_new {
+        let create = options.create || options.create_new;
+        let operation = match create {
             true => Operation::Create,
             false => Operation::Open,
         };
-        let follow = !options.create_new;
-        let open = self.at(operation, path, follow, |fs, found| {
-            let flags = options.flags()?;
-            match (found.inode, found.name) {
-                (Some(_), _) if options.create_new => Err(Errno::EEXIST),
-                (Some(inode), _) => fs.open(self.ctx(), &inode, flags),
-                (None, Some(name)) if options.create || options.create_new => {
-                    if found.wants_directory {
-                        return Err(Errno::EISDIR);
-                    }
-                    let exclusive = options.create_new;
-                    fs.create(
-                        self.ctx(),
-                        &found.parent,
-                        &name,
-                        options.mode,
-                        flags,
-                        exclusive,
-                    )
-                }
-                (None, _) => Err(Errno::ENOENT),
-            }
-        })?;
+        let flags = options.flags();
+        let flags = flags.map_err(|errno| self.error(operation, path, errno))?;
+        let open = match create {
+            true => self.at(operation, path, !options.create_new, |names, found| {
+                self.open_found(names, found, flags, options)
+            }),
+            false => self.inode(operation, path, true, |names, inode| {
+                self.open_inode(names, inode, flags)
+            }),
+        }?;
         Ok(File::new(open, &self.place.mount, self.path.join(path)))
+    }
+
+    /// Opens what was found, or makes it.
+    fn open_found(
+        &self,
+        names: &SuperBlock,
+        found: Found,
+        flags: OpenFlags,
+        options: &OpenOptions<'_>,
+    ) -> Result<OpenFile, Errno> {
+        match (found.dentry, found.name) {
+            (Some(_), _) if options.create_new => Err(Errno::EEXIST),
+            (Some(dentry), _) => {
+                let inode = dentry.inode().ok_or(Errno::ENOENT)?;
+                self.open_inode(names, &inode, flags)
+            }
+            (None, Some(_)) if found.wants_directory => Err(Errno::EISDIR),
+            (None, Some(name)) => {
+                let (ctx, dir) = (self.ctx(), &found.parent);
+                let (mode, exclusive) = (options.mode, options.create_new);
+                let credentials = self.credentials();
+                let made = names.create(&ctx, dir, &name, mode, flags, exclusive, credentials)?;
+                Ok(made.0)
+            }
+            (None, None) => Err(Errno::ENOENT),
+        }
+    }
+
+    fn open_inode(
+        &self,
+        names: &SuperBlock,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        if flags.read {
+            self.check(inode, Access::READ)?;
+        }
+        if flags.write || flags.truncate {
+            self.check(inode, Access::WRITE)?;
+        }
+        names.fs().open(&self.ctx(), inode, flags)
     }
 
     /// A directory below this one, as one of its own: paths given to it do not leave it.
@@ -209,14 +324,24 @@ impl Directory {
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, [`Error::Escape`], those of the backing store.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let inode = self.at(Operation::Open, path, true, |_, found| {
-            let inode = found.inode.ok_or(Errno::ENOENT)?;
-            match inode.kind() {
-                FileKind::Directory => Ok(inode),
-                _ => Err(Errno::ENOTDIR),
+        let dentry = self.from_here(Operation::Open, path, |names, start| {
+            let path = path.as_os_str();
+            let dentry = names.lookup(start, path, within(true), self.credentials())?;
+            match dentry.inode() {
+                Some(inode) if inode.is_directory() => Ok(dentry),
+                Some(_) => Err(Errno::ENOTDIR.into()),
+                None => Err(Errno::ENOENT.into()),
             }
         })?;
-        Ok(Self::new(&self.place.mount, inode, self.path.join(path)))
+        let place = Place {
+            dentry,
+            mount: Arc::clone(&self.place.mount),
+            credentials: self.place.credentials.clone(),
+        };
+        Ok(Self {
+            place: ParentOnly::new(place),
+            path: self.path.join(path),
+        })
     }
 
     /// Makes a directory.
@@ -228,9 +353,10 @@ impl Directory {
             Operation::CreateDir,
             path.as_ref(),
             false,
-            |fs, found| match (found.inode, found.name) {
+            |names, found| match (found.dentry, found.name) {
                 (None, Some(name)) => {
-                    fs.mkdir(self.ctx(), &found.parent, &name, 0o777)?;
+                    let (ctx, credentials) = (self.ctx(), self.credentials());
+                    names.mkdir(&ctx, &found.parent, &name, 0o777, credentials)?;
                     Ok(())
                 }
                 _ => Err(Errno::EEXIST),
@@ -273,9 +399,9 @@ impl Directory {
             Operation::Remove,
             path.as_ref(),
             false,
-            |fs, found| match found.name {
-                Some(_) if found.inode.is_none() => Err(Errno::ENOENT),
-                Some(name) => fs.unlink(&found.parent, &name),
+            |names, found| match found.name {
+                Some(_) if found.dentry.is_none() => Err(Errno::ENOENT),
+                Some(name) => names.unlink(&found.parent, &name, self.credentials()),
                 None => Err(Errno::EISDIR),
             },
         )
@@ -290,9 +416,9 @@ impl Directory {
             Operation::Remove,
             path.as_ref(),
             false,
-            |fs, found| match found.name {
-                Some(_) if found.inode.is_none() => Err(Errno::ENOENT),
-                Some(name) => fs.rmdir(&found.parent, &name),
+            |names, found| match found.name {
+                Some(_) if found.dentry.is_none() => Err(Errno::ENOENT),
+                Some(name) => names.rmdir(&found.parent, &name, self.credentials()),
                 None => Err(Errno::EINVAL),
             },
         )
@@ -323,13 +449,15 @@ impl Directory {
             from,
             directory,
             to,
-            |fs, old, new, name| {
-                let (old_name, inode) = old.name.zip(old.inode).ok_or(Errno::EBUSY)?;
-                if new.wants_directory && inode.kind() != FileKind::Directory {
+            |names, old, new, name| {
+                let is_directory = old.inode()?.is_directory();
+                let old_name = old.name.ok_or(Errno::EBUSY)?;
+                if new.wants_directory && !is_directory {
                     return Err(Errno::ENOTDIR);
                 }
+                let (from, to) = (&old.parent, &new.parent);
                 let mode = RenameMode::Replace;
-                fs.rename(&old.parent, &old_name, &new.parent, name, mode)
+                names.rename(from, &old_name, to, name, mode, self.credentials())
             },
         )
     }
@@ -346,11 +474,12 @@ impl Directory {
             existing,
             self,
             new,
-            |fs, old, new, name| {
-                let inode = old.inode.ok_or(Errno::ENOENT)?;
-                match new.inode {
-                    Some(_) => Err(Errno::EEXIST),
-                    None => fs.link(&inode, &new.parent, name),
+            |names, old, new, name| match new.dentry {
+                Some(_) => Err(Errno::EEXIST),
+                None => {
+                    let inode = old.inode()?;
+                    names.link(&inode, &new.parent, name, self.credentials())?;
+                    Ok(())
                 }
             },
         )
@@ -363,20 +492,18 @@ impl Directory {
         from: &Path,
         directory: &Self,
         to: &Path,
-        act: impl FnOnce(&dyn FileSystem, Found, &Found, &OsStr) -> Result<(), Errno>,
+        act: impl FnOnce(&SuperBlock, Found, &Found, &OsStr) -> Result<(), Errno>,
     ) -> Result<()> {
-        let old = self.at(operation, from, false, |_, found| {
-            match found.name.is_some() && found.inode.is_none() {
-                true => Err(Errno::ENOENT),
-                false => Ok(found),
-            }
+        let old = self.at(operation, from, false, |_, found| match found.dentry {
+            None => Err(Errno::ENOENT),
+            Some(_) => Ok(found),
         })?;
-        directory.at(operation, to, false, |fs, found| {
+        directory.at(operation, to, false, |names, found| {
             if !Arc::ptr_eq(&self.place.mount, &directory.place.mount) {
                 return Err(Errno::EXDEV);
             }
             let name = found.name.as_deref().ok_or(Errno::EBUSY)?;
-            act(fs, old, &found, name)
+            act(names, old, &found, name)
         })
     }
 
@@ -390,10 +517,11 @@ impl Directory {
             Operation::Symlink,
             link.as_ref(),
             false,
-            |fs, found| match (found.inode, found.name) {
+            |names, found| match (found.dentry, found.name) {
                 (None, Some(_)) if found.wants_directory => Err(Errno::ENOENT),
                 (None, Some(name)) => {
-                    fs.symlink(self.ctx(), &found.parent, &name, target.as_ref())?;
+                    let (ctx, target) = (self.ctx(), target.as_ref());
+                    names.symlink(&ctx, &found.parent, &name, target, self.credentials())?;
                     Ok(())
                 }
                 _ => Err(Errno::EEXIST),
@@ -407,9 +535,8 @@ impl Directory {
     /// `ENOENT`, `EINVAL` for what is no symbolic link, [`Error::Escape`], those of the backing
     /// store.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        self.at(Operation::ReadLink, path.as_ref(), false, |fs, found| {
-            let inode = found.inode.ok_or(Errno::ENOENT)?;
-            Ok(fs.readlink(&inode)?.into())
+        self.inode(Operation::ReadLink, path.as_ref(), false, |names, inode| {
+            Ok(names.fs().readlink(inode)?.into())
         })
     }
 
@@ -430,9 +557,10 @@ impl Directory {
     }
 
     fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
-        self.at(Operation::Metadata, path, follow, |fs, found| {
-            let inode = found.inode.ok_or(Errno::ENOENT)?;
-            fs.getattr(&inode).map(Metadata)
+        self.from_here(Operation::Metadata, path, |names, start| {
+            let path = path.as_os_str();
+            let attr = names.stat(start, path, within(follow), self.credentials())?;
+            Ok(Metadata(attr))
         })
     }
 
@@ -441,14 +569,21 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `EPERM`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        self.at(Operation::SetMetadata, path.as_ref(), true, |fs, found| {
-            let inode = found.inode.ok_or(Errno::ENOENT)?;
-            let set = SetAttr {
-                mode: Some(mode),
-                ..SetAttr::default()
-            };
-            fs.setattr(self.ctx(), &inode, &set).map(|_| ())
-        })
+        self.inode(
+            Operation::SetMetadata,
+            path.as_ref(),
+            true,
+            |names, inode| {
+                if let Some(credentials) = self.credentials() {
+                    credentials.check_owner(inode)?;
+                }
+                let set = SetAttr {
+                    mode: Some(mode),
+                    ..SetAttr::default()
+                };
+                names.fs().setattr(&self.ctx(), inode, &set).map(|_| ())
+            },
+        )
     }
 
     /// The entries of a directory; `"."` is this one.
@@ -457,8 +592,9 @@ impl Directory {
     /// `ENOENT`, `ENOTDIR`, `EACCES`, [`Error::Escape`], those of the backing store.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
-        let stream = self.at(Operation::ReadDir, path, true, |fs, found| {
-            fs.opendir(&found.inode.ok_or(Errno::ENOENT)?)
+        let stream = self.inode(Operation::ReadDir, path, true, |names, inode| {
+            self.check(inode, Access::READ)?;
+            names.fs().opendir(inode)
         })?;
         let mount = Arc::clone(&self.place.mount);
         Ok(ReadDir::new(stream, mount, self.path.join(path)))
@@ -472,8 +608,8 @@ impl Directory {
     ///
     /// [`Cache::sync`]: crate::Cache::sync
     pub fn sync(&self) -> Result<()> {
-        self.at(Operation::Sync, Path::new("."), true, |fs, _| {
-            fs.opendir(&self.place.inode)?.fsync()
+        self.inode(Operation::Sync, Path::new("."), true, |names, inode| {
+            names.fs().opendir(inode)?.fsync()
         })
     }
 
@@ -483,7 +619,7 @@ impl Directory {
     /// # Errors
     /// `ECHILD` after a fork.
     pub fn io_stats(&self) -> Result<Option<DirFsStats>> {
-        self.at(Operation::Stats, Path::new("."), true, |_, _| {
+        self.inode(Operation::Stats, Path::new("."), true, |_, _| {
             Ok(match self.mount().backing() {
                 Backing::Directory(fs) => Some(fs.stats()),
                 Backing::Memory(_) => None,

@@ -347,7 +347,8 @@ impl File {
     /// `ECHILD` after a fork, those of the backing store.
     pub fn metadata(&self) -> Result<Metadata> {
         self.with(Operation::Metadata, |open| {
-            self.mount.fs()?.getattr(open.inode()).map(Metadata)
+            let names = self.mount.super_block()?;
+            names.fs().getattr(open.inode()).map(Metadata)
         })
     }
 

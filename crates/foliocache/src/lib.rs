@@ -70,7 +70,6 @@ mod open_options;
 mod parent_only;
 mod raw;
 mod size;
-mod walk;
 
 pub use asynch::{AsyncFile, AsyncStats};
 pub use builder::CacheBuilder;
@@ -84,7 +83,7 @@ pub use foliocache_mm::{
     ThrottleStats,
 };
 pub use foliocache_sys::Errno;
-pub use foliocache_vfs::{Advice, Attr, FileKind};
+pub use foliocache_vfs::{Advice, Attr, Credentials, FileKind};
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
 pub use size::MemorySize;

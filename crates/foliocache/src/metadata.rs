@@ -154,7 +154,7 @@ impl ReadDir {
     }
 
     fn fill(&mut self) -> Result<(), Errno> {
-        self.mount.fs()?;
+        self.mount.super_block()?;
         let (mut offset, mut ended) = (self.offset, true);
         let read = &mut self.read;
         self.stream.read(offset, &mut |entry| {

@@ -14,7 +14,7 @@ use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::BackingDevInfo;
 use foliocache_sync::Arc;
 use foliocache_sys::{Errno, credentials};
-use foliocache_vfs::{FileSystem, OpContext};
+use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
 use std::path::{Path, PathBuf};
 
 use crate::asynch::{Offload, OffloadCell};
@@ -23,13 +23,19 @@ use crate::parent_only::{Forked, ParentOnly};
 
 /// What holds the files.
 pub(crate) enum Backing {
-    Directory(DirFs),
-    Memory(MemFs),
+    Directory(Arc<DirFs>),
+    Memory(Arc<MemFs>),
+}
+
+/// The files, and their names in memory.
+struct Names {
+    super_block: SuperBlock,
+    backing: Backing,
 }
 
 /// One file system.
 pub(crate) struct Mount {
-    backing: ParentOnly<Backing>,
+    names: ParentOnly<Names>,
     /// On whose behalf everything is done: this process, as it was when the mount was made.
     ctx: OpContext,
     /// Where it is, for messages.
@@ -47,17 +53,25 @@ impl Backing {
     }
 }
 
-impl Forked for Backing {
+impl Forked for Names {
     fn check_fork(&self) -> Result<(), Errno> {
-        self.bdi().mm().check_fork()
+        self.backing.bdi().mm().check_fork()
     }
 }
 
 impl Mount {
     pub(crate) fn new(backing: Backing, path: PathBuf) -> Arc<Self> {
         let process = credentials::current();
+        let fs: Arc<dyn FileSystem> = match &backing {
+            Backing::Directory(fs) => fs.clone(),
+            Backing::Memory(fs) => fs.clone(),
+        };
+        let super_block = SuperBlock::new(fs, backing.bdi().mm());
         Arc::new(Self {
-            backing: ParentOnly::new(backing),
+            names: ParentOnly::new(Names {
+                super_block,
+                backing,
+            }),
             ctx: OpContext {
                 uid: process.uid,
                 gid: process.gid,
@@ -69,13 +83,10 @@ impl Mount {
         })
     }
 
-    /// The file system, unless this is a forked child.
-    pub(crate) fn fs(&self) -> Result<&dyn FileSystem, Errno> {
-        self.backing.check_fork()?;
-        Ok(match &*self.backing {
-            Backing::Directory(fs) => fs,
-            Backing::Memory(fs) => fs,
-        })
+    /// The file system with its names, unless this is a forked child.
+    pub(crate) fn super_block(&self) -> Result<&SuperBlock, Errno> {
+        self.names.check_fork()?;
+        Ok(&self.names.super_block)
     }
 
     /// Workers and buffers for async callers.
@@ -83,11 +94,11 @@ impl Mount {
     /// # Errors
     /// `ENOMEM` if the bound leaves no room for the buffers; `ECHILD` after a fork.
     pub(crate) fn offload(&self) -> Result<Arc<ParentOnly<Offload>>, Errno> {
-        self.offload.get(self.backing.bdi().mm())
+        self.offload.get(self.backing().bdi().mm())
     }
 
     pub(crate) fn backing(&self) -> &Backing {
-        &self.backing
+        &self.names.backing
     }
 
     pub(crate) fn ctx(&self) -> &OpContext {
@@ -100,7 +111,7 @@ impl Mount {
 
     /// Makes everything durable, files and names; returns what could not be.
     pub(crate) fn sync(&self) -> Vec<FailedFile> {
-        let bdi = self.backing.bdi();
+        let bdi = self.backing().bdi();
         let mut failed = Vec::new();
         for mapping in bdi.dirty_files() {
             if let Err(error) = mapping.sync() {
@@ -111,7 +122,7 @@ impl Mount {
                 });
             }
         }
-        let names = self.fs().and_then(|fs| fs.sync_fs());
+        let names = self.super_block().and_then(|names| names.fs().sync_fs());
         if let Err(errno) = names
             && failed.is_empty()
         {

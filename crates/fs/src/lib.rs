@@ -4,7 +4,6 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `table` | the inodes in memory, by number and by identity |
 //! | `dirfs` | [`DirFs`]: a local directory through the cache |
 //! | `memfs` | [`MemFs`]: the cache is the store |
 //!
@@ -27,7 +26,6 @@
 
 mod dirfs;
 mod memfs;
-mod table;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -2,9 +2,7 @@
 //!
 //! # Model
 //!
-//! The kernel names inodes by their number. Each number that it is told of counts as one look-up,
-//! which the file system remembers until the kernel forgets it; so a number that the kernel uses
-//! always leads to its inode.
+//! The kernel names inodes by their number; what it knows is in [`nodes`](crate::nodes).
 //!
 //! What the kernel may believe of names and attributes, and for how long, is [`TTL`]. All changes
 //! made through the mount reach the kernel's copies at once, because they pass through it; only
@@ -15,10 +13,12 @@ use crate::convert;
 use crate::handles::{DirHandle, FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
-use crate::stats::{Counters, add, subtract};
+use crate::nodes::Nodes;
+use crate::stats::{Counters, add};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Attr, DirEntryBuf, FileSystem, Inode, OpContext, ROOT_INO};
+use foliocache_vfs::dcache::DentryRef;
+use foliocache_vfs::{DirEntryBuf, FileSystem, Inode, Named, OpContext, SuperBlock};
 use fuser::{FileAttr, FileType, FopenFlags, Generation, INodeNo, Request};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,8 @@ const BATCH_BYTES: usize = 4096;
 
 /// The front door of one file system.
 pub(crate) struct Front {
-    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) names: Arc<SuperBlock>,
+    pub(crate) nodes: Nodes,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirHandle>,
     pub(crate) buffers: Buffers,
@@ -91,35 +92,32 @@ impl Front {
         }
     }
 
+    /// The file system.
+    pub(crate) fn fs(&self) -> &dyn FileSystem {
+        &**self.names.fs()
+    }
+
     pub(crate) fn inode(&self, ino: INodeNo) -> Result<Arc<Inode>, Errno> {
-        if ino.0 == ROOT_INO {
-            return Ok(self.fs.root());
-        }
-        self.fs.iget(ino.0).ok_or(Errno::ESTALE)
+        self.nodes.inode(&self.names, ino.0)
+    }
+
+    /// A directory, to look names up in.
+    pub(crate) fn directory(&self, ino: INodeNo) -> Result<DentryRef<Inode>, Errno> {
+        self.nodes.dentry(&self.names, ino.0)
     }
 
     /// Tells the kernel of an inode, which it then may use until it forgets it.
-    pub(crate) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry, Errno> {
-        let attr = self.fs.getattr(inode)?;
-        Ok(self.entry_of(inode, &attr))
+    pub(crate) fn entry(&self, named: &Named) -> Result<Entry, Errno> {
+        let attr = self.fs().getattr(&named.inode)?;
+        self.nodes.remember(named);
+        let mut attr = convert::attr(&attr);
+        attr.ino = INodeNo(named.inode.ino());
+        Ok((attr, Generation(named.inode.generation())))
     }
 
-    pub(crate) fn entry_of(&self, inode: &Arc<Inode>, attr: &Attr) -> Entry {
-        self.fs.remember(inode, 1);
-        if inode.ino() != ROOT_INO {
-            add(&self.counters.lookups, 1);
-        }
-        let mut attr = convert::attr(attr);
-        attr.ino = INodeNo(inode.ino());
-        (attr, Generation(inode.generation()))
-    }
-
-    /// The kernel has forgotten, or was never told of, `nlookup` look-ups.
-    pub(crate) fn forgotten(&self, ino: u64, nlookup: u64) {
-        self.fs.forget(ino, nlookup);
-        if ino != ROOT_INO {
-            subtract(&self.counters.lookups, nlookup);
-        }
+    /// As [`Front::entry`], for what was just made.
+    pub(crate) fn entry_of(&self, dentry: DentryRef<Inode>) -> Result<Entry, Errno> {
+        self.entry(&Named::new(dentry)?)
     }
 
     pub(crate) fn open_flags(&self) -> FopenFlags {
@@ -175,9 +173,9 @@ impl Front {
                     (dots_entry(name.ino), None)
                 } else {
                     let found = self
-                        .fs
-                        .lookup(&handle.inode, &name.name)
-                        .and_then(|inode| Ok((self.entry(&inode)?, inode)));
+                        .names
+                        .lookup_name(&handle.dentry, &name.name)
+                        .and_then(|named| Ok((self.entry(&named)?, named.inode)));
                     match found {
                         Ok((entry, inode)) => (entry, Some(inode)),
                         Err(
@@ -194,7 +192,7 @@ impl Front {
                 if reply.add(attr.ino, offset, &name.name, &TTL, &attr, generation) {
                     // It did not fit, so the kernel was not told of it.
                     if let Some(inode) = inode {
-                        self.forgotten(inode.ino(), 1);
+                        self.nodes.forget(&self.names, inode.ino(), 1);
                     }
                     return Ok(());
                 }

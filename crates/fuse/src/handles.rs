@@ -8,6 +8,7 @@
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::Errno;
+use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, OpenDirectory, OpenFile};
 use std::collections::HashMap;
 
@@ -20,7 +21,7 @@ pub(crate) struct FileHandle {
 
 /// An open directory of the kernel's.
 pub(crate) struct DirHandle {
-    pub(crate) inode: Arc<Inode>,
+    pub(crate) dentry: DentryRef<Inode>,
     pub(crate) directory: Box<dyn OpenDirectory>,
 }
 

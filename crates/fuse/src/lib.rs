@@ -10,10 +10,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `mount` | [`Mount`]: mounting, ending, what it costs |
-//! | `operations` | requests of the kernel, each as one call of a `FileSystem` |
+//! | `operations` | requests of the kernel, each as one call of the file system |
 //! | `front` | what they have in common: inodes, entries, handles, panics |
 //! | `data` | reading, writing and the rest of what is done with an open file |
 //! | `buffers` | what reads are answered from |
+//! | `nodes` | the inodes that the kernel knows |
 //! | `handles` | open files and directories by the number that the kernel knows |
 //! | `kernel_pages` | gives back what a mapping brought into the kernel's cache |
 //! | `convert` | attributes, times and error numbers as the kernel wants them |
@@ -37,6 +38,7 @@ mod front;
 mod handles;
 mod kernel_pages;
 mod mount;
+mod nodes;
 mod operations;
 mod stats;
 #[cfg(test)]

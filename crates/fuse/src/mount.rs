@@ -16,13 +16,14 @@ use crate::buffers::Buffers;
 use crate::front::Front;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
+use crate::nodes::Nodes;
 use crate::stats::{Counters, FuseStats};
 use foliocache_sync::Arc;
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
-use foliocache_vfs::FileSystem;
+use foliocache_vfs::SuperBlock;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -161,12 +162,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `fs` at the directory `mount_point` and serves it from threads of its own.
+    /// Mounts a file system at the directory `mount_point` and serves it from threads of its own.
     ///
     /// # Errors
     /// No FUSE, no right to mount, or what the kernel says.
     pub fn new(
-        fs: Arc<dyn FileSystem>,
+        names: Arc<SuperBlock>,
         mount_point: &Path,
         options: &MountOptions,
     ) -> Result<Mount, MountError> {
@@ -175,9 +176,10 @@ impl Mount {
             .map_err(|error| MountError::Refused(error.to_string()))?;
         let counters = Arc::new(Counters::default());
         let kernel_pages = Arc::new(KernelPages::default());
-        let read_only = options.read_only || fs.read_only();
+        let read_only = options.read_only || names.fs().read_only();
         let front = Front {
-            fs,
+            names,
+            nodes: Nodes::new(Arc::clone(&counters)),
             files: Handles::new(),
             directories: Handles::new(),
             buffers: Buffers::default(),

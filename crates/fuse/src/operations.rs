@@ -67,21 +67,21 @@ impl fuser::Filesystem for Front {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
         let done = self.attempt("lookup", || {
-            let dir = self.inode(parent)?;
-            self.entry(&self.fs.lookup(&dir, name)?)
+            let dir = self.directory(parent)?;
+            self.entry(&self.names.lookup_name(&dir, name)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         let _ = self.attempt("forget", || {
-            self.forgotten(ino.0, nlookup);
+            self.nodes.forget(&self.names, ino.0, nlookup);
             Ok(())
         });
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<Fh>, reply: fuser::ReplyAttr) {
-        let done = self.attempt("getattr", || self.fs.getattr(&self.inode(ino)?));
+        let done = self.attempt("getattr", || self.fs().getattr(&self.inode(ino)?));
         answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
     }
 
@@ -112,13 +112,13 @@ impl fuser::Filesystem for Front {
                 atime: atime.map(convert::set_time),
                 mtime: mtime.map(convert::set_time),
             };
-            self.fs.setattr(&context(req), &self.inode(ino)?, &set)
+            self.fs().setattr(&context(req), &self.inode(ino)?, &set)
         });
         answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: fuser::ReplyData) {
-        let done = self.attempt("readlink", || self.fs.readlink(&self.inode(ino)?));
+        let done = self.attempt("readlink", || self.fs().readlink(&self.inode(ino)?));
         answer!(reply, done, target => reply.data(target.as_encoded_bytes()));
     }
 
@@ -133,12 +133,12 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("mknod", || {
-            let dir = self.inode(parent)?;
+            let dir = self.directory(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
             let ctx = creation_context(req, umask);
-            let inode = self.fs.mknod(&ctx, &dir, name, kind, mode, rdev)?;
-            self.entry(&inode)
+            let names = &self.names;
+            self.entry_of(names.mknod(&ctx, &dir, name, kind, mode, rdev, None)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
@@ -153,21 +153,25 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("mkdir", || {
-            let dir = self.inode(parent)?;
+            let dir = self.directory(parent)?;
             let mode = mode & PERMISSION_BITS;
             let ctx = creation_context(req, umask);
-            self.entry(&self.fs.mkdir(&ctx, &dir, name, mode)?)
+            self.entry_of(self.names.mkdir(&ctx, &dir, name, mode, None)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
-        let done = self.attempt("unlink", || self.fs.unlink(&self.inode(parent)?, name));
+        let done = self.attempt("unlink", || {
+            self.names.unlink(&self.directory(parent)?, name, None)
+        });
         answer!(reply, done, () => reply.ok());
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
-        let done = self.attempt("rmdir", || self.fs.rmdir(&self.inode(parent)?, name));
+        let done = self.attempt("rmdir", || {
+            self.names.rmdir(&self.directory(parent)?, name, None)
+        });
         answer!(reply, done, () => reply.ok());
     }
 
@@ -180,11 +184,9 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("symlink", || {
-            let dir = self.inode(parent)?;
-            let inode = self
-                .fs
-                .symlink(&context(req), &dir, link_name, target.as_os_str())?;
-            self.entry(&inode)
+            let (ctx, dir) = (context(req), self.directory(parent)?);
+            let target = target.as_os_str();
+            self.entry_of(self.names.symlink(&ctx, &dir, link_name, target, None)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
@@ -209,8 +211,8 @@ impl fuser::Filesystem for Front {
             } else {
                 return Err(Errno::EINVAL);
             };
-            let (from, to) = (self.inode(parent)?, self.inode(newparent)?);
-            self.fs.rename(&from, name, &to, newname, mode)
+            let (from, to) = (self.directory(parent)?, self.directory(newparent)?);
+            self.names.rename(&from, name, &to, newname, mode, None)
         });
         answer!(reply, done, () => reply.ok());
     }
@@ -224,9 +226,8 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("link", || {
-            let inode = self.inode(ino)?;
-            self.fs.link(&inode, &self.inode(newparent)?, newname)?;
-            self.entry(&inode)
+            let (inode, dir) = (self.inode(ino)?, self.directory(newparent)?);
+            self.entry_of(self.names.link(&inode, &dir, newname, None)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
@@ -236,7 +237,7 @@ impl fuser::Filesystem for Front {
             let inode = self.inode(ino)?;
             // Whether a write appends is said with each write, because it can be changed.
             let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
-            let file = self.fs.open(&context(req), &inode, flags)?;
+            let file = self.fs().open(&context(req), &inode, flags)?;
             Ok(self.insert_file(file))
         });
         answer!(reply, done, fh => reply.opened(fh, self.open_flags()));
@@ -253,14 +254,15 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyCreate,
     ) {
         let done = self.attempt("create", || {
-            let dir = self.inode(parent)?;
+            let dir = self.directory(parent)?;
             let mode = mode & PERMISSION_BITS;
             let exclusive = flags & O_EXCL != 0;
             let flags = OpenFlags::from_raw(flags & !O_APPEND);
             let ctx = creation_context(req, umask);
-            let file = self.fs.create(&ctx, &dir, name, mode, flags, exclusive)?;
-            let entry = self.entry(file.inode())?;
-            Ok((entry, self.insert_file(file)))
+            let (file, dentry) = self
+                .names
+                .create(&ctx, &dir, name, mode, flags, exclusive, None)?;
+            Ok((self.entry_of(dentry)?, self.insert_file(file)))
         });
         answer!(reply, done, ((attr, generation), fh) => {
             reply.created(&TTL, &attr, generation, fh, self.open_flags());
@@ -344,9 +346,9 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyOpen,
     ) {
         let done = self.attempt("opendir", || {
-            let inode = self.inode(ino)?;
-            let directory = self.fs.opendir(&inode)?;
-            Ok(Fh(self.directories.insert(DirHandle { inode, directory })))
+            let dentry = self.directory(ino)?;
+            let directory = self.fs().opendir(&self.inode(ino)?)?;
+            Ok(Fh(self.directories.insert(DirHandle { dentry, directory })))
         });
         answer!(reply, done, fh => reply.opened(fh, FopenFlags::empty()));
     }
@@ -412,7 +414,7 @@ impl fuser::Filesystem for Front {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: fuser::ReplyStatfs) {
-        let done = self.attempt("statfs", || self.fs.statfs());
+        let done = self.attempt("statfs", || self.fs().statfs());
         answer!(reply, done, stat => reply.statfs(
             stat.blocks,
             stat.blocks_free,
@@ -442,7 +444,7 @@ impl fuser::Filesystem for Front {
                 2 => XattrMode::Replace,
                 _ => return Err(Errno::EINVAL),
             };
-            self.fs.setxattr(&self.inode(ino)?, name, value, mode)
+            self.fs().setxattr(&self.inode(ino)?, name, value, mode)
         });
         answer!(reply, done, () => reply.ok());
     }
@@ -456,7 +458,7 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyXattr,
     ) {
         let done = self.attempt("getxattr", || {
-            match self.fs.getxattr(&self.inode(ino)?, name) {
+            match self.fs().getxattr(&self.inode(ino)?, name) {
                 // The kernel asks when it checks permissions: where there are no lists, none counts.
                 Err(Errno::EOPNOTSUPP) if is_acl(name) => Err(Errno::ENODATA),
                 done => done,
@@ -468,7 +470,7 @@ impl fuser::Filesystem for Front {
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: fuser::ReplyXattr) {
         let done = self.attempt("listxattr", || {
             let mut list = Vec::new();
-            for name in self.fs.listxattr(&self.inode(ino)?)? {
+            for name in self.fs().listxattr(&self.inode(ino)?)? {
                 list.extend_from_slice(name.as_encoded_bytes());
                 list.push(0);
             }
@@ -479,7 +481,7 @@ impl fuser::Filesystem for Front {
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let done = self.attempt("removexattr", || {
-            self.fs.removexattr(&self.inode(ino)?, name)
+            self.fs().removexattr(&self.inode(ino)?, name)
         });
         answer!(reply, done, () => reply.ok());
     }

@@ -6,32 +6,36 @@ use crate::front::Front;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
+use crate::nodes::Nodes;
 use crate::stats::Counters;
 use foliocache_fs::MemFs;
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpContext, OpenFlags};
+use foliocache_vfs::{OpContext, OpenFlags, SuperBlock};
 use fuser::WriteFlags;
 
 fn front() -> Front {
     let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+    let fs = Arc::new(MemFs::new(&mm).unwrap());
+    let counters = Arc::new(Counters::default());
     Front {
-        fs: Arc::new(MemFs::new(&mm).unwrap()),
+        names: Arc::new(SuperBlock::new(fs, &mm)),
+        nodes: Nodes::new(counters.clone()),
         files: Handles::new(),
         directories: Handles::new(),
         buffers: Buffers::default(),
-        counters: Arc::new(Counters::default()),
+        counters,
         kernel_pages: Arc::new(KernelPages::default()),
         kernel_cache: KernelCache::Mapped,
     }
 }
 
 fn create(front: &Front, name: &str) -> u64 {
-    let (root, flags) = (front.fs.root(), OpenFlags::READ_WRITE);
+    let (root, flags) = (front.fs().root(), OpenFlags::READ_WRITE);
     let file = front
-        .fs
+        .fs()
         .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags, true)
         .unwrap();
     front.insert_file(file).0

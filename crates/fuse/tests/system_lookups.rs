@@ -9,7 +9,7 @@
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_fuse::{Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
-use foliocache_vfs::FileSystem;
+use foliocache_vfs::SuperBlock;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -139,8 +139,8 @@ fn what_the_kernel_was_told_of_it_forgets() {
     fs::create_dir_all(&mount_point).unwrap();
     let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
     let fs = Arc::new(DirFs::open(&mm, &source, DirFsOptions::default()).unwrap());
-    let shared: Arc<dyn FileSystem> = fs.clone();
-    let mut mount = Mount::new(shared, &mount_point, &MountOptions::new("lookups")).unwrap();
+    let names = Arc::new(SuperBlock::new(fs, &mm));
+    let mut mount = Mount::new(names, &mount_point, &MountOptions::new("lookups")).unwrap();
     let mut most = 0;
     for _ in 0..3 {
         let mut child = Command::new(std::env::current_exe().unwrap());
@@ -169,6 +169,5 @@ fn what_the_kernel_was_told_of_it_forgets() {
     assert_eq!((stats.panics, stats.open_files), (0, 0), "{stats:?}");
     mount.unmount().unwrap();
     drop(mount);
-    drop(fs);
     fs::remove_dir_all(&top).unwrap();
 }

@@ -7,7 +7,7 @@ use foliocache_fuse::{Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::FileSystem;
+use foliocache_vfs::SuperBlock;
 use std::fs;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn mounted_used_and_dropped() {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memfs-{}", std::process::id()));
     fs::create_dir_all(&point).unwrap();
     let mm = Mm::new(MmConfig::new(16 << 20)).unwrap();
-    let memfs: Arc<dyn FileSystem> = Arc::new(MemFs::new(&mm).unwrap());
+    let memfs = Arc::new(SuperBlock::new(Arc::new(MemFs::new(&mm).unwrap()), &mm));
     let mut mount = Mount::new(memfs.clone(), &point, &MountOptions::new("memory")).unwrap();
     fs::create_dir(point.join("dir")).unwrap();
     fs::write(point.join("dir/file"), vec![7; 1_000_000]).unwrap();

@@ -52,5 +52,6 @@ pub use mm::{Mm, MmConfig};
 pub use ops::{AddressSpaceOperations, IoSegment, ReadDone};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
+pub use reclaim::Shrinker;
 pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};

@@ -35,7 +35,7 @@ use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Background, Lru, MAX_HOPELESS};
+use crate::reclaim::{Background, Lru, MAX_HOPELESS, Shrinker};
 use crate::stats::{FileStats, MmStats, PageCounts};
 use crate::types::{PAGE_SIZE, PageIndex};
 
@@ -102,6 +102,7 @@ pub struct Mm {
     /// Blocks that compaction made whole.
     pub(crate) compacted: AtomicU64,
     mappings: RankedMutex<Mappings>,
+    pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
     bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
     fork: ForkGuard,
 }
@@ -147,6 +148,7 @@ impl Mm {
             direct_reclaims: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
+            shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
             fork: ForkGuard::new().map_err(MmError::Setup)?,
             frames,

@@ -53,6 +53,14 @@ mod held;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Rank {
+    /// One per file system: a name moves from one directory to another.
+    #[doc(alias = "s_vfs_rename_mutex")]
+    Rename,
+    /// The names of a directory; several at once ancestors first, else by address.
+    #[doc(alias = "i_rwsem")]
+    Names,
+    /// What reclaim knows of a file system's caches; tried by reclaim.
+    Shrinker,
     /// Tables of a file system: names, directories, the list of open files.
     Namespace,
     /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.

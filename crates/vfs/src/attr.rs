@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! 1. `stamp` is the time that `mtime` and `ctime` both hold, or [`NEVER`].
+//! 1. `stamp` is the coarse time of the write that set both `mtime` and `ctime`, or [`NEVER`].
 //! 2. `set_id` is true if and only if the mode of a regular file holds a set-id bit that a write
 //!    by somebody other than root clears.
 //! 3. `believed_until` is set only to what was asked of the store after the last doubt.
@@ -37,7 +37,7 @@ use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID, SetTime};
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Mutex, MutexGuard};
-use foliocache_sys::clock::{Timespec, coarse_realtime};
+use foliocache_sys::clock::{Timespec, coarse_realtime, realtime};
 
 const NEVER: i64 = i64::MIN;
 
@@ -176,6 +176,13 @@ impl AttrCell {
         }
     }
 
+    /// The permission bits.
+    #[inline]
+    pub fn mode(&self) -> u32 {
+        // Relaxed: a word is whole.
+        self.words[0].load(Ordering::Relaxed) as u32
+    }
+
     /// Mode, user and group, of one moment: what a permission check needs.
     #[inline]
     pub fn owner(&self) -> (u32, u32, u32) {
@@ -239,8 +246,14 @@ impl AttrCell {
     fn data_changed_at(&self, now: Timespec) {
         let mut lock = self.doubts.lock();
         let mut attributes = Attributes::from_words(self.load());
-        attributes.mtime = now;
-        attributes.ctime = now;
+        // The backing store's times may be finer, and ahead of the coarse clock: a write does not turn
+        // them back.
+        let time = match now < attributes.ctime {
+            true => realtime(),
+            false => now,
+        };
+        attributes.mtime = time;
+        attributes.ctime = time;
         self.store(&mut lock, attributes);
         // Relaxed: hints, see the module's header.
         self.stamp.store(now.as_nanos(), Ordering::Relaxed);
@@ -401,6 +414,15 @@ mod tests {
         assert!(moved.mtime > Timespec::new(1, 0));
         assert_eq!(moved.mtime, moved.ctime);
         assert_eq!(moved.atime, Timespec::new(1, 0));
+    }
+
+    #[test]
+    fn a_write_turns_no_time_back() {
+        let cell = cell(0o644);
+        let exact = realtime();
+        cell.update(|attributes| (attributes.mtime, attributes.ctime) = (exact, exact));
+        cell.data_changed();
+        assert!(cell.get().mtime >= exact && cell.get().ctime >= exact);
     }
 
     #[test]

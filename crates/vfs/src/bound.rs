@@ -22,7 +22,7 @@ pub trait Bound: Send + Sync {
 
 impl Bound for Mm {
     fn charge(&self, bytes: u64) -> bool {
-        self.charge_metadata(bytes).is_ok()
+        self.charge_cached_metadata(bytes).is_ok()
     }
 
     fn uncharge(&self, bytes: u64) {

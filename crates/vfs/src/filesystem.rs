@@ -27,6 +27,7 @@ use crate::types::{
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};
+use std::time::Duration;
 
 /// A file system over the cache.
 ///
@@ -42,6 +43,24 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
+    /// How long the answers of [`FileSystem::lookup`] and [`FileSystem::getattr`] may be believed.
+    fn validity(&self) -> Validity {
+        Validity::FOR_EVER
+    }
+
+    /// Bytes charged for inodes that are kept although nobody need hold them. Cheap.
+    fn inode_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Gives up about so many inodes that nobody holds. As [`Shrinker::shrink`].
+    ///
+    /// [`Shrinker::shrink`]: foliocache_mm::Shrinker::shrink
+    fn shrink_inodes(&self, _nr: usize) {}
+
+    /// Frees what was given up and that nobody reads any more. Does not wait.
+    fn reap(&self) {}
+
     /// The directory at the top; its number is [`ROOT_INO`].
     fn root(&self) -> Arc<Inode>;
 
@@ -51,16 +70,6 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`, and those of the backing store.
     fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno>;
-
-    /// The live inode of this number, if there is one. Never blocks on I/O.
-    fn iget(&self, ino: u64) -> Option<Arc<Inode>>;
-
-    /// Keeps the inode findable by [`FileSystem::iget`] until as many lookups are forgotten.
-    fn remember(&self, inode: &Arc<Inode>, nlookup: u64);
-
-    /// Takes back `nlookup` of what [`FileSystem::remember`] was told. Never fails; an unknown
-    /// number is no error.
-    fn forget(&self, ino: u64, nlookup: u64);
 
     /// The attributes as they are now.
     ///
@@ -227,6 +236,27 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP`, `EROFS`.
     fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+}
+
+/// How long what a file system says may be believed without asking again, where it can change without our
+/// doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// What a name leads to, and attributes.
+    #[doc(alias = "entry_timeout")]
+    #[doc(alias = "attr_timeout")]
+    pub present: Duration,
+    /// That there is no such name.
+    #[doc(alias = "negative_timeout")]
+    pub absent: Duration,
+}
+
+impl Validity {
+    /// Where nothing changes but through us.
+    pub const FOR_EVER: Validity = Validity {
+        present: Duration::MAX,
+        absent: Duration::MAX,
+    };
 }
 
 /// Number of the root of every file system.

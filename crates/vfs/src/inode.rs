@@ -12,17 +12,21 @@
 //! same `Arc`. Its number is unique among the live inodes of its file system; with the generation
 //! it is unique for good.
 //!
-//! # Memory ordering
+//! # Safety
 //!
-//! `lookups` is changed under the lock of the inode table only; the accesses are `Relaxed`.
+//! The link to the inode cache is the inode's own, and nothing else uses it.
+#![allow(unsafe_code)]
 
 use crate::attr::AttrCell;
+use crate::dcache::{AliasSlot, DentryInode, Split};
+use crate::icache::{CachedInode, InodeLink};
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedRwLock};
 use foliocache_sys::Errno;
 use std::any::Any;
+use std::ffi::OsStr;
 use std::fmt;
 
 /// What a name leads to.
@@ -34,8 +38,22 @@ pub struct Inode {
     /// The pages of a regular file; `None` for everything else.
     mapping: Option<Arc<AddressSpace>>,
     ops: Box<dyn InodeOperations>,
-    /// Look-ups that a front door remembers, see `FileSystem::remember`.
-    lookups: AtomicU64,
+    /// Protects the names in a directory, see [`SuperBlock`](crate::SuperBlock).
+    names: RankedRwLock<()>,
+    /// The dentry of a directory.
+    alias: AliasSlot<Inode>,
+    /// Of the inode cache of a file system that has one.
+    link: InodeLink<Inode>,
+}
+
+/// Memory that an inode is charged for, in bytes: the inode, the address space of a regular file,
+/// the private part, and its places in the tables.
+pub fn inode_bytes(kind: FileKind) -> u64 {
+    let mapping = match kind {
+        FileKind::Regular => AddressSpace::memory_bytes(),
+        _ => 0,
+    };
+    (size_of::<Inode>() + mapping + 768) as u64
 }
 
 /// A file system's own part of an inode: what an open file needs beyond the cache.
@@ -51,6 +69,12 @@ pub trait InodeOperations: Any + Send + Sync {
     ///
     /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
     fn cached_attr(&self, _inode: &Inode, _now: u64) -> Option<Attr> {
+        None
+    }
+
+    /// What a symbolic link holds, where that is known without asking. As
+    /// [`InodeOperations::cached_attr`].
+    fn cached_target(&self) -> Option<&OsStr> {
         None
     }
 
@@ -96,7 +120,9 @@ impl Inode {
             attributes,
             mapping,
             ops,
-            lookups: AtomicU64::new(0),
+            names: RankedRwLock::new(Rank::Names, ()),
+            alias: AliasSlot::new(),
+            link: InodeLink::new(),
         }
     }
 
@@ -113,6 +139,17 @@ impl Inode {
     /// What the inode is.
     pub fn kind(&self) -> FileKind {
         self.kind
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// The lock of the names in a directory.
+    #[doc(alias = "i_rwsem")]
+    pub(crate) fn names(&self) -> &RankedRwLock<()> {
+        &self.names
     }
 
     /// The cached pages; `None` for everything but a regular file.
@@ -135,18 +172,6 @@ impl Inode {
         (&*self.ops as &dyn Any).downcast_ref()
     }
 
-    /// The look-ups that a front door remembers.
-    pub fn lookups(&self) -> u64 {
-        // Relaxed: under the table's lock.
-        self.lookups.load(Ordering::Relaxed)
-    }
-
-    /// Context: the lock of the inode table.
-    pub fn set_lookups(&self, lookups: u64) {
-        // Relaxed: under the table's lock.
-        self.lookups.store(lookups, Ordering::Relaxed);
-    }
-
     /// Whether a write by this caller has privileges to remove first, which may block.
     #[inline]
     pub fn has_privileges_to_remove(&self, ctx: &OpContext) -> bool {
@@ -159,6 +184,33 @@ impl Inode {
             self.ops.remove_privileges(self)?;
         }
         Ok(())
+    }
+}
+
+impl DentryInode for Inode {
+    type Layout = Split;
+
+    fn is_dir(&self) -> bool {
+        self.is_directory()
+    }
+
+    fn alias(&self) -> &AliasSlot<Inode> {
+        &self.alias
+    }
+}
+
+// SAFETY: the field.
+unsafe impl CachedInode for Inode {
+    fn link(&self) -> &InodeLink<Inode> {
+        &self.link
+    }
+
+    fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    fn bytes(&self) -> u64 {
+        inode_bytes(self.kind)
     }
 }
 

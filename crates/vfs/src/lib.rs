@@ -14,6 +14,9 @@
 //! | `attr` | [`AttrCell`]: attributes that an inode keeps in memory |
 //! | `open_file` | [`OpenFile`]: reads, writes and syncs through the cache |
 //! | `types` | attributes, flags, entries |
+//! | `super_block` | [`SuperBlock`]: a file system with its names in memory |
+//! | `walk` | from a path to what it leads to |
+//! | `credentials` | [`Credentials`]: who may do what |
 //!
 //! # Locking
 //!
@@ -24,6 +27,7 @@
 
 mod attr;
 mod bound;
+mod credentials;
 pub mod dcache;
 mod filesystem;
 pub mod hash;
@@ -31,18 +35,23 @@ mod icache;
 mod inode;
 mod limbo;
 mod open_file;
+mod super_block;
 mod types;
+mod walk;
 
 pub use attr::{AttrCell, Attributes, cleared_set_id};
 pub use bound::{Bound, Unbounded};
-pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
+pub use credentials::{Access, Credentials};
+pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, Validity, check_name};
 pub use icache::{
     CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, Verdict, hash_ino,
 };
-pub use inode::{Inode, InodeOperations};
+pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use open_file::{Advice, OpenFile};
+pub use super_block::{Found, Named, SuperBlock};
 pub use types::{
     Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,
     PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr, SetTime, StatFs,
     XattrMode,
 };
+pub use walk::{WalkError, WalkFlags};

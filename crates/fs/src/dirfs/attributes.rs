@@ -129,28 +129,14 @@ impl DirNode {
         attr
     }
 
-    /// Gives up a file that neither a name nor a handle leads to. Context: `opens` held.
-    fn give_up(&self, inode: &Inode, file: &FileState) {
-        file.discard();
-        if inode.lookups() == 0 {
-            self.let_go();
-        }
-    }
-
-    /// Gives up a node that neither a name nor a handle leads to; does nothing to others.
-    pub(super) fn discard_unused(&self, inode: &Inode) {
-        if !self.is_unlinked() {
-            return;
-        }
-        match &self.file {
-            Some(file) => {
-                let opens = file.opens.lock();
-                if opens.handles == 0 {
-                    self.give_up(inode, file);
-                }
+    /// Gives up the pages of a file that neither a name nor a handle leads to; does nothing to others. What
+    /// keeps its space in the source goes with the inode.
+    pub(super) fn discard_unused(&self) {
+        if let Some(file) = self.file.as_ref().filter(|_| self.is_unlinked()) {
+            let opens = file.opens.lock();
+            if opens.handles == 0 {
+                file.discard();
             }
-            None if inode.lookups() == 0 => self.let_go(),
-            None => {}
         }
     }
 
@@ -284,7 +270,7 @@ impl InodeOperations for NodeOps {
             .ok_or(Errno::ENXIO)
     }
 
-    fn released(&self, inode: &Inode, writable: bool) {
+    fn released(&self, _inode: &Inode, writable: bool) {
         let node = &self.0;
         let file = node.file();
         if file
@@ -299,7 +285,7 @@ impl InodeOperations for NodeOps {
             opens.writers -= u32::from(writable);
             if opens.handles == 0 {
                 if node.is_unlinked() {
-                    node.give_up(inode, file);
+                    file.discard();
                 } else if !file.close() && !opens.idle {
                     opens.idle = true;
                     node.shared.idle.lock().push_back(Arc::downgrade(node));

@@ -3,13 +3,14 @@
 //! # Model
 //!
 //! ```text
-//!  DirFs ──▶ InodeTable ──▶ Inode ──▶ DirNode ──▶ Shared: root descriptor, descriptors by name,
+//!  DirFs ──▶ Inodes ──────▶ Inode ──▶ DirNode ──▶ Shared: root descriptor, descriptors by name,
 //!                             │          ▲                 rings, counters
 //!                             └──▶ AddressSpace (reads and writes the file through its DirNode)
 //! ```
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `inodes` | the inodes in memory, by identity |
 //! | `node` | who a node is, where it is, how it is found again |
 //! | `file` | a regular file's descriptors, writeback, flush, times |
 //! | `transfer` | direct and buffered I/O, by ring, by `preadv` or in the background |
@@ -35,6 +36,7 @@
 
 mod attributes;
 mod file;
+mod inodes;
 mod names;
 mod namespace;
 mod node;
@@ -48,11 +50,11 @@ mod transfer;
 
 pub use stats::{DirFsStats, Fallback};
 
-use self::node::{DirNode, Identity};
+use self::inodes::Inodes;
+use self::node::DirNode;
 use self::path_fds::PathFds;
 use self::ring_blocks::RingBlocks;
 use self::stats::Counters;
-use crate::table::InodeTable;
 use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, RwLock, Weak};
@@ -78,6 +80,10 @@ pub struct DirFsOptions {
     #[doc(alias = "attr_timeout")]
     #[doc(alias = "actimeo")]
     pub revalidate_after: Duration,
+    /// The same of names that are not there: a file that somebody else makes is found that much later
+    /// at most. By default each look-up of a missing name asks the source.
+    #[doc(alias = "negative_timeout")]
+    pub revalidate_absent_after: Duration,
     /// Use direct I/O where the source allows it.
     pub direct: bool,
     /// Use io_uring where the kernel allows it.
@@ -100,6 +106,7 @@ impl Default for DirFsOptions {
         DirFsOptions {
             read_only: false,
             revalidate_after: Duration::from_secs(1),
+            revalidate_absent_after: Duration::ZERO,
             direct: true,
             io_uring: true,
             path_descriptors: 512,
@@ -235,7 +242,7 @@ impl Shared {
 /// what is dirty; [`FileSystem::sync_fs`](crate::FileSystem::sync_fs) before that tells of errors.
 pub struct DirFs {
     shared: Arc<Shared>,
-    table: InodeTable<Identity>,
+    inodes: Inodes,
     bdi: Arc<BackingDevInfo>,
     root: Arc<Inode>,
     root_dev: u64,
@@ -295,12 +302,12 @@ impl DirFs {
             idle: Mutex::new(VecDeque::new()),
             next_node: AtomicU64::new(0),
         });
-        let table = InodeTable::new(mm);
-        let root = names::make_root(&shared, &table, &stat);
+        let inodes = Inodes::new(mm);
+        let root = names::make_root(&shared, &inodes, &stat);
         let root_dev = stat.dev();
         Ok(DirFs {
             shared,
-            table,
+            inodes,
             bdi,
             root,
             root_dev,
@@ -320,12 +327,12 @@ impl DirFs {
 
     /// What it did, and what was refused.
     pub fn stats(&self) -> DirFsStats {
-        let (inodes, inodes_uncharged) = self.table.len();
+        let inodes = self.inodes.stats();
         DirFsStats {
             rings: self.shared.rings.as_ref().map(|rings| rings.stats()),
             engine: self.shared.engine.as_ref().map(|engine| engine.stats()),
-            inodes,
-            inodes_uncharged,
+            inodes: inodes.inodes,
+            inodes_uncharged: inodes.uncharged,
             path_descriptors: self.shared.path_fds.len() as u64,
             ..self.shared.counters.snapshot()
         }
@@ -334,7 +341,7 @@ impl DirFs {
     /// Writes back and flushes every file.
     fn sync_files(&self) -> Result<(), Errno> {
         let mut result = Ok(());
-        for inode in self.table.all() {
+        for inode in self.inodes.all() {
             if let Some(mapping) = inode.mapping()
                 && mapping.is_dirty()
                 && let Err(error) = mapping.sync()
@@ -363,7 +370,7 @@ impl Drop for DirFs {
         }
         // Children hold their parents: let go of them here rather than in a recursion as deep as
         // the tree.
-        for inode in self.table.all() {
+        for inode in self.inodes.all() {
             if let Ok(node) = DirNode::of(&inode) {
                 node.detach();
             }

@@ -2,9 +2,9 @@
 
 use super::attributes::remembered;
 use super::file::{Descriptors, FileState};
+use super::inodes::Inodes;
 use super::node::{DirNode, Identity, Location};
 use super::{DirFs, NodeOps, Shared};
-use crate::table::InodeTable;
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
@@ -17,15 +17,12 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
 /// The inode of the source itself.
-pub(super) fn make_root(
-    shared: &Arc<Shared>,
-    table: &InodeTable<Identity>,
-    stat: &Stat,
-) -> Arc<Inode> {
-    table.find_or_insert(Identity::of(stat), Some(ROOT_INO), stat.kind(), |ino| {
+pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> Arc<Inode> {
+    inodes.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
         let attributes = Arc::new(AttrCell::new(remembered(stat)));
         let node = Arc::new(DirNode::new(
             shared,
+            ino,
             stat,
             attributes.clone(),
             Location::Root,
@@ -77,8 +74,8 @@ impl DirFs {
         let stat = fd::fstat(found.as_fd())?;
         let wanted = (stat.dev() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
         let inode = self
-            .table
-            .find_or_insert(Identity::of(&stat), wanted, stat.kind(), |ino| {
+            .inodes
+            .find_or_insert(Identity::of(&stat), wanted, |ino| {
                 let attributes = Arc::new(AttrCell::new(remembered(&stat)));
                 let location = Location::Named {
                     parent: parent.clone(),
@@ -86,6 +83,7 @@ impl DirFs {
                 };
                 let node = Arc::new(DirNode::new(
                     &self.shared,
+                    ino,
                     &stat,
                     attributes.clone(),
                     location,
@@ -227,7 +225,7 @@ impl DirFs {
     }
 
     /// A name of `inode` is gone. Context: `moves` held for writing.
-    pub(super) fn lost_name(&self, inode: &Inode, parent: &Inode, name: &OsStr, fd: OwnedFd) {
+    pub(super) fn lost_name(&self, inode: &Arc<Inode>, parent: &Inode, name: &OsStr, fd: OwnedFd) {
         let Ok(node) = DirNode::of(inode) else { return };
         let nlink = match inode.kind() {
             FileKind::Directory => 0,
@@ -236,16 +234,17 @@ impl DirFs {
         };
         node.lost_name(parent, name, &Arc::new(fd), nlink);
         if nlink == 0 {
-            self.table.forget_identity(&node.identity);
+            self.inodes.orphan(inode);
         }
     }
 
-    /// Gives up what neither a name nor a handle leads to: its pages, and unless a front door
-    /// remembers it its descriptors, which keep its space in the source.
-    pub(super) fn discard_unused(&self, inode: &Inode) {
-        if let Ok(node) = DirNode::of(inode) {
-            node.discard_unused(inode);
+    /// Gives up what lost its name: its pages if no handle leads to it, and all of it if nobody holds it.
+    pub(super) fn discard_unused(&self, inode: Arc<Inode>) {
+        if let Ok(node) = DirNode::of(&inode) {
+            node.discard_unused();
         }
+        drop(inode);
+        self.inodes.reap();
     }
 
     /// Takes a name away; `remove` is the call that does it.
@@ -260,7 +259,7 @@ impl DirFs {
         let live = {
             let _moves = self.shared.moves.write();
             let fd = self.open_name(dir.as_fd(), name)?;
-            match self.table.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
+            match self.inodes.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
                 None => {
                     remove(dir.as_fd())?;
                     None
@@ -273,7 +272,7 @@ impl DirFs {
             }
         };
         if let Some(inode) = live {
-            self.discard_unused(&inode);
+            self.discard_unused(inode);
         }
         Ok(())
     }

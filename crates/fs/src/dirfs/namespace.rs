@@ -24,7 +24,7 @@ use foliocache_sys::fd::xattr::{self, SetXattr};
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{
     Attr, Device, FileKind, FileSystem, Inode, OpContext, OpenDirectory, OpenFile, OpenFlags,
-    ROOT_INO, RenameMode, SetAttr, StatFs, XattrMode, check_name,
+    ROOT_INO, RenameMode, SetAttr, StatFs, Validity, XattrMode, check_name,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,6 +36,25 @@ impl FileSystem for DirFs {
 
     fn read_only(&self) -> bool {
         self.shared.options.read_only
+    }
+
+    fn validity(&self) -> Validity {
+        Validity {
+            present: self.shared.options.revalidate_after,
+            absent: self.shared.options.revalidate_absent_after,
+        }
+    }
+
+    fn inode_bytes(&self) -> u64 {
+        self.inodes.stats().inode_bytes
+    }
+
+    fn shrink_inodes(&self, nr: usize) {
+        self.inodes.shrink(nr);
+    }
+
+    fn reap(&self) {
+        self.inodes.reap();
     }
 
     fn root(&self) -> Arc<Inode> {
@@ -53,20 +72,6 @@ impl FileSystem for DirFs {
         let _moves = self.shared.moves.read();
         let found = self.open_name(fd.as_fd(), name)?;
         self.adopt(dir, name, found)
-    }
-
-    fn iget(&self, ino: u64) -> Option<Arc<Inode>> {
-        self.table.get(ino)
-    }
-
-    fn remember(&self, inode: &Arc<Inode>, nlookup: u64) {
-        self.table.remember(inode, nlookup);
-    }
-
-    fn forget(&self, ino: u64, nlookup: u64) {
-        if let Some(inode) = self.table.forget(ino, nlookup) {
-            self.discard_unused(&inode);
-        }
     }
 
     fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
@@ -243,10 +248,10 @@ impl FileSystem for DirFs {
             let same = target
                 .as_ref()
                 .is_some_and(|(identity, _)| *identity == moved_id);
-            let moved = self.table.find(&moved_id);
+            let moved = self.inodes.find(&moved_id);
             let target = target
                 .filter(|_| !same)
-                .and_then(|(identity, fd)| Some((self.table.find(&identity)?, fd)));
+                .and_then(|(identity, fd)| Some((self.inodes.find(&identity)?, fd)));
             let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
             let rename_moved = || match &moved {
                 Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename),
@@ -282,7 +287,7 @@ impl FileSystem for DirFs {
             }
         };
         if let Some(inode) = replaced {
-            self.discard_unused(&inode);
+            self.discard_unused(inode);
         }
         Ok(())
     }

@@ -33,8 +33,10 @@
 
 use super::Shared;
 use super::file::FileState;
+use super::inodes::Orphans;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
@@ -92,6 +94,8 @@ pub(super) struct DirNode {
     pub(super) shared: Arc<Shared>,
     /// Number of the node, never used twice.
     pub(super) id: u64,
+    /// Number of its inode.
+    ino: u64,
     pub(super) identity: Identity,
     pub(super) kind: FileKind,
     pub(super) attributes: Arc<AttrCell>,
@@ -104,11 +108,14 @@ pub(super) struct DirNode {
     name_unsynced: AtomicBool,
     /// Whether no name leads to the node any more.
     unlinked: AtomicBool,
+    /// Where its number is taken, once it can no longer be found.
+    pub(super) orphaned: OnceLock<Weak<Orphans>>,
 }
 
 impl DirNode {
     pub(super) fn new(
         shared: &Arc<Shared>,
+        ino: u64,
         stat: &Stat,
         attributes: Arc<AttrCell>,
         location: Location,
@@ -117,6 +124,7 @@ impl DirNode {
         DirNode {
             shared: shared.clone(),
             id: shared.next_node(),
+            ino,
             identity: Identity::of(stat),
             kind,
             attributes,
@@ -125,6 +133,7 @@ impl DirNode {
             file: (kind == FileKind::Regular).then(|| FileState::new(stat)),
             name_unsynced: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
+            orphaned: OnceLock::new(),
         }
     }
 
@@ -285,17 +294,6 @@ impl DirNode {
         }
     }
 
-    /// Lets go of a node that no name leads to, so that the source can free it.
-    ///
-    /// Context: nobody has it open and no front door remembers it.
-    pub(super) fn let_go(&self) {
-        self.detach();
-        self.shared.path_fds.remove(self.id);
-        if let Some(file) = &self.file {
-            file.close();
-        }
-    }
-
     /// Lets go of the directory above, or of the descriptor that keeps the node.
     pub(super) fn detach(&self) {
         let mut location = self.location.lock();
@@ -374,6 +372,9 @@ impl DirNode {
 
 impl Drop for DirNode {
     fn drop(&mut self) {
+        if let Some(orphans) = self.orphaned.get().and_then(Weak::upgrade) {
+            orphans.remove(self.ino);
+        }
         self.shared.path_fds.remove(self.id);
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A node is kept alive by the names, handles, look-ups and children it has; when the last goes
+//! 1. A node is kept alive by the names, handles and children it has, and by whoever else holds its inode; when the last goes
 //!    its pages and its charge go too.
 //! 2. An entry's cookie is never used twice in its directory, so a reader goes on where it was
 //!    whatever is made or unlinked meanwhile. Cookies 1 and 2 are `.` and `..`.
@@ -32,14 +32,15 @@ mod namespace;
 mod node;
 
 use self::node::{Data, MemNode, entries, new_entries};
-use crate::table::inode_bytes;
 use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
-use foliocache_vfs::{AttrCell, Attributes, Device, FileKind, Inode, PERMISSION_BITS, ROOT_INO};
-use std::collections::{BTreeMap, HashMap};
+use foliocache_vfs::{
+    AttrCell, Attributes, Device, FileKind, Inode, PERMISSION_BITS, ROOT_INO, inode_bytes,
+};
+use std::collections::BTreeMap;
 
 struct Shared {
     mm: Arc<Mm>,
@@ -47,13 +48,6 @@ struct Shared {
     next_ino: AtomicU64,
     /// Held by whoever changes names, so that changes to two directories are one.
     changes: Mutex<()>,
-    live: Mutex<HashMap<u64, Live>>,
-}
-
-/// A live inode: how to find it, and the reference that stands for a front door's look-ups.
-struct Live {
-    inode: Weak<Inode>,
-    remembered: Option<Arc<Inode>>,
 }
 
 /// A file system in the memory of a cache.
@@ -101,7 +95,6 @@ impl Shared {
             .then(|| AddressSpace::new(&self.bdi, Arc::new(node::Nothing), 0));
         let node = MemNode {
             shared: self.clone(),
-            ino,
             data,
             xattrs: Mutex::new(BTreeMap::new()),
             charged: AtomicU64::new(inode_bytes(kind)),
@@ -114,11 +107,6 @@ impl Shared {
             mapping,
             Box::new(node),
         ));
-        let live = Live {
-            inode: Arc::downgrade(&inode),
-            remembered: None,
-        };
-        self.live.lock().insert(ino, live);
         Ok(inode)
     }
 }
@@ -135,7 +123,6 @@ impl MemFs {
             bdi,
             next_ino: AtomicU64::new(ROOT_INO),
             changes: Mutex::new(()),
-            live: Mutex::new(HashMap::new()),
         });
         let data = Data::Directory(Mutex::new(new_entries(Weak::new())));
         let root = shared
@@ -162,14 +149,6 @@ impl Drop for MemFs {
                 waiting.extend(below.into_values().map(|(_, inode)| inode));
             }
         }
-        // Look-ups that nobody forgot would keep the file system alive for ever.
-        let remembered: Vec<_> = {
-            let mut live = self.shared.live.lock();
-            live.values_mut()
-                .filter_map(|live| live.remembered.take())
-                .collect()
-        };
-        drop(remembered);
         self.shared.bdi.stop();
     }
 }

@@ -4,7 +4,6 @@ use super::MemFs;
 use super::node::{
     Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_entries,
 };
-use crate::table::inode_bytes;
 use foliocache_mm::PAGE_SIZE;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
@@ -12,7 +11,7 @@ use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, Device, DirEntry, FileKind, FileSystem, Inode, MAX_NAME, OpContext, OpenDirectory,
     OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr, StatFs,
-    XattrMode, check_name, cleared_set_id,
+    XattrMode, check_name, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -148,37 +147,6 @@ impl FileSystem for MemFs {
                 entries.lock().get(name).ok_or(Errno::ENOENT)
             }
         }
-    }
-
-    fn iget(&self, ino: u64) -> Option<Arc<Inode>> {
-        self.shared
-            .live
-            .lock()
-            .get(&ino)
-            .and_then(|live| live.inode.upgrade())
-    }
-
-    fn remember(&self, inode: &Arc<Inode>, nlookup: u64) {
-        if let Some(live) = self.shared.live.lock().get_mut(&inode.ino()) {
-            inode.set_lookups(inode.lookups() + nlookup);
-            live.remembered.get_or_insert_with(|| inode.clone());
-        }
-    }
-
-    fn forget(&self, ino: u64, nlookup: u64) {
-        let forgotten = {
-            let mut live = self.shared.live.lock();
-            live.get_mut(&ino).and_then(|live| {
-                let inode = live.remembered.as_ref()?;
-                inode.set_lookups(inode.lookups().saturating_sub(nlookup));
-                if inode.lookups() == 0 {
-                    live.remembered.take()
-                } else {
-                    None
-                }
-            })
-        };
-        drop(forgotten);
     }
 
     fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {

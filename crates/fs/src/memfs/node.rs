@@ -37,7 +37,6 @@ pub(super) struct Entries {
 /// The private part of an inode of `memfs`.
 pub(super) struct MemNode {
     pub(super) shared: Arc<Shared>,
-    pub(super) ino: u64,
     pub(super) data: Data,
     pub(super) xattrs: Mutex<BTreeMap<OsString, Vec<u8>>>,
     /// Bytes charged to the bound.
@@ -131,7 +130,6 @@ impl Drop for MemNode {
         self.shared
             .mm
             .uncharge_metadata(self.charged.load(Ordering::Relaxed));
-        self.shared.live.lock().remove(&self.ino);
     }
 }
 
@@ -184,6 +182,13 @@ impl InodeOperations for MemNode {
 
     fn cached_attr(&self, inode: &Inode, _now: u64) -> Option<Attr> {
         Some(self.attr(inode))
+    }
+
+    fn cached_target(&self) -> Option<&OsStr> {
+        match &self.data {
+            Data::Symlink(target) => Some(target),
+            _ => None,
+        }
     }
 
     fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno> {

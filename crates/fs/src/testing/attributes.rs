@@ -1,11 +1,8 @@
 //! Cases about attributes, special nodes and inodes by number.
 
 use super::{Case, Place};
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{
-    Device, FileKind, OpContext, OpenFlags, ROOT_INO, S_ISGID, SetAttr, XattrMode,
-};
+use foliocache_vfs::{Device, FileKind, OpContext, OpenFlags, S_ISGID, SetAttr, XattrMode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -13,7 +10,6 @@ pub(super) const CASES: &[Case] = &[
     ("permission_bits", permission_bits),
     ("owners", owners),
     ("xattrs", xattrs),
-    ("remembered_inodes", remembered_inodes),
     ("statfs", statfs),
     ("nodes", nodes),
 ];
@@ -145,22 +141,6 @@ fn xattrs(place: &Place<'_>) {
     assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"new");
     place.fs.removexattr(&inode, name).expect("removexattr");
     assert_eq!(place.fs.removexattr(&inode, name), Err(Errno::ENODATA));
-}
-
-fn remembered_inodes(place: &Place<'_>) {
-    let ino = {
-        let file = place.create("file");
-        place.fs.remember(file.inode(), 2);
-        file.inode().ino()
-    };
-    let found = place.fs.iget(ino).expect("remembered");
-    assert!(Arc::ptr_eq(&found, &place.lookup("file").expect("lookup")));
-    place.fs.forget(ino, 1);
-    assert!(place.fs.iget(ino).is_some());
-    place.fs.forget(ino, 1);
-    place.fs.forget(ino, 1);
-    assert!(place.fs.iget(1 << 40).is_none());
-    assert!(place.fs.iget(ROOT_INO).is_some());
 }
 
 fn statfs(place: &Place<'_>) {

@@ -142,6 +142,9 @@ impl Mm {
             // Files that were sparse or large are gone: what their indexes had serves as frames.
             self.nodes.shrink();
         }
+        if self.frames.below_high() {
+            self.shrink_caches(u64::MAX);
+        }
         while self.frames.below_high_and(self.spare_for_compaction()) {
             if self.shrink_lru(BATCH) == 0 {
                 // Nothing clean: writeback has been asked for and will make some.

@@ -27,10 +27,12 @@ mod evacuate;
 mod limit;
 mod lru;
 mod shadow;
+mod shrinker;
 
 pub(crate) use background::Background;
 use lru::Evicted;
 pub(crate) use lru::Lru;
+pub use shrinker::Shrinker;
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;

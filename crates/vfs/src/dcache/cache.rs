@@ -52,7 +52,7 @@ use std::fmt;
 use std::ptr;
 
 /// What a dentry is charged: itself, and what the allocator adds for its alignment (glibc).
-pub(super) const DENTRY_BYTES: u64 = 256;
+pub const DENTRY_BYTES: u64 = 256;
 /// The same for a long name besides its bytes, in two allocations.
 const LONG_NAME_BYTES: u64 = 80;
 /// Dentries to evict when there is no room for one.
@@ -208,6 +208,11 @@ impl<I: DentryInode> DentryCache<I> {
                 return None;
             }
         }
+    }
+
+    /// Bytes charged for dentries of names that are not long, and for the table. Cheap.
+    pub fn bytes(&self) -> u64 {
+        self.inner.counts.dentries.sum_positive() * DENTRY_BYTES + self.inner.hash.bytes()
     }
 
     /// What the cache holds and did. Adds up many counters: not for a hot path.

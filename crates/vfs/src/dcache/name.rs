@@ -66,27 +66,65 @@ fn tail_word(rest: &[u8]) -> u64 {
     }
 }
 
+/// What a hash begins with: an address that differs from process to process, so that names that collide in
+/// all processes are hard to come by. Costs no load.
+#[inline(always)]
+fn seed() -> u64 {
+    match cfg!(loom) {
+        true => 0,
+        false => (&raw const ANCHOR).addr() as u64,
+    }
+}
+
+/// Which byte of a word, the lowest first, is the first slash; 8 if there is none.
+#[inline(always)]
+fn first_slash(word: u64) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    // A byte is zero where a slash was. The lowest bit that this finds is the first one's; those above may
+    // be wrong.
+    let zeros = word ^ (ONES * b'/' as u64);
+    let found = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
+    found.trailing_zeros() as usize / 8
+}
+
 impl<'a> Name<'a> {
     /// Hashes a component: some nanoseconds for eight bytes each.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
-        // An address that differs from process to process, so that names that collide in all processes are
-        // hard to come by. Costs no load.
-        let anchor = if cfg!(loom) {
-            0
-        } else {
-            (&raw const ANCHOR).addr() as u64
-        };
-        let mut hash = anchor ^ bytes.len() as u64;
+        let mut hash = seed();
         let (words, rest) = bytes.as_chunks::<8>();
         for chunk in words {
             hash = fold(hash ^ word(chunk), MIX[0]);
         }
-        let tail = tail_word(rest);
+        Self::end(bytes, tail_word(rest), hash)
+    }
+
+    /// What comes before the first slash of a path, hashed: one pass over its bytes. May be empty.
+    #[inline(always)]
+    pub fn first_of(path: &'a [u8]) -> Self {
+        let mut hash = seed();
+        let (words, rest) = path.as_chunks::<8>();
+        for (i, chunk) in words.iter().enumerate() {
+            let word = word(chunk);
+            let slash = first_slash(word);
+            if slash < 8 {
+                let tail = word & !(u64::MAX << (8 * slash));
+                return Self::end(&path[..i * 8 + slash], tail, hash);
+            }
+            hash = fold(hash ^ word, MIX[0]);
+        }
+        let word = tail_word(rest);
+        let len = first_slash(word).min(rest.len());
+        let tail = word & !(u64::MAX << (8 * len));
+        Self::end(&path[..words.len() * 8 + len], tail, hash)
+    }
+
+    #[inline(always)]
+    fn end(bytes: &'a [u8], tail: u64, hash: u64) -> Self {
         Self {
             bytes,
             tail,
-            hash: fold(hash ^ tail, MIX[1]),
+            hash: fold(hash ^ tail, MIX[1] ^ bytes.len() as u64),
         }
     }
 
@@ -191,6 +229,24 @@ mod tests {
             assert!(bytes[len..].iter().all(|&byte| byte == 0));
         }
         assert!(!Name::from("abcdefghi").all_words(|i, _| i == 0));
+    }
+
+    #[test]
+    fn the_first_component_is_what_comes_before_a_slash() {
+        let text: Vec<u8> = (1..=40).filter(|&byte| byte != b'/').collect();
+        for len in 0..=24 {
+            let name = &text[..len];
+            assert_eq!(Name::first_of(name), Name::new(name), "{len}");
+            for more in 0..=17 {
+                let path = [name, b"/", &text[..more]].concat();
+                let first = Name::first_of(&path);
+                assert_eq!((first, first.tail), (Name::new(name), Name::new(name).tail));
+                let twice = [name, b"//", &text[..more], b"/"].concat();
+                assert_eq!(Name::first_of(&twice), Name::new(name));
+            }
+        }
+        // A byte next to a slash in value, and above it in place.
+        assert_eq!(Name::first_of(b"a/0.\x2e\x30/").bytes(), b"a");
     }
 
     #[test]

@@ -1,0 +1,84 @@
+//! Caches of metadata that give some of it up while memory is short.
+//!
+//! # Model
+//!
+//! What names and inodes take is charged to the bound beside the pages of files. While memory is free
+//! their caches grow as they like. Once it is short each side is safe from the other: what all of them hold
+//! beyond a [`SHARE`] of the bound goes first, whoever needs memory; what they hold within it is
+//! left alone, and pages are evicted.
+//!
+//! # Locking
+//!
+//! *Protects*: the list. *Order*: leaf; the caches are called without it.
+//!
+//! # Differences from Linux
+//!
+//! Shrinkers there are asked in proportion to how hard pages are scanned. A walk over millions of files
+//! takes the page cache with it that way, or the other way round; here neither can.
+
+use foliocache_sync::{Arc, Weak};
+use foliocache_sys::Errno;
+
+use crate::mm::Mm;
+
+/// Caches of metadata keep one of so many bytes of the bound while memory is short.
+const SHARE: u64 = 4;
+
+/// Least bytes that are worth a look at the caches.
+const BATCH: u64 = 64 << 10;
+
+/// A cache of metadata.
+#[doc(alias = "shrinker")]
+pub trait Shrinker: Send + Sync {
+    /// Bytes charged for what it keeps. Cheap.
+    fn bytes(&self) -> u64;
+
+    /// Gives up about so many bytes of what is not in use, the least used first.
+    ///
+    /// Context: nothing is held. Does not sleep for long, and waits for no memory.
+    fn shrink(&self, bytes: u64);
+}
+
+impl Mm {
+    /// Has a cache of metadata asked when memory is short, for as long as it lives.
+    #[doc(alias = "register_shrinker")]
+    pub fn add_shrinker(&self, shrinker: Weak<dyn Shrinker>) {
+        let mut shrinkers = self.shrinkers.lock();
+        shrinkers.retain(|shrinker| shrinker.strong_count() > 0);
+        shrinkers.push(shrinker);
+    }
+
+    /// As [`Mm::charge_metadata`], for a cache of metadata: what such caches hold beyond their share goes
+    /// before pages do.
+    ///
+    /// # Errors
+    /// As [`Mm::charge_metadata`].
+    pub fn charge_cached_metadata(&self, bytes: u64) -> Result<(), Errno> {
+        if self.frames.charge_metadata(bytes) {
+            return Ok(());
+        }
+        self.shrink_caches(bytes.max(BATCH));
+        self.charge_metadata(bytes)
+    }
+
+    /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion.
+    ///
+    /// Context: as [`Shrinker::shrink`].
+    pub(super) fn shrink_caches(&self, bytes: u64) {
+        let caches = self.caches();
+        let held: Vec<u64> = caches.iter().map(|cache| cache.bytes()).collect();
+        let all: u64 = held.iter().sum();
+        let bytes = bytes.min(all.saturating_sub(self.usage().limit / SHARE));
+        if bytes == 0 {
+            return;
+        }
+        for (cache, held) in caches.iter().zip(held) {
+            cache.shrink((u128::from(bytes) * u128::from(held) / u128::from(all)) as u64);
+        }
+    }
+
+    fn caches(&self) -> Vec<Arc<dyn Shrinker>> {
+        let shrinkers = self.shrinkers.lock();
+        shrinkers.iter().filter_map(Weak::upgrade).collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! The walk under RCU: no reference, no lock, nothing written that others write.
+//!
+//! # Model
+//!
+//! A place is a dentry with the sequence number at which it was found. A child counts only if, after it
+//! was found, its directory still had its number: then both were true at one moment. Whatever is not
+//! there, not believed any more, or changed meanwhile ends the walk with [`Stop::Bail`].
+
+use super::{Mode, Stop};
+use crate::credentials::{Access, Credentials};
+use crate::dcache::{Dentry, Name};
+use crate::inode::Inode;
+use crate::super_block::SuperBlock;
+use crate::types::FileKind;
+use foliocache_sync::rcu::RcuReadGuard;
+use foliocache_sys::Errno;
+
+/// Walks as long as nothing has to be asked.
+pub(crate) struct RcuMode<'g> {
+    pub(crate) sb: &'g SuperBlock,
+    pub(crate) credentials: Option<&'g Credentials>,
+    pub(crate) now: u64,
+    pub(crate) rcu: &'g RcuReadGuard,
+}
+
+/// A dentry with an inode, as it was at `seq`.
+#[derive(Clone, Copy)]
+pub(crate) struct RcuAt<'g> {
+    pub(crate) dentry: &'g Dentry<Inode>,
+    pub(crate) seq: u32,
+    pub(crate) inode: &'g Inode,
+}
+
+impl<'g> RcuMode<'g> {
+    /// The place that a dentry is at now; `None` if it is negative.
+    #[inline]
+    pub(crate) fn at(&self, dentry: &'g Dentry<Inode>) -> Option<RcuAt<'g>> {
+        let seq = dentry.read_begin();
+        let inode = dentry.inode_rcu(self.rcu)?;
+        Some(RcuAt { dentry, seq, inode })
+    }
+}
+
+impl<'g> Mode for RcuMode<'g> {
+    type At = RcuAt<'g>;
+    type Target = &'g [u8];
+
+    #[inline(always)]
+    fn kind(&self, at: &RcuAt<'g>) -> FileKind {
+        at.inode.kind()
+    }
+
+    #[inline(always)]
+    fn may_search(&self, dir: &RcuAt<'g>) -> Result<(), Stop> {
+        match self.credentials {
+            Some(credentials) => Ok(credentials.check(dir.inode, Access::EXECUTE)?),
+            None => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn child(&mut self, dir: &RcuAt<'g>, name: &Name<'_>) -> Result<RcuAt<'g>, Stop> {
+        let found = self.sb.dcache().lookup_rcu(dir.dentry, name, self.rcu);
+        let (dentry, seq) = found.ok_or(Stop::Bail)?;
+        let inode = dentry.inode_rcu(self.rcu);
+        if dir.dentry.read_retry(dir.seq)
+            || dentry.read_retry(seq)
+            || !self.sb.believes(dentry, inode.is_none(), self.now)
+        {
+            return Err(Stop::Bail);
+        }
+        let inode = inode.ok_or(Errno::ENOENT)?;
+        Ok(RcuAt { dentry, seq, inode })
+    }
+
+    fn parent(&mut self, _dir: &RcuAt<'g>) -> Result<RcuAt<'g>, Stop> {
+        Err(Stop::Bail)
+    }
+
+    fn root(&mut self) -> Result<RcuAt<'g>, Stop> {
+        self.at(self.sb.root()).ok_or(Stop::Bail)
+    }
+
+    fn target(&mut self, link: &RcuAt<'g>) -> Result<&'g [u8], Stop> {
+        let target = link.inode.ops().cached_target();
+        target
+            .map(|target| target.as_encoded_bytes())
+            .ok_or(Stop::Bail)
+    }
+
+    #[inline(always)]
+    fn down(&mut self, _dir: RcuAt<'g>) {}
+
+    /// Where it came from may have moved.
+    fn up(&mut self) -> Result<Option<RcuAt<'g>>, Stop> {
+        Err(Stop::Bail)
+    }
+}

@@ -1,0 +1,80 @@
+//! The walk with references: asks the file system for what is not cached.
+//!
+//! # Model
+//!
+//! A place is a reference of a dentry and of its inode. The way that the walk came is kept, so that `..`
+//! leads back whatever is moved meanwhile.
+
+use super::{Mode, Stop};
+use crate::credentials::{Access, Credentials};
+use crate::dcache::Name;
+use crate::super_block::{Named, SuperBlock};
+use crate::types::FileKind;
+use std::os::unix::ffi::OsStringExt;
+
+/// Walks to wherever the file system says.
+pub(crate) struct ReferenceMode<'a> {
+    sb: &'a SuperBlock,
+    credentials: Option<&'a Credentials>,
+    now: u64,
+    way: Vec<Named>,
+}
+
+impl<'a> ReferenceMode<'a> {
+    pub(crate) fn new(
+        sb: &'a SuperBlock,
+        credentials: Option<&'a Credentials>,
+        now: u64,
+    ) -> ReferenceMode<'a> {
+        ReferenceMode {
+            sb,
+            credentials,
+            now,
+            way: Vec::new(),
+        }
+    }
+}
+
+impl Mode for ReferenceMode<'_> {
+    type At = Named;
+    type Target = Vec<u8>;
+
+    fn kind(&self, at: &Named) -> FileKind {
+        at.inode.kind()
+    }
+
+    fn may_search(&self, dir: &Named) -> Result<(), Stop> {
+        match self.credentials {
+            Some(credentials) => Ok(credentials.check(&dir.inode, Access::EXECUTE)?),
+            None => Ok(()),
+        }
+    }
+
+    fn child(&mut self, dir: &Named, name: &Name<'_>) -> Result<Named, Stop> {
+        self.sb.lookup_child(dir, name, self.now)
+    }
+
+    fn parent(&mut self, dir: &Named) -> Result<Named, Stop> {
+        match dir.dentry.parent() {
+            Some(parent) => Ok(Named::new(parent)?),
+            None => Ok(dir.clone()),
+        }
+    }
+
+    fn root(&mut self) -> Result<Named, Stop> {
+        self.way.clear();
+        Ok(Named::new(self.sb.root().clone())?)
+    }
+
+    fn target(&mut self, link: &Named) -> Result<Vec<u8>, Stop> {
+        Ok(self.sb.fs().readlink(&link.inode)?.into_vec())
+    }
+
+    fn down(&mut self, dir: Named) {
+        self.way.push(dir);
+    }
+
+    fn up(&mut self) -> Result<Option<Named>, Stop> {
+        Ok(self.way.pop())
+    }
+}
