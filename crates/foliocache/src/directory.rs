@@ -159,7 +159,7 @@ impl Directory {
     }
 
     /// Runs `act` from this directory; a path that leads out of it is an error of its own.
-    fn from_here<T>(
+    fn run<T>(
         &self,
         operation: Operation,
         path: &Path,
@@ -187,7 +187,7 @@ impl Directory {
         follow: bool,
         act: impl FnOnce(&SuperBlock, Found) -> Result<T, Errno>,
     ) -> Result<T> {
-        self.from_here(operation, path, |names, start| {
+        self.run(operation, path, |names, start| {
             let flags = within(follow);
             let found = names.find(start, path.as_os_str(), flags, self.credentials())?;
             Ok(act(names, found)?)
@@ -202,7 +202,7 @@ impl Directory {
         follow: bool,
         act: impl FnOnce(&SuperBlock, &Arc<Inode>) -> Result<T, Errno>,
     ) -> Result<T> {
-        self.from_here(operation, path, |names, start| {
+        self.run(operation, path, |names, start| {
             let flags = within(follow);
             let dentry = names.lookup(start, path.as_os_str(), flags, self.credentials())?;
             let inode = dentry.inode().ok_or(Errno::ENOENT)?;
@@ -324,7 +324,7 @@ impl Directory {
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, [`Error::Escape`], those of the backing store.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let dentry = self.from_here(Operation::Open, path, |names, start| {
+        let dentry = self.run(Operation::Open, path, |names, start| {
             let path = path.as_os_str();
             let dentry = names.lookup(start, path, within(true), self.credentials())?;
             match dentry.inode() {
@@ -557,7 +557,7 @@ impl Directory {
     }
 
     fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
-        self.from_here(Operation::Metadata, path, |names, start| {
+        self.run(Operation::Metadata, path, |names, start| {
             let path = path.as_os_str();
             let attr = names.stat(start, path, within(follow), self.credentials())?;
             Ok(Metadata(attr))

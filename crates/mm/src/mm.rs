@@ -103,6 +103,8 @@ pub struct Mm {
     pub(crate) compacted: AtomicU64,
     mappings: RankedMutex<Mappings>,
     pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
+    /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
+    pub(crate) no_metadata_until: AtomicU64,
     bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
     fork: ForkGuard,
 }
@@ -149,6 +151,7 @@ impl Mm {
             compacted: AtomicU64::new(0),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
             shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
+            no_metadata_until: AtomicU64::new(0),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
             fork: ForkGuard::new().map_err(MmError::Setup)?,
             frames,

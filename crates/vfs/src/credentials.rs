@@ -98,8 +98,8 @@ impl Credentials {
     #[inline(always)]
     fn allows(&self, attributes: &AttrCell, access: Access) -> bool {
         // Most directories may be searched by everybody.
-        attributes.mode() & access.0 * 0o111 == access.0 * 0o111
-            || self.allows_class(attributes, access)
+        let everybody = access.0 * 0o111;
+        attributes.mode() & everybody == everybody || self.allows_class(attributes, access)
     }
 
     fn allows_class(&self, attributes: &AttrCell, access: Access) -> bool {

@@ -53,7 +53,7 @@ pub trait FileSystem: Send + Sync {
         0
     }
 
-    /// Gives up about so many inodes that nobody holds. As [`Shrinker::shrink`].
+    /// Frees about so many inodes that nobody holds. As [`Shrinker::shrink`].
     ///
     /// [`Shrinker::shrink`]: foliocache_mm::Shrinker::shrink
     fn shrink_inodes(&self, _nr: usize) {}

@@ -161,5 +161,6 @@ impl Inodes {
             }
         };
         self.cache.shrink(nr, judge, |_| {});
+        self.cache.wait_for_limbo();
     }
 }

@@ -16,16 +16,25 @@
 //! Shrinkers there are asked in proportion to how hard pages are scanned. A walk over millions of files
 //! takes the page cache with it that way, or the other way round; here neither can.
 
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_monotonic_ms;
 
 use crate::mm::Mm;
 
 /// Caches of metadata keep one of so many bytes of the bound while memory is short.
 const SHARE: u64 = 4;
 
-/// Least bytes that are worth a look at the caches.
-const BATCH: u64 = 64 << 10;
+/// Least bytes that are worth a look at the caches, and a wait for their readers.
+const BATCH: u64 = 256 << 10;
+
+/// How often the caches are asked before pages go.
+const ATTEMPTS: usize = 4;
+
+/// How long nothing is tried after nothing could be reclaimed, in milliseconds: everybody who comes by then
+/// would find the same.
+const HOPELESS_MS: u64 = 20;
 
 /// A cache of metadata.
 #[doc(alias = "shrinker")]
@@ -35,7 +44,8 @@ pub trait Shrinker: Send + Sync {
 
     /// Gives up about so many bytes of what is not in use, the least used first.
     ///
-    /// Context: nothing is held. Does not sleep for long, and waits for no memory.
+    /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
+    /// readers; waits neither for memory nor for I/O.
     fn shrink(&self, bytes: u64);
 }
 
@@ -49,7 +59,9 @@ impl Mm {
     }
 
     /// As [`Mm::charge_metadata`], for a cache of metadata: what such caches hold beyond their share goes
-    /// before pages do.
+    /// before pages do. Once nothing helped, nothing is tried for a while.
+    ///
+    /// Context: as [`Shrinker::shrink`].
     ///
     /// # Errors
     /// As [`Mm::charge_metadata`].
@@ -57,24 +69,43 @@ impl Mm {
         if self.frames.charge_metadata(bytes) {
             return Ok(());
         }
-        self.shrink_caches(bytes.max(BATCH));
-        self.charge_metadata(bytes)
+        let now = coarse_monotonic_ms();
+        // Relaxed: a hint.
+        if now < self.no_metadata_until.load(Ordering::Relaxed) {
+            return Err(Errno::ENOMEM);
+        }
+        for _ in 0..ATTEMPTS {
+            if self.shrink_caches(bytes.max(BATCH)) == 0 {
+                break;
+            }
+            if self.frames.charge_metadata(bytes) {
+                return Ok(());
+            }
+        }
+        let charged = self.charge_metadata(bytes);
+        if charged.is_err() {
+            // Relaxed: a hint.
+            self.no_metadata_until
+                .store(now + HOPELESS_MS, Ordering::Relaxed);
+        }
+        charged
     }
 
-    /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion.
+    /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion;
+    /// returns how many bytes it asked for.
     ///
     /// Context: as [`Shrinker::shrink`].
-    pub(super) fn shrink_caches(&self, bytes: u64) {
+    pub(super) fn shrink_caches(&self, bytes: u64) -> u64 {
         let caches = self.caches();
         let held: Vec<u64> = caches.iter().map(|cache| cache.bytes()).collect();
         let all: u64 = held.iter().sum();
         let bytes = bytes.min(all.saturating_sub(self.usage().limit / SHARE));
-        if bytes == 0 {
-            return;
+        if bytes > 0 {
+            for (cache, held) in caches.iter().zip(held) {
+                cache.shrink((u128::from(bytes) * u128::from(held) / u128::from(all)) as u64);
+            }
         }
-        for (cache, held) in caches.iter().zip(held) {
-            cache.shrink((u128::from(bytes) * u128::from(held) / u128::from(all)) as u64);
-        }
+        bytes
     }
 
     fn caches(&self) -> Vec<Arc<dyn Shrinker>> {

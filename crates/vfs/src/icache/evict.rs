@@ -129,6 +129,13 @@ impl<T: CachedInode> InodeCache<T> {
         freed
     }
 
+    /// Waits for readers, then frees everything that was given up before the call.
+    ///
+    /// Context: as for [`reap`](Self::reap); waits for readers.
+    pub fn wait_for_limbo(&self) {
+        self.limbo.flush();
+    }
+
     /// Passes some buckets; how many inodes were looked at, and how many evicted.
     fn pass(
         &self,

@@ -33,8 +33,6 @@
 
 mod rcu;
 mod reference;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use rcu::RcuMode;
 pub(crate) use reference::ReferenceMode;

@@ -1,0 +1,122 @@
+//! Names and inodes within the memory bound: they give way, and do not drive out the data.
+
+use foliocache_fs::{DirFs, DirFsOptions};
+use foliocache_mm::{Mm, MmConfig};
+use foliocache_sync::Arc;
+use foliocache_vfs::{OpContext, OpenFile, OpenFlags, SuperBlock, WalkFlags};
+use std::ffi::OsStr;
+use std::path::Path;
+
+const STAY: WalkFlags = WalkFlags {
+    follow: true,
+    beneath: true,
+};
+const MIB: u64 = 1 << 20;
+
+/// Makes directories of files, and one with data.
+fn make_tree(top: &Path, dirs: usize, files: usize, data: u64) {
+    for dir in 0..dirs {
+        let dir = top.join(format!("d{dir}"));
+        std::fs::create_dir(&dir).expect("a directory");
+        for file in 0..files {
+            std::fs::File::create(dir.join(format!("f{file}"))).expect("a file");
+        }
+    }
+    std::fs::write(top.join("data"), vec![7; data as usize]).expect("data");
+}
+
+fn read_all(file: &OpenFile) {
+    let mut buf = vec![0; MIB as usize];
+    let mut pos = 0;
+    loop {
+        match file.read_at(&mut buf, pos).expect("it can be read") {
+            0 => return,
+            n => pos += n as u64,
+        }
+    }
+}
+
+/// A walk over many more names than fit takes what memory is free, leaves the data alone, and gives back
+/// what data needs.
+#[test]
+fn a_walk_over_more_than_fits_leaves_the_data_where_it_is() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (limit, dirs, files) = (16 * MIB, 20, 1000);
+    make_tree(source.path(), dirs, files, 5 * MIB);
+    std::fs::write(source.path().join("more"), vec![8; 9 << 20]).expect("data");
+    let mm = Mm::new(MmConfig::new(limit)).expect("a cache");
+    let fs = Arc::new(DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs"));
+    let names = SuperBlock::new(fs.clone(), &mm);
+    let open = |path: &str| {
+        let dentry = names.lookup(names.root(), OsStr::new(path), STAY, None);
+        let inode = dentry.expect("it is there").inode().expect("an inode");
+        names
+            .fs()
+            .open(&OpContext::ROOT, &inode, OpenFlags::READ)
+            .expect("it opens")
+    };
+    let data = open("data");
+    read_all(&data);
+    read_all(&data);
+    let cached = data.mapping().nr_pages();
+    assert!(cached > 1000, "{cached}");
+    for round in 0..2 {
+        for at in 0..dirs * files {
+            let path = format!("d{}/f{}", at / files, at % files);
+            names
+                .stat(names.root(), OsStr::new(&path), STAY, None)
+                .expect("it is there");
+            if at % 64 == 0 {
+                let usage = mm.usage();
+                assert!(usage.total() <= limit, "{usage:?}");
+            }
+        }
+        let stats = fs.stats();
+        assert_eq!(stats.inodes_uncharged, 0);
+        assert!(
+            stats.inodes < (dirs * files / 2) as u64,
+            "all {} inodes are kept",
+            stats.inodes
+        );
+        let left = data.mapping().nr_pages();
+        assert!(
+            left * 10 >= cached * 9,
+            "round {round}: {left} of {cached} pages left"
+        );
+    }
+    // Now data wants the memory: names keep their share of it, a quarter, at most.
+    let more = open("more");
+    for _ in 0..3 {
+        read_all(&more);
+        read_all(&data);
+    }
+    let usage = mm.usage();
+    assert!(usage.metadata < limit * 3 / 8, "{usage:?}");
+    let pages = data.mapping().nr_pages() + more.mapping().nr_pages();
+    assert!(pages * 4096 > limit / 2, "{pages} pages, {usage:?}");
+    // What is held stays what it is.
+    assert_eq!(more.size(), 9 * MIB);
+}
+
+/// Names that are not there are kept within the bound, too.
+#[test]
+fn negative_dentries_are_bounded() {
+    let mm = Mm::new(MmConfig::new(4 * MIB)).expect("a cache");
+    let fs = Arc::new(foliocache_fs::MemFs::new(&mm).expect("memfs"));
+    let names = SuperBlock::new(fs, &mm);
+    for at in 0..50_000 {
+        let path = format!("missing{at}");
+        assert!(
+            names
+                .stat(names.root(), OsStr::new(&path), STAY, None)
+                .is_err()
+        );
+    }
+    let usage = mm.usage();
+    assert!(usage.total() <= 4 * MIB, "{usage:?}");
+    let stats = names.dentry_stats();
+    assert!(
+        stats.negative > 1000 && stats.negative < 20_000,
+        "{stats:?}"
+    );
+}
