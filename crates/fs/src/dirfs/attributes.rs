@@ -23,6 +23,7 @@ use foliocache_vfs::{
     Attr, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
     PERMISSION_BITS, SeekSparse, SetAttr, SetTime, cleared_set_id,
 };
+use std::ffi::OsStr;
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {
@@ -212,6 +213,10 @@ impl InodeOperations for NodeOps {
     fn cached_attr(&self, inode: &Inode, now: u64) -> Option<Attr> {
         let node = &self.0;
         node.attributes.is_believed(now).then(|| node.show(inode))
+    }
+
+    fn cached_target(&self) -> Option<&OsStr> {
+        self.0.known_target()
     }
 
     fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {

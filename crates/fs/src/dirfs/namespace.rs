@@ -184,7 +184,7 @@ impl FileSystem for DirFs {
         if inode.kind() != FileKind::Symlink {
             return Err(Errno::EINVAL);
         }
-        dir::readlink_fd(DirNode::of(inode)?.path_fd()?.as_fd())
+        DirNode::of(inode)?.target()
     }
 
     fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {

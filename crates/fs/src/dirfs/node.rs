@@ -45,6 +45,9 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
+/// Longest target of a symbolic link that is kept, in bytes: part of what an inode is charged.
+const LONGEST_TARGET: usize = 256;
+
 /// Who a file is, as far as the source can tell: a number that is used again belongs to somebody
 /// born later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +111,8 @@ pub(super) struct DirNode {
     name_unsynced: AtomicBool,
     /// Whether no name leads to the node any more.
     unlinked: AtomicBool,
+    /// What a symbolic link holds, once somebody has asked: it never changes.
+    target: OnceLock<OsString>,
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
 }
@@ -133,6 +138,7 @@ impl DirNode {
             file: (kind == FileKind::Regular).then(|| FileState::new(stat)),
             name_unsynced: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
+            target: OnceLock::new(),
             orphaned: OnceLock::new(),
         }
     }
@@ -217,6 +223,27 @@ impl DirNode {
             at = found;
         }
         Ok(at)
+    }
+
+    /// What a symbolic link holds.
+    ///
+    /// # Errors
+    /// As [`DirNode::path_fd`], and those of `readlinkat(2)`.
+    pub(super) fn target(&self) -> Result<OsString, Errno> {
+        if let Some(target) = self.known_target() {
+            return Ok(target.to_owned());
+        }
+        let target = dir::readlink_fd(self.path_fd()?.as_fd())?;
+        // A longer one is not paid for.
+        if target.len() <= LONGEST_TARGET {
+            self.target.get_or_init(|| target.clone());
+        }
+        Ok(target)
+    }
+
+    /// What a symbolic link holds, if somebody has asked before.
+    pub(super) fn known_target(&self) -> Option<&OsStr> {
+        self.target.get().map(OsString::as_os_str)
     }
 
     /// Parent and name, if the node has them.
