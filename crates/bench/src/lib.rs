@@ -24,6 +24,8 @@
 //! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
 //! | `host` | [`Host`]: where it ran |
 //! | `files` | a file in memory, ours and the kernel's |
+//! | `names` | trees of names, ours and the kernel's |
+//! | `twin` | a dentry cache whose layout can be chosen |
 //! | `place`, `zram` | files on a disk, and our cache over them |
 //! | `kernel` | a process whose page cache a memory cgroup bounds |
 //! | `guard` | a process that takes away what is left behind |
@@ -40,6 +42,7 @@ mod files;
 mod guard;
 mod host;
 mod kernel;
+mod names;
 mod passes;
 mod place;
 mod policy;
@@ -50,6 +53,7 @@ mod settings;
 mod stats;
 mod table;
 mod trace;
+mod twin;
 mod zram;
 
 pub use case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};

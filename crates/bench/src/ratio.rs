@@ -37,16 +37,31 @@ const NOT_WORSE: f64 = 0.97;
 pub enum Target {
     /// The median is at least so much.
     AtLeast(f64),
+    /// The median is at most so much.
+    AtMost(f64),
     /// The median is 0.97 or more, or lies inside the interval of the named control: the same
     /// against itself. Nine pairs or more.
     NotWorse {
         /// Name of the control's ratio.
         control: &'static str,
     },
+    /// The same of times, where less is better: the median is 1/0.97 or less, or lies inside the interval.
+    NotLonger {
+        /// Name of the control's ratio.
+        control: &'static str,
+    },
 }
 
 impl Target {
-    /// Whether `ratio` of so many `pairs` reaches it; `control` is that of [`Target::NotWorse`].
+    /// The ratio that it goes by, besides its own.
+    pub(crate) fn control(self) -> Option<&'static str> {
+        match self {
+            Self::NotWorse { control } | Self::NotLonger { control } => Some(control),
+            Self::AtLeast(_) | Self::AtMost(_) => None,
+        }
+    }
+
+    /// Whether `ratio` of so many `pairs` reaches it; `control` is that of [`Target::control`].
     /// None where that cannot be said.
     pub(crate) fn reached(
         self,
@@ -56,10 +71,16 @@ impl Target {
     ) -> Option<bool> {
         match self {
             Self::AtLeast(least) => Some(ratio.median >= least),
-            Self::NotWorse { .. } if pairs < ENOUGH_PAIRS => None,
+            Self::AtMost(most) => Some(ratio.median <= most),
+            _ if pairs < ENOUGH_PAIRS => None,
             Self::NotWorse { .. } => {
                 let floor = control.map_or(NOT_WORSE, |control| control.min.min(NOT_WORSE));
                 Some(ratio.median >= floor)
+            }
+            Self::NotLonger { .. } => {
+                let longest = 1.0 / NOT_WORSE;
+                let ceiling = control.map_or(longest, |control| control.max.max(longest));
+                Some(ratio.median <= ceiling)
             }
         }
     }
@@ -79,6 +100,8 @@ mod tests {
         assert_eq!(Ratio::of(&[0.96, 2.0, 0.5]), found);
         assert_eq!(Target::AtLeast(0.95).reached(found, None, 1), Some(true));
         assert_eq!(Target::AtLeast(0.97).reached(found, None, 1), Some(false));
+        assert_eq!(Target::AtMost(0.97).reached(found, None, 1), Some(true));
+        assert_eq!(Target::AtMost(0.95).reached(found, None, 1), Some(false));
         let target = Target::NotWorse { control: "c" };
         assert_eq!(target.reached(found, None, 8), None);
         assert_eq!(target.reached(found, None, 9), Some(false));
@@ -90,5 +113,11 @@ mod tests {
             target.reached(ratio(0.9, 0.975, 1.0), narrow, 9),
             Some(true)
         );
+        let target = Target::NotLonger { control: "c" };
+        let longer = ratio(1.0, 1.05, 1.1);
+        assert_eq!(target.reached(longer, wide, 8), None);
+        assert_eq!(target.reached(longer, wide, 9), Some(true));
+        assert_eq!(target.reached(longer, narrow, 9), Some(false));
+        assert_eq!(target.reached(found, narrow, 9), Some(true));
     }
 }

@@ -159,10 +159,8 @@ impl Report {
     pub(crate) fn finish(&mut self) {
         let controls = self.ratios.clone();
         for ratio in &mut self.ratios {
-            let control = match ratio.target {
-                Some(Target::NotWorse { control }) => controls.iter().find(|c| c.name == control),
-                _ => None,
-            };
+            let control = ratio.target.and_then(Target::control);
+            let control = control.and_then(|name| controls.iter().find(|c| c.name == name));
             ratio.reached = ratio.target.and_then(|target| {
                 let control = control.map(|control| control.ratio);
                 target.reached(ratio.ratio, control, self.settings.samples)

@@ -66,7 +66,9 @@ impl fmt::Display for Report {
             match target {
                 None => {}
                 Some(Target::AtLeast(least)) => write!(f, "  ≥ {least}")?,
+                Some(Target::AtMost(most)) => write!(f, "  ≤ {most}")?,
                 Some(Target::NotWorse { control }) => write!(f, "  not worse (see {control})")?,
+                Some(Target::NotLonger { control }) => write!(f, "  not longer (see {control})")?,
             }
             writeln!(
                 f,

@@ -22,6 +22,7 @@ fn json_is_one_object_on_one_line() {
     for (case, ratio) in [
         ("pwrite", "pwrite_vs_kernel"),
         ("pread", "pread_samefolio_scaling"),
+        ("stat", "stat_scaling_2t"),
     ] {
         let output = bench(&[&[case, "--quick", "--json"], &TINY[..]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));

@@ -7,7 +7,7 @@
 //! name, `EINVAL` otherwise). A symbolic link in the last place is never followed. So no name
 //! leads out of the directory it is looked up in. Names that are too long are left to the kernel
 //! (`ENAMETOOLONG`). [`open_beneath`] takes a relative path of several components and keeps to the
-//! same rule for each of them.
+//! same rule for each of them. [`stat_path`] alone goes wherever the kernel goes.
 //!
 //! Directory descriptors may be `O_PATH` ones, except for [`DirReader`], which opens the directory
 //! again by itself.
@@ -181,6 +181,16 @@ fn step_beneath(
 /// Those of `statx(2)`.
 pub fn statat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, Errno> {
     fd::stat_at(dir, &component(name)?, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// The attributes of what `path` leads to from `dir`, links followed, as the kernel finds it: the path may be
+/// of several components and lead anywhere. Takes no memory. May block.
+///
+/// # Errors
+///
+/// Those of `statx(2)`.
+pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
+    fd::stat_at(dir, path, AtFlags::empty())
 }
 
 /// Makes a directory; `mode` is subject to the umask. May block.

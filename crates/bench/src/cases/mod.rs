@@ -5,6 +5,7 @@ mod pread;
 mod pwrite;
 mod rand;
 mod seq;
+mod stat;
 
 use foliocache_sys::memory::total_memory;
 
@@ -49,6 +50,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &seq::Seq,
         &rand::Rand,
         &hitratio::HitRatio,
+        &stat::Stat,
     ]
 }
 
