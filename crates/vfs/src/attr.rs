@@ -76,6 +76,7 @@ const NO_TIME: u32 = u32::MAX;
 
 impl Attributes {
     /// With what only the inode knows.
+    #[inline(always)]
     pub fn of(&self, ino: u64, kind: FileKind) -> Attr {
         Attr {
             ino,
@@ -116,6 +117,7 @@ impl Attributes {
         ]
     }
 
+    #[inline(always)]
     fn from_words(words: [u64; WORDS]) -> Attributes {
         let low = |at: usize| words[at] as u32;
         let high = |at: usize| (words[at] >> 32) as u32;
@@ -165,7 +167,7 @@ impl AttrCell {
     }
 
     /// All attributes, of one moment. Takes no lock; waits while somebody changes them.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self) -> Attributes {
         loop {
             let seq = self.seq.read_begin();
@@ -198,6 +200,7 @@ impl AttrCell {
         }
     }
 
+    #[inline(always)]
     fn load(&self) -> [u64; WORDS] {
         // Relaxed: ordered by the counter, or by the lock.
         std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))

@@ -68,8 +68,11 @@ pub trait InodeOperations: Any + Send + Sync {
     /// section.
     ///
     /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
-    fn cached_attr(&self, _inode: &Inode, _now: u64) -> Option<Attr> {
-        None
+    ///
+    /// Says whether it did, and if so fills `attr` in: several words that are copied from hand to hand take
+    /// longer than the whole walk to them.
+    fn cached_attr(&self, _inode: &Inode, _now: u64, _attr: &mut Attr) -> bool {
+        false
     }
 
     /// What a symbolic link holds, where that is known without asking. As

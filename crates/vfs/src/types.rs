@@ -55,6 +55,26 @@ pub struct Attr {
     pub btime: Option<Timespec>,
 }
 
+impl Attr {
+    /// Of nothing: a place for attributes.
+    pub const UNKNOWN: Attr = Attr {
+        ino: 0,
+        kind: FileKind::Unknown,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: Device { major: 0, minor: 0 },
+        size: 0,
+        blocks: 0,
+        blksize: 0,
+        atime: Timespec::new(0, 0),
+        mtime: Timespec::new(0, 0),
+        ctime: Timespec::new(0, 0),
+        btime: None,
+    };
+}
+
 /// Number of a device node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Device {

@@ -210,9 +210,13 @@ impl InodeOperations for NodeOps {
         self.0.getattr(inode)
     }
 
-    fn cached_attr(&self, inode: &Inode, now: u64) -> Option<Attr> {
+    fn cached_attr(&self, inode: &Inode, now: u64, attr: &mut Attr) -> bool {
         let node = &self.0;
-        node.attributes.is_believed(now).then(|| node.show(inode))
+        let believed = node.attributes.is_believed(now);
+        if believed {
+            *attr = node.show(inode);
+        }
+        believed
     }
 
     fn cached_target(&self) -> Option<&OsStr> {

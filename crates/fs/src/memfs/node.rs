@@ -98,6 +98,7 @@ impl MemNode {
     }
 
     /// The attributes now. Takes no lock.
+    #[inline]
     fn attr(&self, inode: &Inode) -> Attr {
         let mut attr = inode.attributes().get().of(inode.ino(), inode.kind());
         if let Some(mapping) = inode.mapping() {
@@ -180,8 +181,9 @@ impl InodeOperations for MemNode {
         Ok(self.attr(inode))
     }
 
-    fn cached_attr(&self, inode: &Inode, _now: u64) -> Option<Attr> {
-        Some(self.attr(inode))
+    fn cached_attr(&self, inode: &Inode, _now: u64, attr: &mut Attr) -> bool {
+        *attr = self.attr(inode);
+        true
     }
 
     fn cached_target(&self) -> Option<&OsStr> {

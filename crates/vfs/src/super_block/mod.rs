@@ -179,6 +179,7 @@ impl SuperBlock {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, those of the file system.
+    #[inline]
     pub fn stat(
         &self,
         start: &DentryRef<Inode>,
@@ -186,15 +187,35 @@ impl SuperBlock {
         flags: WalkFlags,
         credentials: Option<&Credentials>,
     ) -> Result<Attr, WalkError> {
+        let mut attr = Attr::UNKNOWN;
+        self.stat_to(start, path, flags, credentials, &mut attr)?;
+        Ok(attr)
+    }
+
+    /// As [`SuperBlock::stat`], to a place of the caller's.
+    ///
+    /// # Errors
+    /// As [`SuperBlock::stat`]; `attr` then means nothing.
+    pub fn stat_to(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        flags: WalkFlags,
+        credentials: Option<&Credentials>,
+        attr: &mut Attr,
+    ) -> Result<(), WalkError> {
         let now = self.now();
-        match self.stat_rcu(start, path, flags, credentials, now) {
-            Err(Stop::Bail) => self.stat_slow_path(start, path, flags, credentials),
+        match self.stat_rcu(start, path, flags, credentials, now, attr) {
+            Err(Stop::Bail) => {
+                *attr = self.stat_slow_path(start, path, flags, credentials)?;
+                Ok(())
+            }
             Err(Stop::Error(error)) => Err(error),
-            Ok(attr) => Ok(attr),
+            Ok(()) => Ok(()),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn stat_rcu(
         &self,
         start: &DentryRef<Inode>,
@@ -202,7 +223,8 @@ impl SuperBlock {
         flags: WalkFlags,
         credentials: Option<&Credentials>,
         now: u64,
-    ) -> Result<Attr, Stop> {
+        attr: &mut Attr,
+    ) -> Result<(), Stop> {
         let rcu = rcu::read_lock();
         let mut mode = RcuMode {
             sb: self,
@@ -213,10 +235,10 @@ impl SuperBlock {
         let start = mode.at(start).ok_or(Stop::Bail)?;
         let end = walk(&mut mode, start, path.as_bytes(), flags, false)?;
         let end = end.at.ok_or(Stop::Bail)?;
-        let attr = end.inode.ops().cached_attr(end.inode, now);
-        match attr {
-            Some(attr) if !end.dentry.read_retry(end.seq) => Ok(attr),
-            _ => Err(Stop::Bail),
+        let known = end.inode.ops().cached_attr(end.inode, now, attr);
+        match known && !end.dentry.read_retry(end.seq) {
+            true => Ok(()),
+            false => Err(Stop::Bail),
         }
     }
 
