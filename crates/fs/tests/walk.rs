@@ -1,8 +1,5 @@
 //! Path walk over both file systems, and beside the kernel's.
 
-#[allow(dead_code, reason = "shared with other tests")]
-mod common;
-
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
