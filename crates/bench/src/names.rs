@@ -10,14 +10,14 @@
 //! Callers of ours are user 1000, who goes through the directories by their mode. The kernel's is whoever
 //! runs the benchmark; a directory that everybody may search costs it the same.
 
-use foliocache::Errno;
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::dir;
 use foliocache_sys::fd::{self, OFlags, OwnedFd};
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Credentials, FileSystem, Inode, OpContext, OpenFlags, SuperBlock, WalkError, WalkFlags,
+    Credentials, FileSystem, Inode, Namei, OpContext, OpenFlags, OpenHow, SuperBlock, WalkError,
+    WalkFlags,
 };
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, Permissions};
@@ -158,33 +158,34 @@ impl Names {
         })
     }
 
-    /// Does something in the directory above the last name of a path.
-    fn in_parent(
-        &self,
-        path: &str,
-        make: impl FnOnce(&DentryRef<Inode>, &OsStr) -> Result<(), Errno>,
-    ) -> io::Result<()> {
-        let found = self.sb.find(self.sb.root(), OsStr::new(path), FLAGS, None);
-        let found = found.map_err(failed)?;
-        let name = found.name.ok_or(Errno::EINVAL)?;
-        Ok(make(&found.parent, &name)?)
+    /// Operations by path from the top, as root.
+    fn at_top(&self) -> Namei<'_> {
+        Namei {
+            names: &self.sb,
+            start: self.sb.root(),
+            beneath: FLAGS.beneath,
+            ctx: OpContext::ROOT,
+            credentials: None,
+        }
     }
 }
 
 impl Make for Names {
     fn dir(&self, path: &str) -> io::Result<()> {
-        self.in_parent(path, |dir, name| {
-            let made = self.sb.mkdir(&OpContext::ROOT, dir, name, 0o755, None);
-            made.map(drop)
-        })
+        let made = self.at_top().mkdir(OsStr::new(path), 0o755);
+        made.map(drop).map_err(failed)
     }
 
     fn file(&self, path: &str) -> io::Result<()> {
-        self.in_parent(path, |dir, name| {
-            let (ctx, flags) = (OpContext::ROOT, OpenFlags::READ_WRITE);
-            let made = self.sb.create(&ctx, dir, name, 0o644, flags, true, None);
-            made.map(drop)
-        })
+        let how = OpenHow {
+            flags: OpenFlags::READ_WRITE,
+            create: true,
+            exclusive: true,
+            follow: false,
+            mode: 0o644,
+        };
+        let made = self.at_top().open(OsStr::new(path), how);
+        made.map(drop).map_err(failed)
     }
 }
 

@@ -34,6 +34,7 @@ pub mod hash;
 mod icache;
 mod inode;
 mod limbo;
+mod namei;
 mod open_file;
 mod super_block;
 mod types;
@@ -47,8 +48,9 @@ pub use icache::{
     CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, Verdict, hash_ino,
 };
 pub use inode::{Inode, InodeOperations, inode_bytes};
+pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
-pub use super_block::{Found, Named, SuperBlock};
+pub use super_block::{Named, SuperBlock};
 pub use types::{
     Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,
     PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr, SetTime, StatFs,

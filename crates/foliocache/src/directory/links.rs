@@ -1,8 +1,6 @@
 //! Names that lead to something else than before: moves and links.
 
-use foliocache_sync::Arc;
-use foliocache_sys::Errno;
-use foliocache_vfs::{Found, RenameMode, SuperBlock};
+use foliocache_vfs::{Namei, RenameMode, WalkError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +12,7 @@ impl Directory {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EINVAL` for a directory moved into itself,
-    /// `EROFS`, [`Error::Escape`], those of the backing store.
+    /// `EROFS`, [`Error::Escape`](crate::Error::Escape), those of the backing store.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_to(from, self, to)
     }
@@ -29,100 +27,72 @@ impl Directory {
         directory: &Self,
         to: impl AsRef<Path>,
     ) -> Result<()> {
-        let (from, to) = (from.as_ref(), to.as_ref());
-        self.two_names(
+        self.two_paths(
             Operation::Rename,
-            from,
+            from.as_ref(),
             directory,
-            to,
-            |names, old, new, name| {
-                let is_directory = old.inode()?.is_directory();
-                let old_name = old.name.ok_or(Errno::EBUSY)?;
-                if new.wants_directory && !is_directory {
-                    return Err(Errno::ENOTDIR);
-                }
-                let (from, to) = (&old.parent, &new.parent);
-                let mode = RenameMode::Replace;
-                names.rename(from, &old_name, to, name, mode, self.credentials())
-            },
+            to.as_ref(),
+            |namei, from, target, to| namei.rename(from, target, to, RenameMode::Replace),
         )
     }
 
-    /// Gives the file `existing` another name.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EEXIST`, `EPERM` for a directory, `EROFS`, [`Error::Escape`], those of the
-    /// backing store.
-    pub fn hard_link(&self, existing: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<()> {
-        let (existing, new) = (existing.as_ref(), new.as_ref());
-        self.two_names(
-            Operation::HardLink,
-            existing,
-            self,
-            new,
-            |names, old, new, name| match new.dentry {
-                Some(_) => Err(Errno::EEXIST),
-                None => {
-                    let inode = old.inode()?;
-                    names.link(&inode, &new.parent, name, self.credentials())?;
-                    Ok(())
-                }
-            },
-        )
-    }
-
-    /// Walks two paths, the second to a name that need not be there.
-    fn two_names(
+    /// Runs `act` on two paths; an error names the second unless the first is at fault.
+    fn two_paths(
         &self,
         operation: Operation,
         from: &Path,
         directory: &Self,
         to: &Path,
-        act: impl FnOnce(&SuperBlock, Found, &Found, &OsStr) -> Result<(), Errno>,
+        act: impl FnOnce(&Namei<'_>, &OsStr, &Namei<'_>, &OsStr) -> Result<(), WalkError>,
     ) -> Result<()> {
-        let old = self.at(operation, from, false, |_, found| match found.dentry {
-            None => Err(Errno::ENOENT),
-            Some(_) => Ok(found),
-        })?;
-        directory.at(operation, to, false, |names, found| {
-            if !Arc::ptr_eq(&self.place.mount, &directory.place.mount) {
-                return Err(Errno::EXDEV);
+        let mut first = Ok(());
+        let done = directory.run(operation, to, |target, to| {
+            let names = self.mount().super_block()?;
+            let namei = self.namei(names);
+            let done = act(&namei, from.as_os_str(), target, to);
+            if done.is_err() && namei.stat(from.as_os_str(), false).is_err() {
+                first = done;
+                return Ok(());
             }
-            let name = found.name.as_deref().ok_or(Errno::EBUSY)?;
-            act(names, old, &found, name)
-        })
+            done
+        });
+        self.run(operation, from, |_, _| first).and(done)
+    }
+
+    /// Gives the file `existing` another name.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `EPERM` for a directory, `EROFS`, [`Error::Escape`](crate::Error::Escape), those of the
+    /// backing store.
+    pub fn hard_link(&self, existing: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<()> {
+        self.two_paths(
+            Operation::HardLink,
+            existing.as_ref(),
+            self,
+            new.as_ref(),
+            |namei, existing, target, new| namei.link(existing, false, target, new).map(|_| ()),
+        )
     }
 
     /// Makes a symbolic link at `link` that holds `target`, which is not looked at now.
     ///
     /// # Errors
-    /// `EEXIST`, `ENAMETOOLONG`, `ENOSPC`, `EROFS`, [`Error::Escape`] for `link`, those of the
+    /// `EEXIST`, `ENAMETOOLONG`, `ENOSPC`, `EROFS`, [`Error::Escape`](crate::Error::Escape) for `link`, those of the
     /// backing store.
     pub fn symlink(&self, target: impl AsRef<OsStr>, link: impl AsRef<Path>) -> Result<()> {
-        self.at(
-            Operation::Symlink,
-            link.as_ref(),
-            false,
-            |names, found| match (found.dentry, found.name) {
-                (None, Some(_)) if found.wants_directory => Err(Errno::ENOENT),
-                (None, Some(name)) => {
-                    let (ctx, target) = (self.ctx(), target.as_ref());
-                    names.symlink(&ctx, &found.parent, &name, target, self.credentials())?;
-                    Ok(())
-                }
-                _ => Err(Errno::EEXIST),
-            },
-        )
+        self.run(Operation::Symlink, link.as_ref(), |namei, link| {
+            namei.symlink(target.as_ref(), link).map(|_| ())
+        })
     }
 
     /// What a symbolic link holds.
     ///
     /// # Errors
-    /// `ENOENT`, `EINVAL` for what is no symbolic link, [`Error::Escape`], those of the backing
+    /// `ENOENT`, `EINVAL` for what is no symbolic link, [`Error::Escape`](crate::Error::Escape), those of the backing
     /// store.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        self.inode(Operation::ReadLink, path.as_ref(), false, |names, inode| {
-            Ok(names.fs().readlink(inode)?.into())
+        self.run(Operation::ReadLink, path.as_ref(), |namei, path| {
+            Ok(namei.readlink(path)?.into())
         })
     }
 }

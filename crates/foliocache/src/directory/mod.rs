@@ -17,9 +17,9 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Access, Credentials, Found, Inode, OpContext, OpenFile, OpenFlags, SetAttr, SuperBlock,
-    WalkError, WalkFlags,
+    Access, Credentials, Inode, Namei, OpContext, OpenHow, SetAttr, SuperBlock, WalkError,
 };
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -58,14 +58,6 @@ use crate::parent_only::{Forked, ParentOnly};
 pub struct Directory {
     place: ParentOnly<Place>,
     path: PathBuf,
-}
-
-/// A walk that stays below its start.
-fn within(follow: bool) -> WalkFlags {
-    WalkFlags {
-        follow,
-        beneath: true,
-    }
 }
 
 /// A directory in its file system.
@@ -159,15 +151,26 @@ impl Directory {
         }
     }
 
+    /// Operations by path from here, which do not leave this directory.
+    fn namei<'a>(&'a self, names: &'a SuperBlock) -> Namei<'a> {
+        Namei {
+            names,
+            start: &self.place.dentry,
+            beneath: true,
+            ctx: self.ctx(),
+            credentials: self.credentials(),
+        }
+    }
+
     /// Runs `act` from this directory; a path that leads out of it is an error of its own.
     fn run<T>(
         &self,
         operation: Operation,
         path: &Path,
-        act: impl FnOnce(&SuperBlock, &DentryRef<Inode>) -> Result<T, WalkError>,
+        act: impl FnOnce(&Namei<'_>, &OsStr) -> Result<T, WalkError>,
     ) -> Result<T> {
         let done = match self.mount().super_block() {
-            Ok(names) => act(names, &self.place.dentry),
+            Ok(names) => act(&self.namei(names), path.as_os_str()),
             Err(errno) => Err(errno.into()),
         };
         done.map_err(|error| match error {
@@ -180,34 +183,15 @@ impl Directory {
         })
     }
 
-    /// Walks `path`, whose last name need not be there, and hands what it found to `act`.
-    fn at<T>(
-        &self,
-        operation: Operation,
-        path: &Path,
-        follow: bool,
-        act: impl FnOnce(&SuperBlock, Found) -> Result<T, Errno>,
-    ) -> Result<T> {
-        self.run(operation, path, |names, start| {
-            let flags = within(follow);
-            let found = names.find(start, path.as_os_str(), flags, self.credentials())?;
-            Ok(act(names, found)?)
-        })
-    }
-
-    /// Walks `path` to an inode and hands it to `act`.
+    /// Walks `path` to an inode, symbolic links followed, and hands it to `act`.
     fn inode<T>(
         &self,
         operation: Operation,
         path: &Path,
-        follow: bool,
         act: impl FnOnce(&SuperBlock, &Arc<Inode>) -> Result<T, Errno>,
     ) -> Result<T> {
-        self.run(operation, path, |names, start| {
-            let flags = within(follow);
-            let dentry = names.lookup(start, path.as_os_str(), flags, self.credentials())?;
-            let inode = dentry.inode().ok_or(Errno::ENOENT)?;
-            Ok(act(names, &inode)?)
+        self.run(operation, path, |namei, path| {
+            Ok(act(namei.names, &namei.inode(path, true)?)?)
         })
     }
 
@@ -266,57 +250,15 @@ impl Directory {
             false => Operation::Open,
         };
         let flags = options.flags();
-        let flags = flags.map_err(|errno| self.error(operation, path, errno))?;
-        let open = match create {
-            true => self.at(operation, path, !options.create_new, |names, found| {
-                self.open_found(names, found, flags, options)
-            }),
-            false => self.inode(operation, path, true, |names, inode| {
-                self.open_inode(names, inode, flags)
-            }),
-        }?;
+        let how = OpenHow {
+            flags: flags.map_err(|errno| self.error(operation, path, errno))?,
+            create,
+            exclusive: options.create_new,
+            follow: true,
+            mode: options.mode,
+        };
+        let open = self.run(operation, path, |namei, path| namei.open(path, how))?;
         Ok(File::new(open, &self.place.mount, self.path.join(path)))
-    }
-
-    /// Opens what was found, or makes it.
-    fn open_found(
-        &self,
-        names: &SuperBlock,
-        found: Found,
-        flags: OpenFlags,
-        options: &OpenOptions<'_>,
-    ) -> Result<OpenFile, Errno> {
-        match (found.dentry, found.name) {
-            (Some(_), _) if options.create_new => Err(Errno::EEXIST),
-            (Some(dentry), _) => {
-                let inode = dentry.inode().ok_or(Errno::ENOENT)?;
-                self.open_inode(names, &inode, flags)
-            }
-            (None, Some(_)) if found.wants_directory => Err(Errno::EISDIR),
-            (None, Some(name)) => {
-                let (ctx, dir) = (self.ctx(), &found.parent);
-                let (mode, exclusive) = (options.mode, options.create_new);
-                let credentials = self.credentials();
-                let made = names.create(&ctx, dir, &name, mode, flags, exclusive, credentials)?;
-                Ok(made.0)
-            }
-            (None, None) => Err(Errno::ENOENT),
-        }
-    }
-
-    fn open_inode(
-        &self,
-        names: &SuperBlock,
-        inode: &Arc<Inode>,
-        flags: OpenFlags,
-    ) -> Result<OpenFile, Errno> {
-        if flags.read {
-            self.check(inode, Access::READ)?;
-        }
-        if flags.write || flags.truncate {
-            self.check(inode, Access::WRITE)?;
-        }
-        names.fs().open(&self.ctx(), inode, flags)
     }
 
     /// A directory below this one, as one of its own: paths given to it do not leave it.
@@ -325,9 +267,8 @@ impl Directory {
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, [`Error::Escape`], those of the backing store.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let dentry = self.run(Operation::Open, path, |names, start| {
-            let path = path.as_os_str();
-            let dentry = names.lookup(start, path, within(true), self.credentials())?;
+        let dentry = self.run(Operation::Open, path, |namei, path| {
+            let dentry = namei.lookup(path, true)?;
             match dentry.inode() {
                 Some(inode) if inode.is_directory() => Ok(dentry),
                 Some(_) => Err(Errno::ENOTDIR.into()),
@@ -350,19 +291,9 @@ impl Directory {
     /// # Errors
     /// `EEXIST`, `ENOENT`, `ENOSPC`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.at(
-            Operation::CreateDir,
-            path.as_ref(),
-            false,
-            |names, found| match (found.dentry, found.name) {
-                (None, Some(name)) => {
-                    let (ctx, credentials) = (self.ctx(), self.credentials());
-                    names.mkdir(&ctx, &found.parent, &name, 0o777, credentials)?;
-                    Ok(())
-                }
-                _ => Err(Errno::EEXIST),
-            },
-        )
+        self.run(Operation::CreateDir, path.as_ref(), |namei, path| {
+            namei.mkdir(path, 0o777).map(|_| ())
+        })
     }
 
     /// Makes a directory and those that lead to it, as far as they are not there.
@@ -396,16 +327,9 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.at(
-            Operation::Remove,
-            path.as_ref(),
-            false,
-            |names, found| match found.name {
-                Some(_) if found.dentry.is_none() => Err(Errno::ENOENT),
-                Some(name) => names.unlink(&found.parent, &name, self.credentials()),
-                None => Err(Errno::EISDIR),
-            },
-        )
+        self.run(Operation::Remove, path.as_ref(), |namei, path| {
+            namei.unlink(path)
+        })
     }
 
     /// Takes an empty directory away.
@@ -413,16 +337,9 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.at(
-            Operation::Remove,
-            path.as_ref(),
-            false,
-            |names, found| match found.name {
-                Some(_) if found.dentry.is_none() => Err(Errno::ENOENT),
-                Some(name) => names.rmdir(&found.parent, &name, self.credentials()),
-                None => Err(Errno::EINVAL),
-            },
-        )
+        self.run(Operation::Remove, path.as_ref(), |namei, path| {
+            namei.rmdir(path)
+        })
     }
 
     /// The attributes of what `path` leads to, symbolic links followed.
@@ -442,10 +359,8 @@ impl Directory {
     }
 
     fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
-        self.run(Operation::Metadata, path, |names, start| {
-            let path = path.as_os_str();
-            let attr = names.stat(start, path, within(follow), self.credentials())?;
-            Ok(Metadata(attr))
+        self.run(Operation::Metadata, path, |namei, path| {
+            Ok(Metadata(namei.stat(path, follow)?))
         })
     }
 
@@ -454,21 +369,16 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `EPERM`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        self.inode(
-            Operation::SetMetadata,
-            path.as_ref(),
-            true,
-            |names, inode| {
-                if let Some(credentials) = self.credentials() {
-                    credentials.check_owner(inode)?;
-                }
-                let set = SetAttr {
-                    mode: Some(mode),
-                    ..SetAttr::default()
-                };
-                names.fs().setattr(&self.ctx(), inode, &set).map(|_| ())
-            },
-        )
+        self.inode(Operation::SetMetadata, path.as_ref(), |names, inode| {
+            if let Some(credentials) = self.credentials() {
+                credentials.check_owner(inode)?;
+            }
+            let set = SetAttr {
+                mode: Some(mode),
+                ..SetAttr::default()
+            };
+            names.fs().setattr(&self.ctx(), inode, &set).map(|_| ())
+        })
     }
 
     /// The entries of a directory; `"."` is this one.
@@ -477,7 +387,7 @@ impl Directory {
     /// `ENOENT`, `ENOTDIR`, `EACCES`, [`Error::Escape`], those of the backing store.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
-        let stream = self.inode(Operation::ReadDir, path, true, |names, inode| {
+        let stream = self.inode(Operation::ReadDir, path, |names, inode| {
             self.check(inode, Access::READ)?;
             names.fs().opendir(inode)
         })?;
@@ -493,7 +403,7 @@ impl Directory {
     ///
     /// [`Cache::sync`]: crate::Cache::sync
     pub fn sync(&self) -> Result<()> {
-        self.inode(Operation::Sync, Path::new("."), true, |names, inode| {
+        self.inode(Operation::Sync, Path::new("."), |names, inode| {
             names.fs().opendir(inode)?.fsync()
         })
     }
@@ -504,7 +414,7 @@ impl Directory {
     /// # Errors
     /// `ECHILD` after a fork.
     pub fn io_stats(&self) -> Result<Option<DirFsStats>> {
-        self.inode(Operation::Stats, Path::new("."), true, |_, _| {
+        self.inode(Operation::Stats, Path::new("."), |_, _| {
             Ok(match self.mount().backing() {
                 Backing::Directory(fs) => Some(fs.stats()),
                 Backing::Memory(_) => None,

@@ -3,6 +3,7 @@
 use super::attributes::remembered;
 use super::file::{Descriptors, FileState};
 use super::inodes::Inodes;
+use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
 use super::{DirFs, NodeOps, Shared};
 use foliocache_mm::AddressSpace;
@@ -11,7 +12,6 @@ use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
     AttrCell, FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID,
-    check_name,
 };
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -173,7 +173,7 @@ impl DirFs {
         make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Arc<Inode>, Errno> {
         self.writable()?;
-        check_name(name)?;
+        check_component(name)?;
         let (_, dir) = self.directory(parent)?;
         // For writing, as when a file is created.
         let _moves = self.shared.moves.write();

@@ -67,7 +67,7 @@ impl FileSystem for DirFs {
             b"." => return Ok(dir.clone()),
             b".." if dir.ino() == ROOT_INO => return Ok(dir.clone()),
             b".." => return node.named().map(|(parent, _)| parent).ok_or(Errno::ENOENT),
-            _ => check_name(name)?,
+            _ => check_component(name)?,
         }
         let _moves = self.shared.moves.read();
         let found = self.open_name(fd.as_fd(), name)?;
@@ -95,7 +95,7 @@ impl FileSystem for DirFs {
         exclusive: bool,
     ) -> Result<OpenFile, Errno> {
         self.writable()?;
-        check_name(name)?;
+        check_component(name)?;
         let (_, dir_fd) = self.directory(dir)?;
         loop {
             if !exclusive {
@@ -189,11 +189,8 @@ impl FileSystem for DirFs {
 
     fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
         self.writable()?;
-        check_name(name)?;
+        check_component(name)?;
         let node = DirNode::of(inode)?;
-        if inode.kind() == FileKind::Directory {
-            return Err(Errno::EPERM);
-        }
         let fd = node.path_fd()?;
         let (_, dir_fd) = self.directory(dir)?;
         let _moves = self.shared.moves.read();
@@ -206,14 +203,14 @@ impl FileSystem for DirFs {
     }
 
     fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        check_name(name)?;
+        check_component(name)?;
         self.remove(dir, name, |fd| dir::unlinkat(fd, name))
     }
 
     fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
         match name.as_bytes() {
             b".." => return Err(Errno::ENOTEMPTY),
-            _ => check_name(name)?,
+            _ => check_component(name)?,
         }
         self.remove(dir, name, |fd| dir::rmdirat(fd, name))
     }
@@ -227,8 +224,8 @@ impl FileSystem for DirFs {
         mode: RenameMode,
     ) -> Result<(), Errno> {
         self.writable()?;
-        check_name(from)?;
-        check_name(to)?;
+        check_component(from)?;
+        check_component(to)?;
         let (_, from_fd) = self.directory(from_dir)?;
         let (_, to_fd) = self.directory(to_dir)?;
         let how = match mode {
@@ -364,5 +361,13 @@ impl FileSystem for DirFs {
 
     fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
         self.xattr_change(inode, name, xattr::remove)
+    }
+}
+
+/// Checks a name but for its length: there the kernel knows what else may be wrong first.
+pub(super) fn check_component(name: &OsStr) -> Result<(), Errno> {
+    match check_name(name) {
+        Err(Errno::ENAMETOOLONG) => Ok(()),
+        checked => checked,
     }
 }

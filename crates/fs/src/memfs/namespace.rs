@@ -32,17 +32,11 @@ impl MemFs {
         mode: u32,
         data: Data,
     ) -> Result<Arc<Inode>, Errno> {
-        check_name(name)?;
         let _changes = self.shared.changes.lock();
+        check_name_in(dir, name)?;
         let above = entries(dir)?;
-        {
-            let above = above.lock();
-            if above.by_name.contains_key(name) {
-                return Err(Errno::EEXIST);
-            }
-            if above.dead {
-                return Err(Errno::ENOENT);
-            }
+        if above.lock().by_name.contains_key(name) {
+            return Err(Errno::EEXIST);
         }
         let parent = dir.attributes().get();
         let set_group = parent.mode & S_ISGID != 0;
@@ -143,7 +137,7 @@ impl FileSystem for MemFs {
             b".." if dir.ino() == ROOT_INO => Ok(dir.clone()),
             b".." => entries.lock().parent.upgrade().ok_or(Errno::ENOENT),
             _ => {
-                check_name(name)?;
+                check_name_in(dir, name)?;
                 entries.lock().get(name).ok_or(Errno::ENOENT)
             }
         }
@@ -270,20 +264,20 @@ impl FileSystem for MemFs {
     }
 
     fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        check_name(name)?;
         let node = MemNode::of(inode)?;
-        if is_directory(inode) {
-            return Err(Errno::EPERM);
-        }
-        if !Arc::ptr_eq(&node.shared, &self.shared) {
-            return Err(Errno::EXDEV);
-        }
         let _changes = self.shared.changes.lock();
+        check_name_in(dir, name)?;
         let entries = entries(dir)?;
         if entries.lock().by_name.contains_key(name) {
             return Err(Errno::EEXIST);
         }
-        if inode.attributes().get().nlink == 0 || entries.lock().dead {
+        if !Arc::ptr_eq(&node.shared, &self.shared) {
+            return Err(Errno::EXDEV);
+        }
+        if is_directory(inode) {
+            return Err(Errno::EPERM);
+        }
+        if inode.attributes().get().nlink == 0 {
             return Err(Errno::ENOENT);
         }
         MemNode::of(dir)?.charge(entry_bytes(name))?;
@@ -294,8 +288,8 @@ impl FileSystem for MemFs {
     }
 
     fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        check_name(name)?;
         let _changes = self.shared.changes.lock();
+        check_name_in(dir, name)?;
         let inode = Self::existing(dir, name)?;
         if is_directory(&inode) {
             return Err(Errno::EISDIR);
@@ -308,8 +302,8 @@ impl FileSystem for MemFs {
         if name.as_bytes() == b".." {
             return Err(Errno::ENOTEMPTY);
         }
-        check_name(name)?;
         let _changes = self.shared.changes.lock();
+        check_name_in(dir, name)?;
         let inode = Self::existing(dir, name)?;
         if !entries(&inode)?.lock().by_name.is_empty() {
             return Err(Errno::ENOTEMPTY);
@@ -326,14 +320,11 @@ impl FileSystem for MemFs {
         to: &OsStr,
         mode: RenameMode,
     ) -> Result<(), Errno> {
-        check_name(from)?;
-        check_name(to)?;
         let _changes = self.shared.changes.lock();
+        check_name_in(from_dir, from)?;
         let moved = Self::existing(from_dir, from)?;
+        check_name_in(to_dir, to)?;
         let target = entries(to_dir)?.lock().get(to);
-        if entries(to_dir)?.lock().dead {
-            return Err(Errno::ENOENT);
-        }
         match (mode, &target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
@@ -476,6 +467,14 @@ impl FileSystem for MemFs {
             .attributes()
             .update(|attributes| attributes.ctime = coarse_realtime());
         Ok(())
+    }
+}
+
+/// Checks a name in a directory; in one that is gone there is nothing, whatever its name.
+fn check_name_in(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
+    match entries(dir)?.lock().dead {
+        true => Err(Errno::ENOENT),
+        false => check_name(name),
     }
 }
 

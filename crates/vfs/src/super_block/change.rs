@@ -5,7 +5,7 @@
 //! The names of each directory that changes, exclusively, over the file system's I/O; for a move between
 //! directories the file system's `rename` before them. See [`super`].
 
-use super::SuperBlock;
+use super::{Named, SuperBlock};
 use crate::credentials::Credentials;
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
@@ -28,13 +28,28 @@ impl SuperBlock {
     ) -> Result<(R, DentryRef<Inode>), Errno> {
         let inode = Self::directory(dir)?;
         let _names = inode.names().write();
-        if let Some(credentials) = credentials {
-            credentials.check_create(&inode)?;
+        if let Some(credentials) = credentials
+            && let Err(error) = credentials.check_create(&inode)
+        {
+            // A name that is there is the first thing to be wrong.
+            return match self.caches.fs.lookup(&inode, name) {
+                Ok(_) => Err(Errno::EEXIST),
+                Err(_) => Err(error),
+            };
         }
         let asked = self.now();
-        let (result, made) = make(&inode)?;
+        let made = make(&inode);
         inode.attributes().doubt();
-        let dentry = self.enter(dir, &Name::new(name.as_bytes()), Some(made), asked)?;
+        let name = Name::new(name.as_bytes());
+        if let Err(Errno::EEXIST) = made
+            && let Some(dentry) = self.caches.dcache.lookup(dir, &name)
+            && dentry.is_negative()
+        {
+            // Somebody else made it, outside.
+            self.caches.dcache.invalidate(&dentry);
+        }
+        let (result, made) = made?;
+        let dentry = self.enter(dir, &name, Some(made), asked)?;
         Ok((result, dentry))
     }
 
@@ -207,10 +222,7 @@ impl SuperBlock {
     ) -> Result<(), Errno> {
         match credentials {
             None => Ok(()),
-            Some(credentials) => {
-                credentials.check_create(dir)?;
-                credentials.check_delete(dir, &*self.caches.fs.lookup(dir, name)?)
-            }
+            Some(credentials) => credentials.check_delete(dir, &*self.caches.fs.lookup(dir, name)?),
         }
     }
 
@@ -238,53 +250,69 @@ impl SuperBlock {
         let _first = first.names().write();
         let _second = (!one).then(|| second.names().write_nested());
         self.check_delete(&from_inode, from, credentials)?;
-        match self.check_delete(&to_inode, to, credentials) {
-            Err(Errno::ENOENT) if mode != RenameMode::Exchange => {}
-            checked => checked?,
+        match (self.check_delete(&to_inode, to, credentials), credentials) {
+            (Err(Errno::ENOENT), Some(credentials)) if mode != RenameMode::Exchange => {
+                credentials.check_create(&to_inode)?;
+            }
+            (checked, _) => checked?,
         }
-        let asked = self.now();
+        let (old, new) = (Name::new(from.as_bytes()), Name::new(to.as_bytes()));
+        // What moves is known before it does: a directory that somebody has open moves along.
+        let moved = self.known(from_dir, &from_inode, &old)?;
+        let exchange = mode == RenameMode::Exchange;
+        let target = match exchange {
+            true => Some(self.known(to_dir, &to_inode, &new)?),
+            false => self.caches.dcache.lookup(to_dir, &new),
+        };
         let renamed = self
             .caches
             .fs
             .rename(&from_inode, from, &to_inode, to, mode);
         from_inode.attributes().doubt();
         to_inode.attributes().doubt();
-        let (from, to) = (Name::new(from.as_bytes()), Name::new(to.as_bytes()));
-        let source = self.caches.dcache.lookup(from_dir, &from);
-        if renamed.is_ok() && one && from == to {
-            return Ok(());
-        }
-        let moved = source.filter(|source| source.inode().is_some());
-        match (renamed, moved) {
-            (Ok(()), Some(moved)) => {
-                let exchange = mode == RenameMode::Exchange;
-                // Two names of one file stay as they are.
-                let target = self.caches.dcache.lookup(to_dir, &to);
+        match renamed {
+            Ok(()) => {
+                // Two names of one file stay as they are, as does a name that is moved to itself.
                 let same = target.is_some_and(|target| {
                     let (target, moved) = (target.inode(), moved.inode());
                     target.zip(moved).is_some_and(|(a, b)| Arc::ptr_eq(&a, &b))
                 });
-                if !same
-                    && self
-                        .caches
-                        .dcache
-                        .rename(&moved, to_dir, &to, exchange)
-                        .is_err()
-                {
+                let renamed = |moved| self.caches.dcache.rename(moved, to_dir, &new, exchange);
+                if !same && renamed(&moved).is_err() {
                     self.caches.dcache.invalidate(&moved);
                 }
-                moved.refresh(asked);
             }
-            (Ok(()) | Err(Errno::ENOENT | Errno::ESTALE), _) => {
-                for (dir, name) in [(from_dir, &from), (to_dir, &to)] {
-                    if let Some(dentry) = self.caches.dcache.lookup(dir, name) {
-                        self.caches.dcache.invalidate(&dentry);
-                    }
+            // Somebody else was faster, outside.
+            Err(Errno::ENOENT | Errno::ESTALE) => {
+                self.caches.dcache.invalidate(&moved);
+                if let Some(target) = target {
+                    self.caches.dcache.invalidate(&target);
                 }
             }
-            (Err(_), _) => {}
+            Err(_) => {}
         }
         renamed
+    }
+
+    /// The dentry of a name that is there. Context: the names of `dir` locked.
+    fn known(
+        &self,
+        dir: &DentryRef<Inode>,
+        inode: &Arc<Inode>,
+        name: &Name<'_>,
+    ) -> Result<DentryRef<Inode>, Errno> {
+        let now = self.now();
+        let found = match self.caches.dcache.lookup(dir, name) {
+            Some(found) if !found.is_negative() && self.believes(&found, false, now) => found,
+            _ => {
+                let (dentry, inode) = (dir.clone(), inode.clone());
+                self.ask(&Named { dentry, inode }, name)?
+            }
+        };
+        match found.is_negative() {
+            true => Err(Errno::ENOENT),
+            false => Ok(found),
+        }
     }
 
     /// Whether the names of `a` are locked before those of `b`: it is above it, or at a lower address and

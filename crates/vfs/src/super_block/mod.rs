@@ -35,16 +35,16 @@ use crate::credentials::Credentials;
 use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::{FileSystem, Validity};
 use crate::inode::Inode;
-use crate::types::{Attr, FileKind};
+use crate::types::{Attr, FileKind, MAX_NAME};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
 /// Buckets that the table of dentries begins with.
 const BUCKETS: usize = 256;
@@ -80,31 +80,6 @@ impl Named {
     pub fn new(dentry: DentryRef<Inode>) -> Result<Named, Errno> {
         let inode = dentry.inode().ok_or(Errno::ENOENT)?;
         Ok(Named { dentry, inode })
-    }
-}
-
-/// Where a path leads.
-pub struct Found {
-    /// The directory that holds the last name; the place itself if the path ends with `.` or `..`.
-    pub parent: DentryRef<Inode>,
-    /// The last name; `None` if the path ends with `.` or `..`.
-    pub name: Option<OsString>,
-    /// What the last name leads to; `None` if nothing has that name.
-    pub dentry: Option<DentryRef<Inode>>,
-    /// Whether the path ends with a slash, so that only a directory will do.
-    pub wants_directory: bool,
-}
-
-impl Found {
-    /// What the last name leads to.
-    ///
-    /// # Errors
-    /// `ENOENT`.
-    pub fn inode(&self) -> Result<Arc<Inode>, Errno> {
-        self.dentry
-            .as_ref()
-            .and_then(|dentry| dentry.inode())
-            .ok_or(Errno::ENOENT)
     }
 }
 
@@ -165,7 +140,7 @@ impl SuperBlock {
 
     /// The present, where anything depends on it.
     #[inline]
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         match self.validity {
             [u64::MAX, u64::MAX] => 0,
             _ => coarse_monotonic_ms(),
@@ -302,34 +277,7 @@ impl SuperBlock {
         end.dentry.try_get(end.seq, &rcu).ok_or(Stop::Bail)
     }
 
-    /// Where `path` leads, from `start`; the last name need not be there.
-    ///
-    /// # Errors
-    /// As [`SuperBlock::stat`], apart from `ENOENT` for the last name.
-    #[doc(alias = "LOOKUP_PARENT")]
-    pub fn find(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<Found, WalkError> {
-        let walked = self.walk_with_references(start, path, flags, credentials, true)?;
-        let dentry = walked.at.map(|at| at.dentry);
-        let (parent, name) = match (walked.parent, &dentry) {
-            (Some(parent), _) => (parent.dentry, Some(OsString::from_vec(walked.name))),
-            (None, Some(dentry)) => (dentry.clone(), None),
-            (None, None) => return Err(Errno::ENOENT.into()),
-        };
-        Ok(Found {
-            parent,
-            name,
-            dentry,
-            wants_directory: walked.wants_directory,
-        })
-    }
-
-    fn walk_with_references(
+    pub(crate) fn walk_with_references(
         &self,
         start: &DentryRef<Inode>,
         path: &OsStr,
@@ -408,12 +356,13 @@ impl SuperBlock {
     /// none.
     ///
     /// Context: the directory's names locked, shared at least.
-    fn ask(&self, dir: &Named, name: &Name<'_>) -> Result<DentryRef<Inode>, Errno> {
+    pub(super) fn ask(&self, dir: &Named, name: &Name<'_>) -> Result<DentryRef<Inode>, Errno> {
         let asked = self.now();
         let name_str = OsStr::from_bytes(name.bytes());
         let inode = match self.caches.fs.lookup(&dir.inode, name_str) {
             Ok(inode) => Some(inode),
-            Err(Errno::ENOENT) => None,
+            // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
+            Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => None,
             Err(error) => return Err(error),
         };
         self.enter(&dir.dentry, name, inode, asked)
@@ -440,7 +389,7 @@ impl SuperBlock {
     }
 
     /// The inode of a directory.
-    fn directory(dir: &DentryRef<Inode>) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn directory(dir: &DentryRef<Inode>) -> Result<Arc<Inode>, Errno> {
         let inode = dir.inode().ok_or(Errno::ENOENT)?;
         match inode.kind() {
             FileKind::Directory => Ok(inode),

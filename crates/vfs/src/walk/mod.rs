@@ -40,13 +40,15 @@ pub(crate) use reference::ReferenceMode;
 use crate::dcache::Name;
 use crate::types::{FileKind, MAX_NAME};
 use foliocache_sys::Errno;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 
 /// Symbolic links followed before a walk is taken to be endless.
 const MAX_LINKS: u32 = 40;
 
 /// Longest path or target of a symbolic link, in bytes.
 #[doc(alias = "PATH_MAX")]
-const MAX_PATH: usize = 4096;
+pub(crate) const MAX_PATH: usize = 4096;
 
 /// How a path is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -120,6 +122,8 @@ pub(crate) trait Mode: Sized {
     fn may_search(&self, dir: &Self::At) -> Result<(), Stop>;
     /// Looks a name up; `ENOENT` is an error like others.
     fn child(&mut self, dir: &Self::At, name: &Name<'_>) -> Result<Self::At, Stop>;
+    /// Why a name that is too long is not found.
+    fn too_long(&self, dir: &Self::At) -> Stop;
     /// The directory above, for a walk that may leave its start.
     fn parent(&mut self, dir: &Self::At) -> Result<Self::At, Stop>;
     /// The root of the file system, for absolute paths; there is no way back up from it.
@@ -132,14 +136,27 @@ pub(crate) trait Mode: Sized {
     fn up(&mut self) -> Result<Option<Self::At>, Stop>;
 }
 
+/// The last name of a path.
+pub(crate) enum Last {
+    /// There is none: the path is the root's.
+    Root,
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+    /// A name.
+    Normal(OsString),
+}
+
 /// Where a walk ended.
 pub(crate) struct Walked<A> {
-    /// The directory in which the last name was looked up; none for a path that ends with `.` or `..`.
-    pub(crate) parent: Option<A>,
-    /// The last name.
-    pub(crate) name: Vec<u8>,
-    /// What is there; `None` if nothing has that name.
+    /// What is there; `None` for a walk to the last name.
     pub(crate) at: Option<A>,
+    /// For a walk to the last name: the directory that it is in, or what a path leads to whose last
+    /// component is no name.
+    pub(crate) parent: Option<A>,
+    /// For a walk to the last name: that.
+    pub(crate) last: Last,
     /// Whether the path ends with a slash, so that only a directory will do.
     pub(crate) wants_directory: bool,
 }
@@ -193,15 +210,15 @@ fn start_of<M: Mode>(
 
 /// Walks `path` from `start`.
 ///
-/// `keep` says whether the last name and its directory are of interest: then a name that is not there is
-/// no error.
+/// `to_last` says whether the walk ends before the last name, which need not be there: with
+/// [`WalkFlags::follow`] before that to which symbolic links lead, but for one with a slash after it.
 #[inline]
 pub(crate) fn walk<M: Mode>(
     mode: &mut M,
     start: M::At,
     path: &[u8],
     flags: WalkFlags,
-    keep: bool,
+    to_last: bool,
 ) -> Result<Walked<M::At>, Stop> {
     let mut at = start;
     start_of(mode, path, flags, &mut at)?;
@@ -211,7 +228,7 @@ pub(crate) fn walk<M: Mode>(
     let mut links = 0;
     // Whether slashes have been passed since the last name.
     let mut wants_directory = false;
-    let mut last_name: Option<(M::At, Vec<u8>)> = None;
+    let mut last = Last::Root;
     loop {
         let bytes = text.bytes();
         while bytes.get(pos) == Some(&b'/') {
@@ -236,7 +253,7 @@ pub(crate) fn walk<M: Mode>(
         mode.may_search(&at)?;
         wants_directory = false;
         if len <= 2 && matches!(name.bytes(), b"." | b"..") {
-            last_name = None;
+            last = if len == 2 { Last::DotDot } else { Last::Dot };
             if len == 2 {
                 at = match mode.up()? {
                     Some(above) => above,
@@ -246,20 +263,26 @@ pub(crate) fn walk<M: Mode>(
             }
             continue;
         }
+        let slash = to_last.then(|| rest(&bytes[pos..], &pending)).flatten();
+        let last_name = |at, slash| {
+            Ok(Walked {
+                at: None,
+                parent: Some(at),
+                last: Last::Normal(OsString::from_vec(name.bytes().to_vec())),
+                wants_directory: slash,
+            })
+        };
+        if let Some(slash) = slash
+            && (slash || !flags.follow)
+        {
+            return last_name(at, slash);
+        }
         if len > MAX_NAME {
-            return Err(Errno::ENAMETOOLONG.into());
+            return Err(mode.too_long(&at));
         }
         let child = match mode.child(&at, &name) {
-            Err(Stop::Error(WalkError::Errno(Errno::ENOENT))) if keep => {
-                return match rest(&bytes[pos..], &pending) {
-                    None => Err(Errno::ENOENT.into()),
-                    Some(slash) => Ok(Walked {
-                        name: name.bytes().to_vec(),
-                        parent: Some(at),
-                        at: None,
-                        wants_directory: slash,
-                    }),
-                };
+            Err(Stop::Error(WalkError::Errno(Errno::ENOENT))) if slash.is_some() => {
+                return last_name(at, false);
             }
             child => child?,
         };
@@ -279,19 +302,26 @@ pub(crate) fn walk<M: Mode>(
             pos = 0;
             continue;
         }
-        if keep {
-            last_name = Some((at.clone(), name.bytes().to_vec()));
+        if slash.is_some() {
+            return last_name(at, false);
         }
         mode.down(std::mem::replace(&mut at, child));
     }
     if wants_directory && mode.kind(&at) != FileKind::Directory {
         return Err(Errno::ENOTDIR.into());
     }
-    let (parent, name) = last_name.map_or((None, Vec::new()), |(dir, name)| (Some(dir), name));
-    Ok(Walked {
-        parent,
-        name,
-        at: Some(at),
-        wants_directory,
+    Ok(match to_last {
+        true => Walked {
+            at: None,
+            parent: Some(at),
+            last,
+            wants_directory,
+        },
+        false => Walked {
+            at: Some(at),
+            parent: None,
+            last,
+            wants_directory,
+        },
     })
 }

@@ -73,6 +73,10 @@ impl<'g> Mode for RcuMode<'g> {
         Ok(RcuAt { dentry, seq, inode })
     }
 
+    fn too_long(&self, _dir: &RcuAt<'g>) -> Stop {
+        Stop::Bail
+    }
+
     fn parent(&mut self, _dir: &RcuAt<'g>) -> Result<RcuAt<'g>, Stop> {
         Err(Stop::Bail)
     }

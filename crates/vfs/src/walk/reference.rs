@@ -10,6 +10,7 @@ use crate::credentials::{Access, Credentials};
 use crate::dcache::Name;
 use crate::super_block::{Named, SuperBlock};
 use crate::types::FileKind;
+use foliocache_sys::Errno;
 use std::os::unix::ffi::OsStringExt;
 
 /// Walks to wherever the file system says.
@@ -52,6 +53,14 @@ impl Mode for ReferenceMode<'_> {
 
     fn child(&mut self, dir: &Named, name: &Name<'_>) -> Result<Named, Stop> {
         self.sb.lookup_child(dir, name, self.now)
+    }
+
+    /// In a directory that is gone there is nothing, whatever its name.
+    fn too_long(&self, dir: &Named) -> Stop {
+        match self.sb.fs().getattr(&dir.inode) {
+            Ok(attr) if attr.nlink == 0 => Errno::ENOENT.into(),
+            _ => Errno::ENAMETOOLONG.into(),
+        }
     }
 
     fn parent(&mut self, dir: &Named) -> Result<Named, Stop> {

@@ -1,0 +1,396 @@
+//! Operations by path: what the system calls of the same names do, from a directory.
+//!
+//! # Model
+//!
+//! ```text
+//!  path ──walk──▶ directory, last name ──▶ SuperBlock's operation on the two
+//! ```
+//!
+//! The last name of an operation that makes, moves or removes it is not followed, even where a slash
+//! comes after it. What is wrong with a call is found in the kernel's order, so that a call with several
+//! faults gets the same error.
+//!
+//! # Locking
+//!
+//! That of [`SuperBlock`]. Between the walk and the operation nothing is held: the operation is on the
+//! directory that the walk found, wherever that is by then.
+
+use crate::credentials::{Access, Credentials};
+use crate::dcache::{DentryRef, Name};
+use crate::inode::Inode;
+use crate::open_file::OpenFile;
+use crate::super_block::{Named, SuperBlock};
+use crate::types::{Attr, Device, FileKind, OpContext, OpenFlags, RenameMode};
+use crate::walk::{Last, Stop, WalkError, WalkFlags};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use std::ffi::{OsStr, OsString};
+use std::ptr;
+
+/// Where paths begin, and on whose behalf they are walked.
+#[derive(Clone, Copy)]
+#[doc(alias = "nameidata")]
+pub struct Namei<'a> {
+    /// The file system.
+    pub names: &'a SuperBlock,
+    /// Where relative paths begin.
+    pub start: &'a DentryRef<Inode>,
+    /// Whether paths have to stay below the start.
+    pub beneath: bool,
+    /// For what is made.
+    pub ctx: OpContext,
+    /// Who asks; nobody's permissions are checked without.
+    pub credentials: Option<&'a Credentials>,
+}
+
+/// How a file is opened by path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[doc(alias = "open_how")]
+pub struct OpenHow {
+    /// What the file is opened for.
+    pub flags: OpenFlags,
+    /// It is made if it is not there.
+    pub create: bool,
+    /// With `create`: it must not be there.
+    pub exclusive: bool,
+    /// A symbolic link at the end of the path is followed.
+    pub follow: bool,
+    /// Permission bits of a file that is made.
+    pub mode: u32,
+}
+
+/// A directory with the last name of a path.
+pub(crate) struct Parent {
+    pub(crate) dir: DentryRef<Inode>,
+    pub(crate) last: Last,
+    /// Whether a slash comes after the name.
+    pub(crate) slash: bool,
+}
+
+impl Parent {
+    /// The name, where it is one.
+    fn normal(self, otherwise: Errno) -> Result<(DentryRef<Inode>, OsString), Errno> {
+        match self.last {
+            Last::Normal(name) => Ok((self.dir, name)),
+            _ => Err(otherwise),
+        }
+    }
+}
+
+impl Namei<'_> {
+    fn flags(&self, follow: bool) -> WalkFlags {
+        let beneath = self.beneath;
+        WalkFlags { follow, beneath }
+    }
+
+    /// What `path` leads to.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::lookup`].
+    pub fn lookup(&self, path: &OsStr, follow: bool) -> Result<DentryRef<Inode>, WalkError> {
+        let flags = self.flags(follow);
+        self.names.lookup(self.start, path, flags, self.credentials)
+    }
+
+    /// The inode that `path` leads to.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::lookup`].
+    pub fn inode(&self, path: &OsStr, follow: bool) -> Result<Arc<Inode>, WalkError> {
+        Ok(self.lookup(path, follow)?.inode().ok_or(Errno::ENOENT)?)
+    }
+
+    /// The attributes of what `path` leads to.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::stat`].
+    pub fn stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
+        let flags = self.flags(follow);
+        self.names.stat(self.start, path, flags, self.credentials)
+    }
+
+    /// What the symbolic link `path` holds.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no symbolic link, those of [`SuperBlock::lookup`].
+    pub fn readlink(&self, path: &OsStr) -> Result<OsString, WalkError> {
+        let inode = self.inode(path, false)?;
+        Ok(self.names.fs().readlink(&inode)?)
+    }
+
+    /// The directory of the last name; with `follow` of the one that symbolic links lead to.
+    fn parent(&self, path: &OsStr, follow: bool) -> Result<Parent, WalkError> {
+        let flags = self.flags(follow);
+        self.names.parent(self.start, path, flags, self.credentials)
+    }
+
+    /// What has the last name.
+    fn child(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<Named, Errno> {
+        self.names.child(dir, name)
+    }
+
+    /// The directory and the name for something that is to be made.
+    #[doc(alias = "filename_create")]
+    fn place_for(
+        &self,
+        path: &OsStr,
+        directory: bool,
+    ) -> Result<(DentryRef<Inode>, OsString), WalkError> {
+        let parent = self.parent(path, false)?;
+        let slash = parent.slash;
+        let (dir, name) = parent.normal(Errno::EEXIST)?;
+        if slash && !directory {
+            // Nothing but a directory can be made there.
+            self.child(&dir, &name)?;
+            return Err(Errno::EEXIST.into());
+        }
+        Ok((dir, name))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::mkdir`] and of [`SuperBlock::lookup`].
+    pub fn mkdir(&self, path: &OsStr, mode: u32) -> Result<DentryRef<Inode>, WalkError> {
+        let (dir, name) = self.place_for(path, true)?;
+        let made = self
+            .names
+            .mkdir(&self.ctx, &dir, &name, mode, self.credentials)?;
+        Ok(made)
+    }
+
+    /// Makes a node.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::mknod`] and of [`SuperBlock::lookup`].
+    pub fn mknod(
+        &self,
+        path: &OsStr,
+        kind: FileKind,
+        mode: u32,
+        rdev: Device,
+    ) -> Result<DentryRef<Inode>, WalkError> {
+        let (dir, name) = self.place_for(path, false)?;
+        let (names, who) = (self.names, self.credentials);
+        Ok(names.mknod(&self.ctx, &dir, &name, kind, mode, rdev, who)?)
+    }
+
+    /// Makes a symbolic link at `path` that holds `target`.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::symlink`] and of [`SuperBlock::lookup`].
+    pub fn symlink(&self, target: &OsStr, path: &OsStr) -> Result<DentryRef<Inode>, WalkError> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT.into()),
+            crate::walk::MAX_PATH.. => return Err(Errno::ENAMETOOLONG.into()),
+            _ => {}
+        }
+        let (dir, name) = self.place_for(path, false)?;
+        let (names, who) = (self.names, self.credentials);
+        Ok(names.symlink(&self.ctx, &dir, &name, target, who)?)
+    }
+
+    /// Gives what `existing` leads to the further name `new`, which is a path from `target`.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::link`] and of [`SuperBlock::lookup`]; `EXDEV` if `target` is in another
+    /// file system.
+    pub fn link(
+        &self,
+        existing: &OsStr,
+        follow: bool,
+        target: &Namei<'_>,
+        new: &OsStr,
+    ) -> Result<DentryRef<Inode>, WalkError> {
+        let inode = self.inode(existing, follow)?;
+        let (dir, name) = target.place_for(new, false)?;
+        if !ptr::eq(self.names, target.names) {
+            return Err(Errno::EXDEV.into());
+        }
+        Ok(self.names.link(&inode, &dir, &name, self.credentials)?)
+    }
+
+    /// Takes a name away from what is no directory.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::unlink`] and of [`SuperBlock::lookup`].
+    pub fn unlink(&self, path: &OsStr) -> Result<(), WalkError> {
+        let parent = self.parent(path, false)?;
+        let slash = parent.slash;
+        let (dir, name) = parent.normal(Errno::EISDIR)?;
+        if slash {
+            let there = self.child(&dir, &name)?;
+            return match there.inode.is_directory() {
+                true => Err(Errno::EISDIR.into()),
+                false => Err(Errno::ENOTDIR.into()),
+            };
+        }
+        Ok(self.names.unlink(&dir, &name, self.credentials)?)
+    }
+
+    /// Takes an empty directory away.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::rmdir`] and of [`SuperBlock::lookup`].
+    pub fn rmdir(&self, path: &OsStr) -> Result<(), WalkError> {
+        let parent = self.parent(path, false)?;
+        let otherwise = match parent.last {
+            Last::Root => Errno::EBUSY,
+            Last::DotDot => Errno::ENOTEMPTY,
+            Last::Dot | Last::Normal(_) => Errno::EINVAL,
+        };
+        let (dir, name) = parent.normal(otherwise)?;
+        Ok(self.names.rmdir(&dir, &name, self.credentials)?)
+    }
+
+    /// Moves the name `from` to `to`, which is a path from `target`.
+    ///
+    /// # Errors
+    /// Those of [`SuperBlock::rename`] and of [`SuperBlock::lookup`]; `EXDEV` if `target` is in another
+    /// file system.
+    pub fn rename(
+        &self,
+        from: &OsStr,
+        target: &Namei<'_>,
+        to: &OsStr,
+        mode: RenameMode,
+    ) -> Result<(), WalkError> {
+        let old = self.parent(from, false)?;
+        let new = target.parent(to, false)?;
+        if !ptr::eq(self.names, target.names) {
+            return Err(Errno::EXDEV.into());
+        }
+        let (old_slash, new_slash) = (old.slash, new.slash);
+        let (old_dir, old_name) = old.normal(Errno::EBUSY)?;
+        let (new_dir, new_name) = new.normal(match mode {
+            RenameMode::NoReplace => Errno::EEXIST,
+            _ => Errno::EBUSY,
+        })?;
+        if old_slash || new_slash {
+            self.check_slashes(
+                (&old_dir, &old_name, old_slash),
+                (&new_dir, &new_name, new_slash),
+                mode,
+            )?;
+        }
+        self.names.rename(
+            &old_dir,
+            &old_name,
+            &new_dir,
+            &new_name,
+            mode,
+            self.credentials,
+        )?;
+        Ok(())
+    }
+
+    /// Slashes come after the names of directories alone.
+    fn check_slashes(
+        &self,
+        old: (&DentryRef<Inode>, &OsStr, bool),
+        new: (&DentryRef<Inode>, &OsStr, bool),
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        let moved = self.child(old.0, old.1)?;
+        let exchange = mode == RenameMode::Exchange;
+        match self.child(new.0, new.1) {
+            Ok(_) if mode == RenameMode::NoReplace => return Err(Errno::EEXIST),
+            Ok(there) if exchange && new.2 && !there.inode.is_directory() => {
+                return Err(Errno::ENOTDIR);
+            }
+            Err(Errno::ENOENT) if !exchange => {}
+            found => {
+                found?;
+            }
+        }
+        match !moved.inode.is_directory() && (old.2 || (new.2 && !exchange)) {
+            true => Err(Errno::ENOTDIR),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens a regular file, and makes it if that is asked for.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::open`](crate::FileSystem::open), [`SuperBlock::create`] and
+    /// [`SuperBlock::lookup`].
+    #[doc(alias = "path_openat")]
+    pub fn open(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
+        if !how.create {
+            let inode = self.inode(path, how.follow)?;
+            return Ok(self.open_inode(&inode, how.flags)?);
+        }
+        loop {
+            let parent = self.parent(path, how.follow && !how.exclusive)?;
+            let slash = parent.slash;
+            let (dir, name) = parent.normal(match how.exclusive {
+                true => Errno::EEXIST,
+                false => Errno::EISDIR,
+            })?;
+            if slash {
+                return Err(Errno::EISDIR.into());
+            }
+            if !how.exclusive {
+                match self.child(&dir, &name) {
+                    Ok(there) if there.inode.kind() == FileKind::Symlink && how.follow => {
+                        // It has become one since.
+                        continue;
+                    }
+                    Ok(there) => return Ok(self.open_inode(&there.inode, how.flags)?),
+                    Err(Errno::ENOENT) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let (names, who) = (self.names, self.credentials);
+            match names.create(&self.ctx, &dir, &name, how.mode, how.flags, true, who) {
+                // Somebody else was faster.
+                Err(Errno::EEXIST) if !how.exclusive => {}
+                made => return Ok(made?.0),
+            }
+        }
+    }
+
+    fn open_inode(&self, inode: &Arc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
+        if let Some(credentials) = self.credentials
+            && inode.kind() == FileKind::Regular
+        {
+            if flags.read {
+                credentials.check(inode, Access::READ)?;
+            }
+            if flags.write || flags.truncate {
+                credentials.check(inode, Access::WRITE)?;
+            }
+        }
+        self.names.fs().open(&self.ctx, inode, flags)
+    }
+}
+
+impl SuperBlock {
+    /// The directory of the last name of `path`.
+    fn parent(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        flags: WalkFlags,
+        credentials: Option<&Credentials>,
+    ) -> Result<Parent, WalkError> {
+        let walked = self.walk_with_references(start, path, flags, credentials, true)?;
+        Ok(Parent {
+            dir: walked.parent.ok_or(Errno::ENOENT)?.dentry,
+            last: walked.last,
+            slash: walked.wants_directory,
+        })
+    }
+
+    /// What `name` in `dir` leads to, by the cache or else by the file system.
+    fn child(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<Named, Errno> {
+        let inode = Self::directory(dir)?;
+        let dentry = dir.clone();
+        let name = Name::new(name.as_encoded_bytes());
+        match self.lookup_child(&Named { dentry, inode }, &name, self.now()) {
+            Ok(found) => Ok(found),
+            Err(Stop::Error(error)) => Err(error.errno()),
+            Err(Stop::Bail) => Err(Errno::ESTALE),
+        }
+    }
+}
