@@ -1,7 +1,9 @@
 //! Operations on names beside the kernel's: the same is done to a file system of ours and to a directory
 //! on a tmpfs, and results, errors and what is there in the end are compared.
 
+mod races;
 mod steps;
+mod threads;
 mod world;
 
 use foliocache_vfs::RenameMode;

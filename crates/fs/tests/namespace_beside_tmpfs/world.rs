@@ -292,7 +292,7 @@ impl World {
         Ok(Seen::Done)
     }
 
-    pub(crate) fn names_in(&self, inode: &Arc<Inode>) -> Result<BTreeSet<String>, Errno> {
+    fn names_in(&self, inode: &Arc<Inode>) -> Result<BTreeSet<String>, Errno> {
         let all = self.names.fs().opendir(inode)?.read_all()?;
         let mut names = BTreeSet::new();
         for entry in all {
