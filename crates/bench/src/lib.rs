@@ -25,6 +25,7 @@
 //! | `host` | [`Host`]: where it ran |
 //! | `files` | a file in memory, ours and the kernel's |
 //! | `names` | trees of names, ours and the kernel's |
+//! | `misses` | inodes that are not in their cache |
 //! | `twin` | a dentry cache whose layout can be chosen |
 //! | `place`, `zram` | files on a disk, and our cache over them |
 //! | `kernel` | a process whose page cache a memory cgroup bounds |
@@ -42,6 +43,7 @@ mod files;
 mod guard;
 mod host;
 mod kernel;
+mod misses;
 mod names;
 mod passes;
 mod place;

@@ -24,6 +24,12 @@ pub struct Settings {
     /// The folder below which files are made; a temporary one if it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
+    /// Directories of each thread's tree; None for cases without trees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirs: Option<usize>,
+    /// Files in each of these directories.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<usize>,
     /// A program, with its first arguments, that hands the argument after them to
     /// [`helper`](crate::helper). Cases that need a process beside this one need it.
     #[serde(skip)]
@@ -38,6 +44,8 @@ impl Default for Settings {
             threads: 2,
             memory: None,
             dir: None,
+            dirs: None,
+            files: None,
             helper: Vec::new(),
         }
     }
@@ -54,7 +62,7 @@ impl Settings {
     }
 
     /// # Errors
-    /// No sample, no time or no thread.
+    /// No sample, no time, no thread or no file.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         if self.samples == 0 {
             return Err(BenchError::Setting("at least one sample is needed"));
@@ -67,9 +75,16 @@ impl Settings {
         if !(1..=1024).contains(&self.threads) {
             return Err(BenchError::Setting("threads: from 1 to 1024"));
         }
+        let mut tree = [self.dirs, self.files].into_iter().flatten();
+        if !tree.all(|number| (1..=MOST_NAMES).contains(&number)) {
+            return Err(BenchError::Setting("dirs, files: from 1 to 100000"));
+        }
         Ok(())
     }
 }
+
+/// The most names in a directory of a tree.
+const MOST_NAMES: usize = 100_000;
 
 /// Which of the [`Settings`] a case looks at, besides the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,14 +97,24 @@ pub struct Uses {
     pub memory: bool,
     /// The folder.
     pub dir: bool,
+    /// The size of trees.
+    pub tree: bool,
 }
 
 impl Uses {
+    /// None.
+    pub(crate) const NONE: Self = Self {
+        seconds: false,
+        threads: false,
+        memory: false,
+        dir: false,
+        tree: false,
+    };
+
     /// Those of a case on one page in memory.
     pub(crate) const HOT: Self = Self {
         seconds: true,
         threads: true,
-        memory: false,
-        dir: false,
+        ..Self::NONE
     };
 }

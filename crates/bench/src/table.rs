@@ -22,9 +22,10 @@ impl fmt::Display for Report {
         let (host, settings) = (&self.host, &self.settings);
         let [one, five, fifteen] = host.load;
         write!(f, "{}: {} samples", self.case, settings.samples)?;
-        match settings.memory {
-            None => write!(f, " of {} s", settings.seconds)?,
-            Some(memory) => write!(f, ", memory bound {} MiB", memory >> 20)?,
+        match (settings.memory, settings.dirs.zip(settings.files)) {
+            (Some(memory), _) => write!(f, ", memory bound {} MiB", memory >> 20)?,
+            (None, Some((dirs, files))) => write!(f, ", trees of {dirs} times {files} files")?,
+            (None, None) => write!(f, " of {} s", settings.seconds)?,
         }
         writeln!(
             f,

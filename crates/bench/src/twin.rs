@@ -4,32 +4,29 @@
 //! # Model
 //!
 //! The file systems' dentries are [`Split`]. Here the same cache is filled with the names of one path, over an
-//! inode that is nothing but its attributes, once [`Split`] and once [`Packed`]; a stat of it is the walk
-//! under RCU, name by name, and a copy of the attributes.
+//! inode that knows no more than whether it is a directory, once [`Split`] and once [`Packed`]; a stat of it is
+//! the walk under RCU, name by name, up to a look at the last inode.
 
 use foliocache_sync::rcu;
-use foliocache_sys::clock::coarse_realtime;
+use foliocache_vfs::Unbounded;
 use foliocache_vfs::dcache::{
     AliasSlot, Dentry, DentryCache, DentryInode, DentryRef, Layout, Name,
 };
 #[cfg(doc)]
 use foliocache_vfs::dcache::{Packed, Split};
-use foliocache_vfs::{AttrCell, Attributes, Device, Unbounded};
 use std::hint::black_box;
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::error::BenchError;
-use crate::files::PAGE;
 
 /// Buckets of the table: more than names.
 const BUCKETS: usize = 64;
 
-/// An inode that has attributes and no more.
+/// An inode that has no more than its kind.
 pub(crate) struct TinyInode<L: Layout> {
     directory: bool,
-    attributes: AttrCell,
     alias: AliasSlot<TinyInode<L>>,
     layout: PhantomData<L>,
 }
@@ -47,24 +44,8 @@ impl<L: Layout> DentryInode for TinyInode<L> {
 }
 
 fn inode<L: Layout>(directory: bool) -> Arc<TinyInode<L>> {
-    let now = coarse_realtime();
-    let attributes = Attributes {
-        mode: 0o755,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: Device::default(),
-        size: 0,
-        blocks: 0,
-        blksize: PAGE as u32,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: Some(now),
-    };
     Arc::new(TinyInode {
         directory,
-        attributes: AttrCell::new(attributes),
         alias: AliasSlot::new(),
         layout: PhantomData,
     })
@@ -100,7 +81,7 @@ impl<L: Layout> Twin<L> {
         }))
     }
 
-    /// The attributes of the last name.
+    /// Finds the last name and looks at its inode.
     #[inline]
     pub(crate) fn stat(&self) -> io::Result<()> {
         self.try_stat().ok_or_else(changed)
@@ -118,8 +99,7 @@ impl<L: Layout> Twin<L> {
             }
         }
         let (dentry, seq) = at;
-        let attributes = dentry.inode_rcu(&rcu)?.attributes.get();
-        black_box(&attributes);
+        black_box(dentry.inode_rcu(&rcu)?.directory);
         (!dentry.read_retry(seq)).then_some(())
     }
 

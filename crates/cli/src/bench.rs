@@ -31,6 +31,12 @@ pub(crate) struct BenchArguments {
     /// Threads of what several threads do.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Directories in the tree that each thread walks.
+    #[arg(long, value_name = "N")]
+    dirs: Option<usize>,
+    /// Files in each of these directories.
+    #[arg(long, value_name = "N")]
+    files: Option<usize>,
     /// Samples of each figure.
     #[arg(long, value_name = "N")]
     samples: Option<usize>,
@@ -64,6 +70,8 @@ impl BenchArguments {
         let uses = case.uses();
         for (option, given, used) in [
             ("--threads", self.threads.is_some(), uses.threads),
+            ("--dirs", self.dirs.is_some(), uses.tree),
+            ("--files", self.files.is_some(), uses.tree),
             ("--seconds", self.seconds.is_some(), uses.seconds),
             ("--memory", self.memory.is_some(), uses.memory),
             ("--dir", self.dir.is_some(), uses.dir),
@@ -76,6 +84,8 @@ impl BenchArguments {
         settings.threads = self.threads.unwrap_or(settings.threads);
         settings.samples = self.samples.unwrap_or(settings.samples);
         settings.seconds = self.seconds.unwrap_or(settings.seconds);
+        settings.dirs = self.dirs.or(settings.dirs);
+        settings.files = self.files.or(settings.files);
         if let Some(text) = &self.memory {
             let bytes = text.as_str().in_bytes();
             settings.memory = Some(bytes.map_err(|error| format!("--memory: {error}"))?);

@@ -37,6 +37,33 @@ fn json_is_one_object_on_one_line() {
 }
 
 #[test]
+fn a_walk_of_small_trees() {
+    let sizes = ["--dirs", "3", "--files", "20", "--threads", "3"];
+    let output = bench(&[&["walk", "--json", "--samples", "1"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
+    let ratios = json["ratios"].as_object().unwrap();
+    assert_eq!(
+        ratios.keys().collect::<Vec<_>>(),
+        [
+            "locks_per_miss_locked",
+            "locks_per_miss_rcu",
+            "walk_aa",
+            "walk_cached_aa",
+            "walk_cached_dirfs_vs_kernel",
+            "walk_cached_vs_kernel",
+            "walk_rcu_vs_locked",
+        ]
+    );
+    assert_eq!(ratios["locks_per_miss_rcu"]["max"], 1.0);
+    assert_eq!(ratios["locks_per_miss_locked"]["median"], 2.0);
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["threads"], 3);
+    }
+}
+
+#[test]
 fn a_table_without_json() {
     let output = bench(&[&["pread", "--threads", "1"], &TINY[..]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -62,6 +89,18 @@ fn bad_input_is_refused() {
             "foliocache: a sample takes more than 0 seconds",
         ),
         (&["pread", "--seconds", "soon"], "invalid value"),
+        (
+            &["pread", "--dirs", "2"],
+            "foliocache: pread has no use for --dirs\n",
+        ),
+        (
+            &["walk", "--files", "0"],
+            "foliocache: dirs, files: from 1 to 100000\n",
+        ),
+        (
+            &["walk", "--dirs", "100000", "--files", "100000"],
+            "more than half of this machine's memory",
+        ),
     ] {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

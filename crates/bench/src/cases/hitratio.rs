@@ -64,10 +64,8 @@ impl Case for HitRatio {
 
     fn uses(&self) -> Uses {
         Uses {
-            seconds: false,
-            threads: false,
             memory: true,
-            dir: false,
+            ..Uses::NONE
         }
     }
 

@@ -6,6 +6,7 @@ mod pwrite;
 mod rand;
 mod seq;
 mod stat;
+mod walk;
 
 use foliocache_sys::memory::total_memory;
 
@@ -19,6 +20,8 @@ const OURS: &str = "foliocache";
 const KERNEL: &str = "kernel";
 /// The same as ours once more, for a control.
 const AGAIN: &str = "foliocache again";
+/// Ours over a directory.
+const DIRFS: &str = "foliocache, dirfs";
 /// The kernel's page cache in a memory cgroup of the bound's size.
 const BUFFERED: &str = "kernel buffered, cgroup";
 
@@ -51,6 +54,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &rand::Rand,
         &hitratio::HitRatio,
         &stat::Stat,
+        &walk::Walk,
     ]
 }
 

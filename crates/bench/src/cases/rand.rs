@@ -71,6 +71,7 @@ impl Case for Rand {
             threads: true,
             memory: true,
             dir: true,
+            ..Uses::NONE
         }
     }
 

@@ -72,10 +72,9 @@ impl Case for Seq {
 
     fn uses(&self) -> Uses {
         Uses {
-            seconds: false,
-            threads: false,
             memory: true,
             dir: true,
+            ..Uses::NONE
         }
     }
 

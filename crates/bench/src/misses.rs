@@ -1,0 +1,176 @@
+//! Inodes that are not in their cache, looked up and inserted by several threads.
+//!
+//! # Model
+//!
+//! Each thread has numbers of its own, and asks for each of them once in each of some caches that all share.
+//! An inode here is a number and what the cache needs: what a file system would do to fill it is left out,
+//! and with it what would hide the cache's own cost.
+//!
+//! # Safety
+//!
+//! The inode gives its one link.
+#![allow(unsafe_code)]
+
+use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Unbounded, hash_ino};
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use crate::case::{Outcome, Pass};
+
+/// Buckets that a cache begins with: a dirfs's number.
+const BUCKETS: usize = 256;
+
+/// How a miss looks first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// Under RCU.
+    Rcu,
+    /// Under the bucket's lock.
+    Locked,
+}
+
+/// What the figure of a pass is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counted {
+    /// Of one thread, for each of its misses.
+    Nanoseconds,
+    /// Locks of buckets, of all threads.
+    Locks,
+    /// Misses, of all threads.
+    Misses,
+}
+
+impl Counted {
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Nanoseconds => "ns/miss",
+            Self::Locks => "locks",
+            Self::Misses => "misses",
+        }
+    }
+}
+
+/// An inode that is nothing but its number.
+struct BareInode {
+    link: InodeLink<BareInode>,
+    ino: u64,
+}
+
+// SAFETY: the field, which nothing else uses.
+unsafe impl CachedInode for BareInode {
+    fn link(&self) -> &InodeLink<Self> {
+        &self.link
+    }
+
+    fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    fn bytes(&self) -> u64 {
+        size_of::<Self>() as u64
+    }
+}
+
+/// The pass; see the module.
+pub(crate) struct Misses {
+    threads: usize,
+    /// Inodes of each thread in each cache.
+    each: usize,
+    nr_caches: usize,
+    form: Form,
+    counted: Counted,
+    /// New for each pass.
+    caches: Vec<InodeCache<BareInode>>,
+}
+
+impl Misses {
+    pub(crate) fn new(
+        threads: usize,
+        each: usize,
+        nr_caches: usize,
+        form: Form,
+        counted: Counted,
+    ) -> Self {
+        Self {
+            threads,
+            each,
+            nr_caches,
+            form,
+            counted,
+            caches: Vec::new(),
+        }
+    }
+
+    /// What one thread does.
+    fn miss_all(&self, thread: usize) {
+        let first = thread * self.each;
+        for cache in &self.caches {
+            for ino in first..first + self.each {
+                miss(cache, ino as u64, self.form);
+            }
+        }
+    }
+}
+
+fn miss(cache: &InodeCache<BareInode>, ino: u64, form: Form) {
+    let make = || {
+        let link = InodeLink::new();
+        Ok::<_, Infallible>(Arc::new(BareInode { link, ino }))
+    };
+    let test = |inode: &BareInode| inode.ino == ino;
+    let found = match form {
+        Form::Rcu => cache.iget_with(hash_ino(ino), test, make),
+        Form::Locked => cache.iget_with_locked(hash_ino(ino), test, make),
+    };
+    if let Ok(Iget::New(new)) = found {
+        new.unlock();
+    }
+}
+
+impl Pass for Misses {
+    fn prepare(&mut self) -> io::Result<()> {
+        self.caches.clear();
+        let new = || InodeCache::new(BUCKETS, Arc::new(Unbounded));
+        self.caches.resize_with(self.nr_caches, new);
+        Ok(())
+    }
+
+    fn run(&mut self) -> io::Result<Outcome> {
+        let this = &*self;
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for thread in 0..this.threads {
+                scope.spawn(move || this.miss_all(thread));
+            }
+        });
+        let nanoseconds = start.elapsed().as_nanos() as f64;
+        let stats = self.caches.iter().map(InodeCache::stats);
+        let figure = match self.counted {
+            Counted::Nanoseconds => nanoseconds / (self.each * self.nr_caches) as f64,
+            Counted::Locks => stats.map(|stats| stats.bucket_locks).sum::<u64>() as f64,
+            Counted::Misses => stats.map(|stats| stats.misses).sum::<u64>() as f64,
+        };
+        Ok(Outcome::plain(figure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_inode_is_missed_once() {
+        for (form, locks) in [(Form::Rcu, 1), (Form::Locked, 2)] {
+            let counted = |counted| {
+                let mut pass = Misses::new(2, 3000, 2, form, counted);
+                pass.prepare().unwrap();
+                pass.run().unwrap().value
+            };
+            assert_eq!(counted(Counted::Misses), 12_000.0);
+            assert_eq!(counted(Counted::Locks), f64::from(locks) * 12_000.0);
+        }
+    }
+}
