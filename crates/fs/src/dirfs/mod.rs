@@ -15,7 +15,7 @@
 //! | `file` | a regular file's descriptors, writeback, flush, times |
 //! | `transfer` | direct and buffered I/O, by ring, by `preadv` or in the background |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
-//! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](crate::FileSystem) |
+//! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
 //!
@@ -239,7 +239,7 @@ impl Shared {
 /// A local directory through the cache.
 ///
 /// Cached data counts against the bound of the cache it was opened with. Dropping it writes back
-/// what is dirty; [`FileSystem::sync_fs`](crate::FileSystem::sync_fs) before that tells of errors.
+/// what is dirty; [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) before that tells of errors.
 pub struct DirFs {
     shared: Arc<Shared>,
     inodes: Inodes,

@@ -9,7 +9,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `node` | a node: data, entries, charge |
-//! | `namespace` | look-up, creation, renames: the [`FileSystem`](crate::FileSystem) |
+//! | `namespace` | look-up, creation, renames: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
 //!

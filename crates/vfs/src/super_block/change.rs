@@ -53,10 +53,11 @@ impl SuperBlock {
         Ok((result, dentry))
     }
 
-    /// Makes a regular file and opens it, see [`FileSystem::create`].
+    /// Makes a regular file and opens it, see [`FileSystem::create`](crate::FileSystem::create).
     ///
     /// # Errors
-    /// Those of [`FileSystem::create`]; `EACCES` if `credentials` may not make names in `dir`.
+    /// Those of [`FileSystem::create`](crate::FileSystem::create);
+    /// `EACCES` if `credentials` may not make names in `dir`.
     #[expect(clippy::too_many_arguments, reason = "as the file system's own")]
     pub fn create(
         &self,
@@ -78,10 +79,10 @@ impl SuperBlock {
         })
     }
 
-    /// Makes a node, see [`FileSystem::mknod`].
+    /// Makes a node, see [`FileSystem::mknod`](crate::FileSystem::mknod).
     ///
     /// # Errors
-    /// Those of [`FileSystem::mknod`]; `EACCES` as [`SuperBlock::create`].
+    /// Those of [`FileSystem::mknod`](crate::FileSystem::mknod); `EACCES` as [`SuperBlock::create`].
     #[expect(clippy::too_many_arguments, reason = "as the file system's own")]
     pub fn mknod(
         &self,
@@ -102,10 +103,10 @@ impl SuperBlock {
         Ok(made.1)
     }
 
-    /// Makes a directory, see [`FileSystem::mkdir`].
+    /// Makes a directory, see [`FileSystem::mkdir`](crate::FileSystem::mkdir).
     ///
     /// # Errors
-    /// Those of [`FileSystem::mkdir`]; `EACCES` as [`SuperBlock::create`].
+    /// Those of [`FileSystem::mkdir`](crate::FileSystem::mkdir); `EACCES` as [`SuperBlock::create`].
     pub fn mkdir(
         &self,
         ctx: &OpContext,
@@ -120,10 +121,10 @@ impl SuperBlock {
         Ok(made.1)
     }
 
-    /// Makes a symbolic link, see [`FileSystem::symlink`].
+    /// Makes a symbolic link, see [`FileSystem::symlink`](crate::FileSystem::symlink).
     ///
     /// # Errors
-    /// Those of [`FileSystem::symlink`]; `EACCES` as [`SuperBlock::create`].
+    /// Those of [`FileSystem::symlink`](crate::FileSystem::symlink); `EACCES` as [`SuperBlock::create`].
     pub fn symlink(
         &self,
         ctx: &OpContext,
@@ -138,10 +139,10 @@ impl SuperBlock {
         Ok(made.1)
     }
 
-    /// Gives `inode` another name, see [`FileSystem::link`].
+    /// Gives `inode` another name, see [`FileSystem::link`](crate::FileSystem::link).
     ///
     /// # Errors
-    /// Those of [`FileSystem::link`]; `EACCES` as [`SuperBlock::create`].
+    /// Those of [`FileSystem::link`](crate::FileSystem::link); `EACCES` as [`SuperBlock::create`].
     pub fn link(
         &self,
         inode: &Arc<Inode>,
@@ -156,10 +157,11 @@ impl SuperBlock {
         Ok(made.1)
     }
 
-    /// Takes a name away from what is no directory, see [`FileSystem::unlink`].
+    /// Takes a name away from what is no directory, see [`FileSystem::unlink`](crate::FileSystem::unlink).
     ///
     /// # Errors
-    /// Those of [`FileSystem::unlink`]; `EACCES` and `EPERM` if `credentials` may not.
+    /// Those of [`FileSystem::unlink`](crate::FileSystem::unlink);
+    /// `EACCES` and `EPERM` if `credentials` may not.
     pub fn unlink(
         &self,
         dir: &DentryRef<Inode>,
@@ -171,10 +173,11 @@ impl SuperBlock {
         })
     }
 
-    /// Takes an empty directory away, see [`FileSystem::rmdir`].
+    /// Takes an empty directory away, see [`FileSystem::rmdir`](crate::FileSystem::rmdir).
     ///
     /// # Errors
-    /// Those of [`FileSystem::rmdir`]; `EACCES` and `EPERM` if `credentials` may not.
+    /// Those of [`FileSystem::rmdir`](crate::FileSystem::rmdir);
+    /// `EACCES` and `EPERM` if `credentials` may not.
     pub fn rmdir(
         &self,
         dir: &DentryRef<Inode>,
@@ -226,10 +229,11 @@ impl SuperBlock {
         }
     }
 
-    /// Moves a name, see [`FileSystem::rename`].
+    /// Moves a name, see [`FileSystem::rename`](crate::FileSystem::rename).
     ///
     /// # Errors
-    /// Those of [`FileSystem::rename`]; `EACCES` and `EPERM` if `credentials` may not.
+    /// Those of [`FileSystem::rename`](crate::FileSystem::rename);
+    /// `EACCES` and `EPERM` if `credentials` may not.
     pub fn rename(
         &self,
         from_dir: &DentryRef<Inode>,
