@@ -70,6 +70,7 @@ mod open_options;
 mod parent_only;
 mod raw;
 mod size;
+mod walk;
 
 pub use asynch::{AsyncFile, AsyncStats};
 pub use builder::CacheBuilder;
@@ -83,7 +84,8 @@ pub use foliocache_mm::{
     ThrottleStats,
 };
 pub use foliocache_sys::Errno;
-pub use foliocache_vfs::{Advice, Attr, Credentials, FileKind};
+pub use foliocache_vfs::{Advice, Attr, Credentials, FileKind, RenameMode};
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
 pub use size::MemorySize;
+pub use walk::{Walk, WalkEntry, WalkIter};

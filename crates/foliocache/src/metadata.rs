@@ -106,6 +106,24 @@ fn system_time(time: Timespec) -> SystemTime {
     whole + Duration::from_nanos(u64::from(time.nsec))
 }
 
+/// A time as file systems keep it: whole seconds are rounded down, also before 1970.
+pub(crate) fn timespec(time: SystemTime) -> Timespec {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Timespec {
+            sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nsec: since.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            let up = u64::from(before.subsec_nanos() > 0);
+            Timespec {
+                sec: 0_i64.saturating_sub_unsigned(before.as_secs() + up),
+                nsec: (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000,
+            }
+        }
+    }
+}
+
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry(DirEntryBuf);

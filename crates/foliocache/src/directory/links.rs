@@ -27,12 +27,41 @@ impl Directory {
         directory: &Self,
         to: impl AsRef<Path>,
     ) -> Result<()> {
+        self.move_to(from.as_ref(), directory, to.as_ref(), RenameMode::Replace)
+    }
+
+    /// As [`Directory::rename`]; `mode` says what becomes of what has the new name.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// let dir = cache.memfs()?;
+    /// dir.create_dir("new")?;
+    /// dir.create_dir("old")?;
+    /// dir.rename_with("new", "old", foliocache::RenameMode::Exchange)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Directory::rename`]; `EEXIST` with [`RenameMode::NoReplace`], `ENOENT` if one of two that are
+    /// to be exchanged is missing.
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.move_to(from.as_ref(), self, to.as_ref(), mode)
+    }
+
+    fn move_to(&self, from: &Path, directory: &Self, to: &Path, mode: RenameMode) -> Result<()> {
         self.two_paths(
             Operation::Rename,
-            from.as_ref(),
+            from,
             directory,
-            to.as_ref(),
-            |namei, from, target, to| namei.rename(from, target, to, RenameMode::Replace),
+            to,
+            |namei, from, target, to| namei.rename(from, target, to, mode),
         )
     }
 

@@ -11,21 +11,23 @@
 //! Owner and mode of what is made are those of the process when the file system was made.
 
 mod links;
+mod tree;
 
 use foliocache_fs::DirFsStats;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Access, Credentials, Inode, Namei, OpContext, OpenHow, SetAttr, SuperBlock, WalkError,
+    Access, Credentials, Inode, Namei, OpContext, OpenHow, SetAttr, SetTime, SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
-use crate::metadata::{Metadata, ReadDir};
+use crate::metadata::{Metadata, ReadDir, timespec};
 use crate::mount::{Backing, Mount};
 use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
@@ -126,6 +128,11 @@ impl Directory {
         self.place.credentials.as_ref()
     }
 
+    /// `ECHILD` in a forked child.
+    pub(crate) fn check_fork(&self) -> Result<(), Errno> {
+        self.place.check_fork()
+    }
+
     fn mount(&self) -> &Mount {
         &self.place.mount
     }
@@ -143,7 +150,7 @@ impl Directory {
         &self.path
     }
 
-    fn error(&self, operation: Operation, path: &Path, errno: Errno) -> Error {
+    pub(crate) fn error(&self, operation: Operation, path: &Path, errno: Errno) -> Error {
         Error::Path {
             operation,
             path: self.path.join(path),
@@ -266,9 +273,12 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, [`Error::Escape`], those of the backing store.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+        self.open_below(path.as_ref(), true)
+    }
+
+    pub(crate) fn open_below(&self, path: &Path, follow: bool) -> Result<Self> {
         let dentry = self.run(Operation::Open, path, |namei, path| {
-            let dentry = namei.lookup(path, true)?;
+            let dentry = namei.lookup(path, follow)?;
             match dentry.inode() {
                 Some(inode) if inode.is_directory() => Ok(dentry),
                 Some(_) => Err(Errno::ENOTDIR.into()),
@@ -358,7 +368,7 @@ impl Directory {
         self.stat(path.as_ref(), false)
     }
 
-    fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
+    pub(crate) fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
         self.run(Operation::Metadata, path, |namei, path| {
             Ok(Metadata(namei.stat(path, follow)?))
         })
@@ -369,15 +379,38 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `EPERM`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        self.inode(Operation::SetMetadata, path.as_ref(), |names, inode| {
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), &set)
+    }
+
+    /// Sets the times of the last access and of the last change of the data; what is `None` stays.
+    ///
+    /// # Errors
+    /// As [`Directory::set_mode`].
+    pub fn set_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> Result<()> {
+        let at = |time| SetTime::At(timespec(time));
+        let set = SetAttr {
+            atime: accessed.map(at),
+            mtime: modified.map(at),
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), &set)
+    }
+
+    fn set(&self, path: &Path, set: &SetAttr) -> Result<()> {
+        self.inode(Operation::SetMetadata, path, |names, inode| {
             if let Some(credentials) = self.credentials() {
                 credentials.check_owner(inode)?;
             }
-            let set = SetAttr {
-                mode: Some(mode),
-                ..SetAttr::default()
-            };
-            names.fs().setattr(&self.ctx(), inode, &set).map(|_| ())
+            names.fs().setattr(&self.ctx(), inode, set).map(|_| ())
         })
     }
 

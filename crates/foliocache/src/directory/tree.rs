@@ -1,0 +1,126 @@
+//! What is done to all that is below a directory.
+
+use foliocache_sys::Errno;
+use foliocache_vfs::FileKind;
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::Directory;
+use crate::error::{Error, Result};
+use crate::metadata::ReadDir;
+use crate::walk::Walk;
+
+/// A directory that is being emptied.
+struct Emptied {
+    directory: Directory,
+    entries: ReadDir,
+    /// In the directory above.
+    name: OsString,
+}
+
+impl Emptied {
+    fn open(above: &Directory, name: OsString) -> Result<Self> {
+        let directory = above.open_below(name.as_ref(), false)?;
+        let entries = directory.read_dir(".")?;
+        Ok(Self {
+            directory,
+            entries,
+            name,
+        })
+    }
+}
+
+/// What is gone already need not be removed.
+fn unless_gone(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(error) if error.errno() == Errno::ENOENT => Ok(()),
+        removed => removed,
+    }
+}
+
+impl Directory {
+    /// Whether anything is at the end of `path`, symbolic links followed.
+    ///
+    /// # Errors
+    /// As [`Directory::metadata`], but for `ENOENT`.
+    pub fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.metadata(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Everything below a directory; `"."` is this one. See [`Walk`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// let dir = cache.memfs()?;
+    /// let mut bytes = 0;
+    /// for entry in dir.walk(".").threads(2) {
+    ///     bytes += entry?.metadata()?.len();
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn walk(&self, path: impl AsRef<Path>) -> Walk {
+        Walk::new(self, path.as_ref())
+    }
+
+    /// Takes a directory away with all that is in it; a symbolic link is taken away itself. No link is
+    /// followed, whoever moves what meanwhile: each directory is emptied as the one that was opened.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY` if others make names in it meanwhile, `EROFS`,
+    /// [`Error::Escape`], those of the backing store. What was removed before stays so.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if self.symlink_metadata(path)?.is_symlink() {
+            return self.remove_file(path);
+        }
+        let mut open = vec![Emptied::open(self, path.into())?];
+        while let Some(last) = open.last_mut() {
+            match last.entries.next() {
+                Some(entry) => {
+                    let entry = entry?;
+                    let kind = entry.kind();
+                    let below = last
+                        .directory
+                        .remove_or_open(kind, entry.into_file_name())?;
+                    open.extend(below);
+                }
+                None => {
+                    let name = open.pop().map(|last| last.name).unwrap_or_default();
+                    match open.last() {
+                        Some(above) => unless_gone(above.directory.remove_dir(&name))?,
+                        None => self.remove_dir(&name)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a name away, or opens the directory that it is.
+    fn remove_or_open(&self, kind: FileKind, name: OsString) -> Result<Option<Emptied>> {
+        if kind != FileKind::Directory {
+            match unless_gone(self.remove_file(&name)) {
+                // It has become one.
+                Err(error) if error.errno() == Errno::EISDIR => {}
+                removed => return removed.map(|()| None),
+            }
+        }
+        let file = name.clone();
+        match Emptied::open(self, name) {
+            Ok(below) => Ok(Some(below)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            // It has become something else.
+            Err(Error::Path {
+                errno: Errno::ENOTDIR,
+                ..
+            }) => unless_gone(self.remove_file(&file)).map(|()| None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! A walk in several threads.
+//!
+//! # Model
+//!
+//! Each thread takes a directory and walks it depth first. What it finds below is for others while they
+//! may want for work, and else its own, so that what waits is bounded however wide the tree is. Entries go
+//! in batches through a queue of a fixed length.
+//!
+//! # Locking
+//!
+//! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: who
+//! waits on its conditions.
+
+use foliocache_sync::{Arc, Condvar, Mutex, thread};
+use foliocache_sys::Errno;
+use std::collections::VecDeque;
+use std::fmt;
+use std::vec;
+
+use super::WalkEntry;
+use super::steps::{Job, Steps, Walker};
+use crate::error::Result;
+use crate::parent_only::{Forked, ParentOnly};
+
+/// Entries that are handed over at once.
+const BATCH: usize = 128;
+/// Batches and directories that wait, for each thread.
+const WAITING: usize = 4;
+
+type Batch = Vec<Result<WalkEntry>>;
+
+struct State {
+    jobs: Vec<Job>,
+    /// Threads that walk, and may find more.
+    busy: usize,
+    batches: VecDeque<Batch>,
+    /// Nobody reads any more.
+    stopped: bool,
+}
+
+struct Shared {
+    walker: Arc<Walker>,
+    threads: usize,
+    state: Mutex<State>,
+    /// There is a job, or the end.
+    work: Condvar,
+    /// There is a batch, or the end.
+    ready: Condvar,
+    /// There is room for a batch, or nobody reads.
+    room: Condvar,
+}
+
+/// The threads of a walk.
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<thread::JoinHandle<()>>,
+}
+
+impl Forked for Threads {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.shared.walker.start.check_fork()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopped = true;
+        self.shared.work.notify_all();
+        self.shared.room.notify_all();
+        for handle in self.handles.drain(..) {
+            // What panicked has said so.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The reader's side.
+pub(super) struct Team {
+    threads: ParentOnly<Threads>,
+    batch: vec::IntoIter<Result<WalkEntry>>,
+}
+
+impl Team {
+    /// Starts the walk; gives it back where no thread can be had.
+    pub(super) fn new(walker: &Arc<Walker>, start: Job, threads: usize) -> Result<Self, Job> {
+        let shared = Arc::new(Shared {
+            walker: Arc::clone(walker),
+            threads,
+            state: Mutex::new(State {
+                jobs: Vec::new(),
+                // Until there is work.
+                busy: 1,
+                batches: VecDeque::new(),
+                stopped: false,
+            }),
+            work: Condvar::new(),
+            ready: Condvar::new(),
+            room: Condvar::new(),
+        });
+        let handles = (0..threads).map_while(|_| {
+            let shared = Arc::clone(&shared);
+            let builder = thread::Builder::new().name("foliocache-walk".to_owned());
+            builder.spawn(move || shared.run()).ok()
+        });
+        let handles: Vec<_> = handles.collect();
+        let starting = Busy(&shared);
+        if handles.is_empty() {
+            return Err(start);
+        }
+        shared.state.lock().jobs.push(start);
+        drop(starting);
+        shared.work.notify_one();
+        Ok(Self {
+            threads: ParentOnly::new(Threads { shared, handles }),
+            batch: Vec::new().into_iter(),
+        })
+    }
+
+    pub(super) fn next(&mut self) -> Option<Result<WalkEntry>> {
+        loop {
+            if let Some(entry) = self.batch.next() {
+                return Some(entry);
+            }
+            // In a forked child nobody is there to walk.
+            self.threads.check_fork().ok()?;
+            self.batch = self.threads.shared.next_batch()?.into_iter();
+        }
+    }
+}
+
+impl fmt::Debug for Team {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Team").finish_non_exhaustive()
+    }
+}
+
+/// A thread that walks; it does no more once this is dropped, also by a panic.
+struct Busy<'a>(&'a Shared);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.busy -= 1;
+        if state.is_done() {
+            self.0.work.notify_all();
+            self.0.ready.notify_all();
+        }
+    }
+}
+
+impl State {
+    fn is_done(&self) -> bool {
+        self.stopped || (self.busy == 0 && self.jobs.is_empty())
+    }
+}
+
+impl Shared {
+    /// One thread.
+    fn run(&self) {
+        while let Some((busy, job)) = self.take() {
+            if self.walk(job).is_err() {
+                return;
+            }
+            drop(busy);
+        }
+    }
+
+    fn take(&self) -> Option<(Busy<'_>, Job)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_done() {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop() {
+                state.busy += 1;
+                return Some((Busy(self), job));
+            }
+            state = self.work.wait(state);
+        }
+    }
+
+    /// Walks a directory; an error if nobody reads.
+    fn walk(&self, job: Job) -> Result<(), ()> {
+        let mut steps = Steps::new(&self.walker, job);
+        let mut batch = Batch::new();
+        while let Some((entry, job)) = steps.next() {
+            batch.push(entry);
+            if let Some(job) = job.and_then(|job| self.offer(job)) {
+                steps.descend(job);
+            }
+            if batch.len() >= BATCH {
+                self.hand_over(std::mem::take(&mut batch))?;
+            }
+        }
+        self.hand_over(batch)
+    }
+
+    /// Leaves a directory to others, unless they have enough.
+    fn offer(&self, job: Job) -> Option<Job> {
+        let mut state = self.state.lock();
+        if state.jobs.len() >= WAITING * self.threads {
+            return Some(job);
+        }
+        state.jobs.push(job);
+        drop(state);
+        self.work.notify_one();
+        None
+    }
+
+    fn hand_over(&self, batch: Batch) -> Result<(), ()> {
+        let mut state = self.state.lock();
+        while state.batches.len() >= WAITING * self.threads && !state.stopped {
+            state = self.room.wait(state);
+        }
+        if state.stopped {
+            return Err(());
+        }
+        if !batch.is_empty() {
+            state.batches.push_back(batch);
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    fn next_batch(&self) -> Option<Batch> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(batch) = state.batches.pop_front() {
+                self.room.notify_one();
+                return Some(batch);
+            }
+            if state.is_done() {
+                return None;
+            }
+            state = self.ready.wait(state);
+        }
+    }
+}

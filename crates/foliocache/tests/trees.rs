@@ -1,0 +1,228 @@
+//! Walks over trees, and what is done to all of one.
+
+mod common;
+
+use common::Disk;
+use foliocache::{Directory, Errno, Error, FileKind, RenameMode, WalkEntry};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// On a local directory and in memory.
+fn on_both(test: impl Fn(&Directory)) {
+    let disk = Disk::new(32);
+    test(&disk.dir);
+    test(&disk.cache.memfs().unwrap());
+}
+
+/// A tree of directories four deep, each with some files, and what is in it.
+fn tree(dir: &Directory) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut make = vec![(String::new(), 0)];
+    while let Some((above, depth)) = make.pop() {
+        for i in 0..12 {
+            let path = format!("{above}f{i}");
+            dir.create(&path).unwrap();
+            all.insert(path);
+        }
+        for i in 0..if depth < 3 { 4 } else { 0 } {
+            let path = format!("{above}d{i}");
+            dir.create_dir(&path).unwrap();
+            make.push((format!("{path}/"), depth + 1));
+            all.insert(path);
+        }
+    }
+    all
+}
+
+fn path(entry: &WalkEntry) -> String {
+    entry.path().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_walk_finds_everything_once() {
+    on_both(|dir| {
+        dir.create_dir("top").unwrap();
+        let top = dir.open_dir("top").unwrap();
+        let all = tree(&top);
+        for threads in [1, 2, 5] {
+            for start in [(dir, "top"), (&top, ".")] {
+                let mut seen = BTreeSet::new();
+                for entry in start.0.walk(start.1).threads(threads) {
+                    let entry = entry.unwrap();
+                    assert!(seen.insert(path(&entry)), "{entry:?} twice");
+                    assert_eq!(entry.depth(), entry.path().components().count());
+                    assert_eq!(entry.metadata().unwrap().kind(), entry.kind());
+                }
+                assert_eq!(seen, all);
+            }
+            let shallow = top.walk(".").threads(threads).max_depth(1);
+            assert_eq!(shallow.into_iter().count(), 16);
+        }
+    });
+}
+
+#[test]
+fn an_ordered_walk_is_sorted_and_parents_come_first() {
+    on_both(|dir| {
+        let all = tree(dir);
+        for threads in [1, 3] {
+            let walk = dir.walk(".").ordered(true).threads(threads);
+            let seen: Vec<_> = walk
+                .into_iter()
+                .map(|entry| path(&entry.unwrap()))
+                .collect();
+            let mut sorted: Vec<_> = all.iter().cloned().collect();
+            sorted.sort_by(|a, b| a.split('/').cmp(b.split('/')));
+            assert_eq!(seen, sorted);
+        }
+    });
+}
+
+#[test]
+fn a_walk_follows_links_as_far_as_they_stay_inside() {
+    on_both(|dir| {
+        dir.create_dir_all("start/a/b").unwrap();
+        dir.create("start/a/b/f").unwrap();
+        dir.create_dir("outside").unwrap();
+        dir.create("outside/secret").unwrap();
+        dir.symlink("../a", "start/a/loop").unwrap();
+        dir.symlink("b/f", "start/a/file").unwrap();
+        dir.symlink("a/b", "start/to_b").unwrap();
+        dir.symlink("../outside", "start/out").unwrap();
+        dir.symlink("nowhere", "start/dangling").unwrap();
+        let start = dir.open_dir("start").unwrap();
+        for threads in [1, 3] {
+            let (mut found, mut errors) = (HashSet::new(), Vec::new());
+            for entry in start.walk(".").threads(threads).follow_links(true) {
+                match entry {
+                    Ok(entry) => {
+                        assert_eq!(entry.metadata().unwrap().kind(), entry.kind());
+                        found.insert((path(&entry), entry.kind()));
+                    }
+                    Err(Error::Escape { .. }) => errors.push(Errno::EXDEV),
+                    Err(error) => errors.push(error.errno()),
+                }
+            }
+            errors.sort_by_key(|errno| errno.raw());
+            assert_eq!(errors, [Errno::ENOENT, Errno::EXDEV, Errno::ELOOP]);
+            let (file, directory) = (FileKind::Regular, FileKind::Directory);
+            let expected = [
+                ("a", directory),
+                ("a/b", directory),
+                ("a/b/f", file),
+                ("a/file", file),
+                ("a/loop", directory),
+                ("to_b", directory),
+                ("to_b/f", file),
+            ];
+            let expected = expected.map(|(path, kind)| (path.to_owned(), kind));
+            assert_eq!(found, HashSet::from(expected));
+            // Not followed they are entries as others.
+            let links = start.walk(".").threads(threads).into_iter();
+            let links = links.filter(|entry| entry.as_ref().unwrap().kind() == FileKind::Symlink);
+            assert_eq!(links.count(), 5);
+        }
+        let missing = dir.walk("missing").into_iter().collect::<Vec<_>>();
+        assert!(matches!(&missing[..], [Err(error)] if error.errno() == Errno::ENOENT));
+    });
+}
+
+#[test]
+fn a_walk_that_is_dropped_early_ends() {
+    let disk = Disk::new(32);
+    let dir = disk.cache.memfs().unwrap();
+    let count = tree(&dir).len();
+    for taken in [0, 1, 200, count] {
+        for threads in [1, 4] {
+            let mut walk = dir.walk(".").threads(threads).into_iter();
+            assert_eq!(walk.by_ref().take(taken).count(), taken);
+        }
+    }
+    // A drop waits for the threads: each has ended.
+}
+
+#[test]
+fn a_tree_is_removed_and_what_its_links_lead_to_is_not() {
+    on_both(|dir| {
+        dir.create_dir_all("gone/a").unwrap();
+        tree(&dir.open_dir("gone/a").unwrap());
+        dir.create_dir("kept").unwrap();
+        dir.create("kept/file").unwrap();
+        dir.symlink("../../kept", "gone/a/link").unwrap();
+        dir.symlink("gone", "link").unwrap();
+        dir.remove_dir_all("link").unwrap();
+        assert!(!dir.try_exists("link").unwrap());
+        assert!(dir.try_exists("gone/a/d1/f1").unwrap());
+        dir.remove_dir_all("gone").unwrap();
+        assert!(!dir.try_exists("gone").unwrap());
+        assert!(dir.try_exists("kept/file").unwrap());
+        assert_eq!(
+            dir.remove_dir_all("gone").unwrap_err().errno(),
+            Errno::ENOENT
+        );
+        let file = dir.remove_dir_all("kept/file").unwrap_err();
+        assert_eq!(file.errno(), Errno::ENOTDIR);
+        assert_eq!(
+            dir.try_exists("kept/file/x").unwrap_err().errno(),
+            Errno::ENOTDIR
+        );
+    });
+}
+
+#[test]
+fn a_removal_follows_no_link_that_takes_a_directorys_place() {
+    on_both(|dir| {
+        dir.create_dir("kept").unwrap();
+        dir.create("kept/file").unwrap();
+        dir.symlink("../kept", "swap").unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Relaxed: nothing else is read by it.
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = dir.rename_with("swap", "gone/d", RenameMode::Exchange);
+                }
+            });
+            for _ in 0..300 {
+                dir.create_dir_all("gone/d").unwrap();
+                for i in 0..4 {
+                    let _ = dir.create(format!("gone/d/{i}"));
+                }
+                let _ = dir.remove_dir_all("gone");
+                assert!(dir.try_exists("kept/file").unwrap());
+                if !dir
+                    .symlink_metadata("swap")
+                    .is_ok_and(|swap| swap.is_symlink())
+                {
+                    let _ = dir.remove_dir_all("swap");
+                    let _ = dir.symlink("../kept", "swap");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
+fn times_are_set_and_names_exchanged() {
+    on_both(|dir| {
+        dir.create("a").unwrap();
+        dir.create_dir("b").unwrap();
+        let after = UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+        let before = UNIX_EPOCH - Duration::new(10, 250_000_000);
+        dir.set_times("a", Some(before), Some(after)).unwrap();
+        let times = dir.metadata("a").unwrap();
+        assert_eq!((times.accessed(), times.modified()), (before, after));
+        dir.set_times("a", None, Some(before)).unwrap();
+        assert_eq!(dir.metadata("a").unwrap().modified(), before);
+        dir.rename_with("a", "b", RenameMode::Exchange).unwrap();
+        assert!(dir.metadata("a").unwrap().is_dir());
+        let there = dir
+            .rename_with("b", "a", RenameMode::NoReplace)
+            .unwrap_err();
+        assert_eq!(there.errno(), Errno::EEXIST);
+        let missing = dir.rename_with("b", "c", RenameMode::Exchange).unwrap_err();
+        assert_eq!(missing.errno(), Errno::ENOENT);
+    });
+}
