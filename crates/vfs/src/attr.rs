@@ -17,6 +17,7 @@
 //! 2. `set_id` is true if and only if the mode of a regular file holds a set-id bit that a write
 //!    by somebody other than root clears.
 //! 3. `believed_until` is set only to what was asked of the store after the last doubt.
+//! 4. Mode and owner of a directory change inside a change of its `permissions`.
 //!
 //! All change under the lock only.
 //!
@@ -33,10 +34,11 @@
 //! orders; `set_id` is looked at again under the lock. So is `believed_until`: who reads it
 //! just before a doubt shows what was true until then.
 
+use crate::generation::Generation;
 use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID, SetTime};
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
-use foliocache_sync::{Mutex, MutexGuard};
+use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::clock::{Timespec, coarse_realtime, realtime};
 
 const NEVER: i64 = i64::MIN;
@@ -149,6 +151,8 @@ pub struct AttrCell {
     believed_until: AtomicU64,
     stamp: AtomicI64,
     set_id: AtomicBool,
+    /// A directory's; see [`AttrCell::of_directory`].
+    permissions: Option<Arc<Generation>>,
     /// How often somebody doubted.
     doubts: Mutex<u64>,
 }
@@ -162,7 +166,17 @@ impl AttrCell {
             believed_until: AtomicU64::new(0),
             stamp: AtomicI64::new(NEVER),
             set_id: AtomicBool::new(has_set_id(attributes.mode)),
+            permissions: None,
             doubts: Mutex::new(0),
+        }
+    }
+
+    /// As [`AttrCell::new`], for a directory. `permissions` is the file system's
+    /// ([`FileSystem::permissions`](crate::FileSystem::permissions)).
+    pub fn of_directory(attributes: Attributes, permissions: Arc<Generation>) -> AttrCell {
+        AttrCell {
+            permissions: Some(permissions),
+            ..AttrCell::new(attributes)
         }
     }
 
@@ -225,8 +239,14 @@ impl AttrCell {
         lock: &mut MutexGuard<'_, u64>,
         change: impl FnOnce(&mut Attributes) -> R,
     ) -> R {
-        let mut attributes = Attributes::from_words(self.load());
+        let before = Attributes::from_words(self.load());
+        let mut attributes = before;
         let result = change(&mut attributes);
+        let owner = |of: &Attributes| (of.mode, of.uid, of.gid);
+        let permissions = self.permissions.as_ref();
+        let _changing = permissions
+            .filter(|_| owner(&before) != owner(&attributes))
+            .map(|permissions| permissions.begin());
         self.store(lock, attributes);
         // Relaxed: hints, see the module's header.
         self.stamp.store(NEVER, Ordering::Relaxed);

@@ -58,6 +58,22 @@ impl Credentials {
         }
     }
 
+    /// Whether they are the same to a permission check. May take equal ones for different.
+    #[inline(always)]
+    pub(crate) fn same(&self, other: &Credentials) -> bool {
+        self.uid == other.uid
+            && self.gid == other.gid
+            && self.privileged == other.privileged
+            && (Arc::ptr_eq(&self.groups, &other.groups)
+                || (self.groups.is_empty() && other.groups.is_empty()))
+    }
+
+    /// Differs for most users.
+    #[inline(always)]
+    pub(crate) fn tag(&self) -> u64 {
+        u64::from(self.uid) << 24 | 1
+    }
+
     /// For what is made, and for clearing set-id bits.
     pub fn context(&self, pid: u32, umask: u32) -> OpContext {
         OpContext {

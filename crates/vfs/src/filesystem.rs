@@ -18,6 +18,7 @@
 //!
 //! [`MAX_NAME`]: crate::MAX_NAME
 
+use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::types::{
@@ -60,6 +61,10 @@ pub trait FileSystem: Send + Sync {
 
     /// Frees what was given up and that nobody reads any more. Does not wait.
     fn reap(&self) {}
+
+    /// Changes with the mode or the owner of any directory, before that can be seen: who may go through it may
+    /// be another from then on. The [`AttrCell`](crate::AttrCell) of each directory is made with it.
+    fn permissions(&self) -> &Arc<Generation>;
 
     /// The directory at the top; its number is [`ROOT_INO`].
     fn root(&self) -> Arc<Inode>;

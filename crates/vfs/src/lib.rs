@@ -9,6 +9,7 @@
 //! | [`dcache`] | which name in which directory leads to which inode |
 //! | `limbo` | what is unpublished and waits for its readers |
 //! | `bound` | [`Bound`]: who is asked for memory |
+//! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
 //! | `attr` | [`AttrCell`]: attributes that an inode keeps in memory |
@@ -30,6 +31,7 @@ mod bound;
 mod credentials;
 pub mod dcache;
 mod filesystem;
+mod generation;
 pub mod hash;
 mod icache;
 mod inode;
@@ -44,6 +46,7 @@ pub use attr::{AttrCell, Attributes, cleared_set_id};
 pub use bound::{Bound, Unbounded};
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, Validity, check_name};
+pub use generation::{Changing, Generation};
 pub use icache::{
     CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, Verdict, hash_ino,
 };

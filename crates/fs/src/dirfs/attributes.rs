@@ -11,16 +11,16 @@
 //! A change from outside is noticed when the file is opened, or looked at while nobody has it open
 //! for writing (close-to-open). While data of ours waits to be written, ours holds.
 
-use super::NodeOps;
 use super::file::FileState;
 use super::node::DirNode;
 use super::stats::count;
+use super::{NodeOps, Shared};
 use foliocache_mm::PAGE_SIZE;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
-    Attr, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
+    Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
     PERMISSION_BITS, SeekSparse, SetAttr, SetTime, cleared_set_id,
 };
 use std::ffi::OsStr;
@@ -43,6 +43,17 @@ pub(super) fn remembered(stat: &Stat) -> Attributes {
         mtime: stat.mtime,
         ctime: stat.ctime,
         btime: stat.btime,
+    }
+}
+
+impl Shared {
+    /// The attributes of a node that was just found.
+    pub(super) fn attributes(&self, stat: &Stat) -> Arc<AttrCell> {
+        let attributes = remembered(stat);
+        Arc::new(match stat.kind() {
+            FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
+            _ => AttrCell::new(attributes),
+        })
     }
 }
 

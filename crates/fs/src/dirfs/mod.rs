@@ -62,7 +62,7 @@ use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
 use foliocache_sys::uring::{Engine, MAX_BUFFERS, RingPool};
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::Inode;
+use foliocache_vfs::{Generation, Inode};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -153,6 +153,7 @@ struct Shared {
     /// Held for writing by whoever changes names and locations together.
     moves: RwLock<()>,
     path_fds: PathFds,
+    permissions: Arc<Generation>,
     rings: Option<Arc<RingPool>>,
     /// What reads in the background; with `rings` only.
     engine: Option<Arc<Engine>>,
@@ -295,6 +296,7 @@ impl DirFs {
             name,
             moves: RwLock::new(()),
             path_fds: PathFds::new(options.path_descriptors),
+            permissions: Arc::default(),
             options,
             rings,
             engine,

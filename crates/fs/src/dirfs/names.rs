@@ -1,6 +1,5 @@
 //! What the operations on names have in common: finding, making, removing, opening.
 
-use super::attributes::remembered;
 use super::file::{Descriptors, FileState};
 use super::inodes::Inodes;
 use super::namespace::check_component;
@@ -11,7 +10,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
-    AttrCell, FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID,
+    FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID,
 };
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 /// The inode of the source itself.
 pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> Arc<Inode> {
     inodes.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
-        let attributes = Arc::new(AttrCell::new(remembered(stat)));
+        let attributes = shared.attributes(stat);
         let node = Arc::new(DirNode::new(
             shared,
             ino,
@@ -76,7 +75,7 @@ impl DirFs {
         let inode = self
             .inodes
             .find_or_insert(Identity::of(&stat), wanted, |ino| {
-                let attributes = Arc::new(AttrCell::new(remembered(&stat)));
+                let attributes = self.shared.attributes(&stat);
                 let location = Location::Named {
                     parent: parent.clone(),
                     name: name.to_owned(),

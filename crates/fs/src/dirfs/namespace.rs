@@ -23,8 +23,8 @@ use foliocache_sys::dir::{self, Rename};
 use foliocache_sys::fd::xattr::{self, SetXattr};
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Inode, OpContext, OpenDirectory, OpenFile, OpenFlags,
-    ROOT_INO, RenameMode, SetAttr, StatFs, Validity, XattrMode, check_name,
+    Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, ROOT_INO, RenameMode, SetAttr, StatFs, Validity, XattrMode, check_name,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -55,6 +55,10 @@ impl FileSystem for DirFs {
 
     fn reap(&self) {
         self.inodes.reap();
+    }
+
+    fn permissions(&self) -> &Arc<Generation> {
+        &self.shared.permissions
     }
 
     fn root(&self) -> Arc<Inode> {

@@ -38,7 +38,8 @@ use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
-    AttrCell, Attributes, Device, FileKind, Inode, PERMISSION_BITS, ROOT_INO, inode_bytes,
+    AttrCell, Attributes, Device, FileKind, Generation, Inode, PERMISSION_BITS, ROOT_INO,
+    inode_bytes,
 };
 use std::collections::BTreeMap;
 
@@ -46,6 +47,7 @@ struct Shared {
     mm: Arc<Mm>,
     bdi: Arc<BackingDevInfo>,
     next_ino: AtomicU64,
+    permissions: Arc<Generation>,
     /// Held by whoever changes names, so that changes to two directories are one.
     changes: Mutex<()>,
 }
@@ -71,7 +73,7 @@ impl Shared {
         // Relaxed: see the module's header.
         let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
         let now = coarse_realtime();
-        let attributes = Arc::new(AttrCell::new(Attributes {
+        let attributes = Attributes {
             mode: mode & PERMISSION_BITS,
             nlink: if kind == FileKind::Directory { 2 } else { 1 },
             uid,
@@ -90,7 +92,11 @@ impl Shared {
             mtime: now,
             ctime: now,
             btime: Some(now),
-        }));
+        };
+        let attributes = Arc::new(match kind {
+            FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
+            _ => AttrCell::new(attributes),
+        });
         let mapping = (kind == FileKind::Regular)
             .then(|| AddressSpace::new(&self.bdi, Arc::new(node::Nothing), 0));
         let node = MemNode {
@@ -122,6 +128,7 @@ impl MemFs {
             mm: mm.clone(),
             bdi,
             next_ino: AtomicU64::new(ROOT_INO),
+            permissions: Arc::default(),
             changes: Mutex::new(()),
         });
         let data = Data::Directory(Mutex::new(new_entries(Weak::new())));

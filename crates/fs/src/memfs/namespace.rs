@@ -9,9 +9,9 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
-    Attr, Device, DirEntry, FileKind, FileSystem, Inode, MAX_NAME, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr, StatFs,
-    XattrMode, check_name, cleared_set_id, inode_bytes,
+    Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, OpContext,
+    OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
+    StatFs, XattrMode, check_name, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -124,6 +124,10 @@ impl MemFs {
 impl FileSystem for MemFs {
     fn kind(&self) -> &'static str {
         "memfs"
+    }
+
+    fn permissions(&self) -> &Arc<Generation> {
+        &self.shared.permissions
     }
 
     fn root(&self) -> Arc<Inode> {

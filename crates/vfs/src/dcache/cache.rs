@@ -41,6 +41,7 @@ use super::layout::Layout;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
 use crate::bound::Bound;
+use crate::generation::{Changing, Generation};
 use crate::hash::RcuHash;
 use crate::limbo::Limbo;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -65,6 +66,8 @@ pub(super) struct Inner<I: DentryInode> {
     pub(super) rename: RankedMutex<()>,
     pub(super) rename_seq: SeqCount,
     pub(super) walks: RankedMutex<()>,
+    /// Of the places of directories.
+    pub(super) places: Generation,
     pub(super) clock: Clock,
     /// After the limbo: dropped after it.
     pub(super) bound: Arc<dyn Bound>,
@@ -140,6 +143,7 @@ impl<I: DentryInode> DentryCache<I> {
                 rename: RankedMutex::new(Rank::DentryRename, ()),
                 rename_seq: SeqCount::new(),
                 walks: RankedMutex::new(Rank::DentryWalk, ()),
+                places: Generation::new(),
                 clock: Clock::default(),
                 bound,
                 counts: Counts::default(),
@@ -208,6 +212,15 @@ impl<I: DentryInode> DentryCache<I> {
                 return None;
             }
         }
+    }
+
+    /// Changes with everything that takes a directory away from where it was found, or its dentry from
+    /// memory: moves, removals, evictions. Begun before that can be seen.
+    ///
+    /// So as long as it does not change a dentry that was found to be a directory may be gone to again in another
+    /// read section, by its bare address.
+    pub fn places(&self) -> &Generation {
+        &self.inner.places
     }
 
     /// Bytes charged for dentries of names that are not long, and for the table. Cheap.
@@ -284,6 +297,15 @@ impl<I: DentryInode> Inner<I> {
         };
         let dentry = self.hash.find(name.hash_in(parent.addr()), matches, rcu)?;
         Some((dentry, at))
+    }
+
+    /// To be held while a dentry is taken away from where it can be found, if it is a directory's.
+    ///
+    /// Context: something keeps the dentry.
+    pub(super) fn changing_place(&self, dentry: &Dentry<I>) -> Option<Changing<'_>> {
+        // In models of the cache it would be two steps more at each change; it has a model of its own.
+        let counted = cfg!(not(any(loom, shuttle))) && dentry.is_dir();
+        counted.then(|| self.places.begin())
     }
 
     pub(super) fn is_closing(&self) -> bool {

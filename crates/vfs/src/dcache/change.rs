@@ -172,10 +172,7 @@ impl<I: DentryInode> Inner<I> {
         let Some(dentry) = new.0.take() else {
             unreachable!("made and not used yet")
         };
-        let is_dir = {
-            let rcu = rcu::read_lock();
-            dentry.inode_rcu(&rcu).is_some_and(I::is_dir)
-        };
+        let is_dir = dentry.is_dir();
         let mut parent_guard = parent.lock();
         {
             let rcu = rcu::read_lock();
@@ -322,6 +319,7 @@ impl<I: DentryInode> Inner<I> {
                 if guard.count() > 1 {
                     unhash(&mut guard);
                 } else if !dentry.is_negative() {
+                    let _changing = self.changing_place(dentry);
                     forget_alias(dentry);
                     let writing = dentry.seq().write(&mut guard);
                     old = dentry.replace_inode(None);

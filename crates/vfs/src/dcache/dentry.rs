@@ -541,6 +541,12 @@ impl<I: DentryInode> Dentry<I> {
         self.inode_get(&rcu::read_lock())
     }
 
+    /// Whether it is a directory's.
+    pub(super) fn is_dir(&self) -> bool {
+        let rcu = rcu::read_lock();
+        self.inode_rcu(&rcu).is_some_and(I::is_dir)
+    }
+
     /// Takes a reference unless it is dead.
     ///
     /// Context: in an RCU read section, or something else keeps the memory.

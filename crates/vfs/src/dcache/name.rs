@@ -39,20 +39,20 @@ pub struct Name<'a> {
 }
 
 #[inline(always)]
-fn fold(a: u64, b: u64) -> u64 {
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
 #[inline(always)]
-fn word(chunk: &[u8]) -> u64 {
+pub(crate) fn word(chunk: &[u8]) -> u64 {
     // The chunks are of eight bytes, so the default is never used.
     chunk.try_into().map(u64::from_le_bytes).unwrap_or_default()
 }
 
-/// The last word of a name, of fewer than eight bytes.
+/// The last word of a text, of fewer than eight bytes.
 #[inline(always)]
-fn tail_word(rest: &[u8]) -> u64 {
+pub(crate) fn tail_word(rest: &[u8]) -> u64 {
     let len = rest.len();
     if let (Some(first), Some(last)) = (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
         // They overlap, in bytes that are the same.

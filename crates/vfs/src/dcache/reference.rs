@@ -257,6 +257,7 @@ pub(super) fn tear_down<I: DentryInode>(
 ) {
     let dentry = guard.dentry();
     debug_assert!(guard.first_child().is_none(), "children are references");
+    let _changing = dentry.cache().changing_place(dentry);
     // First unhashed, then dead: who finds it dead and looks again does not find it.
     unhash(&mut guard);
     guard.mark_dead();
@@ -299,6 +300,7 @@ pub(super) fn unhash<I: DentryInode>(guard: &mut DentryGuard<'_, I>) -> bool {
     if !dentry.is_hashed() {
         return false;
     }
+    let _changing = dentry.cache().changing_place(dentry);
     // Who looks up at the new number sees that it is not hashed; who did at the old one starts over.
     let writing = dentry.seq().write(guard);
     dentry.set_hashed(false);

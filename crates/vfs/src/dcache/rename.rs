@@ -186,6 +186,8 @@ impl<I: DentryInode> Inner<I> {
         if target.is_some_and(|target| is_above(target, dentry, &rcu)) {
             return Err(DentryError::Loop);
         }
+        let _changing = self.changing_place(dentry);
+        let _exchanging = target.and_then(|target| self.changing_place(target));
         let moving = self.rename_seq.write(renaming);
         match target {
             Some(target) if how == How::Exchange && was_hashed => {

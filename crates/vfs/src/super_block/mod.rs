@@ -34,6 +34,7 @@ use self::shrink::{Caches, Shrinkable};
 use crate::credentials::Credentials;
 use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::{FileSystem, Validity};
+use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::types::{Attr, FileKind, MAX_NAME};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
@@ -57,6 +58,7 @@ const MAX_STALE: u32 = 3;
 pub struct SuperBlock {
     root: DentryRef<Inode>,
     caches: Arc<Caches>,
+    permissions: Arc<Generation>,
     shrinkable: Arc<Shrinkable>,
     /// Held by whoever moves a name from one directory to another.
     rename: RankedMutex<()>,
@@ -92,6 +94,7 @@ impl SuperBlock {
         let Validity { present, absent } = fs.validity();
         let validity =
             [present, absent].map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        let permissions = fs.permissions().clone();
         let caches = Arc::new(Caches { dcache, fs });
         let shrinkable = Arc::new(Shrinkable::new(&caches));
         let shrinker: Weak<dyn Shrinker> = Arc::downgrade(&shrinkable) as _;
@@ -99,6 +102,7 @@ impl SuperBlock {
         SuperBlock {
             root,
             caches,
+            permissions,
             shrinkable,
             rename: RankedMutex::new(Rank::Rename, ()),
             validity,
@@ -122,6 +126,14 @@ impl SuperBlock {
         self.caches.fs.reap();
     }
 
+    /// Gives up all names and inodes that nobody holds, whether or not memory is short. Waits for RCU readers.
+    #[doc(alias = "drop_caches")]
+    pub fn evict_unused(&self) {
+        self.caches.dcache.evict_all();
+        self.caches.dcache.wait_for_limbo();
+        self.caches.fs.shrink_inodes(usize::MAX);
+    }
+
     /// What the cache of names holds and did.
     pub fn dentry_stats(&self) -> DentryStats {
         self.caches.dcache.stats()
@@ -131,11 +143,22 @@ impl SuperBlock {
         &self.caches.dcache
     }
 
+    /// Of the permissions of directories.
+    #[inline(always)]
+    pub(crate) fn permissions(&self) -> &Generation {
+        &self.permissions
+    }
+
     /// Whether a dentry, found with an inode or without, holds at `now`.
     #[inline(always)]
     pub(crate) fn believes(&self, dentry: &Dentry<Inode>, negative: bool, now: u64) -> bool {
         let after = self.validity[usize::from(negative)];
         after == u64::MAX || now < dentry.stamp().saturating_add(after)
+    }
+
+    /// Until when a dentry with an inode holds.
+    pub(crate) fn believed_until(&self, dentry: &Dentry<Inode>) -> u64 {
+        dentry.stamp().saturating_add(self.validity[0])
     }
 
     /// The present, where anything depends on it.
@@ -201,15 +224,13 @@ impl SuperBlock {
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let rcu = rcu::read_lock();
-        let mut mode = RcuMode {
+        let mode = RcuMode {
             sb: self,
             credentials,
             now,
             rcu: &rcu,
         };
-        let start = mode.at(start).ok_or(Stop::Bail)?;
-        let end = walk(&mut mode, start, path.as_bytes(), flags, false)?;
-        let end = end.at.ok_or(Stop::Bail)?;
+        let end = mode.walk(start, path.as_bytes(), flags)?;
         let known = end.inode.ops().cached_attr(end.inode, now, attr);
         match known && !end.dentry.read_retry(end.seq) {
             true => Ok(()),
@@ -265,16 +286,33 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Stop> {
         let rcu = rcu::read_lock();
-        let mut mode = RcuMode {
+        let mode = RcuMode {
             sb: self,
             credentials,
             now: self.now(),
             rcu: &rcu,
         };
-        let start = mode.at(start).ok_or(Stop::Bail)?;
-        let end = walk(&mut mode, start, path.as_bytes(), flags, false)?;
-        let end = end.at.ok_or(Stop::Bail)?;
+        let end = mode.walk(start, path.as_bytes(), flags)?;
         end.dentry.try_get(end.seq, &rcu).ok_or(Stop::Bail)
+    }
+
+    /// Whether the way to the last name of `path` is remembered by this thread: for tests, which could not tell
+    /// otherwise.
+    #[doc(hidden)]
+    pub fn remembers(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        credentials: Option<&Credentials>,
+    ) -> bool {
+        let rcu = rcu::read_lock();
+        let mode = RcuMode {
+            sb: self,
+            credentials,
+            now: self.now(),
+            rcu: &rcu,
+        };
+        mode.remembers(start, path.as_bytes())
     }
 
     pub(crate) fn walk_with_references(

@@ -31,6 +31,7 @@
 //! `..` goes back on the way that the walk came, also where directories on it were moved meanwhile;
 //! only above its start it asks where the start is. There are no mounts to cross and no magic links.
 
+mod prefix;
 mod rcu;
 mod reference;
 
@@ -212,7 +213,7 @@ fn start_of<M: Mode>(
 ///
 /// `to_last` says whether the walk ends before the last name, which need not be there: with
 /// [`WalkFlags::follow`] before that to which symbolic links lead, but for one with a slash after it.
-#[inline]
+#[inline(always)]
 pub(crate) fn walk<M: Mode>(
     mode: &mut M,
     start: M::At,

@@ -6,7 +6,7 @@
 //! was found, its directory still had its number: then both were true at one moment. Whatever is not
 //! there, not believed any more, or changed meanwhile ends the walk with [`Stop::Bail`].
 
-use super::{Mode, Stop};
+use super::{Mode, Stop, WalkFlags, prefix, walk};
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{Dentry, Name};
 use crate::inode::Inode;
@@ -16,6 +16,7 @@ use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sys::Errno;
 
 /// Walks as long as nothing has to be asked.
+#[derive(Clone, Copy)]
 pub(crate) struct RcuMode<'g> {
     pub(crate) sb: &'g SuperBlock,
     pub(crate) credentials: Option<&'g Credentials>,
@@ -38,6 +39,25 @@ impl<'g> RcuMode<'g> {
         let seq = dentry.read_begin();
         let inode = dentry.inode_rcu(self.rcu)?;
         Some(RcuAt { dentry, seq, inode })
+    }
+
+    /// Whether the way to the last name of `path` is remembered.
+    pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
+        prefix::remembers(self, start, path)
+    }
+
+    /// What `path` leads to.
+    #[inline(always)]
+    pub(crate) fn walk(
+        mut self,
+        start: &'g Dentry<Inode>,
+        path: &[u8],
+        flags: WalkFlags,
+    ) -> Result<RcuAt<'g>, Stop> {
+        let start = self.at(start).ok_or(Stop::Bail)?;
+        let (start, path) = prefix::find(&self, start, path, flags).unwrap_or((start, path));
+        let end = walk(&mut self, start, path, flags, false)?;
+        end.at.ok_or(Stop::Bail)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Path walk over both file systems, and beside the kernel's.
 
+mod prefixes;
+
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;

@@ -1,0 +1,120 @@
+//! [`Generation`]: a number by which somebody who remembered something knows whether it may have changed.
+//!
+//! # Model
+//!
+//! ```text
+//! who changes                        who remembers
+//!   begin: changing += 1               remember = value, if nothing is changing
+//!   change what is looked at           look, and note what was found
+//!   end:   changing -= 1, times += 1   … later: value == remember? then it is still so
+//! ```
+//!
+//! One number stands for many things. It is for what seldom changes and is looked at all the time: a hit costs
+//! one load of a line that nobody writes.
+//!
+//! # Invariants
+//!
+//! 1. The number differs from all values that were to be remembered before a change began, from before the
+//!    change can be seen; and from all that are to be remembered after it ended.
+//!
+//! # Memory ordering
+//!
+//! Claim: who finds the number that he remembered may go by what he found, as by something that was true when
+//! the call began.
+//!
+//! - [`begin`](Generation::begin) is before the change in its thread, and the change is published by a `Release`
+//!   store, or behind the release fence of a sequence counter. Whoever has seen the change, or was told by
+//!   somebody who has, sees the number of the beginning too, or a later one.
+//! - The end is a `Release` and the look before remembering an `Acquire`: who remembers the number of the
+//!   end sees the change.
+//! - Memory that a change takes away is freed a grace period after its end. The number is looked at inside a
+//!   read section, and what was stored before a cookie was taken is seen by those whom the grace period does
+//!   not wait for ([`rcu`](foliocache_sync::rcu)): they see that the number has changed.
+
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+
+/// Changes that are going on, in the lower bits; those that have ended, above.
+const ENDED: u64 = 1 << 16;
+
+/// The number. See the module's header.
+#[derive(Debug)]
+pub struct Generation(AtomicU64);
+
+/// A change that is going on; ends when dropped.
+#[derive(Debug)]
+#[must_use = "the change ends when it is dropped"]
+pub struct Changing<'a>(&'a Generation);
+
+impl Generation {
+    /// Nothing has changed yet.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Nothing has changed yet.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Begins a change of what others may have remembered: before anybody can see it. Changes may overlap.
+    pub fn begin(&self) -> Changing<'_> {
+        // Relaxed: seen by whoever sees the change, which is published later; see the module's header.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Changing(self)
+    }
+
+    /// The number to remember with what will be looked at from here on; `None` while something changes.
+    #[must_use]
+    pub fn to_remember(&self) -> Option<u64> {
+        // Acquire pairs with the Release in `Changing::drop`.
+        let value = self.0.load(Ordering::Acquire);
+        value.is_multiple_of(ENDED).then_some(value)
+    }
+
+    /// Whether nothing has changed since `remembered` was the number.
+    #[inline(always)]
+    #[must_use]
+    pub fn is(&self, remembered: u64) -> bool {
+        // Relaxed: nothing is read that was stored by somebody else since; see the module's header.
+        self.0.load(Ordering::Relaxed) == remembered
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `to_remember`.
+        self.0.0.fetch_add(ENDED - 1, Ordering::Release);
+    }
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_remembered_holds_until_a_change_begins() {
+        let generation = Generation::new();
+        let remembered = generation.to_remember().unwrap();
+        assert!(generation.is(remembered));
+        let first = generation.begin();
+        assert!(!generation.is(remembered));
+        assert_eq!(generation.to_remember(), None);
+        let second = generation.begin();
+        drop(first);
+        assert_eq!(generation.to_remember(), None);
+        drop(second);
+        assert!(!generation.is(remembered));
+        let again = generation.to_remember().unwrap();
+        assert!(generation.is(again));
+    }
+}

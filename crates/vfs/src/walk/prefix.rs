@@ -1,0 +1,283 @@
+//! What each thread remembers of the directories that its paths went through last.
+//!
+//! # Model
+//!
+//! ```text
+//!  usr/share/doc/packages/library/readme.txt
+//!  └────────── prefix ──────────┘ └─ last ─┘
+//!  (start, prefix, credentials) ──▶ the dentry, as long as nothing of what led there has changed
+//! ```
+//!
+//! Programs look at many names in few directories. A walk under RCU costs the same for each directory on
+//! the way, whoever has passed it a moment ago; this is one comparison for all of them.
+//!
+//! A prefix is remembered when it is walked a second time, if everything on the way is cached and there is
+//! no symbolic link and no `..` in it. A slot holds one prefix and gives way to the next that falls there.
+//!
+//! Nothing is held: an entry is an address, and good only while the [`Generation`]s of the places of
+//! directories and of their permissions are what they were before the prefix was walked. Any directory that
+//! moves, goes or gets another mode costs each entry a walk.
+//!
+//! # Invariants
+//!
+//! 1. An entry is what a walk found that began after its two numbers were read. `until` is the least of
+//!    what the names on the way are believed.
+//! 2. The address of an entry is followed only in a read section, after both numbers were found to be
+//!    what they were.
+//!
+//! # Differences from Linux
+//!
+//! There is none of this there. Tsai et al., "How to Get More Value From Your File System Directory Cache"
+//! (SOSP 2015), remember checked prefixes per credentials in one table for all processors, found by a hash of the
+//! whole path, and count changes in each dentry on the way.
+//!
+//! # Safety
+//!
+//! By invariant 2 and the contract of [`DentryCache::places`](crate::dcache::DentryCache::places): the dentry
+//! lives, or dies after the end of the read section.
+#![allow(unsafe_code)]
+
+use super::rcu::{RcuAt, RcuMode};
+use super::{MAX_PATH, Mode, Stop, WalkFlags, walk};
+use crate::credentials::Credentials;
+use crate::dcache::{Dentry, Name, fold, tail_word, word};
+use crate::inode::Inode;
+use crate::types::FileKind;
+use std::cell::RefCell;
+use std::ptr::{self, NonNull};
+
+/// Longest prefix that is remembered, in bytes.
+const MAX_PREFIX: usize = WORDS * 8;
+/// Shorter ones are walked as fast.
+const MIN_PREFIX: usize = 10;
+
+const WORDS: usize = 14;
+/// Prefixes that a thread remembers: 6 KiB, outside the memory bound, once a thread has walked a path.
+const SLOTS: usize = 32;
+
+foliocache_sync::thread_local! {
+    static PREFIXES: RefCell<Option<Box<[Slot; SLOTS]>>> = const { RefCell::new(None) };
+}
+
+/// A place for a prefix.
+#[derive(Default)]
+struct Slot {
+    /// Of the prefix that fell here last: it is remembered if it comes again.
+    hash: u64,
+    entry: Option<Entry>,
+}
+
+struct Entry {
+    hash: u64,
+    /// What the generations were.
+    places: u64,
+    permissions: u64,
+    /// When it has to be walked again.
+    until: u64,
+    start: *const Dentry<Inode>,
+    dentry: NonNull<Dentry<Inode>>,
+    credentials: Option<Credentials>,
+    len: usize,
+    /// The text, filled up with zeros.
+    words: [u64; WORDS],
+}
+
+/// Calls `each` with the words of a text, the last filled up with zeros, as long as it says true. Whether it
+/// always did.
+#[inline(always)]
+fn all_words(text: &[u8], mut each: impl FnMut(usize, u64) -> bool) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    for (at, chunk) in words.iter().enumerate() {
+        if !each(at, word(chunk)) {
+            return false;
+        }
+    }
+    rest.is_empty() || each(words.len(), tail_word(rest))
+}
+
+/// Picks the slot, and tells most prefixes apart. Everything is compared before anything depends on it.
+#[inline(always)]
+fn hash_of(mode: &RcuMode<'_>, start: &Dentry<Inode>, prefix: &[u8]) -> u64 {
+    let who = mode.credentials.map_or(0, Credentials::tag);
+    let mut hash = ptr::from_ref(start).addr() as u64 ^ (prefix.len() as u64) << 56 ^ who;
+    all_words(prefix, |_, word| {
+        hash = hash.rotate_left(27) ^ word;
+        true
+    });
+    fold(hash, 0x9fb2_1c65_1e98_df25)
+}
+
+/// A path without its last name, and that name; `None` where there is nothing to be gained.
+#[inline(always)]
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let slash = path.iter().rposition(|&byte| byte == b'/')?;
+    let (prefix, last) = (&path[..slash], &path[slash + 1..]);
+    let remembered = (MIN_PREFIX..=MAX_PREFIX).contains(&prefix.len());
+    (remembered && !last.is_empty() && path.len() < MAX_PATH).then_some((prefix, last))
+}
+
+/// The directory that all but the last name of `path` leads to, and that name, if it is remembered from an
+/// earlier walk or becomes so now.
+#[inline(always)]
+pub(super) fn find<'g, 'p>(
+    mode: &RcuMode<'g>,
+    start: RcuAt<'g>,
+    path: &'p [u8],
+    flags: WalkFlags,
+) -> Option<(RcuAt<'g>, &'p [u8])> {
+    let (prefix, last) = split(path)?;
+    if flags.beneath && path[0] == b'/' {
+        return None;
+    }
+    let hash = hash_of(mode, start.dentry, prefix);
+    // The thread may be ending, or a signal handler may walk in the middle of a walk.
+    let dentry = PREFIXES.try_with(|slots| {
+        let mut slots = slots.try_borrow_mut().ok()?;
+        let slots = slots.get_or_insert_with(Default::default);
+        let slot = &mut slots[hash as usize % SLOTS];
+        match &slot.entry {
+            Some(entry) if entry.is(mode, start.dentry, hash, prefix) => Some(entry.dentry),
+            _ => slot.look(mode, start, hash, prefix),
+        }
+    });
+    let dentry = dentry.ok()??;
+    // SAFETY: invariant 2: `is` has looked, or `look` has just found it in this read section.
+    let dentry = unsafe { dentry.as_ref() };
+    Some((mode.at(dentry)?, last))
+}
+
+/// Whether the way to the last name of `path` is remembered and holds.
+pub(super) fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) -> bool {
+    let Some((prefix, _)) = split(path) else {
+        return false;
+    };
+    let hash = hash_of(mode, start, prefix);
+    PREFIXES.with(|slots| {
+        let slots = slots.borrow();
+        let slot = slots.as_ref().map(|slots| &slots[hash as usize % SLOTS]);
+        let entry = slot.and_then(|slot| slot.entry.as_ref());
+        entry.is_some_and(|entry| entry.is(mode, start, hash, prefix))
+    })
+}
+
+impl Entry {
+    /// Whether this is the entry of a prefix, and still true.
+    #[inline(always)]
+    fn is(
+        &self,
+        mode: &RcuMode<'_>,
+        start: *const Dentry<Inode>,
+        hash: u64,
+        prefix: &[u8],
+    ) -> bool {
+        let same_credentials = || match (&self.credentials, mode.credentials) {
+            (Some(ours), Some(theirs)) => ours.same(theirs),
+            (None, None) => true,
+            _ => false,
+        };
+        self.hash == hash
+            && mode.sb.dcache().places().is(self.places)
+            && mode.sb.permissions().is(self.permissions)
+            && mode.now < self.until
+            && ptr::eq(self.start, start)
+            && self.len == prefix.len()
+            && all_words(prefix, |at, word| self.words[at] == word)
+            && same_credentials()
+    }
+}
+
+impl Slot {
+    /// Walks a prefix that comes the second time, and remembers where it led; in this read section that is
+    /// true also if it is not remembered.
+    #[cold]
+    #[inline(never)]
+    fn look<'g>(
+        &mut self,
+        mode: &RcuMode<'g>,
+        start: RcuAt<'g>,
+        hash: u64,
+        prefix: &[u8],
+    ) -> Option<NonNull<Dentry<Inode>>> {
+        if self.hash != hash {
+            self.hash = hash;
+            return None;
+        }
+        // Before the walk: invariant 1.
+        let places = mode.sb.dcache().places().to_remember()?;
+        let permissions = mode.sb.permissions().to_remember()?;
+        let mut plain = PlainMode {
+            mode: *mode,
+            until: u64::MAX,
+        };
+        let flags = WalkFlags {
+            follow: true,
+            beneath: false,
+        };
+        let end = walk(&mut plain, start, prefix, flags, false).ok()?.at?;
+        let mut words = [0; WORDS];
+        all_words(prefix, |at, word| {
+            words[at] = word;
+            true
+        });
+        self.entry = Some(Entry {
+            hash,
+            places,
+            permissions,
+            until: plain.until,
+            start: ptr::from_ref(start.dentry),
+            dentry: NonNull::from(end.dentry),
+            credentials: mode.credentials.cloned(),
+            len: prefix.len(),
+            words,
+        });
+        Some(NonNull::from(end.dentry))
+    }
+}
+
+/// The RCU walk over nothing but names, which notes how long they are believed.
+struct PlainMode<'g> {
+    mode: RcuMode<'g>,
+    until: u64,
+}
+
+impl<'g> Mode for PlainMode<'g> {
+    type At = RcuAt<'g>;
+    type Target = &'g [u8];
+
+    fn kind(&self, at: &RcuAt<'g>) -> FileKind {
+        self.mode.kind(at)
+    }
+
+    fn may_search(&self, dir: &RcuAt<'g>) -> Result<(), Stop> {
+        self.mode.may_search(dir)
+    }
+
+    fn child(&mut self, dir: &RcuAt<'g>, name: &Name<'_>) -> Result<RcuAt<'g>, Stop> {
+        let child = self.mode.child(dir, name)?;
+        self.until = self.until.min(self.mode.sb.believed_until(child.dentry));
+        Ok(child)
+    }
+
+    fn too_long(&self, _dir: &RcuAt<'g>) -> Stop {
+        Stop::Bail
+    }
+
+    fn parent(&mut self, _dir: &RcuAt<'g>) -> Result<RcuAt<'g>, Stop> {
+        Err(Stop::Bail)
+    }
+
+    fn root(&mut self) -> Result<RcuAt<'g>, Stop> {
+        self.mode.root()
+    }
+
+    /// What a link holds may be replaced without any directory changing its place.
+    fn target(&mut self, _link: &RcuAt<'g>) -> Result<&'g [u8], Stop> {
+        Err(Stop::Bail)
+    }
+
+    fn down(&mut self, _dir: RcuAt<'g>) {}
+
+    fn up(&mut self) -> Result<Option<RcuAt<'g>>, Stop> {
+        Err(Stop::Bail)
+    }
+}
