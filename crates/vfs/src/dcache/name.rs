@@ -87,6 +87,21 @@ fn first_slash(word: u64) -> usize {
     found.trailing_zeros() as usize / 8
 }
 
+/// Where the last slash of a path is.
+#[inline(always)]
+pub(crate) fn last_slash(path: &[u8]) -> Option<usize> {
+    let mut rest = path;
+    while let Some((before, chunk)) = rest.split_last_chunk::<8>() {
+        // The last byte lowest.
+        let from_end = first_slash(u64::from_be_bytes(*chunk));
+        if from_end < 8 {
+            return Some(rest.len() - 1 - from_end);
+        }
+        rest = before;
+    }
+    rest.iter().rposition(|&byte| byte == b'/')
+}
+
 impl<'a> Name<'a> {
     /// Hashes a component: some nanoseconds for eight bytes each.
     #[inline]
@@ -247,6 +262,25 @@ mod tests {
         }
         // A byte next to a slash in value, and above it in place.
         assert_eq!(Name::first_of(b"a/0.\x2e\x30/").bytes(), b"a");
+    }
+
+    #[test]
+    fn the_last_slash_is_the_last() {
+        // What is next to a slash in value might be taken for one.
+        for fill in [b'a', b'.', b'0', 0xff, 0] {
+            for len in 0..40 {
+                let mut path = vec![fill; len];
+                assert_eq!(last_slash(&path), None);
+                for at in 0..len {
+                    path[at] = b'/';
+                    assert_eq!(last_slash(&path), Some(at), "{fill} {len}");
+                    path[at / 2] = b'/';
+                    assert_eq!(last_slash(&path), Some(at), "{fill} {len}");
+                    path[at / 2] = fill;
+                    path[at] = fill;
+                }
+            }
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@
 use super::rcu::{RcuAt, RcuMode};
 use super::{MAX_PATH, Mode, Stop, WalkFlags, walk};
 use crate::credentials::Credentials;
-use crate::dcache::{Dentry, Name, fold, tail_word, word};
+use crate::dcache::{Dentry, Name, fold, last_slash, tail_word, word};
 use crate::inode::Inode;
 use crate::types::FileKind;
 use std::cell::RefCell;
@@ -110,7 +110,7 @@ fn hash_of(mode: &RcuMode<'_>, start: &Dentry<Inode>, prefix: &[u8]) -> u64 {
 /// A path without its last name, and that name; `None` where there is nothing to be gained.
 #[inline(always)]
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let slash = path.iter().rposition(|&byte| byte == b'/')?;
+    let slash = last_slash(path)?;
     let (prefix, last) = (&path[..slash], &path[slash + 1..]);
     let remembered = (MIN_PREFIX..=MAX_PREFIX).contains(&prefix.len());
     (remembered && !last.is_empty() && path.len() < MAX_PATH).then_some((prefix, last))
