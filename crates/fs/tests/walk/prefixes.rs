@@ -70,6 +70,12 @@ fn directories_that_move_or_go_are_not_found_where_they_were() {
         assert_eq!(names.ino(FILE), Err(errno(Errno::ENOENT)));
         rename(names, "first", "other", RenameMode::Exchange);
         learn(names, None);
+        // What is no directory is not remembered.
+        let below = format!("{FILE}/below");
+        for _ in 0..4 {
+            assert_eq!(names.ino(&below), Err(errno(Errno::ENOTDIR)));
+        }
+        assert!(!names.remembers(names.root(), OsStr::new(&below), None));
         // A file in it comes and goes, while the way stays.
         let third = names.dir(WAY[2]);
         names

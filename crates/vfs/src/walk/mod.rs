@@ -213,7 +213,7 @@ fn start_of<M: Mode>(
 ///
 /// `to_last` says whether the walk ends before the last name, which need not be there: with
 /// [`WalkFlags::follow`] before that to which symbolic links lead, but for one with a slash after it.
-#[inline(always)]
+#[inline]
 pub(crate) fn walk<M: Mode>(
     mode: &mut M,
     start: M::At,

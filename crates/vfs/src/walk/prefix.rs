@@ -82,6 +82,12 @@ struct Entry {
     words: [u64; WORDS],
 }
 
+#[cold]
+#[inline(never)]
+fn new_slots() -> Box<[Slot; SLOTS]> {
+    Box::default()
+}
+
 /// Calls `each` with the words of a text, the last filled up with zeros, as long as it says true. Whether it
 /// always did.
 #[inline(always)]
@@ -133,7 +139,7 @@ pub(super) fn find<'g, 'p>(
     // The thread may be ending, or a signal handler may walk in the middle of a walk.
     let dentry = PREFIXES.try_with(|slots| {
         let mut slots = slots.try_borrow_mut().ok()?;
-        let slots = slots.get_or_insert_with(Default::default);
+        let slots = slots.get_or_insert_with(new_slots);
         let slot = &mut slots[hash as usize % SLOTS];
         match &slot.entry {
             Some(entry) if entry.is(mode, start.dentry, hash, prefix) => Some(entry.dentry),
@@ -214,6 +220,10 @@ impl Slot {
             beneath: false,
         };
         let end = walk(&mut plain, start, prefix, flags, false).ok()?.at?;
+        // What else has the name may go without a number changing.
+        if plain.kind(&end) != FileKind::Directory {
+            return None;
+        }
         let mut words = [0; WORDS];
         all_words(prefix, |at, word| {
             words[at] = word;

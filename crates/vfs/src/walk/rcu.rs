@@ -11,7 +11,7 @@ use crate::credentials::{Access, Credentials};
 use crate::dcache::{Dentry, Name};
 use crate::inode::Inode;
 use crate::super_block::SuperBlock;
-use crate::types::FileKind;
+use crate::types::{FileKind, MAX_NAME};
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sys::Errno;
 
@@ -55,9 +55,45 @@ impl<'g> RcuMode<'g> {
         flags: WalkFlags,
     ) -> Result<RcuAt<'g>, Stop> {
         let start = self.at(start).ok_or(Stop::Bail)?;
-        let (start, path) = prefix::find(&self, start, path, flags).unwrap_or((start, path));
-        let end = walk(&mut self, start, path, flags, false)?;
+        match prefix::find(&self, start, path, flags) {
+            Some((dir, name)) => match self.plain_child(&dir, name, flags) {
+                Some(end) => end,
+                None => self.walk_all(dir, name, flags),
+            },
+            None => self.walk_all(start, path, flags),
+        }
+    }
+
+    #[inline(never)]
+    fn walk_all(
+        &mut self,
+        start: RcuAt<'g>,
+        path: &[u8],
+        flags: WalkFlags,
+    ) -> Result<RcuAt<'g>, Stop> {
+        let end = walk(self, start, path, flags, false)?;
         end.at.ok_or(Stop::Bail)
+    }
+
+    /// What a path of one name leads to, as the walk has it; `None` where it takes more than a look-up.
+    #[inline(always)]
+    fn plain_child(
+        &mut self,
+        dir: &RcuAt<'g>,
+        name: &[u8],
+        flags: WalkFlags,
+    ) -> Option<Result<RcuAt<'g>, Stop>> {
+        let plain = name.len() <= MAX_NAME && name != b"." && name != b"..";
+        if !plain || self.kind(dir) != FileKind::Directory {
+            return None;
+        }
+        let child = self
+            .may_search(dir)
+            .and_then(|()| self.child(dir, &Name::new(name)));
+        match child {
+            Ok(child) if flags.follow && self.kind(&child) == FileKind::Symlink => None,
+            child => Some(child),
+        }
     }
 }
 
