@@ -308,7 +308,7 @@ impl InodeOperations for NodeOps {
                     file.discard();
                 } else if !file.close() && !opens.idle {
                     opens.idle = true;
-                    node.shared.idle.lock().push_back(Arc::downgrade(node));
+                    node.shared.idle.push(Arc::downgrade(node));
                 }
             }
         }

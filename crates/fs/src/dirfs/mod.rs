@@ -13,6 +13,7 @@
 //! | `inodes` | the inodes in memory, by identity |
 //! | `node` | who a node is, where it is, how it is found again |
 //! | `file` | a regular file's descriptors, writeback, flush, times |
+//! | `idle` | closed files that still need their descriptors |
 //! | `transfer` | direct and buffered I/O, by ring, by `preadv` or in the background |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
@@ -36,6 +37,7 @@
 
 mod attributes;
 mod file;
+mod idle;
 mod inodes;
 mod names;
 mod namespace;
@@ -50,6 +52,7 @@ mod transfer;
 
 pub use stats::{DirFsStats, Fallback};
 
+use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::node::DirNode;
 use self::path_fds::PathFds;
@@ -57,13 +60,12 @@ use self::ring_blocks::RingBlocks;
 use self::stats::Counters;
 use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::{Arc, Mutex, RwLock, Weak};
+use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
 use foliocache_sys::uring::{Engine, MAX_BUFFERS, RingPool};
 use foliocache_sys::{Errno, fd};
 use foliocache_vfs::{Generation, Inode};
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -158,8 +160,7 @@ struct Shared {
     /// What reads in the background; with `rings` only.
     engine: Option<Arc<Engine>>,
     counters: Counters,
-    /// Files without handles whose descriptors are still needed.
-    idle: Mutex<VecDeque<Weak<DirNode>>>,
+    idle: IdleFiles,
     next_node: AtomicU64,
 }
 
@@ -173,67 +174,6 @@ impl Shared {
     fn believable_until(&self) -> u64 {
         let after = u64::try_from(self.options.revalidate_after.as_millis()).unwrap_or(u64::MAX);
         coarse_monotonic_ms().saturating_add(after)
-    }
-
-    /// Closes what can be closed, for somebody who got `EMFILE`. Takes no lock that is waited for.
-    fn make_room(&self) {
-        self.path_fds.clear();
-        self.close_all_idle();
-    }
-
-    /// Closes the descriptors of every idle file whose data is safe.
-    fn close_all_idle(&self) {
-        let waiting = self.idle.lock().len();
-        self.close_idle(waiting);
-    }
-
-    /// Looks at `n` idle files and closes the descriptors of those whose data is safe.
-    fn close_idle(&self, n: usize) {
-        for _ in 0..n {
-            let Some(weak) = self.idle.lock().pop_front() else {
-                return;
-            };
-            let Some(node) = weak.upgrade() else {
-                continue;
-            };
-            let Some(mut opens) = node.file().opens.try_lock() else {
-                self.idle.lock().push_back(weak);
-                continue;
-            };
-            if opens.handles > 0 || node.file().close() {
-                opens.idle = false;
-            } else {
-                self.idle.lock().push_back(weak);
-            }
-        }
-    }
-
-    /// Writes back files of which too many wait with open descriptors.
-    ///
-    /// Context: no lock held; may block on I/O.
-    fn limit_idle(&self) {
-        for _ in 0..2 {
-            let weak = {
-                let mut idle = self.idle.lock();
-                if idle.len() <= self.options.idle_files {
-                    return;
-                }
-                idle.pop_front()
-            };
-            let Some(node) = weak.as_ref().and_then(Weak::upgrade) else {
-                continue;
-            };
-            if let Some(mapping) = node.file().mapping() {
-                // The error stays with the file: its folios remain dirty and its handles are told.
-                let _ = mapping.sync();
-            }
-            let mut opens = node.file().opens.lock();
-            if opens.handles > 0 || node.file().close() {
-                opens.idle = false;
-            } else {
-                self.idle.lock().extend(weak);
-            }
-        }
     }
 }
 
@@ -301,7 +241,7 @@ impl DirFs {
             rings,
             engine,
             counters,
-            idle: Mutex::new(VecDeque::new()),
+            idle: IdleFiles::default(),
             next_node: AtomicU64::new(0),
         });
         let inodes = Inodes::new(mm);

@@ -4,21 +4,27 @@
 //!
 //! A node of the directory tree needs a descriptor for every operation on it. Opening one takes a
 //! walk from the root, so the last few hundred are kept, with a second chance for those that were
-//! used since the hand last passed.
+//! used since the hand last passed. They are spread over shards by their nodes' numbers, so that those
+//! who open different files seldom meet.
 //!
 //! # Invariants
 //!
-//! 1. At most `capacity` descriptors are held; one that a caller still uses is closed when the
-//!    caller is done.
-//! 2. `queue` names every key of `held` once, besides keys that are gone.
+//! 1. Each shard holds its part of the capacity at most; a descriptor that a caller still uses is
+//!    closed when the caller is done.
+//! 2. A shard's `queue` names every key of `held` once, besides keys that are gone.
 //!
 //! # Locking
 //!
-//! One lock, innermost, never held across a system call other than `close`.
+//! One lock a shard, innermost, never held across a system call other than `close`.
 
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::{Arc, CachePadded, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+
+/// Least descriptors that are worth a shard.
+const SHARD: usize = 32;
+/// Most shards.
+const SHARDS: usize = 16;
 
 struct Held {
     fd: Arc<OwnedFd>,
@@ -33,20 +39,34 @@ struct Inner {
 
 /// The cache; keys are node numbers that are never used twice.
 pub(super) struct PathFds {
+    shards: Box<[CachePadded<Shard>]>,
+}
+
+struct Shard {
     inner: Mutex<Inner>,
     capacity: usize,
 }
 
 impl PathFds {
     pub(super) fn new(capacity: usize) -> PathFds {
+        let shards = (capacity / SHARD).clamp(1, SHARDS);
+        let shard = |at: usize| {
+            CachePadded::new(Shard {
+                inner: Mutex::new(Inner::default()),
+                capacity: (capacity.max(1) + at) / shards,
+            })
+        };
         PathFds {
-            inner: Mutex::new(Inner::default()),
-            capacity: capacity.max(1),
+            shards: (0..shards).map(shard).collect(),
         }
     }
 
+    fn shard(&self, key: u64) -> &Shard {
+        &self.shards[(key % self.shards.len() as u64) as usize]
+    }
+
     pub(super) fn get(&self, key: u64) -> Option<Arc<OwnedFd>> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.shard(key).inner.lock();
         let held = inner.held.get_mut(&key)?;
         held.referenced = true;
         Some(held.fd.clone())
@@ -54,6 +74,30 @@ impl PathFds {
 
     /// Keeps `fd` for `key`, unless one is kept already.
     pub(super) fn insert(&self, key: u64, fd: &Arc<OwnedFd>) {
+        self.shard(key).insert(key, fd);
+    }
+
+    pub(super) fn remove(&self, key: u64) {
+        let removed = self.shard(key).inner.lock().held.remove(&key);
+        drop(removed);
+    }
+
+    /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let inner = std::mem::take(&mut *shard.inner.lock());
+            drop(inner);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let len = |shard: &CachePadded<Shard>| shard.inner.lock().held.len();
+        self.shards.iter().map(len).sum()
+    }
+}
+
+impl Shard {
+    fn insert(&self, key: u64, fd: &Arc<OwnedFd>) {
         let mut evicted = None;
         let mut inner = self.inner.lock();
         if inner.held.contains_key(&key) {
@@ -77,21 +121,6 @@ impl PathFds {
         }
         drop(inner);
         drop(evicted);
-    }
-
-    pub(super) fn remove(&self, key: u64) {
-        let removed = self.inner.lock().held.remove(&key);
-        drop(removed);
-    }
-
-    /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
-    pub(super) fn clear(&self) {
-        let inner = std::mem::take(&mut *self.inner.lock());
-        drop(inner);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.inner.lock().held.len()
     }
 }
 
@@ -134,7 +163,26 @@ mod tests {
             cache.insert(key, &fd());
             cache.remove(key);
         }
-        assert!(cache.inner.lock().queue.len() <= 2 * 4 + 17);
+        assert!(cache.shards[0].inner.lock().queue.len() <= 2 * 4 + 17);
+        cache.clear();
+        assert_eq!(cache.len(), 0);
+    }
+
+    #[test]
+    fn the_shards_hold_what_was_asked_for_together() {
+        for capacity in [1, 31, 32, 100, 512, 513, 8191] {
+            let cache = PathFds::new(capacity);
+            let sum: usize = cache.shards.iter().map(|shard| shard.capacity).sum();
+            assert_eq!(sum, capacity);
+        }
+        let cache = PathFds::new(100);
+        for key in 0..1000 {
+            cache.insert(key, &fd());
+        }
+        assert_eq!(cache.len(), 100);
+        assert!(cache.get(999).is_some() && cache.get(0).is_none());
+        cache.remove(999);
+        assert!(cache.get(999).is_none());
         cache.clear();
         assert_eq!(cache.len(), 0);
     }
