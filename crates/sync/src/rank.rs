@@ -59,6 +59,8 @@ pub enum Rank {
     /// The names of a directory; several at once ancestors first, else by address.
     #[doc(alias = "i_rwsem")]
     Names,
+    /// The making of a regular file's address space, at its first opening.
+    Mapping,
     /// What reclaim knows of a file system's caches; tried by reclaim.
     Shrinker,
     /// Tables of a file system: names, directories, the list of open files.

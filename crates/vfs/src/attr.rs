@@ -11,37 +11,47 @@
 //! here under the sequence counter. Where the backing store has the last word, what it said last is
 //! *believed* until some time, or until somebody *doubts* it because it may have changed.
 //!
+//! ```text
+//!  bytes    line 0: a permission check                   line 1: a `stat` besides
+//!  0   seqcount              24  mode, I/O size, links     64   times
+//!  4   lock, doubts          32  owner, group
+//!  16  believed until        40  device, size, blocks      112  stamp, permissions
+//! ```
+//!
 //! # Invariants
 //!
 //! 1. `stamp` is the coarse time of the write that set both `mtime` and `ctime`, or [`NEVER`].
-//! 2. `set_id` is true if and only if the mode of a regular file holds a set-id bit that a write
-//!    by somebody other than root clears.
-//! 3. `believed_until` is set only to what was asked of the store after the last doubt.
-//! 4. Mode and owner of a directory change inside a change of its `permissions`.
+//! 2. `believed_until` is set only to what was asked of the store after the last doubt. It is
+//!    [`FOR_EVER`] from the beginning, and stays so, where there is no store to ask.
+//! 3. Mode and owner of a directory change inside a change of its `permissions`.
 //!
 //! All change under the lock only.
 //!
 //! # Locking
 //!
-//! The lock is for those who change attributes; it is innermost and never held across anything that
-//! blocks.
+//! The lock is for those who change attributes; it is never held across anything that blocks. What a
+//! file system passes to [`AttrCell::update`] and [`AttrCell::believe`] runs under it, and takes leaf
+//! locks at most.
 //!
 //! # Memory ordering
 //!
-//! The words are `Relaxed` and ordered by the sequence counter. `stamp` and `set_id` are hints read
-//! without it and all accesses are `Relaxed`: a stale `stamp` costs a trip through the lock or leaves
-//! a write that raced with `utimens` with the time that `utimens` set, which is one of the two legal
-//! orders; `set_id` is looked at again under the lock. So is `believed_until`: who reads it
-//! just before a doubt shows what was true until then.
+//! The words are `Relaxed` and ordered by the sequence counter; where one of them is enough it is read
+//! without. `stamp` is a hint read without it and all accesses are `Relaxed`: a stale one costs a trip
+//! through the lock or leaves a write that raced with `utimens` with the time that `utimens` set, which
+//! is one of the two legal orders. So is `believed_until`: who reads it just before a doubt shows what
+//! was true until then.
 
 use crate::generation::Generation;
 use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID, SetTime};
-use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::clock::{Timespec, coarse_realtime, realtime};
 
 const NEVER: i64 = i64::MIN;
+
+/// Until when attributes without a store are believed.
+const FOR_EVER: u64 = u64::MAX;
 
 /// What an inode remembers; the names are those of [`Attr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +70,7 @@ pub struct Attributes {
     pub size: u64,
     /// Space taken, in units of 512 bytes.
     pub blocks: u64,
-    /// Preferred size of an I/O, in bytes.
+    /// Preferred size of an I/O, in bytes; a multiple of 512, less than 512 MiB.
     pub blksize: u32,
     /// Last access.
     pub atime: Timespec,
@@ -72,9 +82,16 @@ pub struct Attributes {
     pub btime: Option<Timespec>,
 }
 
-const WORDS: usize = 12;
+const WORDS: usize = 11;
 /// Where nanoseconds say that there is no time.
 const NO_TIME: u32 = u32::MAX;
+
+/// Bits of a mode in the first word; the rest of its half is for the preferred size of an I/O, in units
+/// of [`BLOCK`] bytes.
+const MODE_BITS: u32 = 12;
+/// Stores have no such size that is no multiple of it.
+const BLOCK: u32 = 512;
+const MODE: u32 = (1 << MODE_BITS) - 1;
 
 impl Attributes {
     /// With what only the inode knows.
@@ -103,19 +120,19 @@ impl Attributes {
         let btime = self
             .btime
             .map_or((0, NO_TIME), |time| (time.sec, time.nsec));
+        let block = self.blksize.div_ceil(BLOCK).min(u32::MAX >> MODE_BITS);
         [
-            two(self.mode, self.nlink),
+            two(self.mode & MODE | block << MODE_BITS, self.nlink),
             two(self.uid, self.gid),
             self.rdev.raw(),
             self.size,
             self.blocks,
-            two(self.blksize, self.atime.nsec),
-            two(self.mtime.nsec, self.ctime.nsec),
+            two(self.atime.nsec, self.mtime.nsec),
+            two(self.ctime.nsec, btime.1),
             self.atime.sec as u64,
             self.mtime.sec as u64,
             self.ctime.sec as u64,
             btime.0 as u64,
-            btime.1.into(),
         ]
     }
 
@@ -128,46 +145,55 @@ impl Attributes {
             nsec,
         };
         Attributes {
-            mode: low(0),
+            mode: low(0) & MODE,
             nlink: high(0),
             uid: low(1),
             gid: high(1),
             rdev: Device::from_raw(words[2]),
             size: words[3],
             blocks: words[4],
-            blksize: low(5),
-            atime: time(7, high(5)),
-            mtime: time(8, low(6)),
-            ctime: time(9, high(6)),
-            btime: (low(11) != NO_TIME).then(|| time(10, low(11))),
+            blksize: (low(0) >> MODE_BITS) * BLOCK,
+            atime: time(7, low(5)),
+            mtime: time(8, high(5)),
+            ctime: time(9, low(6)),
+            btime: (high(6) != NO_TIME).then(|| time(10, high(6))),
         }
     }
 }
 
 /// Attributes that are read without a lock, with a fast path for the times of a write.
+#[repr(C, align(64))]
 pub struct AttrCell {
     seq: SeqCount,
-    words: [AtomicU64; WORDS],
+    /// How often somebody doubted. Changes together with the words.
+    doubts: Mutex<u32>,
     believed_until: AtomicU64,
+    words: [AtomicU64; WORDS],
     stamp: AtomicI64,
-    set_id: AtomicBool,
     /// A directory's; see [`AttrCell::of_directory`].
     permissions: Option<Arc<Generation>>,
-    /// How often somebody doubted.
-    doubts: Mutex<u64>,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    use std::mem::offset_of;
+
+    assert!(size_of::<AttrCell>() == 128 && align_of::<AttrCell>() == 64);
+    // Mode and owner, with all that says whether they hold, are on the first line.
+    assert!(offset_of!(AttrCell, words) + 2 * 8 <= 64);
+    assert!(offset_of!(AttrCell, believed_until) < offset_of!(AttrCell, words));
+};
 
 impl AttrCell {
     /// Attributes that nobody believes yet.
     pub fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
             seq: SeqCount::new(),
-            words: attributes.to_words().map(AtomicU64::new),
-            believed_until: AtomicU64::new(0),
-            stamp: AtomicI64::new(NEVER),
-            set_id: AtomicBool::new(has_set_id(attributes.mode)),
-            permissions: None,
             doubts: Mutex::new(0),
+            believed_until: AtomicU64::new(0),
+            words: attributes.to_words().map(AtomicU64::new),
+            stamp: AtomicI64::new(NEVER),
+            permissions: None,
         }
     }
 
@@ -177,6 +203,15 @@ impl AttrCell {
         AttrCell {
             permissions: Some(permissions),
             ..AttrCell::new(attributes)
+        }
+    }
+
+    /// The same, if what it holds is nowhere else: always believed, whoever doubts.
+    #[must_use]
+    pub fn without_store(self) -> AttrCell {
+        AttrCell {
+            believed_until: AtomicU64::new(FOR_EVER),
+            ..self
         }
     }
 
@@ -196,7 +231,7 @@ impl AttrCell {
     #[inline]
     pub fn mode(&self) -> u32 {
         // Relaxed: a word is whole.
-        self.words[0].load(Ordering::Relaxed) as u32
+        self.words[0].load(Ordering::Relaxed) as u32 & MODE
     }
 
     /// Mode, user and group, of one moment: what a permission check needs.
@@ -205,7 +240,7 @@ impl AttrCell {
         loop {
             let seq = self.seq.read_begin();
             // Relaxed: ordered by the counter.
-            let mode = self.words[0].load(Ordering::Relaxed) as u32;
+            let mode = self.words[0].load(Ordering::Relaxed) as u32 & MODE;
             // Relaxed: as above.
             let owner = self.words[1].load(Ordering::Relaxed);
             if !self.seq.read_retry(seq) {
@@ -220,7 +255,7 @@ impl AttrCell {
         std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
     }
 
-    fn store(&self, lock: &mut MutexGuard<'_, u64>, attributes: Attributes) {
+    fn store(&self, lock: &mut MutexGuard<'_, u32>, attributes: Attributes) {
         let _section = self.seq.write(lock);
         for (word, value) in self.words.iter().zip(attributes.to_words()) {
             // Relaxed: ordered by the counter.
@@ -236,7 +271,7 @@ impl AttrCell {
 
     fn update_locked<R>(
         &self,
-        lock: &mut MutexGuard<'_, u64>,
+        lock: &mut MutexGuard<'_, u32>,
         change: impl FnOnce(&mut Attributes) -> R,
     ) -> R {
         let before = Attributes::from_words(self.load());
@@ -248,10 +283,8 @@ impl AttrCell {
             .filter(|_| owner(&before) != owner(&attributes))
             .map(|permissions| permissions.begin());
         self.store(lock, attributes);
-        // Relaxed: hints, see the module's header.
+        // Relaxed: a hint, see the module's header.
         self.stamp.store(NEVER, Ordering::Relaxed);
-        self.set_id
-            .store(has_set_id(attributes.mode), Ordering::Relaxed);
         result
     }
 
@@ -278,15 +311,14 @@ impl AttrCell {
         attributes.mtime = time;
         attributes.ctime = time;
         self.store(&mut lock, attributes);
-        // Relaxed: hints, see the module's header.
+        // Relaxed: a hint, see the module's header.
         self.stamp.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// Whether a write by somebody other than root must clear set-id bits first.
     #[inline]
     pub fn has_set_id(&self) -> bool {
-        // Relaxed: a hint, see the module's header.
-        self.set_id.load(Ordering::Relaxed)
+        has_set_id(self.mode())
     }
 
     /// Whether the attributes may be shown at `now` without asking the store.
@@ -299,25 +331,32 @@ impl AttrCell {
     /// What is in the store may be another than what is here: ask before it is shown again.
     pub fn doubt(&self) {
         let mut doubts = self.doubts.lock();
-        *doubts += 1;
+        *doubts = doubts.wrapping_add(1);
+        self.believe_until(0);
+    }
+
+    /// Context: the lock held.
+    fn believe_until(&self, until: u64) {
         // Relaxed: a hint, see the module's header.
-        self.believed_until.store(0, Ordering::Relaxed);
+        if self.believed_until.load(Ordering::Relaxed) != FOR_EVER {
+            // Relaxed: as above.
+            self.believed_until
+                .store(until.min(FOR_EVER - 1), Ordering::Relaxed);
+        }
     }
 
     /// The doubts so far: to be taken before the store is asked, for [`AttrCell::believe`].
-    pub fn doubts(&self) -> u64 {
+    pub fn doubts(&self) -> u32 {
         *self.doubts.lock()
     }
 
-    /// Takes over what the store said since `doubts` was taken, and believes it until `until` unless
-    /// somebody doubted meanwhile.
-    pub fn believe(&self, doubts: u64, until: u64, change: impl FnOnce(&mut Attributes)) {
+    /// Takes over what the store said since `doubts` was taken, and believes it until `until`; if
+    /// somebody doubted meanwhile, nobody does.
+    pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) {
         let mut lock = self.doubts.lock();
         self.update_locked(&mut lock, change);
-        if *lock == doubts {
-            // Relaxed: a hint, see the module's header.
-            self.believed_until.store(until, Ordering::Relaxed);
-        }
+        // What somebody else asked later, and believes, may just have been overwritten.
+        self.believe_until(if *lock == doubts { until } else { 0 });
     }
 }
 
@@ -427,6 +466,17 @@ mod tests {
         cell.believe(before, 10, |attributes| attributes.size = 6);
         assert_eq!(cell.get().size, 6);
         assert!(!cell.is_believed(0));
+        // Asked after it, believed, and overwritten by an older answer.
+        cell.believe(cell.doubts(), 10, |attributes| attributes.size = 7);
+        cell.believe(before, 10, |attributes| attributes.size = 6);
+        assert!(!cell.is_believed(0));
+    }
+
+    #[test]
+    fn what_is_nowhere_else_is_always_believed() {
+        let cell = cell(0o644).without_store();
+        cell.doubt();
+        assert!(cell.is_believed(u64::MAX - 1));
     }
 
     #[test]

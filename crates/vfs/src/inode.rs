@@ -5,12 +5,34 @@
 //! ```text
 //!  Inode ──mapping──▶ AddressSpace ──ops──▶ the file in the backing store
 //!    │
+//!    ├──attributes──▶ AttrCell
+//!    │
 //!    └──ops──▶ InodeOperations: the file system's own part
 //! ```
 //!
 //! An inode is one object for as long as somebody holds it, so two look-ups of one file give the
 //! same `Arc`. Its number is unique among the live inodes of its file system; with the generation
 //! it is unique for good.
+//!
+//! Most files are only ever looked at. An address space is made when a file is opened, or its size
+//! set, for the first time, and stays as long as the inode; until then the size is that of the
+//! attributes. What a path walk and such a `stat` read of the inode is on its first line.
+//!
+//! # Invariants
+//!
+//! 1. Data and size of a file change through its address space alone. So what was read of the
+//!    attributes while there was none is of one moment.
+//!
+//! # Locking
+//!
+//! *Protects*: `making` the making of the address space, so that a file system makes one at a time.
+//! *Order*: rank `Mapping`, before what the file system takes to make one; never held otherwise. *May
+//! block*: for I/O and for memory of the bound.
+//!
+//! # Memory ordering
+//!
+//! That of [`OnceLock`]: who sees an address space sees it made. Who sees, in the attributes, the
+//! time of a write sees the address space that it went through, by the sequence counter.
 //!
 //! # Safety
 //!
@@ -23,37 +45,46 @@ use crate::icache::{CachedInode, InodeLink};
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
-use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sys::Errno;
 use std::any::Any;
 use std::ffi::OsStr;
 use std::fmt;
 
 /// What a name leads to.
+#[repr(C, align(64))]
 pub struct Inode {
     ino: u64,
     generation: u64,
-    kind: FileKind,
     attributes: Arc<AttrCell>,
-    /// The pages of a regular file; `None` for everything else.
-    mapping: Option<Arc<AddressSpace>>,
     ops: Box<dyn InodeOperations>,
-    /// Protects the names in a directory, see [`SuperBlock`](crate::SuperBlock).
-    names: RankedRwLock<()>,
-    /// The dentry of a directory.
-    alias: AliasSlot<Inode>,
+    /// The pages of a regular file that was opened; empty for everything else.
+    mapping: OnceLock<Arc<AddressSpace>>,
+    kind: FileKind,
+    // From here on nothing is read by a walk or a `stat`.
     /// Of the inode cache of a file system that has one.
     link: InodeLink<Inode>,
+    /// The dentry of a directory.
+    alias: AliasSlot<Inode>,
+    /// Protects the names in a directory, see [`SuperBlock`](crate::SuperBlock).
+    names: RankedRwLock<()>,
+    making: RankedMutex<()>,
 }
 
-/// Memory that an inode is charged for, in bytes: the inode, the address space of a regular file,
-/// the private part, and its places in the tables.
-pub fn inode_bytes(kind: FileKind) -> u64 {
-    let mapping = match kind {
-        FileKind::Regular => AddressSpace::memory_bytes(),
-        _ => 0,
-    };
-    (size_of::<Inode>() + mapping + 768) as u64
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    use std::mem::offset_of;
+
+    assert!(align_of::<Inode>() == 64);
+    assert!(offset_of!(Inode, kind) + size_of::<FileKind>() <= 64);
+    assert!(offset_of!(Inode, link) == 64);
+};
+
+/// Memory that an inode is charged for, in bytes: the inode, its attributes, the private part, and
+/// its places in the tables. An address space comes to that when it is made.
+pub fn inode_bytes() -> u64 {
+    (size_of::<Inode>() + size_of::<AttrCell>() + 768) as u64
 }
 
 /// A file system's own part of an inode: what an open file needs beyond the cache.
@@ -62,6 +93,13 @@ pub fn inode_bytes(kind: FileKind) -> u64 {
 pub trait InodeOperations: Any + Send + Sync {
     /// The attributes as they are now.
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno>;
+
+    /// Makes the address space of a regular file that has none yet, and charges it. Called by one
+    /// thread at a time, and no more once it has succeeded.
+    ///
+    /// # Errors
+    /// `ENOMEM` or `ENOSPC` if the bound has no room, those of the backing store.
+    fn new_mapping(&self, inode: &Inode) -> Result<Arc<AddressSpace>, Errno>;
 
     /// The attributes, where they are known well enough at `now` (of [`coarse_monotonic_ms`]) that
     /// nobody need be asked. Takes no lock and no reference, so that it may run inside an RCU read
@@ -107,25 +145,25 @@ pub trait InodeOperations: Any + Send + Sync {
 }
 
 impl Inode {
-    /// An inode of a file system whose own part is `ops`; `mapping` is a regular file's.
+    /// An inode of a file system whose own part is `ops`.
     pub fn new(
         ino: u64,
         generation: u64,
         kind: FileKind,
         attributes: Arc<AttrCell>,
-        mapping: Option<Arc<AddressSpace>>,
         ops: Box<dyn InodeOperations>,
     ) -> Inode {
         Inode {
             ino,
             generation,
-            kind,
             attributes,
-            mapping,
             ops,
-            names: RankedRwLock::new(Rank::Names, ()),
-            alias: AliasSlot::new(),
+            mapping: OnceLock::new(),
+            kind,
             link: InodeLink::new(),
+            alias: AliasSlot::new(),
+            names: RankedRwLock::new(Rank::Names, ()),
+            making: RankedMutex::new(Rank::Mapping, ()),
         }
     }
 
@@ -155,9 +193,53 @@ impl Inode {
         &self.names
     }
 
-    /// The cached pages; `None` for everything but a regular file.
+    /// The pages of a regular file; `None` if it was never opened, for everything else, too. No page
+    /// was ever cached then, and nothing of ours waits to be written.
+    #[inline]
     pub fn mapping(&self) -> Option<&Arc<AddressSpace>> {
-        self.mapping.as_ref()
+        self.mapping.get()
+    }
+
+    /// The pages of a regular file that is about to be used: its address space is made, and charged
+    /// to the bound, if there is none yet.
+    ///
+    /// Context: no lock of the file system's own, no RCU read section; the first time it may block on
+    /// I/O, and reclaims memory.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no regular file, those of [`InodeOperations::new_mapping`].
+    pub fn open_mapping(&self) -> Result<&Arc<AddressSpace>, Errno> {
+        match self.mapping.get() {
+            Some(mapping) => Ok(mapping),
+            None => self.make_mapping(),
+        }
+    }
+
+    #[cold]
+    fn make_mapping(&self) -> Result<&Arc<AddressSpace>, Errno> {
+        if self.kind != FileKind::Regular {
+            return Err(Errno::EINVAL);
+        }
+        let _making = self.making.lock();
+        if let Some(mapping) = self.mapping.get() {
+            return Ok(mapping);
+        }
+        let made = self.ops.new_mapping(self)?;
+        Ok(self.mapping.get_or_init(|| made))
+    }
+
+    /// The attributes, where nobody need be asked: [`InodeOperations::cached_attr`], whose file system
+    /// is not called where there are no pages, and nothing is read but the attributes.
+    #[inline(always)]
+    pub fn cached_attr(&self, now: u64, attr: &mut Attr) -> bool {
+        if self.mapping.get().is_none() && self.attributes.is_believed(now) {
+            *attr = self.attributes.get().of(self.ino, self.kind);
+            // Still: the size belongs to the times (invariant 1).
+            if self.mapping.get().is_none() {
+                return true;
+            }
+        }
+        self.ops.cached_attr(self, now, attr)
     }
 
     /// The attributes in memory.
@@ -213,7 +295,7 @@ unsafe impl CachedInode for Inode {
     }
 
     fn bytes(&self) -> u64 {
-        inode_bytes(self.kind)
+        inode_bytes()
     }
 }
 

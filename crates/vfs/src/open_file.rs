@@ -50,9 +50,13 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// A handle of a regular file; its file system counts it and is told when it is dropped.
+    /// A handle of a regular file; its file system counts it and is told when it is dropped. Makes the
+    /// file's address space if it is the first.
+    ///
+    /// # Errors
+    /// Those of [`Inode::open_mapping`].
     pub fn new(inode: Arc<Inode>, flags: OpenFlags, ctx: OpContext) -> Result<OpenFile, Errno> {
-        let mapping = inode.mapping().ok_or(Errno::EINVAL)?.clone();
+        let mapping = inode.open_mapping()?.clone();
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
             readahead: ReadaheadState::new(),

@@ -18,8 +18,9 @@
 //!
 //! The times of misses are divided, ours under RCU by the locked form's: less is better.
 
+use foliocache_mm::AddressSpace;
 use foliocache_vfs::dcache::DENTRY_BYTES;
-use foliocache_vfs::{FileKind, inode_bytes};
+use foliocache_vfs::inode_bytes;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -150,7 +151,7 @@ impl Shape {
     /// What a cache has to have for all names, tables and what is charged in advance included.
     fn memory(self) -> u64 {
         let names = self.threads * (self.each() + self.dirs + 1);
-        let each = 2 * (inode_bytes(FileKind::Regular) + DENTRY_BYTES);
+        let each = 2 * (inode_bytes() + AddressSpace::memory_bytes() as u64 + DENTRY_BYTES);
         (64 << 20) + names as u64 * each
     }
 

@@ -4,18 +4,18 @@
 //!
 //! Owner, mode and link count are always the source's. Size, `mtime` and `ctime` of a regular file
 //! are ours for as long as nobody else changed the file, because data and times reach the source
-//! later than the caller wrote them.
+//! later than the caller wrote them. Of a file that was never opened they are the source's, too.
 //!
 //! # Differences from Linux
 //!
 //! A change from outside is noticed when the file is opened, or looked at while nobody has it open
 //! for writing (close-to-open). While data of ours waits to be written, ours holds.
 
-use super::file::FileState;
 use super::node::DirNode;
+use super::state::{FileState, Look, News, Own};
 use super::stats::count;
 use super::{NodeOps, Shared};
-use foliocache_mm::PAGE_SIZE;
+use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
 use foliocache_sys::{Errno, clock};
@@ -58,17 +58,28 @@ impl Shared {
 }
 
 impl DirNode {
-    /// Takes over what the source says, times of a regular file apart.
-    fn refresh(&self, attributes: &mut Attributes, stat: &Stat) {
-        let (mtime, ctime) = (attributes.mtime, attributes.ctime);
+    /// To be asked before a look at the source, for [`DirNode::refresh`].
+    fn look(&self) -> Option<Look> {
+        self.file.as_ref().map(FileState::look)
+    }
+
+    /// Takes over what the source said at `look`: size and times of a regular file only before it is
+    /// first opened, and unless a change of our own came between.
+    ///
+    /// Context: the attributes locked.
+    pub(super) fn refresh(&self, attributes: &mut Attributes, stat: &Stat, look: Option<Look>) {
+        let ours = (attributes.size, attributes.mtime, attributes.ctime);
         *attributes = remembered(stat);
-        if self.file.is_some() {
-            (attributes.mtime, attributes.ctime) = (mtime, ctime);
+        if let (Some(file), Some(look)) = (&self.file, look)
+            && (file.has_mapping() || !file.holds(look))
+        {
+            (attributes.size, attributes.mtime, attributes.ctime) = ours;
         }
     }
 
     /// Compares the file behind `fd` with what was seen of it last, and takes the source's side if
-    /// somebody else changed it and nothing of ours waits.
+    /// somebody else changed it and nothing of ours waits. Of a file without an address space nothing
+    /// is cached that could be compared.
     ///
     /// Context: `opens` held, nobody has the file open for writing.
     pub(super) fn revalidate(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -85,15 +96,23 @@ impl DirNode {
             return Ok(());
         }
         // A rename beside us, say, changes the source's times between our look and the comparison.
-        let changes = file.changes();
+        let look = file.look();
         let stat = fd::fstat(fd)?;
-        if file.changed_outside(&stat, changes) {
+        let news = file.news(&stat, look);
+        if news == Some(News::Data) {
             count(&self.shared.counters.invalidations);
             mapping.backing_changed(stat.size);
-            self.attributes
-                .update(|attributes| *attributes = remembered(&stat));
         }
-        file.settle(&stat, changes);
+        if news.is_some() {
+            self.attributes.update(|attributes| {
+                if file.holds(look) {
+                    *attributes = remembered(&stat);
+                }
+            });
+            file.took_over(&stat, look);
+        } else {
+            file.settle(&stat, look);
+        }
         Ok(())
     }
 
@@ -102,6 +121,7 @@ impl DirNode {
     pub(super) fn own_change<R>(
         &self,
         fd: BorrowedFd<'_>,
+        what: Own,
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let Some(file) = &self.file else {
@@ -109,14 +129,14 @@ impl DirNode {
             self.attributes.doubt();
             return result;
         };
-        let own = file.begin_change();
+        let own = file.begin_change(what);
         let result = change();
         let stat = fd::fstat(fd).ok();
-        self.end_change(own, stat.as_ref());
+        let look = self.end_change(own, stat.as_ref());
         if let (Ok(_), Some(stat)) = (&result, &stat) {
             file.attributes_changed();
             self.attributes.update(|attributes| {
-                self.refresh(attributes, stat);
+                self.refresh(attributes, stat, Some(look));
                 attributes.ctime = stat.ctime;
             });
         }
@@ -156,16 +176,18 @@ impl DirNode {
         let doubts = self.attributes.doubts();
         let until = self.shared.believable_until();
         let fd = self.path_fd()?;
-        if let Some(file) = &self.file
+        if let Some(file) = self.file.as_ref().filter(|file| file.has_mapping())
             && let Some(opens) = file.opens.try_lock()
             && opens.writers == 0
         {
             self.revalidate(fd.as_fd())?;
         }
         self.shared.close_idle(1);
+        let look = self.look();
         let stat = fd::fstat(fd.as_fd())?;
-        self.attributes
-            .believe(doubts, until, |attributes| self.refresh(attributes, &stat));
+        self.attributes.believe(doubts, until, |attributes| {
+            self.refresh(attributes, &stat, look);
+        });
         Ok(self.show(inode))
     }
 
@@ -177,7 +199,7 @@ impl DirNode {
     ) -> Result<Attr, Errno> {
         if let Some(size) = set.size {
             let mapping = match self.kind {
-                FileKind::Regular => inode.mapping().ok_or(Errno::EINVAL)?,
+                FileKind::Regular => inode.open_mapping()?,
                 FileKind::Directory => return Err(Errno::EISDIR),
                 _ => return Err(Errno::EINVAL),
             };
@@ -188,10 +210,12 @@ impl DirNode {
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
         if set.uid.is_some() || set.gid.is_some() {
-            self.own_change(fd, || fd::fchown(fd, set.uid, set.gid))?;
+            self.own_change(fd, Own::Attributes, || fd::fchown(fd, set.uid, set.gid))?;
         }
         if let Some(mode) = set.mode {
-            self.own_change(fd, || fd::fchmod(fd, mode & PERMISSION_BITS))?;
+            self.own_change(fd, Own::Attributes, || {
+                fd::fchmod(fd, mode & PERMISSION_BITS)
+            })?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let now = clock::coarse_realtime();
@@ -200,7 +224,9 @@ impl DirNode {
                 Some(SetTime::Now) => fd::SetTime::Now,
                 Some(SetTime::At(time)) => fd::SetTime::To(time),
             };
-            self.own_change(fd, || fd::futimens(fd, raw(set.atime), raw(set.mtime)))?;
+            self.own_change(fd, Own::Times, || {
+                fd::futimens(fd, raw(set.atime), raw(set.mtime))
+            })?;
             if let Some(mtime) = set.mtime {
                 let mut mtime = mtime.resolve(now);
                 if i32::try_from(mtime.sec).is_err() {
@@ -219,6 +245,10 @@ impl DirNode {
 impl InodeOperations for NodeOps {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
         self.0.getattr(inode)
+    }
+
+    fn new_mapping(&self, _inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+        self.0.new_mapping()
     }
 
     fn cached_attr(&self, inode: &Inode, now: u64, attr: &mut Attr) -> bool {
@@ -241,7 +271,7 @@ impl InodeOperations for NodeOps {
         let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
         let cleared = cleared_set_id(mode);
         if cleared != mode {
-            node.own_change(fd, || fd::fchmod(fd, cleared))?;
+            node.own_change(fd, Own::Attributes, || fd::fchmod(fd, cleared))?;
         }
         Ok(())
     }
@@ -273,7 +303,7 @@ impl InodeOperations for NodeOps {
     }
 
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
-        let mapping = inode.mapping().ok_or(Errno::EINVAL)?;
+        let mapping = inode.open_mapping()?;
         // The source knows of no hole that is dirty in the cache, and of no data either.
         mapping.sync().map_err(|error| error.errno())?;
         let fds = self.0.descriptors(false)?;
@@ -293,10 +323,7 @@ impl InodeOperations for NodeOps {
     fn released(&self, _inode: &Inode, writable: bool) {
         let node = &self.0;
         let file = node.file();
-        if file
-            .mapping()
-            .is_none_or(|mapping| mapping.mm().check_fork().is_err())
-        {
+        if node.shared.bdi.mm().check_fork().is_err() {
             return;
         }
         {

@@ -14,24 +14,21 @@
 //! the source stamps them with that later time. `write_inode`, called after the data went out and
 //! before it is flushed, sets the time that the write had.
 //!
-//! **Changes from outside.** `seen` holds the source's size and times as of our own last change.
-//! If they differ when a file is opened, somebody else changed it: if nothing of ours is waiting
-//! to be written the cached folios are dropped and the new attributes hold, otherwise ours hold.
+//! What is remembered of a file, and how a change from outside is told from one of our own, is in
+//! [`state`](super::state).
 //!
 //! # Locking
 //!
-//! `opens` serialises opening, closing, and the comparison with the source; it is taken before the
-//! address space's locks. `io` is innermost and not held across I/O, but for `opens` nothing is
-//! waited for under it.
+//! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
 use super::node::DirNode;
+use super::state::{FileState, Look, Own, OwnChange};
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Mutex, Weak};
-use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
@@ -120,200 +117,6 @@ impl Descriptors {
     }
 }
 
-/// What the source said about a file after our own last change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    size: u64,
-    mtime: Timespec,
-    ctime: Timespec,
-}
-
-impl Seen {
-    fn of(stat: &Stat) -> Seen {
-        Seen {
-            size: stat.size,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
-        }
-    }
-}
-
-/// A change of our own that is under way.
-pub(super) struct OwnChange {
-    /// Which of the file's changes it is.
-    number: u64,
-    /// Whether no other was under way when it began.
-    alone: bool,
-}
-
-/// Handles of a file.
-#[derive(Default)]
-pub(super) struct Opens {
-    pub(super) handles: u32,
-    pub(super) writers: u32,
-    /// Waiting in `Shared::idle` for its descriptors to be closed.
-    pub(super) idle: bool,
-}
-
-struct IoState {
-    fds: Option<Arc<Descriptors>>,
-    /// Data written since the last successful flush.
-    unflushed: bool,
-    /// Size or allocation changed since then, or nobody knows: a flush that is asked for is made,
-    /// but no error is lost with the descriptors.
-    size_unflushed: bool,
-    /// Data written since the modification time was last set.
-    restamp: bool,
-    /// Attributes changed since the last full sync.
-    attributes_unsynced: bool,
-    /// The range that buffered writes left in the kernel's cache.
-    cached: Option<Range<u64>>,
-    /// `None` while changes of our own are under way or have not been looked at since.
-    seen: Option<Seen>,
-    /// Changes of our own under way.
-    changing: u32,
-    /// Changes of our own that ever began.
-    changes: u64,
-}
-
-/// What a regular file has besides being a node.
-pub(super) struct FileState {
-    pub(super) mapping: OnceLock<Weak<AddressSpace>>,
-    pub(super) opens: Mutex<Opens>,
-    io: Mutex<IoState>,
-}
-
-impl FileState {
-    pub(super) fn new(stat: &Stat) -> FileState {
-        FileState {
-            mapping: OnceLock::new(),
-            opens: Mutex::new(Opens::default()),
-            io: Mutex::new(IoState {
-                fds: None,
-                unflushed: false,
-                size_unflushed: true,
-                restamp: false,
-                attributes_unsynced: false,
-                cached: None,
-                seen: Some(Seen::of(stat)),
-                changing: 0,
-                changes: 0,
-            }),
-        }
-    }
-
-    pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {
-        self.mapping.get().and_then(Weak::upgrade)
-    }
-
-    /// A descriptor that is open anyway.
-    pub(super) fn any_fd(&self) -> Option<Arc<OwnedFd>> {
-        self.io.lock().fds.as_ref().map(|fds| fds.buffered.clone())
-    }
-
-    /// Keeps descriptors that were opened elsewhere, unless there are better ones.
-    pub(super) fn install(&self, fds: Descriptors) -> Arc<Descriptors> {
-        let mut io = self.io.lock();
-        match &io.fds {
-            Some(held) if held.writable || !fds.writable => {
-                let held = held.clone();
-                drop(io);
-                held
-            }
-            _ => {
-                let fds = Arc::new(fds);
-                let old = io.fds.replace(fds.clone());
-                drop(io);
-                drop(old);
-                fds
-            }
-        }
-    }
-
-    /// Closes the descriptors if nothing is left to be written or flushed.
-    ///
-    /// Context: `opens` held, no handles.
-    pub(super) fn close(&self) -> bool {
-        if self.mapping().is_some_and(|mapping| mapping.is_dirty()) {
-            return false;
-        }
-        let mut io = self.io.lock();
-        if io.unflushed || io.changing != 0 {
-            return false;
-        }
-        let fds = io.fds.take();
-        drop(io);
-        drop(fds);
-        true
-    }
-
-    /// Whether data waits for a flush.
-    pub(super) fn unflushed(&self) -> bool {
-        self.io.lock().unflushed
-    }
-
-    /// Attributes were changed through us.
-    pub(super) fn attributes_changed(&self) {
-        self.io.lock().attributes_unsynced = true;
-    }
-
-    /// A change of our own begins: what the source shows until its end is no news.
-    #[must_use = "a change has an end"]
-    pub(super) fn begin_change(&self) -> OwnChange {
-        let mut io = self.io.lock();
-        io.changing += 1;
-        io.changes += 1;
-        io.seen = None;
-        OwnChange {
-            number: io.changes,
-            alone: io.changing == 1,
-        }
-    }
-
-    /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
-    /// remembered only if no other change was under way beside it, which the look may have missed.
-    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) {
-        let mut io = self.io.lock();
-        io.changing -= 1;
-        let alone = change.alone && io.changes == change.number;
-        io.seen = stat.filter(|_| alone).map(Seen::of);
-    }
-
-    /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
-    ///
-    /// Context: `opens` held, no handles.
-    pub(super) fn discard(&self) {
-        if let Some(mapping) = self.mapping() {
-            mapping.discard_dirty();
-        }
-        let mut io = self.io.lock();
-        io.unflushed = false;
-        io.size_unflushed = false;
-        io.restamp = false;
-        io.cached = None;
-    }
-
-    /// Changes of our own so far: to be asked before a look at the source, of which nothing can be
-    /// concluded when one has begun since.
-    pub(super) fn changes(&self) -> u64 {
-        self.io.lock().changes
-    }
-
-    /// Whether `stat`, looked up after `changes`, shows a change that was not ours.
-    pub(super) fn changed_outside(&self, stat: &Stat, changes: u64) -> bool {
-        let io = self.io.lock();
-        io.changes == changes && io.seen.is_some_and(|seen| seen != Seen::of(stat))
-    }
-
-    /// What `stat`, looked up after `changes`, shows is known now.
-    pub(super) fn settle(&self, stat: &Stat, changes: u64) {
-        let mut io = self.io.lock();
-        if io.changing == 0 && io.changes == changes {
-            io.seen = Some(Seen::of(stat));
-        }
-    }
-}
-
 impl DirNode {
     pub(super) fn file(&self) -> &FileState {
         self.file
@@ -355,7 +158,7 @@ impl DirNode {
         if !std::mem::take(&mut file.io.lock().restamp) {
             return Ok(());
         }
-        let change = file.begin_change();
+        let change = file.begin_change(Own::Data);
         let mtime = SetTime::To(self.attributes.get().mtime);
         let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
@@ -371,9 +174,52 @@ impl DirNode {
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
-    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) {
-        self.file().end_change(change, stat);
+    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) -> Look {
+        let look = self.file().end_change(change, stat);
         self.attributes.doubt();
+        look
+    }
+
+    /// Makes the address space of a file that has none, see [`InodeOperations::new_mapping`].
+    ///
+    /// [`InodeOperations::new_mapping`]: foliocache_vfs::InodeOperations::new_mapping
+    ///
+    /// # Errors
+    /// `ENOMEM` if the bound has no room; those of [`DirNode::path_fd`] and `fstat(2)`.
+    pub(super) fn new_mapping(self: &Arc<Self>) -> Result<Arc<AddressSpace>, Errno> {
+        let file = self.file();
+        let fd = self.path_fd()?;
+        let mm = self.shared.bdi.mm();
+        let bytes = AddressSpace::memory_bytes() as u64;
+        // The second does try where the first has given up for a while: an open is worth it.
+        mm.charge_cached_metadata(bytes)
+            .or_else(|_| mm.charge_metadata(bytes))?;
+        let _opens = file.opens.lock();
+        let look = file.look();
+        let stat = fd::fstat(fd.as_fd()).inspect_err(|_| mm.uncharge_metadata(bytes))?;
+        // Relaxed: see the header of `dirfs`.
+        self.shared
+            .mapping_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+        let mapping = AddressSpace::new(&self.shared.bdi, self.clone(), stat.size);
+        self.attributes.update(|attributes| {
+            self.refresh(attributes, &stat, Some(look));
+            file.mapping.get_or_init(|| Arc::downgrade(&mapping));
+        });
+        file.took_over(&stat, look);
+        Ok(mapping)
+    }
+
+    /// Gives back what [`DirNode::new_mapping`] charged. Context: nobody else has the node.
+    pub(super) fn uncharge_mapping(&self) {
+        if self.file.as_ref().is_some_and(FileState::has_mapping) {
+            let bytes = AddressSpace::memory_bytes() as u64;
+            // Relaxed: see the header of `dirfs`.
+            self.shared
+                .mapping_bytes
+                .fetch_sub(bytes, Ordering::Relaxed);
+            self.shared.bdi.mm().uncharge_metadata(bytes);
+        }
     }
 
     /// Runs a change of the file's size or allocation, which the source stamps with the right time
@@ -384,7 +230,7 @@ impl DirNode {
     ) -> Result<(), Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
-        let change = file.begin_change();
+        let change = file.begin_change(Own::Data);
         file.io.lock().size_unflushed = true;
         let result = resize(&fds);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
@@ -459,7 +305,7 @@ impl AddressSpaceOperations for DirNode {
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
-        let change = file.begin_change();
+        let change = file.begin_change(Own::Data);
         let cached = {
             let mut io = file.io.lock();
             io.unflushed = true;

@@ -13,6 +13,7 @@
 //! | `inodes` | the inodes in memory, by identity |
 //! | `node` | who a node is, where it is, how it is found again |
 //! | `file` | a regular file's descriptors, writeback, flush, times |
+//! | `state` | what is remembered of a regular file, and what was seen of it last |
 //! | `idle` | closed files that still need their descriptors |
 //! | `transfer` | direct and buffered I/O, by ring, by `preadv` or in the background |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
@@ -28,12 +29,13 @@
 //! # Locking
 //!
 //! Order: a file's `opens`, then the locks of its address space, then `Shared::moves` (reading and
-//! writing a file may have to find it first), then the leaves (`location`, `io`, the tables). Under
-//! `moves` an `opens` is only ever tried, and no address space is called.
+//! writing a file may have to find it first), then the leaves (`location`, the attributes, after them
+//! `io`, the tables). Under `moves` an `opens` is only ever tried, and no address space is called or
+//! made.
 //!
 //! # Memory ordering
 //!
-//! `next_node` hands out numbers that need only differ: `Relaxed`.
+//! `next_node` hands out numbers that need only differ: `Relaxed`. So is `mapping_bytes`, a figure.
 
 mod attributes;
 mod file;
@@ -44,6 +46,7 @@ mod namespace;
 mod node;
 mod path_fds;
 mod ring_blocks;
+mod state;
 mod stats;
 mod stream;
 #[cfg(test)]
@@ -162,6 +165,9 @@ struct Shared {
     counters: Counters,
     idle: IdleFiles,
     next_node: AtomicU64,
+    bdi: Arc<BackingDevInfo>,
+    /// Bytes charged for address spaces.
+    mapping_bytes: AtomicU64,
 }
 
 impl Shared {
@@ -184,7 +190,6 @@ impl Shared {
 pub struct DirFs {
     shared: Arc<Shared>,
     inodes: Inodes,
-    bdi: Arc<BackingDevInfo>,
     root: Arc<Inode>,
     root_dev: u64,
     /// Kept alive for the frame space, which only knows it weakly.
@@ -243,6 +248,8 @@ impl DirFs {
             counters,
             idle: IdleFiles::default(),
             next_node: AtomicU64::new(0),
+            bdi,
+            mapping_bytes: AtomicU64::new(0),
         });
         let inodes = Inodes::new(mm);
         let root = names::make_root(&shared, &inodes, &stat);
@@ -250,7 +257,6 @@ impl DirFs {
         Ok(DirFs {
             shared,
             inodes,
-            bdi,
             root,
             root_dev,
             _blocks: blocks,
@@ -259,7 +265,7 @@ impl DirFs {
 
     /// The file system's part of the cache: dirty accounting, flusher, stored error.
     pub fn bdi(&self) -> &Arc<BackingDevInfo> {
-        &self.bdi
+        &self.shared.bdi
     }
 
     /// The source's path as it was given.
@@ -298,16 +304,16 @@ impl DirFs {
 
 impl Drop for DirFs {
     fn drop(&mut self) {
-        if self.bdi.mm().check_fork().is_err() {
+        if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        if self.bdi.error().is_none() {
+        if self.shared.bdi.error().is_none() {
             // The log tells of errors; who wants to know more calls `sync_fs` first.
             let _ = self.sync_files();
         }
-        self.bdi.stop();
+        self.shared.bdi.stop();
         // The list of dirty files and the file system hold each other.
-        for (file, bytes) in self.bdi.discard_all() {
+        for (file, bytes) in self.shared.bdi.discard_all() {
             tracing::error!(file, bytes, "given up: could not be written back");
         }
         // Children hold their parents: let go of them here rather than in a recursion as deep as

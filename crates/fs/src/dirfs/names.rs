@@ -1,11 +1,11 @@
 //! What the operations on names have in common: finding, making, removing, opening.
 
-use super::file::{Descriptors, FileState};
+use super::file::Descriptors;
 use super::inodes::Inodes;
 use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
+use super::state::Own;
 use super::{DirFs, NodeOps, Shared};
-use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -32,7 +32,6 @@ pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> A
             generation,
             node.kind,
             attributes,
-            None,
             Box::new(NodeOps(node)),
         ))
     })
@@ -59,7 +58,7 @@ impl DirFs {
         if !Arc::ptr_eq(&node.shared, &self.shared) {
             return Err(Errno::EXDEV);
         }
-        self.bdi.mm().check_fork()?;
+        self.shared.bdi.mm().check_fork()?;
         Ok((node, node.path_fd()?))
     }
 
@@ -87,21 +86,9 @@ impl DirFs {
                     attributes.clone(),
                     location,
                 ));
-                let mapping = node.file.as_ref().map(|file: &FileState| {
-                    let mapping = AddressSpace::new(&self.bdi, node.clone(), stat.size);
-                    file.mapping.get_or_init(|| Arc::downgrade(&mapping));
-                    mapping
-                });
                 let generation = node.identity.generation();
                 let ops = Box::new(NodeOps(node));
-                Arc::new(Inode::new(
-                    ino,
-                    generation,
-                    stat.kind(),
-                    attributes,
-                    mapping,
-                    ops,
-                ))
+                Arc::new(Inode::new(ino, generation, stat.kind(), attributes, ops))
             });
         let node = DirNode::of(&inode)?;
         node.found_at(parent, name);
@@ -199,7 +186,7 @@ impl DirFs {
         flags: OpenFlags,
         fds: Option<Descriptors>,
     ) -> Result<OpenFile, Errno> {
-        self.bdi.mm().check_fork()?;
+        self.shared.bdi.mm().check_fork()?;
         let node = DirNode::of(inode)?;
         let file = node.file();
         let writable = flags.write || flags.truncate;
@@ -216,7 +203,9 @@ impl DirFs {
             opens.writers += u32::from(writable);
         }
         self.shared.close_idle(1);
-        let handle = OpenFile::new(inode.clone(), flags, *ctx)?;
+        // Made after the file is found to open at all, and its handle counted: nobody evicts it.
+        let handle = OpenFile::new(inode.clone(), flags, *ctx)
+            .inspect_err(|_| inode.ops().released(inode, writable))?;
         if flags.truncate {
             handle.truncate_at_open()?;
         }
@@ -264,7 +253,8 @@ impl DirFs {
                     None
                 }
                 Some(inode) => {
-                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
+                    DirNode::of(&inode)?
+                        .own_change(fd.as_fd(), Own::Attributes, || remove(dir.as_fd()))?;
                     self.lost_name(&inode, parent, name, fd);
                     Some(inode)
                 }
@@ -286,7 +276,7 @@ impl DirFs {
         let name = xattr_name(name)?;
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
-        node.own_change(fd.as_fd(), || change(fd.as_fd(), &name))
+        node.own_change(fd.as_fd(), Own::Attributes, || change(fd.as_fd(), &name))
     }
 }
 

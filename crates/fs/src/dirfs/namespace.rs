@@ -16,8 +16,10 @@ use super::DirFs;
 use super::file::Descriptors;
 use super::names::xattr_name;
 use super::node::{DirNode, Identity};
+use super::state::Own;
 use super::stream::DirStream;
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::{self, Rename};
 use foliocache_sys::fd::xattr::{self, SetXattr};
@@ -46,7 +48,9 @@ impl FileSystem for DirFs {
     }
 
     fn inode_bytes(&self) -> u64 {
-        self.inodes.stats().inode_bytes
+        // Relaxed: see the header of `dirfs`.
+        let mappings = self.shared.mapping_bytes.load(Ordering::Relaxed);
+        self.inodes.stats().inode_bytes + mappings
     }
 
     fn shrink_inodes(&self, nr: usize) {
@@ -79,13 +83,13 @@ impl FileSystem for DirFs {
     }
 
     fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
-        self.bdi.mm().check_fork()?;
+        self.shared.bdi.mm().check_fork()?;
         inode.ops().getattr(inode)
     }
 
     fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno> {
         self.writable()?;
-        self.bdi.mm().check_fork()?;
+        self.shared.bdi.mm().check_fork()?;
         DirNode::of(inode)?.setattr(ctx, inode, set)
     }
 
@@ -198,7 +202,7 @@ impl FileSystem for DirFs {
         let fd = node.path_fd()?;
         let (_, dir_fd) = self.directory(dir)?;
         let _moves = self.shared.moves.read();
-        node.own_change(fd.as_fd(), || {
+        node.own_change(fd.as_fd(), Own::Attributes, || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
         node.found_at(dir, name);
@@ -255,12 +259,16 @@ impl FileSystem for DirFs {
                 .and_then(|(identity, fd)| Some((self.inodes.find(&identity)?, fd)));
             let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
             let rename_moved = || match &moved {
-                Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename),
+                Some(inode) => {
+                    DirNode::of(inode)?.own_change(moved_fd.as_fd(), Own::Attributes, rename)
+                }
                 None => rename(),
             };
             // What is replaced, or exchanged, is changed by the same call.
             match &target {
-                Some((inode, fd)) => DirNode::of(inode)?.own_change(fd.as_fd(), rename_moved)?,
+                Some((inode, fd)) => {
+                    DirNode::of(inode)?.own_change(fd.as_fd(), Own::Attributes, rename_moved)?
+                }
                 None => rename_moved()?,
             }
             if same && mode != RenameMode::Exchange {

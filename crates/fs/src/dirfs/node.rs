@@ -32,8 +32,8 @@
 //! come after it, or that may as well have come before.
 
 use super::Shared;
-use super::file::FileState;
 use super::inodes::Orphans;
+use super::state::FileState;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Mutex, Weak};
@@ -135,7 +135,7 @@ impl DirNode {
             attributes,
             location: Mutex::new(location),
             spare: Mutex::new(None),
-            file: (kind == FileKind::Regular).then(|| FileState::new(stat)),
+            file: (kind == FileKind::Regular).then(FileState::new),
             name_unsynced: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
             target: OnceLock::new(),
@@ -403,6 +403,7 @@ impl Drop for DirNode {
             orphans.remove(self.ino);
         }
         self.shared.path_fds.remove(self.id);
+        self.uncharge_mapping();
     }
 }
 

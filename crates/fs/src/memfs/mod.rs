@@ -3,8 +3,9 @@
 //! # Model
 //!
 //! Files are address spaces of a memory device: their folios are neither written back nor evicted,
-//! and past the share of the bound that may be taken so a write gets `ENOSPC`. Names, links,
-//! attributes and extended attributes live in the nodes and are charged to the bound as metadata.
+//! and past the share of the bound that may be taken so a write gets `ENOSPC`. A file that was never
+//! opened has no address space, and no size. Names, links, attributes and extended attributes live in
+//! the nodes and are charged to the bound as metadata, as are address spaces.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -31,8 +32,8 @@
 mod namespace;
 mod node;
 
-use self::node::{Data, MemNode, entries, new_entries};
-use foliocache_mm::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
+use self::node::{Data, MemNode, Nothing, entries, new_entries};
+use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
@@ -46,6 +47,8 @@ use std::collections::BTreeMap;
 struct Shared {
     mm: Arc<Mm>,
     bdi: Arc<BackingDevInfo>,
+    /// Behind every file's address space.
+    nothing: Arc<Nothing>,
     next_ino: AtomicU64,
     permissions: Arc<Generation>,
     /// Held by whoever changes names, so that changes to two directories are one.
@@ -68,7 +71,7 @@ impl Shared {
         data: Data,
     ) -> Result<Arc<Inode>, Errno> {
         self.mm
-            .charge_metadata(inode_bytes(kind))
+            .charge_metadata(inode_bytes())
             .map_err(|_| Errno::ENOSPC)?;
         // Relaxed: see the module's header.
         let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
@@ -93,26 +96,18 @@ impl Shared {
             ctime: now,
             btime: Some(now),
         };
-        let attributes = Arc::new(match kind {
+        let attributes = match kind {
             FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
             _ => AttrCell::new(attributes),
-        });
-        let mapping = (kind == FileKind::Regular)
-            .then(|| AddressSpace::new(&self.bdi, Arc::new(node::Nothing), 0));
+        };
+        let attributes = Arc::new(attributes.without_store());
         let node = MemNode {
             shared: self.clone(),
             data,
             xattrs: Mutex::new(BTreeMap::new()),
-            charged: AtomicU64::new(inode_bytes(kind)),
+            charged: AtomicU64::new(inode_bytes()),
         };
-        let inode = Arc::new(Inode::new(
-            ino,
-            0,
-            kind,
-            attributes,
-            mapping,
-            Box::new(node),
-        ));
+        let inode = Arc::new(Inode::new(ino, 0, kind, attributes, Box::new(node)));
         Ok(inode)
     }
 }
@@ -127,6 +122,7 @@ impl MemFs {
         let shared = Arc::new(Shared {
             mm: mm.clone(),
             bdi,
+            nothing: Arc::new(Nothing),
             next_ino: AtomicU64::new(ROOT_INO),
             permissions: Arc::default(),
             changes: Mutex::new(()),

@@ -4,7 +4,7 @@ use super::MemFs;
 use super::node::{
     Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_entries,
 };
-use foliocache_mm::PAGE_SIZE;
+use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
@@ -21,6 +21,15 @@ const MAX_TARGET: usize = 4095;
 /// Longest value of an extended attribute, in bytes.
 const MAX_XATTR: usize = 64 << 10;
 
+/// What is to be made.
+struct New {
+    kind: FileKind,
+    mode: u32,
+    data: Data,
+    /// A regular file is opened at once.
+    opened: bool,
+}
+
 impl MemFs {
     /// Makes something and enters it under `name`.
     fn make(
@@ -28,10 +37,9 @@ impl MemFs {
         ctx: &OpContext,
         dir: &Arc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        data: Data,
+        new: New,
     ) -> Result<Arc<Inode>, Errno> {
+        let New { kind, mode, .. } = new;
         let _changes = self.shared.changes.lock();
         check_name_in(dir, name)?;
         let above = entries(dir)?;
@@ -48,7 +56,11 @@ impl MemFs {
             mode |= S_ISGID;
         }
         let gid = if set_group { parent.gid } else { ctx.gid };
-        let inode = self.shared.new_inode(kind, mode, ctx.uid, gid, data)?;
+        let inode = self.shared.new_inode(kind, mode, ctx.uid, gid, new.data)?;
+        if new.opened {
+            // Before anybody sees a file that then cannot be opened.
+            inode.open_mapping()?;
+        }
         MemNode::of(dir)?.charge(entry_bytes(name))?;
         above.lock().insert(name, inode.clone());
         entries_changed(dir, 1);
@@ -155,7 +167,7 @@ impl FileSystem for MemFs {
         MemNode::of(inode)?;
         if let Some(size) = set.size {
             let mapping = match inode.kind() {
-                FileKind::Regular => inode.mapping().ok_or(Errno::EINVAL)?,
+                FileKind::Regular => inode.open_mapping()?,
                 FileKind::Directory => return Err(Errno::EISDIR),
                 _ => return Err(Errno::EINVAL),
             };
@@ -196,7 +208,13 @@ impl FileSystem for MemFs {
         exclusive: bool,
     ) -> Result<OpenFile, Errno> {
         loop {
-            match self.make(ctx, dir, name, FileKind::Regular, mode, Data::File) {
+            let new = New {
+                kind: FileKind::Regular,
+                mode,
+                data: Data::File,
+                opened: true,
+            };
+            match self.make(ctx, dir, name, new) {
                 Ok(inode) => return OpenFile::new(inode, flags, *ctx),
                 Err(Errno::EEXIST) if !exclusive => {}
                 Err(error) => return Err(error),
@@ -224,7 +242,13 @@ impl FileSystem for MemFs {
             FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
             _ => return Err(Errno::EINVAL),
         };
-        self.make(ctx, dir, name, kind, mode, data)
+        let new = New {
+            kind,
+            mode,
+            data,
+            opened: false,
+        };
+        self.make(ctx, dir, name, new)
     }
 
     fn mkdir(
@@ -235,7 +259,13 @@ impl FileSystem for MemFs {
         mode: u32,
     ) -> Result<Arc<Inode>, Errno> {
         let data = Data::Directory(Mutex::new(new_entries(Arc::downgrade(dir))));
-        self.make(ctx, dir, name, FileKind::Directory, mode, data)
+        let new = New {
+            kind: FileKind::Directory,
+            mode,
+            data,
+            opened: false,
+        };
+        self.make(ctx, dir, name, new)
     }
 
     fn symlink(
@@ -250,14 +280,13 @@ impl FileSystem for MemFs {
             len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
             _ => {}
         }
-        self.make(
-            ctx,
-            dir,
-            name,
-            FileKind::Symlink,
-            0o777,
-            Data::Symlink(target.to_owned()),
-        )
+        let new = New {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            data: Data::Symlink(target.to_owned()),
+            opened: false,
+        };
+        self.make(ctx, dir, name, new)
     }
 
     fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno> {
@@ -403,14 +432,15 @@ impl FileSystem for MemFs {
     fn statfs(&self) -> Result<StatFs, Errno> {
         let usage = self.shared.mm.usage();
         let page = PAGE_SIZE as u64;
+        let file = inode_bytes() + AddressSpace::memory_bytes() as u64;
         let free = usage.limit.saturating_sub(usage.total()) / page;
         Ok(StatFs {
             block_size: PAGE_SIZE as u32,
             blocks: usage.limit / page,
             blocks_free: free,
             blocks_available: free,
-            files: usage.limit / inode_bytes(FileKind::Regular),
-            files_free: free * page / inode_bytes(FileKind::Regular),
+            files: usage.limit / file,
+            files_free: free * page / file,
             max_name: MAX_NAME as u32,
         })
     }

@@ -1,7 +1,7 @@
 //! A node of `memfs`: its data, its entries if it is a directory, and what it is charged.
 
 use super::Shared;
-use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
@@ -181,6 +181,12 @@ impl InodeOperations for MemNode {
         Ok(self.attr(inode))
     }
 
+    fn new_mapping(&self, _inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+        self.charge(AddressSpace::memory_bytes() as u64)?;
+        let Shared { bdi, nothing, .. } = &*self.shared;
+        Ok(AddressSpace::new(bdi, nothing.clone(), 0))
+    }
+
     fn cached_attr(&self, inode: &Inode, _now: u64, attr: &mut Attr) -> bool {
         *attr = self.attr(inode);
         true
@@ -220,7 +226,7 @@ impl InodeOperations for MemNode {
 
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
         // A file system may take the whole file for data.
-        let size = inode.mapping().ok_or(Errno::EINVAL)?.size();
+        let size = inode.mapping().map_or(0, |mapping| mapping.size());
         match what {
             _ if pos >= size => Err(Errno::ENXIO),
             SeekSparse::Data => Ok(pos),

@@ -11,11 +11,15 @@ use foliocache_vfs::{
 };
 
 /// What an inode without a file system can do: nothing beyond its pages.
-struct Bare;
+struct Bare(Arc<AddressSpace>);
 
 impl InodeOperations for Bare {
     fn getattr(&self, _: &Inode) -> Result<Attr, Errno> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    fn new_mapping(&self, _: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+        Ok(self.0.clone())
     }
 
     fn remove_privileges(&self, _: &Inode) -> Result<(), Errno> {
@@ -63,15 +67,8 @@ pub fn file_over(
         btime: None,
     }));
     let mapping = AddressSpace::new(&bdi, store, size);
-    let (kind, ops) = (FileKind::Regular, Box::new(Bare));
-    Ok(Arc::new(Inode::new(
-        2,
-        0,
-        kind,
-        attributes,
-        Some(mapping),
-        ops,
-    )))
+    let (kind, ops) = (FileKind::Regular, Box::new(Bare(mapping)));
+    Ok(Arc::new(Inode::new(2, 0, kind, attributes, ops)))
 }
 
 /// Opens an inode of [`file_over`].

@@ -231,7 +231,7 @@ impl SuperBlock {
             rcu: &rcu,
         };
         let end = mode.walk(start, path.as_bytes(), flags)?;
-        let known = end.inode.ops().cached_attr(end.inode, now, attr);
+        let known = end.inode.cached_attr(now, attr);
         match known && !end.dentry.read_retry(end.seq) {
             true => Ok(()),
             false => Err(Stop::Bail),

@@ -12,7 +12,6 @@
 use crate::dcache::{DENTRY_BYTES, DentryCache};
 use crate::filesystem::FileSystem;
 use crate::inode::{Inode, inode_bytes};
-use crate::types::FileKind;
 use foliocache_mm::Shrinker;
 use foliocache_sync::Arc;
 use foliocache_sync::rank::{Rank, RankedRwLock};
@@ -68,7 +67,6 @@ impl Shrinker for Shrinkable {
         };
         caches.dcache.shrink(part(names, DENTRY_BYTES));
         caches.dcache.wait_for_limbo();
-        let each = inode_bytes(FileKind::Regular);
-        caches.fs.shrink_inodes(part(inodes, each));
+        caches.fs.shrink_inodes(part(inodes, inode_bytes()));
     }
 }

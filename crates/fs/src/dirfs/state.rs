@@ -1,0 +1,334 @@
+//! What a regular file of the source is besides a node: its handles, what is still to be done for it, and
+//! what was seen of it last.
+//!
+//! # Model
+//!
+//! **Changes from outside.** `seen` holds the source's size and times as of our own last change.
+//! If they differ when a file is opened, somebody else changed it: if nothing of ours is waiting
+//! to be written the cached folios are dropped and the new attributes hold, otherwise ours hold. A
+//! change of our own that is to attributes alone must leave size and `mtime` as they were seen before
+//! it, or somebody else changed the file beside it.
+//!
+//! **Before it is first opened** a file has no address space, and nothing of ours: whatever the source
+//! says of it holds. What is seen of it begins with its address space.
+//!
+//! # Invariants
+//!
+//! 1. As long as a file has no address space, size and times in its attributes are those of one answer
+//!    of the source, unless a change of our own came between the question and the answer.
+//! 2. An address space begins with the size of one answer of the source, and `seen` is that answer. What
+//!    was seen last before a change of our own to attributes, and what was taken over beside one, is in
+//!    `unsure` until it is compared with what the source shows afterwards. So no change from outside is
+//!    missed that came before the first opening or beside it.
+//! 3. `mapping` is set with the attributes locked, and whoever takes over an answer of the source looks
+//!    there, under the same lock, whether it is still empty. So no answer from before overwrites what
+//!    was written since.
+//!
+//! # Locking
+//!
+//! *Protects*: `opens` the counts of handles; it serialises opening, closing, the comparison with the
+//! source, and the making of the address space. *Order*: `opens`, then the address space's locks; the lock
+//! of the attributes, then `io`, which is innermost and not held across I/O.
+
+use super::file::Descriptors;
+use foliocache_mm::AddressSpace;
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::{OwnedFd, Stat};
+use std::ops::Range;
+
+/// What the source said about a file after our own last change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    size: u64,
+    mtime: Timespec,
+    ctime: Timespec,
+}
+
+impl Seen {
+    fn of(stat: &Stat) -> Seen {
+        Seen {
+            size: stat.size,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        }
+    }
+
+    /// Whether the data is the same, as far as size and times tell.
+    fn is_data_of(&self, other: &Seen) -> bool {
+        (self.size, self.mtime) == (other.size, other.mtime)
+    }
+}
+
+/// When the source was looked at: the changes of our own that had begun by then, none of which was
+/// under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look(Option<u64>);
+
+/// What somebody else did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// It may have been the attributes alone: the data is what we know.
+    Attributes,
+    /// He may have changed the data.
+    Data,
+}
+
+/// What a change of our own is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// The data, or the size.
+    Data,
+    /// Times, and maybe other attributes.
+    Times,
+    /// Attributes or names.
+    Attributes,
+}
+
+/// A change of our own that is under way.
+pub(super) struct OwnChange {
+    what: Own,
+    /// What was known when it began, if it is the one to be compared with that.
+    before: Option<Seen>,
+    /// Which of the file's changes it is.
+    number: u64,
+    /// Whether no other was under way when it began.
+    alone: bool,
+}
+
+/// Handles of a file.
+#[derive(Default)]
+pub(super) struct Opens {
+    pub(super) handles: u32,
+    pub(super) writers: u32,
+    /// Waiting in `Shared::idle` for its descriptors to be closed.
+    pub(super) idle: bool,
+}
+
+/// What is to be done for a file, and what was seen of it.
+pub(super) struct IoState {
+    pub(super) fds: Option<Arc<Descriptors>>,
+    /// Data written since the last successful flush.
+    pub(super) unflushed: bool,
+    /// Size or allocation changed since then, or nobody knows: a flush that is asked for is made,
+    /// but no error is lost with the descriptors.
+    pub(super) size_unflushed: bool,
+    /// Data written since the modification time was last set.
+    pub(super) restamp: bool,
+    /// Attributes changed since the last full sync.
+    pub(super) attributes_unsynced: bool,
+    /// The range that buffered writes left in the kernel's cache.
+    pub(super) cached: Option<Range<u64>>,
+    /// `None` while changes of our own are under way or have not been looked at since.
+    seen: Option<Seen>,
+    /// What is known of the data, in place of `seen`, which may show more. `None` once data of ours goes
+    /// to the source.
+    unsure: Option<Seen>,
+    /// Changes of our own under way.
+    changing: u32,
+    /// Changes of our own that ever began.
+    changes: u64,
+}
+
+/// What a regular file has besides being a node.
+pub(super) struct FileState {
+    /// Set when the address space is made, and charged: the charge lasts as long as the node, which the
+    /// address space holds.
+    pub(super) mapping: OnceLock<Weak<AddressSpace>>,
+    pub(super) opens: Mutex<Opens>,
+    pub(super) io: Mutex<IoState>,
+}
+
+impl FileState {
+    pub(super) fn new() -> FileState {
+        FileState {
+            mapping: OnceLock::new(),
+            opens: Mutex::new(Opens::default()),
+            io: Mutex::new(IoState {
+                fds: None,
+                unflushed: false,
+                size_unflushed: true,
+                restamp: false,
+                attributes_unsynced: false,
+                cached: None,
+                seen: None,
+                unsure: None,
+                changing: 0,
+                changes: 0,
+            }),
+        }
+    }
+
+    pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {
+        self.mapping.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether the file was ever opened.
+    pub(super) fn has_mapping(&self) -> bool {
+        self.mapping.get().is_some()
+    }
+
+    /// A descriptor that is open anyway.
+    pub(super) fn any_fd(&self) -> Option<Arc<OwnedFd>> {
+        self.io.lock().fds.as_ref().map(|fds| fds.buffered.clone())
+    }
+
+    /// Keeps descriptors that were opened elsewhere, unless there are better ones.
+    pub(super) fn install(&self, fds: Descriptors) -> Arc<Descriptors> {
+        let mut io = self.io.lock();
+        match &io.fds {
+            Some(held) if held.writable || !fds.writable => {
+                let held = held.clone();
+                drop(io);
+                held
+            }
+            _ => {
+                let fds = Arc::new(fds);
+                let old = io.fds.replace(fds.clone());
+                drop(io);
+                drop(old);
+                fds
+            }
+        }
+    }
+
+    /// Closes the descriptors if nothing is left to be written or flushed.
+    ///
+    /// Context: `opens` held, no handles.
+    pub(super) fn close(&self) -> bool {
+        if self.mapping().is_some_and(|mapping| mapping.is_dirty()) {
+            return false;
+        }
+        let mut io = self.io.lock();
+        if io.unflushed || io.changing != 0 {
+            return false;
+        }
+        let fds = io.fds.take();
+        drop(io);
+        drop(fds);
+        true
+    }
+
+    /// Whether data waits for a flush.
+    pub(super) fn unflushed(&self) -> bool {
+        self.io.lock().unflushed
+    }
+
+    /// Attributes were changed through us.
+    pub(super) fn attributes_changed(&self) {
+        self.io.lock().attributes_unsynced = true;
+    }
+
+    /// A change of our own begins: what the source shows until its end is no news.
+    #[must_use = "a change has an end"]
+    pub(super) fn begin_change(&self, what: Own) -> OwnChange {
+        let mut io = self.io.lock();
+        io.changing += 1;
+        io.changes += 1;
+        let seen = io.seen.take();
+        let before = match what {
+            Own::Data => {
+                io.unsure = None;
+                None
+            }
+            Own::Times | Own::Attributes if io.unsure.is_none() => {
+                io.unsure = seen;
+                seen
+            }
+            Own::Times | Own::Attributes => None,
+        };
+        OwnChange {
+            what,
+            before,
+            number: io.changes,
+            alone: io.changing == 1,
+        }
+    }
+
+    /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
+    /// remembered only if no other change was under way beside it, which the look may have missed.
+    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) -> Look {
+        let mut io = self.io.lock();
+        io.changing -= 1;
+        let alone = change.alone && io.changes == change.number;
+        io.seen = stat.filter(|_| alone).map(Seen::of);
+        let same = match (change.before, io.seen, change.what) {
+            // Which of the times that it shows is ours is not known.
+            (_, None, what) => what == Own::Times,
+            (Some(before), Some(now), Own::Times) => before.size == now.size,
+            (Some(before), Some(now), _) => before.is_data_of(&now),
+            (None, ..) => true,
+        };
+        // What was taken over meanwhile is for the next comparison.
+        if same && io.unsure == change.before {
+            io.unsure = None;
+        }
+        Look(alone.then_some(change.number))
+    }
+
+    /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
+    ///
+    /// Context: `opens` held, no handles.
+    pub(super) fn discard(&self) {
+        if let Some(mapping) = self.mapping() {
+            mapping.discard_dirty();
+        }
+        let mut io = self.io.lock();
+        io.unflushed = false;
+        io.size_unflushed = false;
+        io.restamp = false;
+        io.cached = None;
+    }
+
+    /// To be asked before a look at the source.
+    pub(super) fn look(&self) -> Look {
+        let io = self.io.lock();
+        Look((io.changing == 0).then_some(io.changes))
+    }
+
+    /// Whether what was looked up at `look` is still the last word: no change of our own was under way
+    /// nor has begun since.
+    pub(super) fn holds(&self, look: Look) -> bool {
+        self.io.lock().holds(look)
+    }
+
+    /// What `stat`, looked up at `look`, shows that was not our own doing.
+    pub(super) fn news(&self, stat: &Stat, look: Look) -> Option<News> {
+        let io = self.io.lock();
+        if !io.holds(look) {
+            return None;
+        }
+        let now = Seen::of(stat);
+        match (io.unsure, io.seen) {
+            (Some(known), _) if known.is_data_of(&now) => Some(News::Attributes),
+            (Some(_), _) => Some(News::Data),
+            (None, Some(seen)) if seen != now => Some(News::Data),
+            (None, _) => None,
+        }
+    }
+
+    /// What `stat`, looked up at `look`, shows is known now; whether it still holds.
+    pub(super) fn settle(&self, stat: &Stat, look: Look) -> bool {
+        let mut io = self.io.lock();
+        let holds = io.holds(look);
+        if holds {
+            io.seen = Some(Seen::of(stat));
+            io.unsure = None;
+        }
+        holds
+    }
+
+    /// As [`FileState::settle`], after what `stat` shows was taken over.
+    pub(super) fn took_over(&self, stat: &Stat, look: Look) {
+        if !self.settle(stat, look) {
+            self.io.lock().unsure = Some(Seen::of(stat));
+        }
+    }
+}
+
+impl IoState {
+    fn holds(&self, look: Look) -> bool {
+        look.0 == Some(self.changes)
+    }
+}
