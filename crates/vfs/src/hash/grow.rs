@@ -46,10 +46,10 @@ pub(super) struct Retired<T> {
     pub(super) cookie: GpCookie,
 }
 
-/// Nodes in a stripe above which a table of so many buckets wants to grow.
+/// Nodes in a stripe above which a table of so many buckets wants to grow: one in two buckets. A node that a
+/// look-up meets on the way to its own costs it a line of memory, a bucket costs eight bytes.
 pub(super) fn crowded(buckets: usize, stripes: usize) -> u32 {
-    let share = buckets / stripes;
-    u32::try_from(share + share / 4 + SLACK).unwrap_or(u32::MAX)
+    u32::try_from(buckets / stripes / 2 + SLACK).unwrap_or(u32::MAX)
 }
 
 impl<T: HashNode> RcuHash<T> {
