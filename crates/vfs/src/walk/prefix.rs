@@ -48,8 +48,6 @@ use std::ptr::{self, NonNull};
 
 /// Longest prefix that is remembered, in bytes.
 const MAX_PREFIX: usize = WORDS * 8;
-/// Shorter ones are walked as fast.
-const MIN_PREFIX: usize = 10;
 
 const WORDS: usize = 14;
 /// Prefixes that a thread remembers: 6 KiB, outside the memory bound, once a thread has walked a path.
@@ -118,7 +116,7 @@ fn hash_of(mode: &RcuMode<'_>, start: &Dentry<Inode>, prefix: &[u8]) -> u64 {
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let slash = last_slash(path)?;
     let (prefix, last) = (&path[..slash], &path[slash + 1..]);
-    let remembered = (MIN_PREFIX..=MAX_PREFIX).contains(&prefix.len());
+    let remembered = (1..=MAX_PREFIX).contains(&prefix.len());
     (remembered && !last.is_empty() && path.len() < MAX_PATH).then_some((prefix, last))
 }
 

@@ -28,8 +28,30 @@ pub(crate) struct RcuMode<'g> {
 #[derive(Clone, Copy)]
 pub(crate) struct RcuAt<'g> {
     pub(crate) dentry: &'g Dentry<Inode>,
-    pub(crate) seq: u32,
+    /// A `u32`, as wide as what is copied at once: a copy of half a word that was just stored waits until the
+    /// store is done.
+    seq: u64,
     pub(crate) inode: &'g Inode,
+}
+
+impl<'g> RcuAt<'g> {
+    #[inline(always)]
+    fn new(dentry: &'g Dentry<Inode>, seq: u32, inode: &'g Inode) -> Self {
+        let seq = u64::from(seq);
+        Self { dentry, seq, inode }
+    }
+
+    /// The number that the dentry had.
+    #[inline(always)]
+    pub(crate) fn seq(&self) -> u32 {
+        self.seq as u32
+    }
+
+    /// Whether it has changed since.
+    #[inline(always)]
+    pub(crate) fn has_changed(&self) -> bool {
+        self.dentry.read_retry(self.seq())
+    }
 }
 
 impl<'g> RcuMode<'g> {
@@ -38,7 +60,7 @@ impl<'g> RcuMode<'g> {
     pub(crate) fn at(&self, dentry: &'g Dentry<Inode>) -> Option<RcuAt<'g>> {
         let seq = dentry.read_begin();
         let inode = dentry.inode_rcu(self.rcu)?;
-        Some(RcuAt { dentry, seq, inode })
+        Some(RcuAt::new(dentry, seq, inode))
     }
 
     /// Whether the way to the last name of `path` is remembered.
@@ -119,14 +141,14 @@ impl<'g> Mode for RcuMode<'g> {
         let found = self.sb.dcache().lookup_rcu(dir.dentry, name, self.rcu);
         let (dentry, seq) = found.ok_or(Stop::Bail)?;
         let inode = dentry.inode_rcu(self.rcu);
-        if dir.dentry.read_retry(dir.seq)
+        if dir.has_changed()
             || dentry.read_retry(seq)
             || !self.sb.believes(dentry, inode.is_none(), self.now)
         {
             return Err(Stop::Bail);
         }
         let inode = inode.ok_or(Errno::ENOENT)?;
-        Ok(RcuAt { dentry, seq, inode })
+        Ok(RcuAt::new(dentry, seq, inode))
     }
 
     fn too_long(&self, _dir: &RcuAt<'g>) -> Stop {
