@@ -54,6 +54,13 @@ impl IdleFiles {
     fn len(&self) -> usize {
         self.files.lock().len()
     }
+
+    /// Runs something while the lock is held.
+    #[cfg(test)]
+    pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
+        let _files = self.files.lock();
+        run()
+    }
 }
 
 impl Shared {

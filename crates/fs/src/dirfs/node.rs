@@ -185,10 +185,9 @@ impl DirNode {
             Location::Pinned(fd) => return Some(fd.clone()),
             Location::Named { .. } | Location::Detached => {}
         }
-        self.shared
-            .path_fds
-            .get(self.id)
-            .or_else(|| self.file.as_ref().and_then(FileState::any_fd))
+        // Its own first: the others are behind a lock that it shares.
+        let own = self.file.as_ref().and_then(FileState::any_fd);
+        own.or_else(|| self.shared.path_fds.get(self.id))
     }
 
     /// Walks from the nearest ancestor that has a descriptor. Context: `moves` held for reading.

@@ -90,6 +90,13 @@ impl PathFds {
         }
     }
 
+    /// Runs something while all locks are held.
+    #[cfg(test)]
+    pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
+        let _shards: Vec<_> = self.shards.iter().map(|shard| shard.inner.lock()).collect();
+        run()
+    }
+
     pub(super) fn len(&self) -> usize {
         let len = |shard: &CachePadded<Shard>| shard.inner.lock().held.len();
         self.shards.iter().map(len).sum()

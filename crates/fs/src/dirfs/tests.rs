@@ -6,10 +6,13 @@ use super::{DirFs, DirFsOptions, DirNode};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::FileSystem;
+use foliocache_vfs::{
+    Credentials, FileSystem, Namei, OpContext, OpenFlags, OpenHow, SuperBlock, WalkFlags,
+};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 /// How long something that must happen may take on a loaded machine.
@@ -218,4 +221,65 @@ fn files_that_lose_one_of_their_names_need_no_descriptors() {
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
     fs.unlink(&root, OsStr::new("one0")).expect("unlink");
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 0);
+}
+
+/// A file whose path is cached and whose descriptors are there is opened, read and closed without any lock that
+/// it shares with others: all of those are held meanwhile.
+#[test]
+fn a_warm_open_takes_no_lock_but_the_files_own() {
+    let source = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir_all(source.path().join("some/way/down")).expect("directories");
+    std::fs::write(source.path().join("some/way/down/file"), "data").expect("write");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let mut options = DirFsOptions::default();
+    options.revalidate_after = LONG;
+    let fs = Arc::new(DirFs::open(&mm, source.path(), options).expect("dirfs"));
+    let names = SuperBlock::new(fs.clone(), &mm);
+    let user = Credentials::new(0, 0, &[]);
+    let paths = Namei {
+        names: &names,
+        start: names.root(),
+        beneath: true,
+        ctx: OpContext::ROOT,
+        credentials: Some(&user),
+    };
+    let how = OpenHow {
+        flags: OpenFlags::READ,
+        create: false,
+        exclusive: false,
+        follow: true,
+        mode: 0,
+    };
+    let path = OsStr::new("some/way/down/file");
+    let read = || {
+        let file = paths.open(path, how).expect("it opens");
+        let mut buf = [0; 4];
+        assert_eq!(file.read_at(&mut buf, 0), Ok(4));
+        assert_eq!(&buf, b"data");
+        file
+    };
+    let _warm = read();
+    let shared = &fs.shared;
+    let (held, is_held) = mpsc::channel();
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let _moves = shared.moves.write();
+            shared.idle.locked(|| {
+                shared.path_fds.locked(|| {
+                    held.send(()).expect("somebody waits");
+                    is_done
+                        .recv_timeout(LONG)
+                        .expect("an open waited for a lock");
+                });
+            });
+        });
+        is_held.recv().expect("held");
+        for _ in 0..3 {
+            drop(read());
+            let stat = names.stat(names.root(), path, WalkFlags::default(), Some(&user));
+            assert_eq!(stat.map(|attr| attr.size), Ok(4));
+        }
+        done.send(()).expect("it was waited for");
+    });
 }
