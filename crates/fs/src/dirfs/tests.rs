@@ -231,8 +231,10 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
     std::fs::create_dir_all(source.path().join("some/way/down")).expect("directories");
     std::fs::write(source.path().join("some/way/down/file"), "data").expect("write");
     let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
-    let mut options = DirFsOptions::default();
-    options.revalidate_after = LONG;
+    let options = DirFsOptions {
+        revalidate_after: LONG,
+        ..DirFsOptions::default()
+    };
     let fs = Arc::new(DirFs::open(&mm, source.path(), options).expect("dirfs"));
     let names = SuperBlock::new(fs.clone(), &mm);
     let user = Credentials::new(0, 0, &[]);
