@@ -13,7 +13,7 @@ use crate::error::{Error, Operation, Result};
 use crate::mount::Mount;
 
 /// Entries read ahead of the caller.
-const BATCH: usize = 256;
+pub(crate) const BATCH: usize = 256;
 
 /// The attributes of a file, directory or symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +169,11 @@ impl ReadDir {
             offset: 0,
             ended: false,
         }
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended && self.read.is_empty()
     }
 
     fn fill(&mut self) -> Result<(), Errno> {

@@ -4,14 +4,18 @@
 //!
 //! ```text
 //!  Walk ──into_iter──▶ one thread: the caller reads directories as it goes, depth first     (steps)
-//!                   └▶ several: each does so below a directory that it took, into one queue  (team)
+//!                   ├▶ several: each does so below a directory that it took, into one queue  (team)
+//!                   └▶ several, ordered: the caller does so, and they read those that come   (ahead)
 //! ```
 //!
 //! Each directory is opened from the one that it was found in, without following a link: what is moved
 //! meanwhile takes no walk out of its start.
 
+mod ahead;
 mod steps;
 mod team;
+#[cfg(test)]
+mod tests;
 
 use foliocache_sync::Arc;
 use foliocache_vfs::FileKind;
@@ -20,6 +24,7 @@ use std::path::{Path, PathBuf};
 use crate::directory::Directory;
 use crate::error::Result;
 use crate::metadata::Metadata;
+use ahead::Ahead;
 use steps::{Job, Steps, Walker};
 use team::Team;
 
@@ -47,6 +52,8 @@ pub struct Walk {
     ordered: bool,
     follow: bool,
     max_depth: usize,
+    #[cfg(test)]
+    opening: fn(&Path),
 }
 
 impl Walk {
@@ -58,18 +65,27 @@ impl Walk {
             ordered: false,
             follow: false,
             max_depth: usize::MAX,
+            #[cfg(test)]
+            opening: |_| {},
         }
     }
 
-    /// How many threads read directories; 1 unless said. With one it is the caller's own.
+    /// How many threads read directories; 1 unless said. With one it is the caller's own. Several read
+    /// while the caller does other things, as far as there is room for what they find.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Whether entries come sorted by name, and all of a directory right after it. One thread walks
-    /// then, and the names of the directories on the way to an entry are in memory. Without,
-    /// entries come as they are found.
+    /// Whether entries come sorted by name, and all of a directory right after it: the same by any
+    /// number of threads. Without, entries come as they are found.
+    ///
+    /// All names of a directory are read before its first one comes, and those of the directories on
+    /// the way to an entry stay in memory. Beside these, several [`threads`](Self::threads) read the
+    /// directories that come next: 32 for each thread, and 32768 entries in all, at most. The caller
+    /// waits for a directory that a thread is reading, and reads itself what none has come to, the rest
+    /// of what they had no room for, where a followed link leads, and what is a directory without its
+    /// entry saying so.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
@@ -100,15 +116,18 @@ impl IntoIterator for Walk {
             ordered: self.ordered,
             follow: self.follow,
             max_depth: self.max_depth,
+            #[cfg(test)]
+            opening: self.opening,
         });
         let start = Job::start(&walker);
-        let alone = |start| By::Caller(Box::new(Steps::new(&walker, start)));
+        let caller = |start, ahead| By::Caller(Box::new(Steps::new(&walker, start, ahead)));
         WalkIter(match self.threads {
-            2.. if !self.ordered => match Team::new(&walker, start, self.threads) {
+            1 => caller(start, None),
+            threads if self.ordered => caller(start, Ahead::new(&walker, threads)),
+            threads => match Team::new(&walker, start, threads) {
                 Ok(team) => By::Team(team),
-                Err(start) => alone(start),
+                Err(start) => caller(start, None),
             },
-            _ => alone(start),
         })
     }
 }
@@ -116,9 +135,16 @@ impl IntoIterator for Walk {
 /// The entries below a directory. What cannot be read is an error among them, and the walk goes on
 /// with the rest.
 ///
-/// What is there throughout comes once, unless it or a directory above it is moved meanwhile.
-/// Memory is taken for the directories that are open and for a queue of a fixed length. Dropped
-/// early, its threads end.
+/// What is there throughout comes once, unless it or a directory above it is moved meanwhile. A panic
+/// in a thread is `EIO` for the directory that it read or, out of order, for the one that it walked.
+///
+/// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each
+/// level that it is down, and up to 256 entries of each; for each thread 4 directories and 4 times
+/// 128 entries at most wait for others. None of that grows with the number of entries: threads wait
+/// for a caller that is slow.
+///
+/// The next entry may be waited for as long as its directory is read. A drop, also an early one,
+/// waits until the threads have ended: for what each is reading, 256 entries at most.
 #[derive(Debug)]
 pub struct WalkIter(By);
 

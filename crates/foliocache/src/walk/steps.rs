@@ -3,13 +3,15 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::FileKind;
+use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::vec;
 
 use super::WalkEntry;
+use super::ahead::Ahead;
 use crate::directory::Directory;
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::metadata::{DirEntry, ReadDir};
 
 /// What holds for all of a walk.
@@ -21,6 +23,9 @@ pub(super) struct Walker {
     pub(super) ordered: bool,
     pub(super) follow: bool,
     pub(super) max_depth: usize,
+    /// Runs before a directory is opened.
+    #[cfg(test)]
+    pub(super) opening: fn(&Path),
 }
 
 /// A directory that is to be walked.
@@ -29,7 +34,7 @@ pub(super) struct Job {
     name: PathBuf,
     follow: bool,
     /// From where the walk started.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Of the entries in it.
     depth: usize,
     above: Option<Arc<Above>>,
@@ -52,9 +57,26 @@ impl Drop for Above {
 }
 
 /// A directory that is open.
-struct Open {
-    directory: Arc<Directory>,
+pub(super) struct Open {
+    place: Place,
     entries: Entries,
+}
+
+#[cfg(test)]
+impl Open {
+    /// How many entries are held.
+    pub(super) fn len(&self) -> usize {
+        match &self.entries {
+            Entries::Read(_) => 0,
+            Entries::Sorted(entries) => entries.len(),
+        }
+    }
+}
+
+/// Where the entries of a directory are.
+#[derive(Clone)]
+struct Place {
+    directory: Arc<Directory>,
     path: PathBuf,
     depth: usize,
     above: Option<Arc<Above>>,
@@ -76,6 +98,93 @@ impl Iterator for Entries {
     }
 }
 
+/// A directory whose entries are being read, to be put in order.
+pub(super) struct Unsorted {
+    place: Place,
+    read: Box<ReadDir>,
+    entries: Vec<Result<DirEntry>>,
+}
+
+impl Unsorted {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Reads entries, `count` at most; says whether there may be more.
+    pub(super) fn read(&mut self, count: usize) -> bool {
+        self.entries.extend(self.read.by_ref().take(count));
+        !self.read.has_ended()
+    }
+
+    /// Reads what is left.
+    pub(super) fn sort(mut self) -> Open {
+        self.read(usize::MAX);
+        // Names first, then what went wrong.
+        self.entries.sort_by(|a, b| match (a, b) {
+            (Ok(a), Ok(b)) => a.file_name().cmp(b.file_name()),
+            (a, b) => a.is_err().cmp(&b.is_err()),
+        });
+        Open {
+            place: self.place,
+            entries: Entries::Sorted(self.entries.into_iter()),
+        }
+    }
+}
+
+/// The directories in another whose entries are in order, from one of them on. Names of its own, as who
+/// iterates gives the entries away.
+pub(super) struct Below {
+    place: Place,
+    name: OsString,
+    rest: vec::IntoIter<OsString>,
+}
+
+impl Below {
+    /// All of them, unless that is as far down as the walk goes.
+    pub(super) fn all(walker: &Walker, open: &Open) -> Option<Self> {
+        let Entries::Sorted(entries) = &open.entries else {
+            return None;
+        };
+        if open.place.depth >= walker.max_depth {
+            return None;
+        }
+        let entries = entries.as_slice().iter().flatten();
+        let directories = entries.filter(|entry| entry.kind() == FileKind::Directory);
+        let names = directories.map(|entry| entry.file_name().to_owned());
+        let mut names: Vec<_> = names.collect();
+        // One that was moved away and made again may be there twice.
+        names.dedup();
+        let mut rest = names.into_iter();
+        Some(Self {
+            name: rest.next()?,
+            place: open.place.clone(),
+            rest,
+        })
+    }
+
+    /// From the next one on.
+    pub(super) fn next(mut self) -> Option<Self> {
+        self.name = self.rest.next()?;
+        Some(self)
+    }
+
+    /// From where the walk started.
+    pub(super) fn path(&self) -> PathBuf {
+        self.place.path.join(&self.name)
+    }
+
+    pub(super) fn job(&self) -> Job {
+        Job {
+            from: Arc::clone(&self.place.directory),
+            name: PathBuf::from(&self.name),
+            follow: false,
+            path: self.path(),
+            depth: self.place.depth + 1,
+            above: self.place.above.clone(),
+        }
+    }
+}
+
 impl Job {
     /// The directory where a walk starts.
     pub(super) fn start(walker: &Walker) -> Self {
@@ -92,6 +201,24 @@ impl Job {
 
 impl Walker {
     fn open(&self, job: Job) -> Result<Open> {
+        let (place, read) = self.read(job)?;
+        let entries = Entries::Read(Box::new(read));
+        Ok(Open { place, entries })
+    }
+
+    /// Opens a directory whose entries are to be put in order.
+    pub(super) fn unsorted(&self, job: Job) -> Result<Unsorted> {
+        let (place, read) = self.read(job)?;
+        Ok(Unsorted {
+            place,
+            read: Box::new(read),
+            entries: Vec::new(),
+        })
+    }
+
+    fn read(&self, job: Job) -> Result<(Place, ReadDir)> {
+        #[cfg(test)]
+        (self.opening)(&job.path);
         let directory = job.from.open_below(&job.name, job.follow).map(Arc::new)?;
         let mut above = job.above;
         if self.follow {
@@ -106,41 +233,36 @@ impl Walker {
             above = Some(Arc::new(Above { ino, above }));
         }
         let read = directory.read_dir(".")?;
-        let entries = if self.ordered {
-            let mut all: Vec<_> = read.collect();
-            // Names first, then what went wrong.
-            all.sort_by(|a, b| match (a, b) {
-                (Ok(a), Ok(b)) => a.file_name().cmp(b.file_name()),
-                (a, b) => a.is_err().cmp(&b.is_err()),
-            });
-            Entries::Sorted(all.into_iter())
-        } else {
-            Entries::Read(Box::new(read))
-        };
-        Ok(Open {
+        let place = Place {
             directory,
-            entries,
             path: job.path,
             depth: job.depth,
             above,
-        })
+        };
+        Ok((place, read))
+    }
+
+    /// What comes of a directory whose reading panicked, or of one with all that is below it.
+    pub(super) fn panicked(&self, path: &Path) -> Error {
+        let path = self.path.join(path);
+        self.start.error(Operation::ReadDir, &path, Errno::EIO)
     }
 
     /// An entry of a directory, and that as a directory to be walked.
-    fn entry(&self, open: &Open, entry: Result<DirEntry>) -> (Result<WalkEntry>, Option<Job>) {
+    fn entry(&self, place: &Place, entry: Result<DirEntry>) -> (Result<WalkEntry>, Option<Job>) {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => return (Err(error), None),
         };
         let mut kind = entry.kind();
         let name = PathBuf::from(entry.into_file_name());
-        let path = open.path.join(&name);
+        let path = place.path.join(&name);
         let mut found = WalkEntry {
-            from: Arc::clone(&open.directory),
+            from: Arc::clone(&place.directory),
             name,
             path,
             kind,
-            depth: open.depth,
+            depth: place.depth,
             follow: false,
         };
         if kind == FileKind::Unknown {
@@ -160,13 +282,13 @@ impl Walker {
             }
         }
         found.kind = kind;
-        let job = (kind == FileKind::Directory && open.depth < self.max_depth).then(|| Job {
+        let job = (kind == FileKind::Directory && place.depth < self.max_depth).then(|| Job {
             from: Arc::clone(&found.from),
             name: found.name.clone(),
             follow: found.follow,
             path: found.path.clone(),
-            depth: open.depth + 1,
-            above: open.above.clone(),
+            depth: place.depth + 1,
+            above: place.above.clone(),
         });
         (Ok(found), job)
     }
@@ -178,14 +300,24 @@ pub(super) struct Steps {
     open: Vec<Open>,
     /// To be opened before anything else is read.
     next: Option<Job>,
+    pub(super) ahead: Option<Ahead>,
 }
 
 impl Steps {
-    pub(super) fn new(walker: &Arc<Walker>, job: Job) -> Self {
+    pub(super) fn new(walker: &Arc<Walker>, job: Job, ahead: Option<Ahead>) -> Self {
         Self {
             walker: Arc::clone(walker),
             open: Vec::new(),
             next: Some(job),
+            ahead,
+        }
+    }
+
+    fn open(&self, job: Job) -> Result<Open> {
+        match &self.ahead {
+            Some(ahead) => ahead.open(&self.walker, job),
+            None if self.walker.ordered => self.walker.unsorted(job).map(Unsorted::sort),
+            None => self.walker.open(job),
         }
     }
 
@@ -193,14 +325,14 @@ impl Steps {
     pub(super) fn next(&mut self) -> Option<(Result<WalkEntry>, Option<Job>)> {
         loop {
             if let Some(job) = self.next.take() {
-                match self.walker.open(job) {
+                match self.open(job) {
                     Ok(open) => self.open.push(open),
                     Err(error) => return Some((Err(error), None)),
                 }
             }
             let open = self.open.last_mut()?;
             match open.entries.next() {
-                Some(entry) => return Some(self.walker.entry(open, entry)),
+                Some(entry) => return Some(self.walker.entry(&open.place, entry)),
                 None => drop(self.open.pop()),
             }
         }

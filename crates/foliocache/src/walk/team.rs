@@ -15,6 +15,7 @@ use foliocache_sync::{Arc, Condvar, Mutex, thread};
 use foliocache_sys::Errno;
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec;
 
 use super::WalkEntry;
@@ -23,9 +24,9 @@ use crate::error::Result;
 use crate::parent_only::{Forked, ParentOnly};
 
 /// Entries that are handed over at once.
-const BATCH: usize = 128;
+pub(super) const BATCH: usize = 128;
 /// Batches and directories that wait, for each thread.
-const WAITING: usize = 4;
+pub(super) const WAITING: usize = 4;
 
 type Batch = Vec<Result<WalkEntry>>;
 
@@ -126,6 +127,13 @@ impl Team {
             self.batch = self.threads.shared.next_batch()?.into_iter();
         }
     }
+
+    /// Directories and entries that wait.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (usize, usize) {
+        let state = self.threads.shared.state.lock();
+        (state.jobs.len(), state.batches.iter().map(Vec::len).sum())
+    }
 }
 
 impl fmt::Debug for Team {
@@ -158,7 +166,13 @@ impl Shared {
     /// One thread.
     fn run(&self) {
         while let Some((busy, job)) = self.take() {
-            if self.walk(job).is_err() {
+            let (path, mut batch) = (job.path.clone(), Batch::new());
+            let walked = catch_unwind(AssertUnwindSafe(|| self.walk(job, &mut batch)));
+            let walked = walked.unwrap_or_else(|_| {
+                batch.push(Err(self.walker.panicked(&path)));
+                self.hand_over(batch)
+            });
+            if walked.is_err() {
                 return;
             }
             drop(busy);
@@ -180,19 +194,18 @@ impl Shared {
     }
 
     /// Walks a directory; an error if nobody reads.
-    fn walk(&self, job: Job) -> Result<(), ()> {
-        let mut steps = Steps::new(&self.walker, job);
-        let mut batch = Batch::new();
+    fn walk(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
+        let mut steps = Steps::new(&self.walker, job, None);
         while let Some((entry, job)) = steps.next() {
             batch.push(entry);
             if let Some(job) = job.and_then(|job| self.offer(job)) {
                 steps.descend(job);
             }
             if batch.len() >= BATCH {
-                self.hand_over(std::mem::take(&mut batch))?;
+                self.hand_over(std::mem::take(batch))?;
             }
         }
-        self.hand_over(batch)
+        self.hand_over(std::mem::take(batch))
     }
 
     /// Leaves a directory to others, unless they have enough.

@@ -1,0 +1,270 @@
+//! Directories of an ordered walk, read ahead of who iterates by several threads.
+//!
+//! # Model
+//!
+//! ```text
+//!            offer                    take                         put
+//!  (in order) ───▶ next: one directory ───▶ slots: Taken, by a thread ──▶ Read │ Part
+//!                  in each that was read                                  │
+//!  who iterates ◀──────────────────────── claim ──────────────────────────┘
+//! ```
+//!
+//! Paths compare as the order of the walk is: component by component, a directory before what is in it.
+//! A thread takes the first directory of [`State::next`], whose place goes to the one after it that is in
+//! the same directory. Who iterates needs directories in the same order, takes each out of its slot, and
+//! reads it itself where no thread has come to it yet: it waits only for a thread that reads.
+//!
+//! A thread that reads waits for nothing. Where there is no room for more entries it leaves the rest
+//! of a directory to who iterates ([`Slot::Part`]). A directory gets no more room than it leaves
+//! over, so that a large one, read early because a thread was free, leaves some for those before it.
+//!
+//! # Invariants
+//!
+//! 1. At most [`DIRECTORIES`] slots for each thread.
+//! 2. [`State::room`] and what all slots and threads hold make [`ENTRIES`].
+//! 3. A path in `next` is in no slot. Neither has a path that who iterates has passed.
+//!
+//! # Locking
+//!
+//! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: who
+//! waits on its conditions.
+
+use foliocache_sync::{Arc, Condvar, Mutex, thread};
+use foliocache_sys::Errno;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use super::steps::{Below, Job, Open, Unsorted, Walker};
+use crate::error::Result;
+use crate::metadata::BATCH;
+use crate::parent_only::{Forked, ParentOnly};
+
+/// Directories that are read ahead or being read, for each thread.
+pub(super) const DIRECTORIES: usize = 32;
+/// Entries of these, in all.
+pub(super) const ENTRIES: usize = 128 * BATCH;
+
+enum Slot {
+    /// A thread reads it.
+    Taken,
+    Read(Result<Open>),
+    /// There was no room for all of it.
+    Part(Unsorted),
+}
+
+struct State {
+    /// To be read, by path.
+    next: BTreeMap<PathBuf, Below>,
+    /// What was read, and how many entries it holds, by path.
+    slots: BTreeMap<PathBuf, (Slot, usize)>,
+    /// For entries.
+    room: usize,
+    /// Nobody iterates any more.
+    stopped: bool,
+}
+
+struct Shared {
+    walker: Arc<Walker>,
+    /// Slots, at most.
+    slots: usize,
+    state: Mutex<State>,
+    /// There is a directory to be read and room for it, or the end.
+    work: Condvar,
+    /// A directory was read.
+    ready: Condvar,
+}
+
+/// The threads of a walk.
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<thread::JoinHandle<()>>,
+}
+
+impl Forked for Threads {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.shared.walker.start.check_fork()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopped = true;
+        self.shared.work.notify_all();
+        for handle in self.handles.drain(..) {
+            // What panicked has said so.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The side of who iterates.
+pub(super) struct Ahead(ParentOnly<Threads>);
+
+impl Ahead {
+    /// `None` where no thread can be had.
+    pub(super) fn new(walker: &Arc<Walker>, threads: usize) -> Option<Self> {
+        let shared = Arc::new(Shared {
+            walker: Arc::clone(walker),
+            slots: DIRECTORIES.saturating_mul(threads),
+            state: Mutex::new(State {
+                next: BTreeMap::new(),
+                slots: BTreeMap::new(),
+                room: ENTRIES,
+                stopped: false,
+            }),
+            work: Condvar::new(),
+            ready: Condvar::new(),
+        });
+        let handles = (0..threads).map_while(|_| {
+            let shared = Arc::clone(&shared);
+            let builder = thread::Builder::new().name("foliocache-walk".to_owned());
+            builder.spawn(move || shared.run()).ok()
+        });
+        let handles: Vec<_> = handles.collect();
+        (!handles.is_empty()).then(|| Self(ParentOnly::new(Threads { shared, handles })))
+    }
+
+    /// The next directory in the order.
+    pub(super) fn open(&self, walker: &Walker, job: Job) -> Result<Open> {
+        // In a forked child nobody reads ahead.
+        if self.0.check_fork().is_err() {
+            return walker.unsorted(job).map(Unsorted::sort);
+        }
+        let open = match self.0.shared.claim(&job.path) {
+            // Who read it has offered what is in it.
+            Some(Slot::Read(open)) => return open,
+            Some(Slot::Part(unsorted)) => unsorted.sort(),
+            _ => walker.unsorted(job)?.sort(),
+        };
+        let below = Below::all(walker, &open);
+        self.0.shared.offer(&mut self.0.shared.state.lock(), below);
+        Ok(open)
+    }
+
+    /// Directories and entries that are read ahead.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (usize, usize) {
+        let state = self.0.shared.state.lock();
+        let entries = |(slot, held): &(Slot, usize)| {
+            let entries = match slot {
+                Slot::Read(Ok(open)) => open.len(),
+                Slot::Part(unsorted) => unsorted.len(),
+                Slot::Read(Err(_)) | Slot::Taken => 0,
+            };
+            assert_eq!(entries, *held);
+            entries
+        };
+        let read: usize = state.slots.values().map(entries).sum();
+        // What threads are at holds no more than it got.
+        assert!(read + state.room <= ENTRIES);
+        (state.slots.len(), ENTRIES - state.room)
+    }
+}
+
+impl fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ahead").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// One thread.
+    fn run(&self) {
+        while let Some(job) = self.take() {
+            let path = job.path.clone();
+            let mut held = BATCH;
+            let read = catch_unwind(AssertUnwindSafe(|| self.read(job, &mut held)));
+            let (slot, entries) =
+                read.unwrap_or_else(|_| (Slot::Read(Err(self.walker.panicked(&path))), 0));
+            self.put(path, slot, entries, held);
+        }
+    }
+
+    /// The first directory that is to be read, once there is room; `None` at the end.
+    fn take(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopped {
+                return None;
+            }
+            if state.slots.len() < self.slots
+                && state.room >= BATCH
+                && let Some((path, below)) = state.next.pop_first()
+            {
+                let job = below.job();
+                state.room -= BATCH;
+                state.slots.insert(path, (Slot::Taken, 0));
+                state.add(below.next());
+                return Some(job);
+            }
+            state = self.work.wait(state);
+        }
+    }
+
+    /// Reads a directory as far as there is room; `held` is what it got of that.
+    fn read(&self, job: Job, held: &mut usize) -> (Slot, usize) {
+        let mut unsorted = match self.walker.unsorted(job) {
+            Ok(unsorted) => unsorted,
+            Err(error) => return (Slot::Read(Err(error)), 0),
+        };
+        while unsorted.read(BATCH) {
+            let mut state = self.state.lock();
+            if state.stopped || state.room < *held + BATCH {
+                let entries = unsorted.len();
+                return (Slot::Part(unsorted), entries);
+            }
+            state.room -= BATCH;
+            *held += BATCH;
+        }
+        let entries = unsorted.len();
+        (Slot::Read(Ok(unsorted.sort())), entries)
+    }
+
+    /// Leaves to who iterates what was read, and to the threads what is below.
+    fn put(&self, path: PathBuf, slot: Slot, entries: usize, held: usize) {
+        let below = match &slot {
+            Slot::Read(Ok(open)) => Below::all(&self.walker, open),
+            _ => None,
+        };
+        let mut state = self.state.lock();
+        state.room += held - entries;
+        state.slots.insert(path, (slot, entries));
+        self.offer(&mut state, below);
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    fn offer(&self, state: &mut State, below: Option<Below>) {
+        if below.is_some() {
+            state.add(below);
+            self.work.notify_all();
+        }
+    }
+
+    /// What a thread has read of a directory, once it has; `None` if none has begun, nor will.
+    fn claim(&self, path: &Path) -> Option<Slot> {
+        let mut state = self.state.lock();
+        if let Some(below) = state.next.remove(path) {
+            state.add(below.next());
+            return None;
+        }
+        while let (Slot::Taken, _) = state.slots.get(path)? {
+            state = self.ready.wait(state);
+        }
+        let (slot, entries) = state.slots.remove(path)?;
+        state.room += entries;
+        // Not for every one: who is woken has some to read.
+        if state.slots.len() <= self.slots / 2 {
+            self.work.notify_all();
+        }
+        Some(slot)
+    }
+}
+
+impl State {
+    fn add(&mut self, below: Option<Below>) {
+        self.next.extend(below.map(|below| (below.path(), below)));
+    }
+}
