@@ -46,6 +46,14 @@ fn body() {
     let mut begun = Box::pin(asynchronous.sync_data());
     let _ = poll_once(begun.as_mut());
     let listing = disk.dir.read_dir(".").unwrap();
+    memory.create_dir("d").unwrap();
+    let mut walks = [1, 2].map(|threads| {
+        let walk = memory.walk(".").ordered(true).threads(threads);
+        walk.into_iter()
+    });
+    for walk in &mut walks {
+        assert_eq!(walk.next().unwrap().unwrap().path().to_str(), Some("d"));
+    }
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -95,6 +103,9 @@ fn body() {
             }
             for entry in listing {
                 child("read_dir", entry);
+            }
+            for mut walk in walks {
+                child("walk", walk.next().expect("what is in `d`"));
             }
             child("directory", disk.cache.directory("/"));
             child("memfs", disk.cache.memfs());

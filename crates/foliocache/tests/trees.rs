@@ -3,7 +3,7 @@
 mod common;
 
 use common::Disk;
-use foliocache::{Directory, Errno, Error, FileKind, RenameMode, WalkEntry};
+use foliocache::{Credentials, Directory, Errno, Error, FileKind, RenameMode, WalkEntry};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -79,6 +79,78 @@ fn an_ordered_walk_is_sorted_and_parents_come_first() {
     });
 }
 
+/// A tree by chance: names that sort unlike their paths, links, directories that a guest cannot read.
+fn random_tree(dir: &Directory, seed: u64) {
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let (mut make, mut made) = (vec![(String::new(), 0)], 0);
+    while let Some((above, depth)) = make.pop() {
+        let names = match depth {
+            0 => 20,
+            _ if made > 2000 => 0,
+            _ => random(20),
+        };
+        made += names;
+        for i in 0..names {
+            let path = format!(
+                "{above}{}{i}",
+                ["f", "d-", "d.", "d", "D "][random(5) as usize]
+            );
+            match random(8) {
+                0..3 if depth < 5 => {
+                    dir.create_dir(&path).unwrap();
+                    make.push((path + "/", depth + 1));
+                }
+                3 => {
+                    let targets = ["..", "d0", "../d1/f2", "../../d.1", "nowhere", "/etc", "."];
+                    dir.symlink(targets[random(7) as usize], &path).unwrap();
+                }
+                _ => drop(dir.create(&path).unwrap()),
+            }
+        }
+        if depth > 1 && random(8) == 0 {
+            let mode = [0, 0o111, 0o444][random(3) as usize];
+            dir.set_mode(above.trim_end_matches('/'), mode).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_ordered_walk_is_the_same_by_any_number_of_threads() {
+    for seed in 1..5 {
+        on_both(|dir| {
+            random_tree(dir, seed * 0x9e37_79b9);
+            let guest = dir.with_credentials(Credentials::new(1000, 1000, &[]));
+            for (dir, follow, depth) in [
+                (dir, false, usize::MAX),
+                (&guest, false, usize::MAX),
+                (&guest, true, 6),
+                (dir, true, 2),
+            ] {
+                let walk = dir.walk(".").ordered(true).follow_links(follow);
+                let walked = |threads| {
+                    let walk = walk.clone().max_depth(depth).threads(threads).into_iter();
+                    let entries = walk.map(|entry| match entry {
+                        Ok(entry) => Ok((path(&entry), entry.kind(), entry.depth())),
+                        Err(error) => Err(error.to_string()),
+                    });
+                    entries.collect::<Vec<_>>()
+                };
+                let alone = walked(1);
+                assert!(alone.len() >= 20);
+                for threads in [2, 4] {
+                    assert_eq!(walked(threads), alone, "seed {seed}, {threads} threads");
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn a_walk_follows_links_as_far_as_they_stay_inside() {
     on_both(|dir| {
@@ -135,8 +207,11 @@ fn a_walk_that_is_dropped_early_ends() {
     let count = tree(&dir).len();
     for taken in [0, 1, 200, count] {
         for threads in [1, 4] {
-            let mut walk = dir.walk(".").threads(threads).into_iter();
-            assert_eq!(walk.by_ref().take(taken).count(), taken);
+            for ordered in [false, true] {
+                let walk = dir.walk(".").threads(threads).ordered(ordered);
+                let mut walk = walk.into_iter();
+                assert_eq!(walk.by_ref().take(taken).count(), taken);
+            }
         }
     }
     // A drop waits for the threads: each has ended.
