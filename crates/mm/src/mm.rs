@@ -105,6 +105,8 @@ pub struct Mm {
     pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
     /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
     pub(crate) no_metadata_until: AtomicU64,
+    /// Until when the background reclaimer need not look whether caches of metadata hold too much, likewise.
+    pub(crate) no_ahead_until: AtomicU64,
     bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
     fork: ForkGuard,
 }
@@ -152,6 +154,7 @@ impl Mm {
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
             shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
             no_metadata_until: AtomicU64::new(0),
+            no_ahead_until: AtomicU64::new(0),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
             fork: ForkGuard::new().map_err(MmError::Setup)?,
             frames,

@@ -32,6 +32,9 @@ use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The part of the limit that blocks never take.
 const FLOOR_SHARE: u64 = 32;
 
+/// One of so many bytes of the limit is what should be left for metadata.
+const METADATA_LOW: u64 = 64;
+
 /// Figures of the table for a look without its lock. Hints all of them, hence relaxed.
 #[derive(Default)]
 pub(super) struct Hints {
@@ -151,6 +154,18 @@ impl Frames {
     pub fn uncharge_metadata(&self, bytes: u64) {
         self.budget.change_room(bytes as i64);
         self.widen();
+    }
+
+    /// Whether so little room is left for metadata, and no block that could be had at once in its place, that
+    /// caches of metadata should give some up before somebody is refused. A few loads.
+    pub fn metadata_low(&self) -> bool {
+        let hints = &self.hints;
+        if self.budget.room() >= (self.limit() / METADATA_LOW) as i64 {
+            return false;
+        }
+        let high = u64::from(hints.high.load(Ordering::Relaxed));
+        hints.capacity.load(Ordering::Relaxed) <= 1
+            || self.available() < u64::from(BLOCK_FRAMES) + high
     }
 
     /// Turns a block that could still be taken into room for metadata.

@@ -145,6 +145,7 @@ impl Mm {
         if self.frames.below_high() {
             self.shrink_caches(u64::MAX);
         }
+        self.make_room_ahead();
         while self.frames.below_high_and(self.spare_for_compaction()) {
             if self.shrink_lru(BATCH) == 0 {
                 // Nothing clean: writeback has been asked for and will make some.

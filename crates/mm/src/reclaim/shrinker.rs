@@ -7,6 +7,9 @@
 //! beyond a [`SHARE`] of the bound goes first, whoever needs memory; what they hold within it is
 //! left alone, and pages are evicted.
 //!
+//! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
+//! background reclaimer asks before the room for metadata is used up.
+//!
 //! # Locking
 //!
 //! *Protects*: the list. *Order*: leaf; the caches are called without it.
@@ -26,6 +29,9 @@ use crate::mm::Mm;
 /// Caches of metadata keep one of so many bytes of the bound while memory is short.
 const SHARE: u64 = 4;
 
+/// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low.
+const AHEAD: u64 = 16;
+
 /// Least bytes that are worth a look at the caches, and a wait for their readers.
 const BATCH: u64 = 256 << 10;
 
@@ -35,6 +41,9 @@ const ATTEMPTS: usize = 4;
 /// How long nothing is tried after nothing could be reclaimed, in milliseconds: everybody who comes by then
 /// would find the same.
 const HOPELESS_MS: u64 = 20;
+
+/// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
+const AGAIN_MS: u64 = 4;
 
 /// A cache of metadata.
 #[doc(alias = "shrinker")]
@@ -67,6 +76,12 @@ impl Mm {
     /// As [`Mm::charge_metadata`].
     pub fn charge_cached_metadata(&self, bytes: u64) -> Result<(), Errno> {
         if self.frames.charge_metadata(bytes) {
+            // Relaxed: a hint.
+            if self.frames.metadata_low()
+                && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
+            {
+                self.background.wake();
+            }
             return Ok(());
         }
         let now = coarse_monotonic_ms();
@@ -91,6 +106,26 @@ impl Mm {
         charged
     }
 
+    /// Whether metadata was refused a moment ago.
+    pub fn metadata_was_refused(&self) -> bool {
+        // Relaxed: a hint.
+        coarse_monotonic_ms() < self.no_metadata_until.load(Ordering::Relaxed)
+    }
+
+    /// Has the caches make room for metadata where that is low.
+    ///
+    /// Context: as [`Shrinker::shrink`].
+    pub(super) fn make_room_ahead(&self) {
+        if !self.frames.metadata_low() {
+            return;
+        }
+        let asked = self.shrink_caches((self.frames.limit() / AHEAD).max(BATCH));
+        let pause = if asked > 0 { AGAIN_MS } else { HOPELESS_MS };
+        // Relaxed: a hint.
+        self.no_ahead_until
+            .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
+    }
+
     /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion;
     /// returns how many bytes it asked for.
     ///
@@ -99,7 +134,7 @@ impl Mm {
         let caches = self.caches();
         let held: Vec<u64> = caches.iter().map(|cache| cache.bytes()).collect();
         let all: u64 = held.iter().sum();
-        let bytes = bytes.min(all.saturating_sub(self.usage().limit / SHARE));
+        let bytes = bytes.min(all.saturating_sub(self.frames.limit() / SHARE));
         if bytes > 0 {
             for (cache, held) in caches.iter().zip(held) {
                 cache.shrink((u128::from(bytes) * u128::from(held) / u128::from(all)) as u64);
