@@ -2,8 +2,12 @@
 
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
-use foliocache_sync::Arc;
-use foliocache_vfs::{OpContext, OpenFile, OpenFlags, SuperBlock, WalkFlags};
+use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_vfs::{
+    FileSystem, InodeHolder, Named, OpContext, OpenFile, OpenFlags, SuperBlock, WalkFlags,
+};
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -96,6 +100,63 @@ fn a_walk_over_more_than_fits_leaves_the_data_where_it_is() {
     assert!(pages * 4096 > limit / 2, "{pages} pages, {usage:?}");
     // What is held stays what it is.
     assert_eq!(more.size(), 9 * MIB);
+}
+
+/// Holds every inode it is told of, until it is asked for some.
+#[derive(Default)]
+struct Holder {
+    held: Mutex<VecDeque<Named>>,
+    wanted: AtomicUsize,
+}
+
+impl InodeHolder for Holder {
+    fn want_back(&self, nr: usize) {
+        // Relaxed: one thread here asks and answers, or looks again.
+        self.wanted.fetch_max(nr, Ordering::Relaxed);
+    }
+}
+
+/// Who holds inodes for others is asked for them when memory is short, and what it gives up is free at once.
+#[test]
+fn inodes_that_somebody_holds_are_wanted_back() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (limit, dirs, files) = (8 * MIB, 10, 1000);
+    make_tree(source.path(), dirs, files, 0);
+    let mm = Mm::new(MmConfig::new(limit)).expect("a cache");
+    let fs = Arc::new(DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs"));
+    let names = SuperBlock::new(fs.clone(), &mm);
+    let holder = Arc::new(Holder::default());
+    let weak: Weak<dyn InodeHolder> = Arc::downgrade(&holder) as _;
+    names.add_holder(weak);
+    let mut given_up = 0;
+    for at in 0..dirs * files {
+        let path = format!("d{}/f{}", at / files, at % files);
+        let dentry = names.lookup(names.root(), OsStr::new(&path), STAY, None);
+        let named = Named::new(dentry.expect("it is there")).expect("an inode");
+        holder.held.lock().push_back(named);
+        // Relaxed: see `want_back`.
+        let wanted = holder.wanted.swap(0, Ordering::Relaxed);
+        if wanted > 0 {
+            let gone: Vec<Named> = {
+                let mut held = holder.held.lock();
+                let wanted = wanted.min(held.len());
+                held.drain(..wanted).collect()
+            };
+            given_up += gone.len();
+            let before = fs.inode_bytes();
+            names.give_up(gone);
+            assert!(fs.inode_bytes() < before);
+        }
+        assert!(mm.usage().total() <= limit, "{:?}", mm.usage());
+    }
+    let stats = fs.stats();
+    assert!(given_up > dirs * files / 4, "{given_up}");
+    // Those that were refused before the holder was asked.
+    assert!(stats.inodes_uncharged < 100, "{stats:?}");
+    assert!(
+        (stats.inodes as usize) < dirs * files - given_up / 2,
+        "{stats:?}"
+    );
 }
 
 /// Names that are not there are kept within the bound, too.

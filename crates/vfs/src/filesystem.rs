@@ -54,10 +54,18 @@ pub trait FileSystem: Send + Sync {
         0
     }
 
-    /// Frees about so many inodes that nobody holds. As [`Shrinker::shrink`].
+    /// Frees about so many inodes that nobody holds; how many. As [`Shrinker::shrink`].
     ///
     /// [`Shrinker::shrink`]: foliocache_mm::Shrinker::shrink
-    fn shrink_inodes(&self, _nr: usize) {}
+    fn shrink_inodes(&self, _nr: usize) -> usize {
+        0
+    }
+
+    /// Frees these inodes, as far as nobody else holds them and nothing is lost with them. As
+    /// [`FileSystem::shrink_inodes`].
+    fn evict_inodes(&self, inodes: Vec<Arc<Inode>>) {
+        drop(inodes);
+    }
 
     /// Frees what was given up and that nobody reads any more. Does not wait.
     fn reap(&self) {}

@@ -423,6 +423,12 @@ impl<T: CachedInode> InodeCache<T> {
         self.hash.len()
     }
 
+    /// Bytes charged for inodes that live. A few loads.
+    #[must_use]
+    pub fn inode_bytes(&self) -> u64 {
+        self.accounts.bytes()
+    }
+
     /// Figures. Costs some thousand loads.
     #[must_use]
     pub fn stats(&self) -> InodeCacheStats {

@@ -53,7 +53,7 @@ pub use icache::{
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
-pub use super_block::{Named, SuperBlock};
+pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{
     Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,
     PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr, SetTime, StatFs,

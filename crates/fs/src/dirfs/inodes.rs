@@ -148,19 +148,35 @@ impl Inodes {
         self.cache.stats()
     }
 
-    /// Evicts about so many inodes that nobody holds and that nothing would be lost with.
-    pub(super) fn shrink(&self, nr: usize) {
-        let judge = |inode: &Inode| {
-            let busy = inode.private::<NodeOps>().is_some_and(NodeOps::is_busy);
-            let pages = inode
-                .mapping()
-                .is_some_and(|mapping| mapping.nr_pages() > 0 || mapping.is_dirty());
-            match busy || pages {
-                true => Verdict::Keep,
-                false => Verdict::Evict,
-            }
-        };
-        self.cache.shrink(nr, judge, |_| {});
+    /// Bytes charged for them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.cache.inode_bytes()
+    }
+
+    /// Evicts about so many inodes that nobody holds and that nothing would be lost with; how many.
+    pub(super) fn shrink(&self, nr: usize) -> usize {
+        let evicted = self.cache.shrink(nr, judge, |_| {});
         self.cache.wait_for_limbo();
+        evicted
+    }
+
+    /// Evicts those of `inodes` that nobody else holds and that nothing would be lost with.
+    pub(super) fn evict(&self, inodes: Vec<Arc<Inode>>) {
+        for inode in inodes {
+            self.cache.evict(&inode, judge);
+        }
+        self.cache.wait_for_limbo();
+    }
+}
+
+/// Whether something would be lost with an inode that nobody holds.
+fn judge(inode: &Inode) -> Verdict {
+    let busy = inode.private::<NodeOps>().is_some_and(NodeOps::is_busy);
+    let pages = inode
+        .mapping()
+        .is_some_and(|mapping| mapping.nr_pages() > 0 || mapping.is_dirty());
+    match busy || pages {
+        true => Verdict::Keep,
+        false => Verdict::Evict,
     }
 }

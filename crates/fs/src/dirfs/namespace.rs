@@ -50,11 +50,15 @@ impl FileSystem for DirFs {
     fn inode_bytes(&self) -> u64 {
         // Relaxed: see the header of `dirfs`.
         let mappings = self.shared.mapping_bytes.load(Ordering::Relaxed);
-        self.inodes.stats().inode_bytes + mappings
+        self.inodes.bytes() + mappings
     }
 
-    fn shrink_inodes(&self, nr: usize) {
-        self.inodes.shrink(nr);
+    fn shrink_inodes(&self, nr: usize) -> usize {
+        self.inodes.shrink(nr)
+    }
+
+    fn evict_inodes(&self, inodes: Vec<Arc<Inode>>) {
+        self.inodes.evict(inodes);
     }
 
     fn reap(&self) {

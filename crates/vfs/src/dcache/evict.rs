@@ -62,6 +62,14 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.shrink(nr)
     }
 
+    /// Drops a reference and evicts the dentry if that was the last one, with the directories above that nobody
+    /// needs then; whether it did.
+    ///
+    /// Context: as for [`shrink`](Self::shrink).
+    pub fn evict(&self, dentry: DentryRef<I>) -> bool {
+        put(dentry.into_raw(), true)
+    }
+
     /// Evicts everything that is unused; how many dentries that was.
     ///
     /// Context: as for [`shrink`](Self::shrink).

@@ -96,6 +96,18 @@ impl<T: CachedInode> InodeCache<T> {
         evicted
     }
 
+    /// Evicts an inode of which nobody but the caller has a reference, if `judge` gives it free; whether it did.
+    /// Its memory comes back when the caller has dropped it and its readers are gone.
+    ///
+    /// Context: as for [`shrink`](Self::shrink).
+    pub fn evict(&self, inode: &Arc<T>, mut judge: impl FnMut(&T) -> Verdict) -> bool {
+        let evicted = self.try_evict(inode, 1, &mut judge) == Outcome::Evicted;
+        if evicted {
+            self.evicted.add(1);
+        }
+        evicted
+    }
+
     /// Evicts all that nobody holds, whether it was found lately or not; with `judge` and `write` as for
     /// [`shrink`](Self::shrink). For unmounting: call it when nobody looks anything up any more. Waits until
     /// what was evicted is freed, and returns how many inodes are left.

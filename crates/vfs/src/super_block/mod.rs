@@ -30,6 +30,7 @@
 mod change;
 mod shrink;
 
+pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
 use crate::credentials::Credentials;
 use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
@@ -58,6 +59,7 @@ const MAX_STALE: u32 = 3;
 pub struct SuperBlock {
     root: DentryRef<Inode>,
     caches: Arc<Caches>,
+    mm: Arc<Mm>,
     permissions: Arc<Generation>,
     shrinkable: Arc<Shrinkable>,
     /// Held by whoever moves a name from one directory to another.
@@ -102,6 +104,7 @@ impl SuperBlock {
         SuperBlock {
             root,
             caches,
+            mm: mm.clone(),
             permissions,
             shrinkable,
             rename: RankedMutex::new(Rank::Rename, ()),
@@ -132,6 +135,32 @@ impl SuperBlock {
         self.caches.dcache.evict_all();
         self.caches.dcache.wait_for_limbo();
         self.caches.fs.shrink_inodes(usize::MAX);
+    }
+
+    /// Has somebody asked for inodes when memory is short, for as long as it lives.
+    pub fn add_holder(&self, holder: Weak<dyn InodeHolder>) {
+        self.shrinkable.add_holder(holder);
+    }
+
+    /// Gives up names and inodes that the caller held, as far as nobody else needs them. When this returns their
+    /// memory is free.
+    ///
+    /// Context: no lock; waits for RCU readers.
+    pub fn give_up(&self, gone: Vec<Named>) {
+        let mut inodes = Vec::with_capacity(gone.len());
+        for Named { dentry, inode } in gone {
+            self.caches.dcache.evict(dentry);
+            inodes.push(inode);
+        }
+        // Dead dentries have their inodes until then.
+        self.caches.dcache.wait_for_limbo();
+        self.caches.fs.evict_inodes(inodes);
+        self.caches.fs.reap();
+    }
+
+    /// Whether memory for names or inodes was refused a moment ago.
+    pub fn was_refused_memory(&self) -> bool {
+        self.mm.metadata_was_refused()
     }
 
     /// What the cache of names holds and did.

@@ -5,21 +5,34 @@
 //! A dentry keeps its inode, so names go first; what then nobody holds is evicted by the file system.
 //! Both are freed a grace period after they are given up.
 //!
+//! What is missing then somebody holds. A mount holds inodes for its kernel, and can have them given back: it
+//! is asked to ([`InodeHolder`]), does so in its own time, and then gives up what came back
+//! ([`SuperBlock::give_up`](super::SuperBlock::give_up)).
+//!
 //! # Locking
 //!
-//! `caches` is read by reclaim, tried only, and taken for writing once, when the file system goes.
+//! `caches` is read by reclaim, tried only, and taken for writing once, when the file system goes. `holders`
+//! is a leaf.
 
 use crate::dcache::{DENTRY_BYTES, DentryCache};
 use crate::filesystem::FileSystem;
 use crate::inode::{Inode, inode_bytes};
 use foliocache_mm::Shrinker;
-use foliocache_sync::Arc;
 use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::{Arc, Mutex, Weak};
 
 /// What takes memory.
 pub(super) struct Caches {
     pub(super) dcache: DentryCache<Inode>,
     pub(super) fs: Arc<dyn FileSystem>,
+}
+
+/// Somebody who holds inodes on behalf of others and can have them given back.
+pub trait InodeHolder: Send + Sync {
+    /// About so many of the inodes that it holds are wanted back, with their names.
+    ///
+    /// Context: that of reclaim: does not wait, and takes no locks but leaves.
+    fn want_back(&self, nr: usize);
 }
 
 /// What memory reclaim knows of a `SuperBlock`; nothing once that is dropped.
@@ -28,12 +41,30 @@ pub(super) struct Caches {
 /// let go of a file system, whose end may need memory.
 pub(super) struct Shrinkable {
     caches: RankedRwLock<Option<Arc<Caches>>>,
+    holders: Mutex<Vec<Weak<dyn InodeHolder>>>,
 }
 
 impl Shrinkable {
     pub(super) fn new(caches: &Arc<Caches>) -> Shrinkable {
         Shrinkable {
             caches: RankedRwLock::new(Rank::Shrinker, Some(Arc::clone(caches))),
+            holders: Mutex::default(),
+        }
+    }
+
+    pub(super) fn add_holder(&self, holder: Weak<dyn InodeHolder>) {
+        let mut holders = self.holders.lock();
+        holders.retain(|holder| holder.strong_count() > 0);
+        holders.push(holder);
+    }
+
+    fn want_back(&self, nr: usize) {
+        let holders: Vec<Arc<dyn InodeHolder>> = {
+            let holders = self.holders.lock();
+            holders.iter().filter_map(Weak::upgrade).collect()
+        };
+        for holder in &holders {
+            holder.want_back(nr.div_ceil(holders.len()));
         }
     }
 
@@ -65,8 +96,14 @@ impl Shrinker for Shrinkable {
             let part = u128::from(bytes) * u128::from(held) / all;
             usize::try_from(part as u64 / each + 1).unwrap_or(usize::MAX)
         };
-        caches.dcache.shrink(part(names, DENTRY_BYTES));
+        let wanted = part(names, DENTRY_BYTES);
+        let missing_names = wanted.saturating_sub(caches.dcache.shrink(wanted));
         caches.dcache.wait_for_limbo();
-        caches.fs.shrink_inodes(part(inodes, inode_bytes()));
+        let wanted = part(inodes, inode_bytes());
+        let missing_inodes = wanted.saturating_sub(caches.fs.shrink_inodes(wanted));
+        let missing = missing_names.max(missing_inodes);
+        if missing > 0 && names + inodes > 0 {
+            self.want_back(missing);
+        }
     }
 }
