@@ -14,6 +14,7 @@ use crate::handles::{DirHandle, FileHandle, Handles};
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::nodes::Nodes;
+use crate::prune::Pruner;
 use crate::stats::{Counters, add};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -34,7 +35,8 @@ const BATCH_BYTES: usize = 4096;
 /// The front door of one file system.
 pub(crate) struct Front {
     pub(crate) names: Arc<SuperBlock>,
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) pruner: Arc<Pruner>,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirHandle>,
     pub(crate) buffers: Buffers,
@@ -104,6 +106,13 @@ impl Front {
     /// A directory, to look names up in.
     pub(crate) fn directory(&self, ino: INodeNo) -> Result<DentryRef<Inode>, Errno> {
         self.nodes.dentry(&self.names, ino.0)
+    }
+
+    /// A directory in which something will be looked up or made, and told to the kernel: waits a while where memory
+    /// is so short that the kernel has to forget something first.
+    pub(crate) fn directory_to_tell_of(&self, ino: INodeNo) -> Result<DentryRef<Inode>, Errno> {
+        self.pruner.wait_for_room(&self.names);
+        self.directory(ino)
     }
 
     /// Tells the kernel of an inode, which it then may use until it forgets it.

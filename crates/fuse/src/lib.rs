@@ -15,6 +15,7 @@
 //! | `data` | reading, writing and the rest of what is done with an open file |
 //! | `buffers` | what reads are answered from |
 //! | `nodes` | the inodes that the kernel knows |
+//! | `prune`, `prune_message` | has the kernel forget inodes when memory is short |
 //! | `handles` | open files and directories by the number that the kernel knows |
 //! | `kernel_pages` | gives back what a mapping brought into the kernel's cache |
 //! | `convert` | attributes, times and error numbers as the kernel wants them |
@@ -40,6 +41,8 @@ mod kernel_pages;
 mod mount;
 mod nodes;
 mod operations;
+mod prune;
+mod prune_message;
 mod stats;
 #[cfg(test)]
 mod tests;

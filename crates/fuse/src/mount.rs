@@ -17,13 +17,15 @@ use crate::front::Front;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
 use crate::nodes::Nodes;
+use crate::prune::Pruner;
+use crate::prune_message::Device;
 use crate::stats::{Counters, FuseStats};
-use foliocache_sync::Arc;
 use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
-use foliocache_vfs::SuperBlock;
+use foliocache_vfs::{InodeHolder, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -159,6 +161,8 @@ pub struct Mount {
     counters: Arc<Counters>,
     kernel_pages: Arc<KernelPages>,
     notifying: Option<JoinHandle<()>>,
+    pruner: Arc<Pruner>,
+    pruning: Option<JoinHandle<()>>,
 }
 
 impl Mount {
@@ -176,10 +180,14 @@ impl Mount {
             .map_err(|error| MountError::Refused(error.to_string()))?;
         let counters = Arc::new(Counters::default());
         let kernel_pages = Arc::new(KernelPages::default());
+        let threads = options.threads.max(1);
+        let pruner = Arc::new(Pruner::new(threads, Arc::clone(&counters)));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&pruner), Arc::clone(&counters)));
         let read_only = options.read_only || names.fs().read_only();
         let front = Front {
-            names,
-            nodes: Nodes::new(Arc::clone(&counters)),
+            names: Arc::clone(&names),
+            nodes: Arc::clone(&nodes),
+            pruner: Arc::clone(&pruner),
             files: Handles::new(),
             directories: Handles::new(),
             buffers: Buffers::default(),
@@ -204,12 +212,21 @@ impl Mount {
         } else {
             SessionACL::Owner
         };
-        let threads = options.threads.max(1);
         config.n_threads = Some(threads);
         config.clone_fd = true;
         let session = Session::new(front, &mount_point, &config)
             .map_err(|error| MountError::of_mount(&error))?;
         let notifier = session.notifier();
+        let device =
+            Device::new(session.as_fd()).map_err(|errno| MountError::Thread(errno.into()))?;
+        let can_prune = device.probe();
+        match &can_prune {
+            Ok(()) => nodes.keep_names(),
+            Err(error) => tracing::info!(
+                %error,
+                "this kernel cannot be asked to forget inodes: those that it remembers are kept"
+            ),
+        }
         let session = session.spawn().map_err(MountError::Thread)?;
         let mut mount = Mount {
             session: Some(session),
@@ -218,9 +235,17 @@ impl Mount {
             counters,
             kernel_pages,
             notifying: None,
+            pruner,
+            pruning: None,
         };
         let notifying = mount.kernel_pages.start(notifier);
         mount.notifying = Some(notifying.map_err(MountError::Thread)?);
+        if can_prune.is_ok() {
+            let holder: Weak<dyn InodeHolder> = Arc::downgrade(&mount.pruner) as _;
+            names.add_holder(holder);
+            let pruning = mount.pruner.start(names, nodes, device);
+            mount.pruning = Some(pruning.map_err(MountError::Thread)?);
+        }
         Ok(mount)
     }
 
@@ -275,6 +300,7 @@ impl Mount {
             Ok(()) | Err(Errno::EINVAL) => self.join(),
             Err(Errno::EPERM) => {
                 self.kernel_pages.stop();
+                self.pruner.stop();
                 // Dropping the session asks the helper; its threads serve those inside to the end.
                 drop(self.session.take());
             }
@@ -285,14 +311,18 @@ impl Mount {
 
     fn join(&mut self) {
         self.kernel_pages.stop();
+        self.pruner.stop();
         if let Some(session) = self.session.take()
             && let Err(error) = session.join()
         {
             tracing::error!(%error, "serving the mount ended with an error");
         }
-        if let Some(notifying) = self.notifying.take() {
+        for thread in [self.notifying.take(), self.pruning.take()]
+            .into_iter()
+            .flatten()
+        {
             // It ends by itself; a panic in it was reported by the panic hook.
-            let _ = notifying.join();
+            let _ = thread.join();
         }
     }
 }

@@ -7,50 +7,148 @@
 //! leads to its inode; a directory with its dentry, in which names are looked up. The number is the
 //! inode's own.
 //!
+//! Where the kernel can be asked to forget ([`prune`](crate::prune)) each node keeps its dentry, so that all of
+//! it can be given up at once when it is forgotten. A clock's hand goes round the nodes of each part and chooses
+//! those that no request named since it last came by. One that was chosen and is looked up again stays as long
+//! as its count says.
+//!
 //! # Invariants
 //!
 //! 1. A node's count is that of the look-ups which the kernel has been told of and has not forgotten.
 //! 2. The root is not counted: the kernel knows it from the beginning.
+//! 3. `places` has the place in `nodes` of each number there, and no other.
 //!
 //! # Locking
 //!
 //! One lock for each part of the table, in bounded sections. What is forgotten is dropped after it.
+//!
+//! # Memory ordering
+//!
+//! `keeps_names` is set before there is a request, and `next` need only spread: `Relaxed`.
 
+use crate::prune::Pruner;
 use crate::stats::{Counters, add, subtract};
+use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, Named, ROOT_INO, SuperBlock};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 const SHARDS: usize = 16;
+
+/// Nodes that the hand passes under one lock.
+const STRETCH: usize = 256;
 
 /// What the kernel knows under one number.
 struct Node {
     inode: Arc<Inode>,
-    /// A directory's.
+    /// A directory's; any other's if the kernel can be asked to forget it.
     dentry: Option<DentryRef<Inode>>,
     nlookup: u64,
+    /// A request named it since the hand came by.
+    referenced: bool,
+    /// The kernel was asked to forget it, and has not looked it up since.
+    asked: bool,
+}
+
+/// One part of the table.
+#[derive(Default)]
+struct Shard {
+    places: HashMap<u64, usize>,
+    nodes: Vec<Node>,
+    hand: usize,
+}
+
+impl Shard {
+    fn get(&mut self, ino: u64) -> Option<&mut Node> {
+        let place = *self.places.get(&ino)?;
+        let node = &mut self.nodes[place];
+        node.referenced = true;
+        Some(node)
+    }
+
+    /// Takes look-ups back: how many, and the node if those were all.
+    fn forget(&mut self, ino: u64, nlookup: u64) -> (u64, Option<Node>) {
+        let Some(&place) = self.places.get(&ino) else {
+            return (0, None);
+        };
+        let node = &mut self.nodes[place];
+        let taken = nlookup.min(node.nlookup);
+        node.nlookup -= taken;
+        if node.nlookup > 0 {
+            return (taken, None);
+        }
+        self.places.remove(&ino);
+        let node = self.nodes.swap_remove(place);
+        if let Some(moved) = self.nodes.get(place) {
+            self.places.insert(moved.inode.ino(), place);
+        }
+        (taken, Some(node))
+    }
+
+    /// Moves the hand on over some nodes, and adds those that it chooses to `chosen`, up to `most` of them; how
+    /// many it passed.
+    fn choose(&mut self, most: usize, chosen: &mut Vec<u64>) -> usize {
+        let stretch = STRETCH.min(self.nodes.len());
+        for passed in 0..stretch {
+            if chosen.len() >= most {
+                return passed;
+            }
+            if self.hand >= self.nodes.len() {
+                self.hand = 0;
+            }
+            let node = &mut self.nodes[self.hand];
+            self.hand += 1;
+            if !std::mem::take(&mut node.referenced) {
+                node.asked = true;
+                chosen.push(node.inode.ino());
+            }
+        }
+        stretch
+    }
 }
 
 /// The inodes that the kernel knows.
 pub(crate) struct Nodes {
-    shards: [Mutex<HashMap<u64, Node>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
+    /// Dentries are kept of all nodes.
+    keeps_names: AtomicBool,
+    /// Where the next choice begins.
+    next: AtomicUsize,
+    pruner: Arc<Pruner>,
     counters: Arc<Counters>,
 }
 
 impl Nodes {
-    /// None but the root; `counters` are told of all counts together.
-    pub(crate) fn new(counters: Arc<Counters>) -> Self {
+    /// None but the root; `counters` are told of all counts together, and `pruner` of what came back of that
+    /// which was chosen.
+    pub(crate) fn new(pruner: Arc<Pruner>, counters: Arc<Counters>) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
+            keeps_names: AtomicBool::new(false),
+            next: AtomicUsize::new(0),
+            pruner,
             counters,
         }
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Node>> {
+    /// The kernel can be asked to forget. To be called before there are any nodes.
+    pub(crate) fn keep_names(&self) {
+        // Relaxed: see the module's header.
+        self.keeps_names.store(true, Ordering::Relaxed);
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<Shard> {
         &self.shards[ino as usize % SHARDS]
+    }
+
+    /// How many there are, at some moment.
+    pub(crate) fn len(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().nodes.len())
+            .sum()
     }
 
     /// The inode of a number.
@@ -61,8 +159,8 @@ impl Nodes {
         if ino == ROOT_INO {
             return names.root().inode().ok_or(Errno::ESTALE);
         }
-        let nodes = self.shard(ino).lock();
-        let node = nodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let mut nodes = self.shard(ino).lock();
+        let node = nodes.get(ino).ok_or(Errno::ESTALE)?;
         Ok(Arc::clone(&node.inode))
     }
 
@@ -74,30 +172,41 @@ impl Nodes {
         if ino == ROOT_INO {
             return Ok(names.root().clone());
         }
-        let nodes = self.shard(ino).lock();
-        let node = nodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let mut nodes = self.shard(ino).lock();
+        let node = nodes.get(ino).ok_or(Errno::ESTALE)?;
+        if !node.inode.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
         node.dentry.clone().ok_or(Errno::ENOTDIR)
     }
 
     /// Counts a look-up.
     pub(crate) fn remember(&self, Named { dentry, inode }: &Named) {
-        if inode.ino() == ROOT_INO {
+        let ino = inode.ino();
+        if ino == ROOT_INO {
             return;
         }
         add(&self.counters.lookups, 1);
-        let replaced = match self.shard(inode.ino()).lock().entry(inode.ino()) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(Node {
+        let mut shard = self.shard(ino).lock();
+        let replaced = match shard.get(ino) {
+            None => {
+                // Relaxed: see the module's header.
+                let keep = inode.is_directory() || self.keeps_names.load(Ordering::Relaxed);
+                let place = shard.nodes.len();
+                shard.places.insert(ino, place);
+                shard.nodes.push(Node {
                     inode: Arc::clone(inode),
-                    dentry: inode.is_directory().then(|| dentry.clone()),
+                    dentry: keep.then(|| dentry.clone()),
                     nlookup: 1,
+                    referenced: false,
+                    asked: false,
                 });
                 None
             }
-            Entry::Occupied(mut known) => {
-                let known = known.get_mut();
+            Some(known) => {
                 known.nlookup += 1;
-                // A directory may have been found anew, under another dentry than before.
+                known.asked = false;
+                // It may have been found anew, under another dentry than before.
                 match &mut known.dentry {
                     Some(old) if !std::ptr::eq(&**old, &**dentry) => {
                         Some(std::mem::replace(old, dentry.clone()))
@@ -106,23 +215,41 @@ impl Nodes {
                 }
             }
         };
+        drop(shard);
         drop(replaced);
     }
 
     /// Takes look-ups back; an unknown number is no error.
     pub(crate) fn forget(&self, names: &SuperBlock, ino: u64, nlookup: u64) {
-        let gone = match self.shard(ino).lock().entry(ino) {
-            Entry::Vacant(_) => return,
-            Entry::Occupied(mut known) => {
-                let taken = nlookup.min(known.get().nlookup);
-                subtract(&self.counters.lookups, taken);
-                known.get_mut().nlookup -= taken;
-                (known.get().nlookup == 0).then(|| known.remove())
+        let (taken, gone) = self.shard(ino).lock().forget(ino, nlookup);
+        subtract(&self.counters.lookups, taken);
+        match gone {
+            None => {}
+            Some(Node {
+                asked: true,
+                dentry: Some(dentry),
+                inode,
+                ..
+            }) => self.pruner.took_back(Named { dentry, inode }),
+            Some(gone) => {
+                drop(gone);
+                names.reap();
             }
-        };
-        if gone.is_some() {
-            drop(gone);
-            names.reap();
         }
+    }
+
+    /// Chooses up to `most` nodes that the kernel should be asked to forget, least used first; their numbers, and
+    /// how many nodes were looked at for them.
+    pub(crate) fn choose(&self, most: usize) -> (Vec<u64>, usize) {
+        let each = most.div_ceil(SHARDS);
+        let mut chosen = Vec::with_capacity(most);
+        let mut seen = 0;
+        for _ in 0..SHARDS {
+            // Relaxed: see the module's header.
+            let at = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let upto = most.min(chosen.len() + each);
+            seen += self.shards[at].lock().choose(upto, &mut chosen);
+        }
+        (chosen, seen)
     }
 }

@@ -67,7 +67,7 @@ impl fuser::Filesystem for Front {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
         let done = self.attempt("lookup", || {
-            let dir = self.directory(parent)?;
+            let dir = self.directory_to_tell_of(parent)?;
             self.entry(&self.names.lookup_name(&dir, name)?)
         });
         answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
@@ -133,7 +133,7 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("mknod", || {
-            let dir = self.directory(parent)?;
+            let dir = self.directory_to_tell_of(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
             let ctx = creation_context(req, umask);
@@ -153,7 +153,7 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("mkdir", || {
-            let dir = self.directory(parent)?;
+            let dir = self.directory_to_tell_of(parent)?;
             let mode = mode & PERMISSION_BITS;
             let ctx = creation_context(req, umask);
             self.entry_of(self.names.mkdir(&ctx, &dir, name, mode, None)?)
@@ -184,7 +184,7 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyEntry,
     ) {
         let done = self.attempt("symlink", || {
-            let (ctx, dir) = (context(req), self.directory(parent)?);
+            let (ctx, dir) = (context(req), self.directory_to_tell_of(parent)?);
             let target = target.as_os_str();
             self.entry_of(self.names.symlink(&ctx, &dir, link_name, target, None)?)
         });
@@ -254,7 +254,7 @@ impl fuser::Filesystem for Front {
         reply: fuser::ReplyCreate,
     ) {
         let done = self.attempt("create", || {
-            let dir = self.directory(parent)?;
+            let dir = self.directory_to_tell_of(parent)?;
             let mode = mode & PERMISSION_BITS;
             let exclusive = flags & O_EXCL != 0;
             let flags = OpenFlags::from_raw(flags & !O_APPEND);
@@ -380,6 +380,7 @@ impl fuser::Filesystem for Front {
         mut reply: fuser::ReplyDirectoryPlus,
     ) {
         let done = self.attempt("readdirplus", || {
+            self.pruner.wait_for_room(&self.names);
             let handle = self.directories.get(fh.0)?;
             self.fill_plus(&handle, offset, &mut reply)
         });

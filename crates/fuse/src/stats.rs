@@ -29,6 +29,10 @@ pub struct FuseStats {
     /// Look-ups that the kernel holds now: how often it was told of inodes other than the root,
     /// less what it has forgotten.
     pub lookups: u64,
+    /// Inodes that the kernel was asked to forget, because memory was short; one in use may be asked for again.
+    pub asked_to_forget: u64,
+    /// Inodes of `asked_to_forget` that it forgot.
+    pub forgotten_on_request: u64,
 }
 
 #[derive(Default)]
@@ -42,6 +46,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_to_kernel_cache: AtomicU64,
     pub(crate) open_files: AtomicU64,
     pub(crate) lookups: AtomicU64,
+    pub(crate) asked_to_forget: AtomicU64,
+    pub(crate) forgotten_on_request: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
@@ -68,6 +74,8 @@ impl Counters {
             bytes_to_kernel_cache: read(&self.bytes_to_kernel_cache),
             open_files: read(&self.open_files),
             lookups: read(&self.lookups),
+            asked_to_forget: read(&self.asked_to_forget),
+            forgotten_on_request: read(&self.forgotten_on_request),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::nodes::Nodes;
+use crate::prune::Pruner;
 use crate::stats::Counters;
 use foliocache_fs::MemFs;
 use foliocache_mm::{Mm, MmConfig};
@@ -14,15 +15,17 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpContext, OpenFlags, SuperBlock};
-use fuser::WriteFlags;
+use fuser::{INodeNo, WriteFlags};
 
 fn front() -> Front {
     let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
     let fs = Arc::new(MemFs::new(&mm).unwrap());
     let counters = Arc::new(Counters::default());
+    let pruner = Arc::new(Pruner::new(1, counters.clone()));
     Front {
         names: Arc::new(SuperBlock::new(fs, &mm)),
-        nodes: Nodes::new(counters.clone()),
+        nodes: Arc::new(Nodes::new(pruner.clone(), counters.clone())),
+        pruner,
         files: Handles::new(),
         directories: Handles::new(),
         buffers: Buffers::default(),
@@ -170,4 +173,76 @@ fn reads_are_answered_alike_lent_or_copied() {
     assert_eq!(read(fh + 1, 0, 1 << 20).unwrap_err(), Errno::EBADF.raw());
     let stats = front.counters.snapshot();
     assert!(stats.bytes_lent <= stats.bytes_read, "{stats:?}");
+}
+
+/// Makes files and tells the kernel of them; their numbers.
+fn told_of(front: &Front, nr: usize) -> Vec<u64> {
+    front.nodes.keep_names();
+    let tell = |at: usize| {
+        let (root, flags) = (front.names.root(), OpenFlags::READ_WRITE);
+        let name = format!("f{at}");
+        let (_, dentry) = front
+            .names
+            .create(
+                &OpContext::ROOT,
+                root,
+                name.as_ref(),
+                0o644,
+                flags,
+                true,
+                None,
+            )
+            .unwrap();
+        front.entry_of(dentry).unwrap().0.ino.0
+    };
+    (0..nr).map(tell).collect()
+}
+
+#[test]
+fn the_kernel_is_asked_for_what_no_request_named_since_the_last_time() {
+    let front = front();
+    let numbers = told_of(&front, 100);
+    for ino in &numbers[..50] {
+        front.inode(INodeNo(*ino)).unwrap();
+    }
+    let all_chosen = || {
+        let (mut all, mut seen) = (Vec::new(), 0);
+        while seen < front.nodes.len() {
+            let (chosen, passed) = front.nodes.choose(1000);
+            all.extend(chosen);
+            seen += passed;
+        }
+        all.sort_unstable();
+        all
+    };
+    let sorted = |numbers: &[u64]| {
+        let mut numbers = numbers.to_vec();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(all_chosen(), sorted(&numbers[50..]));
+    assert_eq!(all_chosen(), sorted(&numbers));
+    assert_eq!(front.nodes.choose(7).0.len(), 7);
+}
+
+#[test]
+fn what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says() {
+    let front = front();
+    let numbers = told_of(&front, 20);
+    assert_eq!(front.nodes.choose(1000).0.len(), 20);
+    let again = front.names.lookup_name(front.names.root(), "f3".as_ref());
+    front.entry(&again.unwrap()).unwrap();
+    for ino in &numbers {
+        front.nodes.forget(&front.names, *ino, 1);
+        front.nodes.forget(&front.names, *ino + 1_000_000, 1);
+    }
+    let stats = front.counters.snapshot();
+    assert_eq!((stats.lookups, stats.forgotten_on_request), (1, 19));
+    assert_eq!(front.nodes.len(), 1);
+    front.inode(INodeNo(numbers[3])).unwrap();
+    assert_eq!(front.inode(INodeNo(numbers[4])).err(), Some(Errno::ESTALE));
+    // Nobody asked for it since.
+    front.nodes.forget(&front.names, numbers[3], 1);
+    let stats = front.counters.snapshot();
+    assert_eq!((stats.lookups, stats.forgotten_on_request), (0, 19));
 }

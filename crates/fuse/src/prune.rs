@@ -1,0 +1,257 @@
+//! Has the kernel forget inodes when memory is short.
+//!
+//! # Model
+//!
+//! ```text
+//!  reclaim ──want_back──▶ wanted ──▶ this thread: chooses nodes ──prune──▶ kernel
+//!                                        ▲                                   │
+//!     names and inodes given up ◀── what came back ◀──forget── workers ◀─────┘
+//! ```
+//!
+//! What the kernel remembers is held for it ([`nodes`](crate::nodes)) and cannot be evicted. Reclaim finds that
+//! something is missing and says how many; the thread asks the kernel for a batch of nodes, least used first,
+//! waits until no more of them come back, gives those up, and goes on until there are enough or all nodes were
+//! looked at. If next to none came back then they are in use, and nothing is tried for a while.
+//!
+//! A thread of its own and never a worker, because the kernel may have to write an inode's data to us
+//! before it can forget it.
+//!
+//! Those who tell the kernel of more inodes meanwhile wait for a round, once memory was refused
+//! ([`Pruner::wait_for_room`]); one worker is always left to take what is forgotten.
+//!
+//! # Locking
+//!
+//! `state` protects the figures and what came back; a leaf, nothing is called under it.
+//!
+//! # Memory ordering
+//!
+//! `wanted_hint` saves a lock: `Relaxed`.
+
+use crate::nodes::Nodes;
+use crate::prune_message::Device;
+use crate::stats::{Counters, add};
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::thread::{self, JoinHandle};
+use foliocache_sync::time::{Duration, Instant};
+use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_vfs::{InodeHolder, Named, SuperBlock};
+
+/// Nodes that the kernel is asked for at once, as many as it takes in one go.
+const BATCH: usize = 512;
+
+/// The forgets of a message are queued when its writing is done. Once none came for so long, the rest are in
+/// use.
+const SILENCE: Duration = Duration::from_millis(2);
+
+/// Longest wait of a worker for memory.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// If fewer than one of so many nodes came back, all in all, the rest are in use.
+const WORTH: usize = 16;
+
+/// How long nothing is tried after that.
+const HOPELESS: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    /// Nodes that are still wanted back.
+    wanted: usize,
+    /// Nodes that were asked for and are forgotten.
+    returned: Vec<Named>,
+    /// How many of these are worth waking the thread.
+    awaited: usize,
+    /// Batches that were given up.
+    rounds: u64,
+    /// Workers that wait for a round.
+    waiting: usize,
+    hopeless_until: Option<Instant>,
+    stopped: bool,
+}
+
+/// What is wanted back of the kernel, and what came.
+pub(crate) struct Pruner {
+    state: Mutex<State>,
+    /// For the thread.
+    wake: Condvar,
+    /// For workers.
+    round_done: Condvar,
+    wanted_hint: AtomicBool,
+    workers: usize,
+    counters: Arc<Counters>,
+}
+
+impl Pruner {
+    /// For a mount with so many workers.
+    pub(crate) fn new(workers: usize, counters: Arc<Counters>) -> Pruner {
+        Pruner {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            round_done: Condvar::new(),
+            wanted_hint: AtomicBool::new(false),
+            workers,
+            counters,
+        }
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        names: Arc<SuperBlock>,
+        nodes: Arc<Nodes>,
+        device: Device,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let pruner = Arc::clone(self);
+        thread::Builder::new()
+            .name("kernel-prune".to_owned())
+            .spawn(move || pruner.run(&names, &nodes, &device))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.wake.notify_all();
+        self.round_done.notify_all();
+    }
+
+    /// This was asked for, and the kernel has forgotten it.
+    pub(crate) fn took_back(&self, gone: Named) {
+        add(&self.counters.forgotten_on_request, 1);
+        let mut state = self.state.lock();
+        if state.stopped {
+            drop(state);
+            return;
+        }
+        state.returned.push(gone);
+        if state.returned.len() >= state.awaited {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits for a round where memory was refused, for a while at most. For who will tell the kernel of an inode.
+    ///
+    /// Context: a worker's, with no lock.
+    #[inline]
+    pub(crate) fn wait_for_room(&self, names: &SuperBlock) {
+        // Relaxed: see the module's header.
+        if self.wanted_hint.load(Ordering::Relaxed) && names.was_refused_memory() {
+            self.wait_for_round();
+        }
+    }
+
+    #[cold]
+    fn wait_for_round(&self) {
+        let until = Instant::now() + PATIENCE;
+        let mut state = self.state.lock();
+        if state.waiting + 1 >= self.workers {
+            return;
+        }
+        state.waiting += 1;
+        let rounds = state.rounds;
+        while state.wanted > 0 && state.rounds == rounds && !state.stopped {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.round_done.wait_timeout(state, left).0;
+        }
+        state.waiting -= 1;
+    }
+
+    fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
+        loop {
+            let mut state = self.state.lock();
+            while state.wanted == 0 && state.returned.is_empty() && !state.stopped {
+                state = self.wake.wait(state);
+            }
+            if state.stopped {
+                drop(std::mem::take(&mut state.returned));
+                return;
+            }
+            // Late ones.
+            let late = std::mem::take(&mut state.returned);
+            let wanted = state.wanted > 0;
+            drop(state);
+            names.give_up(late);
+            if wanted {
+                self.prune(names, nodes, device);
+            }
+        }
+    }
+
+    /// Has the kernel forget as many as are wanted, or as there are.
+    fn prune(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
+        // Twice round: what has its second chance the first time has lost it the second.
+        let known = nodes.len();
+        let mut left = 2 * known;
+        let mut all = 0;
+        loop {
+            let wanted = {
+                let mut state = self.state.lock();
+                if left == 0 || state.wanted == 0 || state.stopped {
+                    if left == 0 && all <= known / WORTH {
+                        state.hopeless_until = Some(Instant::now() + HOPELESS);
+                    }
+                    state.wanted = 0;
+                    // Relaxed: see the module's header.
+                    self.wanted_hint.store(false, Ordering::Relaxed);
+                    self.round_done.notify_all();
+                    return;
+                }
+                state.wanted.min(BATCH)
+            };
+            let (chosen, seen) = nodes.choose(wanted);
+            left = left.saturating_sub(seen.max(1));
+            if chosen.is_empty() {
+                continue;
+            }
+            add(&self.counters.asked_to_forget, chosen.len() as u64);
+            if let Err(error) = device.prune(&chosen) {
+                // The mount is going, most likely.
+                tracing::debug!(%error, "the kernel does not forget what it was asked to");
+                left = 0;
+                continue;
+            }
+            let returned = self.wait_for_forgets(chosen.len());
+            let nr = returned.len();
+            all += nr;
+            names.give_up(returned);
+            let mut state = self.state.lock();
+            state.wanted = state.wanted.saturating_sub(nr);
+            state.rounds += 1;
+            self.round_done.notify_all();
+        }
+    }
+
+    /// What the kernel forgot, once that is all that was asked for, or no more comes.
+    fn wait_for_forgets(&self, asked: usize) -> Vec<Named> {
+        let mut state = self.state.lock();
+        state.awaited = asked;
+        let mut seen = state.returned.len();
+        let mut since = Instant::now();
+        while seen < asked && !state.stopped {
+            // Others may wake this thread, too.
+            let Some(left) = SILENCE.checked_sub(since.elapsed()) else {
+                break;
+            };
+            state = self.wake.wait_timeout(state, left).0;
+            if state.returned.len() > seen {
+                (seen, since) = (state.returned.len(), Instant::now());
+            }
+        }
+        state.awaited = 0;
+        std::mem::take(&mut state.returned)
+    }
+}
+
+impl InodeHolder for Pruner {
+    fn want_back(&self, nr: usize) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        if state.stopped || state.hopeless_until.is_some_and(|until| now < until) {
+            return;
+        }
+        state.wanted = state.wanted.max(nr);
+        // Relaxed: see the module's header.
+        self.wanted_hint.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+}
