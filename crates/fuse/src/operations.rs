@@ -234,6 +234,8 @@ impl fuser::Filesystem for Front {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: fuser::ReplyOpen) {
         let done = self.attempt("open", || {
+            // An open file takes memory, too.
+            self.pruner.wait_for_room(&self.names);
             let inode = self.inode(ino)?;
             // Whether a write appends is said with each write, because it can be changed.
             let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);

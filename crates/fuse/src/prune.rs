@@ -126,7 +126,8 @@ impl Pruner {
         }
     }
 
-    /// Waits for a round where memory was refused, for a while at most. For who will tell the kernel of an inode.
+    /// Waits for a round where memory was refused, for a while at most. For who will tell the kernel of an inode, or
+    /// open one.
     ///
     /// Context: a worker's, with no lock.
     #[inline]
