@@ -8,6 +8,7 @@ use foliocache_mm::model::OnePage;
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::{Arc, thread};
 
+/// No side of a race of two runs in the first thread: see `loom_read_hit`.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -52,9 +53,10 @@ fn the_lock_excludes_and_wakes_two() {
     model(3, || {
         let (page, value) = (OnePage::new(0, true), Watched::new());
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
-        let other = spawn(&page, &value, lock);
-        lock(&page, &value);
-        other.join().unwrap();
+        let both = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
+        for one in both {
+            one.join().unwrap();
+        }
         assert_eq!(page.with_lock(|| value.read()), 2);
     });
 }
@@ -101,12 +103,15 @@ fn drop_beside_eviction(wait: bool) {
                 file.read();
             });
         });
-        if wait {
-            page.empty_and_wait();
-        }
-        // Freeing is a write to all of it.
-        file.add(1);
+        let owner = spawn(&page, &file, move |page, file| {
+            if wait {
+                page.empty_and_wait();
+            }
+            // Freeing is a write to all of it.
+            file.add(1);
+        });
         reclaim.join().unwrap();
+        owner.join().unwrap();
     });
 }
 

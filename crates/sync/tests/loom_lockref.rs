@@ -41,6 +41,8 @@ impl Object {
     }
 }
 
+/// No side of a race of two runs in the first thread: what that does between a spawn and the next switch of
+/// threads counts for loom as done before, and is not interleaved.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -56,10 +58,12 @@ fn one_thread_drops_the_last_reference() {
             other.look();
             other.put()
         });
-        object.look();
-        let mine = object.put();
-        let theirs = thread.join().unwrap();
-        assert!(mine != theirs);
+        let here = Arc::clone(&object);
+        let second = thread::spawn(move || {
+            here.look();
+            here.put()
+        });
+        assert!(second.join().unwrap() != thread.join().unwrap());
         assert!(object.lockref.is_dead());
     });
 }
@@ -76,9 +80,13 @@ fn the_dead_are_not_revived() {
                 other.put();
             }
         });
-        object.look();
-        object.put();
+        let here = Arc::clone(&object);
+        let owner = thread::spawn(move || {
+            here.look();
+            here.put();
+        });
         finder.join().unwrap();
+        owner.join().unwrap();
         assert!(object.lockref.is_dead());
     });
 }
@@ -92,14 +100,16 @@ fn the_count_stands_still_under_the_lock() {
             other.lockref.get();
             other.lockref.put_return()
         });
-        {
-            let guard = object.lockref.lock();
+        let here = Arc::clone(&object);
+        let locker = thread::spawn(move || {
+            let guard = here.lockref.lock();
             let before = guard.count();
             guard.get();
             assert_eq!(guard.count(), before + 1);
             guard.put();
             assert_eq!(guard.count(), before);
-        }
+        });
+        locker.join().unwrap();
         let put = thread.join().unwrap();
         // `None` means that the lock was held: the reference is still there.
         assert_eq!(object.lockref.count(), if put.is_some() { 1 } else { 2 });

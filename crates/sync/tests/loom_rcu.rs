@@ -48,6 +48,8 @@ impl Published {
     }
 }
 
+/// No side of a race runs in the first thread: what that does between a spawn and the next switch of threads
+/// counts for loom as done before, and is not interleaved.
 fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -64,11 +66,14 @@ fn a_grace_period_outlasts_the_readers_before_it() {
             let value = other.read();
             assert!(value == 10 || value == 20, "{value}");
         });
-        shared.write(1, 20);
-        shared.publish(1);
-        rcu::synchronize();
-        shared.write(0, SPOILT);
+        let writer = thread::spawn(move || {
+            shared.write(1, 20);
+            shared.publish(1);
+            rcu::synchronize();
+            shared.write(0, SPOILT);
+        });
         reader.join().unwrap();
+        writer.join().unwrap();
     });
 }
 
@@ -86,11 +91,14 @@ fn sections_that_follow_and_nest_are_covered() {
             assert!(value == 10 || value == 20, "{value}");
             drop(inner);
         });
-        shared.write(1, 20);
-        shared.publish(1);
-        rcu::synchronize();
-        shared.write(0, SPOILT);
+        let writer = thread::spawn(move || {
+            shared.write(1, 20);
+            shared.publish(1);
+            rcu::synchronize();
+            shared.write(0, SPOILT);
+        });
         reader.join().unwrap();
+        writer.join().unwrap();
     });
 }
 
@@ -108,15 +116,18 @@ fn a_cookie_may_be_driven_by_others() {
         let driver = thread::spawn(|| {
             rcu::poll(rcu::start_poll());
         });
-        shared.write(1, 20);
-        shared.publish(1);
-        let cookie = rcu::start_poll();
-        while !rcu::poll(cookie) {
-            thread::yield_now();
-        }
-        shared.write(0, SPOILT);
+        let writer = thread::spawn(move || {
+            shared.write(1, 20);
+            shared.publish(1);
+            let cookie = rcu::start_poll();
+            while !rcu::poll(cookie) {
+                thread::yield_now();
+            }
+            shared.write(0, SPOILT);
+        });
         reader.join().unwrap();
         driver.join().unwrap();
+        writer.join().unwrap();
     });
 }
 
@@ -125,11 +136,14 @@ fn a_cookie_may_be_driven_by_others() {
 fn a_cookie_in_a_section_waits_for_it() {
     model(3, || {
         let poller = thread::spawn(|| rcu::poll(rcu::start_poll()));
-        let guard = rcu::read_lock();
-        let cookie = rcu::start_poll();
-        assert!(!rcu::poll(cookie));
-        drop(guard);
+        let reader = thread::spawn(|| {
+            let guard = rcu::read_lock();
+            let cookie = rcu::start_poll();
+            assert!(!rcu::poll(cookie));
+            drop(guard);
+            cookie
+        });
         poller.join().unwrap();
-        assert!(rcu::poll(cookie));
+        assert!(rcu::poll(reader.join().unwrap()));
     });
 }

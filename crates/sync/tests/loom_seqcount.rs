@@ -46,13 +46,16 @@ fn an_accepted_read_is_not_torn() {
             other.write(1);
             other.write(2);
         });
-        if let Some(start) = pair.seq.try_read_begin() {
-            let (first, second) = pair.load();
-            if !pair.seq.read_retry(start) {
-                assert_eq!(first, second);
-                assert_eq!(start as usize, 2 * first);
+        let reader = thread::spawn(move || {
+            if let Some(start) = pair.seq.try_read_begin() {
+                let (first, second) = pair.load();
+                if !pair.seq.read_retry(start) {
+                    assert_eq!(first, second);
+                    assert_eq!(start as usize, 2 * first);
+                }
             }
-        }
+        });
+        reader.join().unwrap();
         writer.join().unwrap();
     });
 }
@@ -65,11 +68,15 @@ fn a_reader_waits_for_the_writer_to_leave() {
         let pair = Pair::new();
         let other = Arc::clone(&pair);
         let writer = thread::spawn(move || other.write(1));
-        let start = pair.seq.read_begin();
-        let (first, second) = pair.load();
-        if !pair.seq.read_retry(start) {
-            assert_eq!(first, second);
-        }
+        let reads = Arc::clone(&pair);
+        let reader = thread::spawn(move || {
+            let start = reads.seq.read_begin();
+            let (first, second) = reads.load();
+            if !reads.seq.read_retry(start) {
+                assert_eq!(first, second);
+            }
+        });
+        reader.join().unwrap();
         writer.join().unwrap();
         assert_eq!(pair.load(), (1, 1));
     });
