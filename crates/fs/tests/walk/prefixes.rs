@@ -5,7 +5,9 @@ use foliocache_fs::DirFsOptions;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Credentials, RenameMode, SetAttr, SuperBlock, WalkError, WalkFlags};
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -222,6 +224,24 @@ fn ways_to_what_was_evicted_are_forgotten() {
         assert!(!knows(names, None));
         assert_eq!(names.ino(FILE), Ok(file));
     }
+}
+
+/// What was remembered of a file system that is gone is not taken for another one's, whose numbers begin anew and
+/// whose dentries may lie where the others did.
+#[test]
+fn ways_of_another_file_system_are_not_followed() {
+    let mut addresses = HashSet::new();
+    let mut again = 0;
+    for round in 0..200 {
+        let names = &memory();
+        again += usize::from(!addresses.insert(ptr::from_ref(&**names.root()).addr()));
+        assert!(!knows(names, None), "in round {round}, of the one before");
+        make(names);
+        let file = names.ino(FILE).expect("it was made");
+        learn(names, None);
+        assert_eq!(names.ino(FILE), Ok(file));
+    }
+    assert!(again > 0, "no root lay where another had");
 }
 
 /// A path leads where it led when the call began or later: while directories are exchanged, closed and

@@ -67,7 +67,7 @@ pub(super) struct Inner<I: DentryInode> {
     pub(super) rename_seq: SeqCount,
     pub(super) walks: RankedMutex<()>,
     /// Of the places of directories.
-    pub(super) places: Generation,
+    pub(super) places: Arc<Generation>,
     pub(super) clock: Clock,
     /// After the limbo: dropped after it.
     pub(super) bound: Arc<dyn Bound>,
@@ -143,7 +143,7 @@ impl<I: DentryInode> DentryCache<I> {
                 rename: RankedMutex::new(Rank::DentryRename, ()),
                 rename_seq: SeqCount::new(),
                 walks: RankedMutex::new(Rank::DentryWalk, ()),
-                places: Generation::new(),
+                places: Arc::default(),
                 clock: Clock::default(),
                 bound,
                 counts: Counts::default(),
@@ -218,8 +218,9 @@ impl<I: DentryInode> DentryCache<I> {
     /// memory: moves, removals, evictions. Begun before that can be seen.
     ///
     /// So as long as it does not change a dentry that was found to be a directory may be gone to again in another
-    /// read section, by its bare address.
-    pub fn places(&self) -> &Generation {
+    /// read section, by its bare address. Who remembers a number keeps the generation, too: that of another
+    /// cache counts from the beginning, and may come to lie where this one was.
+    pub fn places(&self) -> &Arc<Generation> {
         &self.inner.places
     }
 

@@ -14,7 +14,7 @@
 //! A prefix is remembered when it is walked a second time, if everything on the way is cached and there is
 //! no symbolic link and no `..` in it. A slot holds one prefix and gives way to the next that falls there.
 //!
-//! Nothing is held: an entry is an address, and good only while the [`Generation`]s of the places of
+//! No dentry is held: an entry is an address, and good only while the [`Generation`]s of the places of
 //! directories and of their permissions are what they were before the prefix was walked. Any directory that
 //! moves, goes or gets another mode costs each entry a walk.
 //!
@@ -23,7 +23,8 @@
 //! 1. An entry is what a walk found that began after its two numbers were read. `until` is the least of
 //!    what the names on the way are believed.
 //! 2. The address of an entry is followed only in a read section, after both numbers were found to be
-//!    what they were.
+//!    what they were, in the file system that they are of: an entry keeps the generation of places, so that
+//!    no other can lie at its address.
 //!
 //! # Differences from Linux
 //!
@@ -41,8 +42,10 @@ use super::rcu::{RcuAt, RcuMode};
 use super::{MAX_PATH, Mode, Stop, WalkFlags, walk};
 use crate::credentials::Credentials;
 use crate::dcache::{Dentry, Name, fold, last_slash, tail_word, word};
+use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::types::FileKind;
+use foliocache_sync::Arc;
 use std::cell::RefCell;
 use std::ptr::{self, NonNull};
 
@@ -50,7 +53,7 @@ use std::ptr::{self, NonNull};
 const MAX_PREFIX: usize = WORDS * 8;
 
 const WORDS: usize = 14;
-/// Prefixes that a thread remembers: 6 KiB, outside the memory bound, once a thread has walked a path.
+/// Prefixes that a thread remembers: 7 KiB, outside the memory bound, once a thread has walked a path.
 const SLOTS: usize = 32;
 
 foliocache_sync::thread_local! {
@@ -67,8 +70,8 @@ struct Slot {
 
 struct Entry {
     hash: u64,
-    /// What the generations were.
-    places: u64,
+    /// Of whose directories, and what its number was.
+    places: (Arc<Generation>, u64),
     permissions: u64,
     /// When it has to be walked again.
     until: u64,
@@ -165,6 +168,13 @@ pub(super) fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) 
 }
 
 impl Entry {
+    /// Whether the directories of its file system are all where they were, and that is the one of this walk.
+    #[inline(always)]
+    fn holds_places(&self, mode: &RcuMode<'_>) -> bool {
+        let (places, number) = &self.places;
+        Arc::ptr_eq(places, mode.sb.dcache().places()) && places.is(*number)
+    }
+
     /// Whether this is the entry of a prefix, and still true.
     #[inline(always)]
     fn is(
@@ -180,7 +190,7 @@ impl Entry {
             _ => false,
         };
         self.hash == hash
-            && mode.sb.dcache().places().is(self.places)
+            && self.holds_places(mode)
             && mode.sb.permissions().is(self.permissions)
             && mode.now < self.until
             && ptr::eq(self.start, start)
@@ -207,7 +217,8 @@ impl Slot {
             return None;
         }
         // Before the walk: invariant 1.
-        let places = mode.sb.dcache().places().to_remember()?;
+        let places = mode.sb.dcache().places();
+        let number = places.to_remember()?;
         let permissions = mode.sb.permissions().to_remember()?;
         let mut plain = PlainMode {
             mode: *mode,
@@ -229,7 +240,7 @@ impl Slot {
         });
         self.entry = Some(Entry {
             hash,
-            places,
+            places: (Arc::clone(places), number),
             permissions,
             until: plain.until,
             start: ptr::from_ref(start.dentry),
