@@ -29,14 +29,14 @@
 //! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: who
 //! waits on its conditions.
 
-use foliocache_sync::{Arc, Condvar, Mutex, thread};
-use foliocache_sys::Errno;
+use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use super::steps::{Below, Job, Open, Unsorted, Walker};
+use super::threads::{Threads, Work};
 use crate::error::Result;
 use crate::metadata::BATCH;
 use crate::parent_only::{Forked, ParentOnly};
@@ -76,36 +76,13 @@ struct Shared {
     ready: Condvar,
 }
 
-/// The threads of a walk.
-struct Threads {
-    shared: Arc<Shared>,
-    handles: Vec<thread::JoinHandle<()>>,
-}
-
-impl Forked for Threads {
-    fn check_fork(&self) -> Result<(), Errno> {
-        self.shared.walker.start.check_fork()
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.shared.state.lock().stopped = true;
-        self.shared.work.notify_all();
-        for handle in self.handles.drain(..) {
-            // What panicked has said so.
-            let _ = handle.join();
-        }
-    }
-}
-
 /// The side of who iterates.
-pub(super) struct Ahead(ParentOnly<Threads>);
+pub(super) struct Ahead(ParentOnly<Threads<Shared>>);
 
 impl Ahead {
     /// `None` where no thread can be had.
     pub(super) fn new(walker: &Arc<Walker>, threads: usize) -> Option<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Shared {
             walker: Arc::clone(walker),
             slots: DIRECTORIES.saturating_mul(threads),
             state: Mutex::new(State {
@@ -116,14 +93,8 @@ impl Ahead {
             }),
             work: Condvar::new(),
             ready: Condvar::new(),
-        });
-        let handles = (0..threads).map_while(|_| {
-            let shared = Arc::clone(&shared);
-            let builder = thread::Builder::new().name("foliocache-walk".to_owned());
-            builder.spawn(move || shared.run()).ok()
-        });
-        let handles: Vec<_> = handles.collect();
-        (!handles.is_empty()).then(|| Self(ParentOnly::new(Threads { shared, handles })))
+        };
+        Threads::start(shared, threads).map(Self)
     }
 
     /// The next directory in the order.
@@ -132,21 +103,23 @@ impl Ahead {
         if self.0.check_fork().is_err() {
             return walker.unsorted(job).map(Unsorted::sort);
         }
-        let open = match self.0.shared.claim(&job.path) {
+        let open = match self.0.shared().claim(&job.path) {
             // Who read it has offered what is in it.
             Some(Slot::Read(open)) => return open,
             Some(Slot::Part(unsorted)) => unsorted.sort(),
             _ => walker.unsorted(job)?.sort(),
         };
         let below = Below::all(walker, &open);
-        self.0.shared.offer(&mut self.0.shared.state.lock(), below);
+        self.0
+            .shared()
+            .offer(&mut self.0.shared().state.lock(), below);
         Ok(open)
     }
 
     /// Directories and entries that are read ahead.
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
-        let state = self.0.shared.state.lock();
+        let state = self.0.shared().state.lock();
         let entries = |(slot, held): &(Slot, usize)| {
             let entries = match slot {
                 Slot::Read(Ok(open)) => open.len(),
@@ -169,8 +142,11 @@ impl fmt::Debug for Ahead {
     }
 }
 
-impl Shared {
-    /// One thread.
+impl Work for Shared {
+    fn walker(&self) -> &Walker {
+        &self.walker
+    }
+
     fn run(&self) {
         while let Some(job) = self.take() {
             let path = job.path.clone();
@@ -182,6 +158,13 @@ impl Shared {
         }
     }
 
+    fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.work.notify_all();
+    }
+}
+
+impl Shared {
     /// The first directory that is to be read, once there is room; `None` at the end.
     fn take(&self) -> Option<Job> {
         let mut state = self.state.lock();

@@ -16,6 +16,7 @@ mod steps;
 mod team;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use foliocache_sync::Arc;
 use foliocache_vfs::FileKind;

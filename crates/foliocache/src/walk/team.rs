@@ -11,8 +11,7 @@
 //! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: who
 //! waits on its conditions.
 
-use foliocache_sync::{Arc, Condvar, Mutex, thread};
-use foliocache_sys::Errno;
+use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +19,7 @@ use std::vec;
 
 use super::WalkEntry;
 use super::steps::{Job, Steps, Walker};
+use super::threads::{Threads, Work};
 use crate::error::Result;
 use crate::parent_only::{Forked, ParentOnly};
 
@@ -51,40 +51,16 @@ struct Shared {
     room: Condvar,
 }
 
-/// The threads of a walk.
-struct Threads {
-    shared: Arc<Shared>,
-    handles: Vec<thread::JoinHandle<()>>,
-}
-
-impl Forked for Threads {
-    fn check_fork(&self) -> Result<(), Errno> {
-        self.shared.walker.start.check_fork()
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.shared.state.lock().stopped = true;
-        self.shared.work.notify_all();
-        self.shared.room.notify_all();
-        for handle in self.handles.drain(..) {
-            // What panicked has said so.
-            let _ = handle.join();
-        }
-    }
-}
-
 /// The reader's side.
 pub(super) struct Team {
-    threads: ParentOnly<Threads>,
+    threads: ParentOnly<Threads<Shared>>,
     batch: vec::IntoIter<Result<WalkEntry>>,
 }
 
 impl Team {
     /// Starts the walk; gives it back where no thread can be had.
     pub(super) fn new(walker: &Arc<Walker>, start: Job, threads: usize) -> Result<Self, Job> {
-        let shared = Arc::new(Shared {
+        let shared = Shared {
             walker: Arc::clone(walker),
             threads,
             state: Mutex::new(State {
@@ -97,22 +73,17 @@ impl Team {
             work: Condvar::new(),
             ready: Condvar::new(),
             room: Condvar::new(),
-        });
-        let handles = (0..threads).map_while(|_| {
-            let shared = Arc::clone(&shared);
-            let builder = thread::Builder::new().name("foliocache-walk".to_owned());
-            builder.spawn(move || shared.run()).ok()
-        });
-        let handles: Vec<_> = handles.collect();
-        let starting = Busy(&shared);
-        if handles.is_empty() {
+        };
+        let Some(threads) = Threads::start(shared, threads) else {
             return Err(start);
-        }
+        };
+        let shared = threads.shared();
+        let starting = Busy(shared);
         shared.state.lock().jobs.push(start);
         drop(starting);
         shared.work.notify_one();
         Ok(Self {
-            threads: ParentOnly::new(Threads { shared, handles }),
+            threads,
             batch: Vec::new().into_iter(),
         })
     }
@@ -124,14 +95,14 @@ impl Team {
             }
             // In a forked child nobody is there to walk.
             self.threads.check_fork().ok()?;
-            self.batch = self.threads.shared.next_batch()?.into_iter();
+            self.batch = self.threads.shared().next_batch()?.into_iter();
         }
     }
 
     /// Directories and entries that wait.
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
-        let state = self.threads.shared.state.lock();
+        let state = self.threads.shared().state.lock();
         (state.jobs.len(), state.batches.iter().map(Vec::len).sum())
     }
 }
@@ -162,8 +133,11 @@ impl State {
     }
 }
 
-impl Shared {
-    /// One thread.
+impl Work for Shared {
+    fn walker(&self) -> &Walker {
+        &self.walker
+    }
+
     fn run(&self) {
         while let Some((busy, job)) = self.take() {
             let (path, mut batch) = (job.path.clone(), Batch::new());
@@ -179,6 +153,14 @@ impl Shared {
         }
     }
 
+    fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+}
+
+impl Shared {
     fn take(&self) -> Option<(Busy<'_>, Job)> {
         let mut state = self.state.lock();
         loop {

@@ -68,5 +68,5 @@ pub use dentry::Dentry;
 pub use inode::{AliasSlot, DentryInode};
 pub use layout::{Layout, Packed, Split};
 pub use name::Name;
-pub(crate) use name::{fold, last_slash, tail_word, word};
+pub(crate) use name::{all_words, last_slash, mix, tail_word};
 pub use reference::DentryRef;

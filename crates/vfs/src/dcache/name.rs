@@ -39,13 +39,19 @@ pub struct Name<'a> {
 }
 
 #[inline(always)]
-pub(crate) fn fold(a: u64, b: u64) -> u64 {
+fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
+/// Spreads a hash over all bits.
 #[inline(always)]
-pub(crate) fn word(chunk: &[u8]) -> u64 {
+pub(crate) fn mix(hash: u64) -> u64 {
+    fold(hash, MIX[0])
+}
+
+#[inline(always)]
+fn word(chunk: &[u8]) -> u64 {
     // The chunks are of eight bytes, so the default is never used.
     chunk.try_into().map(u64::from_le_bytes).unwrap_or_default()
 }
@@ -64,6 +70,23 @@ pub(crate) fn tail_word(rest: &[u8]) -> u64 {
     } else {
         0
     }
+}
+
+/// Calls `each` with the words of a text in turn, as long as it says true; the last, of fewer bytes, is what
+/// `tail` makes of them. Whether it always did.
+#[inline(always)]
+pub(crate) fn all_words(
+    text: &[u8],
+    tail: impl FnOnce(&[u8]) -> u64,
+    mut each: impl FnMut(usize, u64) -> bool,
+) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    for (i, chunk) in words.iter().enumerate() {
+        if !each(i, word(chunk)) {
+            return false;
+        }
+    }
+    rest.is_empty() || each(words.len(), tail(rest))
 }
 
 /// What a hash begins with: an address that differs from process to process, so that names that collide in
@@ -160,20 +183,14 @@ impl<'a> Name<'a> {
     pub(super) fn hash_in(&self, parent: usize) -> u64 {
         // A model has to take the same way each time, wherever its dentries lie.
         let parent = if cfg!(loom) { 0 } else { parent as u64 };
-        fold(self.hash ^ parent, MIX[0])
+        mix(self.hash ^ parent)
     }
 
     /// Calls `each` with the words of the name in turn, the last filled up with zeros, as long as it says
     /// true. Whether it always did.
     #[inline(always)]
-    pub(super) fn all_words(&self, mut each: impl FnMut(usize, u64) -> bool) -> bool {
-        let (words, rest) = self.bytes.as_chunks::<8>();
-        for (i, chunk) in words.iter().enumerate() {
-            if !each(i, word(chunk)) {
-                return false;
-            }
-        }
-        rest.is_empty() || each(words.len(), self.tail)
+    pub(super) fn all_words(&self, each: impl FnMut(usize, u64) -> bool) -> bool {
+        all_words(self.bytes, |_| self.tail, each)
     }
 }
 

@@ -41,7 +41,7 @@
 use super::rcu::{RcuAt, RcuMode};
 use super::{MAX_PATH, Mode, Stop, WalkFlags, walk};
 use crate::credentials::Credentials;
-use crate::dcache::{Dentry, Name, fold, last_slash, tail_word, word};
+use crate::dcache::{Dentry, Name, all_words, last_slash, mix, tail_word};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::types::FileKind;
@@ -89,29 +89,16 @@ fn new_slots() -> Box<[Slot; SLOTS]> {
     Box::default()
 }
 
-/// Calls `each` with the words of a text, the last filled up with zeros, as long as it says true. Whether it
-/// always did.
-#[inline(always)]
-fn all_words(text: &[u8], mut each: impl FnMut(usize, u64) -> bool) -> bool {
-    let (words, rest) = text.as_chunks::<8>();
-    for (at, chunk) in words.iter().enumerate() {
-        if !each(at, word(chunk)) {
-            return false;
-        }
-    }
-    rest.is_empty() || each(words.len(), tail_word(rest))
-}
-
 /// Picks the slot, and tells most prefixes apart. Everything is compared before anything depends on it.
 #[inline(always)]
 fn hash_of(mode: &RcuMode<'_>, start: &Dentry<Inode>, prefix: &[u8]) -> u64 {
     let who = mode.credentials.map_or(0, Credentials::tag);
     let mut hash = ptr::from_ref(start).addr() as u64 ^ (prefix.len() as u64) << 56 ^ who;
-    all_words(prefix, |_, word| {
+    all_words(prefix, tail_word, |_, word| {
         hash = hash.rotate_left(27) ^ word;
         true
     });
-    fold(hash, 0x9fb2_1c65_1e98_df25)
+    mix(hash)
 }
 
 /// A path without its last name, and that name; `None` where there is nothing to be gained.
@@ -195,7 +182,7 @@ impl Entry {
             && mode.now < self.until
             && ptr::eq(self.start, start)
             && self.len == prefix.len()
-            && all_words(prefix, |at, word| self.words[at] == word)
+            && all_words(prefix, tail_word, |at, word| self.words[at] == word)
             && same_credentials()
     }
 }
@@ -234,7 +221,7 @@ impl Slot {
             return None;
         }
         let mut words = [0; WORDS];
-        all_words(prefix, |at, word| {
+        all_words(prefix, tail_word, |at, word| {
             words[at] = word;
             true
         });

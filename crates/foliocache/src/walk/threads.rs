@@ -1,0 +1,56 @@
+//! The threads of a walk, whatever they do.
+
+use foliocache_sync::{Arc, thread};
+use foliocache_sys::Errno;
+
+use super::steps::Walker;
+use crate::parent_only::{Forked, ParentOnly};
+
+/// What the threads of a walk share.
+pub(super) trait Work: Send + Sync + 'static {
+    fn walker(&self) -> &Walker;
+    /// What a thread does.
+    fn run(&self);
+    /// Has the threads end soon, those that wait too.
+    fn stop(&self);
+}
+
+/// Threads that end with this.
+pub(super) struct Threads<W: Work> {
+    shared: Arc<W>,
+    handles: Vec<thread::JoinHandle<()>>,
+}
+
+impl<W: Work> Threads<W> {
+    /// As many threads as can be had of those wanted; `None` if that is none.
+    pub(super) fn start(shared: W, wanted: usize) -> Option<ParentOnly<Self>> {
+        let shared = Arc::new(shared);
+        let handles = (0..wanted).map_while(|_| {
+            let shared = Arc::clone(&shared);
+            let builder = thread::Builder::new().name("foliocache-walk".to_owned());
+            builder.spawn(move || shared.run()).ok()
+        });
+        let handles: Vec<_> = handles.collect();
+        (!handles.is_empty()).then(|| ParentOnly::new(Self { shared, handles }))
+    }
+
+    pub(super) fn shared(&self) -> &W {
+        &self.shared
+    }
+}
+
+impl<W: Work> Forked for Threads<W> {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.shared.walker().start.check_fork()
+    }
+}
+
+impl<W: Work> Drop for Threads<W> {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for handle in self.handles.drain(..) {
+            // What panicked has said so.
+            let _ = handle.join();
+        }
+    }
+}
