@@ -120,6 +120,8 @@ pub struct StampBackend {
     size: AtomicU64,
     /// Whether pages may be overwritten while they are written out. Relaxed: set before the test begins.
     overwritten: AtomicBool,
+    /// Relaxed: a statistic.
+    mixed: AtomicU64,
     wrong: Mutex<Vec<String>>,
 }
 
@@ -142,6 +144,7 @@ impl StampBackend {
             generations: (0..pages).map(|_| AtomicU32::new(generation)).collect(),
             size: AtomicU64::new(size as u64),
             overwritten: AtomicBool::new(false),
+            mixed: AtomicU64::new(0),
             wrong: Mutex::new(Vec::new()),
         })
     }
@@ -162,17 +165,44 @@ impl StampBackend {
     }
 
     /// From now on a page may be of two generations: somebody overwrites it while it is written out.
-    /// It is dirty again then, and written once more.
+    /// It is dirty again then, and written once more. Each page is taken in two halves, with time for
+    /// others in between, so that this does happen.
     pub fn expect_overwrites(&self) {
         self.overwritten.store(true, Ordering::Relaxed);
     }
 
+    fn is_overwritten(&self) -> bool {
+        self.overwritten.load(Ordering::Relaxed)
+    }
+
+    /// Pages that were of two generations when they were written.
+    pub fn mixed_writes(&self) -> u64 {
+        self.mixed.load(Ordering::Relaxed)
+    }
+
+    /// A page of what is written.
+    fn take_page(&self, segment: &IoSegment<'_>, start: usize) -> Vec<u8> {
+        let half = match self.is_overwritten() {
+            true => PAGE_SIZE / 2,
+            false => PAGE_SIZE,
+        };
+        let mut page = segments::gather(&[segments::part(segment, start)], half);
+        if page.len() == half && half < PAGE_SIZE {
+            std::thread::yield_now();
+            let rest = &[segments::part(segment, start + half)];
+            page.extend(segments::gather(rest, PAGE_SIZE - half));
+        }
+        page
+    }
+
     fn generation_of(&self, page: &[u8], index: u64) -> Result<u32, usize> {
         stamped(page, 0, self.file, index).or_else(|at| {
-            if !self.overwritten.load(Ordering::Relaxed) {
+            if !self.is_overwritten() {
                 return Err(at);
             }
-            Ok(stamped_mixed(page, 0, self.file, index)?.1)
+            let (_, newest) = stamped_mixed(page, 0, self.file, index)?;
+            self.mixed.fetch_add(1, Ordering::Relaxed);
+            Ok(newest)
         })
     }
 
@@ -238,7 +268,7 @@ impl AddressSpaceOperations for StampBackend {
             for segment in list {
                 for start in (0..segment.len()).step_by(PAGE_SIZE) {
                     let index = at / PAGE_SIZE as u64;
-                    let page = segments::gather(&[segments::part(segment, start)], PAGE_SIZE);
+                    let page = self.take_page(segment, start);
                     match (
                         self.generation_of(&page, index),
                         self.generations.get(index as usize),

@@ -144,6 +144,10 @@ fn writer(shared: &Shared, seed: u64, mine: std::ops::Range<usize>) {
             );
         }
         handles[file].fsync().expect("fsync");
+        for (index, &expected) in newest[file].iter().enumerate() {
+            let kept = shared.files[file].1.generation(index as u64);
+            assert_eq!(kept, expected, "file {number} page {index} in the store");
+        }
     }
 }
 
@@ -160,6 +164,8 @@ fn no_foreign_byte() {
                 Arc::clone(&backend) as _,
                 PAGES * PAGE as u64,
             );
+            // The writer goes on while its pages are written out.
+            backend.expect_overwrites();
             (mapping, backend)
         })
         .collect();
@@ -197,8 +203,9 @@ fn no_foreign_byte() {
         });
     });
     let stats = mm.stats();
+    let mixed: u64 = shared.files.iter().map(|file| file.1.mixed_writes()).sum();
     println!(
-        "{} reads of a page\n{stats:#?}",
+        "{} reads of a page, {mixed} pages overwritten while they were written out\n{stats:#?}",
         shared.reads.load(Ordering::Relaxed)
     );
     assert!(
