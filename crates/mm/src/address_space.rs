@@ -51,28 +51,33 @@ use crate::frames::{Frames, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
-use crate::stats::{Count, FileCounters, FileStats, PageCounts, bump};
+use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::writeback::WritebackState;
 
 /// The cached pages of one file.
 #[doc(alias = "address_space")]
+#[repr(C, align(64))]
 pub struct AddressSpace {
-    id: u64,
+    // What a hit reads, and seldom anybody writes.
     /// That of `bdi`, one load nearer: every hit begins with it.
     mm: Arc<Mm>,
-    bdi: Arc<BackingDevInfo>,
+    pub(crate) hits: Hits,
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
-    pub(crate) index: XArray,
+    bdi: Arc<BackingDevInfo>,
+    id: u64,
+    // What a `stat` reads, and what changes together with that.
+    size: AtomicU64,
     /// Pages in the index.
     nr_pages: AtomicU64,
-    size: AtomicU64,
     pub(crate) appended: Appended,
-    pub(crate) i_rwsem: RankedRwLock<()>,
-    pub(crate) wb_lock: RankedMutex<WritebackState>,
-    pub(crate) invalidate_lock: RankedRwLock<()>,
-    pub(crate) wb_err: ErrSeq,
     pub(crate) counts: PageCounts,
+    pub(crate) index: XArray,
+    // What neither a hit nor a `stat` comes to.
+    pub(crate) i_rwsem: RankedRwLock<()>,
+    pub(crate) invalidate_lock: RankedRwLock<()>,
+    pub(crate) wb_lock: RankedMutex<WritebackState>,
+    pub(crate) wb_err: ErrSeq,
     pub(crate) counters: FileCounters,
     /// Whether the file is on its device's list of dirty files; changed under that list's lock.
     pub(crate) on_dirty_list: AtomicBool,
@@ -90,6 +95,16 @@ pub struct AddressSpace {
     /// How many wait for `wb_lock` to make the file durable.
     pub(crate) awaited: AtomicUsize,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    use std::mem::offset_of;
+
+    assert!(offset_of!(AddressSpace, size) == 64);
+    assert!(offset_of!(AddressSpace, index) == 128);
+    // Locks that watch their rank are larger.
+    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
+};
 
 /// Who reads less than one part in so many of the cache behind a stream is close behind it.
 const CLOSE_PART: u64 = 16;
@@ -128,19 +143,20 @@ impl AddressSpace {
     ) -> Arc<Self> {
         let mm = bdi.mm();
         let mapping = Arc::new(Self {
-            id: mm.next_mapping_id(),
             mm: Arc::clone(mm),
-            bdi: Arc::clone(bdi),
+            hits: Hits::default(),
             ops,
-            index: XArray::new(Arc::clone(&mm.nodes)),
-            nr_pages: AtomicU64::new(0),
+            bdi: Arc::clone(bdi),
+            id: mm.next_mapping_id(),
             size: AtomicU64::new(size),
+            nr_pages: AtomicU64::new(0),
             appended: Appended::default(),
-            i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
-            wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
-            invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
-            wb_err: ErrSeq::new(),
             counts: PageCounts::default(),
+            index: XArray::new(Arc::clone(&mm.nodes)),
+            i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
+            invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
+            wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
+            wb_err: ErrSeq::new(),
             counters: FileCounters::new(),
             on_dirty_list: AtomicBool::new(false),
             holders: AtomicUsize::new(0),
@@ -155,9 +171,10 @@ impl AddressSpace {
         mapping
     }
 
-    /// Bytes that an address space takes by itself, without its pages: what to charge for one.
+    /// Bytes that an address space takes by itself, without its pages: what to charge for one. What it
+    /// takes besides once it is much read it charges itself.
     pub fn memory_bytes() -> usize {
-        size_of::<Self>() + FileCounters::heap_bytes()
+        size_of::<Self>()
     }
 
     /// A number no other address space of the cache ever has.
@@ -199,18 +216,6 @@ impl AddressSpace {
     pub fn nr_pages(&self) -> u64 {
         // Relaxed: a figure.
         self.nr_pages.load(Ordering::Relaxed)
-    }
-
-    /// Figures of this file. Costs a few loads a counter.
-    pub fn stats(&self) -> FileStats {
-        let mut stats = FileStats {
-            resident: self.nr_pages(),
-            folios: self.index.nr_entries(),
-            ..FileStats::default()
-        };
-        stats.add_pages(&self.counts);
-        stats.add_activity(&self.counters);
-        stats
     }
 
     /// Whether data of this file is not yet safely on the medium.
@@ -452,20 +457,6 @@ impl AddressSpace {
         mm.folios.free(folio);
     }
 
-    /// Counts pages for the file, its file system and the cache.
-    pub(crate) fn count(&self, count: Count, n: u64) {
-        self.counts.add(count, n);
-        self.bdi.counts.add(count, n);
-        self.mm().counts.add(count, n);
-    }
-
-    /// Takes pages back out of the counts.
-    pub(crate) fn uncount(&self, count: Count, n: u64) {
-        self.counts.sub(count, n);
-        self.bdi.counts.sub(count, n);
-        self.mm().counts.sub(count, n);
-    }
-
     /// Marks a range of bytes of a locked folio dirty, whose grains are uptodate. Returns the pages
     /// that have to be written now and had not.
     ///
@@ -584,5 +575,6 @@ impl Drop for AddressSpace {
         (activity.dirty, activity.writeback) = (0, 0);
         (activity.unstable, activity.failed) = (0, 0);
         self.mm().unregister(self.id, &activity);
+        self.hits.uncharge(&self.bdi);
     }
 }

@@ -1,9 +1,10 @@
 //! Counters, per file, per file system and per cache.
 
-use foliocache_sync::ShardedCounter;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::{LazyCounter, ShardedCounter};
 
-use crate::bdi::ThrottleStats;
+use crate::address_space::AddressSpace;
+use crate::bdi::{BackingDevInfo, ThrottleStats};
 use crate::frames::FrameUsage;
 use crate::pressure::PressureStats;
 use crate::readahead::ReadaheadFeedback;
@@ -58,10 +59,9 @@ impl PageCounts {
     }
 }
 
-/// What one file's users did, since it was first opened.
+/// What one file's users did, since it was first opened, besides hits.
 #[derive(Debug)]
 pub(crate) struct FileCounters {
-    pub(crate) hits: ShardedCounter,
     pub(crate) misses: AtomicU64,
     pub(crate) evictions: AtomicU64,
     pub(crate) refaults: AtomicU64,
@@ -76,13 +76,8 @@ pub(crate) struct FileCounters {
 }
 
 impl FileCounters {
-    pub(crate) fn heap_bytes() -> usize {
-        ShardedCounter::heap_bytes()
-    }
-
     pub(crate) fn new() -> Self {
         Self {
-            hits: ShardedCounter::new(),
             misses: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             refaults: AtomicU64::new(0),
@@ -100,6 +95,48 @@ impl FileCounters {
     pub(crate) fn note_unused_readahead(&self, pages: u64) {
         bump(&self.readahead_wasted, pages);
         self.feedback.note_wasted(pages as u32);
+    }
+}
+
+/// What was found in the cache of one file.
+///
+/// # Memory ordering
+///
+/// The file system's `hit_bytes` is `Relaxed`: a figure.
+#[derive(Debug, Default)]
+pub(crate) struct Hits(LazyCounter);
+
+impl Hits {
+    /// Counts pages, or takes back what was counted.
+    #[inline]
+    fn count(&self, pages: i64, bdi: &BackingDevInfo) {
+        if self.0.add(pages) {
+            self.spread(bdi);
+        }
+    }
+
+    /// Gives each processor a cell to count in, where the bound has room for them.
+    #[cold]
+    fn spread(&self, bdi: &BackingDevInfo) {
+        let bytes = ShardedCounter::heap_bytes() as u64;
+        if !bdi.mm().frames.try_charge_metadata(bytes) {
+            return;
+        }
+        if self.0.spread() {
+            bdi.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
+        } else {
+            // Another thread did.
+            bdi.mm().uncharge_metadata(bytes);
+        }
+    }
+
+    /// Gives back what is charged to the bound, at the end.
+    pub(crate) fn uncharge(&self, bdi: &BackingDevInfo) {
+        if self.0.is_spread() {
+            let bytes = ShardedCounter::heap_bytes() as u64;
+            bdi.hit_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            bdi.mm().uncharge_metadata(bytes);
+        }
     }
 }
 
@@ -156,9 +193,8 @@ pub struct FileStats {
 }
 
 impl FileStats {
-    /// Adds the activity that `counters` recorded; the page counts are the caller's to add.
+    /// Adds the activity that `counters` recorded; hits and page counts are the caller's to add.
     pub(crate) fn add_activity(&mut self, counters: &FileCounters) {
-        self.hits += counters.hits.sum().unsigned_abs();
         self.misses += read(&counters.misses);
         self.evictions += read(&counters.evictions);
         self.refaults += read(&counters.refaults);
@@ -204,6 +240,41 @@ impl FileStats {
             0 => 0.0,
             all => self.hits as f64 / all as f64,
         }
+    }
+}
+
+impl AddressSpace {
+    /// Figures of this file. Costs a few loads a counter.
+    pub fn stats(&self) -> FileStats {
+        let mut stats = FileStats {
+            resident: self.nr_pages(),
+            folios: self.index.nr_entries(),
+            ..FileStats::default()
+        };
+        stats.hits = self.hits.0.sum().unsigned_abs();
+        stats.add_pages(&self.counts);
+        stats.add_activity(&self.counters);
+        stats
+    }
+
+    /// Counts pages for the file, its file system and the cache.
+    pub(crate) fn count(&self, count: Count, n: u64) {
+        self.counts.add(count, n);
+        self.bdi().counts.add(count, n);
+        self.mm().counts.add(count, n);
+    }
+
+    /// Takes pages back out of the counts.
+    pub(crate) fn uncount(&self, count: Count, n: u64) {
+        self.counts.sub(count, n);
+        self.bdi().counts.sub(count, n);
+        self.mm().counts.sub(count, n);
+    }
+
+    /// Counts pages that were found in the cache, or takes back what was counted.
+    #[inline]
+    pub(crate) fn count_hits(&self, pages: i64) {
+        self.hits.count(pages, self.bdi());
     }
 }
 

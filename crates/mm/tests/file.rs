@@ -5,6 +5,7 @@ mod common;
 
 use common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::PAGE_SIZE;
+use foliocache_sync::ShardedCounter;
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -136,4 +137,48 @@ fn metadata_of_a_dense_file_is_small() {
     let per_page = mm.usage().metadata as f64 / file.nr_pages() as f64;
     assert!(file.nr_pages() > 50_000, "{} pages", file.nr_pages());
     assert!(per_page <= 80.0, "{per_page} bytes of metadata a page");
+}
+
+#[test]
+fn counting_the_hits_of_a_busy_file_is_charged() {
+    let (mm, bdi) = storage(8);
+    let store = Store::with(&pattern(4, 0, PAGE_SIZE));
+    let file = file(&bdi, &store);
+    assert_eq!(read(&file, 0, PAGE_SIZE).len(), PAGE_SIZE);
+    let idle = mm.usage().metadata;
+    for _ in 0..1000 {
+        read(&file, 0, 10);
+    }
+    let cells = ShardedCounter::heap_bytes() as u64;
+    assert_eq!(mm.usage().metadata, idle + cells);
+    assert_eq!(bdi.mapping_extra_bytes(), cells);
+    assert_eq!(file.stats().hits, 1000);
+    assert_eq!(mm.stats().files.hits, 1000);
+    drop(file);
+    assert_eq!(mm.stats().files.hits, 1000, "of a file that is gone");
+    assert!(mm.usage().metadata <= idle);
+    assert_eq!(bdi.mapping_extra_bytes(), 0);
+}
+
+#[test]
+fn hits_are_counted_without_room_for_cells() {
+    let (mm, bdi) = storage(8);
+    let file = file(&bdi, &Store::with(&pattern(5, 0, PAGE_SIZE)));
+    read(&file, 0, 10);
+    let mut taken = 0;
+    while mm.frames().try_charge_metadata(64) {
+        taken += 64;
+    }
+    let before = file.stats().hits;
+    for _ in 0..1000 {
+        read(&file, 0, 10);
+    }
+    assert_eq!(file.stats().hits, before + 1000);
+    assert_eq!(bdi.mapping_extra_bytes(), 0);
+    mm.uncharge_metadata(taken);
+    for _ in 0..1000 {
+        read(&file, 0, 10);
+    }
+    assert!(bdi.mapping_extra_bytes() > 0);
+    assert_eq!(file.stats().hits, before + 2000);
 }

@@ -71,4 +71,4 @@ pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
-pub use padded::{CachePadded, ShardedCounter, thread_shard};
+pub use padded::{CachePadded, LazyCounter, ShardedCounter, shard_count, thread_shard};

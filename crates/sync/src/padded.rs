@@ -9,15 +9,24 @@
 //! whose numbers lead there share a second word of it, with atomic additions, which cost some 20
 //! cycles each. A cell is not given back when its thread ends.
 //!
+//! Where there are many counters and few are busy, a [`LazyCounter`] is one word until it is much added to.
+//!
 //! # Memory ordering
 //!
-//! All `Relaxed`: a counter publishes nothing but its number. An increment is never lost (it is one atomic
+//! `Relaxed`: a counter publishes nothing but its number. An increment is never lost (it is one atomic
 //! addition, or the only thread's that stores to the word); a sum taken while others add may hold one of
-//! two additions and not the other, whichever came first.
+//! two additions and not the other, whichever came first. The cells of a [`LazyCounter`] are published by a
+//! `Release` store and read through an `Acquire` load.
+//!
+//! # Safety
+//!
+//! The cells of a [`LazyCounter`] are a box of its own, taken once and freed with it.
+#![allow(unsafe_code)]
 
-use crate::atomic::{AtomicI64, AtomicUsize, Ordering};
+use crate::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 use crate::cell::Cell;
 use std::ops::{Deref, DerefMut};
+use std::{ptr, slice};
 
 /// A value alone on its cache lines: 128 bytes, since processors fetch lines in pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,23 +98,25 @@ fn number_thread(number: &Cell<usize>) -> usize {
     next
 }
 
-/// Most cells of a [`ShardedCounter`].
-const MAX_COUNTER_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
+/// Most shards of anything.
+const MAX_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
 crate::global! {
-    /// How many cells a counter has: a power of two, 0 until it is known.
-    static COUNTER_SHARDS: AtomicUsize = AtomicUsize::new(0);
+    /// What [`shard_count`] says, 0 until it is known.
+    static SHARDS: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// As many cells as processors, up to a bound and to a power of two.
-fn counter_shards() -> usize {
-    // Relaxed: whoever finds it out finds the same.
-    match COUNTER_SHARDS.load(Ordering::Relaxed) {
+/// As many shards as are worth having: one for each processor, up to 16 and to a power of two.
+pub fn shard_count() -> usize {
+    // Relaxed: a number that is set once. Threads may not find the same: they are pinned to processors.
+    match SHARDS.load(Ordering::Relaxed) {
         0 => {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            let shards = processors.next_power_of_two().min(MAX_COUNTER_SHARDS);
-            COUNTER_SHARDS.store(shards, Ordering::Relaxed);
-            shards
+            let shards = processors.next_power_of_two().min(MAX_SHARDS);
+            match SHARDS.compare_exchange(0, shards, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => shards,
+                Err(shards) => shards,
+            }
         }
         shards => shards,
     }
@@ -137,6 +148,11 @@ impl CounterCell {
             owned: AtomicI64::new(0),
             shared: AtomicI64::new(0),
         }
+    }
+
+    fn boxed(cells: usize) -> Box<[CachePadded<Self>]> {
+        let cell = || CachePadded::new(Self::new());
+        std::iter::repeat_with(cell).take(cells).collect()
     }
 
     // Relaxed: see the module's header.
@@ -180,17 +196,14 @@ impl Default for ShardedCounter {
 impl ShardedCounter {
     /// A counter at zero, with a cell for each processor, up to 16.
     pub fn new() -> Self {
-        let cell = || CachePadded::new(CounterCell::new());
         Self {
-            cells: std::iter::repeat_with(cell)
-                .take(counter_shards())
-                .collect(),
+            cells: CounterCell::boxed(shard_count()),
         }
     }
 
     /// Bytes that the cells of one counter take: 128 each.
     pub fn heap_bytes() -> usize {
-        counter_shards() * size_of::<CachePadded<CounterCell>>()
+        shard_count() * size_of::<CachePadded<CounterCell>>()
     }
 
     /// Adds to this thread's cell.
@@ -227,6 +240,110 @@ impl ShardedCounter {
     }
 }
 
+/// A counter that takes no memory besides its own until it was much added to, and is as a
+/// [`ShardedCounter`] from then on. For what there are many of, files say.
+#[derive(Debug)]
+pub struct LazyCounter {
+    /// What was added before there were cells.
+    first: AtomicI64,
+    /// Null, or `mask + 1` cells of a `Box`, which stay until the drop.
+    cells: AtomicPtr<CachePadded<CounterCell>>,
+    mask: usize,
+}
+
+impl LazyCounter {
+    /// Sum from which on cells are worth their memory: each of the additions up to there cost 20 cycles
+    /// more.
+    const BUSY: i64 = 256;
+
+    /// A counter at zero.
+    pub fn new() -> Self {
+        Self {
+            first: AtomicI64::new(0),
+            cells: AtomicPtr::new(ptr::null_mut()),
+            mask: shard_count() - 1,
+        }
+    }
+
+    #[inline]
+    fn cells(&self) -> Option<&[CachePadded<CounterCell>]> {
+        // Acquire pairs with the Release in `spread`: the cells as they were made.
+        let cells = self.cells.load(Ordering::Acquire);
+        // SAFETY: so many, of a `Box` that is freed when `self` is dropped.
+        (!cells.is_null()).then(|| unsafe { slice::from_raw_parts(cells, self.mask + 1) })
+    }
+
+    /// Adds to this thread's cell, or to the one word. Says whether the counter would do well with cells
+    /// that it does not have: [`LazyCounter::spread`]. It says so again and again, but seldom.
+    #[inline]
+    pub fn add(&self, value: i64) -> bool {
+        match self.cells() {
+            Some(cells) => {
+                let thread = thread_shard();
+                cells[thread & self.mask].add(thread, value);
+                false
+            }
+            None => self.add_first(value),
+        }
+    }
+
+    #[cold]
+    fn add_first(&self, value: i64) -> bool {
+        // Relaxed: see the module's header.
+        let before = self.first.fetch_add(value, Ordering::Relaxed);
+        before / Self::BUSY < before.wrapping_add(value) / Self::BUSY
+    }
+
+    /// Takes cells, which take [`ShardedCounter::heap_bytes`]. Whether it was this call that did.
+    pub fn spread(&self) -> bool {
+        let cells = Box::into_raw(CounterCell::boxed(self.mask + 1));
+        let null = ptr::null_mut();
+        // Release pairs with the Acquire in `cells`. Relaxed: nothing is done with those of another.
+        let set =
+            self.cells
+                .compare_exchange(null, cells.cast(), Ordering::Release, Ordering::Relaxed);
+        if set.is_err() {
+            // SAFETY: made above, and nobody else's.
+            drop(unsafe { Box::from_raw(cells) });
+        }
+        set.is_ok()
+    }
+
+    /// Whether the counter has cells.
+    pub fn is_spread(&self) -> bool {
+        self.cells().is_some()
+    }
+
+    /// The sum, as [`ShardedCounter::sum`].
+    pub fn sum(&self) -> i64 {
+        // Relaxed: see the module's header.
+        let first = self.first.load(Ordering::Relaxed);
+        self.cells()
+            .unwrap_or_default()
+            .iter()
+            .map(|cell| cell.sum())
+            .fold(first, i64::wrapping_add)
+    }
+}
+
+impl Default for LazyCounter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for LazyCounter {
+    fn drop(&mut self) {
+        // Relaxed: nobody else has the counter.
+        let cells = self.cells.load(Ordering::Relaxed);
+        if !cells.is_null() {
+            let cells = ptr::slice_from_raw_parts_mut(cells, self.mask + 1);
+            // SAFETY: made by `spread` from a `Box` of so many, and never freed but here.
+            drop(unsafe { Box::from_raw(cells) });
+        }
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -252,7 +369,7 @@ mod tests {
     fn nothing_is_lost() {
         let counter = ShardedCounter::new();
         std::thread::scope(|scope| {
-            for _ in 0..MAX_COUNTER_SHARDS + 3 {
+            for _ in 0..MAX_SHARDS + 3 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
                         counter.add(3);
@@ -261,8 +378,42 @@ mod tests {
                 });
             }
         });
-        assert_eq!(counter.sum(), 2000 * (MAX_COUNTER_SHARDS as i64 + 3));
+        assert_eq!(counter.sum(), 2000 * (MAX_SHARDS as i64 + 3));
         counter.add(-1_000_000);
         assert_eq!(counter.sum_positive(), 0);
+    }
+
+    #[test]
+    fn a_lazy_counter_asks_for_cells_once_it_is_busy() {
+        let counter = LazyCounter::new();
+        let asked = |n: i64| (0..n).filter(|_| counter.add(1)).count();
+        assert_eq!(asked(LazyCounter::BUSY - 1), 0);
+        assert_eq!(asked(LazyCounter::BUSY), 1);
+        // Refused the first time: it goes on as it is, and asks again.
+        assert!(!counter.is_spread());
+        assert_eq!(asked(1), 1);
+        assert!(counter.spread() && counter.is_spread());
+        assert!(!counter.spread(), "it has them");
+        assert_eq!(asked(10 * LazyCounter::BUSY), 0);
+        counter.add(-1);
+        assert_eq!(counter.sum(), 12 * LazyCounter::BUSY - 1);
+    }
+
+    #[test]
+    fn a_lazy_counter_loses_nothing_while_it_gets_its_cells() {
+        let counter = LazyCounter::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        if counter.add(1) {
+                            counter.spread();
+                        }
+                    }
+                });
+            }
+        });
+        assert!(counter.is_spread());
+        assert_eq!(counter.sum(), 4000);
     }
 }

@@ -52,17 +52,19 @@ pub struct XArray {
     /// The head node, or zero (invariant 1).
     head: AtomicUsize,
     pool: Arc<NodePool>,
-    /// The xa_lock, and what it alone protects.
-    lock: Line<RankedMutex<()>>,
+    writers: Writers,
+}
+
+/// What writers change, on a cache line of its own: taking the lock does not cost readers the head.
+#[repr(align(64))]
+struct Writers {
+    /// The xa_lock.
+    lock: RankedMutex<()>,
     /// Entries. Written under the lock.
     entries: AtomicU64,
     /// Nodes. Written under the lock.
     nodes: AtomicU64,
 }
-
-/// On a cache line of its own, so that taking the lock does not cost readers the head.
-#[repr(align(64))]
-struct Line<T>(T);
 
 /// A decoded slot word.
 #[derive(Clone, Copy)]
@@ -135,9 +137,11 @@ impl XArray {
         Self {
             head: AtomicUsize::new(0),
             pool,
-            lock: Line(RankedMutex::new(Rank::XaLock, ())),
-            entries: AtomicU64::new(0),
-            nodes: AtomicU64::new(0),
+            writers: Writers {
+                lock: RankedMutex::new(Rank::XaLock, ()),
+                entries: AtomicU64::new(0),
+                nodes: AtomicU64::new(0),
+            },
         }
     }
 
@@ -254,13 +258,13 @@ impl XArray {
     /// the past.
     pub fn nr_entries(&self) -> u64 {
         // Relaxed: a statistic to whoever does not hold the lock, which orders it for whoever does.
-        self.entries.load(Ordering::Relaxed)
+        self.writers.entries.load(Ordering::Relaxed)
     }
 
     /// How many nodes the index has of its pool. Without the xa_lock the answer is of the past.
     pub fn nr_nodes(&self) -> u64 {
         // Relaxed: as in `nr_entries`.
-        self.nodes.load(Ordering::Relaxed)
+        self.writers.nodes.load(Ordering::Relaxed)
     }
 
     /// How many nodes to preload for an insertion at `index`, if the tree does not change until
@@ -298,7 +302,7 @@ impl XArray {
     #[doc(alias = "xa_lock")]
     #[track_caller]
     pub fn lock(&self) -> crate::XaGuard<'_> {
-        crate::XaGuard::new(self, self.lock.0.lock())
+        crate::XaGuard::new(self, self.writers.lock.lock())
     }
 
     /// What a reader or a writer walks. The caller is in a read section or holds the xa_lock, for as
@@ -317,7 +321,12 @@ impl XArray {
     /// Changes the statistics. The caller holds the xa_lock.
     pub(crate) fn account(&self, entries: i64, nodes: i64) {
         // Relaxed: as in `nr_entries`; a load and a store, since the lock admits one writer.
-        for (counter, delta) in [(&self.entries, entries), (&self.nodes, nodes)] {
+        let Writers {
+            entries: nr_entries,
+            nodes: nr_nodes,
+            ..
+        } = &self.writers;
+        for (counter, delta) in [(nr_entries, entries), (nr_nodes, nodes)] {
             if delta != 0 {
                 counter.store(
                     counter.load(Ordering::Relaxed).wrapping_add_signed(delta),
@@ -332,7 +341,7 @@ impl Drop for XArray {
     fn drop(&mut self) {
         // Nobody else has the index, so there is nothing to wait for, and no order of locks to
         // keep.
-        if let Some(lock) = self.lock.0.try_lock() {
+        if let Some(lock) = self.writers.lock.try_lock() {
             crate::XaGuard::new(self, lock).clear();
         }
     }

@@ -50,7 +50,7 @@ impl FileSystem for DirFs {
     fn inode_bytes(&self) -> u64 {
         // Relaxed: see the header of `dirfs`.
         let mappings = self.shared.mapping_bytes.load(Ordering::Relaxed);
-        self.inodes.bytes() + mappings
+        self.inodes.bytes() + mappings + self.shared.bdi.mapping_extra_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {

@@ -83,6 +83,8 @@ pub struct BackingDevInfo {
     name: String,
     kind: BdiKind,
     pub(crate) counts: PageCounts,
+    /// Bytes that its files are charged for counting hits.
+    pub(crate) hit_bytes: AtomicU64,
     dirty_files: RankedMutex<VecDeque<Arc<AddressSpace>>>,
     pub(crate) flusher: Flusher,
     throttle: Throttle,
@@ -107,6 +109,7 @@ impl BackingDevInfo {
             name: name.into(),
             kind,
             counts: PageCounts::default(),
+            hit_bytes: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, VecDeque::new()),
             flusher: Flusher::new(),
             throttle: Throttle::new(mm.shares.now()),
@@ -139,6 +142,12 @@ impl BackingDevInfo {
     #[inline]
     pub fn is_memory(&self) -> bool {
         self.kind == BdiKind::Memory
+    }
+
+    /// Bytes that its address spaces are charged besides [`AddressSpace::memory_bytes`] each.
+    pub fn mapping_extra_bytes(&self) -> u64 {
+        // Relaxed: a figure.
+        self.hit_bytes.load(Ordering::Relaxed)
     }
 
     /// Pages not safely on the medium: dirty, under writeback and unstable together.

@@ -115,7 +115,7 @@ impl AddressSpace {
             handle.note_read(at);
         }
         let pages = PageIndex::of(end - 1).0 - PageIndex::of(pos).0 + 1;
-        self.counters.hits.add(pages as i64);
+        self.count_hits(pages as i64);
         first_uses
     }
 }

@@ -123,7 +123,7 @@ impl AddressSpace {
                 Piece::Copied(n) => {
                     if std::mem::take(&mut missed) {
                         // It is what the bytes were brought in for.
-                        self.counters.hits.add(-1);
+                        self.count_hits(-1);
                     }
                     pos += n as u64;
                     faulted = false;

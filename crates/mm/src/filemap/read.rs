@@ -185,16 +185,16 @@ impl AddressSpace {
             self.used_readahead(handle, PageIndex::of(pos), spot.order, purpose.may_wait);
         }
         let piece = self.count_copy(pos, result, iter).ok()?;
-        self.count_hits(pos, &piece);
+        self.count_copied(pos, &piece);
         Some(piece)
     }
 
     /// Counts a hit for each page that a copy was of.
     #[inline]
-    fn count_hits(&self, pos: u64, piece: &Piece) {
+    fn count_copied(&self, pos: u64, piece: &Piece) {
         if let Piece::Copied(n) = piece {
             let pages = (offset_in_page(pos) + n.saturating_sub(1)) / PAGE_SIZE + 1;
-            self.counters.hits.add(pages as i64);
+            self.count_hits(pages as i64);
         }
     }
 
@@ -281,7 +281,7 @@ impl AddressSpace {
         let piece = self.count_copy(pos, result, iter)?;
         if !missed {
             // Somebody else brought it in while we waited for the lock.
-            self.count_hits(pos, &piece);
+            self.count_copied(pos, &piece);
         }
         Ok(piece)
     }
@@ -303,7 +303,7 @@ impl AddressSpace {
         let result = self.copy_locked(&locked, pos, left, iter);
         drop(locked);
         let piece = self.count_copy(pos, result, iter)?;
-        self.count_hits(pos, &piece);
+        self.count_copied(pos, &piece);
         Ok(Some(piece))
     }
 

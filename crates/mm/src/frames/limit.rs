@@ -134,6 +134,13 @@ impl Frames {
         self.budget.take_room(bytes, 0) || self.charge_slow(bytes)
     }
 
+    /// Charges `bytes` of metadata if there is room for them at once: for what can be done without. Takes no
+    /// lock, and makes nobody give anything up.
+    #[must_use]
+    pub fn try_charge_metadata(&self, bytes: u64) -> bool {
+        self.budget.take_room(bytes, 0)
+    }
+
     #[cold]
     fn charge_slow(&self, bytes: u64) -> bool {
         let mut table = self.table.lock();
