@@ -25,11 +25,13 @@
 //! pointer, [`ReservedRange::give_back`], is `unsafe`.
 #![allow(unsafe_code)]
 
+mod anonymous;
 pub(crate) mod cgroup;
 mod resident;
 #[cfg(test)]
 mod tests;
 
+pub use anonymous::AnonymousRange;
 pub use cgroup::{cgroup_memory_limit, cgroup_memory_usage};
 pub use resident::{Resident, process_anon_bytes, total_memory};
 

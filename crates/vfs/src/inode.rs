@@ -42,6 +42,7 @@
 use crate::attr::AttrCell;
 use crate::dcache::{AliasSlot, DentryInode, Split};
 use crate::icache::{CachedInode, InodeLink};
+use crate::slab::SlabArc;
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
@@ -57,7 +58,7 @@ use std::fmt;
 pub struct Inode {
     ino: u64,
     generation: u64,
-    attributes: Arc<AttrCell>,
+    attributes: SlabArc<AttrCell>,
     ops: Box<dyn InodeOperations>,
     /// The pages of a regular file that was opened; empty for everything else.
     mapping: OnceLock<Arc<AddressSpace>>,
@@ -150,7 +151,7 @@ impl Inode {
         ino: u64,
         generation: u64,
         kind: FileKind,
-        attributes: Arc<AttrCell>,
+        attributes: SlabArc<AttrCell>,
         ops: Box<dyn InodeOperations>,
     ) -> Inode {
         Inode {
@@ -243,7 +244,7 @@ impl Inode {
     }
 
     /// The attributes in memory.
-    pub fn attributes(&self) -> &Arc<AttrCell> {
+    pub fn attributes(&self) -> &SlabArc<AttrCell> {
         &self.attributes
     }
 

@@ -7,6 +7,7 @@
 //! | `hash` | [`RcuHash`](hash::RcuHash): an intrusive hash table, looked up under RCU, that grows by itself |
 //! | `icache` | [`InodeCache`]: the inodes in memory, one for each identity |
 //! | [`dcache`] | which name in which directory leads to which inode |
+//! | `slab` | [`SharedSlab`]: memory for many objects of one kind, side by side |
 //! | `limbo` | what is unpublished and waits for its readers |
 //! | `bound` | [`Bound`]: who is asked for memory |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
@@ -38,6 +39,7 @@ mod inode;
 mod limbo;
 mod namei;
 mod open_file;
+mod slab;
 mod super_block;
 mod types;
 mod walk;
@@ -53,6 +55,7 @@ pub use icache::{
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
+pub use slab::{SharedSlab, SlabArc};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{
     Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,

@@ -21,7 +21,7 @@ use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
-    PERMISSION_BITS, SeekSparse, SetAttr, SetTime, cleared_set_id,
+    PERMISSION_BITS, SeekSparse, SetAttr, SetTime, SlabArc, cleared_set_id,
 };
 use std::ffi::OsStr;
 
@@ -48,9 +48,9 @@ pub(super) fn remembered(stat: &Stat) -> Attributes {
 
 impl Shared {
     /// The attributes of a node that was just found.
-    pub(super) fn attributes(&self, stat: &Stat) -> Arc<AttrCell> {
+    pub(super) fn attributes(&self, stat: &Stat) -> SlabArc<AttrCell> {
         let attributes = remembered(stat);
-        Arc::new(match stat.kind() {
+        self.attributes.alloc(match stat.kind() {
             FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
             _ => AttrCell::new(attributes),
         })

@@ -68,7 +68,7 @@ use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
 use foliocache_sys::uring::{Engine, MAX_BUFFERS, RingPool};
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::{Generation, Inode};
+use foliocache_vfs::{AttrCell, Generation, Inode, SharedSlab};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -159,6 +159,8 @@ struct Shared {
     moves: RwLock<()>,
     path_fds: PathFds,
     permissions: Arc<Generation>,
+    /// Memory for those of all nodes.
+    attributes: SharedSlab<AttrCell>,
     rings: Option<Arc<RingPool>>,
     /// What reads in the background; with `rings` only.
     engine: Option<Arc<Engine>>,
@@ -242,6 +244,7 @@ impl DirFs {
             moves: RwLock::new(()),
             path_fds: PathFds::new(options.path_descriptors),
             permissions: Arc::default(),
+            attributes: SharedSlab::new(),
             options,
             rings,
             engine,

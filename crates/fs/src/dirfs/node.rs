@@ -40,7 +40,7 @@ use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
-use foliocache_vfs::{AttrCell, Inode};
+use foliocache_vfs::{AttrCell, Inode, SlabArc};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -101,7 +101,7 @@ pub(super) struct DirNode {
     ino: u64,
     pub(super) identity: Identity,
     pub(super) kind: FileKind,
-    pub(super) attributes: Arc<AttrCell>,
+    pub(super) attributes: SlabArc<AttrCell>,
     pub(super) location: Mutex<Location>,
     /// Where it was seen before that, as far as that name is not known to be gone.
     spare: Mutex<Option<(Arc<Inode>, OsString)>>,
@@ -122,7 +122,7 @@ impl DirNode {
         shared: &Arc<Shared>,
         ino: u64,
         stat: &Stat,
-        attributes: Arc<AttrCell>,
+        attributes: SlabArc<AttrCell>,
         location: Location,
     ) -> DirNode {
         let kind = stat.kind();

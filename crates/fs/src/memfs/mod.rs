@@ -32,7 +32,7 @@
 mod namespace;
 mod node;
 
-use self::node::{Data, MemNode, Nothing, entries, new_entries};
+use self::node::{Data, MemNode, Nothing, entries, new_directory};
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
@@ -40,7 +40,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     AttrCell, Attributes, Device, FileKind, Generation, Inode, PERMISSION_BITS, ROOT_INO,
-    inode_bytes,
+    SharedSlab, inode_bytes,
 };
 use std::collections::BTreeMap;
 
@@ -51,6 +51,7 @@ struct Shared {
     nothing: Arc<Nothing>,
     next_ino: AtomicU64,
     permissions: Arc<Generation>,
+    attributes: SharedSlab<AttrCell>,
     /// Held by whoever changes names, so that changes to two directories are one.
     changes: Mutex<()>,
 }
@@ -100,7 +101,7 @@ impl Shared {
             FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
             _ => AttrCell::new(attributes),
         };
-        let attributes = Arc::new(attributes.without_store());
+        let attributes = self.attributes.alloc(attributes.without_store());
         let node = MemNode {
             shared: self.clone(),
             data,
@@ -125,9 +126,10 @@ impl MemFs {
             nothing: Arc::new(Nothing),
             next_ino: AtomicU64::new(ROOT_INO),
             permissions: Arc::default(),
+            attributes: SharedSlab::new(),
             changes: Mutex::new(()),
         });
-        let data = Data::Directory(Mutex::new(new_entries(Weak::new())));
+        let data = new_directory(Weak::new());
         let root = shared
             .new_inode(FileKind::Directory, 0o755, 0, 0, data)
             .map_err(MmError::Setup)?;

@@ -2,10 +2,10 @@
 
 use super::MemFs;
 use super::node::{
-    Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_entries,
+    Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_directory,
 };
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
@@ -258,7 +258,7 @@ impl FileSystem for MemFs {
         name: &OsStr,
         mode: u32,
     ) -> Result<Arc<Inode>, Errno> {
-        let data = Data::Directory(Mutex::new(new_entries(Arc::downgrade(dir))));
+        let data = new_directory(Arc::downgrade(dir));
         let new = New {
             kind: FileKind::Directory,
             mode,

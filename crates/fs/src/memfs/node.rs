@@ -20,7 +20,8 @@ const SHOWN_ENTRY_BYTES: i64 = 32;
 
 pub(super) enum Data {
     File,
-    Directory(Mutex<Entries>),
+    /// Apart: most nodes are files.
+    Directory(Box<Mutex<Entries>>),
     Symlink(OsString),
     Special(Device),
 }
@@ -162,14 +163,16 @@ pub(super) fn is_directory(inode: &Inode) -> bool {
     inode.kind() == FileKind::Directory
 }
 
-pub(super) fn new_entries(parent: Weak<Inode>) -> Entries {
-    Entries {
+/// A directory without names.
+pub(super) fn new_directory(parent: Weak<Inode>) -> Data {
+    let entries = Entries {
         by_name: HashMap::new(),
         by_cookie: BTreeMap::new(),
         next_cookie: 3,
         parent,
         dead: false,
-    }
+    };
+    Data::Directory(Box::new(Mutex::new(entries)))
 }
 
 pub(super) fn entry_bytes(name: &OsStr) -> u64 {

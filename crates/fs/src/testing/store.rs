@@ -7,7 +7,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
-    OpenFile, OpenFlags, SeekSparse,
+    OpenFile, OpenFlags, SeekSparse, SharedSlab,
 };
 
 /// What an inode without a file system can do: nothing beyond its pages.
@@ -52,7 +52,7 @@ pub fn file_over(
 ) -> Result<Arc<Inode>, MmError> {
     let bdi = BackingDevInfo::new(mm, store.describe(), BdiKind::Storage)?;
     let now = coarse_realtime();
-    let attributes = Arc::new(AttrCell::new(Attributes {
+    let attributes = SharedSlab::new().alloc(AttrCell::new(Attributes {
         mode: 0o644,
         nlink: 1,
         uid: 0,

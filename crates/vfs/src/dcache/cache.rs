@@ -44,6 +44,7 @@ use crate::bound::Bound;
 use crate::generation::{Changing, Generation};
 use crate::hash::RcuHash;
 use crate::limbo::Limbo;
+use crate::slab::Slab;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, RcuReadGuard};
@@ -52,7 +53,7 @@ use foliocache_sync::{Arc, ShardedCounter};
 use std::fmt;
 use std::ptr;
 
-/// What a dentry is charged: itself, and what the allocator adds for its alignment (glibc).
+/// What a dentry is charged: itself, and its part of what is free in pages that are not full.
 pub const DENTRY_BYTES: u64 = 256;
 /// The same for a long name besides its bytes, in two allocations.
 const LONG_NAME_BYTES: u64 = 80;
@@ -62,6 +63,7 @@ const MAKE_ROOM: usize = 64;
 /// What the caches are made of. Lives as long as the handle and the roots.
 pub(super) struct Inner<I: DentryInode> {
     pub(super) hash: RcuHash<Dentry<I>>,
+    pub(super) slab: Slab<Dentry<I>>,
     pub(super) limbo: Limbo<Garbage<I>>,
     pub(super) rename: RankedMutex<()>,
     pub(super) rename_seq: SeqCount,
@@ -139,6 +141,7 @@ impl<I: DentryInode> DentryCache<I> {
         Self {
             inner: Arc::new(Inner {
                 hash: RcuHash::new(buckets, Arc::clone(&bound)),
+                slab: Slab::new(),
                 limbo: Limbo::new(),
                 rename: RankedMutex::new(Rank::DentryRename, ()),
                 rename_seq: SeqCount::new(),

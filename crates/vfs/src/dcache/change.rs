@@ -47,6 +47,7 @@ use super::inode::DentryInode;
 use super::name::{Name, NewName};
 use super::reference::{DentryRef, forget_alias, lock_with_parent, unhash};
 use super::rename::How;
+use crate::slab::SlabBox;
 use foliocache_sync::Arc;
 use foliocache_sync::rcu;
 use std::ptr::{self, NonNull};
@@ -138,7 +139,7 @@ pub(super) struct Added<I: DentryInode> {
 }
 
 /// A dentry that nobody has found yet; uncharged if it is dropped.
-pub(super) struct Unused<I: DentryInode>(Option<Box<Dentry<I>>>);
+pub(super) struct Unused<I: DentryInode>(Option<SlabBox<Dentry<I>>>);
 
 impl<I: DentryInode> Drop for Unused<I> {
     fn drop(&mut self) {
@@ -195,7 +196,7 @@ impl<I: DentryInode> Inner<I> {
         if dentry.is_negative() {
             self.counts.negative.inc();
         }
-        let dentry = NonNull::from(Box::leak(dentry));
+        let dentry = dentry.into_raw();
         // SAFETY: the reference with which it was made.
         let added = unsafe { DentryRef::from_raw(dentry) };
         // The reference that a child holds of its parent, until `bury` takes it back.

@@ -58,6 +58,7 @@ use super::layout::Layout;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
 use crate::hash::{HashLink, HashNode};
+use crate::slab::SlabBox;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
@@ -167,9 +168,11 @@ impl<I: DentryInode> Dentry<I> {
         name: NewName<'_>,
         inode: Option<Arc<I>>,
         charged: u64,
-    ) -> Box<Self> {
+    ) -> SlabBox<Self> {
         let (near, far) = <I::Layout as Layout>::new(1);
-        let dentry = Box::new(Self {
+        // SAFETY: the caller holds a reference of the cache.
+        let slab = &unsafe { cache.as_ref() }.slab;
+        let dentry = slab.alloc(Self {
             link: HashLink::new(),
             seq: SeqCount::new(),
             len: AtomicU16::new(0),
@@ -204,7 +207,7 @@ impl<I: DentryInode> Dentry<I> {
         let cache = NonNull::new(cache).expect("an Arc is not null");
         let root = Self::new(cache, ptr::null_mut(), name, Some(inode), charged);
         // SAFETY: the reference with which it was made.
-        unsafe { DentryRef::from_raw(NonNull::from(Box::leak(root))) }
+        unsafe { DentryRef::from_raw(root.into_raw()) }
     }
 
     #[inline(always)]

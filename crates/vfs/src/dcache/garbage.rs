@@ -14,6 +14,7 @@ use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::name::LongName;
 use crate::bound::Bound;
+use crate::slab::SlabBox;
 use foliocache_sync::Arc;
 use std::ptr::NonNull;
 
@@ -28,7 +29,7 @@ pub(super) enum Garbage<I: DentryInode> {
     Name(Box<LongName>),
 }
 
-/// A dead dentry, owned. Not a `Box`: readers still have it.
+/// A dead dentry, owned. Not a `SlabBox`: readers still have it.
 pub(super) struct Corpse<I: DentryInode> {
     dentry: NonNull<Dentry<I>>,
     bound: NonNull<dyn Bound>,
@@ -42,7 +43,7 @@ impl<I: DentryInode> Corpse<I> {
     ///
     /// # Safety
     ///
-    /// It was made by `Box`, is dead, unhashed and unlinked, and nobody else frees it. The value is dropped
+    /// It was given up by a `SlabBox`, is dead, unhashed and unlinked, and nobody else frees it. The value is dropped
     /// a grace period later, and before the bound.
     pub(super) unsafe fn new(dentry: NonNull<Dentry<I>>, bound: &Arc<dyn Bound>) -> Self {
         Self {
@@ -55,7 +56,7 @@ impl<I: DentryInode> Corpse<I> {
 impl<I: DentryInode> Drop for Corpse<I> {
     fn drop(&mut self) {
         // SAFETY: the contract of `new`.
-        let dentry = unsafe { Box::from_raw(self.dentry.as_ptr()) };
+        let dentry = unsafe { SlabBox::from_raw(self.dentry) };
         let charged = dentry.charged();
         drop(dentry);
         // SAFETY: the contract of `new`.

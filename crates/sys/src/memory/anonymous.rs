@@ -1,0 +1,106 @@
+//! Pages of ordinary private memory, for an allocator.
+//!
+//! # Invariants
+//!
+//! 1. The range is mapped, readable and writable, from creation to drop, and nobody else's.
+//!
+//! # Safety
+//!
+//! Memory is handed out as a raw pointer; what is in use, and by whom, is the caller's knowledge.
+#![allow(unsafe_code)]
+
+use super::PAGE_SIZE;
+use crate::Errno;
+use core::ops::Range;
+use core::ptr::{self, NonNull};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// A mapping of zeros that costs memory where it is touched, page by page. A forked child has a copy.
+#[derive(Debug)]
+pub struct AnonymousRange {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the value is an address range; every method is a system call on it, which the kernel
+// serialises.
+unsafe impl Send for AnonymousRange {}
+// SAFETY: as above.
+unsafe impl Sync for AnonymousRange {}
+
+impl AnonymousRange {
+    /// Maps `pages` pages. Takes a system call, and no memory yet.
+    ///
+    /// # Errors
+    /// `EINVAL` for none or too many, `ENOMEM` when the address space is used up.
+    pub fn map(pages: usize) -> Result<AnonymousRange, Errno> {
+        let len = pages.checked_mul(PAGE_SIZE).ok_or(Errno::EINVAL)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place of the kernel's choice touches no other memory.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
+        Ok(AnonymousRange { base, len })
+    }
+
+    /// Where it begins, at a page.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Pages of it.
+    pub fn pages(&self) -> usize {
+        self.len / PAGE_SIZE
+    }
+
+    /// Gives the memory of some pages back, by their numbers; when they are touched next they are zeros.
+    /// A system call.
+    ///
+    /// # Errors
+    /// `EINVAL` for pages that are not there.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses these pages during the call.
+    pub unsafe fn discard(&self, pages: Range<usize>) -> Result<(), Errno> {
+        if pages.start > pages.end || pages.end > self.pages() {
+            return Err(Errno::EINVAL);
+        }
+        let start = self.base.as_ptr().wrapping_add(pages.start * PAGE_SIZE);
+        // SAFETY: the pages are ours (invariant 1), and not in use, by the caller's contract.
+        unsafe { madvise(start.cast(), pages.len() * PAGE_SIZE, Advice::LinuxDontNeed) }?;
+        Ok(())
+    }
+}
+
+impl Drop for AnonymousRange {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours (invariant 1), and whoever held pointers into it held this value.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_discarded_is_zeros() {
+        let range = AnonymousRange::map(3).expect("memory");
+        assert_eq!(range.pages(), 3);
+        let byte = |page: usize| range.as_ptr().as_ptr().wrapping_add(page * PAGE_SIZE);
+        for page in 0..3 {
+            // SAFETY: mapped, and nobody else's.
+            unsafe { byte(page).write(7) };
+        }
+        // SAFETY: nobody uses the page.
+        unsafe { range.discard(1..2) }.expect("it is there");
+        // SAFETY: mapped, and initialised by the kernel.
+        let bytes = [0, 1, 2].map(|page| unsafe { byte(page).read() });
+        assert_eq!(bytes, [7, 0, 7]);
+        // SAFETY: there is no such page.
+        assert_eq!(unsafe { range.discard(2..4) }, Err(Errno::EINVAL));
+        assert_eq!(AnonymousRange::map(0).err(), Some(Errno::EINVAL));
+        assert_eq!(AnonymousRange::map(usize::MAX).err(), Some(Errno::EINVAL));
+    }
+}
