@@ -187,6 +187,20 @@ impl CounterCell {
     }
 }
 
+/// Adds to this thread's cell of a power of two.
+#[inline]
+fn add_to(cells: &[CachePadded<CounterCell>], value: i64) {
+    let thread = thread_shard();
+    cells[thread & (cells.len() - 1)].add(thread, value);
+}
+
+fn sum_of(cells: &[CachePadded<CounterCell>]) -> i64 {
+    cells
+        .iter()
+        .map(|cell| cell.sum())
+        .fold(0, i64::wrapping_add)
+}
+
 impl Default for ShardedCounter {
     fn default() -> Self {
         Self::new()
@@ -209,8 +223,7 @@ impl ShardedCounter {
     /// Adds to this thread's cell.
     #[inline]
     pub fn add(&self, value: i64) {
-        let thread = thread_shard();
-        self.cells[thread & (self.cells.len() - 1)].add(thread, value);
+        add_to(&self.cells, value);
     }
 
     /// Adds one.
@@ -228,10 +241,7 @@ impl ShardedCounter {
     /// The sum. Exact once nobody adds any more; else every addition that happened before this call is in
     /// it, and of the concurrent ones some.
     pub fn sum(&self) -> i64 {
-        self.cells
-            .iter()
-            .map(|cell| cell.sum())
-            .fold(0, i64::wrapping_add)
+        sum_of(&self.cells)
     }
 
     /// The sum as a size: zero where concurrent additions make it negative for a moment.
@@ -246,9 +256,9 @@ impl ShardedCounter {
 pub struct LazyCounter {
     /// What was added before there were cells.
     first: AtomicI64,
-    /// Null, or `mask + 1` cells of a `Box`, which stay until the drop.
+    /// Null, or `nr_cells` cells of a `Box`, which stay until the drop.
     cells: AtomicPtr<CachePadded<CounterCell>>,
-    mask: usize,
+    nr_cells: usize,
 }
 
 impl LazyCounter {
@@ -261,7 +271,7 @@ impl LazyCounter {
         Self {
             first: AtomicI64::new(0),
             cells: AtomicPtr::new(ptr::null_mut()),
-            mask: shard_count() - 1,
+            nr_cells: shard_count(),
         }
     }
 
@@ -270,7 +280,7 @@ impl LazyCounter {
         // Acquire pairs with the Release in `spread`: the cells as they were made.
         let cells = self.cells.load(Ordering::Acquire);
         // SAFETY: so many, of a `Box` that is freed when `self` is dropped.
-        (!cells.is_null()).then(|| unsafe { slice::from_raw_parts(cells, self.mask + 1) })
+        (!cells.is_null()).then(|| unsafe { slice::from_raw_parts(cells, self.nr_cells) })
     }
 
     /// Adds to this thread's cell, or to the one word. Says whether the counter would do well with cells
@@ -279,8 +289,7 @@ impl LazyCounter {
     pub fn add(&self, value: i64) -> bool {
         match self.cells() {
             Some(cells) => {
-                let thread = thread_shard();
-                cells[thread & self.mask].add(thread, value);
+                add_to(cells, value);
                 false
             }
             None => self.add_first(value),
@@ -296,7 +305,7 @@ impl LazyCounter {
 
     /// Takes cells, which take [`ShardedCounter::heap_bytes`]. Whether it was this call that did.
     pub fn spread(&self) -> bool {
-        let cells = Box::into_raw(CounterCell::boxed(self.mask + 1));
+        let cells = Box::into_raw(CounterCell::boxed(self.nr_cells));
         let null = ptr::null_mut();
         // Release pairs with the Acquire in `cells`. Relaxed: nothing is done with those of another.
         let set =
@@ -318,11 +327,7 @@ impl LazyCounter {
     pub fn sum(&self) -> i64 {
         // Relaxed: see the module's header.
         let first = self.first.load(Ordering::Relaxed);
-        self.cells()
-            .unwrap_or_default()
-            .iter()
-            .map(|cell| cell.sum())
-            .fold(first, i64::wrapping_add)
+        first.wrapping_add(sum_of(self.cells().unwrap_or_default()))
     }
 }
 
@@ -337,7 +342,7 @@ impl Drop for LazyCounter {
         // Relaxed: nobody else has the counter.
         let cells = self.cells.load(Ordering::Relaxed);
         if !cells.is_null() {
-            let cells = ptr::slice_from_raw_parts_mut(cells, self.mask + 1);
+            let cells = ptr::slice_from_raw_parts_mut(cells, self.nr_cells);
             // SAFETY: made by `spread` from a `Box` of so many, and never freed but here.
             drop(unsafe { Box::from_raw(cells) });
         }
