@@ -261,9 +261,14 @@ impl fuser::Filesystem for Front {
             let exclusive = flags & O_EXCL != 0;
             let flags = OpenFlags::from_raw(flags & !O_APPEND);
             let ctx = creation_context(req, umask);
-            let (file, dentry) = self
-                .names
-                .create(&ctx, &dir, name, mode, flags, exclusive, None)?;
+            let created = self.names.create(&ctx, &dir, name, mode, flags, true, None);
+            let (file, dentry) = match created {
+                // The kernel found no such name, so it has checked the directory alone. `ESTALE`
+                // makes it look the name up again and open the file as `open` does: it checks the
+                // mode, follows a link, refuses a directory and cuts the file where it may.
+                Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
+                created => created?,
+            };
             Ok((self.entry_of(dentry)?, self.insert_file(file)))
         });
         answer!(reply, done, ((attr, generation), fh) => {

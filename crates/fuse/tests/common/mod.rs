@@ -1,0 +1,182 @@
+//! A file system in memory with hooks, to be mounted by a test.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use foliocache_fs::MemFs;
+use foliocache_fuse::{Mount, MountOptions};
+use foliocache_mm::{Mm, MmConfig};
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_vfs::{
+    Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, RenameMode, SetAttr, StatFs, SuperBlock, XattrMode,
+};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Whether there is no root or no FUSE, without which a test is to be skipped; says so then.
+pub(crate) fn no_root_or_fuse() -> bool {
+    let known = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    let missing = known
+        .split(',')
+        .find(|name| ["fuse", "root"].contains(name));
+    if let Some(missing) = missing {
+        eprintln!("SKIPPED: there is no {missing}");
+    }
+    missing.is_some()
+}
+
+/// Called before each look-up with the file system in memory and the name; an error is the answer.
+pub(crate) type BeforeLookup =
+    Box<dyn Fn(&dyn FileSystem, &OsStr) -> Result<(), Errno> + Send + Sync>;
+
+/// Files in memory, files over other stores at the top, and a hook.
+pub(crate) struct HookedFs {
+    pub(crate) memory: MemFs,
+    /// Names at the top that lead to other inodes, with their attributes.
+    pub(crate) extra: Vec<(OsString, Arc<Inode>)>,
+    pub(crate) before_lookup: BeforeLookup,
+}
+
+impl HookedFs {
+    pub(crate) fn new(mm: &Arc<Mm>) -> HookedFs {
+        HookedFs {
+            memory: MemFs::new(mm).unwrap(),
+            extra: Vec::new(),
+            before_lookup: Box::new(|_, _| Ok(())),
+        }
+    }
+
+    fn is_extra(&self, inode: &Arc<Inode>) -> bool {
+        self.extra
+            .iter()
+            .any(|(_, extra)| Arc::ptr_eq(extra, inode))
+    }
+}
+
+/// Methods that the file system in memory answers.
+macro_rules! delegate {
+    ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
+        $(fn $name(&self $(, $arg: $type)*) -> $result {
+            self.memory.$name($($arg),*)
+        })*
+    };
+}
+
+impl FileSystem for HookedFs {
+    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+        (self.before_lookup)(&self.memory, name)?;
+        match self.extra.iter().find(|(extra, _)| extra == name) {
+            Some((_, inode)) => Ok(Arc::clone(inode)),
+            None => self.memory.lookup(dir, name),
+        }
+    }
+
+    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+        match self.is_extra(inode) {
+            true => inode.ops().getattr(inode),
+            false => self.memory.getattr(inode),
+        }
+    }
+
+    fn open(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        match self.is_extra(inode) {
+            true => OpenFile::new(Arc::clone(inode), flags, *ctx),
+            false => self.memory.open(ctx, inode, flags),
+        }
+    }
+
+    delegate! {
+        fn kind(&self) -> &'static str;
+        fn permissions(&self) -> &Arc<Generation>;
+        fn root(&self) -> Arc<Inode>;
+        fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
+        fn create(
+            &self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags,
+            exclusive: bool
+        ) -> Result<OpenFile, Errno>;
+        fn mknod(
+            &self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
+            rdev: Device
+        ) -> Result<Arc<Inode>, Errno>;
+        fn mkdir(&self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, mode: u32) -> Result<Arc<Inode>, Errno>;
+        fn symlink(&self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, target: &OsStr) -> Result<Arc<Inode>, Errno>;
+        fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno>;
+        fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn rename(
+            &self, from_dir: &Arc<Inode>, from: &OsStr, to_dir: &Arc<Inode>, to: &OsStr, mode: RenameMode
+        ) -> Result<(), Errno>;
+        fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+        fn statfs(&self) -> Result<StatFs, Errno>;
+        fn sync_fs(&self) -> Result<(), Errno>;
+        fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
+        fn setxattr(&self, inode: &Arc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
+        fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno>;
+        fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    }
+}
+
+/// A mount that every user reaches, made for one test. It goes with the value.
+pub(crate) struct Mounted {
+    pub(crate) mount: Option<Mount>,
+    pub(crate) point: PathBuf,
+}
+
+impl Mounted {
+    pub(crate) fn new(name: &str, mm: &Arc<Mm>, fs: HookedFs) -> Mounted {
+        let name = format!("foliocache-{name}-{}", std::process::id());
+        let point = std::env::temp_dir().join(name);
+        fs::create_dir_all(&point).unwrap();
+        let mut options = MountOptions::new("test");
+        options.allow_other = true;
+        let names = Arc::new(SuperBlock::new(Arc::new(fs), mm));
+        let mount = Mount::new(names, &point, &options).unwrap();
+        Mounted {
+            mount: Some(mount),
+            point,
+        }
+    }
+
+    pub(crate) fn mount(&self) -> &Mount {
+        self.mount.as_ref().unwrap()
+    }
+
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        let _ = fs::remove_dir(&self.point);
+    }
+}
+
+/// A cache with a bound of 64 MiB.
+pub(crate) fn mm() -> Arc<Mm> {
+    Mm::new(MmConfig::new(64 << 20)).unwrap()
+}
+
+/// What the shell says of `script`, run by an unprivileged user in `place`: its exit status and its
+/// standard error.
+pub(crate) fn shell_as_user(place: &Path, script: &str) -> (Option<i32>, String) {
+    use std::os::unix::process::CommandExt;
+    let done = std::process::Command::new("sh")
+        .args(["-c", script])
+        .current_dir(place)
+        .env("LC_ALL", "C")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    (done.status.code(), said)
+}
