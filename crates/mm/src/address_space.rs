@@ -534,28 +534,32 @@ impl AddressSpace {
     ///
     /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
     pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
-        let mut at = first.0;
+        let mut at = first;
         loop {
-            let found = {
-                let rcu = rcu::read_lock();
-                self.index
-                    .find(at, last.0, None, &rcu)
-                    .map(|found| found.index)
+            let Some(page) = find_page(&self.index, at, last) else {
+                return;
             };
-            let Some(page) = found else { return };
-            let mut next = page.max(at) + 1;
-            if let Some(locked) = self.lock_folio(PageIndex(page)) {
-                next = locked.end().0;
-                if locked.index() >= first && next - 1 <= last.0 {
+            let mut next = page.max(at).add(1);
+            if let Some(locked) = self.lock_folio(page) {
+                next = locked.end();
+                if locked.index() >= first && next.0 - 1 <= last.0 {
                     self.remove_folio(locked);
                 }
             }
-            if next > last.0 {
+            if next > last {
                 return;
             }
             at = next;
         }
     }
+}
+
+/// The first page of the first folio that overlaps `first..=last`. Orders nothing, nor does finding
+/// none.
+pub(crate) fn find_page(index: &XArray, first: PageIndex, last: PageIndex) -> Option<PageIndex> {
+    let rcu = rcu::read_lock();
+    let found = index.find(first.0, last.0, None, &rcu)?;
+    Some(PageIndex(found.index))
 }
 
 impl Drop for AddressSpace {

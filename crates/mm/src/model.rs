@@ -23,6 +23,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
 use std::ptr::NonNull;
 
+use crate::address_space::find_page;
 use crate::filemap::{Lookup, split_in_index};
 use crate::folio::{Folio, Place, flag};
 use crate::frames::FrameNumber;
@@ -32,6 +33,9 @@ use crate::types::{PAGE_SIZE, PageIndex};
 /// The address of the file that the page belongs to, and of another.
 const OURS: usize = 64;
 const OTHER: usize = 128;
+
+/// What a reader gets that touches a frame past the active ones.
+pub const OUTSIDE: u64 = u64::MAX;
 
 /// Page 0 of a file, its index, and the frames there are.
 pub struct OnePage {
@@ -60,7 +64,8 @@ pub struct TwoPages {
     lower: Box<Folio>,
     upper: Box<Folio>,
     waits: WaitTable,
-    frames: [AtomicU64; 2],
+    /// The active frames.
+    frames: Vec<AtomicU64>,
 }
 
 // SAFETY: see the module's header.
@@ -75,15 +80,15 @@ impl std::fmt::Debug for TwoPages {
 }
 
 impl TwoPages {
-    /// The two pages, uptodate, holding `bytes`.
-    pub fn new(bytes: [u64; 2]) -> Arc<Self> {
+    /// The two pages, uptodate, holding `bytes`, and `spare` more active frames.
+    pub fn new(bytes: [u64; 2], spare: usize) -> Arc<Self> {
         let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
         let pages = Self {
             index: XArray::new(pool),
             lower: Box::new(Folio::new()),
             upper: Box::new(Folio::new()),
             waits: WaitTable::new(),
-            frames: bytes.map(AtomicU64::new),
+            frames: bytes.into_iter().chain(vec![0; spare]).map(AtomicU64::new).collect(),
         };
         let locked = pages.lower.lock(&pages.waits);
         locked.attach(
@@ -125,12 +130,34 @@ impl TwoPages {
         let found = Lookup::begin(&self.index, PageIndex(first).pos(), &rcu, |entry| {
             self.folio(entry)
         })?;
-        let from = found.spot.frame.as_u32() as usize;
-        let to = from + found.spot.rest() / PAGE_SIZE;
+        let Some(bytes) = self.copy(found.spot.frame, found.spot.rest() / PAGE_SIZE) else {
+            return Some(vec![OUTSIDE]);
+        };
+        found.validate().then_some(bytes)
+    }
+
+    /// The protocol without the look at the version between the frame and the copy.
+    pub fn read_broken(&self) -> Option<Vec<u64>> {
+        let rcu = rcu::read_lock();
+        let (entry, slot) = self.index.load_slot(0, &rcu)?;
+        let folio = self.folio(entry);
+        let seen = folio.state.read_begin();
+        if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
+            return None;
+        }
+        let Some(bytes) = self.copy(folio.frame(), 1 << seen.order()) else {
+            return Some(vec![OUTSIDE]);
+        };
+        folio.state.validate(seen).then_some(bytes)
+    }
+
+    /// The bytes of frames in a row; `None` if they are not all active.
+    fn copy(&self, first: FrameNumber, frames: usize) -> Option<Vec<u64>> {
+        let first = first.as_u32() as usize;
         // Relaxed: see the module's header.
         let byte = |frame: &AtomicU64| frame.load(Ordering::Relaxed);
-        let bytes = self.frames[from..to].iter().map(byte).collect();
-        found.validate().then_some(bytes)
+        let frames = self.frames.get(first..first + frames)?;
+        Some(frames.iter().map(byte).collect())
     }
 
     /// Splits the folio, as `AddressSpace::split_folio` does.
@@ -152,6 +179,18 @@ impl TwoPages {
         drop(upper);
         // Relaxed: see the module's header.
         self.frames[frame.as_u32() as usize].store(byte, Ordering::Relaxed);
+    }
+
+    /// Takes both pages out, and gives their descriptor to another file, for one page in `frame`.
+    pub fn remove_both_and_reuse_folio(&self, frame: u32) {
+        let locked = self.lower.lock(&self.waits);
+        let erased = self.index.lock().erase_if(0, self.entries()[0]);
+        assert!(erased.is_some(), "one remover");
+        locked.detach();
+        drop(locked);
+        let locked = self.lower.lock(&self.waits);
+        locked.attach(OTHER, place(7, frame));
+        locked.state.set(flag::UPTODATE);
     }
 
     /// A write hit: stores `byte` in page `page` under the lock of the folio that holds it.
@@ -377,11 +416,7 @@ impl OnePage {
 
     /// The last owner's part: takes out what is still in the file, and waits until nobody holds it.
     pub fn empty_and_wait(&self) {
-        let there = {
-            let rcu = rcu::read_lock();
-            self.index.load(0, &rcu).is_some()
-        };
-        if there {
+        if find_page(&self.index, PageIndex(0), PageIndex(0)).is_some() {
             let locked = self.folio.lock(&self.waits);
             if locked.mapping() == OURS {
                 self.index.lock().erase_if(0, self.entry());

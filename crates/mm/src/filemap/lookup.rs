@@ -7,7 +7,7 @@
 //!   1 look the folio up                   A clear the index slot
 //!   2 read its state (uptodate?)          B grow the version, clear uptodate
 //!   3 look at the slot again              C give descriptor and frames to somebody else
-//!   4 read its frame, and copy
+//!   4 read its index and frame, read the version again, and copy
 //!   5 fence, read the version again
 //! ```
 //!
@@ -16,9 +16,12 @@
 //! - The version of step 2 is from after B: then step 3 sees A, or something newer, and gives
 //!   up. Without step 3 the copy would be of the frame's next owner, under that owner's stable
 //!   version: another file's bytes.
-//! - The order comes with the version, in one word. With it and the frame of step 4 the position says
-//!   where the byte is, since folios are aligned. A frame of a later identity makes an address that
-//!   is wrong and can be read; step 5 sees B then.
+//! - The order comes with the version, in one word. The index and the frame may be those of a later
+//!   identity, whose order is smaller: with the old order the copy would run past the frames of that
+//!   folio, into memory that may not be active. So step 4 looks at the version before it copies: as
+//!   long as that is the same, order, index and frame are of one folio, and it covers the byte.
+//! - The copy of step 4 touches frames of a folio that was in the index during this read section, and
+//!   no others.
 //! - A split shortens the folio in step B. Who began before copies beyond the new end, from frames that
 //!   are the upper half's until B is over; who begins after sees in step 3 whose the page is.
 //!
@@ -29,7 +32,8 @@
 //! # Memory ordering
 //!
 //! Step 2 is Acquire; its partner is the Release of B. Step 3 is Acquire; its partner is the
-//! Release with which the index clears and fills slots. Steps 4 and 5 pair with the fence after B.
+//! Release with which the index clears and fills slots. The loads of step 4 are Acquire; their partners
+//! are the Release stores of C. Steps 4 and 5 pair with the fence after B.
 
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_xarray::{Entry, XArray};
@@ -62,11 +66,11 @@ impl<'a> Lookup<'a> {
         let (entry, slot) = index.load_slot(PageIndex::of(pos).0, rcu)?;
         let folio = of_entry(entry);
         let seen = folio.state.read_begin();
-        (slot.holds(entry) && seen.has(flag::UPTODATE)).then(|| Self {
-            folio,
-            seen,
-            spot: folio.locate(seen, pos),
-        })
+        if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
+            return None;
+        }
+        let spot = folio.locate(seen, pos)?;
+        Some(Self { folio, seen, spot })
     }
 
     /// Whether what was copied since then counts: step 5.

@@ -19,7 +19,7 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
+use crate::address_space::{AddressSpace, find_page};
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::folio::{LockedFolio, flag, grains};
@@ -154,16 +154,12 @@ impl AddressSpace {
         let last = PageIndex::of(end - 1);
         let mut at = PageIndex::of(pos);
         loop {
-            let found = {
-                let rcu = foliocache_sync::rcu::read_lock();
-                self.index
-                    .find(at.0, last.0, None, &rcu)
-                    .map(|found| found.index)
+            let Some(page) = find_page(&self.index, at, last) else {
+                return;
             };
-            let Some(locked) = found.and_then(|page| self.lock_folio(PageIndex(page).max(at)))
-            else {
-                let Some(page) = found else { return };
-                at = PageIndex(page).max(at).add(1);
+            let page = page.max(at);
+            let Some(locked) = self.lock_folio(page) else {
+                at = page.add(1);
                 continue;
             };
             let start = locked.index().pos();
@@ -208,13 +204,7 @@ impl AddressSpace {
     ) -> u64 {
         let (mut at, mut dropped) = (first, 0);
         loop {
-            let found = {
-                let rcu = foliocache_sync::rcu::read_lock();
-                self.index
-                    .find(at.0, last.0, None, &rcu)
-                    .map(|found| found.index)
-            };
-            let Some(page) = found.map(PageIndex) else {
+            let Some(page) = find_page(&self.index, at, last) else {
                 return dropped;
             };
             let mut next = page.max(at).add(1);

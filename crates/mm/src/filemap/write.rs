@@ -129,7 +129,7 @@ impl AddressSpace {
         if !seen.has(flag::UPTODATE) || pos + len as u64 > self.size() {
             return false;
         }
-        let spot = locked.locate(seen, pos);
+        let spot = locked.place().spot(pos);
         let (frame, within) = (self.mm().frames.addr(spot.frame), spot.offset);
         let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
             Ok(()) => len,

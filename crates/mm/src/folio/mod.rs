@@ -33,10 +33,11 @@
 //! # Memory ordering
 //!
 //! `frame` is stored Release and loaded Acquire (partners of one another): a lockless reader that
-//! sees the frame a folio was moved to also sees the bytes copied there. The other fields are
-//! Relaxed: the folio lock orders them. Of these a lockless reader needs none: the order comes with
-//! the state word, and since a folio is aligned in its file and in its frames, order, frame and the
-//! position say where a byte is ([`Folio::locate`]).
+//! sees the frame a folio was moved to also sees the bytes copied there. `index` and `frame` are
+//! stored Release after the version grew, and loaded Acquire by a lockless reader that looks at the
+//! version again before it uses them ([`Folio::locate`]): the order in the state word, the index and
+//! the frame are of one identity, or the reader gives up. Under the folio lock `index` is loaded
+//! Relaxed. The other fields are Relaxed: the folio lock orders them.
 
 pub(crate) mod grains;
 mod pool;
@@ -99,6 +100,23 @@ impl Place {
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         PAGE_SIZE << self.order
+    }
+
+    /// Whether `page` of its file is one of its own: folios are aligned.
+    #[inline]
+    pub(crate) fn covers(&self, page: PageIndex) -> bool {
+        page.0 & !((1 << self.order) - 1) == self.index.0
+    }
+
+    /// Where byte `pos` of its file is, which it covers.
+    #[inline]
+    pub(crate) fn spot(&self, pos: u64) -> Spot {
+        let offset = pos as usize & (self.bytes() - 1);
+        Spot {
+            frame: self.frame.add((offset >> PAGE_SHIFT) as u32),
+            offset,
+            order: self.order,
+        }
     }
 }
 
@@ -172,17 +190,17 @@ impl Folio {
     }
 
     /// Where byte `pos` of its file is, for a lockless reader that saw the folio in state `seen` at
-    /// that position. True if the version is the same afterwards; until then the address is of some
-    /// frame in the block of the folio's, now or then, and can be read.
+    /// that position. `None` if it is another folio by now, or not one that covers the byte: order,
+    /// index and frame are of one identity, so the bytes to the end of the folio can be read.
     #[inline]
-    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Spot {
-        let order = seen.order();
-        let offset = pos as usize & ((PAGE_SIZE << order) - 1);
-        Spot {
-            frame: self.frame().within_folio((offset >> PAGE_SHIFT) as u32),
-            offset,
-            order,
-        }
+    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Spot> {
+        let place = Place {
+            // Acquire: partner is the Release in `attach`.
+            index: PageIndex(self.index.load(Ordering::Acquire)),
+            order: seen.order(),
+            frame: self.frame(),
+        };
+        (self.state.validate(seen) && place.covers(PageIndex::of(pos))).then(|| place.spot(pos))
     }
 
     /// All of its place.
@@ -356,7 +374,8 @@ impl<'a> LockedFolio<'a> {
 
     /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
     pub(crate) fn attach(&self, mapping: usize, place: Place) {
-        self.folio.index.store(place.index.0, Ordering::Relaxed);
+        // Release: partner is the Acquire in `Folio::locate`, which then sees that the version grew.
+        self.folio.index.store(place.index.0, Ordering::Release);
         self.folio.state.set_order(place.order);
         self.folio.mapping.store(mapping, Ordering::Relaxed);
         self.set_frame(place.frame);

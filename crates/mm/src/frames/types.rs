@@ -30,16 +30,6 @@ impl FrameNumber {
     }
 }
 
-impl FrameNumber {
-    /// The frame `n` slots on in a folio that begins with this one and is larger than `n`: folios are
-    /// aligned. Whatever the folio, it lies in the same block.
-    #[inline]
-    #[must_use]
-    pub(crate) const fn within_folio(self, n: u32) -> Self {
-        Self(self.0 | n)
-    }
-}
-
 /// Number of a general block: 2 MiB of the reserved range, 512 frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
