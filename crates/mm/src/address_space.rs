@@ -554,8 +554,7 @@ impl AddressSpace {
     }
 }
 
-/// The first page of the first folio that overlaps `first..=last`. Orders nothing, nor does finding
-/// none.
+/// The first page of the first folio that overlaps `first..=last`. Finding none orders nothing.
 pub(crate) fn find_page(index: &XArray, first: PageIndex, last: PageIndex) -> Option<PageIndex> {
     let rcu = rcu::read_lock();
     let found = index.find(first.0, last.0, None, &rcu)?;
@@ -573,7 +572,7 @@ impl Drop for AddressSpace {
         // Nobody else holds it, so no writeback runs; reclaim may still evict a folio, and
         // `remove_range` waits for that folio's lock.
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
-        owner::wait_for_holders(&self.holders);
+        owner::wait_for_holders(&self.index, &self.holders);
         let mut activity = self.stats();
         (activity.resident, activity.folios) = (0, 0);
         (activity.dirty, activity.writeback) = (0, 0);

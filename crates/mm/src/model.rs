@@ -88,7 +88,11 @@ impl TwoPages {
             lower: Box::new(Folio::new()),
             upper: Box::new(Folio::new()),
             waits: WaitTable::new(),
-            frames: bytes.into_iter().chain(vec![0; spare]).map(AtomicU64::new).collect(),
+            frames: bytes
+                .into_iter()
+                .chain(vec![0; spare])
+                .map(AtomicU64::new)
+                .collect(),
         };
         let locked = pages.lower.lock(&pages.waits);
         locked.attach(
@@ -423,6 +427,6 @@ impl OnePage {
                 locked.detach();
             }
         }
-        owner::wait_for_holders(&self.holders);
+        owner::wait_for_holders(&self.index, &self.holders);
     }
 }

@@ -15,8 +15,10 @@
 //! # Memory ordering
 //!
 //! The count goes down with Release as the last access; the partner is the Acquire in
-//! [`wait_for_holders`], after which the memory may be freed. It goes up Relaxed: the folio lock
-//! and `xa_lock` order it before the removal that lets the dropping side see an empty index.
+//! [`wait_for_holders`], after which the memory may be freed. It goes up Relaxed, before the removal of
+//! the folio under `xa_lock`. A search without the lock may find the index empty and yet see the count
+//! of before, so [`wait_for_holders`] takes `xa_lock` once: it comes after every removal, and sees
+//! every count.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -24,6 +26,7 @@ use std::ptr::NonNull;
 
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::thread;
+use foliocache_xarray::XArray;
 
 use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
@@ -64,8 +67,10 @@ pub(crate) fn count_down(holders: &AtomicUsize) {
     holders.fetch_sub(1, Ordering::Release);
 }
 
-/// Waits until nobody holds the address space whose count this is.
-pub(crate) fn wait_for_holders(holders: &AtomicUsize) {
+/// Waits until nobody holds the address space whose index and count these are. No folio is in the
+/// index, and none is put there.
+pub(crate) fn wait_for_holders(index: &XArray, holders: &AtomicUsize) {
+    drop(index.lock());
     while holders.load(Ordering::Acquire) != 0 {
         thread::yield_now();
     }
