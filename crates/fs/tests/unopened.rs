@@ -407,6 +407,10 @@ fn without_room_for_an_address_space_a_file_is_not_opened() {
     let made = memory.create(&ROOT, &root, name, 0o644, OpenFlags::READ_WRITE, true);
     assert_eq!(made.expect_err("no room"), Errno::ENOSPC);
     assert!(memory.lookup(&root, name).is_err());
+    let root = local.root();
+    let made = local.create(&ROOT, &root, name, 0o644, OpenFlags::READ_WRITE, true);
+    assert_eq!(made.expect_err("no room"), Errno::ENOMEM);
+    assert!(!source.path().join(name).exists(), "it was left behind");
     mm.uncharge_metadata(filled);
     assert_eq!(read_all(&open(&local, &file)), b"data");
     write_all(&open(&local, &file), b"DATA", 0);

@@ -57,6 +57,7 @@ macro_rules! const_unless_loom {
 }
 
 pub mod cell;
+pub mod durability;
 mod facade;
 mod lock;
 pub mod lockref;

@@ -134,7 +134,7 @@ impl DirNode {
         let stat = fd::fstat(fd).ok();
         let look = self.end_change(own, stat.as_ref());
         if let (Ok(_), Some(stat)) = (&result, &stat) {
-            file.attributes_changed();
+            file.attributes.changed();
             self.attributes.update(|attributes| {
                 self.refresh(attributes, stat, Some(look));
                 attributes.ctime = stat.ctime;

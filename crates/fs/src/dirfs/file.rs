@@ -25,7 +25,7 @@ use super::node::DirNode;
 use super::state::{FileState, Look, Own, OwnChange};
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, Mm, PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
@@ -117,6 +117,37 @@ impl Descriptors {
     }
 }
 
+/// Room under the bound for an address space; given back when dropped.
+pub(super) struct MappingCharge<'a>(&'a Mm);
+
+impl<'a> MappingCharge<'a> {
+    /// # Errors
+    /// `ENOMEM` if the bound has no room.
+    pub(super) fn new(mm: &'a Mm) -> Result<MappingCharge<'a>, Errno> {
+        let bytes = AddressSpace::memory_bytes() as u64;
+        // The second does try where the first has given up for a while: an open is worth it.
+        mm.charge_cached_metadata(bytes)
+            .or_else(|_| mm.charge_metadata(bytes))?;
+        Ok(MappingCharge(mm))
+    }
+
+    /// The charge is the file's, for [`DirNode::new_mapping`].
+    pub(super) fn give_to(self, file: &FileState) {
+        // Relaxed: see the field.
+        if file.charged.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for MappingCharge<'_> {
+    fn drop(&mut self) {
+        self.0
+            .uncharge_metadata(AddressSpace::memory_bytes() as u64);
+    }
+}
+
 impl DirNode {
     pub(super) fn file(&self) -> &FileState {
         self.file
@@ -155,9 +186,10 @@ impl DirNode {
     /// Sets the modification time again that the source lost when data was written late.
     fn restamp(&self, fds: &Descriptors) -> Result<(), Errno> {
         let file = self.file();
-        if !std::mem::take(&mut file.io.lock().restamp) {
+        let _syncing = file.syncing.lock();
+        let Some(begun) = file.times.begin() else {
             return Ok(());
-        }
+        };
         let change = file.begin_change(Own::Data);
         let mtime = SetTime::To(self.attributes.get().mtime);
         let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
@@ -165,11 +197,11 @@ impl DirNode {
         self.end_change(change, stat.as_ref());
         match result {
             // Not ours to set: the source's own time has to do.
-            Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => Ok(()),
-            Err(error) => {
-                file.io.lock().restamp = true;
-                Err(error)
+            Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => {
+                file.times.end(begun);
+                Ok(())
             }
+            failed => failed,
         }
     }
 
@@ -190,13 +222,14 @@ impl DirNode {
         let file = self.file();
         let fd = self.path_fd()?;
         let mm = self.shared.bdi.mm();
-        let bytes = AddressSpace::memory_bytes() as u64;
-        // The second does try where the first has given up for a while: an open is worth it.
-        mm.charge_cached_metadata(bytes)
-            .or_else(|_| mm.charge_metadata(bytes))?;
+        let charge = match file.take_charge() {
+            true => MappingCharge(mm),
+            false => MappingCharge::new(mm)?,
+        };
         let _opens = file.opens.lock();
         let look = file.look();
-        let stat = fd::fstat(fd.as_fd()).inspect_err(|_| mm.uncharge_metadata(bytes))?;
+        let stat = fd::fstat(fd.as_fd())?;
+        let bytes = AddressSpace::memory_bytes() as u64;
         // Relaxed: see the header of `dirfs`.
         self.shared
             .mapping_bytes
@@ -207,18 +240,25 @@ impl DirNode {
             file.mapping.get_or_init(|| Arc::downgrade(&mapping));
         });
         file.took_over(&stat, look);
+        // The node's from here on: see `uncharge_mapping`.
+        std::mem::forget(charge);
         Ok(mapping)
     }
 
     /// Gives back what [`DirNode::new_mapping`] charged. Context: nobody else has the node.
     pub(super) fn uncharge_mapping(&self) {
-        if self.file.as_ref().is_some_and(FileState::has_mapping) {
+        let Some(file) = &self.file else { return };
+        let mm = self.shared.bdi.mm();
+        if file.take_charge() {
+            drop(MappingCharge(mm));
+        }
+        if file.has_mapping() {
             let bytes = AddressSpace::memory_bytes() as u64;
             // Relaxed: see the header of `dirfs`.
             self.shared
                 .mapping_bytes
                 .fetch_sub(bytes, Ordering::Relaxed);
-            self.shared.bdi.mm().uncharge_metadata(bytes);
+            drop(MappingCharge(mm));
         }
     }
 
@@ -231,8 +271,8 @@ impl DirNode {
         let fds = self.descriptors(true)?;
         let file = self.file();
         let change = file.begin_change(Own::Data);
-        file.io.lock().size_unflushed = true;
         let result = resize(&fds);
+        file.size.changed();
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
         self.end_change(change, stat.as_ref());
         if let (Ok(()), Some(stat)) = (result, &stat) {
@@ -262,11 +302,14 @@ impl DirNode {
             let fds = file.io.lock().fds.clone();
             if !datasync && let Some(fds) = fds {
                 self.restamp(&fds)?;
-                let unsynced = std::mem::take(&mut file.io.lock().attributes_unsynced);
-                if unsynced && let Err(error) = fd::fsync(fds.buffered.as_fd()) {
-                    file.io.lock().attributes_unsynced = true;
-                    return Err(error);
-                }
+                let _syncing = file.syncing.lock();
+                let fsync = || self.shared.sync_calls.fsync(fds.buffered.as_fd());
+                file.attributes.sync(fsync).inspect_err(|&error| {
+                    // The flush of data that was written is not told of its error again.
+                    if file.unflushed() {
+                        file.io.lock().error = Some(error);
+                    }
+                })?;
             }
         }
         self.sync_name()
@@ -307,12 +350,13 @@ impl AddressSpaceOperations for DirNode {
         let file = self.file();
         let change = file.begin_change(Own::Data);
         let cached = {
-            let mut io = file.io.lock();
-            io.unflushed = true;
-            io.restamp = true;
-            io.cached.clone()
+            // Before the write: what it may have done is not durable, however it ends.
+            file.data.changed();
+            file.io.lock().cached.clone()
         };
         let result = transfer::write(&self.shared, &fds, pos, segments, cached);
+        file.data.changed();
+        file.times.changed();
         self.end_change(change, None);
         let written = result?;
         if written.buffered.iter().any(Option::is_some) {
@@ -329,38 +373,27 @@ impl AddressSpaceOperations for DirNode {
 
     fn flush(&self) -> Result<(), Errno> {
         let file = self.file();
-        let (unflushed, size_unflushed, cached) = {
-            let mut io = file.io.lock();
-            let unflushed = std::mem::take(&mut io.unflushed);
-            (
-                unflushed,
-                std::mem::take(&mut io.size_unflushed),
-                io.cached.take(),
-            )
-        };
-        if !unflushed && !size_unflushed {
+        let _syncing = file.syncing.lock();
+        let (data, size) = (file.data.begin(), file.size.begin());
+        if data.is_none() && size.is_none() {
             return Ok(());
         }
         count(&self.shared.counters.flushes);
-        let result = self.descriptors(false).and_then(|fds| {
-            fd::fdatasync(fds.buffered.as_fd())?;
-            Ok(fds)
-        });
-        match result {
-            Ok(fds) => {
-                if let Some(cached) = cached {
-                    transfer::drop_behind(fds.buffered.as_fd(), cached);
-                }
-                Ok(())
-            }
-            Err(error) => {
-                let mut io = file.io.lock();
-                io.unflushed |= unflushed;
-                io.size_unflushed |= size_unflushed;
-                io.cached = io.cached.take().or(cached);
-                Err(error)
-            }
+        let fds = self.descriptors(false)?;
+        let flushed = self.shared.sync_calls.fdatasync(fds.buffered.as_fd());
+        let told_before = file.io.lock().error.take();
+        flushed.and(told_before.map_or(Ok(()), Err))?;
+        if let Some(begun) = data {
+            file.data.end(begun);
         }
+        if let Some(begun) = size {
+            file.size.end(begun);
+        }
+        let cached = file.io.lock().cached.take();
+        if let Some(cached) = cached {
+            transfer::drop_behind(fds.buffered.as_fd(), cached);
+        }
+        Ok(())
     }
 
     fn truncate(&self, size: u64) -> Result<(), Errno> {

@@ -171,12 +171,16 @@ impl Inodes {
 
 /// Whether something would be lost with an inode that nobody holds.
 fn judge(inode: &Inode) -> Verdict {
-    let busy = inode.private::<NodeOps>().is_some_and(NodeOps::is_busy);
+    let ops = inode.private::<NodeOps>();
+    let busy = ops.is_some_and(NodeOps::is_busy);
     let pages = inode
         .mapping()
         .is_some_and(|mapping| mapping.nr_pages() > 0 || mapping.is_dirty());
-    match busy || pages {
-        true => Verdict::Keep,
-        false => Verdict::Evict,
+    if busy || pages {
+        return Verdict::Keep;
     }
+    if let Some(NodeOps(node)) = ops {
+        node.note_eviction();
+    }
+    Verdict::Evict
 }

@@ -38,6 +38,8 @@
 //! `next_node` hands out numbers that need only differ: `Relaxed`. So is `mapping_bytes`, a figure.
 
 mod attributes;
+#[cfg(test)]
+mod durability_tests;
 mod file;
 mod idle;
 mod inodes;
@@ -49,6 +51,7 @@ mod ring_blocks;
 mod state;
 mod stats;
 mod stream;
+mod sync_calls;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -61,8 +64,10 @@ use self::node::DirNode;
 use self::path_fds::PathFds;
 use self::ring_blocks::RingBlocks;
 use self::stats::Counters;
+use self::sync_calls::SyncCalls;
 use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
@@ -166,6 +171,9 @@ struct Shared {
     engine: Option<Arc<Engine>>,
     counters: Counters,
     idle: IdleFiles,
+    sync_calls: SyncCalls,
+    /// Names and attributes of inodes that were evicted before these were durable.
+    forgotten: Durability,
     next_node: AtomicU64,
     bdi: Arc<BackingDevInfo>,
     /// Bytes charged for address spaces.
@@ -250,6 +258,8 @@ impl DirFs {
             engine,
             counters,
             idle: IdleFiles::default(),
+            sync_calls: SyncCalls::default(),
+            forgotten: Durability::new(),
             next_node: AtomicU64::new(0),
             bdi,
             mapping_bytes: AtomicU64::new(0),

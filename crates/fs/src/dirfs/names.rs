@@ -174,7 +174,7 @@ impl DirFs {
             return Err(error);
         }
         let inode = self.adopt(parent, name, made)?;
-        DirNode::of(&inode)?.set_name_unsynced();
+        DirNode::of(&inode)?.name_changed();
         Ok(inode)
     }
 

@@ -13,7 +13,7 @@
 //! files away; without that privilege everything belongs to the process.
 
 use super::DirFs;
-use super::file::Descriptors;
+use super::file::{Descriptors, MappingCharge};
 use super::names::xattr_name;
 use super::node::{DirNode, Identity};
 use super::state::Own;
@@ -117,6 +117,8 @@ impl FileSystem for DirFs {
                     Err(error) => return Err(error),
                 }
             }
+            // First: without room for its pages a file is not left behind.
+            let charge = MappingCharge::new(self.shared.bdi.mm())?;
             let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
             // For writing: who found the file before it has its owner and mode would take the change
             // of these for one from outside.
@@ -140,13 +142,16 @@ impl FileSystem for DirFs {
                     return Err(error);
                 }
             };
-            drop(moves);
             let node = DirNode::of(&inode)?;
+            node.name_changed();
+            if let Some(file) = &node.file {
+                charge.give_to(file);
+            }
+            drop(moves);
             if Identity::of(&fd::fstat(made.as_fd())?) != node.identity {
                 // Somebody else put another file in its place already.
                 return Err(Errno::ESTALE);
             }
-            node.set_name_unsynced();
             let flags = OpenFlags {
                 truncate: false,
                 ..flags
@@ -210,7 +215,7 @@ impl FileSystem for DirFs {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
         node.found_at(dir, name);
-        node.set_name_unsynced();
+        node.name_changed();
         Ok(())
     }
 
@@ -282,14 +287,14 @@ impl FileSystem for DirFs {
                 let node = DirNode::of(inode)?;
                 node.found_at(to_dir, to);
                 node.left(from_dir, from);
-                node.set_name_unsynced();
+                node.name_changed();
             }
             match target {
                 Some((inode, _)) if mode == RenameMode::Exchange => {
                     let node = DirNode::of(&inode)?;
                     node.found_at(from_dir, from);
                     node.left(to_dir, to);
-                    node.set_name_unsynced();
+                    node.name_changed();
                     None
                 }
                 Some((inode, fd)) => {
@@ -342,10 +347,15 @@ impl FileSystem for DirFs {
     }
 
     fn sync_fs(&self) -> Result<(), Errno> {
+        let forgotten = self.shared.forgotten.begin();
         let files = self.sync_files();
         self.shared.close_all_idle();
         let root = fd::reopen(self.shared.root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        files.and(fd::syncfs(root.as_fd()))
+        files.and(fd::syncfs(root.as_fd()))?;
+        if let Some(begun) = forgotten {
+            self.shared.forgotten.end(begun);
+        }
+        Ok(())
     }
 
     fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {

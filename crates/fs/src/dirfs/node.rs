@@ -28,14 +28,15 @@
 //!
 //! # Memory ordering
 //!
-//! `name_unsynced` and `unlinked` are `Relaxed`: both are set under `moves` and read by calls that
-//! come after it, or that may as well have come before.
+//! `unlinked` is `Relaxed`: it is set under `moves` and read by calls that come after it, or that may
+//! as well have come before.
 
 use super::Shared;
 use super::inodes::Orphans;
 use super::state::FileState;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
@@ -107,8 +108,8 @@ pub(super) struct DirNode {
     spare: Mutex<Option<(Arc<Inode>, OsString)>>,
     /// What a regular file has besides.
     pub(super) file: Option<FileState>,
-    /// Whether the name is newer than the last time its directory was made durable.
-    name_unsynced: AtomicBool,
+    /// Its name, and those of the directories above it.
+    name: Durability,
     /// Whether no name leads to the node any more.
     unlinked: AtomicBool,
     /// What a symbolic link holds, once somebody has asked: it never changes.
@@ -126,7 +127,7 @@ impl DirNode {
         location: Location,
     ) -> DirNode {
         let kind = stat.kind();
-        DirNode {
+        let node = DirNode {
             shared: shared.clone(),
             id: shared.next_node(),
             ino,
@@ -136,11 +137,19 @@ impl DirNode {
             location: Mutex::new(location),
             spare: Mutex::new(None),
             file: (kind == FileKind::Regular).then(FileState::new),
-            name_unsynced: AtomicBool::new(false),
+            name: Durability::new(),
             unlinked: AtomicBool::new(false),
             target: OnceLock::new(),
             orphaned: OnceLock::new(),
+        };
+        if !shared.forgotten.is_durable() {
+            // This may be one of those whose inodes were evicted.
+            node.name_changed();
+            if let Some(file) = &node.file {
+                file.attributes.changed();
+            }
         }
+        node
     }
 
     /// The node behind an inode of this file system.
@@ -335,32 +344,50 @@ impl DirNode {
         self.unlinked.load(Ordering::Relaxed)
     }
 
-    /// The node got a name that is not durable yet.
-    pub(super) fn set_name_unsynced(&self) {
-        // Relaxed: see the module's header.
-        self.name_unsynced.store(true, Ordering::Relaxed);
+    /// The node got a name, which is not durable yet.
+    pub(super) fn name_changed(&self) {
+        self.name.changed();
     }
 
-    /// Makes the node's name durable if it is new, and those of the directories above it.
+    /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
+    pub(super) fn note_eviction(&self) {
+        let attributes = |file: &FileState| file.attributes.is_durable();
+        let durable = self.name.is_durable() && self.file.as_ref().is_none_or(attributes);
+        if !durable && !self.is_unlinked() {
+            self.shared.forgotten.changed();
+        }
+    }
+
+    /// Makes the node's name durable if it is new, and before it those of the directories above.
     ///
     /// # Errors
     /// Those of `fsync(2)`; the names then still count as new.
     pub(super) fn sync_name(&self) -> Result<(), Errno> {
-        // Relaxed: see the module's header.
-        if !self.name_unsynced.swap(false, Ordering::Relaxed) {
-            return Ok(());
+        // From the node up: what a sync of each name covers, and the directory that the name is in.
+        let mut names: Vec<(u32, Arc<Inode>)> = Vec::new();
+        loop {
+            let node = match names.last() {
+                Some((_, above)) => DirNode::of(above)?,
+                None => self,
+            };
+            // The generation before the directory: a move that comes between makes the name new again.
+            let Some(begun) = node.name.begin() else {
+                break;
+            };
+            let Some((parent, _)) = node.named() else {
+                break;
+            };
+            names.push((begun, parent));
         }
-        let Some((parent, _)) = self.named() else {
-            return Ok(());
-        };
-        let result = DirNode::of(&parent).and_then(|parent| {
-            parent.sync_directory()?;
-            parent.sync_name()
-        });
-        if result.is_err() {
-            self.set_name_unsynced();
+        while let Some((begun, parent)) = names.pop() {
+            DirNode::of(&parent)?.sync_directory()?;
+            let node = match names.last() {
+                Some((_, above)) => DirNode::of(above)?,
+                None => self,
+            };
+            node.name.end(begun);
         }
-        result
+        Ok(())
     }
 
     /// Makes the names in a directory durable.
@@ -370,7 +397,7 @@ impl DirNode {
     pub(super) fn sync_directory(&self) -> Result<(), Errno> {
         let path = self.path_fd()?;
         let directory = fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        fd::fsync(directory.as_fd())
+        self.shared.sync_calls.fsync_directory(directory.as_fd())
     }
 
     /// A path for messages, relative to the source.

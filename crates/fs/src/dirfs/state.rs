@@ -27,13 +27,18 @@
 //! # Locking
 //!
 //! *Protects*: `opens` the counts of handles; it serialises opening, closing, the comparison with the
-//! source, and the making of the address space. *Order*: `opens`, then the address space's locks; the lock
-//! of the attributes, then `io`, which is innermost and not held across I/O.
+//! source, and the making of the address space. `syncing` the descriptors' error state: the kernel tells
+//! an error once a descriptor, so one call at a time asks for it. *Order*: `opens`, then the address
+//! space's locks, then `syncing`; the lock of the attributes, then `io`, which is innermost and not held
+//! across I/O.
 
 use super::file::Descriptors;
 use foliocache_mm::AddressSpace;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{OwnedFd, Stat};
 use std::ops::Range;
@@ -109,15 +114,8 @@ pub(super) struct Opens {
 /// What is to be done for a file, and what was seen of it.
 pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
-    /// Data written since the last successful flush.
-    pub(super) unflushed: bool,
-    /// Size or allocation changed since then, or nobody knows: a flush that is asked for is made,
-    /// but no error is lost with the descriptors.
-    pub(super) size_unflushed: bool,
-    /// Data written since the modification time was last set.
-    pub(super) restamp: bool,
-    /// Attributes changed since the last full sync.
-    pub(super) attributes_unsynced: bool,
+    /// An error of data that is not flushed, which the kernel told a call that was for something else.
+    pub(super) error: Option<Errno>,
     /// The range that buffered writes left in the kernel's cache.
     pub(super) cached: Option<Range<u64>>,
     /// `None` while changes of our own are under way or have not been looked at since.
@@ -136,32 +134,56 @@ pub(super) struct FileState {
     /// Set when the address space is made, and charged: the charge lasts as long as the node, which the
     /// address space holds.
     pub(super) mapping: OnceLock<Weak<AddressSpace>>,
+    /// An address space was charged for before there is one. Relaxed everywhere: only who takes it matters.
+    pub(super) charged: AtomicBool,
     pub(super) opens: Mutex<Opens>,
     pub(super) io: Mutex<IoState>,
+    /// Data written, and flushed.
+    pub(super) data: Durability,
+    /// Size or allocation changed, or nobody knows: a flush that is asked for is made, but no error is
+    /// lost with the descriptors.
+    pub(super) size: Durability,
+    /// Data written, and the modification time set after it.
+    pub(super) times: Durability,
+    /// Attributes changed, and made durable.
+    pub(super) attributes: Durability,
+    /// Held over the calls that make any of these durable.
+    pub(super) syncing: Mutex<()>,
 }
 
 impl FileState {
     pub(super) fn new() -> FileState {
+        let size = Durability::new();
+        size.changed();
         FileState {
             mapping: OnceLock::new(),
+            charged: AtomicBool::new(false),
             opens: Mutex::new(Opens::default()),
             io: Mutex::new(IoState {
                 fds: None,
-                unflushed: false,
-                size_unflushed: true,
-                restamp: false,
-                attributes_unsynced: false,
+                error: None,
                 cached: None,
                 seen: None,
                 unsure: None,
                 changing: 0,
                 changes: 0,
             }),
+            data: Durability::new(),
+            size,
+            times: Durability::new(),
+            attributes: Durability::new(),
+            syncing: Mutex::new(()),
         }
     }
 
     pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {
         self.mapping.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether an address space was charged for in advance, which the caller uses or gives back.
+    pub(super) fn take_charge(&self) -> bool {
+        // Relaxed: see the field.
+        self.charged.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the file was ever opened.
@@ -201,7 +223,7 @@ impl FileState {
             return false;
         }
         let mut io = self.io.lock();
-        if io.unflushed || io.changing != 0 {
+        if self.unflushed() || io.changing != 0 {
             return false;
         }
         let fds = io.fds.take();
@@ -212,12 +234,7 @@ impl FileState {
 
     /// Whether data waits for a flush.
     pub(super) fn unflushed(&self) -> bool {
-        self.io.lock().unflushed
-    }
-
-    /// Attributes were changed through us.
-    pub(super) fn attributes_changed(&self) {
-        self.io.lock().attributes_unsynced = true;
+        !self.data.is_durable()
     }
 
     /// A change of our own begins: what the source shows until its end is no news.
@@ -274,10 +291,13 @@ impl FileState {
         if let Some(mapping) = self.mapping() {
             mapping.discard_dirty();
         }
+        for given_up in [&self.data, &self.size, &self.times] {
+            if let Some(begun) = given_up.begin() {
+                given_up.end(begun);
+            }
+        }
         let mut io = self.io.lock();
-        io.unflushed = false;
-        io.size_unflushed = false;
-        io.restamp = false;
+        io.error = None;
         io.cached = None;
     }
 

@@ -1,0 +1,181 @@
+//! What fsync says while another one of the same file or directory is under way, and after it has failed.
+
+use super::sync_calls::SyncCall;
+use super::{DirFs, DirFsOptions, DirNode};
+use foliocache_mm::{Mm, MmConfig};
+use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::{Errno, fd};
+use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, SetAttr};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long something that must happen may take on a loaded machine.
+const LONG: Duration = Duration::from_secs(60);
+
+const ROOT: OpContext = OpContext::ROOT;
+
+fn open(source: &Path) -> DirFs {
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    DirFs::open(&mm, source, DirFsOptions::default()).expect("dirfs")
+}
+
+fn create(fs: &DirFs, dir: &Arc<Inode>, name: &str) -> OpenFile {
+    fs.create(
+        &ROOT,
+        dir,
+        OsStr::new(name),
+        0o644,
+        OpenFlags::READ_WRITE,
+        true,
+    )
+    .expect("create")
+}
+
+fn chmod(fs: &DirFs, inode: &Arc<Inode>) {
+    let mode = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(&ROOT, inode, &mode).expect("chmod");
+}
+
+/// Runs `first` and, while its sync of kind `kind` of the file or directory `ino` is held up, `second`. All
+/// such syncs then fail. Returns what both said.
+fn beside_a_failing_sync(
+    fs: &DirFs,
+    (kind, ino): (SyncCall, u64),
+    first: impl FnOnce() -> Result<(), Errno> + Send,
+    second: impl FnOnce() -> Result<(), Errno> + Send,
+) -> [Result<(), Errno>; 2] {
+    let (reached, is_reached) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let held = AtomicBool::new(false);
+    fs.shared.sync_calls.intercept(move |call, fd| {
+        if (call, fd::fstat(fd)?.ino) != (kind, ino) {
+            return Ok(());
+        }
+        if !held.swap(true, Ordering::Relaxed) {
+            reached.send(()).expect("the test waits");
+            may_go_on.lock().recv_timeout(LONG).expect("it goes on");
+        }
+        Err(Errno::EIO)
+    });
+    thread::scope(|scope| {
+        let first = scope.spawn(first);
+        is_reached.recv_timeout(LONG).expect("the sync is reached");
+        let second = scope.spawn(second);
+        // Time for a second caller that does not wait to say that all is well.
+        thread::sleep(Duration::from_millis(50));
+        go_on.send(()).expect("it waits");
+        [first.join().expect("first"), second.join().expect("second")]
+    })
+}
+
+fn number(inode: &Inode) -> u64 {
+    DirNode::of(inode).expect("a node").identity.ino
+}
+
+#[test]
+fn an_fsync_beside_a_failing_one_of_the_same_new_file_fails() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let file = create(&fs, &fs.root(), "file");
+    let results = beside_a_failing_sync(
+        &fs,
+        (SyncCall::Directory, number(&fs.root())),
+        || file.inode().ops().sync(file.inode(), false),
+        || file.inode().ops().sync(file.inode(), false),
+    );
+    assert_eq!(results, [Err(Errno::EIO); 2]);
+    fs.shared.sync_calls.intercept(|_, _| Ok(()));
+    file.fsync().expect("retried");
+}
+
+/// The directory of both is new, too, and its own name is what cannot be made durable.
+#[test]
+fn an_fsync_beside_a_failing_one_of_a_sibling_in_a_new_directory_fails() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let dir = fs
+        .mkdir(&ROOT, &fs.root(), OsStr::new("dir"), 0o755)
+        .expect("mkdir");
+    let (one, two) = (create(&fs, &dir, "one"), create(&fs, &dir, "two"));
+    let results = beside_a_failing_sync(
+        &fs,
+        (SyncCall::Directory, number(&fs.root())),
+        || one.inode().ops().sync(one.inode(), false),
+        || two.inode().ops().sync(two.inode(), false),
+    );
+    assert_eq!(results, [Err(Errno::EIO); 2]);
+    fs.shared.sync_calls.intercept(|_, _| Ok(()));
+    one.fsync().expect("retried");
+    two.fsync().expect("retried");
+}
+
+#[test]
+fn an_fsync_beside_a_failing_one_of_changed_attributes_fails() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let file = create(&fs, &fs.root(), "file");
+    file.fsync().expect("fsync");
+    chmod(&fs, file.inode());
+    let results = beside_a_failing_sync(
+        &fs,
+        (SyncCall::File, number(file.inode())),
+        || file.inode().ops().sync(file.inode(), false),
+        || file.inode().ops().sync(file.inode(), false),
+    );
+    assert_eq!(results, [Err(Errno::EIO); 2]);
+}
+
+/// Counts the calls of a kind from now on.
+fn count_calls(fs: &DirFs, kind: SyncCall) -> Arc<AtomicUsize> {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = calls.clone();
+    fs.shared.sync_calls.intercept(move |call, _| {
+        counter.fetch_add(usize::from(call == kind), Ordering::Relaxed);
+        Ok(())
+    });
+    calls
+}
+
+/// A file whose name and mode nobody has made durable loses its inode, and is found again.
+#[test]
+fn eviction_forgets_no_name_and_no_attributes_that_are_not_durable() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let dir = fs
+        .mkdir(&ROOT, &fs.root(), OsStr::new("dir"), 0o755)
+        .expect("mkdir");
+    let file = create(&fs, &dir, "file");
+    file.fsync().expect("fsync");
+    chmod(&fs, file.inode());
+    drop(create(&fs, &dir, "new"));
+    drop((file, dir));
+    for _ in 0..2 {
+        fs.shrink_inodes(1000);
+        fs.reap();
+    }
+    assert_eq!(fs.stats().inodes, 1, "all but the root");
+    let dir = fs.lookup(&fs.root(), OsStr::new("dir")).expect("lookup");
+    let open = |name: &str| {
+        let inode = fs.lookup(&dir, OsStr::new(name)).expect("lookup");
+        fs.open(&ROOT, &inode, OpenFlags::READ_WRITE).expect("open")
+    };
+    let (file, new) = (open("file"), open("new"));
+    let synced = count_calls(&fs, SyncCall::File);
+    file.fsync().expect("fsync");
+    assert_eq!(synced.load(Ordering::Relaxed), 1, "the mode");
+    let synced = count_calls(&fs, SyncCall::Directory);
+    new.fsync().expect("fsync");
+    assert!(synced.load(Ordering::Relaxed) >= 1, "the name");
+    // Once is enough.
+    let synced = count_calls(&fs, SyncCall::Directory);
+    new.fsync().expect("fsync");
+    assert_eq!(synced.load(Ordering::Relaxed), 0);
+}
