@@ -65,6 +65,7 @@ pub mod padded;
 pub mod rank;
 pub mod rcu;
 pub mod seqcount;
+mod shard;
 pub mod time;
 pub mod wait;
 
@@ -72,4 +73,5 @@ pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
-pub use padded::{CachePadded, LazyCounter, ShardedCounter, shard_count, thread_shard};
+pub use padded::{CachePadded, LazyCounter, ShardedCounter};
+pub use shard::{shard_count, thread_shard};

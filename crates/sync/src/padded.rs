@@ -2,21 +2,32 @@
 //!
 //! # Model
 //!
-//! Each thread has a small number, [`thread_shard`]. A [`ShardedCounter`] has one cell a shard, on a
-//! cache line of its own: adding touches the thread's own, reading adds up all of them.
+//! A [`ShardedCounter`] has one cell for each shard ([`shard_count`]), on cache lines of its own. A thread
+//! adds to the cell that its number leads to ([`thread_shard`]); the sum reads all cells.
 //!
-//! A cell belongs to the first thread that adds to it, which does so with a load and a store; others
-//! whose numbers lead there share a second word of it, with atomic additions, which cost some 20
-//! cycles each. A cell is not given back when its thread ends.
+//! A cell belongs to a thread number, whose thread adds to the cell's *owned* word with a load and a store.
+//! Threads of other numbers that share the cell add to its *shared* word with atomic additions, which cost
+//! some 20 cycles each. A cell's owner is the first number that adds to it. The number's next thread
+//! inherits the cell. When the number is free, another thread that adds to the cell takes it over.
 //!
-//! Where there are many counters and few are busy, a [`LazyCounter`] is one word until it is much added to.
+//! Where there are many counters and few are busy, a [`LazyCounter`] is one word until it has been added to
+//! about once for each byte that its cells would take.
+//!
+//! # Invariants
+//!
+//! 1. Only a thread whose unique number is in `owner` stores to `owned`.
+//! 2. `owner` changes from [`UNNUMBERED`] to the number of the thread that changes it, and from a number that
+//!    no thread has. The thread that changes it keeps the old number from being taken meanwhile.
 //!
 //! # Memory ordering
 //!
-//! `Relaxed`: a counter publishes nothing but its number. An increment is never lost (it is one atomic
-//! addition, or the only thread's that stores to the word); a sum taken while others add may hold one of
-//! two additions and not the other, whichever came first. The cells of a [`LazyCounter`] are published by a
-//! `Release` store and read through an `Acquire` load.
+//! `Relaxed`: a counter publishes nothing but its number. An increment is never lost: it is one atomic
+//! addition, or a store of the only thread that may store. When the owning number passes to another
+//! thread, or the cell to another number, what the last owner did happens before what the next one does
+//! (invariant 2 of [`crate::shard`]), so the next owner reads the last sum, and a thread that takes a
+//! number up again reads that it lost the cell. A sum taken while others add may hold one of two additions
+//! and not the other, whichever came first. The cells of a [`LazyCounter`] are published by a `Release`
+//! store and read through an `Acquire` load.
 //!
 //! # Safety
 //!
@@ -24,7 +35,7 @@
 #![allow(unsafe_code)]
 
 use crate::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
-use crate::cell::Cell;
+use crate::shard::{self, UNNUMBERED, shard_count, thread_shard};
 use std::ops::{Deref, DerefMut};
 use std::{ptr, slice};
 
@@ -66,62 +77,6 @@ impl<T> From<T> for CachePadded<T> {
     }
 }
 
-const UNNUMBERED: usize = usize::MAX;
-
-crate::global! {
-    /// The number that the next thread gets.
-    static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
-}
-
-crate::thread_local! {
-    static THREAD: Cell<usize> = const { Cell::new(UNNUMBERED) };
-}
-
-/// A small number of this thread, given out in order of first use from 0 on. Take it modulo the number of
-/// one's shards. Numbers are not used again when threads end. Costs a thread-local load.
-#[inline]
-pub fn thread_shard() -> usize {
-    THREAD
-        .try_with(|number| match number.get() {
-            UNNUMBERED => number_thread(number),
-            shard => shard,
-        })
-        // Only a model destroys it, at the end of a thread; any shard will do.
-        .unwrap_or(0)
-}
-
-#[cold]
-fn number_thread(number: &Cell<usize>) -> usize {
-    // Relaxed: the numbers only have to differ.
-    let next = NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % UNNUMBERED;
-    number.set(next);
-    next
-}
-
-/// Most shards of anything.
-const MAX_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
-
-crate::global! {
-    /// What [`shard_count`] says, 0 until it is known.
-    static SHARDS: AtomicUsize = AtomicUsize::new(0);
-}
-
-/// As many shards as are worth having: one for each processor, up to 16 and to a power of two.
-pub fn shard_count() -> usize {
-    // Relaxed: a number that is set once. Threads may not find the same: they are pinned to processors.
-    match SHARDS.load(Ordering::Relaxed) {
-        0 => {
-            let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            let shards = processors.next_power_of_two().min(MAX_SHARDS);
-            match SHARDS.compare_exchange(0, shards, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => shards,
-                Err(shards) => shards,
-            }
-        }
-        shards => shards,
-    }
-}
-
 /// A counter that many threads add to and few read. Takes [`ShardedCounter::heap_bytes`].
 ///
 /// It wraps at the limits of `i64`. For a bound that must hold exactly use one atomic instead.
@@ -133,13 +88,16 @@ pub struct ShardedCounter {
 
 #[derive(Debug)]
 struct CounterCell {
-    /// The number of the thread that it belongs to, once it has been added to.
+    /// The number that the cell belongs to, or [`UNNUMBERED`] before the first addition. Invariant 2.
     owner: AtomicUsize,
-    /// What its owner added, and nobody else.
+    /// The sum of what its owners added. Invariant 1.
     owned: AtomicI64,
-    /// What others added.
+    /// The sum of what other threads added.
     shared: AtomicI64,
 }
+
+/// A thread that shares a cell looks for a free owner each time `shared` passes a multiple of this.
+const TAKE_OVER: i64 = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
 
 impl CounterCell {
     fn new() -> Self {
@@ -166,19 +124,42 @@ impl CounterCell {
         }
     }
 
-    /// Adds to a cell that is not this thread's, or not yet.
+    /// Adds to a cell that does not belong to this thread, or not yet.
     #[inline(never)]
     fn add_shared(&self, thread: usize, value: i64) {
-        // Relaxed: only the number counts; the new owner's word is zero since the cell was made.
-        let claim =
-            self.owner
-                .compare_exchange(UNNUMBERED, thread, Ordering::Relaxed, Ordering::Relaxed);
-        match claim {
-            Ok(_) => self.owned.store(value, Ordering::Relaxed),
-            Err(_) => {
-                self.shared.fetch_add(value, Ordering::Relaxed);
+        if shard::is_unique(thread) {
+            // Relaxed: nobody stored to `owned` before the claim, and only this thread does after it.
+            let claim = self.owner.compare_exchange(
+                UNNUMBERED,
+                thread,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if claim.is_ok() {
+                self.owned.store(value, Ordering::Relaxed);
+                return;
             }
         }
+        let before = self.shared.fetch_add(value, Ordering::Relaxed);
+        if before.div_euclid(TAKE_OVER) != before.wrapping_add(value).div_euclid(TAKE_OVER) {
+            self.take_over(thread);
+        }
+    }
+
+    /// Makes the cell this thread's if the thread that owned it has ended.
+    #[cold]
+    fn take_over(&self, thread: usize) {
+        if !shard::is_unique(thread) {
+            return;
+        }
+        // Relaxed: the exchange decides whether it is still the owner.
+        let owner = self.owner.load(Ordering::Relaxed);
+        shard::with_free(owner, || {
+            // Relaxed: `with_free` orders it with the owners before and after (invariant 2).
+            let _ =
+                self.owner
+                    .compare_exchange(owner, thread, Ordering::Relaxed, Ordering::Relaxed);
+        });
     }
 
     fn sum(&self) -> i64 {
@@ -208,14 +189,22 @@ impl Default for ShardedCounter {
 }
 
 impl ShardedCounter {
-    /// A counter at zero, with a cell for each processor, up to 16.
+    /// A counter at zero, with a cell for each shard.
     pub fn new() -> Self {
         Self {
             cells: CounterCell::boxed(shard_count()),
         }
     }
 
-    /// Bytes that the cells of one counter take: 128 each.
+    /// What was added with atomic operations, because the cell belonged to another thread.
+    #[doc(hidden)]
+    pub fn sum_shared(&self) -> i64 {
+        // Relaxed: see the module's header.
+        let shared = |cell: &CachePadded<CounterCell>| cell.shared.load(Ordering::Relaxed);
+        self.cells.iter().map(shared).fold(0, i64::wrapping_add)
+    }
+
+    /// Bytes that the cells of one counter take: 128 for each of [`shard_count`].
     pub fn heap_bytes() -> usize {
         shard_count() * size_of::<CachePadded<CounterCell>>()
     }
@@ -250,11 +239,11 @@ impl ShardedCounter {
     }
 }
 
-/// A counter that takes no memory besides its own until it was much added to, and is as a
-/// [`ShardedCounter`] from then on. For what there are many of, files say.
+/// A counter that takes no memory besides its own until it has been added to much, and then counts as a
+/// [`ShardedCounter`] does. For counters of which there are many, such as those of files.
 #[derive(Debug)]
 pub struct LazyCounter {
-    /// What was added before there were cells.
+    /// The sum of what was added before there were cells.
     first: AtomicI64,
     /// Null, or `nr_cells` cells of a `Box`, which stay until the drop.
     cells: AtomicPtr<CachePadded<CounterCell>>,
@@ -262,10 +251,6 @@ pub struct LazyCounter {
 }
 
 impl LazyCounter {
-    /// Sum from which on cells are worth their memory: each of the additions up to there cost 20 cycles
-    /// more.
-    const BUSY: i64 = 256;
-
     /// A counter at zero.
     pub fn new() -> Self {
         Self {
@@ -283,8 +268,9 @@ impl LazyCounter {
         (!cells.is_null()).then(|| unsafe { slice::from_raw_parts(cells, self.nr_cells) })
     }
 
-    /// Adds to this thread's cell, or to the one word. Says whether the counter would do well with cells
-    /// that it does not have: [`LazyCounter::spread`]. It says so again and again, but seldom.
+    /// Adds to this thread's cell, or to the one word. Returns whether the caller should give the counter
+    /// cells with [`LazyCounter::spread`]: each time the sum passes a multiple of
+    /// [`ShardedCounter::heap_bytes`], so that all cells together take at most one byte for each addition.
     #[inline]
     pub fn add(&self, value: i64) -> bool {
         match self.cells() {
@@ -300,7 +286,8 @@ impl LazyCounter {
     fn add_first(&self, value: i64) -> bool {
         // Relaxed: see the module's header.
         let before = self.first.fetch_add(value, Ordering::Relaxed);
-        before / Self::BUSY < before.wrapping_add(value) / Self::BUSY
+        let busy = (self.nr_cells * size_of::<CachePadded<CounterCell>>()) as i64;
+        before / busy < before.wrapping_add(value) / busy
     }
 
     /// Takes cells, which take [`ShardedCounter::heap_bytes`]. Whether it was this call that did.
@@ -361,20 +348,11 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_numbers_of_their_own() {
-        let mine = thread_shard();
-        assert_eq!(mine, thread_shard());
-        let other = std::thread::spawn(thread_shard)
-            .join()
-            .expect("it does not panic");
-        assert_ne!(mine, other);
-    }
-
-    #[test]
     fn nothing_is_lost() {
+        const THREADS: i64 = 19;
         let counter = ShardedCounter::new();
         std::thread::scope(|scope| {
-            for _ in 0..MAX_SHARDS + 3 {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
                     for _ in 0..1000 {
                         counter.add(3);
@@ -383,7 +361,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(counter.sum(), 2000 * (MAX_SHARDS as i64 + 3));
+        assert_eq!(counter.sum(), 2000 * THREADS);
         counter.add(-1_000_000);
         assert_eq!(counter.sum_positive(), 0);
     }
@@ -391,26 +369,28 @@ mod tests {
     #[test]
     fn a_lazy_counter_asks_for_cells_once_it_is_busy() {
         let counter = LazyCounter::new();
+        let busy = ShardedCounter::heap_bytes() as i64;
         let asked = |n: i64| (0..n).filter(|_| counter.add(1)).count();
-        assert_eq!(asked(LazyCounter::BUSY - 1), 0);
-        assert_eq!(asked(LazyCounter::BUSY), 1);
+        assert_eq!(asked(busy - 1), 0);
+        assert_eq!(asked(busy), 1);
         // Refused the first time: it goes on as it is, and asks again.
         assert!(!counter.is_spread());
         assert_eq!(asked(1), 1);
         assert!(counter.spread() && counter.is_spread());
         assert!(!counter.spread(), "it has them");
-        assert_eq!(asked(10 * LazyCounter::BUSY), 0);
+        assert_eq!(asked(10 * busy), 0);
         counter.add(-1);
-        assert_eq!(counter.sum(), 12 * LazyCounter::BUSY - 1);
+        assert_eq!(counter.sum(), 12 * busy - 1);
     }
 
     #[test]
     fn a_lazy_counter_loses_nothing_while_it_gets_its_cells() {
         let counter = LazyCounter::new();
+        let each = 4 * ShardedCounter::heap_bytes() as i64;
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..1000 {
+                    for _ in 0..each {
                         if counter.add(1) {
                             counter.spread();
                         }
@@ -419,6 +399,54 @@ mod tests {
             }
         });
         assert!(counter.is_spread());
-        assert_eq!(counter.sum(), 4000);
+        assert_eq!(counter.sum(), 4 * each);
+    }
+
+    #[test]
+    fn a_cell_whose_owner_has_ended_is_taken_over() {
+        let cell = std::sync::Arc::new(CounterCell::new());
+        let its = std::sync::Arc::clone(&cell);
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let owner = std::thread::spawn(move || {
+            its.add(thread_shard(), 5);
+            tell.send(thread_shard()).expect("the test waits");
+            stopped.recv().expect_err("nothing is sent");
+        });
+        let number = told.recv().expect("it was sent");
+        let mine = thread_shard();
+        for _ in 0..2 * TAKE_OVER {
+            cell.add(mine, 1);
+        }
+        assert_eq!(
+            cell.owner.load(Ordering::Relaxed),
+            number,
+            "its owner is alive"
+        );
+        drop(stop);
+        owner.join().expect("it does not panic");
+        // Another test's thread may have the number for a while.
+        while cell.owner.load(Ordering::Relaxed) != mine {
+            cell.add(mine, 1);
+        }
+        let shared = cell.shared.load(Ordering::Relaxed);
+        cell.add(mine, 7);
+        assert_eq!(
+            cell.shared.load(Ordering::Relaxed),
+            shared,
+            "the cell is its own"
+        );
+        assert_eq!(cell.owned.load(Ordering::Relaxed), 12);
+        assert_eq!(cell.sum(), 12 + shared);
+    }
+
+    #[test]
+    fn a_number_that_is_not_unique_owns_no_cell() {
+        let cell = CounterCell::new();
+        let late = UNNUMBERED - 1;
+        cell.add(late, 2);
+        cell.add(late, 3 * TAKE_OVER);
+        assert_eq!(cell.owner.load(Ordering::Relaxed), UNNUMBERED);
+        assert_eq!(cell.sum(), 2 + 3 * TAKE_OVER);
     }
 }

@@ -19,11 +19,13 @@
 //! | [`probe`] | what this kernel offers |
 //! | [`credentials`] | the process's user, group and umask |
 //! | [`signal`] | signals that a thread waits for |
+//! | [`cpu`] | how many processors there may be |
 //! | [`clock`] | coarse wall time and monotonic time, without a system call |
 #![deny(unsafe_code)]
 
 pub mod barrier;
 pub mod clock;
+pub mod cpu;
 pub mod credentials;
 pub mod dir;
 pub mod errno;
