@@ -45,8 +45,7 @@ use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
-use crate::folio::state::Snapshot;
-use crate::folio::{LockedFolio, Place, flag, grains};
+use crate::folio::{LockedFolio, Operation, Place, flag, grains};
 use crate::frames::{Frames, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
@@ -281,11 +280,11 @@ impl AddressSpace {
         self.has_at(&locked, page).then_some(locked)
     }
 
-    /// The folios that lie in `range`, of a state that is `wanted` and whose locks are free, locked.
+    /// The folios that lie in `range`, whose locks are free and that are `wanted`, locked.
     pub(crate) fn try_lock_folios(
         &self,
         range: Range<PageIndex>,
-        wanted: impl Fn(Snapshot) -> bool,
+        wanted: impl Fn(&LockedFolio<'_>) -> bool,
     ) -> Vec<LockedFolio<'_>> {
         let mm: &Mm = self.mm();
         let mut folios = Vec::new();
@@ -302,7 +301,7 @@ impl AddressSpace {
                 && locked.mapping() == self.key()
                 && locked.index() == page
                 && locked.end() == at
-                && wanted(locked.state.load())
+                && wanted(&locked)
             {
                 folios.push(locked);
             }
@@ -331,6 +330,9 @@ impl AddressSpace {
             frame,
         };
         locked.attach(self.key(), place);
+        if self.bdi.is_memory() {
+            locked.state.set(flag::UNEVICTABLE);
+        }
         let entry = mm.folios.entry(folio);
         let added = self
             .index
@@ -419,11 +421,8 @@ impl AddressSpace {
     /// Context: as there, but for the LRU lock.
     pub(crate) fn remove_unqueued_folio(&self, locked: LockedFolio<'_>) {
         let mm: &Mm = self.mm();
+        debug_assert!(locked.may(Operation::Remove));
         let seen = locked.state.load();
-        debug_assert!(
-            !seen.has(flag::WRITEBACK),
-            "the device still reads the frame"
-        );
         let pages = locked.nr_pages();
         for (flag, count) in [
             (flag::DIRTY, Count::Dirty),

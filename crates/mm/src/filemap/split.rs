@@ -26,7 +26,7 @@
 use foliocache_xarray::{Entry, Preload, XArray};
 
 use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, Place, flag, grains};
+use crate::folio::{LockedFolio, Operation, Place, flag, grains};
 use crate::mm::Mm;
 use crate::types::PageIndex;
 
@@ -87,7 +87,7 @@ impl AddressSpace {
             order,
             frame,
         } = lower.place();
-        debug_assert!(!lower.state.load().has(flag::WRITEBACK));
+        debug_assert!(lower.may(Operation::Split), "invariant 1");
         let folio = mm.folios.alloc(&mm.frames)?;
         let half = 1_u32 << (order - 1);
         let needed = foliocache_xarray::split_nodes_needed(order, order - 1);

@@ -22,7 +22,7 @@ use foliocache_sys::Errno;
 use crate::address_space::{AddressSpace, find_page};
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
-use crate::folio::{LockedFolio, flag, grains};
+use crate::folio::{LockedFolio, Operation, grains};
 use crate::stats::Count;
 use crate::types::{MAX_FILE_SIZE, PageIndex, pages_for};
 use crate::writeback::WritebackState;
@@ -211,7 +211,7 @@ impl AddressSpace {
             if let Some(locked) = lock(page) {
                 next = locked.end();
                 let inside = locked.index() >= first && next.0 - 1 <= last.0;
-                if inside && !locked.state.load().has_any(flag::BUSY) {
+                if inside && locked.may(Operation::Evict) {
                     dropped += locked.nr_pages();
                     self.remove_folio(locked);
                 }

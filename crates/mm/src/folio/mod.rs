@@ -40,9 +40,11 @@
 //! Relaxed. The other fields are Relaxed: the folio lock orders them.
 
 pub(crate) mod grains;
+mod may;
 mod pool;
 pub(crate) mod state;
 
+pub(crate) use may::Operation;
 pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
 

@@ -20,6 +20,7 @@
 //! | `ERROR` | the last attempt to write it failed; also `DIRTY` | writeback and flush | `wb_lock` |
 //! | `REFERENCED` | used since it was queued or last looked at by reclaim | set by readers and writers, cleared by reclaim | nothing: a hint |
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
+//! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
 //! | `UNCACHED` | place kept: to be dropped after use | | folio lock |
 //! | `MAPPED` | place kept: some window has it mapped | | folio lock |
 //!
@@ -30,7 +31,8 @@
 //!    alone, so a reader of one part is never disturbed by a writer of another.
 //! 2. The order changes only under the folio lock, together with the version or while the folio is
 //!    not `UPTODATE`: what is uptodate and of one version is of one order.
-//! 3. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index and is not evicted.
+//! 3. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index. What may be done to
+//!    it then, [`Operation`](super::Operation) says.
 //! 4. `ERROR` implies `DIRTY` or `WRITEBACK` (the retry is under way).
 //!
 //! # Memory ordering
@@ -56,11 +58,10 @@ pub(crate) mod flag {
     pub(crate) const ERROR: u64 = 1 << 6;
     pub(crate) const REFERENCED: u64 = 1 << 7;
     pub(crate) const READAHEAD: u64 = 1 << 8;
+    pub(crate) const UNEVICTABLE: u64 = 1 << 9;
     /// Everything that describes the content or the queue, cleared when the folio is freed.
     pub(crate) const CONTENT: u64 =
-        UPTODATE | DIRTY | WRITEBACK | UNSTABLE | ERROR | REFERENCED | READAHEAD;
-    /// A folio with one of these may not be evicted.
-    pub(crate) const BUSY: u64 = DIRTY | WRITEBACK | UNSTABLE;
+        UPTODATE | DIRTY | WRITEBACK | UNSTABLE | ERROR | REFERENCED | READAHEAD | UNEVICTABLE;
 }
 
 /// All flags, known ones or not.

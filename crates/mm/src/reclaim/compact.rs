@@ -19,7 +19,7 @@
 use foliocache_sync::time::{Duration, Instant};
 use std::collections::HashSet;
 
-use crate::folio::{Folio, flag};
+use crate::folio::Folio;
 use crate::frames::{BLOCK_FRAMES, BlockNumber, Frames};
 use crate::mm::Mm;
 use crate::stats::bump;
@@ -107,9 +107,7 @@ impl Mm {
         let Some(locked) = folio.try_lock(&self.waits) else {
             return;
         };
-        let there = locked.mapping() != 0 && wanted.contains(&Frames::block_of(locked.frame()));
-        // The device reads the frame of a folio under writeback.
-        if there && !locked.state.load().has(flag::WRITEBACK) {
+        if locked.mapping() != 0 && wanted.contains(&Frames::block_of(locked.frame())) {
             self.migrate(&locked);
         }
     }

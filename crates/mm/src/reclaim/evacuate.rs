@@ -19,7 +19,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::folio::{Folio, LockedFolio, flag};
+use crate::folio::{Folio, LockedFolio, Operation};
 use crate::frames::{BlockNumber, Frames};
 use crate::mm::Mm;
 use crate::owner;
@@ -74,19 +74,16 @@ impl Mm {
         if locked.mapping() == 0 || !wanted.contains(&Frames::block_of(locked.frame())) {
             return;
         }
-        if locked.state.load().has(flag::WRITEBACK) {
-            return;
-        }
         if self.migrate(&locked) {
             return;
         }
-        if locked.state.load().has_any(flag::BUSY) || owner::of(&locked).bdi().is_memory() {
-            // It has to stay in memory, and no such chunk is free: its halves may find places.
-            self.migrate_in_parts(locked);
-        } else {
+        if locked.may(Operation::Evict) {
             self.lru.lock().remove(&self.folios, &locked);
             let evicted = self.evict(locked);
             self.lru.lock().record_eviction(&evicted);
+        } else if locked.may(Operation::Split) {
+            // It has to stay in memory, and no such chunk is free: its halves may find places.
+            self.migrate_in_parts(locked);
         }
     }
 
@@ -103,8 +100,12 @@ impl Mm {
         }
     }
 
-    /// Moves a locked folio to other frames, if there are free ones (invariants 1 and 2).
+    /// Moves a locked folio to other frames, if it may be moved and there are free ones (invariants 1
+    /// and 2).
     pub(super) fn migrate(&self, locked: &LockedFolio<'_>) -> bool {
+        if !locked.may(Operation::Migrate) {
+            return false;
+        }
         let order = locked.order();
         let Some(frame) = self.frames.try_alloc_to_move(order) else {
             return false;

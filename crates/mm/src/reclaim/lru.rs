@@ -48,7 +48,7 @@
 use foliocache_sync::atomic::Ordering;
 
 use super::shadow::ShadowTable;
-use crate::folio::{Folio, FolioPool, LockedFolio, flag};
+use crate::folio::{Folio, FolioPool, LockedFolio, Operation, flag};
 use crate::types::PageIndex;
 use foliocache_sync::wait::WaitTable;
 
@@ -262,7 +262,7 @@ impl Lru {
                 continue;
             }
             match folio.try_lock(waits) {
-                Some(locked) if !locked.state.load().has_any(flag::BUSY) => {
+                Some(locked) if locked.may(Operation::Evict) => {
                     queue.unlink(pool, folio);
                     scan.pages += pages;
                     scan.victims.push(locked);

@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A folio that is dirty, under writeback or unstable is not evicted.
+//! 1. Only a folio that [`may`](LockedFolio::may) be evicted is.
 //! 2. Nothing here waits for a folio lock or for I/O while holding another lock.
 //!
 //! # Locking
@@ -40,7 +40,7 @@ use foliocache_sys::Errno;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
@@ -216,9 +216,11 @@ impl Mm {
             return;
         }
         mapping.recycled_to.store(range.end.0, Ordering::Relaxed);
-        let mut victims = mapping.try_lock_folios(range, |state| {
-            !state.has_any(flag::BUSY | flag::REFERENCED | flag::READAHEAD)
-        });
+        let unused = |locked: &LockedFolio<'_>| {
+            let used = flag::REFERENCED | flag::READAHEAD;
+            locked.may(Operation::Evict) && !locked.state.load().has_any(used)
+        };
+        let mut victims = mapping.try_lock_folios(range, unused);
         {
             let mut lru = self.lru.lock();
             victims.retain(|locked| lru.remove_small(&self.folios, locked));
