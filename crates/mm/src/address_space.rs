@@ -46,7 +46,7 @@ use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
 use crate::folio::{LockedFolio, Operation, Place, flag, grains};
-use crate::frames::{Frames, MAX_ORDER};
+use crate::frames::{FrameNumber, Frames, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
@@ -409,17 +409,28 @@ impl AddressSpace {
     ///
     /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
     pub(crate) fn remove_folio(&self, locked: LockedFolio<'_>) {
-        let mm: &Mm = self.mm();
-        if !self.bdi.is_memory() {
-            mm.lru.lock().remove(&mm.folios, &locked);
-        }
-        self.remove_unqueued_folio(locked);
+        let (frame, order) = self.detach_folio(locked);
+        self.mm().frames.free(frame, order);
     }
 
     /// As [`Self::remove_folio`], for a folio that is on no queue: reclaim took it off.
     ///
     /// Context: as there, but for the LRU lock.
     pub(crate) fn remove_unqueued_folio(&self, locked: LockedFolio<'_>) {
+        let (frame, order) = self.detach_unqueued_folio(locked);
+        self.mm().frames.free(frame, order);
+    }
+
+    /// As [`Self::remove_folio`], but its frames are the caller's: the first, and the order.
+    pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
+        let mm: &Mm = self.mm();
+        if !self.bdi.is_memory() {
+            mm.lru.lock().remove(&mm.folios, &locked);
+        }
+        self.detach_unqueued_folio(locked)
+    }
+
+    fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
         let seen = locked.state.load();
@@ -450,10 +461,10 @@ impl AddressSpace {
             erased.is_some(),
             "a locked folio with a mapping is in its index"
         );
-        let (frame, order) = locked.detach();
+        let frames = locked.detach();
         drop(locked);
-        mm.frames.free(frame, order);
         mm.folios.free(folio);
+        frames
     }
 
     /// Marks a range of bytes of a locked folio dirty, whose grains are uptodate. Returns the pages

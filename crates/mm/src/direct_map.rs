@@ -7,6 +7,8 @@
 //! frame yet. A lockless reader may read meanwhile and validates afterwards.
 #![allow(unsafe_code)]
 
+use foliocache_sys::usercopy;
+
 use crate::frames::BLOCK_SIZE;
 use crate::ops::IoSegment;
 
@@ -45,11 +47,11 @@ pub(crate) fn after<'a>(list: &[IoSegment<'a>], start: usize) -> Vec<IoSegment<'
     rest
 }
 
-/// Copies `len` bytes from one folio's frames to another's.
-pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) {
+/// Copies `len` bytes from one folio's frames to another's; whether the memory of both could be accessed.
+pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
     debug_assert!(len <= BLOCK_SIZE);
     // SAFETY: the frames of two different folios, valid for their bytes (the module's premise).
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+    unsafe { usercopy::copy(to, from, len) }.is_ok()
 }
 
 /// Zeroes `len` bytes of one folio's frames.

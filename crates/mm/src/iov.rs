@@ -222,7 +222,8 @@ impl<'a> IovIter<'a> {
         }
     }
 
-    /// Copies `len` bytes at the position to `frame` and moves on by what was copied.
+    /// Copies `len` bytes at the position to `frame` and moves on by what was copied, but not at all if
+    /// the frame faults.
     ///
     /// Resolves no fault: it ends at one. The kernel's own faults (a page not touched yet) are
     /// the exception that cannot be seen from here; they never need this cache.
@@ -231,25 +232,52 @@ impl<'a> IovIter<'a> {
     #[inline]
     pub(crate) fn copy_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
         debug_assert!(len <= self.remaining && self.direction == Direction::Source);
+        if self.current.len < len {
+            return self.copy_pieces_to_frame(frame, len);
+        }
+        self.copy_piece_to_frame(frame, len)
+    }
+
+    /// As [`IovIter::copy_to_frame`], of bytes that are not all in the current piece.
+    #[cold]
+    fn copy_pieces_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
+        let start = self.save();
         let mut done = 0;
         while done < len {
             let piece = self.piece(len - done);
-            // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
-            // caller may write it; the piece by the constructors' contracts.
-            let result = unsafe { usercopy::copy(frame.wrapping_add(done), piece.addr, piece.len) };
-            if let Err(fault) = result {
-                let copied = piece.len - fault.left;
-                self.advance(copied);
-                let callers_side = fault.side == Side::Source;
+            if let Err(stopped) = self.copy_piece_to_frame(frame.wrapping_add(done), piece.len) {
+                if !stopped.callers_side {
+                    self.restore(start);
+                }
                 return Err(Stopped {
-                    copied: done + copied,
-                    callers_side,
+                    copied: done + stopped.copied,
+                    ..stopped
                 });
             }
-            self.advance(piece.len);
             done += piece.len;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn copy_piece_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
+        // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
+        // caller may write it; the current piece is as long, and valid by the constructors' contracts.
+        let result = unsafe { usercopy::copy(frame, self.current.addr, len) };
+        let (copied, result) = match result {
+            Ok(()) => (len, Ok(())),
+            Err(fault) => {
+                let copied = len - fault.left;
+                let callers_side = fault.side == Side::Source;
+                let stopped = Stopped {
+                    copied,
+                    callers_side,
+                };
+                (if callers_side { copied } else { 0 }, Err(stopped))
+            }
+        };
+        self.advance(copied);
+        result
     }
 
     /// Goes back to a position saved before a copy that must not count.

@@ -99,6 +99,8 @@ pub struct Mm {
     pub(crate) background: Background,
     pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
+    /// Copies that memory of the cache itself stopped.
+    pub(crate) memory_faults: AtomicU64,
     /// Blocks that compaction made whole.
     pub(crate) compacted: AtomicU64,
     mappings: RankedMutex<Mappings>,
@@ -150,6 +152,7 @@ impl Mm {
             readahead: Arc::new(ReadaheadBudget::new(nr_frames / READAHEAD_PART)),
             background: Background::new(),
             direct_reclaims: AtomicU64::new(0),
+            memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
             shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
@@ -225,6 +228,8 @@ impl Mm {
             readahead_leased: self.readahead.leased(),
             // Relaxed: a statistic.
             direct_reclaims: self.direct_reclaims.load(Ordering::Relaxed),
+            // Relaxed: a statistic.
+            memory_faults: self.memory_faults.load(Ordering::Relaxed),
             // Relaxed: a statistic.
             blocks_compacted: self.compacted.load(Ordering::Relaxed),
             pressure: self.pressure.stats(),

@@ -293,6 +293,9 @@ pub struct MmStats {
     pub readahead_leased: u64,
     /// Times a caller had to reclaim memory itself.
     pub direct_reclaims: u64,
+    /// Copies that memory of the cache itself stopped, as bad RAM does. Data that the store has is read
+    /// again; for other data the access fails with `EIO`.
+    pub memory_faults: u64,
     /// Blocks that were made whole again because larger chunks were missing, ever.
     pub blocks_compacted: u64,
     /// How the bound follows the pressure from outside.

@@ -1,5 +1,6 @@
 //! The operations on a file's cached pages: read, write, fill, truncate.
 
+mod bad_memory;
 mod fill;
 mod lend;
 mod lookup;

@@ -13,6 +13,7 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
+use super::bad_memory;
 use super::lookup::Lookup;
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
@@ -226,8 +227,7 @@ impl AddressSpace {
     }
 
     /// Moves the position on by what was copied and is still within the file: a truncate beside
-    /// the copy may have zeroed what is not. The folio's own side cannot fault in general blocks;
-    /// if it does the frame is gone, which is an error of ours.
+    /// the copy may have zeroed what is not. `EIO` if the folio's own memory stopped it.
     fn count_copy(
         &self,
         pos: u64,
@@ -259,11 +259,19 @@ impl AddressSpace {
             return self.read_memory(pos, left, iter);
         }
         let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left as u64 - 1));
-        let (locked, behind) = self.read_folio(handle, page, last)?;
+        let mut retries = 0;
+        let (locked, behind, result) = loop {
+            let (locked, behind) = self.read_folio(handle, page, last)?;
+            let result = self.copy_locked(&locked, pos, left, iter);
+            if !bad_memory::failed(&result) || retries == bad_memory::RETRIES {
+                break (locked, behind, result);
+            }
+            self.drop_bad_folio(locked)?;
+            retries += 1;
+        };
         let (order, missed) = (locked.order(), behind.is_some());
         let seen = locked.state.load();
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
-        let result = self.copy_locked(&locked, pos, left, iter);
         drop(locked);
         if first_use {
             self.used_readahead(handle, page, order, true);
@@ -301,6 +309,10 @@ impl AddressSpace {
             return Ok(None);
         }
         let result = self.copy_locked(&locked, pos, left, iter);
+        if bad_memory::failed(&result) {
+            self.drop_bad_folio(locked)?;
+            return Ok(None);
+        }
         drop(locked);
         let piece = self.count_copy(pos, result, iter)?;
         self.count_copied(pos, &piece);
@@ -331,7 +343,11 @@ impl AddressSpace {
     ) -> Result<Piece, Errno> {
         let result = match self.lock_folio(PageIndex::of(pos)) {
             Some(locked) if self.has_grain_at(&locked, pos) => {
-                self.copy_locked(&locked, pos, left, iter)
+                let result = self.copy_locked(&locked, pos, left, iter);
+                if bad_memory::failed(&result) {
+                    self.drop_bad_folio(locked)?;
+                }
+                result
             }
             _ => {
                 let offset = offset_in_page(pos);

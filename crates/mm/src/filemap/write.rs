@@ -43,6 +43,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
+use super::bad_memory;
 use crate::address_space::{AddFolioError, AddressSpace};
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
@@ -133,7 +134,12 @@ impl AddressSpace {
         let (frame, within) = (self.mm().frames.addr(spot.frame), spot.offset);
         let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
             Ok(()) => len,
-            Err(stopped) => stopped.copied,
+            Err(stopped) if stopped.callers_side => stopped.copied,
+            Err(_) => {
+                // The long way meets an error, too.
+                let _ = self.drop_bad_folio(locked);
+                return false;
+            }
         };
         let mut dirtied = 0;
         if copied > 0 {
@@ -280,7 +286,7 @@ impl AddressSpace {
         let (mut unseen, batch) = (0, self.write_batch().min(self.bdi().dirty_batch()));
         // The next piece is at most so long; shorter after a short copy.
         let mut limit = usize::MAX;
-        let mut faulted = false;
+        let (mut faulted, mut retries) = (false, 0);
         while iter.remaining() > 0 {
             let piece = iter.remaining().min(limit);
             if fault_in == FaultIn::Before && !iter.fault_in(piece) {
@@ -290,6 +296,14 @@ impl AddressSpace {
             let room = (locked.end().pos() - pos) as usize;
             let len = piece.min(room);
             let progress = self.write_piece(&locked, pos, len, iter, wait);
+            let Some(progress) = progress.transpose() else {
+                self.drop_bad_folio(locked)?;
+                retries += 1;
+                if retries > bad_memory::RETRIES {
+                    return Err(Errno::EIO);
+                }
+                continue;
+            };
             // Invariant 3: what the copy left unfinished is not the file's.
             drop(self.keep_content(locked));
             match progress? {
@@ -399,7 +413,8 @@ impl AddressSpace {
         BATCH.min(self.mm().frames.capacity() / 64).max(1)
     }
 
-    /// Copies one piece into a locked folio, which it does not go beyond.
+    /// Copies one piece into a locked folio, which it does not go beyond. `None`: the folio's own memory
+    /// failed, and nothing counts.
     fn write_piece(
         self: &Arc<Self>,
         locked: &LockedFolio<'_>,
@@ -407,7 +422,7 @@ impl AddressSpace {
         len: usize,
         iter: &mut IovIter<'_>,
         wait: Wait,
-    ) -> Result<Progress, Errno> {
+    ) -> Result<Option<Progress>, Errno> {
         let seen = locked.state.load();
         let order = locked.order();
         let offset = (pos - locked.index().pos()) as usize;
@@ -418,8 +433,8 @@ impl AddressSpace {
         let saved = (fresh != 0).then(|| iter.save());
         let copied = match iter.copy_to_frame(self.addr(locked, offset), len) {
             Ok(()) => len,
-            Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
-            Err(stopped) if stopped.copied == 0 => return Ok(Progress::Fault),
+            Err(stopped) if !stopped.callers_side => return Ok(None),
+            Err(stopped) if stopped.copied == 0 => return Ok(Some(Progress::Fault)),
             Err(stopped) => {
                 let last = grains::of(order, offset + stopped.copied - 1);
                 let reached = offset + stopped.copied;
@@ -428,7 +443,7 @@ impl AddressSpace {
                         if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) =>
                     {
                         iter.restore(saved);
-                        return Ok(Progress::TryShorter(stopped.copied));
+                        return Ok(Some(Progress::TryShorter(stopped.copied)));
                     }
                     _ => stopped.copied,
                 }
@@ -445,7 +460,7 @@ impl AddressSpace {
         if fresh == 0 && !seen.has(flag::DIRTY) {
             locked.mark_accessed(seen);
         }
-        Ok(Progress::Wrote(copied, dirtied))
+        Ok(Some(Progress::Wrote(copied, dirtied)))
     }
 
     /// Sees to it that grains which the piece writes in part hold the file's bytes around it: reads

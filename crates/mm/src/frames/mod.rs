@@ -24,6 +24,7 @@
 //! | `supply` | allocation and free across the three |
 //! | `fragments` | chunks of a larger order that are missing, and blocks worth emptying for them |
 //! | `evacuate` | isolating a block and giving it back |
+//! | `renew` | new memory for frames whose memory went bad |
 //! | `limit` | the bound, and how blocks and metadata share it |
 //! | `observer` | who is told which blocks are held |
 //!
@@ -55,6 +56,7 @@ mod fragments;
 mod limit;
 mod magazine;
 mod observer;
+mod renew;
 mod supply;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -111,9 +111,13 @@ impl Mm {
             return false;
         };
         let (from, to) = (self.frames.addr(locked.frame()), self.frames.addr(frame));
-        crate::direct_map::copy(to, from, PAGE_SIZE << order);
-        let old = locked.migrate(frame);
-        self.frames.free(old, order);
-        true
+        let moved = crate::direct_map::copy(to, from, PAGE_SIZE << order);
+        let unused = match moved {
+            true => locked.migrate(frame),
+            // Bad memory: a reader will meet it, or writeback.
+            false => frame,
+        };
+        self.frames.free(unused, order);
+        moved
     }
 }

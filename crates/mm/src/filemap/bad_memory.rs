@@ -1,0 +1,63 @@
+//! Memory of the cache itself that fails under a copy, as bad RAM does.
+//!
+//! # Model
+//!
+//! ```text
+//!   a copy stops on the folio's side
+//!     the folio may be evicted ─▶ out of the index, its frames get new memory; the copy starts over,
+//!                                 from the store
+//!     only the cache has it    ─▶ EIO for this access; dirty data stays dirty, its writeback fails and
+//!                                 is reported
+//! ```
+//!
+//! Both are counted (`MmStats::memory_faults`) and logged. Such a fault is survived only where the fault
+//! handlers are installed; without them it kills the process, as in any program.
+//!
+//! # Locking
+//!
+//! A folio that goes is unlocked first: its frames get new memory after a grace period.
+
+use foliocache_sys::Errno;
+
+use crate::address_space::AddressSpace;
+use crate::folio::{LockedFolio, Operation};
+use crate::iov::Stopped;
+use crate::mm::Mm;
+use crate::stats::bump;
+use foliocache_sync::atomic::Ordering;
+
+/// Times that one copy starts over.
+pub(super) const RETRIES: usize = 4;
+
+/// Whether a copy stopped in the cache's own memory.
+#[inline]
+pub(super) fn failed<T>(copied: &Result<T, Stopped>) -> bool {
+    matches!(copied, Err(stopped) if !stopped.callers_side)
+}
+
+impl AddressSpace {
+    /// Takes a folio whose memory failed under a copy out of the cache, so that it is read again.
+    ///
+    /// Context: holds `i_rwsem` at most, and the folio lock, which it gives up. Blocks for a grace period.
+    ///
+    /// # Errors
+    /// `EIO` if nothing but the cache has the data; the folio stays as it is.
+    #[cold]
+    pub(super) fn drop_bad_folio(&self, locked: LockedFolio<'_>) -> Result<(), Errno> {
+        let mm: &Mm = self.mm();
+        let (file, pos) = (self.ops.describe(), locked.index().pos());
+        bump(&mm.memory_faults, 1);
+        if !locked.may(Operation::Evict) {
+            tracing::error!(file, pos, "memory failed under data that is nowhere else");
+            return Err(Errno::EIO);
+        }
+        tracing::warn!(file, pos, "memory failed; the data is read again");
+        let (frame, order) = self.detach_folio(locked);
+        if let Err(error) = mm.frames.free_bad(frame, order) {
+            tracing::error!(%error, "frames in bad memory stay in use");
+            // Relaxed: a figure, and see `Mm::prepare`.
+            mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
