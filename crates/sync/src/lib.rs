@@ -61,6 +61,8 @@ pub mod durability;
 mod facade;
 mod lock;
 pub mod lockref;
+#[cfg(any(loom, shuttle))]
+pub mod model;
 pub mod padded;
 pub mod rank;
 pub mod rcu;

@@ -116,8 +116,11 @@ pub enum Rank {
     WaitTable,
     /// The streams of one handle.
     Readahead,
-    /// Takes no other lock while held.
+    /// Takes no other lock while held, but may wait for a sequence counter.
     Leaf,
+    /// A sequence counter that is odd: its readers wait, whatever they hold.
+    #[doc(alias = "seqcount_t")]
+    SeqCount,
 }
 
 impl Rank {

@@ -22,7 +22,10 @@
 //! # Locking
 //!
 //! The writer's lock protects the data; this counter only tells readers about it. Readers spin, and give
-//! up the processor, while a writer is inside: write sections are short and do not block.
+//! up the processor, while a writer is inside, whatever locks they hold. So an open write section counts as
+//! a lock of its own, of rank [`SeqCount`](Rank::SeqCount): nothing is locked inside it. A section that
+//! takes locks ([`SeqCount::write_ranked`]) has the rank of an outer one, and its readers hold no lock from
+//! that rank on.
 //!
 //! # Memory ordering
 //!
@@ -37,6 +40,7 @@
 //! it, as an exclusive borrow of its guard.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
+use crate::rank::{self, Rank, RankToken};
 use crate::{MutexGuard, RwLockWriteGuard, hint, thread};
 
 /// A guard of a lock that keeps every other writer away: what [`SeqCount::write`] takes as its proof.
@@ -64,6 +68,8 @@ pub struct SeqWriteGuard<'a, L: Exclusive> {
     /// The odd number of this section.
     odd: u32,
     lock: &'a mut L,
+    // The last field: dropped after the section has ended.
+    _token: RankToken,
 }
 
 impl<L: Exclusive> SeqWriteGuard<'_, L> {
@@ -83,8 +89,14 @@ impl SeqCount {
 
     /// The number to hand to [`read_retry`](Self::read_retry); waits, spinning, for a writer to leave.
     #[doc(alias = "read_seqcount_begin")]
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, in a write section.
+    #[track_caller]
     #[inline]
     pub fn read_begin(&self) -> u32 {
+        rank::might_lock(Rank::SeqCount);
         let mut spins = 0;
         loop {
             if let Some(start) = self.try_read_begin() {
@@ -118,14 +130,33 @@ impl SeqCount {
         self.seq.load(Ordering::Relaxed) != start
     }
 
-    /// Opens a write section. The lock's guard stays borrowed until it ends.
+    /// Opens a write section, in which no lock is taken. The lock's guard stays borrowed until it ends.
     ///
     /// # Panics
     ///
     /// In debug builds, when a section is open: the lock was not the one that protects this counter.
     #[doc(alias = "write_seqcount_begin")]
+    #[track_caller]
     #[inline]
     pub fn write<'a, L: Exclusive>(&'a self, lock: &'a mut L) -> SeqWriteGuard<'a, L> {
+        self.write_ranked(lock, Rank::SeqCount)
+    }
+
+    /// [`write`](Self::write) with another place in the order of locks: locks of inner ranks may be taken
+    /// in the section. Readers wait for it with no lock of this rank or an inner one.
+    ///
+    /// # Panics
+    ///
+    /// As [`write`](Self::write).
+    #[track_caller]
+    #[inline]
+    pub fn write_ranked<'a, L: Exclusive>(
+        &'a self,
+        lock: &'a mut L,
+        rank: Rank,
+    ) -> SeqWriteGuard<'a, L> {
+        // The writer does not wait, so its section may be opened out of order.
+        let token = rank::acquire_try(rank);
         // Relaxed: only the holder of the lock writes it (invariant 2).
         let even = self.seq.load(Ordering::Relaxed);
         debug_assert!(even & 1 == 0, "two writers in one sequence counter");
@@ -138,6 +169,7 @@ impl SeqCount {
             count: self,
             odd,
             lock,
+            _token: token,
         }
     }
 }

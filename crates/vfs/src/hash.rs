@@ -103,6 +103,9 @@ pub struct RcuHash<T> {
     charged: AtomicU64,
     /// Refusals of the bound.
     refused: AtomicU64,
+    /// In place of [`STRAYS`].
+    #[cfg(loom)]
+    strays: usize,
     /// Shared as the nodes are: not by itself.
     _nodes: PhantomData<*const T>,
 }
@@ -147,8 +150,17 @@ impl<T: HashNode> RcuHash<T> {
             bound,
             charged: AtomicU64::new(charged),
             refused: AtomicU64::new(u64::from(charged == 0)),
+            #[cfg(loom)]
+            strays: STRAYS,
             _nodes: PhantomData,
         }
+    }
+
+    /// Has look-ups that go beyond the first table search under the lock at once. Otherwise it takes a
+    /// preemption and a node's whole move to lead a model there.
+    #[cfg(loom)]
+    pub(crate) fn search_under_lock(&mut self) {
+        self.strays = 0;
     }
 
     #[inline(always)]
@@ -211,7 +223,11 @@ impl<T: HashNode> RcuHash<T> {
         rcu: &'g RcuReadGuard,
     ) -> Option<&'g T> {
         might_lock(Rank::HashBucket);
-        for _ in 0..STRAYS {
+        #[cfg(not(loom))]
+        let strays = STRAYS;
+        #[cfg(loom)]
+        let strays = self.strays;
+        for _ in 0..strays {
             let mut strayed = false;
             let mut table = Some(self.table(rcu));
             while let Some(at) = table {

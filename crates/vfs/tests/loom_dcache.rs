@@ -3,6 +3,7 @@
 #![cfg(loom)]
 
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::{explore, unexplored};
 use foliocache_sync::{Arc, rcu, thread};
 use foliocache_vfs::Unbounded;
 use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Name, Split};
@@ -60,7 +61,10 @@ struct Setup {
 
 impl Setup {
     fn new() -> Arc<Self> {
-        let cache = DentryCache::new(2, Arc::new(Unbounded));
+        Self::of(DentryCache::new(2, Arc::new(Unbounded)))
+    }
+
+    fn of(cache: DentryCache<Node>) -> Arc<Self> {
         let root = cache.make_root(Node::new(1, true));
         Arc::new(Self { cache, root })
     }
@@ -91,19 +95,6 @@ impl Setup {
     }
 }
 
-fn model(f: impl Fn() + Sync + Send + 'static) {
-    model_with(2, f);
-}
-
-/// With so many preemptions at most. A move takes so many steps that with two of them it is a matter of hours.
-fn model_with(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.max_branches = 50_000;
-    let most = builder.preemption_bound.unwrap_or(preemptions);
-    builder.preemption_bound = Some(most.min(preemptions));
-    builder.check(f);
-}
-
 /// Runs both in threads of their own. Not one of them in the first thread: what that does between a spawn and
 /// the next switch of threads counts for loom as done before, and is not interleaved.
 fn race<A: 'static, B: 'static>(
@@ -126,7 +117,8 @@ fn finish(setup: Arc<Setup>) {
 
 /// A file moves from "a" in the root to "b" in a directory, while `look` looks.
 fn move_and_look(look: impl Fn(&Setup, &DentryRef<Node>) + Copy + Send + Sync + 'static) {
-    model_with(1, move || {
+    // A move takes so many steps that two preemptions would take hours.
+    explore(1, 200, move || {
         let t = Setup::new();
         let dir = t.add(&t.root, "d", Node::new(2, true));
         let a = t.add(&t.root, "a", Node::new(3, false));
@@ -157,7 +149,7 @@ fn a_reader_never_sees_half_a_move() {
 fn a_name_that_is_always_there_is_always_found() {
     // Switches only where one waits: the look-up starts over beside a move, which multiplies its steps. The
     // stress test has the rest.
-    model_with(0, || {
+    explore(0, 8, || {
         let t = Setup::new();
         let a = t.add(&t.root, "a", Node::new(2, false));
         drop(t.add(&t.root, "b", Node::new(3, false)));
@@ -171,9 +163,46 @@ fn a_name_that_is_always_there_is_always_found() {
     });
 }
 
+/// `change` moves "a", while another thread looks it up under the lock of the hash's stripe.
+fn move_beside_a_look_up_under_the_lock(
+    change: impl Fn(&Setup, &DentryRef<Node>) + Copy + Send + Sync + 'static,
+) {
+    explore(1, 150, move || {
+        let cache = DentryCache::searched_under_lock(2, Arc::new(Unbounded));
+        let t = unexplored(|| Setup::of(cache));
+        // The first makes the table grow, so that the second comes into the larger one.
+        let a = unexplored(|| {
+            drop(t.add(&t.root, "b", Node::new(3, false)));
+            t.add(&t.root, "a", Node::new(2, false))
+        });
+        race(
+            &t,
+            move |t| change(t, &a),
+            |t| assert!(matches!(t.find("a"), None | Some(2 | 3))),
+        );
+        finish(t);
+    });
+}
+
+#[test]
+fn a_rename_beside_a_look_up_under_the_lock_ends() {
+    move_beside_a_look_up_under_the_lock(|t, a| {
+        let renamed = t.cache.rename(a, &t.root, &Name::from("c"), false);
+        assert!(renamed.is_ok());
+    });
+}
+
+#[test]
+fn an_exchange_beside_a_look_up_under_the_lock_ends() {
+    move_beside_a_look_up_under_the_lock(|t, a| {
+        let exchanged = t.cache.rename(a, &t.root, &Name::from("b"), true);
+        assert!(exchanged.is_ok());
+    });
+}
+
 #[test]
 fn what_is_found_is_not_evicted() {
-    model(|| {
+    explore(2, 1000, || {
         let t = Setup::new();
         drop(t.add(&t.root, "a", Node::new(2, false)));
         let look = |t: &Setup| {
@@ -193,7 +222,7 @@ fn what_is_found_is_not_evicted() {
 
 #[test]
 fn a_removed_inode_outlives_its_readers() {
-    model(|| {
+    explore(2, 150, || {
         let t = Setup::new();
         let a = t.add(&t.root, "a", Node::new(2, false));
         let remover = move |t: &Setup| {
@@ -210,7 +239,7 @@ fn a_removed_inode_outlives_its_readers() {
 
 #[test]
 fn two_adds_give_one_dentry() {
-    model(|| {
+    explore(2, 500, || {
         let t = Setup::new();
         let inode = Node::new(2, false);
         let same = Arc::clone(&inode);
@@ -225,7 +254,7 @@ fn two_adds_give_one_dentry() {
 
 #[test]
 fn a_directory_is_joined_once() {
-    model(|| {
+    explore(2, 400, || {
         let t = Setup::new();
         let inode = Node::new(2, true);
         let same = Arc::clone(&inode);

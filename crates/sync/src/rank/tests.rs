@@ -2,6 +2,8 @@
 
 use super::*;
 #[cfg(debug_assertions)]
+use crate::seqcount::SeqCount;
+#[cfg(debug_assertions)]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[cfg(debug_assertions)]
@@ -49,6 +51,21 @@ fn an_inversion_names_both_ranks_and_both_places() {
         message.contains(&format!("{}:{held_at}:", file!())),
         "{message}"
     );
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn no_lock_is_taken_while_a_sequence_counter_is_odd() {
+    let lock = RankedMutex::new(Rank::Dentry, ());
+    let stripe = RankedMutex::new(Rank::HashBucket, ());
+    let (name, moves) = (SeqCount::new(), SeqCount::new());
+    let mut guard = lock.lock();
+    let section = name.write(&mut guard);
+    assert!(panic_message(|| drop(stripe.lock())).is_some());
+    assert!(panic_message(|| _ = name.read_begin()).is_some());
+    drop(section);
+    let _section = moves.write_ranked(&mut guard, Rank::DentryRename);
+    drop(stripe.lock());
 }
 
 #[cfg(debug_assertions)]

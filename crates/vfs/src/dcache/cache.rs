@@ -46,7 +46,7 @@ use crate::hash::RcuHash;
 use crate::limbo::Limbo;
 use crate::slab::Slab;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, ShardedCounter};
@@ -155,6 +155,15 @@ impl<I: DentryInode> DentryCache<I> {
         }
     }
 
+    /// A cache whose look-ups search under the hash's lock while the table grows.
+    #[cfg(loom)]
+    pub fn searched_under_lock(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+        let mut cache = Self::new(buckets, bound);
+        let inner = Arc::get_mut(&mut cache.inner).expect("a cache without roots");
+        inner.hash.search_under_lock();
+        cache
+    }
+
     /// The root of a file system: it has no name and no parent, and lives as long as it is referenced. The
     /// inode has no dentry yet.
     ///
@@ -196,10 +205,11 @@ impl<I: DentryInode> DentryCache<I> {
     /// Looks a name up and takes a reference. `None` means that it is not cached; a name that is known not to
     /// exist has a negative dentry.
     ///
-    /// Context: no lock of rank `Dentry` or inner; does not sleep.
+    /// Context: no lock of rank `DentryRename` or inner; does not sleep.
     #[doc(alias = "d_lookup")]
     pub fn lookup(&self, parent: &DentryRef<I>, name: &Name<'_>) -> Option<DentryRef<I>> {
         let cache = &self.inner;
+        might_lock(Rank::DentryRename);
         loop {
             let renames = cache.rename_seq.read_begin();
             let rcu = rcu::read_lock();

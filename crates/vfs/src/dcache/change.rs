@@ -214,8 +214,8 @@ impl<I: DentryInode> Inner<I> {
 
     /// Puts a dentry into the table.
     ///
-    /// Context: its parent's lock is held; it is in no table, and either nobody can find it or a write section
-    /// is open.
+    /// Context: its lock, or nobody can find it, and its parent's lock; no write section is open. It is in no
+    /// table.
     pub(super) fn hash_in(&self, dentry: &Dentry<I>, hash: u64) {
         dentry.set_hashed(true);
         let mut bucket = self.hash.lock(hash);

@@ -18,7 +18,8 @@
 //!
 //! 1. What identifies a dentry, its parent, its name and [`HASHED`], changes in a write section of its
 //!    seqcount, with its lock and its parent's lock held (both parents', in a move). So the names below a
-//!    directory stand still for whoever holds the directory's lock.
+//!    directory stand still for whoever holds the directory's lock. [`HASHED`] alone is set outside: name and
+//!    parent are in place by then.
 //! 2. The inode changes in a write section too, under the dentry's lock.
 //! 3. A dentry that lives holds a reference of its parent, and one of its inode. A root has no parent, and
 //!    holds one of the cache.
@@ -63,6 +64,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;
+use foliocache_sync::rank::{Rank, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::seqcount::SeqCount;
 use std::fmt;
@@ -553,7 +555,10 @@ impl<I: DentryInode> Dentry<I> {
     /// Takes a reference unless it is dead.
     ///
     /// Context: in an RCU read section, or something else keeps the memory.
+    #[track_caller]
     pub(super) fn get_not_dead(&self) -> Option<DentryRef<I>> {
+        // It waits for the lock if somebody holds it.
+        might_lock(Rank::Dentry);
         // SAFETY: the reference just taken.
         self.lockref()
             .get_not_dead()

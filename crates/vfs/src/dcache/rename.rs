@@ -6,9 +6,9 @@
 //!  rename lock, rename_seq odd
 //!    both directories' locks, then the dentry's and the target's
 //!      the target is unhashed                          (or, in an exchange, goes the other way)
-//!      seqcount odd
-//!        out of the hash, new parent and name, into the hash
-//!      seqcount even
+//!      the dentry is unhashed
+//!      seqcount odd: new parent and name; seqcount even
+//!      into the hash
 //!      from one list of children to the other
 //! ```
 //!
@@ -28,7 +28,8 @@
 //! The caller holds both directories' locks exclusively, except in [`How::Splice`]. *Order*: the rename lock;
 //! then the two parents, one that is above the other first, and otherwise by address; then the dentry and the
 //! target. Others lock a parent and its child only, and no parent changes under a lock that is held, so
-//! that nobody waits in a circle. *May block*: never for long.
+//! that nobody waits in a circle. A look-up may wait for a dentry's seqcount under the lock of a stripe of
+//! the hash, so no seqcount is odd while a stripe's lock is taken. *May block*: never for long.
 //!
 //! # Memory ordering
 //!
@@ -51,7 +52,7 @@ use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
 use super::reference::{DentryRef, unhash};
-use foliocache_sync::rank::RankedMutexGuard;
+use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use std::ptr::{self, NonNull};
 
@@ -188,7 +189,7 @@ impl<I: DentryInode> Inner<I> {
         }
         let _changing = self.changing_place(dentry);
         let _exchanging = target.and_then(|target| self.changing_place(target));
-        let moving = self.rename_seq.write(renaming);
+        let moving = self.rename_seq.write_ranked(renaming, Rank::DentryRename);
         match target {
             Some(target) if how == How::Exchange && was_hashed => {
                 self.exchange(&mut parents, dentry, target);
@@ -219,15 +220,13 @@ impl<I: DentryInode> Inner<I> {
         let to = parents.to().dentry().as_ptr();
         let hash = name.name.hash_in(to.addr());
         let mut guard = dentry.lock_nested();
+        unhash(&mut guard);
         let writing = dentry.seq().write(&mut guard);
-        if dentry.is_hashed() {
-            self.hash.lock(dentry.hash()).remove(dentry);
-        }
         let long = dentry.store_name(to, name);
+        drop(writing);
         if hashed {
             self.hash_in(dentry, hash);
         }
-        drop(writing);
         if let Some(long) = long {
             self.limbo.retire(Garbage::Name(long));
         }
@@ -247,15 +246,15 @@ impl<I: DentryInode> Inner<I> {
         let (here, there) = (dentry.hash(), target.hash());
         let mut guard = dentry.lock_nested();
         let mut target_guard = target.lock_nested();
+        unhash(&mut guard);
+        unhash(&mut target_guard);
         let writing = dentry.seq().write(&mut guard);
         let target_writing = target.seq().write(&mut target_guard);
-        self.hash.lock(here).remove(dentry);
-        self.hash.lock(there).remove(target);
         dentry.swap_names(target);
-        self.hash_in(dentry, there);
-        self.hash_in(target, here);
         drop(target_writing);
         drop(writing);
+        self.hash_in(dentry, there);
+        self.hash_in(target, here);
         if parents.differ() {
             parents.from.unlink(dentry);
             parents.to().unlink(target);

@@ -1,0 +1,134 @@
+//! Runs a model under loom or shuttle, and checks that it has explored something.
+//!
+//! # Model
+//!
+//! A model whose threads cannot interleave passes without testing anything. So each loom model states the
+//! least number of executions that it expects, somewhat below the number it has today, and a shuttle model
+//! needs different schedules in half of its executions.
+//!
+//! Both sides of a race belong in threads of their own. For loom, everything that the first thread does
+//! between a spawn and its next switch of threads happens before the spawned thread begins, and is not
+//! interleaved.
+
+#[cfg(loom)]
+pub use loom_model::{explore, unexplored};
+#[cfg(shuttle)]
+pub use shuttle_model::sample;
+
+#[cfg(loom)]
+mod loom_model {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A thread that spins for ever passes this number of steps; no execution that ends does.
+    const STEPS: usize = 50_000;
+
+    /// Runs `model` in each interleaving with at most so many preemptions.
+    ///
+    /// # Panics
+    /// If an execution fails, or if there are fewer than `at_least` of them.
+    pub fn explore(preemptions: usize, at_least: u64, model: impl Fn() + Send + Sync + 'static) {
+        let count = Arc::new(AtomicU64::new(0));
+        let executions = Arc::clone(&count);
+        let mut builder = loom::model::Builder::new();
+        builder.max_branches = STEPS;
+        builder.preemption_bound = Some(preemptions);
+        builder.check(move || {
+            // Relaxed: a count. Executions run one after another.
+            executions.fetch_add(1, Ordering::Relaxed);
+            model();
+        });
+        // Relaxed: as above.
+        let count = count.load(Ordering::Relaxed);
+        println!("{count} executions, at least {at_least} expected");
+        assert!(count >= at_least, "a model had {count} executions only");
+    }
+
+    /// Runs `f` in one interleaving: a part of a model that only leads to what is explored.
+    pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
+        loom::stop_exploring();
+        let result = f();
+        loom::explore();
+        result
+    }
+}
+
+#[cfg(shuttle)]
+mod shuttle_model {
+    use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId};
+    use std::collections::HashSet;
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// A thread that spins for ever passes this number of steps; no execution that ends does.
+    const STEPS: usize = 5_000_000;
+    const STACK: usize = 1 << 17;
+
+    /// Chooses as another scheduler does, and remembers the schedules.
+    struct Recorder {
+        scheduler: RandomScheduler,
+        /// Of the execution that runs.
+        schedule: DefaultHasher,
+        schedules: Arc<Mutex<HashSet<u64>>>,
+    }
+
+    impl Recorder {
+        fn end_execution(&mut self) {
+            let schedule = std::mem::take(&mut self.schedule).finish();
+            let mut schedules = self
+                .schedules
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            schedules.insert(schedule);
+        }
+    }
+
+    impl Scheduler for Recorder {
+        fn new_execution(&mut self) -> Option<Schedule> {
+            self.end_execution();
+            self.scheduler.new_execution()
+        }
+
+        fn next_task(
+            &mut self,
+            runnable: &[&Task],
+            current: Option<TaskId>,
+            is_yielding: bool,
+        ) -> Option<TaskId> {
+            let next = self.scheduler.next_task(runnable, current, is_yielding);
+            next.map(usize::from).hash(&mut self.schedule);
+            next
+        }
+
+        fn next_u64(&mut self) -> u64 {
+            self.scheduler.next_u64()
+        }
+    }
+
+    /// Runs `model` so many times, as often again as `FOLIOCACHE_STRESS` says, in schedules chosen by chance.
+    ///
+    /// # Panics
+    /// If an execution fails, or if fewer than half of the schedules differ.
+    pub fn sample(executions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let scale = std::env::var("FOLIOCACHE_STRESS").map_or(1, |s| s.parse().unwrap_or(1));
+        let mut config = shuttle::Config::new();
+        config.stack_size = STACK;
+        config.max_steps = shuttle::MaxSteps::FailAfter(STEPS);
+        let schedules = Arc::default();
+        let recorder = Recorder {
+            scheduler: RandomScheduler::new(executions * scale),
+            schedule: DefaultHasher::new(),
+            schedules: Arc::clone(&schedules),
+        };
+        let count = shuttle::Runner::new(recorder, config).run(model);
+        let different = schedules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len();
+        println!("{count} executions, {different} different schedules");
+        assert!(
+            count == executions * scale && different > count / 2,
+            "of {count} executions only {different} differed"
+        );
+    }
+}
