@@ -40,6 +40,7 @@ use foliocache_xarray::Mark;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
+use crate::bdi::NO_SLOT;
 use crate::folio::{LockedFolio, flag};
 use crate::stats::{Count, bump};
 use crate::types::{PageIndex, pages_for};
@@ -273,7 +274,8 @@ impl AddressSpace {
     fn note_age(&self, since: u64) {
         // Relaxed: only the age matters. A file that is off the list has none, and gets one when it
         // is put there.
-        if self.counts.get(Count::Failed) == 0 && self.on_dirty_list.load(Ordering::Relaxed) {
+        let listed = self.dirty_slot.load(Ordering::Relaxed) != NO_SLOT;
+        if self.counts.get(Count::Failed) == 0 && listed {
             self.dirtied_when.fetch_max(since, Ordering::Relaxed);
         }
     }
