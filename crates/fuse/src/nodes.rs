@@ -231,9 +231,9 @@ impl Nodes {
                 inode,
                 ..
             }) => self.pruner.took_back(Named { dentry, inode }),
-            Some(gone) => {
-                drop(gone);
-                names.reap();
+            Some(Node { dentry, inode, .. }) => {
+                drop(dentry);
+                names.put(inode);
             }
         }
     }

@@ -67,8 +67,10 @@ pub trait FileSystem: Send + Sync {
         drop(inodes);
     }
 
-    /// Frees what was given up and that nobody reads any more. Does not wait.
-    fn reap(&self) {}
+    /// Frees what was given up and that nobody reads any more; how much still waits. Does not wait.
+    fn reap(&self) -> usize {
+        0
+    }
 
     /// Changes with the mode or the owner of any directory, before that can be seen: who may go through it may
     /// be another from then on. The [`AttrCell`](crate::AttrCell) of each directory is made with it.

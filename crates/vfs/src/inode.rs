@@ -42,6 +42,7 @@
 use crate::attr::AttrCell;
 use crate::dcache::{AliasSlot, DentryInode, Split};
 use crate::icache::{CachedInode, InodeLink};
+use crate::retired::Retired;
 use crate::slab::SlabArc;
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
 use foliocache_mm::AddressSpace;
@@ -71,6 +72,8 @@ pub struct Inode {
     /// Protects the names in a directory, see [`SuperBlock`](crate::SuperBlock).
     names: RankedRwLock<()>,
     making: RankedMutex<()>,
+    /// References of it that wait for readers.
+    retired: Retired,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -138,6 +141,12 @@ pub trait InodeOperations: Any + Send + Sync {
     /// An open file was closed.
     fn released(&self, inode: &Inode, writable: bool);
 
+    /// The inode is dead: its last reference is gone, but for those that wait for RCU readers. Gives up what it
+    /// takes besides its memory, its pages and descriptors for instance. Called once at most; an inode that
+    /// nobody reads is dropped without it.
+    #[doc(alias = "evict_inode")]
+    fn evict(&self, _inode: &Inode) {}
+
     /// Whether something of the inode, apart from its pages, is still on the way to the backing
     /// store. Never blocks.
     fn is_busy(&self) -> bool {
@@ -165,6 +174,26 @@ impl Inode {
             alias: AliasSlot::new(),
             names: RankedRwLock::new(Rank::Names, ()),
             making: RankedMutex::new(Rank::Mapping, ()),
+            retired: Retired::new(),
+        }
+    }
+
+    /// Drops a reference. If it is the last one, what the inode takes besides its memory is given up at once,
+    /// though readers may still look at the inode itself.
+    ///
+    /// A plain drop is right too, but leaves that to the end of a grace period. So do two that come at the same
+    /// moment.
+    ///
+    /// Context: no lock that [`InodeOperations::evict`] takes, and no read section; may block.
+    #[doc(alias = "iput")]
+    pub fn put(self: Arc<Self>) {
+        self.evict_if_last();
+    }
+
+    /// See [`Inode::put`]; the caller drops its reference afterwards.
+    pub(crate) fn evict_if_last(self: &Arc<Self>) {
+        if self.retired.is_last(self, || self.link.is_pinned()) {
+            self.ops.evict(self);
         }
     }
 
@@ -283,6 +312,10 @@ impl DentryInode for Inode {
     fn alias(&self) -> &AliasSlot<Inode> {
         &self.alias
     }
+
+    fn retired(&self) -> Option<&Retired> {
+        Some(&self.retired)
+    }
 }
 
 // SAFETY: the field.
@@ -297,6 +330,10 @@ unsafe impl CachedInode for Inode {
 
     fn bytes(&self) -> u64 {
         inode_bytes()
+    }
+
+    fn retired(&self) -> Option<&Retired> {
+        Some(&self.retired)
     }
 }
 

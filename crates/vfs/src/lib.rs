@@ -9,6 +9,8 @@
 //! | [`dcache`] | which name in which directory leads to which inode |
 //! | `slab` | [`SharedSlab`]: memory for many objects of one kind, side by side |
 //! | `limbo` | what is unpublished and waits for its readers |
+//! | `retired` | [`Retired`]: how many references of an inode are in a limbo |
+//! | `reaper` | the thread that frees what is in a file system's limbos |
 //! | `bound` | [`Bound`]: who is asked for memory |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
@@ -39,6 +41,8 @@ mod inode;
 mod limbo;
 mod namei;
 mod open_file;
+mod reaper;
+mod retired;
 mod slab;
 mod super_block;
 mod types;
@@ -55,6 +59,7 @@ pub use icache::{
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
+pub use retired::Retired;
 pub use slab::{SharedSlab, SlabArc};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{

@@ -12,7 +12,9 @@
 //! read sections; [`Limbo::tend`], which the owner calls when it holds nothing, polls once a batch is
 //! there, frees what is done, and waits for the readers when too much waits.
 //!
-//! What is retired stays charged to whatever it is charged to until it is dropped.
+//! What is retired stays charged to whatever it is charged to until it is dropped. A limbo that was empty can
+//! wake somebody who tends it ([`Limbo::wake_when_retired`]): few items would wait for ever in an idle
+//! process otherwise.
 //!
 //! # Invariants
 //!
@@ -27,12 +29,15 @@
 //!
 //! # Differences from Linux
 //!
-//! `call_rcu` runs callbacks in threads of its own, which this crate does not have.
+//! `call_rcu` runs callbacks in threads of its own. Here callers do most of it, and a file system's
+//! [reaper](crate::reaper) the rest.
 
 use std::fmt;
+use std::task::Waker;
 
 use foliocache_sync::CachePadded;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
 
@@ -43,38 +48,57 @@ const BATCH: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 /// Items in a shard at which `tend` waits.
 const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 512 };
 
-struct Lists<T> {
-    filling: Vec<T>,
-    waiting: Vec<T>,
+/// What can be retired.
+pub(crate) trait LimboItem {
+    /// It goes into the limbo.
+    fn enter(&self) {}
+
+    /// It is about to be dropped.
+    fn leave(&self) {}
+}
+
+/// An item in the limbo.
+struct Item<T: LimboItem>(T);
+
+impl<T: LimboItem> Drop for Item<T> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+struct Lists<T: LimboItem> {
+    filling: Vec<Item<T>>,
+    waiting: Vec<Item<T>>,
     /// `Some` exactly if `waiting` is not empty.
     cookie: Option<GpCookie>,
 }
 
-struct Shard<T> {
+struct Shard<T: LimboItem> {
     lists: RankedMutex<Lists<T>>,
     /// Items in both lists. Changed under the lock.
     len: AtomicUsize,
 }
 
 /// Things that wait for a grace period.
-pub(crate) struct Limbo<T> {
+pub(crate) struct Limbo<T: LimboItem> {
     shards: Box<[CachePadded<Shard<T>>]>,
+    waker: OnceLock<Waker>,
 }
 
-impl<T> Default for Limbo<T> {
+impl<T: LimboItem> Default for Limbo<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> Shard<T> {
+impl<T: LimboItem> Shard<T> {
     fn len(&self) -> usize {
         // Relaxed: a hint; the lists are looked at under the lock.
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Moves the lists on without waiting and frees what is done; how many.
-    fn advance(&self) -> usize {
+    /// Moves the lists on without waiting and frees what is done.
+    fn advance(&self) {
         let mut done = [const { Vec::new() }; 2];
         {
             let mut lists = self.lists.lock();
@@ -95,11 +119,10 @@ impl<T> Shard<T> {
             let len = lists.waiting.len() + lists.filling.len();
             self.len.store(len, Ordering::Relaxed);
         }
-        done.iter().map(Vec::len).sum()
     }
 }
 
-impl<T> Limbo<T> {
+impl<T: LimboItem> Limbo<T> {
     /// An empty one.
     #[must_use]
     pub(crate) fn new() -> Self {
@@ -116,7 +139,14 @@ impl<T> Limbo<T> {
         };
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::new(shard())).collect(),
+            waker: OnceLock::new(),
         }
+    }
+
+    /// Whoever `waker` wakes calls [`advance`](Self::advance) until nothing waits. It is woken under no lock of this
+    /// limbo's. Counts once.
+    pub(crate) fn wake_when_retired(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
     }
 
     fn shard(&self) -> &Shard<T> {
@@ -129,11 +159,18 @@ impl<T> Limbo<T> {
     /// is over.
     pub(crate) fn retire(&self, item: T) {
         let shard = self.shard();
+        item.enter();
         let mut lists = shard.lists.lock();
-        lists.filling.push(item);
+        lists.filling.push(Item(item));
         // Relaxed: as in `Shard::len`.
         let len = shard.len.load(Ordering::Relaxed) + 1;
         shard.len.store(len, Ordering::Relaxed);
+        drop(lists);
+        if len == 1
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake_by_ref();
+        }
     }
 
     /// Frees what this thread's shard holds, if there is enough to be worth it and no reader is left; waits
@@ -161,13 +198,13 @@ impl<T> Limbo<T> {
         }
     }
 
-    /// Frees what can be freed in all shards without waiting; how many. For who wants memory back.
+    /// Frees what can be freed in all shards without waiting.
     ///
     /// Context: no lock; drops items.
-    pub(crate) fn advance(&self) -> usize {
-        let busy = |shard: &&CachePadded<Shard<T>>| shard.len() > 0;
-        let shards = self.shards.iter().filter(busy);
-        shards.map(|shard| shard.advance()).sum()
+    pub(crate) fn advance(&self) {
+        for shard in self.shards.iter().filter(|shard| shard.len() > 0) {
+            shard.advance();
+        }
     }
 
     /// Waits until all that is retired now is freed.
@@ -193,7 +230,7 @@ impl<T> Limbo<T> {
     }
 }
 
-impl<T> Drop for Limbo<T> {
+impl<T: LimboItem> Drop for Limbo<T> {
     /// Waits for the readers, unless this thread is one: then the items are leaked.
     fn drop(&mut self) {
         if self.len() == 0 {
@@ -212,7 +249,7 @@ impl<T> Drop for Limbo<T> {
     }
 }
 
-impl<T> fmt::Debug for Limbo<T> {
+impl<T: LimboItem> fmt::Debug for Limbo<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limbo").field("len", &self.len()).finish()
     }
@@ -222,6 +259,8 @@ impl<T> fmt::Debug for Limbo<T> {
 mod tests {
     use super::*;
     use foliocache_sync::{Arc, thread};
+
+    impl LimboItem for Arc<()> {}
 
     #[test]
     fn nothing_is_freed_before_its_readers_are_gone() {

@@ -475,6 +475,7 @@ impl Drop for OpenFile {
         self.inode
             .ops()
             .released(&self.inode, self.flags.write || self.flags.truncate);
+        self.inode.evict_if_last();
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool as Flag;
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use foliocache_sync::{Arc, rcu, thread};
-use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Unbounded, Verdict};
+use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Retired, Unbounded, Verdict};
 
 /// What outlives an inode.
 struct Fate {
@@ -26,6 +26,9 @@ struct Inode {
     dirty: AtomicBool,
     value: AtomicU64,
     fate: Arc<Fate>,
+    retired: Retired,
+    /// Torn down.
+    dead: AtomicBool,
 }
 
 // SAFETY: one link, a part of the inode.
@@ -40,6 +43,10 @@ unsafe impl CachedInode for Inode {
 
     fn bytes(&self) -> u64 {
         1
+    }
+
+    fn retired(&self) -> Option<&Retired> {
+        Some(&self.retired)
     }
 }
 
@@ -57,6 +64,8 @@ fn make() -> Result<Arc<Inode>, Infallible> {
         dirty: AtomicBool::new(false),
         value: AtomicU64::new(0),
         fate: Arc::new(Fate { dropped }),
+        retired: Retired::new(),
+        dead: AtomicBool::new(false),
     }))
 }
 
@@ -248,4 +257,48 @@ fn nothing_is_freed_under_a_reader() {
         }
         evictor.join().unwrap();
     });
+}
+
+/// A file loses its name, and who has removed it tears it down if nobody else has it. A finder that came first may
+/// have it.
+fn find_remove_tear_down(is_last: fn(&Arc<Inode>) -> bool, torn_down: &'static Flag) -> bool {
+    let cache = cache();
+    let held = get(&cache);
+    let remover = spawn(&cache, move |cache| {
+        assert!(cache.remove(&held));
+        if is_last(&held) {
+            held.dead.store(true, Relaxed);
+            torn_down.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let finder = spawn(&cache, |cache| {
+        cache.find(foliocache_vfs::hash_ino(1), |_| true)
+    });
+    remover.join().unwrap();
+    let found = finder.join().unwrap();
+    found.is_none_or(|inode| !inode.dead.load(Relaxed))
+}
+
+#[test]
+fn nothing_is_torn_down_that_a_finder_has() {
+    static TORN_DOWN: Flag = Flag::new(false);
+    model(3, || {
+        let is_last = |inode: &Arc<Inode>| inode.retired.is_last(inode, || inode.link.is_pinned());
+        assert!(find_remove_tear_down(is_last, &TORN_DOWN));
+    });
+    let torn_down = TORN_DOWN.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(torn_down, "no execution tears anything down");
+}
+
+#[test]
+fn canary_without_a_look_at_the_references_a_finder_has_what_is_torn_down() {
+    static WRONG: Flag = Flag::new(false);
+    static TORN_DOWN: Flag = Flag::new(false);
+    model(3, || {
+        if !find_remove_tear_down(|_| true, &TORN_DOWN) {
+            WRONG.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let wrong = WRONG.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(wrong, "the model above would miss it");
 }

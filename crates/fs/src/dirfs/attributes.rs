@@ -172,6 +172,20 @@ impl DirNode {
         }
     }
 
+    /// Lets go of the file in the source, which frees its space, and of its pages. Nobody can open it any more.
+    fn evict(&self) {
+        if !self.is_unlinked() || self.shared.bdi.mm().check_fork().is_err() {
+            return;
+        }
+        self.discard_unused();
+        if let Some(file) = &self.file {
+            let fds = file.io.lock().fds.take();
+            drop(fds);
+        }
+        self.shared.path_fds.remove(self.id);
+        self.detach();
+    }
+
     pub(super) fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
         let doubts = self.attributes.doubts();
         let until = self.shared.believable_until();
@@ -341,6 +355,10 @@ impl InodeOperations for NodeOps {
         }
         node.shared.close_idle(2);
         node.shared.limit_idle();
+    }
+
+    fn evict(&self, _inode: &Inode) {
+        self.0.evict();
     }
 
     fn is_busy(&self) -> bool {

@@ -134,9 +134,9 @@ impl Inodes {
         self.cache.remove(inode);
     }
 
-    /// Frees what was given up and has no readers any more, with its descriptors.
-    pub(super) fn reap(&self) {
-        self.cache.reap();
+    /// Frees what was given up and has no readers any more; how much still waits.
+    pub(super) fn reap(&self) -> usize {
+        self.cache.reap()
     }
 
     /// All that can be found, in no order.

@@ -231,7 +231,7 @@ impl DirFs {
         if let Ok(node) = DirNode::of(&inode) {
             node.discard_unused();
         }
-        drop(inode);
+        inode.put();
         self.inodes.reap();
     }
 

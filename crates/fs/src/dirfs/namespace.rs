@@ -61,8 +61,8 @@ impl FileSystem for DirFs {
         self.inodes.evict(inodes);
     }
 
-    fn reap(&self) {
-        self.inodes.reap();
+    fn reap(&self) -> usize {
+        self.inodes.reap()
     }
 
     fn permissions(&self) -> &Arc<Generation> {

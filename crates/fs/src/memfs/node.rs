@@ -238,4 +238,10 @@ impl InodeOperations for MemNode {
     }
 
     fn released(&self, _inode: &Inode, _writable: bool) {}
+
+    fn evict(&self, inode: &Inode) {
+        if let Some(mapping) = inode.mapping() {
+            mapping.discard_dirty();
+        }
+    }
 }

@@ -52,6 +52,7 @@ use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, ShardedCounter};
 use std::fmt;
 use std::ptr;
+use std::task::Waker;
 
 /// What a dentry is charged: itself, and its part of what is free in pages that are not full.
 pub const DENTRY_BYTES: u64 = 256;
@@ -267,6 +268,12 @@ impl<I: DentryInode> DentryCache<I> {
     pub fn reap(&self) -> usize {
         self.inner.limbo.advance();
         self.inner.limbo.len()
+    }
+
+    /// Has `waker` woken when something is given up and nothing waited before; whoever it wakes calls
+    /// [`reap`](Self::reap) until nothing waits.
+    pub(crate) fn wake_when_retired(&self, waker: Waker) {
+        self.inner.limbo.wake_when_retired(waker);
     }
 
     /// Waits for readers, then frees everything that was given up before the call.

@@ -14,6 +14,8 @@ use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::name::LongName;
 use crate::bound::Bound;
+use crate::limbo::LimboItem;
+use crate::retired::Retired;
 use crate::slab::SlabBox;
 use foliocache_sync::Arc;
 use std::ptr::NonNull;
@@ -27,6 +29,35 @@ pub(super) enum Garbage<I: DentryInode> {
     Inode(Arc<I>),
     /// What a dentry was called.
     Name(Box<LongName>),
+}
+
+impl<I: DentryInode> Garbage<I> {
+    /// Has the inode whose reference this is count it.
+    fn count(&self, change: fn(&Retired)) {
+        let inode = match self {
+            Self::Dentry(corpse) => {
+                // SAFETY: the contract of `Corpse::new`.
+                let dentry = unsafe { corpse.dentry.as_ref() };
+                // SAFETY: null, or the dentry's own reference.
+                unsafe { dentry.inode_ptr().as_ref() }
+            }
+            Self::Inode(inode) => Some(&**inode),
+            Self::Name(_) => None,
+        };
+        if let Some(retired) = inode.and_then(I::retired) {
+            change(retired);
+        }
+    }
+}
+
+impl<I: DentryInode> LimboItem for Garbage<I> {
+    fn enter(&self) {
+        self.count(Retired::enter);
+    }
+
+    fn leave(&self) {
+        self.count(Retired::leave);
+    }
 }
 
 /// A dead dentry, owned. Not a `SlabBox`: readers still have it.

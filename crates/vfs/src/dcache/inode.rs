@@ -22,6 +22,7 @@
 
 use super::dentry::Dentry;
 use super::layout::Layout;
+use crate::retired::Retired;
 use foliocache_sync::atomic::{AtomicPtr, Ordering};
 use foliocache_sync::rcu::RcuReadGuard;
 use std::fmt;
@@ -40,6 +41,11 @@ pub trait DentryInode: Send + Sync + Sized + 'static {
 
     /// Where the cache remembers the dentry of a directory. Always the same slot.
     fn alias(&self) -> &AliasSlot<Self>;
+
+    /// Where the references are counted that the cache has given up and that wait for readers, if they are.
+    fn retired(&self) -> Option<&Retired> {
+        None
+    }
 }
 
 /// The dentry of a directory, as its inode remembers it. Belongs to one [`DentryCache`](super::DentryCache).

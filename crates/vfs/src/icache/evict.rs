@@ -131,14 +131,14 @@ impl<T: CachedInode> InodeCache<T> {
         self.len()
     }
 
-    /// Frees what waits for its readers, as far as they are gone, without waiting for any; how many inodes.
-    /// For a shrinker: what is charged in advance goes back to the bound, too.
+    /// Frees what waits for its readers, as far as they are gone, without waiting for any; how many inodes
+    /// still wait. What is charged in advance goes back to the bound, too.
     ///
     /// Context: no lock that the drop of an inode needs.
     pub fn reap(&self) -> usize {
-        let freed = self.limbo.advance();
+        self.limbo.advance();
         self.accounts.drain();
-        freed
+        self.limbo.len()
     }
 
     /// Waits for readers, then frees everything that was given up before the call.

@@ -75,6 +75,8 @@ use foliocache_sync::wait::{LockBits, WaitTable};
 
 use super::charge::Charge;
 use crate::hash::{HashLink, HashNode};
+use crate::limbo::LimboItem;
+use crate::retired::Retired;
 
 const NEW: u64 = 1;
 const FREEING: u64 = 1 << 1;
@@ -113,6 +115,21 @@ pub unsafe trait CachedInode: Send + Sync + Sized {
 
     /// Bytes of memory to charge for it, for as long as it lives.
     fn bytes(&self) -> u64;
+
+    /// Where the references are counted that the cache has given up and that wait for readers, if they are.
+    fn retired(&self) -> Option<&Retired> {
+        None
+    }
+}
+
+impl<T: CachedInode> LimboItem for Arc<T> {
+    fn enter(&self) {
+        (**self).retired().into_iter().for_each(Retired::enter);
+    }
+
+    fn leave(&self) {
+        (**self).retired().into_iter().for_each(Retired::leave);
+    }
 }
 
 // SAFETY: the link's link.
@@ -144,6 +161,13 @@ impl<T> InodeLink<T> {
             #[cfg(loom)]
             steps: AtomicU64::new(0),
         }
+    }
+
+    /// Whether a finder is about to take a reference.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        // Acquire pairs with the Release in `unpin`: step 2.
+        self.state.load(Ordering::Acquire) & PINS != 0
     }
 
     /// Whether the inode is out of its cache for good, or never was in one that it could still be found in.

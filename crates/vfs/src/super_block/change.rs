@@ -197,14 +197,16 @@ impl SuperBlock {
         remove: impl FnOnce(&Arc<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let inode = Self::directory(dir)?;
-        let _names = inode.names().write();
+        let names = inode.names().write();
         self.check_delete(&inode, name, credentials)?;
         let asked = self.now();
         let removed = remove(&inode);
         inode.attributes().doubt();
+        let mut gone = None;
         if let Some(dentry) = self.caches.dcache.lookup(dir, &Name::new(name.as_bytes())) {
             match removed {
                 Ok(()) => {
+                    gone = dentry.inode();
                     dentry.refresh(asked);
                     self.caches.dcache.delete(&dentry);
                 }
@@ -213,6 +215,8 @@ impl SuperBlock {
                 Err(_) => {}
             }
         }
+        drop(names);
+        self.put(gone);
         removed
     }
 
@@ -246,13 +250,13 @@ impl SuperBlock {
         let (from_inode, to_inode) = (Self::directory(from_dir)?, Self::directory(to_dir)?);
         let one = Arc::ptr_eq(&from_inode, &to_inode);
         // With it no directory changes its place above another.
-        let _rename = (!one).then(|| self.rename.lock());
+        let rename = (!one).then(|| self.rename.lock());
         let (first, second) = match one || Self::comes_first(from_dir, to_dir) {
             true => (&from_inode, &to_inode),
             false => (&to_inode, &from_inode),
         };
-        let _first = first.names().write();
-        let _second = (!one).then(|| second.names().write_nested());
+        let first_names = first.names().write();
+        let second_names = (!one).then(|| second.names().write_nested());
         self.check_delete(&from_inode, from, credentials)?;
         match (self.check_delete(&to_inode, to, credentials), credentials) {
             (Err(Errno::ENOENT), Some(credentials)) if mode != RenameMode::Exchange => {
@@ -268,6 +272,7 @@ impl SuperBlock {
             true => Some(self.known(to_dir, &to_inode, &new)?),
             false => self.caches.dcache.lookup(to_dir, &new),
         };
+        let replaced = target.as_ref().and_then(|target| target.inode());
         let renamed = self
             .caches
             .fs
@@ -295,6 +300,8 @@ impl SuperBlock {
             }
             Err(_) => {}
         }
+        drop((first_names, second_names, rename));
+        self.put(replaced);
         renamed
     }
 

@@ -37,6 +37,7 @@ use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::{FileSystem, Validity};
 use crate::generation::Generation;
 use crate::inode::Inode;
+use crate::reaper::Reaper;
 use crate::types::{Attr, FileKind, MAX_NAME};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
@@ -62,6 +63,8 @@ pub struct SuperBlock {
     mm: Arc<Mm>,
     permissions: Arc<Generation>,
     shrinkable: Arc<Shrinkable>,
+    /// `None` where no thread could be started: then callers alone free what was given up.
+    reaper: Option<Reaper>,
     /// Held by whoever moves a name from one directory to another.
     rename: RankedMutex<()>,
     /// How long an answer is believed, in milliseconds: that there is such a name, and that there is
@@ -101,12 +104,19 @@ impl SuperBlock {
         let shrinkable = Arc::new(Shrinkable::new(&caches));
         let shrinker: Weak<dyn Shrinker> = Arc::downgrade(&shrinkable) as _;
         mm.add_shrinker(shrinker);
+        let reaped = Arc::downgrade(&shrinkable);
+        let reap = move || reaped.upgrade().map_or(0, |shrinkable| shrinkable.reap());
+        let reaper = Reaper::start(reap).ok();
+        if let Some(reaper) = &reaper {
+            caches.dcache.wake_when_retired(reaper.waker());
+        }
         SuperBlock {
             root,
             caches,
             mm: mm.clone(),
             permissions,
             shrinkable,
+            reaper,
             rename: RankedMutex::new(Rank::Rename, ()),
             validity,
         }
@@ -122,11 +132,17 @@ impl SuperBlock {
         &self.root
     }
 
-    /// Frees what was given up, by whoever dropped the last reference of it a moment ago, as far as nobody
-    /// reads it any more: a file that has no name leaves the store with its inode.
-    pub fn reap(&self) {
-        self.caches.dcache.reap();
-        self.caches.fs.reap();
+    /// Drops a reference of an inode; its file is gone from the store when this returns if it has no name and that
+    /// was the last reference.
+    ///
+    /// Context: no lock; may block on I/O.
+    pub fn put(&self, inode: impl Into<Option<Arc<Inode>>>) {
+        if let Some(inode) = inode.into() {
+            inode.put();
+        }
+        if let Some(reaper) = &self.reaper {
+            reaper.wake();
+        }
     }
 
     /// Gives up all names and inodes that nobody holds, whether or not memory is short. Waits for RCU readers.
@@ -155,7 +171,6 @@ impl SuperBlock {
         // Dead dentries have their inodes until then.
         self.caches.dcache.wait_for_limbo();
         self.caches.fs.evict_inodes(inodes);
-        self.caches.fs.reap();
     }
 
     /// Whether memory for names or inodes was refused a moment ago.

@@ -68,7 +68,14 @@ impl Shrinkable {
         }
     }
 
-    /// From here on there is nothing to give up. Waits for reclaim.
+    /// Frees what was given up and that nobody reads any more; how much still waits.
+    pub(super) fn reap(&self) -> usize {
+        let caches = self.caches.try_read();
+        let caches = caches.as_deref().and_then(Option::as_ref);
+        caches.map_or(0, |caches| caches.dcache.reap() + caches.fs.reap())
+    }
+
+    /// From here on there is nothing to give up. Waits for reclaim and the reaper.
     pub(super) fn end(&self) {
         *self.caches.write() = None;
     }
