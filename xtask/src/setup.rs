@@ -49,7 +49,7 @@ impl Need {
             Need::Compiler => "the C project built on the mount, and probing io_uring, userfaultfd",
             Need::Make => "the C project built on the mount",
             Need::Fuse => "everything on a mount: fsx, pjdfstest, the C project, kill and clean-up",
-            Need::IoUring => "direct I/O through rings and registered buffers",
+            Need::IoUring => "reading in the background",
             Need::Userfaultfd => "tests of mapped files",
             Need::MemoryCgroup => "the memory bound as the kernel counts it",
         }

@@ -46,8 +46,8 @@ fn dirfs_without_direct_io() {
 fn dirfs_without_io_uring() {
     let source = on_disk();
     let stats = over(source.path(), |options| options.io_uring = false);
-    assert_eq!(stats.uring_ios, 0);
-    assert!(stats.psync_ios > 0 && stats.rings.is_none());
+    assert_eq!(stats.background_reads, 0);
+    assert!(stats.direct_reads > 0 && stats.engine.is_none());
     assert!(refused(&stats, Fallback::IoUring));
 }
 

@@ -685,39 +685,6 @@ fn space_that_is_coming_counts_as_blocks() {
 }
 
 #[test]
-fn long_reads_go_through_registered_blocks() {
-    let source = on_disk();
-    let fs = plain(source.path());
-    let file = create(&fs, "file");
-    let bytes = pattern(1, 8 << 20);
-    write_all(&file, &bytes, 0);
-    file.fsync().expect("fsync");
-    let mut read = vec![0; 1 << 20];
-    // The first few go another way, to learn what kind of device it is.
-    for _ in 0..4 {
-        file.advise(Advice::DontNeed, 0, 0).expect("advise");
-        for at in 0..8 {
-            assert_eq!(file.read_at(&mut read, at << 20), Ok(1 << 20));
-            assert!(read == bytes[(at as usize) << 20..(at as usize + 1) << 20]);
-        }
-    }
-    let stats = fs.stats();
-    match (&stats.rings, &stats.engine) {
-        (Some(rings), Some(engine))
-            if stats.direct_reads > 0
-                && !engine.synchronous
-                && rings.refused_buffers + engine.refused_buffers == 0 =>
-        {
-            assert!(rings.fixed_ios + engine.fixed_ios > 0, "{stats:#?}");
-        }
-        _ => assert!(
-            !stats.fallbacks.is_empty() || stats.rings.is_some(),
-            "{stats:#?}"
-        ),
-    }
-}
-
-#[test]
 fn few_names_many_threads() {
     let source = on_disk();
     let mut options = DirFsOptions::default();

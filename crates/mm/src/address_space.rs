@@ -46,7 +46,7 @@ use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
 use crate::folio::{LockedFolio, Operation, Place, flag, grains};
-use crate::frames::{FrameNumber, Frames, MAX_ORDER};
+use crate::frames::{FrameNumber, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
@@ -523,9 +523,7 @@ impl AddressSpace {
         locked: &LockedFolio<'_>,
         bytes: Range<usize>,
     ) -> IoSegment<'a> {
-        let frame = locked.frame();
-        let start = self.mm().frames.addr(frame).wrapping_add(bytes.start);
-        direct_map::segment(start, bytes.len(), Frames::block_of(frame))
+        direct_map::segment(self.addr(locked, bytes.start), bytes.len())
     }
 
     /// Where byte `offset` of a locked folio is in memory.

@@ -12,14 +12,14 @@ use foliocache_sys::usercopy;
 use crate::frames::BLOCK_SIZE;
 use crate::ops::IoSegment;
 
-/// A piece of I/O memory: `len` bytes of a folio's frames, in general block `block`.
+/// A piece of I/O memory: `len` bytes of a folio's frames.
 ///
 /// The caller keeps the folio locked or under writeback as long as the segment is used.
-pub(crate) fn segment<'a>(frame: *mut u8, len: usize, block: u32) -> IoSegment<'a> {
+pub(crate) fn segment<'a>(frame: *mut u8, len: usize) -> IoSegment<'a> {
     debug_assert!(len <= BLOCK_SIZE);
     // SAFETY: the module's premise; a reference into the direct map is made only by `filemap::lend`,
     // under a lock that keeps stores away; what reads a segment expects the bytes to change.
-    unsafe { IoSegment::new(frame, len, Some(block)) }
+    unsafe { IoSegment::new(frame, len) }
 }
 
 /// Appends `next` to a list, as part of its last piece where the two adjoin in memory.

@@ -44,8 +44,8 @@ pub use error::{IoError, IoOperation, MmError};
 pub use errseq::ErrSeqCursor;
 pub use filemap::{FaultIn, Fetch, Nowait};
 pub use frames::{
-    BLOCK_FRAMES, BLOCK_SIZE, BlockFrames, BlockNumber, BlockObserver, FrameNumber, FrameUsage,
-    Frames, FramesError, MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
+    BLOCK_FRAMES, BLOCK_SIZE, BlockFrames, BlockNumber, FrameNumber, FrameUsage, Frames,
+    FramesError, MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
 };
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};

@@ -103,6 +103,8 @@ pub struct Mm {
     pub(crate) memory_faults: AtomicU64,
     /// Blocks that compaction made whole.
     pub(crate) compacted: AtomicU64,
+    /// Blocks that were passed over when memory was given back.
+    pub(crate) skipped: AtomicU64,
     mappings: RankedMutex<Mappings>,
     pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
     /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
@@ -154,6 +156,7 @@ impl Mm {
             direct_reclaims: AtomicU64::new(0),
             memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
             shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
             no_metadata_until: AtomicU64::new(0),
@@ -232,6 +235,8 @@ impl Mm {
             memory_faults: self.memory_faults.load(Ordering::Relaxed),
             // Relaxed: a statistic.
             blocks_compacted: self.compacted.load(Ordering::Relaxed),
+            // Relaxed: a statistic.
+            blocks_skipped: self.skipped.load(Ordering::Relaxed),
             pressure: self.pressure.stats(),
             throttle: self.stalls.stats(),
         }

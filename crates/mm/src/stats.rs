@@ -298,6 +298,9 @@ pub struct MmStats {
     pub memory_faults: u64,
     /// Blocks that were made whole again because larger chunks were missing, ever.
     pub blocks_compacted: u64,
+    /// Times that a block was passed over when memory was given back because a folio in it was busy, under
+    /// an I/O that hangs, say; another block was given back in its place if there was one. Ever.
+    pub blocks_skipped: u64,
     /// How the bound follows the pressure from outside.
     pub pressure: PressureStats,
     /// Waits of writers because too much was dirty.

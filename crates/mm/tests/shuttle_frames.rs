@@ -6,6 +6,7 @@
 use foliocache_mm::{Frames, MIN_LIMIT, Reservation};
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, thread};
+use std::collections::HashSet;
 
 fn reserve(frames: &Frames, n: u32) -> Reservation<'_> {
     frames.try_reserve(n).unwrap_or_else(|| {
@@ -59,11 +60,11 @@ fn a_promise_is_kept_while_a_block_is_isolated() {
                 let frames = Arc::clone(&frames);
                 thread::spawn(move || {
                     for _ in 0..2 {
-                        if let Some(block) = frames.isolate_block() {
-                            thread::yield_now();
-                            if !frames.try_give_back(block) {
-                                frames.unisolate(block);
-                            }
+                        let mut blocks = frames.isolate_blocks(1, &HashSet::new());
+                        thread::yield_now();
+                        frames.give_back(&mut blocks);
+                        for block in blocks {
+                            frames.unisolate(block);
                         }
                     }
                 })

@@ -245,3 +245,62 @@ fn many_stores_that_hang_leave_the_others_room() {
         }
     });
 }
+
+/// What each of the hung operations holds is one folio in a block of its own; the other blocks can be
+/// given back, and are, though the blocks with a hung folio are the emptiest of all.
+#[test]
+fn memory_of_hung_operations_is_skipped_when_blocks_are_given_back() {
+    const HUNG: usize = 4;
+    let mm = cache(4 * LIMIT);
+    let (reads, writes) = (Side::new(&mm, "reads hang"), Side::new(&mm, "writes hang"));
+    let healthy = Side::new(&mm, "healthy");
+    let filler = healthy.open();
+    filler.mapping.truncate(8 * LIMIT).expect("a size");
+    let file = reads.open();
+    file.write(0, &Fill(4).bytes(0, HUNG * CHUNK));
+    file.fsync().expect("no fault yet");
+    drop(file);
+    reads.faults.add(Rule::new(OpSet::READ, Effect::Hang));
+    writes.faults.add(Rule::new(OpSet::CHANGES, Effect::Hang));
+    let readers: Vec<_> = (0..HUNG)
+        .map(|i| {
+            let file = reads.open();
+            let reader = std::thread::spawn(move || file.read((i * CHUNK) as u64, CHUNK));
+            assert!(reads.faults.wait_hung(i as u64 + 1, PATIENCE), "the reader");
+            filler.read(i as u64 * 8 * MIB, 8 << 20);
+            reader
+        })
+        .collect();
+    let file = writes.open();
+    file.write(0, &Fill(5).bytes(0, CHUNK));
+    let writer = std::thread::spawn(move || file.fsync());
+    assert!(writes.faults.wait_hung(1, PATIENCE), "the writer");
+    for pos in (0..8 * LIMIT).step_by(8 << 20) {
+        filler.read(pos, 8 << 20);
+    }
+
+    let limit = LIMIT + LIMIT / 2;
+    let state = {
+        let mm = Arc::clone(&mm);
+        move || format!("{:#?}", mm.usage())
+    };
+    let shrinks = Arc::clone(&mm);
+    let figures = within(PATIENCE, state, move || {
+        shrinks.set_limit(limit).expect("a limit in range");
+        while shrinks.usage().total() > limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        shrinks.stats()
+    });
+    assert!(figures.blocks_skipped > 0, "{figures:#?}");
+    works(&mm, &healthy, "beside hung stores, after a shrink");
+    assert!(mm.usage().total() <= limit, "{:#?}", mm.usage());
+
+    reads.faults.heal();
+    writes.faults.heal();
+    for (i, reader) in readers.into_iter().enumerate() {
+        let expected = Fill(4).bytes((i * CHUNK) as u64, CHUNK);
+        assert!(reader.join().expect("no panic") == expected);
+    }
+    writer.join().expect("no panic").expect("well again");
+}

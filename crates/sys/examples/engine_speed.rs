@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use foliocache_sys::fd::{self, IoSegment, OFlags};
 use foliocache_sys::memory::ReservedRange;
-use foliocache_sys::uring::{Engine, Io, Op, Ring};
+use foliocache_sys::uring::{Engine, Op};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 2 * MIB;
@@ -26,7 +26,6 @@ struct Way {
     size: usize,
     /// Windows started before they are needed; 0: blocking.
     ahead: usize,
-    by_ring: bool,
     copies: bool,
 }
 
@@ -35,7 +34,6 @@ struct Bench {
     len: u64,
     memory: &'static ReservedRange,
     engine: Engine,
-    ring: Ring,
     out: Vec<u8>,
 }
 
@@ -48,7 +46,7 @@ impl Bench {
             .map(|at| {
                 let addr = self.memory.as_ptr().wrapping_add(at);
                 // SAFETY: the memory is never given back and is touched through segments only.
-                unsafe { IoSegment::new(addr, BLOCK.min(size), Some((at / BLOCK) as u32)) }
+                unsafe { IoSegment::new(addr, BLOCK.min(size)) }
             })
             .collect()
     }
@@ -68,20 +66,8 @@ impl Bench {
             for n in 0..windows {
                 let window = self.window(n, way.size);
                 let pos = (n * way.size) as u64;
-                if way.by_ring {
-                    let mut results = Vec::new();
-                    let io = Io {
-                        op: Op::Read,
-                        fd: self.file.as_fd(),
-                        pos,
-                        segments: &window,
-                    };
-                    self.ring.submit_and_wait(&[io], &mut results);
-                    assert_eq!(results, [Ok(way.size)]);
-                } else {
-                    let read = fd::read_segments(self.file.as_fd(), pos, &window);
-                    assert_eq!(read, Ok(way.size));
-                }
+                let read = fd::read_segments(self.file.as_fd(), pos, &window);
+                assert_eq!(read, Ok(way.size));
                 if way.copies {
                     self.copy(&window);
                 }
@@ -179,23 +165,12 @@ fn main() {
     memory.activate(0..MEMORY, true).expect("memory");
     memory.populate(0..MEMORY).expect("memory");
     let memory: &'static ReservedRange = Box::leak(Box::new(memory));
-    let slots = (MEMORY / BLOCK) as u32;
-    let engine = Engine::new(slots).expect("descriptors");
-    let mut ring = Ring::new(32).expect("io_uring");
-    ring.register_sparse_buffers(slots).expect("sparse tables");
-    for block in 0..slots {
-        let addr = memory.as_ptr().wrapping_add(block as usize * BLOCK);
-        // SAFETY: the memory is never given back.
-        unsafe { ring.update_buffer(block, Some((addr, BLOCK))) }.expect("locked memory");
-        // SAFETY: as above.
-        unsafe { engine.set_buffer(block, Some((addr, BLOCK))) };
-    }
+    let engine = Engine::new().expect("io_uring");
     let mut bench = Bench {
         file: Arc::new(file),
         len,
         memory,
         engine,
-        ring,
         out: vec![0; 64 << 10],
     };
     for _ in 0..16 {
@@ -205,19 +180,16 @@ fn main() {
     }
     let mut ways = Vec::new();
     for size in [MIB, 4 * MIB, 16 * MIB] {
-        for (name, ahead, by_ring, copies) in [
-            ("preadv, not copied", 0, false, false),
-            ("ring, not copied", 0, true, false),
-            ("preadv", 0, false, true),
-            ("ring", 0, true, true),
-            ("engine, 1 ahead", 1, true, true),
-            ("engine, 2 ahead", 2, true, true),
+        for (name, ahead, copies) in [
+            ("preadv, not copied", 0, false),
+            ("preadv", 0, true),
+            ("engine, 1 ahead", 1, true),
+            ("engine, 2 ahead", 2, true),
         ] {
             ways.push(Way {
                 name,
                 size,
                 ahead,
-                by_ring,
                 copies,
             });
         }

@@ -14,7 +14,7 @@
 //! | [`fd`] | positional file I/O, durability, attributes |
 //! | [`dir`] | names below a directory descriptor, mount points |
 //! | [`usercopy`] | a copy that survives a fault |
-//! | [`uring`] | reads and writes in batches through io_uring |
+//! | [`uring`] | reads and writes in the background through io_uring |
 //! | [`pressure`] | how short of memory the surroundings are |
 //! | [`probe`] | what this kernel offers |
 //! | [`credentials`] | the process's user, group and umask |

@@ -181,7 +181,7 @@ impl ReservedRange {
     /// # Safety
     ///
     /// Nobody else uses the part during the call: no reference into it, no copy or I/O under way to
-    /// or from it, and no buffer registration of it with io_uring left.
+    /// or from it.
     pub unsafe fn give_back(&self, range: Range<usize>) -> Result<(), Errno> {
         self.advise(range, Advice::LinuxDontNeed)
     }

@@ -32,12 +32,6 @@ use std::os::fd::AsRawFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoUring {
-    /// A table of fixed buffers may be registered empty and filled later (Linux 5.19).
-    pub sparse_buffers: bool,
-    /// Reads and writes with fixed buffers are known operations.
-    pub fixed_io: bool,
-    /// Completions wait for the submitter to enter the kernel, without an interrupt (5.19).
-    pub coop_taskrun: bool,
     /// One submitting task, which also runs the completions (6.1).
     pub defer_taskrun: bool,
     /// Completions are kept when the queue is full (5.5).
@@ -75,7 +69,7 @@ pub enum TransparentHugePages {
 pub struct Features {
     /// The kernel's release, as `uname -r`.
     pub kernel: String,
-    /// Asynchronous I/O with fixed buffers.
+    /// Asynchronous I/O.
     pub io_uring: Result<IoUring, Errno>,
     /// Handling of page faults, for mappings.
     pub userfaultfd: Result<Userfaultfd, Errno>,
@@ -101,8 +95,6 @@ pub struct Features {
     pub cgroup_usage: Option<u64>,
     /// Stalls for want of memory are counted, and a process may ask to be told of them (PSI).
     pub memory_stalls: Result<(), Errno>,
-    /// Bytes of memory that may be locked (or registered with io_uring); `None` without limit.
-    pub locked_memory: Option<u64>,
     /// Descriptors that may be open: now, and at most after raising the limit. `None` without limit.
     pub open_files: (Option<u64>, Option<u64>),
 }
@@ -151,31 +143,16 @@ fn probe() -> Features {
         cgroup_limit: cgroup_memory_limit(),
         cgroup_usage: cgroup_memory_usage(),
         memory_stalls: crate::pressure::stall_trigger("/proc/pressure/memory".as_ref()).map(drop),
-        locked_memory: getrlimit(Resource::Memlock).current,
         open_files: (files.current, files.maximum),
     }
 }
 
 fn probe_io_uring() -> Result<IoUring, Errno> {
     let ring = io_uring::IoUring::new(4)?;
-    let mut operations = io_uring::Probe::new();
-    let fixed_io = ring.submitter().register_probe(&mut operations).is_ok()
-        && operations.is_supported(io_uring::opcode::ReadFixed::CODE)
-        && operations.is_supported(io_uring::opcode::WriteFixed::CODE);
-    let sets_up = |configure: fn(&mut io_uring::Builder)| {
-        let mut builder = io_uring::IoUring::builder();
-        configure(&mut builder);
-        builder.build(4).is_ok()
-    };
+    let mut builder = io_uring::IoUring::<io_uring::squeue::Entry>::builder();
+    builder.setup_single_issuer().setup_defer_taskrun();
     Ok(IoUring {
-        sparse_buffers: ring.submitter().register_buffers_sparse(8).is_ok(),
-        fixed_io,
-        coop_taskrun: sets_up(|builder| {
-            builder.setup_coop_taskrun();
-        }),
-        defer_taskrun: sets_up(|builder| {
-            builder.setup_single_issuer().setup_defer_taskrun();
-        }),
+        defer_taskrun: builder.build(4).is_ok(),
         no_drop: ring.params().is_feature_nodrop(),
     })
 }
@@ -283,11 +260,7 @@ impl fmt::Display for Features {
         match &self.io_uring {
             Ok(ring) => {
                 f.write_str("io_uring     yes")?;
-                let sparse = ("sparse buffers", ring.sparse_buffers);
-                let fixed = ("fixed buffers", ring.fixed_io);
-                let coop = ("COOP_TASKRUN", ring.coop_taskrun);
-                let defer = ("DEFER_TASKRUN", ring.defer_taskrun);
-                words(f, &[fixed, sparse, coop, defer])?;
+                words(f, &[("DEFER_TASKRUN", ring.defer_taskrun)])?;
                 writeln!(f)?;
             }
             Err(error) => writeln!(
@@ -338,9 +311,7 @@ impl fmt::Display for Features {
         if let Some(usage) = self.cgroup_usage {
             write!(f, ", cgroup uses {}", bytes(usage))?;
         }
-        write!(f, "\nstalls       {}", plain(&self.memory_stalls))?;
-        let locked = self.locked_memory.map_or("any amount".to_owned(), bytes);
-        writeln!(f, "\nlocking      {locked}")?;
+        writeln!(f, "\nstalls       {}", plain(&self.memory_stalls))?;
         let (now, most) = self.open_files;
         write!(
             f,

@@ -74,7 +74,7 @@ fn a_read_into_memory_that_is_not_there_fails_whole_and_a_write_says_how_far_it_
     let mut good = [0; 4096];
     let bad = 16 as *mut u8;
     // SAFETY: a wrong one on purpose: only the kernel looks at it, and refuses.
-    let bad = unsafe { IoSegment::new(bad, 4096, None) };
+    let bad = unsafe { IoSegment::new(bad, 4096) };
     let good = IoSegment::from_mut(&mut good);
     assert_eq!(
         fd::read_segments(file.as_fd(), 0, &[good, bad]),

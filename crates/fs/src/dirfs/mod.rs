@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  DirFs ──▶ Inodes ──────▶ Inode ──▶ DirNode ──▶ Shared: root descriptor, descriptors by name,
-//!                             │          ▲                 rings, counters
+//!                             │          ▲                 engine, counters
 //!                             └──▶ AddressSpace (reads and writes the file through its DirNode)
 //! ```
 //!
@@ -15,7 +15,7 @@
 //! | `file` | a regular file's descriptors, writeback, flush, times |
 //! | `state` | what is remembered of a regular file, and what was seen of it last |
 //! | `idle` | closed files that still need their descriptors |
-//! | `transfer` | direct and buffered I/O, by ring, by `preadv` or in the background |
+//! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
@@ -47,7 +47,6 @@ mod names;
 mod namespace;
 mod node;
 mod path_fds;
-mod ring_blocks;
 mod state;
 mod stats;
 mod stream;
@@ -62,16 +61,15 @@ use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::node::DirNode;
 use self::path_fds::PathFds;
-use self::ring_blocks::RingBlocks;
 use self::stats::Counters;
 use self::sync_calls::SyncCalls;
-use foliocache_mm::{BackingDevInfo, BdiKind, BlockObserver, Mm, MmError};
+use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
-use foliocache_sys::uring::{Engine, MAX_BUFFERS, RingPool};
+use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
 use foliocache_vfs::{AttrCell, Generation, Inode, SharedSlab};
 use std::path::{Path, PathBuf};
@@ -96,7 +94,7 @@ pub struct DirFsOptions {
     pub revalidate_absent_after: Duration,
     /// Use direct I/O where the source allows it.
     pub direct: bool,
-    /// Use io_uring where the kernel allows it.
+    /// Read in the background through io_uring where the kernel allows it.
     pub io_uring: bool,
     /// Descriptors kept for names.
     pub path_descriptors: usize,
@@ -105,10 +103,6 @@ pub struct DirFsOptions {
     /// many small files wait for the medium at each. By default a quarter of the process's limit
     /// of open files as it is when the options are made: raise that limit first.
     pub idle_files: usize,
-    /// Most rings that are made.
-    pub rings: usize,
-    /// Operations in flight in each ring.
-    pub ring_depth: u32,
 }
 
 impl Default for DirFsOptions {
@@ -121,8 +115,6 @@ impl Default for DirFsOptions {
             io_uring: true,
             path_descriptors: 512,
             idle_files: (fd::open_file_limit() / 4).clamp(32, 8192) as usize,
-            rings: 4,
-            ring_depth: 32,
         }
     }
 }
@@ -166,8 +158,7 @@ struct Shared {
     permissions: Arc<Generation>,
     /// Memory for those of all nodes.
     attributes: SharedSlab<AttrCell>,
-    rings: Option<Arc<RingPool>>,
-    /// What reads in the background; with `rings` only.
+    /// What reads in the background; `None` without io_uring.
     engine: Option<Arc<Engine>>,
     counters: Counters,
     idle: IdleFiles,
@@ -202,8 +193,6 @@ pub struct DirFs {
     inodes: Inodes,
     root: Arc<Inode>,
     root_dev: u64,
-    /// Kept alive for the frame space, which only knows it weakly.
-    _blocks: Option<Arc<dyn BlockObserver>>,
 }
 
 /// The private part of an inode: its node.
@@ -224,28 +213,15 @@ impl DirFs {
         let stat = fd::fstat(root.as_fd()).map_err(failed)?;
         let name = source.display().to_string();
         let counters = Counters::default();
-        let rings = if options.io_uring {
-            RingPool::new(options.rings, options.ring_depth, MAX_BUFFERS)
-                .and_then(|rings| Ok((rings, Engine::new(MAX_BUFFERS)?)))
-        } else {
-            Err(Errno::EOPNOTSUPP)
+        let engine = match options.io_uring {
+            true => Engine::new(),
+            false => Err(Errno::EOPNOTSUPP),
         };
-        let (rings, engine) = match rings {
-            Ok((rings, engine)) => (Some(Arc::new(rings)), Some(Arc::new(engine))),
-            Err(reason) => {
-                counters.fell_back(Fallback::IoUring, reason);
-                (None, None)
-            }
-        };
+        let engine = engine
+            .inspect_err(|&reason| counters.fell_back(Fallback::IoUring, reason))
+            .ok()
+            .map(Arc::new);
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
-        let blocks = rings.as_ref().map(|rings| {
-            let blocks: Arc<dyn BlockObserver> = Arc::new(RingBlocks {
-                rings: rings.clone(),
-                engine: engine.clone(),
-            });
-            mm.frames().add_observer(&blocks);
-            blocks
-        });
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
@@ -254,7 +230,6 @@ impl DirFs {
             permissions: Arc::default(),
             attributes: SharedSlab::new(),
             options,
-            rings,
             engine,
             counters,
             idle: IdleFiles::default(),
@@ -272,7 +247,6 @@ impl DirFs {
             inodes,
             root,
             root_dev,
-            _blocks: blocks,
         })
     }
 
@@ -290,7 +264,6 @@ impl DirFs {
     pub fn stats(&self) -> DirFsStats {
         let inodes = self.inodes.stats();
         DirFsStats {
-            rings: self.shared.rings.as_ref().map(|rings| rings.stats()),
             engine: self.shared.engine.as_ref().map(|engine| engine.stats()),
             inodes: inodes.inodes,
             inodes_uncharged: inodes.uncharged,

@@ -7,7 +7,7 @@
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sys::Errno;
-use foliocache_sys::uring::{EngineStats, RingPoolStats};
+use foliocache_sys::uring::EngineStats;
 use std::fmt;
 
 /// Something that was refused, and what is done instead.
@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Fallback {
     /// No direct I/O: the kernel's cache is used, and emptied behind us.
     DirectIo,
-    /// No io_uring: `preadv` and `pwritev` are used.
+    /// No io_uring: nothing is read in the background.
     IoUring,
     /// No hole punching: zeros are written.
     PunchHole,
@@ -26,7 +26,7 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Fallback::DirectIo => "direct I/O refused, buffered with drop-behind instead",
-            Fallback::IoUring => "io_uring refused, preadv and pwritev instead",
+            Fallback::IoUring => "io_uring refused, nothing is read in the background",
             Fallback::PunchHole => "hole punching refused, zeros are written instead",
         })
     }
@@ -44,16 +44,10 @@ pub struct DirFsStats {
     pub direct_writes: u64,
     /// Writes through the kernel's cache; the last partial block of a file is always one.
     pub buffered_writes: u64,
-    /// Reads and writes that went through io_uring.
-    pub uring_ios: u64,
-    /// Reads and writes by `preadv` and `pwritev`.
-    pub psync_ios: u64,
-    /// Reads in the background that nobody waited for; each is a direct read, too.
+    /// Reads in the background, through io_uring; each is a direct read, too.
     pub background_reads: u64,
     /// Flushes to the medium.
     pub flushes: u64,
-    /// What the rings of blocking callers did; `None` without io_uring.
-    pub rings: Option<RingPoolStats>,
     /// What was done in the background, and how deep; `None` without io_uring.
     pub engine: Option<EngineStats>,
     /// Files that were changed from outside and whose pages were dropped.
@@ -75,8 +69,6 @@ pub(super) struct Counters {
     pub(super) buffered_reads: AtomicU64,
     pub(super) direct_writes: AtomicU64,
     pub(super) buffered_writes: AtomicU64,
-    pub(super) uring_ios: AtomicU64,
-    pub(super) psync_ios: AtomicU64,
     pub(super) background_reads: AtomicU64,
     pub(super) flushes: AtomicU64,
     pub(super) invalidations: AtomicU64,
@@ -114,8 +106,6 @@ impl Counters {
             buffered_reads: read(&self.buffered_reads),
             direct_writes: read(&self.direct_writes),
             buffered_writes: read(&self.buffered_writes),
-            uring_ios: read(&self.uring_ios),
-            psync_ios: read(&self.psync_ios),
             background_reads: read(&self.background_reads),
             flushes: read(&self.flushes),
             invalidations: read(&self.invalidations),

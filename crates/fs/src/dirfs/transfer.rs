@@ -1,4 +1,4 @@
-//! Moving bytes between folios and the source: direct or buffered, by ring or by `preadv`.
+//! Moving bytes between folios and the source: direct or buffered, by `preadv` or in the background.
 //!
 //! # Model
 //!
@@ -33,7 +33,7 @@ use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, BorrowedFd, IoSegment};
-use foliocache_sys::uring::{Io, Op};
+use foliocache_sys::uring::Op;
 use foliocache_sys::{Errno, fd::AsFd};
 use std::ops::Range;
 
@@ -71,28 +71,6 @@ fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<IoSegment<'a
     parts
 }
 
-/// Length from which a read into registered memory goes by ring: not having to look up and hold
-/// the pages is then worth more than the ring costs.
-const FIXED_READ: usize = 64 << 10;
-
-/// Whether an I/O gains from a ring: several runs in memory, or a long read into one registered
-/// block. Buffered I/O does not, nor do writes of one run: a ring hands what would wait for a lock
-/// (a write that extends its file, say) to a worker thread, which costs two wake-ups. For the same
-/// reason no I/O of a synchronous device does (see `Engine::is_synchronous`).
-fn worth_a_ring(op: Op, path: Path, segments: &[IoSegment<'_>]) -> bool {
-    let scattered = || {
-        segments
-            .windows(2)
-            .any(|pair| pair[0].addr().wrapping_add(pair[0].len()) != pair[1].addr())
-    };
-    let fixed = || {
-        op == Op::Read
-            && segments.iter().all(|segment| segment.block().is_some())
-            && total(segments) >= FIXED_READ
-    };
-    path == Path::Direct && (scattered() || fixed())
-}
-
 /// Reads into `segments` from byte `pos` on.
 pub(super) fn read(
     shared: &Shared,
@@ -105,14 +83,12 @@ pub(super) fn read(
         return Ok(0);
     }
     if let Some(direct) = direct_for(shared, fds, pos, len) {
-        match transfer(
-            shared,
-            Op::Read,
-            Path::Direct,
-            direct.fd.as_fd(),
-            pos,
-            segments,
-        ) {
+        let fd = direct.fd.as_fd();
+        let done = match &shared.engine {
+            Some(engine) if engine.wants_to_watch() => engine.watch_read(fd, pos, segments),
+            _ => fd::read_segments(fd, pos, segments),
+        };
+        match done {
             Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
             done => {
                 count(&shared.counters.direct_reads);
@@ -121,14 +97,7 @@ pub(super) fn read(
         }
     }
     count(&shared.counters.buffered_reads);
-    let done = transfer(
-        shared,
-        Op::Read,
-        Path::Buffered,
-        fds.buffered.as_fd(),
-        pos,
-        segments,
-    )?;
+    let done = fd::read_segments(fds.buffered.as_fd(), pos, segments)?;
     drop_behind(fds.buffered.as_fd(), pos..pos + len as u64);
     Ok(done)
 }
@@ -194,7 +163,6 @@ pub(super) fn finish_read(
         Err(Errno::ENOSYS | Errno::EPERM | Errno::ENOMEM | Errno::EBUSY) => {}
         done => {
             count(&shared.counters.direct_reads);
-            count(&shared.counters.uring_ios);
             count(&shared.counters.background_reads);
             return done;
         }
@@ -284,14 +252,7 @@ fn write_piece(
     if path == Path::Direct
         && let Some(direct) = fds.direct(shared)
     {
-        match transfer(
-            shared,
-            Op::Write,
-            Path::Direct,
-            direct.fd.as_fd(),
-            pos,
-            segments,
-        ) {
+        match fd::write_segments(direct.fd.as_fd(), pos, segments) {
             Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
             done => {
                 count(&shared.counters.direct_writes);
@@ -300,14 +261,7 @@ fn write_piece(
         }
     }
     count(&shared.counters.buffered_writes);
-    let done = transfer(
-        shared,
-        Op::Write,
-        Path::Buffered,
-        fds.buffered.as_fd(),
-        pos,
-        segments,
-    );
+    let done = fd::write_segments(fds.buffered.as_fd(), pos, segments);
     if let Ok(n) = done
         && n > PAGE_SIZE
     {
@@ -315,53 +269,6 @@ fn write_piece(
         let _ = fd::sync_file_range(fds.buffered.as_fd(), pos, n as u64, fd::SyncRange::Start);
     }
     (Path::Buffered, done)
-}
-
-/// One read or write on one descriptor.
-fn transfer(
-    shared: &Shared,
-    op: Op,
-    path: Path,
-    fd: BorrowedFd<'_>,
-    pos: u64,
-    segments: &[IoSegment<'_>],
-) -> Result<usize, Errno> {
-    let engine = shared.engine.as_ref();
-    if (op, path) == (Op::Read, Path::Direct)
-        && let Some(engine) = engine
-        && engine.wants_to_watch()
-    {
-        count(&shared.counters.psync_ios);
-        return engine.watch_read(fd, pos, segments);
-    }
-    if worth_a_ring(op, path, segments)
-        && engine.is_none_or(|engine| !engine.is_synchronous())
-        && let Some(mut ring) = shared.rings.as_ref().and_then(|rings| rings.try_take())
-    {
-        let mut results = Vec::with_capacity(1);
-        ring.submit_and_wait(
-            &[Io {
-                op,
-                fd,
-                pos,
-                segments,
-            }],
-            &mut results,
-        );
-        match results.pop() {
-            // The ring could not take it; the way without a ring can.
-            Some(Err(Errno::ENOSYS | Errno::EPERM | Errno::ENOMEM | Errno::EBUSY)) | None => {}
-            Some(done) => {
-                count(&shared.counters.uring_ios);
-                return done;
-            }
-        }
-    }
-    count(&shared.counters.psync_ios);
-    match op {
-        Op::Read => fd::read_segments(fd, pos, segments),
-        Op::Write => fd::write_segments(fd, pos, segments),
-    }
 }
 
 /// Takes the clean pages of a range out of the kernel's cache; dirty ones stay.

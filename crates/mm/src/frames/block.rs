@@ -254,14 +254,23 @@ impl Table {
         Some(self.heads[EMPTY]).filter(|&head| head != NONE)
     }
 
-    /// About the emptiest open block of those that `may` be chosen.
-    pub(super) fn emptiest(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
-        (0..CLASSES).rev().find_map(|class| {
-            self.list(class)
+    /// About the `want` emptiest open blocks of those that `may` be chosen, the emptiest first.
+    pub(super) fn emptiest(&self, want: usize, may: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut chosen = Vec::new();
+        for class in (0..CLASSES).rev() {
+            let left = want - chosen.len();
+            let mut candidates: Vec<u32> = self
+                .list(class)
                 .filter(|&number| may(number))
-                .take(ISOLATE_CANDIDATES)
-                .max_by_key(|&number| self.free_in(number))
-        })
+                .take(left.max(ISOLATE_CANDIDATES))
+                .collect();
+            candidates.sort_by_key(|&number| std::cmp::Reverse(self.free_in(number)));
+            chosen.extend(candidates.into_iter().take(left));
+            if chosen.len() == want {
+                break;
+            }
+        }
+        chosen
     }
 
     /// Whether a chunk of `order` could be allocated without taking a block.

@@ -3,8 +3,8 @@
 //! # Model
 //!
 //! ```text
-//!  isolate_block ─▶ the caller moves or evicts the folios in block_frames ─▶ try_give_back ─▶ gone
-//!                   └────────────────── gives up ──▶ unisolate
+//!  isolate_blocks ─▶ the caller moves or evicts the folios in block_frames ─▶ give_back ─▶ gone
+//!                    └────────────────── gives up ──▶ unisolate
 //! ```
 //!
 //! A block is isolated only as far as the promises allow: its free frames leave the available count,
@@ -13,9 +13,8 @@
 //! # Invariants
 //!
 //! 1. Nothing is allocated from an isolated block, and what is freed into it stays in it.
-//! 2. A block's memory is given back when none of its frames is in use, every observer has let go of it,
-//!    and an RCU grace period has passed since (an optimistic reader may still be copying from a frame
-//!    freed a moment ago).
+//! 2. A block's memory is given back when none of its frames is in use and an RCU grace period has
+//!    passed since (an optimistic reader may still be copying from a frame freed a moment ago).
 //!
 //! # Safety
 //!
@@ -24,9 +23,10 @@
 
 use super::block::{State, Table};
 use super::buddy::InUse;
-use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, BlockObserver, FrameNumber, Frames, MAX_ORDER};
+use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::rcu;
+use std::collections::HashSet;
 
 /// Most blocks that share one grace period.
 const TRIM_BATCH: usize = 64;
@@ -107,26 +107,22 @@ impl Iterator for BlockFrames {
 impl ExactSizeIterator for BlockFrames {}
 
 impl Frames {
-    /// Isolates about the block with the fewest frames in use: nothing is allocated from it any more,
-    /// and what is freed into it stays in it.
+    /// Isolates up to `want` blocks, about those with the fewest frames in use, but none in `except`:
+    /// nothing is allocated from them any more, and what is freed into them stays in them.
     ///
-    /// `None` when no block is held, or when the promises made need its free frames: then reclaim first.
-    /// The caller ends the isolation with [`Frames::try_give_back`] or [`Frames::unisolate`]. Does not
-    /// sleep. Context: no lock of rank `Frames` or inner.
-    pub fn isolate_block(&self) -> Option<BlockNumber> {
-        self.isolate_block_except(&[])
-    }
-
-    /// As [`Frames::isolate_block`], passing over the blocks in `except`: those that could not be
-    /// emptied a moment ago.
-    pub fn isolate_block_except(&self, except: &[BlockNumber]) -> Option<BlockNumber> {
+    /// Fewer, or none, when so many are not held, or when the promises made need their free frames: then
+    /// reclaim first. The caller ends each isolation with [`Frames::give_back`] or
+    /// [`Frames::unisolate`]. Does not sleep. Context: no lock of rank `Frames` or inner.
+    pub fn isolate_blocks(&self, want: usize, except: &HashSet<BlockNumber>) -> Vec<BlockNumber> {
         let mut table = self.table.lock();
         self.magazines.gather(&mut table);
-        let chosen = table
-            .emptiest(|block| !except.contains(&BlockNumber(block)))
-            .filter(|&block| self.isolate_gathered(&mut table, block));
+        let mut blocks = table.emptiest(want, |block| !except.contains(&BlockNumber(block)));
+        let refused = blocks
+            .iter()
+            .position(|&block| !self.isolate_gathered(&mut table, block));
         self.magazines.reopen(&table);
-        chosen.map(BlockNumber)
+        blocks.truncate(refused.unwrap_or(blocks.len()));
+        blocks.into_iter().map(BlockNumber).collect()
     }
 
     /// Isolates a block of the caller's choice; false when it is not held, isolated already, or needed
@@ -181,17 +177,25 @@ impl Frames {
         }
     }
 
-    /// Gives an isolated block back, if none of its frames is in use; false, and nothing changes,
-    /// otherwise.
+    /// Gives back those of the isolated `blocks` of which no frame is in use, and takes them out of the
+    /// list; returns how many. The others stay isolated, and in the list. A block whose memory the kernel
+    /// does not take leaves the list, too: it is open again.
     ///
-    /// Waits for the observers and for an RCU grace period, so it may block and must not be called in a
-    /// read section. Lowers what counts against the bound by 2 MiB.
-    /// Context: no lock of rank `Frames` or inner, and none that an observer takes.
-    pub fn try_give_back(&self, block: BlockNumber) -> bool {
-        if !self.table.lock().leave(block.0) {
-            return false;
+    /// Waits for an RCU grace period, so it may block and must not be called in a read section. Lowers
+    /// what counts against the bound by 2 MiB a block. Context: no lock of rank `Frames` or inner.
+    pub fn give_back(&self, blocks: &mut Vec<BlockNumber>) -> usize {
+        let mut leaving = Vec::new();
+        {
+            let mut table = self.table.lock();
+            blocks.retain(|block| {
+                let leaves = table.leave(block.0);
+                if leaves {
+                    leaving.push(block.0);
+                }
+                !leaves
+            });
         }
-        self.give_back_leaving(&[block.0]) == 1
+        self.give_back_leaving(&leaving)
     }
 
     /// Ends an isolation: the block is allocatable again, and who waits may get its free frames.
@@ -214,7 +218,7 @@ impl Frames {
     ///
     /// Frees keep blocks, since what was just emptied is soon needed; the background reclaimer calls this
     /// when [`Frames::excess`] is not zero, an idle cache when it likes. Blocks as
-    /// [`Frames::try_give_back`] does.
+    /// [`Frames::give_back`] does.
     pub fn trim(&self, all: bool) -> usize {
         let mut given = 0;
         loop {
@@ -251,15 +255,12 @@ impl Frames {
         if blocks.is_empty() {
             return 0;
         }
-        for &block in blocks {
-            self.observers.retire(block);
-        }
         rcu::synchronize();
         let mut gone = 0;
         for &block in blocks {
             let start = block as usize * BLOCK_SIZE;
             // SAFETY: invariant 2: the block is leaving, so no frame of it is in use or can come into
-            // use; the observers let go of it, and readers that saw its frames in use are gone.
+            // use, and readers that saw its frames in use are gone.
             let given = unsafe { self.range.give_back(start..start + BLOCK_SIZE) };
             match given {
                 Ok(()) => {
@@ -272,9 +273,6 @@ impl Frames {
                 }
                 Err(error) => {
                     tracing::warn!(block, %error, "a block of frames could not be given back");
-                    self.observers.announce(block, |observer, block| {
-                        self.tell_added(observer, block);
-                    });
                     let mut table = self.table.lock();
                     table.stay(block);
                     self.reopen_isolated(&mut table, block);
@@ -282,18 +280,5 @@ impl Frames {
             }
         }
         gone
-    }
-
-    /// Adds an observer, which has been told of all blocks held when this returns. It is kept weakly, and
-    /// not told of the end of the frame space itself.
-    pub fn add_observer(&self, observer: &Arc<dyn BlockObserver>) {
-        self.observers.introduce(observer, |observer, block| {
-            self.tell_added(observer, block);
-        });
-    }
-
-    pub(super) fn tell_added(&self, observer: &dyn BlockObserver, block: u32) {
-        let addr = self.addr(FrameNumber(block << MAX_ORDER));
-        observer.added(block, addr, BLOCK_SIZE);
     }
 }

@@ -51,7 +51,8 @@ impl Frames {
         let mut table = self.table.lock();
         self.magazines.gather(&mut table);
         let chosen = table
-            .emptiest(|block| (1..BLOCK_FRAMES).contains(&table.free_in(block)))
+            .emptiest(1, |block| (1..BLOCK_FRAMES).contains(&table.free_in(block)))
+            .pop()
             .filter(|&block| self.isolate_gathered(&mut table, block));
         self.magazines.reopen(&table);
         chosen.map(BlockNumber)

@@ -75,7 +75,7 @@ impl Frames {
     /// Takes effect at once: after a shrink no block is taken beyond it (except for a reservation that is
     /// older and has no frame yet), and nothing can be reserved until enough was freed. Wholly free
     /// blocks beyond the limit are given back before this returns, so it may block as
-    /// [`Frames::try_give_back`] does; the rest is up to the caller, see [`Frames::excess`].
+    /// [`Frames::give_back`] does; the rest is up to the caller, see [`Frames::excess`].
     pub fn set_limit(&self, bytes: u64) -> Result<(), FramesError> {
         self.check_limit(bytes)?;
         let shrunk = {
@@ -124,7 +124,7 @@ impl Frames {
     /// Charges `bytes` of metadata against the bound; false, and nothing charged, when there is no room.
     ///
     /// Then all blocks that metadata would have to take the place of are held, or promised: the caller
-    /// reclaims 512 frames and gives a block back ([`Frames::isolate_block`], [`Frames::try_give_back`],
+    /// reclaims 512 frames and gives a block back ([`Frames::isolate_blocks`], [`Frames::give_back`],
     /// or [`Frames::trim`]), whose place is kept for the metadata, and tries again. Does not sleep.
     ///
     /// Context: no lock of rank `Frames` or inner.

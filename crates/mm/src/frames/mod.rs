@@ -8,8 +8,8 @@
 //!                           Reservation (a promise: counted, no memory yet)
 //!                                │ alloc
 //!   per shard of threads     Magazine ◀──▶ Buddy of a block ◀── new block (2 MiB, touched) ── kernel
-//!                                                │ isolate_block, evacuated by the caller
-//!                                                └────────────── try_give_back ───────────▶ kernel
+//!                                                │ isolate_blocks, evacuated by the caller
+//!                                                └──────────────── give_back ────────────▶ kernel
 //! ```
 //!
 //! A frame number is the index of a slot in the range, and fits 32 bits. Today the range holds *general
@@ -26,7 +26,6 @@
 //! | `evacuate` | isolating a block and giving it back |
 //! | `renew` | new memory for frames whose memory went bad |
 //! | `limit` | the bound, and how blocks and metadata share it |
-//! | `observer` | who is told which blocks are held |
 //!
 //! # Invariants
 //!
@@ -40,7 +39,7 @@
 //!
 //! *Order*: the table's lock ([`Rank::Frames`]) → a magazine's ([`Rank::Magazine`]) → the queue's
 //! ([`Rank::Budget`]). *May block*: nothing here waits for memory to be freed except [`Ticket::wait`];
-//! taking a block sleeps in the kernel, giving one back waits for observers and for RCU.
+//! taking a block sleeps in the kernel, giving one back waits for RCU.
 //!
 //! # Differences from Linux
 //!
@@ -55,7 +54,6 @@ mod evacuate;
 mod fragments;
 mod limit;
 mod magazine;
-mod observer;
 mod renew;
 mod supply;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -71,10 +69,8 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::memory::{ReservedRange, total_memory};
 use limit::Hints;
 use magazine::Magazines;
-use observer::Observers;
 
 pub use evacuate::BlockFrames;
-pub use observer::BlockObserver;
 pub use types::{BlockNumber, FrameNumber, FrameUsage, FramesError};
 pub use waiters::Ticket;
 
@@ -101,7 +97,6 @@ pub struct Frames {
     table: RankedMutex<Table>,
     /// Notified, under the table's lock, when a new block is open.
     grown: Condvar,
-    observers: Observers,
 }
 
 impl Frames {
@@ -125,7 +120,6 @@ impl Frames {
             hints: Hints::default(),
             table: RankedMutex::new(Rank::Frames, Table::new()),
             grown: Condvar::new(),
-            observers: Observers::new(),
         };
         frames.charge_base(max_blocks);
         frames.apply_limit(&mut frames.table.lock(), limit)?;
@@ -140,7 +134,7 @@ impl Frames {
         self.range.as_ptr().wrapping_add(offset)
     }
 
-    /// The number of the block that a frame lies in: its slot in a table of registered buffers.
+    /// The number of the block that a frame lies in.
     #[inline]
     pub fn block_of(frame: FrameNumber) -> u32 {
         frame.0 >> MAX_ORDER

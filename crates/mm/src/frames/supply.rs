@@ -206,9 +206,6 @@ impl Frames {
             // The block is usable all the same: each page comes with its first touch.
             tracing::warn!(block, %error, "a block of frames could not be populated");
         }
-        self.observers.announce(block, |observer, block| {
-            self.tell_added(observer, block);
-        });
 
         let mut table = self.table.lock();
         table.open(block);

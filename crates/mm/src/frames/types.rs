@@ -42,7 +42,7 @@ impl BlockNumber {
         Self(number)
     }
 
-    /// The bare number: the block's slot in a table of registered buffers.
+    /// The bare number.
     #[inline]
     pub const fn as_u32(self) -> u32 {
         self.0

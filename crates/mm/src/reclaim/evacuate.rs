@@ -4,8 +4,11 @@
 //!
 //! ```text
 //!   isolate ─▶ evict or move every folio that has a frame of the block ─▶ give back
-//!                 └── a folio stays busy: try again later, or unisolate
+//!                 └── a folio stays busy: try again soon, then skip the block and take another
 //! ```
+//!
+//! An I/O holds its folios, and with them their blocks, until it ends, which on a store that hangs it
+//! may never do. So a block is skipped that does not become empty within some milliseconds.
 //!
 //! A frame does not say whose it is; one pass over the descriptors finds the folios of all
 //! isolated blocks, which costs a look at 64 bytes a frame and saves four bytes a page for ever.
@@ -23,7 +26,11 @@ use crate::folio::{Folio, LockedFolio, Operation};
 use crate::frames::{BlockNumber, Frames};
 use crate::mm::Mm;
 use crate::owner;
+use crate::stats::bump;
 use crate::types::PAGE_SIZE;
+
+/// Sets of blocks in a row of which none could be emptied before the caller is told so.
+const PATIENCE: u32 = 4;
 
 /// Rounds over a set of blocks before the rest is put back into use.
 const ROUNDS: u32 = 6;
@@ -37,14 +44,29 @@ impl Mm {
     ///
     /// Context: may block for some milliseconds, while folios are busy; not for I/O.
     pub(crate) fn evacuate_blocks(&self, want: usize) -> usize {
-        let mut blocks: Vec<BlockNumber> = Vec::new();
-        while blocks.len() < want {
-            match self.frames.isolate_block_except(&blocks) {
-                Some(block) => blocks.push(block),
-                None => break,
+        let (mut given, mut idle) = (0, 0);
+        let mut skipped = HashSet::new();
+        while given < want && idle < PATIENCE {
+            let mut blocks = self.frames.isolate_blocks(want - given, &skipped);
+            if blocks.is_empty() {
+                break;
             }
+            skipped.extend(blocks.iter().copied());
+            let emptied = self.empty_blocks(&mut blocks);
+            bump(&self.skipped, blocks.len() as u64);
+            for block in blocks {
+                self.frames.unisolate(block);
+            }
+            given += emptied;
+            idle = if emptied > 0 { 0 } else { idle + 1 };
         }
-        let isolated = blocks.len();
+        given
+    }
+
+    /// Empties isolated blocks and gives them back; returns how many it did. What is left in the list
+    /// has a folio that stays busy.
+    fn empty_blocks(&self, blocks: &mut Vec<BlockNumber>) -> usize {
+        let mut given = 0;
         for round in 0..ROUNDS {
             if blocks.is_empty() {
                 break;
@@ -58,12 +80,9 @@ impl Mm {
                     self.vacate(folio, &wanted);
                 }
             }
-            blocks.retain(|&block| !self.frames.try_give_back(block));
+            given += self.frames.give_back(blocks);
         }
-        for &block in &blocks {
-            self.frames.unisolate(block);
-        }
-        isolated - blocks.len()
+        given
     }
 
     /// Gets one folio out of the blocks in `wanted`, if it can be moved or dropped now.

@@ -2,9 +2,8 @@
 //!
 //! # Model
 //!
-//! An [`IoSegment`] is an address, a length and, where the memory lies in a block registered with
-//! io_uring, the slot of that block. The segments of one I/O are contiguous in the *file*; in
-//! memory they may lie anywhere.
+//! An [`IoSegment`] is an address and a length. The segments of one I/O are contiguous in the
+//! *file*; in memory they may lie anywhere.
 //!
 //! # Invariants
 //!
@@ -29,7 +28,6 @@ use crate::usercopy::{self, CopyFault};
 pub struct IoSegment<'a> {
     addr: *mut u8,
     len: usize,
-    block: Option<u32>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -39,17 +37,16 @@ unsafe impl Send for IoSegment<'_> {}
 unsafe impl Sync for IoSegment<'_> {}
 
 impl<'a> IoSegment<'a> {
-    /// A segment of `len` bytes at `addr`, in the registered block `block` if it lies in one.
+    /// A segment of `len` bytes at `addr`.
     ///
     /// # Safety
     ///
     /// For the lifetime `'a`, `addr..addr + len` is one mapped range that may be read and written,
     /// and nobody makes a reference to it or relies on its bytes not changing.
-    pub const unsafe fn new(addr: *mut u8, len: usize, block: Option<u32>) -> IoSegment<'a> {
+    pub const unsafe fn new(addr: *mut u8, len: usize) -> IoSegment<'a> {
         IoSegment {
             addr,
             len,
-            block,
             memory: PhantomData,
         }
     }
@@ -59,7 +56,6 @@ impl<'a> IoSegment<'a> {
         IoSegment {
             addr: buf.as_mut_ptr(),
             len: buf.len(),
-            block: None,
             memory: PhantomData,
         }
     }
@@ -77,11 +73,6 @@ impl<'a> IoSegment<'a> {
     /// Whether it names no byte.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// The slot of the registered block that holds all of the segment, if there is one.
-    pub const fn block(&self) -> Option<u32> {
-        self.block
     }
 
     /// The part of the segment from byte `start` on, `len` bytes long.
@@ -105,18 +96,9 @@ impl<'a> IoSegment<'a> {
         }
     }
 
-    /// The segment without its block, so that it is read or written as plain memory.
-    pub const fn plain(&self) -> IoSegment<'a> {
-        IoSegment {
-            block: None,
-            ..*self
-        }
-    }
-
-    /// This segment and `next` as one, when `next` goes on in memory where this one ends, in the
-    /// same block (or none).
+    /// This segment and `next` as one, when `next` goes on in memory where this one ends.
     pub fn joined(&self, next: &IoSegment<'a>) -> Option<IoSegment<'a>> {
-        let meets = self.addr.wrapping_add(self.len) == next.addr && self.block == next.block;
+        let meets = self.addr.wrapping_add(self.len) == next.addr;
         meets.then(|| IoSegment {
             len: self.len + next.len,
             ..*self
@@ -202,13 +184,13 @@ impl<'s, 'a> Rest<'s, 'a> {
         rest
     }
 
-    /// Up to [`IOV_MAX`] plain pieces, those that follow each other in memory joined; `None` when
+    /// Up to [`IOV_MAX`] pieces, those that follow each other in memory joined; `None` when
     /// all is done.
     pub(crate) fn next_batch(&self) -> Option<Vec<IoSegment<'a>>> {
         let mut batch: Vec<IoSegment<'a>> = Vec::with_capacity(self.segments.len().min(IOV_MAX));
         let mut skip = self.skip;
         for segment in self.segments {
-            let piece = segment.sub(skip, segment.len - skip).plain();
+            let piece = segment.sub(skip, segment.len - skip);
             skip = 0;
             if piece.is_empty() {
                 continue;

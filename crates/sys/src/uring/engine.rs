@@ -30,33 +30,26 @@
 //!    parent's is called.
 //! 2. The memory of an I/O is touched by nobody after its `done` was called; the worker does not
 //!    end, by whatever way, before that (it aborts the process where it cannot keep this).
-//! 3. The ring has a slot registered only while `registered` says so of the table's entry, and
-//!    pieces use it only while the entry has that memory.
 //!
 //! # Locking
 //!
-//! *Protects*: `state` the queue, the table and the worker's state. *Order*: nothing is taken under
+//! *Protects*: `state` the queue and the worker's state. *Order*: nothing is taken under
 //! it; `done` is called with no lock held. *May block*: starting the thread happens inside it, once.
 //!
 //! # Memory ordering
 //!
 //! The statistics and hints are Relaxed: nobody concludes anything about other memory from them.
-//!
-//! # Safety
-//!
-//! Buffers are registered by the contract of [`Engine::set_buffer`] and invariant 3. What is in
-//! flight is kept alive by the worker and, for the memory, by the contract of [`Engine::submit`].
-#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use self::device::Device;
-use super::lock::{Arc, Condvar, JoinHandle, Mutex, ThreadBuilder, current_thread, lock, wait};
+use super::Op;
+use super::lock::{Arc, JoinHandle, Mutex, ThreadBuilder, current_thread, lock};
 use super::piece::Piece;
+use super::ring::Ring;
 use super::split::split;
-use super::{MAX_BUFFERS, Op};
 use crate::Errno;
 use crate::fd::{self, IoSegment};
 use crate::fork::ForkGuard;
@@ -65,8 +58,7 @@ mod depth;
 mod device;
 mod worker;
 
-/// What to call when an I/O has ended: bytes moved or why none were, as
-/// [`Ring::submit_and_wait`](super::Ring::submit_and_wait) would return.
+/// What to call when an I/O has ended: bytes moved or why none were.
 pub type IoDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
 /// Longest piece of a transfer. A multiple of every alignment that direct I/O asks for; longer ones
@@ -89,22 +81,9 @@ struct Active {
     done: IoDone,
 }
 
-/// What a slot of the table stands for.
-#[derive(Clone, Copy, Default)]
-struct Slot {
-    memory: Option<(usize, usize)>,
-    /// The ring was refused this memory: it is plain from then on.
-    plain: bool,
-    /// The ring has memory in this slot, or is about to.
-    registered: bool,
-}
-
 struct State {
     /// I/Os that the worker has not seen.
     requests: VecDeque<Active>,
-    /// Slots that the ring has to empty.
-    clears: Vec<u32>,
-    table: Vec<Slot>,
     /// The thread, once it was started.
     worker: Option<JoinHandle<()>>,
     /// The worker could not start, or the kernel takes no more of it.
@@ -118,11 +97,8 @@ struct State {
 /// What the engine and its worker share.
 struct Shared {
     state: Mutex<State>,
-    /// A slot was emptied.
-    cleared: Condvar,
     guard: ForkGuard,
     wake: OwnedFd,
-    slots: u32,
     /// I/Os submitted and not ended.
     pending: AtomicUsize,
     device: Device,
@@ -134,8 +110,7 @@ struct Shared {
 #[derive(Default)]
 struct Counters {
     ios: AtomicU64,
-    fixed: AtomicU64,
-    plain: AtomicU64,
+    operations: AtomicU64,
     wakes: AtomicU64,
     panics: AtomicU64,
     depth: AtomicUsize,
@@ -151,10 +126,8 @@ pub struct EngineStats {
     pub ios: u64,
     /// I/Os submitted and not ended.
     pub pending: usize,
-    /// Operations through registered buffers.
-    pub fixed_ios: u64,
-    /// Other operations of the ring.
-    pub plain_ios: u64,
+    /// Operations that the ring finished; a long I/O takes several.
+    pub operations: u64,
     /// Operations in flight.
     pub in_flight: usize,
     /// Most operations that were ever in flight.
@@ -163,10 +136,6 @@ pub struct EngineStats {
     pub depth: usize,
     /// Whether the device does its work in the thread that asks for it.
     pub synchronous: bool,
-    /// Slots whose memory is registered.
-    pub buffers: usize,
-    /// Slots whose memory was refused and is used as plain memory.
-    pub refused_buffers: usize,
     /// Times that the worker was woken by a submission.
     pub wakes: u64,
     /// Panics of `done` that the worker outlived.
@@ -192,30 +161,26 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine with `slots` slots for registered buffers (0: none; at most [`MAX_BUFFERS`] are
-    /// made, and slots beyond are plain). Costs a descriptor and a page; the thread and its ring
-    /// come with the first submission.
+    /// An engine. Costs a descriptor and a page; the thread and its ring come with the first
+    /// submission. A ring is made and closed at once, to know that the kernel allows it.
     ///
     /// # Errors
     ///
-    /// `EMFILE`, `ENFILE`, `ENOMEM`.
-    pub fn new(slots: u32) -> Result<Engine, Errno> {
+    /// `ENOSYS` or `EPERM` where io_uring is not there or not allowed; `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn new() -> Result<Engine, Errno> {
         use rustix::event::{EventfdFlags, eventfd};
+        drop(Ring::new(1)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Shared {
             state: Mutex::new(State {
                 requests: VecDeque::new(),
-                clears: Vec::new(),
-                table: Vec::new(),
                 worker: None,
                 failed: None,
                 closing: false,
                 asleep: false,
             }),
-            cleared: Condvar::new(),
             guard: ForkGuard::new()?,
             wake,
-            slots: slots.min(MAX_BUFFERS),
             pending: AtomicUsize::new(0),
             device: Device::new(),
             counters: Counters::default(),
@@ -234,8 +199,7 @@ impl Engine {
     ///
     /// The memory of the segments is the I/O's until `done` is called: it stays mapped, and nobody
     /// relies on its bytes. That is what their lifetime stands for, and a caller that makes them
-    /// from memory that lives shorter keeps that memory until then. A segment names a block only if
-    /// it lies inside the memory of that slot.
+    /// from memory that lives shorter keeps that memory until then.
     ///
     /// Does not wait. `done` may submit, may drop the engine, and should be short: everything else
     /// of this engine waits for it. A panic of it on the engine's thread is counted and ends there.
@@ -255,16 +219,12 @@ impl Engine {
         done: IoDone,
     ) {
         let shared = &self.shared;
-        let mut pieces = Vec::new();
-        let ready = shared.guard.check().and_then(|()| {
-            let usable = |block| block < shared.slots;
-            split(0, pos, segments, PIECE, usable, &mut pieces)
-        });
-        match ready {
-            Ok(()) if pieces.is_empty() => return done(Ok(0)),
-            Ok(()) => {}
+        let checked = shared.guard.check();
+        let pieces = match checked.and_then(|()| split(pos, segments, PIECE)) {
+            Ok(pieces) if pieces.is_empty() => return done(Ok(0)),
+            Ok(pieces) => pieces,
             Err(error) => return done(Err(error)),
-        }
+        };
         let active = Active {
             op,
             fd,
@@ -321,65 +281,13 @@ impl Engine {
         lock(&self.shared.state).failed
     }
 
-    /// Says what memory `slot` stands for; `None` empties it. The ring registers it when an I/O
-    /// first uses it; memory that the kernel refuses is plain from then on and counted.
-    ///
-    /// Emptying a slot that is registered (also in order to put other memory there) waits until
-    /// the worker has done so, some 50 microseconds; not when a `done` does it, for which the slot
-    /// is emptied as soon as it returns. Setting waits for nothing. In a forked child this does
-    /// nothing.
-    ///
-    /// # Safety
-    ///
-    /// From setting a slot until the call that empties it has returned (or the engine is dropped),
-    /// the memory stays mapped as it is, and no reference to it is made that relies on its bytes
-    /// not changing. No I/O over the memory is pending when the slot is emptied. Calls for one slot
-    /// come one after the other.
-    pub unsafe fn set_buffer(&self, slot: u32, buffer: Option<(*mut u8, usize)>) {
-        let shared = &self.shared;
-        if shared.guard.is_child() || slot >= shared.slots {
-            return;
-        }
-        let memory = buffer.map(|(addr, len)| (addr as usize, len));
-        let index = slot as usize;
-        let mut state = lock(&shared.state);
-        if state.table.len() <= index {
-            if memory.is_none() {
-                return;
-            }
-            state.table.resize(index + 1, Slot::default());
-        }
-        if state.table[index].memory == memory {
-            return;
-        }
-        let registered = state.table[index].registered;
-        state.table[index] = Slot {
-            memory: None,
-            plain: false,
-            registered,
-        };
-        if registered {
-            if !state.clears.contains(&slot) {
-                state.clears.push(slot);
-            }
-            shared.rouse(&mut state);
-            while state.table[index].registered && !state.is_worker() {
-                state = wait(&shared.cleared, state);
-            }
-        }
-        state.table[index].memory = memory;
-    }
-
     /// Counts and present state. Takes the engine's lock for a moment.
     pub fn stats(&self) -> EngineStats {
         let shared = &self.shared;
         let mut stats = EngineStats::default();
         // A child has its own copy of a lock that some thread of the parent may hold.
         if !shared.guard.is_child() {
-            let state = lock(&shared.state);
-            stats.buffers = state.table.iter().filter(|slot| slot.registered).count();
-            stats.refused_buffers = state.table.iter().filter(|slot| slot.plain).count();
-            stats.failed = state.failed;
+            stats.failed = lock(&shared.state).failed;
         }
         // Relaxed: see the module.
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -388,8 +296,7 @@ impl Engine {
         EngineStats {
             ios: count(&counters.ios),
             pending: gauge(&shared.pending),
-            fixed_ios: count(&counters.fixed),
-            plain_ios: count(&counters.plain),
+            operations: count(&counters.operations),
             in_flight: gauge(&counters.in_flight),
             deepest: gauge(&counters.deepest),
             depth: gauge(&counters.depth),

@@ -2,16 +2,11 @@
 //! that names the standard ones, since the crate that wraps them for everybody else lies above.
 
 use std::sync::PoisonError;
-pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 pub(super) use std::thread::{Builder as ThreadBuilder, JoinHandle, current as current_thread};
 
 /// Takes `mutex`; a panic of an earlier holder is not passed on, since no holder here leaves its
 /// data half changed.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Gives `guard` up until `condvar` is notified.
-pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

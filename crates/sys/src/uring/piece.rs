@@ -34,11 +34,8 @@ pub(super) enum Next {
 
 /// Where the bytes of a piece are in memory.
 pub(super) enum Memory<'a> {
-    /// One run; in a registered buffer when `slot` is there.
-    Linear {
-        run: IoSegment<'a>,
-        slot: Option<u16>,
-    },
+    /// One run.
+    Linear(IoSegment<'a>),
     /// Scattered; those before `first` are done.
     Vector { iov: Vec<libc::iovec>, first: usize },
 }
@@ -48,8 +45,6 @@ unsafe impl Send for Memory<'_> {}
 
 /// One operation.
 pub(super) struct Piece<'a> {
-    /// Index of the I/O it belongs to.
-    pub(super) io: usize,
     pub(super) pos: u64,
     pub(super) len: usize,
     pub(super) done: usize,
@@ -63,9 +58,8 @@ pub(super) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    pub(super) fn new(io: usize, pos: u64, len: usize, memory: Memory<'a>) -> Piece<'a> {
+    pub(super) fn new(pos: u64, len: usize, memory: Memory<'a>) -> Piece<'a> {
         Piece {
-            io,
             pos,
             len,
             done: 0,
@@ -89,7 +83,7 @@ impl<'a> Piece<'a> {
         self.done += n;
         self.retries = 0;
         match &mut self.memory {
-            Memory::Linear { run, .. } => *run = run.sub(n, run.len() - n),
+            Memory::Linear(run) => *run = run.sub(n, run.len() - n),
             Memory::Vector { iov, first } => {
                 let mut left = n;
                 while left > 0 {
@@ -108,11 +102,6 @@ impl<'a> Piece<'a> {
 
     pub(super) fn is_complete(&self) -> bool {
         self.done == self.len
-    }
-
-    /// Whether it goes through a registered buffer.
-    pub(super) fn is_fixed(&self) -> bool {
-        matches!(self.memory, Memory::Linear { slot: Some(_), .. })
     }
 
     /// Takes in what the kernel said of the piece's operation on `fd`.
@@ -159,18 +148,12 @@ impl<'a> Piece<'a> {
         let file = types::Fd(fd.as_raw_fd());
         let pos = self.pos + self.done as u64;
         match &self.memory {
-            Memory::Linear { run, slot } => {
+            Memory::Linear(run) => {
                 // Runs are at most 1 GiB.
                 let (addr, len) = (run.addr(), run.len() as u32);
-                match (op, *slot) {
-                    (Op::Read, Some(slot)) => opcode::ReadFixed::new(file, addr, len, slot)
-                        .offset(pos)
-                        .build(),
-                    (Op::Write, Some(slot)) => opcode::WriteFixed::new(file, addr, len, slot)
-                        .offset(pos)
-                        .build(),
-                    (Op::Read, None) => opcode::Read::new(file, addr, len).offset(pos).build(),
-                    (Op::Write, None) => opcode::Write::new(file, addr, len).offset(pos).build(),
+                match op {
+                    Op::Read => opcode::Read::new(file, addr, len).offset(pos).build(),
+                    Op::Write => opcode::Write::new(file, addr, len).offset(pos).build(),
                 }
             }
             Memory::Vector { iov, first } => {

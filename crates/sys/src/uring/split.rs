@@ -2,21 +2,17 @@
 //!
 //! # Model
 //!
-//! The pieces of an I/O cover it in order. A run of memory in one registered buffer is a piece
-//! of its own when it is long; what is scattered is gathered into vectors.
+//! The pieces of an I/O cover it in order.
 //!
 //! ```text
-//! segments --join neighbours--> runs --long, in a buffer--> Linear
-//!                                 \----everything else----> Vector, up to 1,024 runs
+//! segments --join neighbours--> runs --only one--> Linear
+//!                                 \----several--> Vector, up to 1,024 runs
 //! ```
 
 use super::Op;
 use super::piece::{Memory, Piece};
 use crate::Errno;
 use crate::fd::{IOV_MAX, IoSegment};
-
-/// Shortest run that is worth an operation of its own to use a registered buffer.
-pub(super) const FIXED_MIN: usize = 64 << 10;
 
 /// Longest operation. A multiple of every alignment that direct I/O asks for.
 pub(super) const RUN_MAX: usize = 1 << 30;
@@ -47,20 +43,16 @@ fn runs<'a>(segments: &[IoSegment<'a>], mut each: impl FnMut(IoSegment<'a>)) {
     }
 }
 
-/// The pieces of one I/O, the `index`th of its batch, of at most `longest` bytes each, appended to
-/// `pieces`. `usable` says which blocks are in the ring's table.
+/// The pieces of one I/O, of at most `longest` bytes each.
 ///
 /// # Errors
 ///
 /// `EINVAL` when the range does not fit into a file.
 pub(super) fn split<'a>(
-    index: usize,
     pos: u64,
     segments: &[IoSegment<'a>],
     longest: usize,
-    usable: impl Fn(u32) -> bool,
-    pieces: &mut Vec<Piece<'a>>,
-) -> Result<(), Errno> {
+) -> Result<Vec<Piece<'a>>, Errno> {
     let total = segments
         .iter()
         .try_fold(0_usize, |sum, segment| sum.checked_add(segment.len()))
@@ -71,12 +63,11 @@ pub(super) fn split<'a>(
         return Err(Errno::EINVAL);
     }
     let mut out = Splitter {
-        io: index,
         pos,
         iov: Vec::new(),
         iov_len: 0,
         longest,
-        pieces,
+        pieces: Vec::new(),
     };
     runs(segments, |mut run| {
         let whole = run.len() == total;
@@ -85,12 +76,8 @@ pub(super) fn split<'a>(
             let len = run.len().min(longest);
             let part = run.sub(0, len);
             run = run.sub(len, run.len() - len);
-            let slot = part
-                .block()
-                .filter(|&block| usable(block))
-                .and_then(|block| u16::try_from(block).ok());
-            if whole || (slot.is_some() && len >= FIXED_MIN) {
-                out.linear(part, slot);
+            if whole {
+                out.push(len, Memory::Linear(part));
             } else {
                 out.scattered(part);
             }
@@ -98,26 +85,20 @@ pub(super) fn split<'a>(
     });
     out.flush();
     debug_assert_eq!(out.pos, end);
-    Ok(())
+    Ok(out.pieces)
 }
 
 /// Gathers scattered runs until something ends the vector.
-struct Splitter<'p, 'a> {
-    io: usize,
+struct Splitter<'a> {
     /// Where the next piece starts; the runs in `iov` come first.
     pos: u64,
     iov: Vec<libc::iovec>,
     iov_len: usize,
     longest: usize,
-    pieces: &'p mut Vec<Piece<'a>>,
+    pieces: Vec<Piece<'a>>,
 }
 
-impl<'a> Splitter<'_, 'a> {
-    fn linear(&mut self, run: IoSegment<'a>, slot: Option<u16>) {
-        self.flush();
-        self.push(run.len(), Memory::Linear { run, slot });
-    }
-
+impl<'a> Splitter<'a> {
     fn scattered(&mut self, mut run: IoSegment<'a>) {
         while !run.is_empty() {
             if self.iov.len() == IOV_MAX || self.iov_len == self.longest {
@@ -139,9 +120,8 @@ impl<'a> Splitter<'_, 'a> {
     }
 
     fn push(&mut self, len: usize, memory: Memory<'a>) {
-        let (io, pos) = (self.io, self.pos);
+        self.pieces.push(Piece::new(self.pos, len, memory));
         self.pos += len as u64;
-        self.pieces.push(Piece::new(io, pos, len, memory));
     }
 }
 

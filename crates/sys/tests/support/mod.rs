@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, IoSegment, OFlags};
 use foliocache_sys::memory::ReservedRange;
-use foliocache_sys::uring::Ring;
 
 pub const MIB: usize = 1 << 20;
 pub const PAGE: usize = 4096;
@@ -31,7 +30,7 @@ pub fn file() -> File {
     }
 }
 
-/// Page-aligned memory whose slot `i` is its `i`th 2 MiB.
+/// Page-aligned memory, in units of 2 MiB.
 pub struct Arena {
     pub range: ReservedRange,
 }
@@ -47,19 +46,9 @@ impl Arena {
 
     pub fn segment(&self, start: usize, len: usize) -> IoSegment<'_> {
         assert!(start + len <= self.range.len());
-        let block = (start / BLOCK == (start + len - 1) / BLOCK).then_some((start / BLOCK) as u32);
         // SAFETY: activated memory that lives as long as the arena and is touched through
         // segments only.
-        unsafe { IoSegment::new(self.range.as_ptr().wrapping_add(start), len, block) }
-    }
-
-    pub fn register(&self, ring: &mut Ring, blocks: u32) {
-        ring.register_sparse_buffers(blocks + 3).unwrap();
-        for block in 0..blocks {
-            let segment = self.segment(block as usize * BLOCK, BLOCK);
-            // SAFETY: every test drops its ring before its arena.
-            unsafe { ring.update_buffer(block, Some((segment.addr(), BLOCK))) }.unwrap();
-        }
+        unsafe { IoSegment::new(self.range.as_ptr().wrapping_add(start), len) }
     }
 }
 

@@ -90,7 +90,7 @@ fn only_sync_names_std_sync() {
         [""; 0]
     );
     assert_eq!(
-        rules_at("crates/sys/src/uring/pool.rs", "sys", lock),
+        rules_at("crates/sys/src/uring/ring.rs", "sys", lock),
         ["absence"]
     );
     assert_eq!(

@@ -15,12 +15,11 @@
 //! 1. `in_flight` counts the pieces pushed to the submission queue whose completion was not taken
 //!    yet. An I/O stays in `active` until all its pieces have ended, so the kernel never has the
 //!    address of a piece that is gone; a worker that unwinds with pieces in flight aborts.
-//! 2. A piece that is submitted with a slot: the table has memory there and the ring has it
-//!    registered.
 //!
 //! # Safety
 //!
-//! Entries are pushed under invariant 1, buffers registered under invariant 3 of the engine.
+//! Entries are pushed under invariant 1; the memory is kept by the contract of
+//! [`Engine::submit`](super::Engine::submit).
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -31,10 +30,9 @@ use std::time::Instant;
 use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
-use super::super::Ring;
 use super::super::lock::{Arc, lock};
-use super::super::piece::{MAX_RETRIES, Memory, Next, Piece, pause};
-use super::super::ring::{DRAIN, abort};
+use super::super::piece::{MAX_RETRIES, Next, pause};
+use super::super::ring::{DRAIN, Ring, abort};
 use super::super::split::outcome;
 use super::depth::Depth;
 use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, Shared};
@@ -100,14 +98,7 @@ pub(super) fn run(shared: Arc<Shared>) {
     // Dropped after the worker and its ring, whichever way they go; if they went in order this finds
     // nothing to do.
     let _closing = Closing(Arc::clone(&shared));
-    let made = Ring::of_this_thread(2 * DEEPEST as u32).map(|mut ring| {
-        // A kernel without sparse tables: every buffer is refused when it is to be registered.
-        if shared.slots > 0 {
-            let _ = ring.register_sparse_buffers(shared.slots);
-        }
-        ring
-    });
-    match made {
+    match Ring::new(2 * DEEPEST as u32) {
         Ok(ring) => Worker::new(ring, shared).run(),
         Err(error) => close(&shared, error),
     }
@@ -136,13 +127,8 @@ fn close(shared: &Shared, error: Errno) {
     let requests = {
         let mut state = lock(&shared.state);
         state.failed.get_or_insert(error);
-        state.clears.clear();
-        for slot in &mut state.table {
-            slot.registered = false;
-        }
         std::mem::take(&mut state.requests)
     };
-    shared.cleared.notify_all();
     for active in requests {
         end(shared, active.done, Err(error));
     }
@@ -162,7 +148,7 @@ fn end(shared: &Shared, done: IoDone, result: Result<usize, Errno>) {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.in_flight > 0 && self.ring.broken().is_none() {
+        if self.in_flight > 0 && !self.ring.is_broken() {
             abort("unwinding with I/O in flight");
         }
     }
@@ -178,7 +164,6 @@ impl Worker {
             if let Err(error) = self.turn() {
                 self.fail(error);
                 let shared = Arc::clone(&self.shared);
-                // The ring goes, and with it its buffers, before anybody is told that they went.
                 drop(self);
                 close(&shared, error);
                 return;
@@ -188,15 +173,12 @@ impl Worker {
 
     /// Takes over what is new; whether the engine is closing.
     fn take(&mut self) -> bool {
-        let (requests, clears, closing) = {
+        let (requests, closing) = {
             let mut state = lock(&self.shared.state);
             let requests = std::mem::take(&mut state.requests);
             state.asleep = true;
-            (requests, std::mem::take(&mut state.clears), state.closing)
+            (requests, state.closing)
         };
-        for slot in clears {
-            self.clear(slot);
-        }
         for active in requests {
             self.admit(active);
         }
@@ -211,46 +193,6 @@ impl Worker {
         let pieces = 0..active.left as u32;
         self.ready.extend(pieces.map(|piece| Id { io, piece }));
         self.active[io as usize] = Some(active);
-    }
-
-    /// Empties a slot of the ring.
-    fn clear(&mut self, slot: u32) {
-        // SAFETY: no memory is registered.
-        let cleared = unsafe { self.ring.update_buffer(slot, None) };
-        // The kernel has no reason to refuse an empty slot, and a buffer that stays would hold
-        // memory that its owner takes for free.
-        assert!(cleared.is_ok(), "cannot empty slot {slot}: {cleared:?}");
-        lock(&self.shared.state).table[slot as usize].registered = false;
-        self.shared.cleared.notify_all();
-    }
-
-    /// The slot to use for a piece: registers its memory if that was not done yet.
-    fn slot(&mut self, slot: u16) -> Option<u16> {
-        let index = usize::from(slot);
-        let (addr, len) = {
-            let mut state = lock(&self.shared.state);
-            let entry = state.table.get_mut(index)?;
-            let memory = entry.memory.filter(|_| !entry.plain)?;
-            if entry.registered {
-                return Some(slot);
-            }
-            entry.registered = true;
-            memory
-        };
-        let buffer = Some((std::ptr::with_exposed_provenance_mut(addr), len));
-        // SAFETY: the table has this memory, and whoever empties the entry waits, since it is
-        // marked as registered, until `clear` was called for it.
-        let added = unsafe { self.ring.update_buffer(u32::from(slot), buffer) };
-        if added.is_err() {
-            let mut state = lock(&self.shared.state);
-            let entry = &mut state.table[index];
-            entry.registered = false;
-            entry.plain = entry.memory.is_some();
-            drop(state);
-            self.shared.cleared.notify_all();
-            return None;
-        }
-        Some(slot)
     }
 
     /// Submits what may be in flight, waits for something to happen, and deals with it.
@@ -283,15 +225,6 @@ impl Worker {
         while self.in_flight < limit
             && let Some(id) = self.ready.pop_front()
         {
-            let slot = match self.piece(id).memory {
-                Memory::Linear {
-                    slot: Some(slot), ..
-                } => self.slot(slot),
-                _ => None,
-            };
-            if let Memory::Linear { slot: now, .. } = &mut self.piece(id).memory {
-                *now = slot;
-            }
             let active = self.active(id);
             let entry = active.pieces[id.piece as usize]
                 .entry(active.op, active.fd.as_fd())
@@ -321,10 +254,6 @@ impl Worker {
             Some(active) => active,
             None => unreachable!("an I/O stays until its last piece has ended"),
         }
-    }
-
-    fn piece(&mut self, id: Id) -> &mut Piece<'static> {
-        &mut self.active(id).pieces[id.piece as usize]
     }
 
     /// Submits what is queued and waits for `want` completions; returns early when a signal comes.
@@ -367,15 +296,11 @@ impl Worker {
             }
             let id = Id::of(entry.user_data());
             self.in_flight -= 1;
-            let fixed = self.piece(id).is_fixed();
-            let counters = &self.shared.counters;
-            let counter = if fixed {
-                &counters.fixed
-            } else {
-                &counters.plain
-            };
             // Relaxed: see the engine's module.
-            counter.fetch_add(1, Ordering::Relaxed);
+            self.shared
+                .counters
+                .operations
+                .fetch_add(1, Ordering::Relaxed);
             let active = self.active(id);
             let piece = &mut active.pieces[id.piece as usize];
             if let Ok(len) = usize::try_from(entry.result()) {
@@ -445,7 +370,7 @@ impl Worker {
                 pause();
             }
         }
-        self.ring.set_broken(error);
+        self.ring.set_broken();
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(error));
         }
