@@ -125,6 +125,12 @@ impl Hand {
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
+
+    /// Buckets that it has passed.
+    pub(crate) fn passed(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl<T: HashNode> RcuHash<T> {

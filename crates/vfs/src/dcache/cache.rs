@@ -107,6 +107,8 @@ pub struct DentryStats {
     pub misses: u64,
     /// Dentries that the clock hand took.
     pub evicted: u64,
+    /// Buckets of the hash that the clock hand passed.
+    pub scanned: u64,
     /// Dentries that the bound had no room for, so that they were not kept.
     pub one_offs: u64,
     /// Moves.
@@ -254,6 +256,7 @@ impl<I: DentryInode> DentryCache<I> {
             hits: counts.hits.sum_positive(),
             misses: counts.misses.sum_positive(),
             evicted: counts.evicted.sum_positive(),
+            scanned: self.inner.clock.passed(),
             one_offs: counts.one_offs.sum_positive(),
             renames: counts.renames.sum_positive(),
         }
@@ -341,9 +344,12 @@ impl<I: DentryInode> Inner<I> {
         if self.bound.charge(bytes) {
             return bytes;
         }
-        self.shrink(MAKE_ROOM);
+        let evicted = self.shrink(MAKE_ROOM);
         if self.bound.charge(bytes) {
             return bytes;
+        }
+        if evicted == 0 {
+            return 0;
         }
         // Evicted, but not yet free.
         self.limbo.flush();

@@ -7,6 +7,10 @@
 //! mark is cleared. The rest die. A directory whose last child went is unused from then on, and is met in one
 //! of the next rounds.
 //!
+//! The hand goes on where it stopped. A call passes at most [`EACH`] buckets for each dentry that it is to evict, and
+//! two rounds. If nothing was found in two rounds, everything is in use, and a call passes a [`LESS`] of
+//! that, until something is found again. So a name that the bound refuses costs a bounded number of steps.
+//!
 //! [`DentryCache::prune`] and [`DentryCache::invalidate`] go through a subtree instead, along the lists of
 //! children: down with a reference of each directory on the way, a piece of a list at a time under
 //! its lock, those visited going to the end of the list. What was there when a list was begun is visited
@@ -18,6 +22,10 @@
 //! lock that sleeps and drops inodes with none held, so memory reclaim may call it, with any lock that an
 //! inode's destructor does not take. The subtree walks exclude each other for as long as they take.
 //!
+//! # Memory ordering
+//!
+//! `in_vain` is a hint: `Relaxed`.
+//!
 //! # Differences from Linux
 //!
 //! A clock instead of lists by file system: an unused dentry costs no list operation, and a look-up no more
@@ -28,10 +36,15 @@ use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::reference::{DentryRef, Left, bury, kill, lock_with_parent, put, tear_down, unhash};
 use crate::hash::Hand;
+use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rcu;
 
 /// Buckets that the hand goes over in one read section.
 const PIECE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
+/// Buckets to pass for each dentry that is to be evicted: some are empty, and marks are cleared first.
+const EACH: usize = 8;
+/// The part of these that is passed while there is nothing to evict.
+const LESS: usize = 64;
 /// Children that are visited while their directory stays locked.
 const BATCH: usize = 32;
 
@@ -39,6 +52,33 @@ const BATCH: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     hand: Hand,
+    /// Buckets passed since something was evicted.
+    in_vain: AtomicUsize,
+}
+
+impl Clock {
+    /// Buckets that the hand has passed.
+    pub(super) fn passed(&self) -> u64 {
+        self.hand.passed()
+    }
+
+    /// How many buckets to pass for `nr` dentries, of a table that is gone round twice in `rounds`.
+    fn budget(&self, nr: usize, rounds: usize) -> usize {
+        let most = nr.saturating_mul(EACH).min(rounds);
+        // Relaxed, here and below: a hint.
+        match self.in_vain.load(Ordering::Relaxed) >= rounds {
+            true => most / LESS,
+            false => most,
+        }
+        .max(PIECE)
+    }
+
+    fn note(&self, passed: usize, evicted: usize) {
+        match evicted {
+            0 => _ = self.in_vain.fetch_add(passed, Ordering::Relaxed),
+            _ => self.in_vain.store(0, Ordering::Relaxed),
+        }
+    }
 }
 
 /// Whom a round of the hand takes.
@@ -52,7 +92,7 @@ enum Mercy {
 
 impl<I: DentryInode> DentryCache<I> {
     /// Evicts up to about so many unused dentries, those first that were not looked up for a round of the
-    /// clock hand. Returns how many it evicted; their memory, and their inodes, are free once their readers are
+    /// clock hand. Fewer where most are in use: the work is in proportion to `nr`. Returns how many it evicted; their memory, and their inodes, are free once their readers are
     /// gone, which is tried at the end.
     ///
     /// Context: no lock of rank `Dentry` or inner, none that an inode's destructor takes, and no read section.
@@ -124,8 +164,9 @@ impl<I: DentryInode> Inner<I> {
     /// See [`DentryCache::shrink`].
     pub(super) fn shrink(&self, nr: usize) -> usize {
         // Twice round: what has its second chance in the first round has lost it in the second.
-        let buckets = self.buckets() * 2;
+        let buckets = self.clock.budget(nr, self.buckets() * 2);
         let evicted = self.go_round(&self.clock.hand, buckets, nr, Mercy::SecondChance);
+        self.clock.note(buckets, evicted);
         self.counts.evicted.add(evicted as i64);
         self.limbo.advance();
         evicted

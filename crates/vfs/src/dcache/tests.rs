@@ -566,6 +566,45 @@ fn no_room<L: Layout>() {
     t.finish();
 }
 
+/// Everything is held, so nothing that is refused can be kept, however often it is tried. The table must not be gone
+/// over for each.
+#[test]
+fn a_refused_name_costs_a_bounded_number_of_steps() {
+    for names in [1_000, 8_000] {
+        let t = Setup::<Split>::new();
+        let root = t.root();
+        let mut held: Vec<_> = (0..names)
+            .map(|i| t.file(&root, &format!("f{i}"), 100 + i))
+            .collect();
+        t.world.limit.store(0, Ordering::Relaxed);
+        let refused = |i: u64| {
+            let before = t.cache.stats();
+            drop(t.file(&root, &format!("r{i}"), i));
+            let after = t.cache.stats();
+            assert_eq!(after.one_offs, before.one_offs + 1);
+            after.scanned - before.scanned
+        };
+        let steps: Vec<u64> = (0..1000).map(refused).collect();
+        let most = steps.iter().max().expect("a thousand");
+        assert!(*most <= 1024, "{names} names: {most} buckets for one");
+        // Nothing was found all the way round, so hardly any more work is spent.
+        let late: u64 = steps[500..].iter().sum();
+        assert!(late <= 64 * 500, "{names} names: {late} buckets for 500");
+        // What is let go of is found, and makes room.
+        let limit = t.world.used.load(Ordering::Relaxed);
+        t.world.limit.store(limit, Ordering::Relaxed);
+        held.truncate(held.len() / 2);
+        let one_offs = t.cache.stats().one_offs;
+        for i in 0..1000 {
+            drop(t.file(&root, &format!("n{i}"), i));
+        }
+        let kept = 1000 - (t.cache.stats().one_offs - one_offs);
+        assert!(kept > 900, "{names} names: {kept} of 1000 kept");
+        drop((held, root));
+        t.finish();
+    }
+}
+
 #[test]
 fn references_outlive_the_cache() {
     let t = Setup::<Split>::new();
