@@ -12,15 +12,17 @@
 //! 2. Bytes of the last page past `size` are zero in an uptodate folio.
 //! 3. A folio is removed from the index with its lock held; a dirty or unstable one only with
 //!    `wb_lock` held, too.
-//! 4. The marks `Dirty`, `Writeback` and `Unstable` say of each folio what its flags say, whenever
-//!    nobody holds its lock or `wb_lock`.
+//! 4. The marks `Dirty` and `Writeback` say of each folio what its flags say, whenever nobody holds its
+//!    lock or `wb_lock`. An unstable folio has one of the two marks `UnstableEven` and `UnstableOdd`,
+//!    whenever nobody holds `xa_lock`.
 //!
 //! # Locking
 //!
 //! | lock | protects | may block |
 //! |---|---|---|
 //! | `i_rwsem` | the size; shared for overwrites, exclusive for what changes the size or punches | yes |
-//! | `wb_lock` | writeback and flush of this file: one at a time, nothing in flight after it | for I/O |
+//! | `flush_lock` | the flush of this file: one at a time | for I/O |
+//! | `wb_lock` | writeback of this file: one pass at a time, no write in flight after it | for I/O |
 //! | `invalidate_lock` | fills (shared) against truncate and punch (exclusive) | for I/O |
 //! | folio lock | identity and content of one folio | for I/O |
 //! | `xa_lock` | the index and its marks | no |
@@ -32,7 +34,7 @@
 //! `size` is stored Release after the folios that it covers are uptodate, and loaded Acquire: a
 //! reader that sees the size sees the bytes.
 
-use foliocache_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
@@ -40,7 +42,7 @@ use foliocache_xarray::{InsertError, Mark, XArray};
 use std::fmt;
 use std::ops::Range;
 
-use crate::bdi::{BackingDevInfo, NO_SLOT};
+use crate::bdi::BackingDevInfo;
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
@@ -52,7 +54,7 @@ use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
 use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
 use crate::types::{PAGE_SIZE, PageIndex};
-use crate::writeback::WritebackState;
+use crate::writeback::{FlushState, WritebackState};
 
 /// The cached pages of one file.
 #[doc(alias = "address_space")]
@@ -75,24 +77,26 @@ pub struct AddressSpace {
     // What neither a hit nor a `stat` comes to.
     pub(crate) i_rwsem: RankedRwLock<()>,
     pub(crate) invalidate_lock: RankedRwLock<()>,
+    pub(crate) flush_lock: RankedMutex<FlushState>,
+    /// How many wait for `wb_lock` to make the file durable.
+    pub(crate) awaited: AtomicU32,
     pub(crate) wb_lock: RankedMutex<WritebackState>,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counters: FileCounters,
-    /// The file's slot in its device's list of dirty files, or [`NO_SLOT`]; changed under that list's lock.
-    pub(crate) dirty_slot: AtomicU32,
+    /// Whether the file is on its device's list of dirty files; changed under that list's lock.
+    pub(crate) on_dirty_list: AtomicBool,
+    /// How often [`Mm::recycle`] was called for the file; wraps.
+    pub(crate) recycles: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
-    pub(crate) holders: AtomicUsize,
+    pub(crate) holders: AtomicU32,
     /// When the file became dirty, in nanoseconds of the monotonic clock; 0 if it is clean.
     pub(crate) dirtied_when: AtomicU64,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
-    /// What [`Mm::recycle`] keeps for the file: how often it was called, the page before which was
-    /// recycled last, and the number of evictions until which somebody is taken to read close behind.
-    pub(crate) recycles: AtomicU64,
+    /// What [`Mm::recycle`] keeps for the file: the page before which was recycled last, and the number
+    /// of evictions until which somebody is taken to read close behind.
     pub(crate) recycled_to: AtomicU64,
     pub(crate) followed_until: AtomicU64,
-    /// How many wait for `wb_lock` to make the file durable.
-    pub(crate) awaited: AtomicUsize,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -154,17 +158,18 @@ impl AddressSpace {
             index: XArray::new(Arc::clone(&mm.nodes)),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
             invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
+            flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
+            awaited: AtomicU32::new(0),
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             wb_err: ErrSeq::new(),
             counters: FileCounters::new(),
-            dirty_slot: AtomicU32::new(NO_SLOT),
-            holders: AtomicUsize::new(0),
+            on_dirty_list: AtomicBool::new(false),
+            recycles: AtomicU8::new(0),
+            holders: AtomicU32::new(0),
             dirtied_when: AtomicU64::new(0),
             dirty_paid_until: AtomicU64::new(0),
-            recycles: AtomicU64::new(0),
             recycled_to: AtomicU64::new(0),
             followed_until: AtomicU64::new(0),
-            awaited: AtomicUsize::new(0),
         });
         mm.register(&mapping);
         mapping
@@ -433,6 +438,16 @@ impl AddressSpace {
     fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
+        let folio = locked.folio();
+        let erased = self
+            .index
+            .lock()
+            .erase_if(locked.index().0, mm.folios.entry(folio));
+        debug_assert!(
+            erased.is_some(),
+            "a locked folio with a mapping is in its index"
+        );
+        // Only now: a flush that succeeds makes folios clean as long as it finds them in the index.
         let seen = locked.state.load();
         let pages = locked.nr_pages();
         for (flag, count) in [
@@ -452,15 +467,6 @@ impl AddressSpace {
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
         }
-        let folio = locked.folio();
-        let erased = self
-            .index
-            .lock()
-            .erase_if(locked.index().0, mm.folios.entry(folio));
-        debug_assert!(
-            erased.is_some(),
-            "a locked folio with a mapping is in its index"
-        );
         let frames = locked.detach();
         drop(locked);
         mm.folios.free(folio);

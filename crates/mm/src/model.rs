@@ -17,7 +17,7 @@
 //! else in it is.
 #![allow(unsafe_code)]
 
-use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, rcu};
 use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
@@ -44,7 +44,7 @@ pub struct OnePage {
     waits: WaitTable,
     frames: [AtomicU64; 3],
     /// As `AddressSpace::holders`.
-    holders: AtomicUsize,
+    holders: AtomicU32,
 }
 
 // SAFETY: see the module's header.
@@ -247,7 +247,7 @@ impl OnePage {
             folio: Box::new(Folio::new()),
             waits: WaitTable::new(),
             frames: std::array::from_fn(|_| AtomicU64::new(0)),
-            holders: AtomicUsize::new(0),
+            holders: AtomicU32::new(0),
         };
         page.frames[0].store(byte, Ordering::Relaxed);
         let locked = page.folio.lock(&page.waits);

@@ -5,7 +5,7 @@
 //! ```text
 //!  read_folios ──▶ folios become uptodate
 //!  writepages  ──▶ folios go from dirty to unstable (written, not yet on the medium)
-//!  flush       ──▶ what was unstable before the call is clean
+//!  flush       ──▶ what was unstable before the call, and was not written since, is clean
 //! ```
 //!
 //! # Locking
@@ -15,13 +15,14 @@
 //! | `read_folios` | any | no | shared | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `writepages` | any | held | no | no (the folios are under writeback) | yes |
-//! | `flush` | any | held | no | no | yes |
+//! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
 //! | `truncate` | exclusive | held | exclusive | no | yes |
 //! | `punch_hole` | exclusive | held | exclusive | no | yes |
 //!
 //! A read that was started may thus be beside a `truncate` or a `punch_hole`, which wait for its folios
-//! afterwards and take nothing that it read there.
+//! afterwards and take nothing that it read there. A `flush` may be beside any other operation of the
+//! file but a second `flush`.
 //!
 //! The memory of the segments belongs to folios that the cache keeps in place (locked, or under
 //! writeback) until the call returns; an implementation does not touch it afterwards.
@@ -88,11 +89,12 @@ pub trait AddressSpaceOperations: Send + Sync {
     fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
 
     /// Makes durable whatever `writepages`, `truncate`, `punch_hole` and `write_inode` completed
-    /// before the call.
+    /// before the call. What they do while it runs is left to the next flush.
     ///
     /// # Errors
-    /// Any error of the medium. All data and the size are then taken as not written at all, and
-    /// written again; holes are not punched again.
+    /// Any error of the medium. All data that no earlier flush made durable, what was written during
+    /// the call included, and the size are then taken as not written at all, and written again; holes
+    /// are not punched again.
     fn flush(&self) -> Result<(), Errno>;
 
     /// Sets the size of the backing file, in bytes, both ways; new bytes read as zeros.

@@ -24,7 +24,7 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicU32, Ordering};
 use foliocache_sync::thread;
 use foliocache_xarray::XArray;
 
@@ -56,20 +56,20 @@ pub(crate) fn hold(locked: &LockedFolio<'_>) -> Held {
 }
 
 /// One holder more. Context: lock held of a folio that is in the index.
-pub(crate) fn count_up(holders: &AtomicUsize) {
+pub(crate) fn count_up(holders: &AtomicU32) {
     // Relaxed: see the module.
     holders.fetch_add(1, Ordering::Relaxed);
 }
 
 /// One holder less, as the last access to what is held.
-pub(crate) fn count_down(holders: &AtomicUsize) {
+pub(crate) fn count_down(holders: &AtomicU32) {
     // Release: see the module.
     holders.fetch_sub(1, Ordering::Release);
 }
 
 /// Waits until nobody holds the address space whose index and count these are. No folio is in the
 /// index, and none is put there.
-pub(crate) fn wait_for_holders(index: &XArray, holders: &AtomicUsize) {
+pub(crate) fn wait_for_holders(index: &XArray, holders: &AtomicU32) {
     drop(index.lock());
     while holders.load(Ordering::Acquire) != 0 {
         thread::yield_now();
@@ -87,7 +87,7 @@ impl Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let holders: *const AtomicUsize = &raw const self.holders;
+        let holders: *const AtomicU32 = &raw const self.holders;
         // SAFETY: the count itself is still held. It is the last access, through a pointer so
         // that no reference outlives the memory.
         count_down(unsafe { &*holders });

@@ -292,6 +292,102 @@ fn reclaim_against_write_against_fsync() {
     });
 }
 
+/// A store with a volatile cache. A flush covers what was written before it began; one that fails loses
+/// that, and what was written beside it too, and no later flush tells.
+struct Volatile {
+    live: Arc<Store>,
+    durable: Mutex<Vec<u8>>,
+    /// So many flushes from now on the next one fails.
+    fails_after: Mutex<Option<u32>>,
+}
+
+impl AddressSpaceOperations for Volatile {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.live.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.live.writepages(pos, segments)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        let covered = self.live.content();
+        // Long enough for another to write all of its page.
+        for _ in 0..30 {
+            thread::yield_now();
+        }
+        let fails = {
+            let mut after = self.fails_after.lock();
+            let fails = *after == Some(0);
+            *after = after.and_then(|after| after.checked_sub(1));
+            fails
+        };
+        if fails {
+            // What is live now is gone: a power cut would leave what was durable before.
+            let durable = self.durable.lock().clone();
+            *self.live.0.lock() = durable;
+            return Err(Errno::EIO);
+        }
+        *self.durable.lock() = covered;
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.live.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.live.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "a store with a volatile cache".into()
+    }
+}
+
+/// Three threads write a page each and make it durable, twice, and one cuts the file behind them; in
+/// half of the runs one flush fails. What an fsync that succeeded covers is durable when it returns.
+#[test]
+fn fsyncs_beside_one_another_with_a_flush_that_fails() {
+    check(600, || {
+        let machine = Machine::new(|_| ());
+        let live = Store::new(vec![0; 4 * PAGE_SIZE]);
+        let fails_after = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..8);
+        let store = Arc::new(Volatile {
+            durable: Mutex::new(live.content()),
+            live: Arc::clone(&live),
+            fails_after: Mutex::new((fails_after < 4).then_some(fails_after)),
+        });
+        let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
+        let file = AddressSpace::new(&machine.bdi, ops, 4 * PAGE);
+        let writers = (0..3).map(|page| {
+            let (store, cursor) = (Arc::clone(&store), file.sample_wb_err());
+            spawn(&file, move |file| {
+                for byte in [b'a', b'b'] {
+                    write(file, page * PAGE, PAGE_SIZE, byte);
+                    // The cursor would tell of a failure that the attempt itself does not see.
+                    let synced = match page {
+                        0 => file.fsync(&cursor),
+                        _ => file.sync(),
+                    };
+                    if synced.is_ok() {
+                        let durable = store.durable.lock();
+                        let bytes = &durable[(page * PAGE) as usize..][..PAGE_SIZE];
+                        assert_eq!(all_one(bytes), byte, "page {page} is not durable");
+                    }
+                }
+            })
+        });
+        let cutter = |file: &Arc<AddressSpace>| file.truncate(3 * PAGE).unwrap();
+        join(writers.chain([spawn(&file, cutter)]).collect::<Vec<_>>());
+        *store.fails_after.lock() = None;
+        file.sync().unwrap();
+        let durable = store.durable.lock().clone();
+        assert_eq!(durable, [b'b'; 3 * PAGE_SIZE]);
+        machine.end(vec![(file, live)]);
+    });
+}
+
 /// One folio of 8 pages, dirty, is split by a hole and by a truncate while part of it is overwritten,
 /// all of it read, and the whole written back.
 #[test]

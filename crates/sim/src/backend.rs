@@ -51,7 +51,8 @@ struct Cutting {
 struct State {
     medium: Medium,
     reads: usize,
-    /// The one operation under way that excludes its like.
+    flushing: bool,
+    /// The one other operation under way that excludes its like.
     exclusive: Option<OpKind>,
     broken: Vec<String>,
     cutting: Option<Cutting>,
@@ -134,6 +135,8 @@ impl FaultyBackend {
     fn begin(&self, kind: OpKind, range: Range<u64>, len: u64) -> Running<'_> {
         let mut state = self.state.lock();
         let beside = match (kind, state.exclusive) {
+            // A flush is beside anything but a second one.
+            (OpKind::Flush, _) => state.flushing.then_some(OpKind::Flush),
             (OpKind::Read, Some(other @ (OpKind::Truncate | OpKind::PunchHole))) => Some(other),
             (OpKind::Read, _) => None,
             (_, Some(other)) => Some(other),
@@ -147,6 +150,7 @@ impl FaultyBackend {
         }
         match kind {
             OpKind::Read => state.reads += 1,
+            OpKind::Flush => state.flushing = true,
             _ => state.exclusive = Some(kind),
         }
         let unflushed = state.medium.unflushed();
@@ -216,6 +220,7 @@ impl Running<'_> {
         let mut state: MutexGuard<'_, State> = self.backend.state.lock();
         match self.event.kind {
             OpKind::Read => state.reads -= 1,
+            OpKind::Flush => state.flushing = false,
             _ => state.exclusive = None,
         }
         drop(state);
@@ -297,7 +302,8 @@ impl AddressSpaceOperations for FaultyBackend {
                 Ok(0)
             }
             Outcome::Loses(errno, lost) => {
-                running.change(|medium| medium.lose(flushed, lost));
+                // What was written beside it is lost, too: no later flush hears of that.
+                running.change(|medium| medium.lose(medium.unflushed(), lost));
                 Err(errno)
             }
             Outcome::Fails(errno) | Outcome::Torn(errno, _) => Err(errno),

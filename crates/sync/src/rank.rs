@@ -68,6 +68,8 @@ pub enum Rank {
     /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.
     #[doc(alias = "i_rwsem")]
     IRwsem,
+    /// One per mapping: a single flush at a time.
+    FlushLock,
     /// One per mapping: a single writeback pass at a time.
     WritebackLock,
     /// The set of windows of the address space of the process.

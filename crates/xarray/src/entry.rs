@@ -127,10 +127,10 @@ pub enum Mark {
     /// Was dirty when a data-integrity write-out began.
     #[doc(alias = "PAGECACHE_TAG_TOWRITE")]
     ToWrite,
-    /// Written, but not yet flushed to the medium.
-    Unstable,
-    /// Unstable when a flush began.
-    Flushing,
+    /// Written, but not yet flushed to the medium, in a generation of an even number.
+    UnstableEven,
+    /// The same, of an odd one.
+    UnstableOdd,
 }
 
 impl Mark {
@@ -139,7 +139,7 @@ impl Mark {
         Self::Dirty,
         Self::Writeback,
         Self::ToWrite,
-        Self::Unstable,
-        Self::Flushing,
+        Self::UnstableEven,
+        Self::UnstableOdd,
     ];
 }

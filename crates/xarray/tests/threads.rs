@@ -172,7 +172,7 @@ fn read(xa: &XArray, random: &mut Random) -> u64 {
     for index in [SPAN, SPAN + 64] {
         assert_eq!(xa.load(index, &rcu), Some(entry(index, 6, 0)));
         let found = xa
-            .find(index, u64::MAX, Some(Mark::Unstable), &rcu)
+            .find(index, u64::MAX, Some(Mark::UnstableEven), &rcu)
             .expect("marked all along");
         assert_eq!((found.index, found.order), (index, 6));
     }
@@ -188,7 +188,7 @@ fn readers_never_see_a_foreign_entry() {
         xa.lock()
             .insert(index, 6, entry(index, 6, 0), &mut preload)
             .unwrap();
-        xa.lock().set_mark(index, Mark::Unstable);
+        xa.lock().set_mark(index, Mark::UnstableEven);
     }
     let done = Arc::new(AtomicBool::new(false));
     let seen = Arc::new(AtomicU64::new(0));

@@ -7,9 +7,9 @@
 //!
 //! # Memory ordering
 //!
-//! `dirty_slot` against the file's page counts is a Dekker pair, by two SeqCst fences, each the
-//! other's partner: who dirties a page counts it and then looks at the slot; who takes a file off
-//! clears the slot and then looks at the counts. One of them sees what the other did.
+//! `on_dirty_list` against the file's page counts is a Dekker pair, by two SeqCst fences, each the
+//! other's partner: who dirties a page counts it and then looks at the flag; who takes a file off
+//! clears the flag and then looks at the counts. One of them sees what the other did.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{Ordering, fence};
@@ -17,9 +17,6 @@ use foliocache_sys::clock;
 
 use super::BackingDevInfo;
 use crate::address_space::AddressSpace;
-
-/// What [`AddressSpace::dirty_slot`] holds while the file is on no list.
-pub(crate) const NO_SLOT: u32 = 0;
 
 impl BackingDevInfo {
     /// Files that have data not yet safely on the medium.
@@ -30,22 +27,21 @@ impl BackingDevInfo {
     /// Puts a file on the list of dirty files, if it is not there.
     pub(crate) fn queue_dirty(&self, mapping: &Arc<AddressSpace>) {
         // Partner: the fence in `unqueue_if_durable`. Either that sees the page counted before this
-        // call, or this sees the slot cleared.
+        // call, or this sees the flag cleared.
         fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence; the slot changes under the list's lock.
-        if mapping.dirty_slot.load(Ordering::Relaxed) != NO_SLOT {
+        // Relaxed: ordered by the fence; the flag changes under the list's lock.
+        if mapping.on_dirty_list.load(Ordering::Relaxed) {
             return;
         }
         let first = {
             let mut files = self.dirty_files.lock();
-            if mapping.dirty_slot.load(Ordering::Relaxed) != NO_SLOT {
+            if mapping.on_dirty_list.swap(true, Ordering::Relaxed) {
                 return;
             }
             mapping
                 .dirtied_when
                 .store(clock::monotonic_ns(), Ordering::Relaxed);
-            let slot = files.push_back(Arc::clone(mapping));
-            mapping.dirty_slot.store(slot, Ordering::Relaxed);
+            files.push_back(Arc::clone(mapping));
             if files.len() == 1 {
                 // Nothing of it is dirty but this: it has what it is given next.
                 self.share.store(0, Ordering::Relaxed);
@@ -61,7 +57,10 @@ impl BackingDevInfo {
 
     /// The next file for the flusher, moved to the end of the list.
     pub(crate) fn next_dirty_file(&self) -> Option<Arc<AddressSpace>> {
-        self.dirty_files.lock().rotate().cloned()
+        let mut files = self.dirty_files.lock();
+        let file = files.pop_front()?;
+        files.push_back(Arc::clone(&file));
+        Some(file)
     }
 
     pub(crate) fn nr_dirty_files(&self) -> usize {
@@ -74,19 +73,19 @@ impl BackingDevInfo {
         if mapping.is_dirty() {
             return;
         }
-        let slot = mapping.dirty_slot.swap(NO_SLOT, Ordering::Relaxed);
-        if slot == NO_SLOT {
+        let Some(at) = files.iter().position(|file| Arc::ptr_eq(file, mapping)) else {
             return;
-        }
+        };
+        mapping.on_dirty_list.store(false, Ordering::Relaxed);
         mapping.dirtied_when.store(0, Ordering::Relaxed);
-        let file = files.remove(slot);
-        if files.len() == 0 {
+        let file = files.remove(at);
+        if files.is_empty() {
             self.mm.nr_dirty_bdis.fetch_sub(1, Ordering::Relaxed);
         }
         drop(files);
         // Partner: the fence in `queue_dirty`.
         fence(Ordering::SeqCst);
-        // A writer may have dirtied it after the look above and seen the slot still set.
+        // A writer may have dirtied it after the look above and seen the flag still set.
         if mapping.is_dirty() {
             self.queue_dirty(mapping);
         }

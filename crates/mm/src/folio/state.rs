@@ -16,7 +16,7 @@
 //! | `UPTODATE` | every byte is the file's (a large folio without it: see its grains) | set by the filler or writer, cleared on removal | folio lock |
 //! | `DIRTY` | some byte is newer than what was handed to the backing store | set by writers and failed writeback, cleared when writeback starts | folio lock |
 //! | `WRITEBACK` | `writepages` is reading the frame | set by writeback; cleared when the I/O ended | set: folio lock; cleared: `wb_lock` |
-//! | `UNSTABLE` | written, not yet flushed to the medium | writeback and flush | `wb_lock` |
+//! | `UNSTABLE` | written, not yet flushed to the medium | writeback and flush | set: `wb_lock`; cleared: `flush_lock` or `wb_lock`; both: `xa_lock` |
 //! | `ERROR` | the last attempt to write it failed; also `DIRTY` | writeback and flush | `wb_lock` |
 //! | `REFERENCED` | used since it was queued or last looked at by reclaim | set by readers and writers, cleared by reclaim | nothing: a hint |
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |

@@ -52,7 +52,7 @@ use std::ops::Range;
 const BATCH: usize = 32;
 
 /// Of so many ranges that a stream leaves behind one is not recycled.
-const KEPT_RANGES: u64 = 16;
+const KEPT_RANGES: u8 = 16;
 
 /// Times the queue is gone through before a scan gives up.
 const MAX_TURNS: usize = 3;

@@ -51,20 +51,18 @@ impl AddressSpace {
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
     fn make_durable(self: &Arc<Self>) -> Result<(), Errno> {
         let size = self.size();
-        {
-            let mut wb = self.lock_awaited();
-            self.write_and_flush(&mut wb)?;
-            if wb.store_size.is_some_and(|stored| stored >= size) {
-                return Ok(());
-            }
+        self.write_and_flush()?;
+        let stored = self.lock_awaited().store_size;
+        if stored.is_some_and(|stored| stored >= size) {
+            return Ok(());
         }
         self.settle_size()?;
-        self.write_and_flush(&mut self.lock_awaited())
+        self.write_and_flush()
     }
 
     /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it
     /// again meanwhile, which it could do for ever, so fast is it back.
-    fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
+    pub(super) fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
         // Relaxed: the lock orders what matters; a flusher that sees it late does a write more.
         self.awaited.fetch_add(1, Ordering::Relaxed);
         let wb = self.wb_lock.lock();

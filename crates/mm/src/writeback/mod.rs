@@ -9,26 +9,32 @@
 //!                     └───────────┴──────────────┘  (dirty again, and failed)
 //! ```
 //!
-//! One pass at a time per file, under `wb_lock`: whoever holds it knows that nothing of the file is
-//! in flight. A pass goes once through the file in ascending order, so it ends even while others
-//! keep dirtying; it merges neighbouring dirty folios into one large write.
+//! One pass at a time per file, under `wb_lock`: its holder knows that no write of the file is in
+//! flight. A pass goes once through the file in ascending order, so it ends even while others keep
+//! dirtying; it merges neighbouring dirty folios into one large write.
+//!
+//! One flush at a time per file, under `flush_lock`, in [`flush`]. Writes go on beside it.
 //!
 //! # Invariants
 //!
 //! 1. A folio leaves `DIRTY` only into `WRITEBACK`, and `WRITEBACK` only into `UNSTABLE` or back:
 //!    no path loses it.
-//! 2. `UNSTABLE` is cleared only by a flush that began after the write of the folio ended.
+//! 2. `UNSTABLE` is cleared only by a flush that began after the last write of the folio ended.
 //! 3. The error sequence of a file counts a folio's failure when it becomes failed; retries that
 //!    fail again do not count again.
 //!
 //! # Locking
 //!
-//! `wb_lock` *protects* the states above. *Order*: after `i_rwsem`, before `invalidate_lock`.
-//! *May block*: for I/O. Folio locks are held only to change states, never over I/O.
+//! `wb_lock` *protects* the states above; a flush that succeeded goes from unstable to clean without
+//! it, under `xa_lock`. *Order*: `i_rwsem`, `flush_lock`, `wb_lock`, `invalidate_lock`. *May block*: for
+//! I/O. Folio locks are held only to change states, never over I/O.
 
+mod flush;
 mod flusher;
 mod fsync;
 mod run;
+
+pub(crate) use flush::FlushState;
 
 pub(crate) use flusher::Flusher;
 
@@ -36,11 +42,9 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Instant;
 use foliocache_sys::{Errno, clock};
-use foliocache_xarray::Mark;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
-use crate::bdi::NO_SLOT;
 use crate::folio::{LockedFolio, flag};
 use crate::stats::{Count, bump};
 use crate::types::{PageIndex, pages_for};
@@ -80,6 +84,8 @@ pub(crate) struct WritebackState {
     failures: u32,
     /// The flusher leaves what failed alone until then.
     retry_at: Option<Instant>,
+    /// What the flushes of the file have to say to its writes.
+    flushes: flush::Generations,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; `None` after a failed flush, which may have lost a change of it. A size that no write
     /// brings about (its pages were punched or given up) has to be set: see `settle_size`.
@@ -223,18 +229,23 @@ impl AddressSpace {
 
     /// Writes everything that is dirty now and makes it durable.
     ///
-    /// Context: `wb_lock` held. Blocks for I/O.
-    fn write_and_flush(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
+    /// Context: blocks for I/O, `flush_lock` and `wb_lock`.
+    fn write_and_flush(self: &Arc<Self>) -> Result<(), Errno> {
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
-        let began = clock::monotonic_ns();
-        let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, wb);
-        wb.passed = began;
-        let flushed = self.flush_unstable(wb);
-        let result = written.and(flushed);
-        wb.note(result);
+        let (written, ticket) = {
+            let mut wb = self.lock_awaited();
+            let began = clock::monotonic_ns();
+            let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
+            wb.passed = began;
+            if written.is_err() {
+                wb.note(written);
+            }
+            (written, wb.flushes.ticket())
+        };
+        let flushed = self.flush_through(ticket);
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
-        result
+        written.and(flushed)
     }
 
     /// Writes everything that is dirty now, without a flush.
@@ -247,95 +258,8 @@ impl AddressSpace {
         let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
     }
 
-    /// Flushes the backing store and cleans what was unstable.
-    ///
-    /// Context: `wb_lock` held, so nothing becomes unstable meanwhile (invariant 2).
-    fn flush_unstable(self: &Arc<Self>, wb: &mut WritebackState) -> Result<(), Errno> {
-        let flushed = self.ops.write_inode().and_then(|()| self.ops.flush());
-        self.bdi().set_error(flushed.err().or(self.failed_error()));
-        match flushed {
-            Ok(()) => {
-                self.clean_unstable();
-                self.note_age(wb.passed);
-            }
-            Err(error) => {
-                wb.store_size = None;
-                self.redirty_unstable(error);
-            }
-        }
-        if self.mm().frames.below_low() {
-            self.mm().background.wake();
-        }
-        flushed
-    }
-
-    /// After a flush: what was dirty at `since` is durable, so whatever is dirty now is younger. That
-    /// is not said of what failed, which waits for its next try.
-    fn note_age(&self, since: u64) {
-        // Relaxed: only the age matters. A file that is off the list has none, and gets one when it
-        // is put there.
-        let listed = self.dirty_slot.load(Ordering::Relaxed) != NO_SLOT;
-        if self.counts.get(Count::Failed) == 0 && listed {
-            self.dirtied_when.fetch_max(since, Ordering::Relaxed);
-        }
-    }
-
     fn failed_error(&self) -> Option<Errno> {
         (self.counts.get(Count::Failed) > 0).then(|| self.wb_err.newest().unwrap_or(Errno::EIO))
-    }
-
-    fn clean_unstable(&self) {
-        let mut at = 0;
-        loop {
-            let mut index = self.index.lock();
-            let (mut cleaned, mut pages) = (0, 0);
-            for _ in 0..XA_BATCH {
-                let Some(found) = index.find(at, u64::MAX, Some(Mark::Unstable)) else {
-                    break;
-                };
-                index.clear_mark(found.index, Mark::Unstable);
-                self.mm()
-                    .folios
-                    .of_entry(found.entry)
-                    .state
-                    .clear(flag::UNSTABLE);
-                cleaned += 1;
-                pages += found.last() + 1 - found.index;
-                at = found.last() + 1;
-            }
-            drop(index);
-            self.uncount(Count::Unstable, pages);
-            if cleaned < XA_BATCH {
-                return;
-            }
-        }
-    }
-
-    /// After a failed flush: what was written may never reach the medium, so it is dirty again.
-    fn redirty_unstable(self: &Arc<Self>, error: Errno) {
-        let (mut failed, mut unstable) = (0, 0);
-        let mut at = 0;
-        loop {
-            let found = self.index.lock().find(at, u64::MAX, Some(Mark::Unstable));
-            let Some(found) = found else { break };
-            at = found.index + 1;
-            unstable += 1;
-            let Some(locked) = self.lock_folio(PageIndex(found.index)) else {
-                continue;
-            };
-            at = locked.end().0;
-            locked.state.clear(flag::UNSTABLE);
-            self.index
-                .lock()
-                .clear_mark(locked.index().0, Mark::Unstable);
-            self.uncount(Count::Unstable, locked.nr_pages());
-            // Nobody remembers which grains were written: all that the folio has.
-            failed += u64::from(self.mark_failed(&locked, locked.uptodate_grains()));
-        }
-        // Nothing unstable: it was a size or a hole that may be lost, and no folio can say so.
-        if failed > 0 || unstable == 0 {
-            self.wb_err.record(error);
-        }
     }
 
     /// Makes grains of a locked folio dirty, and it failed; whether it was not failed before
@@ -395,14 +319,17 @@ impl AddressSpace {
             result = wrapped;
         }
         let mut worked = written() != before;
-        if !self.is_awaited() && flush() && self.counts.get(Count::Unstable) > 0 {
-            result = result.and(self.flush_unstable(&mut wb));
-            worked = true;
-        }
-        if retry || result.is_err() {
+        let flush = !self.is_awaited() && flush() && self.counts.get(Count::Unstable) > 0;
+        // A flush that follows says itself how it went.
+        if result.is_err() || (retry && !flush) {
             wb.note(result);
         }
+        let ticket = wb.flushes.ticket();
         drop(wb);
+        if flush {
+            result = result.and(self.flush_through(ticket));
+            worked = true;
+        }
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
         worked && result.is_ok()

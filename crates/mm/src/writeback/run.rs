@@ -225,7 +225,7 @@ impl AddressSpace {
             Ok(()) => run.folios.len(),
             Err(_) => run.folios.iter().take_while(|taken| written(taken)).count(),
         };
-        self.finish_written(&run, whole);
+        self.finish_written(&run, whole, wb);
         if let Err(error) = outcome.result {
             self.finish_failed(&run, whole, error);
         }
@@ -267,14 +267,16 @@ impl AddressSpace {
         outcome
     }
 
-    fn finish_written(&self, run: &Run<'_>, whole: usize) {
+    fn finish_written(&self, run: &Run<'_>, whole: usize, wb: &WritebackState) {
         let mm: &Mm = self.mm();
+        let (unstable, before) = wb.flushes.marks();
         let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
         {
             let mut index = self.index.lock();
             for Taken { folio, .. } in &run.folios[..whole] {
                 index.clear_mark(folio.index().0, Mark::Writeback);
-                index.set_mark(folio.index().0, Mark::Unstable);
+                index.clear_mark(folio.index().0, before);
+                index.set_mark(folio.index().0, unstable);
                 let before = folio.state.set(flag::UNSTABLE);
                 pages += folio.nr_pages();
                 newly_unstable += u64::from(!before.has(flag::UNSTABLE)) * folio.nr_pages();

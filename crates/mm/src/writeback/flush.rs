@@ -1,0 +1,275 @@
+//! Flushes: from unstable to clean, while writes of the file go on.
+//!
+//! # Model
+//!
+//! The flushes of a file are numbered, and one runs at a time. A write belongs to the *generation* of
+//! the last flush that had begun when it ended: that flush may not cover it, the next one does.
+//!
+//! ```text
+//!   flush          ├──── 1 ────┤       ├──── 2 ────┤
+//!   write ends   ×       ×          ×        ×
+//!   generation   0       1          1        2           clean after flush 1, 2, 2, 3
+//! ```
+//!
+//! Folios of two generations are unstable at most: those that the running flush covers, and those
+//! written since it began. Each has an index mark, by the lowest bit of its generation. A folio that
+//! is written again moves to the later generation.
+//!
+//! A flush that fails makes both generations dirty again. The store may report the loss of a later
+//! write to the running flush, and report it only once (Linux does so for each descriptor), so no
+//! later flush can be trusted to say it.
+//!
+//! Callers share flushes: each takes a [`Ticket`] when its writes have ended, and needs one flush
+//! that began later.
+//!
+//! # Invariants
+//!
+//! 1. `begun` grows with `flush_lock` and `wb_lock` held, so no write ends while it does.
+//! 2. When a flush begins, no folio has the mark that writes get from then on: the flush before the
+//!    last one cleaned those folios, or made them dirty.
+//! 3. `failures` and `error` change with both locks held, after all that was unstable is dirty: a
+//!    caller whose ticket has the same number of failures has lost nothing.
+//!
+//! # Locking
+//!
+//! `flush_lock` *protects* the running flush and [`FlushState`]. *Order*: after `i_rwsem`, before
+//! `wb_lock`, which is held to begin a flush and to end one that failed, not over its I/O. *May block*:
+//! for I/O.
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
+use foliocache_sys::Errno;
+use foliocache_xarray::Mark;
+
+use super::{WritebackState, XA_BATCH};
+use crate::address_space::AddressSpace;
+use crate::folio::flag;
+use crate::stats::Count;
+use crate::types::PageIndex;
+
+/// The marks of unstable folios, by the lowest bit of their generation.
+const UNSTABLE: [Mark; 2] = [Mark::UnstableEven, Mark::UnstableOdd];
+
+/// What `wb_lock` protects of a file's flushes.
+#[derive(Debug, Default)]
+pub(super) struct Generations {
+    /// Flushes that have begun: the generation of writes that end now. Wraps; nobody waits for as
+    /// many flushes as that takes.
+    begun: u32,
+    /// Flushes that failed. Wraps: what counts is whether it changed.
+    failures: u32,
+}
+
+/// What `flush_lock` protects.
+#[derive(Debug)]
+pub(crate) struct FlushState {
+    /// The number of the last flush that succeeded.
+    done: u32,
+    /// [`Generations::failures`].
+    failures: u32,
+    /// The error of the last one that failed.
+    error: Errno,
+}
+
+/// What a caller whose writes have ended needs to be durable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    /// A flush of this number or a later one has to succeed.
+    flush: u32,
+    /// And none may fail any more: there were so many failures.
+    failures: u32,
+}
+
+impl Default for FlushState {
+    fn default() -> Self {
+        Self {
+            done: 0,
+            failures: 0,
+            error: Errno::EIO,
+        }
+    }
+}
+
+impl Generations {
+    /// For writes that have ended.
+    pub(super) fn ticket(&self) -> Ticket {
+        Ticket {
+            flush: self.begun.wrapping_add(1),
+            failures: self.failures,
+        }
+    }
+
+    /// The mark of what is written now, and that of the generation before.
+    pub(super) fn marks(&self) -> (Mark, Mark) {
+        let now = (self.begun & 1) as usize;
+        (UNSTABLE[now], UNSTABLE[1 - now])
+    }
+}
+
+/// A flush that runs. Dropped before it succeeded, by a panic of the store too, it has failed.
+struct Running<'a> {
+    mapping: &'a Arc<AddressSpace>,
+    state: &'a mut FlushState,
+    number: u32,
+    /// When the last pass began that had ended before the flush.
+    passed: u64,
+    /// The mark of what the flush covers.
+    covered: Mark,
+    error: Errno,
+}
+
+impl Running<'_> {
+    fn succeeded(self) {
+        self.mapping.clean_unstable(self.covered);
+        self.mapping.note_age(self.passed);
+        self.state.done = self.number;
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut wb = self.mapping.wb_lock.lock();
+        wb.store_size = None;
+        self.mapping.redirty_unstable(self.error);
+        wb.note(Err(self.error));
+        wb.flushes.failures = wb.flushes.failures.wrapping_add(1);
+        self.state.failures = wb.flushes.failures;
+        self.state.error = self.error;
+    }
+}
+
+impl AddressSpace {
+    /// Makes the writes of `ticket` durable: flushes the backing store, unless a flush of somebody
+    /// else did since.
+    ///
+    /// Context: blocks for I/O, `flush_lock` and `wb_lock`.
+    ///
+    /// # Errors
+    /// That of the flush, whose data is dirty again. The ticket is of no use afterwards.
+    pub(super) fn flush_through(self: &Arc<Self>, ticket: Ticket) -> Result<(), Errno> {
+        let mut state = self.flush_lock.lock();
+        if state.failures != ticket.failures {
+            return Err(state.error);
+        }
+        if ticket.flush.wrapping_sub(state.done) as i32 <= 0 {
+            return Ok(());
+        }
+        let flushed = self.flush_unstable(&mut state);
+        self.bdi().set_error(flushed.err().or(self.failed_error()));
+        if flushed.is_ok() && self.counts.get(Count::Failed) == 0 {
+            self.wb_lock.lock().note(Ok(()));
+        }
+        drop(state);
+        if self.mm().frames.below_low() {
+            self.mm().background.wake();
+        }
+        flushed
+    }
+
+    fn flush_unstable(self: &Arc<Self>, state: &mut FlushState) -> Result<(), Errno> {
+        let (mut running, attributes) = {
+            let mut wb = self.lock_awaited();
+            let attributes = self.ops.write_inode();
+            (self.begin_flush(state, &mut wb), attributes)
+        };
+        match attributes.and_then(|()| self.ops.flush()) {
+            Ok(()) => {
+                running.succeeded();
+                Ok(())
+            }
+            Err(error) => {
+                running.error = error;
+                Err(error)
+            }
+        }
+    }
+
+    /// From here on what is written belongs to the next flush.
+    fn begin_flush<'a>(
+        self: &'a Arc<Self>,
+        state: &'a mut FlushState,
+        wb: &mut WritebackState,
+    ) -> Running<'a> {
+        let (covered, _) = wb.flushes.marks();
+        wb.flushes.begun = wb.flushes.begun.wrapping_add(1);
+        Running {
+            mapping: self,
+            state,
+            number: wb.flushes.begun,
+            passed: wb.passed,
+            covered,
+            error: Errno::EIO,
+        }
+    }
+
+    /// After a flush: what was dirty at `since` is durable, so whatever is dirty now is younger. That
+    /// is not said of what failed, which waits for its next try.
+    fn note_age(&self, since: u64) {
+        // Relaxed: only the age matters. A file that is off the list has none, and gets one when it
+        // is put there.
+        if self.counts.get(Count::Failed) == 0 && self.on_dirty_list.load(Ordering::Relaxed) {
+            self.dirtied_when.fetch_max(since, Ordering::Relaxed);
+        }
+    }
+
+    /// After a flush: the folios with the mark `covered` are clean, unless they were written again.
+    ///
+    /// Context: `flush_lock` held. A write that ends meanwhile moves its folio to the other mark, under
+    /// `xa_lock`.
+    fn clean_unstable(&self, covered: Mark) {
+        let mut at = 0;
+        loop {
+            let mut index = self.index.lock();
+            let (mut cleaned, mut pages) = (0, 0);
+            for _ in 0..XA_BATCH {
+                let Some(found) = index.find(at, u64::MAX, Some(covered)) else {
+                    break;
+                };
+                index.clear_mark(found.index, covered);
+                self.mm()
+                    .folios
+                    .of_entry(found.entry)
+                    .state
+                    .clear(flag::UNSTABLE);
+                cleaned += 1;
+                pages += found.last() + 1 - found.index;
+                at = found.last() + 1;
+            }
+            drop(index);
+            self.uncount(Count::Unstable, pages);
+            if cleaned < XA_BATCH {
+                return;
+            }
+        }
+    }
+
+    /// After a failed flush: what was written may never reach the medium, so it is dirty again.
+    ///
+    /// Context: `flush_lock` and `wb_lock` held.
+    fn redirty_unstable(self: &Arc<Self>, error: Errno) {
+        let (mut failed, mut unstable) = (0, 0);
+        for mark in UNSTABLE {
+            let mut at = 0;
+            loop {
+                let found = self.index.lock().find(at, u64::MAX, Some(mark));
+                let Some(found) = found else { break };
+                at = found.index + 1;
+                unstable += 1;
+                let Some(locked) = self.lock_folio(PageIndex(found.index)) else {
+                    continue;
+                };
+                at = locked.end().0;
+                locked.state.clear(flag::UNSTABLE);
+                self.index.lock().clear_mark(locked.index().0, mark);
+                self.uncount(Count::Unstable, locked.nr_pages());
+                // Nobody remembers which grains were written: all that the folio has.
+                failed += u64::from(self.mark_failed(&locked, locked.uptodate_grains()));
+            }
+        }
+        // Nothing unstable: it was a size or a hole that may be lost, and no folio can say so.
+        if failed > 0 || unstable == 0 {
+            self.wb_err.record(error);
+        }
+    }
+}
