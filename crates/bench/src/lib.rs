@@ -24,6 +24,7 @@
 //! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
 //! | `host` | [`Host`]: where it ran |
 //! | `files` | a file in memory, ours and the kernel's |
+//! | `beds` | a cache over a store that keeps nothing |
 //! | `names` | trees of names, ours and the kernel's |
 //! | `misses` | inodes that are not in their cache |
 //! | `twin` | a dentry cache whose layout can be chosen |
@@ -35,6 +36,7 @@
 //! | `cases` | the cases |
 #![deny(unsafe_code)]
 
+mod beds;
 mod case;
 mod cases;
 mod cost;

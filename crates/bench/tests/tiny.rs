@@ -36,7 +36,8 @@ fn report(case: &str, settings: &Settings) -> Value {
     for row in json["rows"].as_array().unwrap() {
         assert!(row["name"].is_string() && row["variant"].is_string());
         assert!(row["threads"].as_u64().unwrap() > 0);
-        assert_eq!(row["unit"], "op/s");
+        let unit = row["unit"].as_str().unwrap();
+        assert!(unit == "op/s" || case == "scale" && unit == "µs/block");
         positive(&row["value"]);
         let samples = row["samples"].as_array().unwrap();
         assert_eq!(samples.len(), settings.samples);
@@ -146,11 +147,41 @@ fn one_thread_has_nothing_to_scale() {
 }
 
 #[test]
+fn scale() {
+    let mut settings = tiny();
+    settings.memory = Some(1 << 30);
+    let json = report("scale", &settings);
+    assert_eq!(
+        ratio_names(&json),
+        [
+            "scale_bound",
+            "scale_bound_aa",
+            "scale_bound_metadata",
+            "scale_bound_metadata_aa",
+            "scale_dirty_files",
+            "scale_dirty_files_aa",
+            "scale_file_systems",
+            "scale_file_systems_aa",
+            "scale_shrink",
+            "scale_shrink_aa",
+        ]
+    );
+    assert_eq!(rows(&json).len(), 3 + 4 * 4);
+    assert!(rows(&json).iter().all(|&(.., threads)| threads == 1));
+    let mut settings = tiny();
+    for memory in [64 << 20, u64::MAX] {
+        settings.memory = Some(memory);
+        let result = run(find("scale").unwrap(), &settings, |_| ());
+        assert!(matches!(result, Err(BenchError::Setting(_))));
+    }
+}
+
+#[test]
 fn what_cannot_be_run() {
     let unknown = find("warp").err().expect("no such case").to_string();
     assert_eq!(
         unknown,
-        "no case is called \"warp\"; there are pwrite, pread, seq, rand, hitratio, stat, walk"
+        "no case is called \"warp\"; there are pwrite, pread, seq, rand, hitratio, stat, walk, scale"
     );
     for case in cases() {
         assert_eq!(find(case.name()).unwrap().name(), case.name());

@@ -6,31 +6,14 @@
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, ShardedCounter, thread, thread_shard};
-
-/// Checks all executions with at most `preemptions`, and that there are at least `executions`.
-///
-/// No side of a race runs in the first thread: what that does between a spawn and the next switch of threads
-/// counts for loom as done before, and is not interleaved.
-fn model(preemptions: usize, executions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    let run = std::sync::Arc::new(Count::new(0));
-    let counted = std::sync::Arc::clone(&run);
-    builder.check(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        f();
-    });
-    let run = run.load(Ordering::Relaxed);
-    println!("{run} executions");
-    assert!(run >= executions, "{run} executions");
-}
 
 /// A thread that begins while another one ends may inherit its number, and with it its cell.
 #[test]
 fn a_number_that_is_handed_on_loses_no_addition() {
     static HANDED_ON: Count = Count::new(0);
-    model(3, 100, || {
+    explore(3, 100, || {
         let counter = Arc::new(ShardedCounter::new());
         let threads: Vec<_> = (0..2)
             .map(|_| {
@@ -60,7 +43,7 @@ fn a_number_that_is_handed_on_loses_no_addition() {
 #[test]
 fn a_cell_that_is_taken_over_loses_no_addition() {
     static TAKEN_OVER: Count = Count::new(0);
-    model(2, 50_000, || {
+    explore(2, 50_000, || {
         let counter = Arc::new(ShardedCounter::new());
         let add = |times: usize| {
             let counter = Arc::clone(&counter);

@@ -4,6 +4,7 @@ mod hitratio;
 mod pread;
 mod pwrite;
 mod rand;
+mod scale;
 mod seq;
 mod stat;
 mod walk;
@@ -55,6 +56,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &hitratio::HitRatio,
         &stat::Stat,
         &walk::Walk,
+        &scale::Scale,
     ]
 }
 

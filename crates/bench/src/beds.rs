@@ -1,0 +1,129 @@
+//! A cache over a store that keeps nothing, for cases in which only the cache's own work is to show.
+//!
+//! # Model
+//!
+//! Writes and flushes succeed at once and the bytes are dropped; reads bring in whatever the frames held. Nothing
+//! is written back before somebody asks: data does not grow old while a case runs, and the case stays below the
+//! background limit.
+
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
+    MmConfig, MmError, ReadaheadState,
+};
+use foliocache_sys::Errno;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::BenchError;
+use crate::files::{PAGE, whole};
+
+/// A file of the store.
+struct Nothing;
+
+fn all(segments: &[IoSegment<'_>]) -> usize {
+    segments.iter().map(IoSegment::len).sum()
+}
+
+impl AddressSpaceOperations for Nothing {
+    fn read_folios(&self, _pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        Ok(all(segments))
+    }
+
+    fn writepages(&self, _pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        Ok(all(segments))
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn truncate(&self, _size: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch_hole(&self, _pos: u64, _len: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a store that keeps nothing".to_owned()
+    }
+}
+
+/// A cache with file systems over such stores.
+pub(crate) struct Bed {
+    pub(crate) mm: Arc<Mm>,
+    bdis: Vec<Arc<BackingDevInfo>>,
+}
+
+impl Bed {
+    /// With a bound of so many bytes and so many file systems.
+    pub(crate) fn new(limit: u64, file_systems: usize) -> Result<Arc<Self>, BenchError> {
+        let made = || {
+            let mut config = MmConfig::new(limit);
+            config.dirty_percent = 90;
+            config.dirty_background_percent = 90;
+            config.dirty_expire = Duration::from_secs(24 * 3600);
+            config.external_pressure = false;
+            let mm = Mm::new(config)?;
+            let bdis = (0..file_systems)
+                .map(|number| BackingDevInfo::new(&mm, format!("store {number}"), BdiKind::Storage))
+                .collect::<Result<_, _>>()?;
+            Ok::<_, MmError>(Self { mm, bdis })
+        };
+        made().map(Arc::new).map_err(|error| {
+            let what = format!("a cache of {} MiB", limit >> 20);
+            BenchError::setup(what, io::Error::other(error))
+        })
+    }
+
+    /// A new file of `len` bytes, all of them in the store.
+    pub(crate) fn file(&self, file_system: usize, len: u64) -> BedFile {
+        let readahead = ReadaheadState::new();
+        readahead.advise(foliocache_mm::Access::Random);
+        BedFile {
+            mapping: AddressSpace::new(&self.bdis[file_system], Arc::new(Nothing), len),
+            readahead,
+        }
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for bdi in &self.bdis {
+            bdi.stop();
+            // What is dirty holds the file systems, which hold the cache.
+            bdi.discard_all();
+        }
+    }
+}
+
+/// A file of a [`Bed`], whose reads are at random.
+pub(crate) struct BedFile {
+    mapping: Arc<AddressSpace>,
+    readahead: ReadaheadState,
+}
+
+impl BedFile {
+    /// Makes the first page dirty.
+    pub(crate) fn dirty(&self) -> io::Result<()> {
+        let n = self.mapping.write(0, &mut IovIter::source(&[7; 64]));
+        whole(n.map_err(io::Error::other)?, 64)
+    }
+
+    /// Makes everything durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.mapping.sync().map_err(io::Error::other)
+    }
+
+    /// Reads the first bytes of a page.
+    pub(crate) fn read(&self, page: u64) -> io::Result<()> {
+        let mut bytes = [0; 64];
+        let mut iter = IovIter::destination(&mut bytes);
+        let n = self
+            .mapping
+            .read(&self.readahead, page * PAGE as u64, &mut iter);
+        whole(n.map_err(io::Error::other)?, 64)
+    }
+}
