@@ -179,3 +179,47 @@ fn eviction_forgets_no_name_and_no_attributes_that_are_not_durable() {
     new.fsync().expect("fsync");
     assert_eq!(synced.load(Ordering::Relaxed), 0);
 }
+
+/// The tail of a file goes through the kernel's cache. One that is written while the file is flushed is not
+/// covered by that flush, so the next direct write over it still has to wait for it.
+#[test]
+fn a_tail_written_beside_a_flush_is_known_to_be_in_the_kernels_cache() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let file = create(&fs, &fs.root(), "file");
+    file.write_at(b"short", 0).expect("write");
+    let (reached, is_reached) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    fs.shared.sync_calls.intercept(move |call, _| {
+        if call == SyncCall::Data {
+            reached.send(()).expect("the test waits");
+            may_go_on.lock().recv_timeout(LONG).expect("it goes on");
+        }
+        Ok(())
+    });
+    let cached = || {
+        let node = DirNode::of(file.inode()).expect("a node");
+        node.file().io.lock().cached.clone()
+    };
+    thread::scope(|scope| {
+        let one = scope.spawn(|| file.fdatasync());
+        is_reached.recv_timeout(LONG).expect("the flush is reached");
+        file.write_at(b"a longer tail", 4096).expect("write");
+        let other = scope.spawn(|| file.fdatasync());
+        let start = std::time::Instant::now();
+        while cached().is_none_or(|range| range.end < 4096) {
+            assert!(start.elapsed() < LONG, "no write beside the flush");
+            thread::sleep(Duration::from_millis(1));
+        }
+        go_on.send(()).expect("it waits");
+        one.join().expect("no panic").expect("fdatasync");
+        is_reached
+            .recv_timeout(LONG)
+            .expect("the second flush is reached");
+        assert!(cached().is_some(), "the tail is forgotten");
+        go_on.send(()).expect("it waits");
+        other.join().expect("no panic").expect("fdatasync");
+    });
+    assert_eq!(cached(), None);
+}

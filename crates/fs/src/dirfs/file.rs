@@ -380,6 +380,7 @@ impl AddressSpaceOperations for DirNode {
         }
         count(&self.shared.counters.flushes);
         let fds = self.descriptors(false)?;
+        let cached = file.io.lock().cached.clone();
         let flushed = self.shared.sync_calls.fdatasync(fds.buffered.as_fd());
         let told_before = file.io.lock().error.take();
         flushed.and(told_before.map_or(Ok(()), Err))?;
@@ -389,8 +390,9 @@ impl AddressSpaceOperations for DirNode {
         if let Some(begun) = size {
             file.size.end(begun);
         }
-        let cached = file.io.lock().cached.take();
         if let Some(cached) = cached {
+            // What was written buffered beside the flush is not in the source yet, and cannot be dropped.
+            file.io.lock().cached.take_if(|range| *range == cached);
             transfer::drop_behind(fds.buffered.as_fd(), cached);
         }
         Ok(())
