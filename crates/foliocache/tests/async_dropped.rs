@@ -252,6 +252,7 @@ fn a_store_that_panics_is_an_error() {
         let error = block_on(file.read_at(&mut [0; 10], 0)).unwrap_err();
         assert_eq!(error.errno(), Errno::EIO);
     }
+    assert_eq!(cache.stats().unwrap().background_panics, 10);
     // Writing whole pages needs no reading.
     block_on(file.write_all_at(&[1; PAGE], 0)).unwrap();
     block_on(file.read_exact_at(&mut [0; PAGE], 0)).unwrap();

@@ -18,6 +18,7 @@
 //! never held across any of them. *May block*: briefly.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::background::Panics;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Weak, rcu};
@@ -105,6 +106,7 @@ pub struct Mm {
     pub(crate) compacted: AtomicU64,
     /// Blocks that were passed over when memory was given back.
     pub(crate) skipped: AtomicU64,
+    panics: Arc<Panics>,
     mappings: RankedMutex<Mappings>,
     pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
     /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
@@ -157,6 +159,9 @@ impl Mm {
             memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
+            panics: Arc::new(Panics::new(|thread, message| {
+                tracing::error!(thread, message, "a background thread panicked and goes on");
+            })),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
             shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
             no_metadata_until: AtomicU64::new(0),
@@ -165,13 +170,9 @@ impl Mm {
             fork: ForkGuard::new().map_err(MmError::Setup)?,
             frames,
         });
-        mm.background
-            .start(Arc::downgrade(&mm))
-            .map_err(MmError::Setup)?;
+        mm.background.start(&mm).map_err(MmError::Setup)?;
         if let Some(lookout) = lookout {
-            mm.pressure
-                .start(Arc::downgrade(&mm), lookout)
-                .map_err(MmError::Setup)?;
+            mm.pressure.start(&mm, lookout).map_err(MmError::Setup)?;
         }
         Ok(mm)
     }
@@ -182,7 +183,12 @@ impl Mm {
         self.fork.check()
     }
 
-    /// The frame space, for what has to know its blocks.
+    /// What became known of panics in background threads that work for this cache.
+    pub fn panics(&self) -> &Arc<Panics> {
+        &self.panics
+    }
+
+    /// The frame space.
     pub fn frames(&self) -> &Frames {
         &self.frames
     }
@@ -237,6 +243,8 @@ impl Mm {
             blocks_compacted: self.compacted.load(Ordering::Relaxed),
             // Relaxed: a statistic.
             blocks_skipped: self.skipped.load(Ordering::Relaxed),
+            give_back_failures: self.frames.give_back_failures(),
+            background_panics: self.panics.count(),
             pressure: self.pressure.stats(),
             throttle: self.stalls.stats(),
         }

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! One reserved range of 64 KiB chunks. A chunk is charged before it comes into use and uncharged
-//! when the node pool hands it back whole.
+//! when the node pool hands it back whole and the kernel has taken its memory.
 //!
 //! # Safety
 //!
@@ -33,8 +33,10 @@ pub(crate) struct NodeChunks {
 struct State {
     /// Chunks of the range in use at some time; those after it are untouched.
     next: usize,
-    /// Chunks given back: no memory behind them.
+    /// Chunks given back: no memory behind them, and not charged.
     free: Vec<usize>,
+    /// Chunks that the kernel did not take back: still charged.
+    kept: Vec<usize>,
 }
 
 impl NodeChunks {
@@ -49,14 +51,28 @@ impl NodeChunks {
                 State {
                     next: 0,
                     free: Vec::new(),
+                    kept: Vec::new(),
                 },
             ),
         })
     }
 }
 
+impl NodeChunks {
+    /// The chunk at `start`, which is active and on no list.
+    fn chunk(&self, start: usize) -> Option<Chunk> {
+        let pointer = NonNull::new(self.range.as_ptr().wrapping_add(start))?;
+        // SAFETY: the chunk is CHUNK_SIZE bytes, aligned as the range is, readable and writable
+        // since `activate`, and the lists hand it to nobody else.
+        Some(unsafe { Chunk::new(pointer) })
+    }
+}
+
 impl ChunkSource for NodeChunks {
     fn grow(&self) -> Option<Chunk> {
+        if let Some(start) = self.state.lock().kept.pop() {
+            return self.chunk(start);
+        }
         if !self.frames.charge_metadata(CHUNK_SIZE as u64) {
             return None;
         }
@@ -73,26 +89,27 @@ impl ChunkSource for NodeChunks {
         };
         let chunk = start.and_then(|start| {
             self.range.activate(start..start + CHUNK_SIZE, false).ok()?;
-            NonNull::new(self.range.as_ptr().wrapping_add(start))
+            self.chunk(start)
         });
-        match chunk {
-            // SAFETY: the chunk is CHUNK_SIZE bytes, aligned as the range is, readable and
-            // writable since `activate`, and the free list hands it to nobody else.
-            Some(pointer) => Some(unsafe { Chunk::new(pointer) }),
-            None => {
-                self.frames.uncharge_metadata(CHUNK_SIZE as u64);
-                None
-            }
+        if chunk.is_none() {
+            self.frames.uncharge_metadata(CHUNK_SIZE as u64);
         }
+        chunk
     }
 
     fn release(&self, chunk: Chunk) {
         let start = chunk.as_ptr().addr().get() - self.range.as_ptr().addr();
         // SAFETY: the pool hands back a chunk that nothing refers to any more (its contract), so
         // losing the bytes harms nobody.
-        if unsafe { self.range.give_back(start..start + CHUNK_SIZE) }.is_ok() {
-            self.frames.uncharge_metadata(CHUNK_SIZE as u64);
+        match unsafe { self.range.give_back(start..start + CHUNK_SIZE) } {
+            Ok(()) => {
+                self.frames.uncharge_metadata(CHUNK_SIZE as u64);
+                self.state.lock().free.push(start);
+            }
+            Err(error) => {
+                self.frames.note_give_back_failure(error);
+                self.state.lock().kept.push(start);
+            }
         }
-        self.state.lock().free.push(start);
     }
 }

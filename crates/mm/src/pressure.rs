@@ -24,7 +24,7 @@ mod policy;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use foliocache_sync::{Mutex, MutexGuard, Weak, thread};
+use foliocache_sync::{Arc, Mutex, MutexGuard, background, thread};
 use foliocache_sys::pressure::{Monitor, Outside, Waker};
 use foliocache_sys::{Errno, clock};
 use std::time::Duration;
@@ -79,6 +79,9 @@ pub(crate) struct Pressure {
     policy: Mutex<Policy>,
     follower: Mutex<Option<Follower>>,
     followed: bool,
+    /// Looks that are to panic.
+    #[cfg(test)]
+    inject_panics: foliocache_sync::atomic::AtomicU32,
 }
 
 #[derive(Debug)]
@@ -123,14 +126,18 @@ impl Pressure {
             policy: Mutex::new(policy),
             follower: Mutex::new(None),
             followed: follow,
+            #[cfg(test)]
+            inject_panics: Default::default(),
         };
         Ok((pressure, lookout))
     }
 
     /// Starts the thread, which holds the cache only while it looks.
-    pub(crate) fn start(&self, mm: Weak<Mm>, lookout: Lookout) -> Result<(), Errno> {
+    pub(crate) fn start(&self, mm: &Arc<Mm>, lookout: Lookout) -> Result<(), Errno> {
         let Lookout(mut monitor) = lookout;
         let waker = monitor.waker()?;
+        let panics = mm.panics();
+        let mm = Arc::downgrade(mm);
         let run = move || {
             loop {
                 let Some(pause) = mm.upgrade().map(|mm| mm.look_outside(&mut monitor)) else {
@@ -150,10 +157,7 @@ impl Pressure {
                 }
             }
         };
-        let thread = thread::Builder::new()
-            .name("foliocache-press".into())
-            .spawn(run)
-            .map_err(Errno::from)?;
+        let thread = background::spawn("foliocache-press", panics, run).map_err(Errno::from)?;
         *self.follower.lock() = Some(Follower { thread, waker });
         Ok(())
     }
@@ -166,7 +170,6 @@ impl Pressure {
         };
         waker.wake();
         if thread.thread().id() != thread::current().id() {
-            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -240,6 +243,8 @@ fn adapt(
 impl Mm {
     /// Looks outside and does what the policy says; returns how long to wait for the next look.
     fn look_outside(&self, monitor: &mut Monitor) -> Duration {
+        #[cfg(test)]
+        self.pressure.inject_panic();
         let mut policy = self.pressure.policy.lock();
         if let Err(error) = self.take_in(&mut policy, monitor) {
             tracing::warn!(%error, "the limit could not follow the pressure from outside");

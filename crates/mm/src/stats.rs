@@ -301,6 +301,11 @@ pub struct MmStats {
     /// Times that a block was passed over when memory was given back because a folio in it was busy, under
     /// an I/O that hangs, say; another block was given back in its place if there was one. Ever.
     pub blocks_skipped: u64,
+    /// Times that the kernel did not take memory back, which stays in use then. Ever.
+    pub give_back_failures: u64,
+    /// Panics of background threads (reclaim, pressure, writeback, workers of async callers), ever. Each is
+    /// logged, and the thread goes on.
+    pub background_panics: u64,
     /// How the bound follows the pressure from outside.
     pub pressure: PressureStats,
     /// Waits of writers because too much was dirty.

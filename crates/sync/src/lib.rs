@@ -56,6 +56,7 @@ macro_rules! const_unless_loom {
     };
 }
 
+pub mod background;
 pub mod cell;
 pub mod durability;
 mod facade;

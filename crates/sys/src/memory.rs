@@ -183,7 +183,9 @@ impl ReservedRange {
     /// Nobody else uses the part during the call: no reference into it, no copy or I/O under way to
     /// or from it.
     pub unsafe fn give_back(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.advise(range, Advice::LinuxDontNeed)
+        let (start, len) = self.part(range)?;
+        // SAFETY: the part is ours (invariant 1) and not in use, by the caller's contract.
+        unsafe { discard(start, len) }
     }
 
     /// Where a part begins and its length, once it is known to be ours.
@@ -201,10 +203,28 @@ impl ReservedRange {
 
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
         let (start, len) = self.part(range)?;
-        // SAFETY: the part is ours (invariant 1); of the advice used here only DONTNEED changes
-        // contents, under the contract of `give_back`.
+        // SAFETY: the part is ours (invariant 1); no advice used here changes contents.
         unsafe { madvise(start, len, advice) }?;
         Ok(())
+    }
+}
+
+/// Frees the memory of whole pages, locked ones (`mlock`, `mlockall`) included.
+///
+/// # Safety
+///
+/// The pages are private anonymous memory of the caller's, and nobody uses them during the call.
+unsafe fn discard(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    match unsafe { madvise(start, len, Advice::LinuxDontNeed) } {
+        Err(rustix::io::Errno::INVAL) => {}
+        result => return Ok(result?),
+    }
+    // The plain advice refuses memory that is locked. A kernel before 5.18 refuses this one, too.
+    // SAFETY: as above.
+    match unsafe { libc::madvise(start, len, libc::MADV_DONTNEED_LOCKED) } {
+        0 => Ok(()),
+        _ => Err(Errno::last_os_error()),
     }
 }
 

@@ -24,14 +24,16 @@
 
 use std::future::Future;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
+
+use super::workers::NAME;
 
 /// Something to do that may block.
 pub(crate) trait Task: Send + 'static {
@@ -45,8 +47,8 @@ pub(crate) trait Task: Send + 'static {
 
 /// What a worker is handed.
 pub(crate) trait Run: Send + Sync {
-    /// Does it, unless it was given up.
-    fn run(&self);
+    /// Does it, unless it was given up. A panic of it is noted in `panics`.
+    fn run(&self, panics: &Panics);
     /// Ends it with an error, undone.
     fn refuse(&self, errno: Errno);
 }
@@ -108,7 +110,7 @@ impl<T: Task> Request<T> {
 }
 
 impl<T: Task> Run for Request<T> {
-    fn run(&self) {
+    fn run(&self, panics: &Panics) {
         let mut task = {
             let mut slot = self.slot.lock();
             match mem::replace(&mut slot.stage, Stage::Running) {
@@ -119,10 +121,10 @@ impl<T: Task> Run for Request<T> {
                 }
             }
         };
-        // A panic is the store's: its message is printed, and the caller gets an error.
-        let result = catch_unwind(AssertUnwindSafe(|| task.run())).unwrap_or(Err(Errno::EIO));
+        // A panic is the store's: the caller gets an error.
+        let result = panics.catch(NAME, || task.run()).unwrap_or(Err(Errno::EIO));
         // Invariant 2. What the last holder of a file does when it goes may panic, too.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+        panics.catch(NAME, || drop(task));
         self.finish(result);
     }
 

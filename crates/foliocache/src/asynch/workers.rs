@@ -25,9 +25,9 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use foliocache_mm::Mm;
+use foliocache_sync::background::Panics;
 use foliocache_sync::thread;
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Condvar, Mutex};
@@ -35,6 +35,9 @@ use foliocache_sys::Errno;
 
 use crate::asynch::AsyncStats;
 use crate::asynch::request::{Pending, Request, Run, Stragglers, Task};
+
+/// The threads' name.
+pub(super) const NAME: &str = "foliocache-async";
 
 /// Most threads of one file system.
 const WORKERS: usize = 4;
@@ -150,9 +153,10 @@ impl Workers {
     /// Starts a worker that `starting` counts already.
     fn start(&self) {
         let shared = Arc::clone(&self.shared);
+        let panics = Arc::clone(self.mm.panics());
         let started = thread::Builder::new()
-            .name("foliocache-async".into())
-            .spawn(move || shared.run());
+            .name(NAME.into())
+            .spawn(move || shared.run(&panics));
         let Err(error) = started else { return };
         let mut state = self.shared.state.lock();
         state.starting -= 1;
@@ -181,7 +185,7 @@ impl Workers {
 }
 
 impl Shared {
-    fn run(&self) {
+    fn run(&self, panics: &Panics) {
         let mut state = self.state.lock();
         state.starting -= 1;
         state.threads += 1;
@@ -189,7 +193,7 @@ impl Shared {
             if let Some((lane, request)) = state.next() {
                 drop(state);
                 // What may panic here are wakers, and what goes with the last holder of a file.
-                let _ = catch_unwind(AssertUnwindSafe(move || request.run()));
+                panics.catch(NAME, || request.run(panics));
                 state = self.state.lock();
                 state.lanes[lane].running -= 1;
                 continue;

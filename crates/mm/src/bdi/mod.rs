@@ -119,9 +119,7 @@ impl BackingDevInfo {
             stopped: AtomicBool::new(false),
         });
         if kind == BdiKind::Storage {
-            bdi.flusher
-                .start(Arc::downgrade(&bdi))
-                .map_err(MmError::Setup)?;
+            bdi.flusher.start(&bdi).map_err(MmError::Setup)?;
             mm.add_bdi(&bdi);
         }
         Ok(bdi)

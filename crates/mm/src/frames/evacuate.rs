@@ -26,6 +26,7 @@ use super::buddy::InUse;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rcu;
+use foliocache_sys::Errno;
 use std::collections::HashSet;
 
 /// Most blocks that share one grace period.
@@ -272,7 +273,7 @@ impl Frames {
                     gone += 1;
                 }
                 Err(error) => {
-                    tracing::warn!(block, %error, "a block of frames could not be given back");
+                    self.note_give_back_failure(error);
                     let mut table = self.table.lock();
                     table.stay(block);
                     self.reopen_isolated(&mut table, block);
@@ -280,5 +281,25 @@ impl Frames {
             }
         }
         gone
+    }
+
+    /// Counts memory that the kernel did not take back; says so in the log the first time, since it is
+    /// tried again and again.
+    pub(crate) fn note_give_back_failure(&self, error: Errno) {
+        // Relaxed: a statistic.
+        if self
+            .hints
+            .give_back_failures
+            .fetch_add(1, Ordering::Relaxed)
+            == 0
+        {
+            tracing::warn!(%error, "the kernel does not take memory back: it stays in use");
+        }
+    }
+
+    /// Times that the kernel did not take memory back, ever.
+    pub(crate) fn give_back_failures(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.hints.give_back_failures.load(Ordering::Relaxed)
     }
 }

@@ -244,3 +244,51 @@ proptest! {
         prop_assert!(policy.steps_up <= policy.steps_down + 16);
     }
 }
+
+impl Pressure {
+    /// Panics if a test asked for it.
+    pub(super) fn inject_panic(&self) {
+        use foliocache_sync::atomic::Ordering::Relaxed;
+        let left = self
+            .inject_panics
+            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        assert!(left.is_err(), "injected by the test");
+    }
+}
+
+#[test]
+fn the_thread_outlives_panics_and_counts_them() {
+    let mm = Mm::new(crate::MmConfig::new(16 * MIB)).expect("a cache");
+    let pressure = &mm.pressure;
+    let left = || {
+        pressure
+            .inject_panics
+            .load(std::sync::atomic::Ordering::Relaxed)
+    };
+    pressure
+        .inject_panics
+        .store(2, std::sync::atomic::Ordering::Relaxed);
+    let start = std::time::Instant::now();
+    // It looks once a second by itself, and at once after a restart.
+    while left() > 0 || mm.stats().background_panics < 2 {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{:#?}",
+            mm.stats()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // And it still looks after that.
+    pressure
+        .inject_panics
+        .store(1, std::sync::atomic::Ordering::Relaxed);
+    while left() > 0 || mm.stats().background_panics < 3 {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{:#?}",
+            mm.stats()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(mm.stats().background_panics, 3);
+}

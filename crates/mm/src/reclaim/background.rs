@@ -9,7 +9,7 @@
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Condvar, Mutex, MutexGuard, Weak, thread};
+use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, background, thread};
 use foliocache_sys::Errno;
 
 use super::compact::{self, Passes};
@@ -27,7 +27,7 @@ const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 /// The thread and what it is asked to do.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
-    shared: foliocache_sync::Arc<Shared>,
+    shared: Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// Held by who gives back what is over the limit.
     giving_back: Mutex<()>,
@@ -53,8 +53,10 @@ impl Background {
     }
 
     /// Starts the thread, which holds the cache only while it works.
-    pub(crate) fn start(&self, mm: Weak<Mm>) -> Result<(), Errno> {
-        let shared = foliocache_sync::Arc::clone(&self.shared);
+    pub(crate) fn start(&self, mm: &Arc<Mm>) -> Result<(), Errno> {
+        let shared = Arc::clone(&self.shared);
+        let panics = mm.panics();
+        let mm = Arc::downgrade(mm);
         let run = move || {
             let mut period = PERIOD;
             let mut passes = Passes::default();
@@ -63,10 +65,7 @@ impl Background {
                 period = mm.balance(&mut passes);
             }
         };
-        let handle = thread::Builder::new()
-            .name("foliocache-reclaim".into())
-            .spawn(run)
-            .map_err(Errno::from)?;
+        let handle = background::spawn("foliocache-reclaim", panics, run).map_err(Errno::from)?;
         *self.thread.lock() = Some(handle);
         Ok(())
     }
@@ -102,7 +101,6 @@ impl Background {
             return;
         };
         if handle.thread().id() != thread::current().id() {
-            // A panic of the reclaimer was reported when it happened.
             let _ = handle.join();
         }
     }

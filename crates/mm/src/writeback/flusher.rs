@@ -12,12 +12,15 @@
 //! *Protects*: the requests. *Order*: leaf. *May block*: the thread only.
 
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Arc, Condvar, Mutex, Weak, thread};
+use foliocache_sync::{Arc, Condvar, Mutex, background, thread};
 use foliocache_sys::{Errno, clock};
 
 use crate::bdi::{BackingDevInfo, flush_due};
 use crate::stats::Count;
 use foliocache_sync::atomic::Ordering;
+
+/// The thread's name.
+const NAME: &str = "foliocache-flush";
 
 /// Rest of the thread after a panic of the store's code.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -54,8 +57,10 @@ impl Flusher {
         }
     }
 
-    pub(crate) fn start(&self, bdi: Weak<BackingDevInfo>) -> Result<(), Errno> {
+    pub(crate) fn start(&self, bdi: &Arc<BackingDevInfo>) -> Result<(), Errno> {
         let shared = Arc::clone(&self.shared);
+        let panics = bdi.mm().panics();
+        let bdi = Arc::downgrade(bdi);
         let run = move || {
             let mut period = None;
             while let Some(requests) = shared.wait(period) {
@@ -63,10 +68,7 @@ impl Flusher {
                 period = bdi.flush_round_or_survive(requests.memory);
             }
         };
-        let handle = thread::Builder::new()
-            .name("foliocache-flush".into())
-            .spawn(run)
-            .map_err(Errno::from)?;
+        let handle = background::spawn(NAME, panics, run).map_err(Errno::from)?;
         *self.thread.lock() = Some(handle);
         Ok(())
     }
@@ -102,7 +104,6 @@ impl Flusher {
             return;
         };
         if handle.thread().id() != thread::current().id() {
-            // A panic of the flusher was reported when it happened.
             let _ = handle.join();
         }
     }
@@ -134,9 +135,8 @@ impl BackingDevInfo {
     /// [`Self::flush_round`], where a panic of the store's code does not end writeback: the data
     /// is dirty still, and the next round tries again.
     fn flush_round_or_survive(&self, memory: bool) -> Option<Duration> {
-        let round = std::panic::AssertUnwindSafe(|| self.flush_round(memory));
-        std::panic::catch_unwind(round).unwrap_or_else(|_| {
-            tracing::error!(name = self.name(), "writeback panicked; it is tried again");
+        let round = self.mm().panics().catch(NAME, || self.flush_round(memory));
+        round.unwrap_or_else(|| {
             self.set_error(Some(Errno::EIO));
             Some(PANIC_PAUSE)
         })

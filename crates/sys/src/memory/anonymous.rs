@@ -13,7 +13,7 @@ use super::PAGE_SIZE;
 use crate::Errno;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// A mapping of zeros that costs memory where it is touched, page by page. A forked child has a copy.
 #[derive(Debug)]
@@ -67,8 +67,7 @@ impl AnonymousRange {
         }
         let start = self.base.as_ptr().wrapping_add(pages.start * PAGE_SIZE);
         // SAFETY: the pages are ours (invariant 1), and not in use, by the caller's contract.
-        unsafe { madvise(start.cast(), pages.len() * PAGE_SIZE, Advice::LinuxDontNeed) }?;
-        Ok(())
+        unsafe { super::discard(start.cast(), pages.len() * PAGE_SIZE) }
     }
 }
 

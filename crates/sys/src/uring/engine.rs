@@ -105,6 +105,9 @@ struct Shared {
     counters: Counters,
     #[cfg(test)]
     ring_fd: core::sync::atomic::AtomicI32,
+    /// The worker is to panic once it has taken over what is new.
+    #[cfg(test)]
+    inject_panic: core::sync::atomic::AtomicBool,
 }
 
 #[derive(Default)]
@@ -138,7 +141,7 @@ pub struct EngineStats {
     pub synchronous: bool,
     /// Times that the worker was woken by a submission.
     pub wakes: u64,
-    /// Panics of `done` that the worker outlived.
+    /// Panics of the worker: of `done`, which it outlives, or its own, which ends the engine.
     pub panics: u64,
     /// Why the engine takes no I/O any more.
     pub failed: Option<Errno>,
@@ -186,6 +189,8 @@ impl Engine {
             counters: Counters::default(),
             #[cfg(test)]
             ring_fd: core::sync::atomic::AtomicI32::new(-1),
+            #[cfg(test)]
+            inject_panic: core::sync::atomic::AtomicBool::new(false),
         };
         // Relaxed: see the module.
         shared.counters.depth.store(FIRST_DEPTH, Ordering::Relaxed);
@@ -264,6 +269,12 @@ impl Engine {
     ) -> Result<usize, Errno> {
         let device = &self.shared.device;
         device.watch(|| fd::read_segments(fd, pos, segments))
+    }
+
+    /// Has the worker panic.
+    #[cfg(test)]
+    pub(super) fn inject_panic(&self) {
+        self.shared.inject_panic.store(true, Ordering::Relaxed);
     }
 
     /// The ring's descriptor, once there is one.

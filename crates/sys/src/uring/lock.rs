@@ -3,7 +3,9 @@
 
 use std::sync::PoisonError;
 pub(super) use std::sync::{Arc, Mutex, MutexGuard};
-pub(super) use std::thread::{Builder as ThreadBuilder, JoinHandle, current as current_thread};
+pub(super) use std::thread::{
+    Builder as ThreadBuilder, JoinHandle, current as current_thread, panicking,
+};
 
 /// Takes `mutex`; a panic of an earlier holder is not passed on, since no holder here leaves its
 /// data half changed.

@@ -198,3 +198,27 @@ fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
     assert_eq!(engine.failed(), Some(error));
     assert_eq!(engine.stats().pending, 0);
 }
+
+#[test]
+fn an_engine_whose_worker_panics_fails_what_it_has_and_what_comes() {
+    let Ok(engine) = Engine::new() else {
+        eprintln!("no io_uring here");
+        return;
+    };
+    let file = Arc::new(fd::memfd(c"f", 1 << 20).unwrap());
+    let submit = || {
+        let segment = [IoSegment::from_mut(Box::leak(Box::new([0_u8; 100])))];
+        let (tell, told) = std::sync::mpsc::channel();
+        let done = Box::new(move |result| tell.send(result).unwrap());
+        engine.submit(Op::Read, Arc::clone(&file), 0, &segment, done);
+        told.recv_timeout(Duration::from_secs(60))
+            .expect("done is called")
+    };
+    assert_eq!(submit(), Ok(100));
+    engine.inject_panic();
+    assert_eq!(submit(), Err(Errno::EIO));
+    assert_eq!(engine.failed(), Some(Errno::EIO));
+    assert_eq!(submit(), Err(Errno::EIO));
+    let stats = engine.stats();
+    assert_eq!((stats.panics, stats.pending), (1, 0));
+}

@@ -30,7 +30,7 @@ use std::time::Instant;
 use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
-use super::super::lock::{Arc, lock};
+use super::super::lock::{Arc, lock, panicking};
 use super::super::piece::{MAX_RETRIES, Next, pause};
 use super::super::ring::{DRAIN, Ring, abort};
 use super::super::split::outcome;
@@ -151,6 +151,16 @@ impl Drop for Worker {
         if self.in_flight > 0 && !self.ring.is_broken() {
             abort("unwinding with I/O in flight");
         }
+        if !panicking() {
+            return;
+        }
+        // Relaxed: see the engine's module.
+        self.shared.counters.panics.fetch_add(1, Ordering::Relaxed);
+        // Before anybody is told: whose I/O fails now asks whether it was the engine.
+        lock(&self.shared.state).failed.get_or_insert(Errno::EIO);
+        for active in self.active.iter_mut().filter_map(Option::take) {
+            end(&self.shared, active.done, Err(Errno::EIO));
+        }
     }
 }
 
@@ -182,6 +192,11 @@ impl Worker {
         for active in requests {
             self.admit(active);
         }
+        #[cfg(test)]
+        assert!(
+            !self.shared.inject_panic.swap(false, Ordering::Relaxed),
+            "injected by the test"
+        );
         closing
     }
 
