@@ -328,6 +328,12 @@ impl AttrCell {
         now < self.believed_until.load(Ordering::Relaxed)
     }
 
+    /// Until when they may be shown without asking the store.
+    pub(crate) fn believed_until(&self) -> u64 {
+        // Relaxed: a hint, see the module's header.
+        self.believed_until.load(Ordering::Relaxed)
+    }
+
     /// What is in the store may be another than what is here: ask before it is shown again.
     pub fn doubt(&self) {
         let mut doubts = self.doubts.lock();

@@ -8,12 +8,16 @@
 //!
 //! # Differences from Linux
 //!
-//! Privilege is one bit, not a set of capabilities. Access control lists are not looked at: where the
-//! backing store has them, the group bits of the mode are what they allow at most.
+//! - Privilege is one bit, not a set of capabilities.
+//! - Access control lists are not looked at: where the backing store has them, the group bits of the mode are
+//!   what they allow at most.
+//! - `fs.protected_hardlinks` and its kin, which restrict links and sticky directories further, are not read.
+//! - A write by somebody who is not in the file's group leaves `S_ISGID` where the group may not execute
+//!   the file; it gives nothing there.
 
-use crate::attr::AttrCell;
+use crate::attr::{AttrCell, cleared_set_id};
 use crate::inode::Inode;
-use crate::types::{OpContext, S_ISVTX};
+use crate::types::{FileKind, OpContext, S_ISGID, S_ISVTX, SetAttr, SetTime};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
@@ -135,6 +139,77 @@ impl Credentials {
         let (mode, ..) = inode.attributes().owner();
         self.privileged
             && (access.0 & Access::EXECUTE.0 == 0 || inode.is_directory() || mode & 0o111 != 0)
+    }
+
+    /// The mode of what is made in `dir`. Somebody who is not in the group that it gets from the directory
+    /// gives nobody that group's rights.
+    #[doc(alias = "mode_strip_sgid")]
+    pub(crate) fn new_mode(&self, dir: &Inode, kind: FileKind, mode: u32) -> u32 {
+        let (above, _, gid) = dir.attributes().owner();
+        let set_group_id = S_ISGID | 0o010;
+        let strips = kind != FileKind::Directory
+            && mode & set_group_id == set_group_id
+            && above & S_ISGID != 0
+            && !self.may_set_group_id(gid);
+        if strips { mode & !S_ISGID } else { mode }
+    }
+
+    #[doc(alias = "in_group_or_capable")]
+    fn may_set_group_id(&self, gid: u32) -> bool {
+        self.privileged || self.in_group(gid)
+    }
+
+    /// Whether they may set these attributes, and what then is to be set.
+    ///
+    /// # Errors
+    /// `EPERM`; `EACCES` for the size and for times that become the present.
+    #[doc(alias = "setattr_prepare")]
+    pub(crate) fn check_set(&self, inode: &Inode, set: &SetAttr) -> Result<SetAttr, Errno> {
+        let mut set = *set;
+        let (mode, owner, group) = inode.attributes().owner();
+        let owns = owner == self.uid;
+        if set.size.is_some() {
+            match inode.kind() {
+                FileKind::Regular => self.check(inode, Access::WRITE)?,
+                FileKind::Directory => return Err(Errno::EISDIR),
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        if let (Some(SetTime::Now), Some(SetTime::Now)) = (set.atime, set.mtime) {
+            if self.check_owner(inode).is_err() {
+                self.check(inode, Access::WRITE)?;
+            }
+        } else if set.atime.is_some() || set.mtime.is_some() {
+            self.check_owner(inode)?;
+        }
+        if let Some(uid) = set.uid
+            && !(self.privileged || owns && uid == owner)
+        {
+            return Err(Errno::EPERM);
+        }
+        if let Some(gid) = set.gid
+            && !(self.privileged || owns && (gid == group || self.in_group(gid)))
+        {
+            return Err(Errno::EPERM);
+        }
+        if let Some(mode) = &mut set.mode {
+            self.check_owner(inode)?;
+            if !self.may_set_group_id(set.gid.unwrap_or(group)) {
+                *mode &= !S_ISGID;
+            }
+        } else if inode.kind() != FileKind::Directory && inode.kind() != FileKind::Symlink {
+            let gives = set.uid.is_some() || set.gid.is_some();
+            let cuts = set.size.is_some() && !self.privileged;
+            let mut left = mode;
+            if gives || cuts {
+                left = cleared_set_id(mode);
+                if !self.may_set_group_id(group) {
+                    left &= !S_ISGID;
+                }
+            }
+            set.mode = (left != mode).then_some(left);
+        }
+        Ok(set)
     }
 
     /// Whether they may change mode and times of an inode: those of its owner, or of a privileged user.

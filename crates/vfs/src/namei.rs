@@ -20,7 +20,7 @@ use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::super_block::{Named, SuperBlock};
-use crate::types::{Attr, Device, FileKind, OpContext, OpenFlags, RenameMode};
+use crate::types::{Attr, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr};
 use crate::walk::{Last, Stop, WalkError, WalkFlags};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -354,11 +354,28 @@ impl Namei<'_> {
         if let Some(credentials) = self.credentials
             && inode.kind() == FileKind::Regular
         {
-            if flags.read {
-                credentials.check(inode, Access::READ)?;
-            }
-            if flags.write || flags.truncate {
-                credentials.check(inode, Access::WRITE)?;
+            let access = match (flags.read, flags.write || flags.truncate) {
+                (true, true) => Access::READ.and(Access::WRITE),
+                (false, true) => Access::WRITE,
+                _ => Access::READ,
+            };
+            self.names.check(inode, access, Some(credentials))?;
+            if flags.truncate {
+                let cut = SetAttr {
+                    size: Some(0),
+                    ..SetAttr::default()
+                };
+                // The file system cannot tell who is in the file's group.
+                let mode = credentials.check_set(inode, &cut)?.mode;
+                let file = self.names.fs().open(&self.ctx, inode, flags)?;
+                if mode.is_some() {
+                    let set = SetAttr {
+                        mode,
+                        ..SetAttr::default()
+                    };
+                    self.names.fs().setattr(&self.ctx, inode, &set)?;
+                }
+                return Ok(file);
             }
         }
         self.names.fs().open(&self.ctx, inode, flags)

@@ -202,14 +202,6 @@ impl Directory {
         })
     }
 
-    /// Whether the credentials, if there are any, allow an access.
-    fn check(&self, inode: &Inode, access: Access) -> Result<(), Errno> {
-        match self.credentials() {
-            Some(credentials) => credentials.check(inode, access),
-            None => Ok(()),
-        }
-    }
-
     /// How a file is to be opened.
     pub fn open_options(&self) -> OpenOptions<'_> {
         OpenOptions::new(self)
@@ -407,10 +399,9 @@ impl Directory {
 
     fn set(&self, path: &Path, set: &SetAttr) -> Result<()> {
         self.inode(Operation::SetMetadata, path, |names, inode| {
-            if let Some(credentials) = self.credentials() {
-                credentials.check_owner(inode)?;
-            }
-            names.fs().setattr(&self.ctx(), inode, set).map(|_| ())
+            names
+                .setattr(&self.ctx(), inode, set, self.credentials())
+                .map(drop)
         })
     }
 
@@ -421,7 +412,7 @@ impl Directory {
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
         let stream = self.inode(Operation::ReadDir, path, |names, inode| {
-            self.check(inode, Access::READ)?;
+            names.check(inode, Access::READ, self.credentials())?;
             names.fs().opendir(inode)
         })?;
         let mount = Arc::clone(&self.place.mount);

@@ -6,16 +6,21 @@
 //! directories the file system's `rename` before them. See [`super`].
 
 use super::{Named, SuperBlock};
-use crate::credentials::Credentials;
+use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
-use crate::types::{Device, FileKind, OpContext, OpenFlags, RenameMode};
+use crate::types::{Device, FileKind, OpContext, OpenFlags, RenameMode, S_ISVTX};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
+
+/// The mode of what `credentials` make in `dir`.
+fn new_mode(credentials: Option<&Credentials>, dir: &Inode, kind: FileKind, mode: u32) -> u32 {
+    credentials.map_or(mode, |credentials| credentials.new_mode(dir, kind, mode))
+}
 
 impl SuperBlock {
     /// Runs a change of the names in `dir` by which `name` comes to lead to an inode.
@@ -29,7 +34,9 @@ impl SuperBlock {
         let inode = Self::directory(dir)?;
         let _names = inode.names().write();
         if let Some(credentials) = credentials
-            && let Err(error) = credentials.check_create(&inode)
+            && let Err(error) = self
+                .renew(&inode)
+                .and_then(|()| credentials.check_create(&inode))
         {
             // A name that is there is the first thing to be wrong.
             return match self.caches.fs.lookup(&inode, name) {
@@ -70,6 +77,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<(OpenFile, DentryRef<Inode>), Errno> {
         self.make(dir, name, credentials, |inode| {
+            let mode = new_mode(credentials, inode, FileKind::Regular, mode);
             let file = self
                 .caches
                 .fs
@@ -95,10 +103,9 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
         let made = self.make(dir, name, credentials, |inode| {
-            Ok((
-                (),
-                self.caches.fs.mknod(ctx, inode, name, kind, mode, rdev)?,
-            ))
+            let mode = new_mode(credentials, inode, kind, mode);
+            let made = self.caches.fs.mknod(ctx, inode, name, kind, mode, rdev)?;
+            Ok(((), made))
         })?;
         Ok(made.1)
     }
@@ -116,6 +123,8 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
         let made = self.make(dir, name, credentials, |inode| {
+            // Set-id bits are the parent's to hand down.
+            let mode = mode & (0o777 | S_ISVTX);
             Ok(((), self.caches.fs.mkdir(ctx, inode, name, mode)?))
         })?;
         Ok(made.1)
@@ -229,8 +238,88 @@ impl SuperBlock {
     ) -> Result<(), Errno> {
         match credentials {
             None => Ok(()),
-            Some(credentials) => credentials.check_delete(dir, &*self.caches.fs.lookup(dir, name)?),
+            Some(credentials) => {
+                let victim = self.caches.fs.lookup(dir, name)?;
+                self.renew(dir)?;
+                self.renew(&victim)?;
+                credentials.check_delete(dir, &victim)
+            }
         }
+    }
+
+    /// Whether `credentials` may move a name; what is wrong with the names themselves comes first. Context:
+    /// the names of both directories locked.
+    fn check_rename(
+        &self,
+        (from_dir, from): (&DentryRef<Inode>, &OsStr),
+        (to_dir, to): (&DentryRef<Inode>, &OsStr),
+        mode: RenameMode,
+        credentials: &Credentials,
+    ) -> Result<(), Errno> {
+        let (from_inode, to_inode) = (Self::directory(from_dir)?, Self::directory(to_dir)?);
+        let moved = self.caches.fs.lookup(&from_inode, from)?;
+        let target = match self.caches.fs.lookup(&to_inode, to) {
+            Err(Errno::ENOENT) => None,
+            found => Some(found?),
+        };
+        let exchange = mode == RenameMode::Exchange;
+        match &target {
+            Some(_) if mode == RenameMode::NoReplace => return Err(Errno::EEXIST),
+            None if exchange => return Err(Errno::ENOENT),
+            _ => {}
+        }
+        if Self::is_at_or_below(to_dir, &moved) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = &target {
+            if Self::is_at_or_below(from_dir, target) {
+                return Err(if exchange {
+                    Errno::EINVAL
+                } else {
+                    Errno::ENOTEMPTY
+                });
+            }
+            if Arc::ptr_eq(target, &moved) {
+                return Ok(());
+            }
+        }
+        self.check_delete(&from_inode, from, Some(credentials))?;
+        match &target {
+            None => {
+                self.renew(&to_inode)?;
+                credentials.check_create(&to_inode)?;
+            }
+            Some(target) => {
+                self.check_delete(&to_inode, to, Some(credentials))?;
+                match (moved.is_directory(), target.is_directory()) {
+                    (true, false) if !exchange => return Err(Errno::ENOTDIR),
+                    (false, true) if !exchange => return Err(Errno::EISDIR),
+                    _ => {}
+                }
+            }
+        }
+        if !Arc::ptr_eq(&from_inode, &to_inode) {
+            // Its `..` changes.
+            let exchanged = target.as_ref().filter(|_| exchange);
+            for inode in std::iter::once(&moved).chain(exchanged) {
+                if inode.is_directory() {
+                    self.check(inode, Access::WRITE, Some(credentials))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `dir` is a directory or below it.
+    fn is_at_or_below(dir: &DentryRef<Inode>, above: &Arc<Inode>) -> bool {
+        let mut at = Some(dir.clone());
+        while let Some(here) = at {
+            if here.inode().is_some_and(|inode| Arc::ptr_eq(&inode, above)) {
+                return true;
+            }
+            at = here.parent();
+        }
+        false
     }
 
     /// Moves a name, see [`FileSystem::rename`](crate::FileSystem::rename).
@@ -257,12 +346,8 @@ impl SuperBlock {
         };
         let first_names = first.names().write();
         let second_names = (!one).then(|| second.names().write_nested());
-        self.check_delete(&from_inode, from, credentials)?;
-        match (self.check_delete(&to_inode, to, credentials), credentials) {
-            (Err(Errno::ENOENT), Some(credentials)) if mode != RenameMode::Exchange => {
-                credentials.check_create(&to_inode)?;
-            }
-            (checked, _) => checked?,
+        if let Some(credentials) = credentials {
+            self.check_rename((from_dir, from), (to_dir, to), mode, credentials)?;
         }
         let (old, new) = (Name::new(from.as_bytes()), Name::new(to.as_bytes()));
         // What moves is known before it does: a directory that somebody has open moves along.

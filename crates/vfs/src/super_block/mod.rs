@@ -32,13 +32,13 @@ mod shrink;
 
 pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
-use crate::credentials::Credentials;
+use crate::credentials::{Access, Credentials};
 use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::{FileSystem, Validity};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::reaper::Reaper;
-use crate::types::{Attr, FileKind, MAX_NAME};
+use crate::types::{Attr, FileKind, MAX_NAME, OpContext, SetAttr};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
@@ -473,6 +473,56 @@ impl SuperBlock {
             .map_err(|_| Errno::ELOOP)?;
         dentry.refresh(asked);
         Ok(dentry)
+    }
+
+    /// Whether `credentials`, if there are any, allow an access. The attributes are asked for anew if they are
+    /// not believed any more.
+    ///
+    /// # Errors
+    /// `EACCES`, those of [`FileSystem::getattr`].
+    pub fn check(
+        &self,
+        inode: &Arc<Inode>,
+        access: Access,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Errno> {
+        match credentials {
+            Some(credentials) => {
+                self.renew(inode)?;
+                credentials.check(inode, access)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for the attributes that a permission check looks at, unless they are believed.
+    pub(crate) fn renew(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        match inode.attributes().is_believed(self.now()) {
+            true => Ok(()),
+            false => self.caches.fs.getattr(inode).map(drop),
+        }
+    }
+
+    /// Changes attributes, see [`FileSystem::setattr`].
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::setattr`]; `EPERM` and `EACCES` if `credentials` may not.
+    #[doc(alias = "notify_change")]
+    pub fn setattr(
+        &self,
+        ctx: &OpContext,
+        inode: &Arc<Inode>,
+        set: &SetAttr,
+        credentials: Option<&Credentials>,
+    ) -> Result<Attr, Errno> {
+        match credentials {
+            Some(credentials) => {
+                self.renew(inode)?;
+                let set = credentials.check_set(inode, set)?;
+                self.caches.fs.setattr(ctx, inode, &set)
+            }
+            None => self.caches.fs.setattr(ctx, inode, set),
+        }
     }
 
     /// The inode of a directory.

@@ -46,7 +46,7 @@ use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::types::FileKind;
 use foliocache_sync::Arc;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr::{self, NonNull};
 
 /// Longest prefix that is remembered, in bytes.
@@ -209,7 +209,7 @@ impl Slot {
         let permissions = mode.sb.permissions().to_remember()?;
         let mut plain = PlainMode {
             mode: *mode,
-            until: u64::MAX,
+            until: Cell::new(u64::MAX),
         };
         let flags = WalkFlags {
             follow: true,
@@ -229,7 +229,7 @@ impl Slot {
             hash,
             places: (Arc::clone(places), number),
             permissions,
-            until: plain.until,
+            until: plain.until.get(),
             start: ptr::from_ref(start.dentry),
             dentry: NonNull::from(end.dentry),
             credentials: mode.credentials.cloned(),
@@ -240,10 +240,16 @@ impl Slot {
     }
 }
 
-/// The RCU walk over nothing but names, which notes how long they are believed.
+/// The RCU walk over nothing but names, which notes how long they and the permissions are believed.
 struct PlainMode<'g> {
     mode: RcuMode<'g>,
-    until: u64,
+    until: Cell<u64>,
+}
+
+impl PlainMode<'_> {
+    fn until(&self, until: u64) {
+        self.until.set(self.until.get().min(until));
+    }
 }
 
 impl<'g> Mode for PlainMode<'g> {
@@ -255,12 +261,15 @@ impl<'g> Mode for PlainMode<'g> {
     }
 
     fn may_search(&self, dir: &RcuAt<'g>) -> Result<(), Stop> {
+        if self.mode.credentials.is_some() {
+            self.until(dir.inode.attributes().believed_until());
+        }
         self.mode.may_search(dir)
     }
 
     fn child(&mut self, dir: &RcuAt<'g>, name: &Name<'_>) -> Result<RcuAt<'g>, Stop> {
         let child = self.mode.child(dir, name)?;
-        self.until = self.until.min(self.mode.sb.believed_until(child.dentry));
+        self.until(self.mode.sb.believed_until(child.dentry));
         Ok(child)
     }
 

@@ -131,6 +131,7 @@ impl<'g> Mode for RcuMode<'g> {
     #[inline(always)]
     fn may_search(&self, dir: &RcuAt<'g>) -> Result<(), Stop> {
         match self.credentials {
+            Some(_) if !dir.inode.attributes().is_believed(self.now) => Err(Stop::Bail),
             Some(credentials) => Ok(credentials.check(dir.inode, Access::EXECUTE)?),
             None => Ok(()),
         }

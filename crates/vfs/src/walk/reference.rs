@@ -45,9 +45,13 @@ impl Mode for ReferenceMode<'_> {
     }
 
     fn may_search(&self, dir: &Named) -> Result<(), Stop> {
-        match self.credentials {
-            Some(credentials) => Ok(credentials.check(&dir.inode, Access::EXECUTE)?),
-            None => Ok(()),
+        match self.sb.check(&dir.inode, Access::EXECUTE, self.credentials) {
+            // It is not where it was: it is looked up anew.
+            Err(Errno::ESTALE) => {
+                self.sb.dcache().invalidate(&dir.dentry);
+                Err(Stop::Bail)
+            }
+            checked => Ok(checked?),
         }
     }
 
