@@ -34,7 +34,7 @@
 //! `size` is stored Release after the folios that it covers are uptodate, and loaded Acquire: a
 //! reader that sees the size sees the bytes.
 
-use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
@@ -42,7 +42,7 @@ use foliocache_xarray::{InsertError, Mark, XArray};
 use std::fmt;
 use std::ops::Range;
 
-use crate::bdi::BackingDevInfo;
+use crate::bdi::{BackingDevInfo, NO_SLOT};
 use crate::direct_map;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
@@ -83,14 +83,12 @@ pub struct AddressSpace {
     pub(crate) wb_lock: RankedMutex<WritebackState>,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counters: FileCounters,
-    /// Whether the file is on its device's list of dirty files; changed under that list's lock.
-    pub(crate) on_dirty_list: AtomicBool,
+    /// The file's slot in its device's list of dirty files, or [`NO_SLOT`]; changed under that list's lock.
+    pub(crate) dirty_slot: AtomicU32,
     /// How often [`Mm::recycle`] was called for the file; wraps.
     pub(crate) recycles: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
-    /// When the file became dirty, in nanoseconds of the monotonic clock; 0 if it is clean.
-    pub(crate) dirtied_when: AtomicU64,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
     /// What [`Mm::recycle`] keeps for the file: the page before which was recycled last, and the number
@@ -163,10 +161,9 @@ impl AddressSpace {
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             wb_err: ErrSeq::new(),
             counters: FileCounters::new(),
-            on_dirty_list: AtomicBool::new(false),
+            dirty_slot: AtomicU32::new(NO_SLOT),
             recycles: AtomicU8::new(0),
             holders: AtomicU32::new(0),
-            dirtied_when: AtomicU64::new(0),
             dirty_paid_until: AtomicU64::new(0),
             recycled_to: AtomicU64::new(0),
             followed_until: AtomicU64::new(0),

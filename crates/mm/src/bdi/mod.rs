@@ -16,6 +16,7 @@
 //! | `throttle` | writers wait, flusher's turns are measured |
 //! | `limits` | the limits, as shares of the bound, and who gets how much |
 //! | `list` | the dirty files |
+//! | `ring` | the list's form: entries are moved and taken out in a bounded number of steps |
 //! | `stalls` | how long waits took |
 //!
 //! # Invariants
@@ -29,7 +30,7 @@
 //!
 //! # Memory ordering
 //!
-//! Counts, limits and estimates are Relaxed: they steer. `on_dirty_list` against the file's page
+//! Counts, limits and estimates are Relaxed: they steer. `dirty_slot` against the file's page
 //! counts is a Dekker pair, by two SeqCst fences, each the other's partner (see `list`).
 //!
 //! # Locking
@@ -42,12 +43,15 @@ mod law;
 mod limits;
 mod list;
 mod meter;
+mod ring;
 mod stalls;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod throttle;
 
 pub(crate) use limits::Shares;
+use list::DirtyFile;
+pub(crate) use list::NO_SLOT;
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;
 pub(crate) use throttle::flush_due;
@@ -56,13 +60,12 @@ use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex};
 use foliocache_sys::Errno;
-use std::collections::VecDeque;
 
-use crate::address_space::AddressSpace;
 use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts};
 use crate::writeback::Flusher;
+use ring::Ring;
 use throttle::Throttle;
 
 /// What backs the files of a file system.
@@ -85,7 +88,7 @@ pub struct BackingDevInfo {
     pub(crate) counts: PageCounts,
     /// Bytes that its files are charged for counting hits.
     pub(crate) hit_bytes: AtomicU64,
-    dirty_files: RankedMutex<VecDeque<Arc<AddressSpace>>>,
+    dirty_files: RankedMutex<Ring<DirtyFile>>,
     pub(crate) flusher: Flusher,
     throttle: Throttle,
     /// Part of the dirty limit that is this file system's while others have dirty data too, of
@@ -110,7 +113,7 @@ impl BackingDevInfo {
             kind,
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
-            dirty_files: RankedMutex::new(Rank::BdiList, VecDeque::new()),
+            dirty_files: RankedMutex::new(Rank::BdiList, Ring::new()),
             flusher: Flusher::new(),
             throttle: Throttle::new(mm.shares.now()),
             share: AtomicU64::new(0),

@@ -37,7 +37,6 @@
 //! for I/O.
 
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 
@@ -206,10 +205,8 @@ impl AddressSpace {
     /// After a flush: what was dirty at `since` is durable, so whatever is dirty now is younger. That
     /// is not said of what failed, which waits for its next try.
     fn note_age(&self, since: u64) {
-        // Relaxed: only the age matters. A file that is off the list has none, and gets one when it
-        // is put there.
-        if self.counts.get(Count::Failed) == 0 && self.on_dirty_list.load(Ordering::Relaxed) {
-            self.dirtied_when.fetch_max(since, Ordering::Relaxed);
+        if self.counts.get(Count::Failed) == 0 {
+            self.bdi().note_younger(self, since);
         }
     }
 

@@ -17,7 +17,6 @@ use foliocache_sys::{Errno, clock};
 
 use crate::bdi::{BackingDevInfo, flush_due};
 use crate::stats::Count;
-use foliocache_sync::atomic::Ordering;
 
 /// The thread's name.
 const NAME: &str = "foliocache-flush";
@@ -164,11 +163,9 @@ impl BackingDevInfo {
         let expire = self.mm().config.dirty_expire;
         let mut again = false;
         for _ in 0..self.nr_dirty_files() {
-            let Some(file) = self.next_dirty_file() else {
+            let Some((file, since)) = self.next_dirty_file() else {
                 break;
             };
-            // Relaxed: changes under the list's lock; only its age matters.
-            let since = file.dirtied_when.load(Ordering::Relaxed);
             let age = Duration::from_nanos(clock::monotonic_ns().saturating_sub(since));
             let over = self.nr_not_durable() > self.dirty_limits().background;
             let expired = age >= expire;
