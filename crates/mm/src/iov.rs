@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! An [`IovIter`] is a position in a list of memory pieces. The cache copies between it and folios
+//! An [`IovIter`] is a position in a list of iovecs. The cache copies between it and folios
 //! with `usercopy`, which stops at a fault, and only ever resolves faults through
 //! [`IovIter::fault_in`], with no lock held.
 //!
@@ -17,19 +17,19 @@ use std::marker::PhantomData;
 
 use foliocache_sys::usercopy::{self, Side};
 
-/// One piece of a caller's memory.
+/// Memory of a caller that lies in a row.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Iovec {
     addr: *mut u8,
     len: usize,
 }
 
-/// A position in a caller's memory, of pieces one after another.
+/// A position in a caller's memory, of iovecs one after another.
 #[doc(alias = "iov_iter")]
 #[derive(Debug)]
 pub struct IovIter<'a> {
-    /// The piece the position is in, from the position on.
-    current: Piece,
+    /// The iovec the position is in, from the position on.
+    current: Iovec,
     /// Pieces after it: at most those of one `IoSlice` list, read in place.
     rest: Rest<'a>,
     remaining: usize,
@@ -49,9 +49,9 @@ enum Direction {
 enum Rest<'a> {
     None(PhantomData<&'a [u8]>),
     Sources(std::slice::Iter<'a, IoSlice<'a>>),
-    /// `IoSliceMut` and `IoSlice` have one layout, that of an `iovec`; the pieces are kept apart
+    /// `IoSliceMut` and `IoSlice` have one layout, that of an `iovec`; the iovecs are kept apart
     /// here only to keep their types.
-    Destinations(std::vec::IntoIter<Piece>),
+    Destinations(std::vec::IntoIter<Iovec>),
 }
 
 /// A copy that stopped at a fault.
@@ -66,26 +66,26 @@ pub(crate) struct Stopped {
 impl<'a> IovIter<'a> {
     /// The bytes that a write takes.
     pub fn source(bytes: &'a [u8]) -> Self {
-        let piece = Piece {
+        let iovec = Iovec {
             addr: bytes.as_ptr().cast_mut(),
             len: bytes.len(),
         };
-        Self::single(piece, Direction::Source)
+        Self::single(iovec, Direction::Source)
     }
 
     /// The bytes that a read fills.
     pub fn destination(bytes: &'a mut [u8]) -> Self {
-        let piece = Piece {
+        let iovec = Iovec {
             addr: bytes.as_mut_ptr(),
             len: bytes.len(),
         };
-        Self::single(piece, Direction::Destination)
+        Self::single(iovec, Direction::Destination)
     }
 
     /// The bytes that a vectored write takes.
     pub fn sources(slices: &'a [IoSlice<'a>]) -> Self {
         Self {
-            current: Piece {
+            current: Iovec {
                 addr: std::ptr::null_mut(),
                 len: 0,
             },
@@ -97,20 +97,20 @@ impl<'a> IovIter<'a> {
 
     /// The bytes that a vectored read fills.
     pub fn destinations(slices: &'a mut [IoSliceMut<'a>]) -> Self {
-        let pieces: Vec<Piece> = slices
+        let iovecs: Vec<Iovec> = slices
             .iter_mut()
-            .map(|slice| Piece {
+            .map(|slice| Iovec {
                 addr: slice.as_mut_ptr(),
                 len: slice.len(),
             })
             .collect();
-        let remaining = pieces.iter().map(|piece| piece.len).sum();
+        let remaining = iovecs.iter().map(|iovec| iovec.len).sum();
         Self {
-            current: Piece {
+            current: Iovec {
                 addr: std::ptr::null_mut(),
                 len: 0,
             },
-            rest: Rest::Destinations(pieces.into_iter()),
+            rest: Rest::Destinations(iovecs.into_iter()),
             remaining,
             direction: Direction::Destination,
         }
@@ -124,7 +124,7 @@ impl<'a> IovIter<'a> {
     /// `EFAULT`. They may change meanwhile; the write then takes what it finds.
     pub unsafe fn raw_source(addr: *const u8, len: usize) -> Self {
         Self::single(
-            Piece {
+            Iovec {
                 addr: addr.cast_mut(),
                 len,
             },
@@ -138,10 +138,10 @@ impl<'a> IovIter<'a> {
     /// As for [`IovIter::raw_source`], with *writable* for *readable*, and nothing else relies on
     /// the bytes staying as they are.
     pub unsafe fn raw_destination(addr: *mut u8, len: usize) -> Self {
-        Self::single(Piece { addr, len }, Direction::Destination)
+        Self::single(Iovec { addr, len }, Direction::Destination)
     }
 
-    fn single(current: Piece, direction: Direction) -> Self {
+    fn single(current: Iovec, direction: Direction) -> Self {
         Self {
             current,
             rest: Rest::None(PhantomData),
@@ -170,53 +170,53 @@ impl<'a> IovIter<'a> {
         self.remaining -= n;
         while n > self.current.len {
             n -= self.current.len;
-            self.next_piece();
+            self.next_iovec();
         }
         self.current.addr = self.current.addr.wrapping_add(n);
         self.current.len -= n;
     }
 
     #[cold]
-    fn next_piece(&mut self) {
+    fn next_iovec(&mut self) {
         self.current = match &mut self.rest {
-            Rest::None(_) => unreachable!("`remaining` covers the pieces"),
+            Rest::None(_) => unreachable!("`remaining` covers the iovecs"),
             Rest::Sources(slices) => {
-                let slice = slices.next().expect("`remaining` covers the pieces");
-                Piece {
+                let slice = slices.next().expect("`remaining` covers the iovecs");
+                Iovec {
                     addr: slice.as_ptr().cast_mut(),
                     len: slice.len(),
                 }
             }
-            Rest::Destinations(pieces) => pieces.next().expect("`remaining` covers the pieces"),
+            Rest::Destinations(iovecs) => iovecs.next().expect("`remaining` covers the iovecs"),
         };
     }
 
-    /// The longest piece at the position, of at most `len` bytes.
+    /// The longest iovec at the position, of at most `len` bytes.
     #[inline]
-    fn piece(&mut self, len: usize) -> Piece {
+    fn iovec(&mut self, len: usize) -> Iovec {
         while self.current.len == 0 {
-            self.next_piece();
+            self.next_iovec();
         }
-        Piece {
+        Iovec {
             addr: self.current.addr,
             len: self.current.len.min(len),
         }
     }
 
     /// Fills up to `len` bytes at the position from `frame` without moving on; returns how many,
-    /// which is fewer where the piece of memory at the position ends.
+    /// which is fewer where the iovec at the position ends.
     ///
     /// Resolves no fault, as [`IovIter::copy`].
     #[inline]
     pub(crate) fn peek_copy(&mut self, frame: *const u8, len: usize) -> Result<usize, Stopped> {
         debug_assert_eq!(self.direction, Direction::Destination);
-        let piece = self.piece(len);
+        let iovec = self.iovec(len);
         // SAFETY: the frame is in the direct map, readable as long as the cache lives, and what is
-        // read there is validated afterwards; the piece by the constructors' contracts.
-        match unsafe { usercopy::copy(piece.addr, frame, piece.len) } {
-            Ok(()) => Ok(piece.len),
+        // read there is validated afterwards; the iovec by the constructors' contracts.
+        match unsafe { usercopy::copy(iovec.addr, frame, iovec.len) } {
+            Ok(()) => Ok(iovec.len),
             Err(fault) => Err(Stopped {
-                copied: piece.len - fault.left,
+                copied: iovec.len - fault.left,
                 callers_side: fault.side == Side::Destination,
             }),
         }
@@ -233,19 +233,19 @@ impl<'a> IovIter<'a> {
     pub(crate) fn copy_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
         debug_assert!(len <= self.remaining && self.direction == Direction::Source);
         if self.current.len < len {
-            return self.copy_pieces_to_frame(frame, len);
+            return self.copy_iovecs_to_frame(frame, len);
         }
-        self.copy_piece_to_frame(frame, len)
+        self.copy_iovec_to_frame(frame, len)
     }
 
-    /// As [`IovIter::copy_to_frame`], of bytes that are not all in the current piece.
+    /// As [`IovIter::copy_to_frame`], of bytes that are not all in the current iovec.
     #[cold]
-    fn copy_pieces_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
+    fn copy_iovecs_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
         let start = self.save();
         let mut done = 0;
         while done < len {
-            let piece = self.piece(len - done);
-            if let Err(stopped) = self.copy_piece_to_frame(frame.wrapping_add(done), piece.len) {
+            let iovec = self.iovec(len - done);
+            if let Err(stopped) = self.copy_iovec_to_frame(frame.wrapping_add(done), iovec.len) {
                 if !stopped.callers_side {
                     self.restore(start);
                 }
@@ -254,15 +254,15 @@ impl<'a> IovIter<'a> {
                     ..stopped
                 });
             }
-            done += piece.len;
+            done += iovec.len;
         }
         Ok(())
     }
 
     #[inline]
-    fn copy_piece_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
+    fn copy_iovec_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
         // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
-        // caller may write it; the current piece is as long, and valid by the constructors' contracts.
+        // caller may write it; the current iovec is as long, and valid by the constructors' contracts.
         let result = unsafe { usercopy::copy(frame, self.current.addr, len) };
         let (copied, result) = match result {
             Ok(()) => (len, Ok(())),
@@ -292,7 +292,7 @@ impl<'a> IovIter<'a> {
         let rest = match &self.rest {
             Rest::None(marker) => Rest::None(*marker),
             Rest::Sources(slices) => Rest::Sources(slices.clone()),
-            Rest::Destinations(pieces) => Rest::Destinations(pieces.clone()),
+            Rest::Destinations(iovecs) => Rest::Destinations(iovecs.clone()),
         };
         Position {
             current: self.current,
@@ -308,18 +308,18 @@ impl<'a> IovIter<'a> {
         if self.remaining == 0 || len == 0 {
             return true;
         }
-        let piece = self.piece(len);
+        let iovec = self.iovec(len);
         let bad = match self.direction {
-            Direction::Source => usercopy::fault_in_readable(piece.addr, piece.len),
-            Direction::Destination => usercopy::fault_in_writable(piece.addr, piece.len),
+            Direction::Source => usercopy::fault_in_readable(iovec.addr, iovec.len),
+            Direction::Destination => usercopy::fault_in_writable(iovec.addr, iovec.len),
         };
-        bad < piece.len
+        bad < iovec.len
     }
 }
 
 /// A saved position of an [`IovIter`].
 pub(crate) struct Position<'a> {
-    current: Piece,
+    current: Iovec,
     rest: Rest<'a>,
     remaining: usize,
 }

@@ -78,13 +78,13 @@ pub struct Monitor {
     /// Where the process's own files are: `/proc`.
     proc: PathBuf,
     wake: OwnedFd,
-    place: Option<Place>,
+    membership: Option<Membership>,
     events: Events,
 }
 
 /// The group that the process was in when it was last looked for.
 #[derive(Debug)]
-struct Place {
+struct Membership {
     /// The text that named it.
     named: String,
     group: Option<Group>,
@@ -115,7 +115,7 @@ impl Monitor {
         Ok(Monitor {
             proc: proc.to_owned(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            place: None,
+            membership: None,
             events: Events::default(),
         })
     }
@@ -132,7 +132,10 @@ impl Monitor {
     pub fn sample(&mut self) -> Outside {
         self.find_group();
         let mut levels = Vec::new();
-        let group = self.place.as_ref().and_then(|place| place.group.as_ref());
+        let group = self
+            .membership
+            .as_ref()
+            .and_then(|membership| membership.group.as_ref());
         let mut tightest: Option<(u64, &Path, u64)> = None;
         if let Some(group) = group {
             for dir in group.levels() {
@@ -205,16 +208,16 @@ impl Monitor {
     fn find_group(&mut self) {
         let named = fs::read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
         if self
-            .place
+            .membership
             .as_ref()
-            .is_some_and(|place| place.named == named)
+            .is_some_and(|membership| membership.named == named)
         {
             return;
         }
         let mounts = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
         let group = Group::find(&named, &mounts);
         self.events = Events::default();
-        self.place = Some(Place { named, group });
+        self.membership = Some(Membership { named, group });
     }
 
     /// The file that counts stalls, and whether it is the process's own group's.

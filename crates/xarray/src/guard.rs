@@ -124,7 +124,7 @@ impl<'a> Path<'a> {
 }
 
 /// Where an entry is.
-pub(crate) struct Spot<'a> {
+pub(crate) struct Position<'a> {
     pub(crate) path: Path<'a>,
     /// The node that has the entry, and its level.
     pub(crate) node: &'a Node,
@@ -135,7 +135,7 @@ pub(crate) struct Spot<'a> {
     pub(crate) entry: Entry,
 }
 
-impl Spot<'_> {
+impl Position<'_> {
     pub(crate) fn extent(&self, index: u64) -> Extent {
         Extent {
             entry: self.entry,
@@ -170,8 +170,8 @@ impl<'a> XaGuard<'a> {
         self.xa.view()
     }
 
-    /// The spot of the entry that covers `index`.
-    pub(crate) fn walk(&self, index: u64) -> Option<Spot<'a>> {
+    /// The position of the entry that covers `index`.
+    pub(crate) fn walk(&self, index: u64) -> Option<Position<'a>> {
         let view = self.view();
         let (mut node, top) = view.head()?;
         if index & !node_mask(top) != 0 {
@@ -194,7 +194,7 @@ impl<'a> XaGuard<'a> {
                 Slot::Entry(entry) => {
                     let siblings = node.siblings();
                     let first = canonical(siblings, at);
-                    return Some(Spot {
+                    return Some(Position {
                         path,
                         node,
                         level,
@@ -235,11 +235,11 @@ impl<'a> XaGuard<'a> {
     /// Puts `entry` in the place of the entry that covers `index`, with its order and its marks;
     /// returns the old one. `None`, and nothing stored, if there is none.
     pub fn replace(&mut self, index: u64, entry: Entry) -> Option<Extent> {
-        let spot = self.walk(index)?;
-        for at in spot.first..spot.first + spot.width {
-            spot.node.publish(at, entry.word());
+        let position = self.walk(index)?;
+        for at in position.first..position.first + position.width {
+            position.node.publish(at, entry.word());
         }
-        Some(spot.extent(index))
+        Some(position.extent(index))
     }
 
     /// As [`XaGuard::replace`], but only if the entry is `old`.
@@ -260,16 +260,18 @@ impl<'a> XaGuard<'a> {
     /// empty. Needs no memory.
     #[doc(alias = "xa_erase")]
     pub fn erase(&mut self, index: u64) -> Option<Extent> {
-        let spot = self.walk(index)?;
-        self.remove(index, &spot);
-        Some(spot.extent(index))
+        let position = self.walk(index)?;
+        self.remove(index, &position);
+        Some(position.extent(index))
     }
 
     /// As [`XaGuard::erase`], but only if the entry is `entry`.
     pub fn erase_if(&mut self, index: u64, entry: Entry) -> Option<Extent> {
-        let spot = self.walk(index).filter(|spot| spot.entry == entry)?;
-        self.remove(index, &spot);
-        Some(spot.extent(index))
+        let position = self
+            .walk(index)
+            .filter(|position| position.entry == entry)?;
+        self.remove(index, &position);
+        Some(position.extent(index))
     }
 
     /// Removes every entry.
@@ -287,12 +289,14 @@ impl<'a> XaGuard<'a> {
     /// no entry.
     #[doc(alias = "xa_set_mark")]
     pub fn set_mark(&mut self, index: u64, mark: Mark) -> bool {
-        let Some(spot) = self.walk(index) else {
+        let Some(position) = self.walk(index) else {
             return false;
         };
-        let was_clear = spot.node.marks(mark) >> spot.first & 1 == 0;
+        let was_clear = position.node.marks(mark) >> position.first & 1 == 0;
         if was_clear {
-            spot.path.set_mark(index, spot.level, 1 << spot.first, mark);
+            position
+                .path
+                .set_mark(index, position.level, 1 << position.first, mark);
         }
         was_clear
     }
@@ -300,13 +304,14 @@ impl<'a> XaGuard<'a> {
     /// Clears `mark` on the entry that covers `index`. Whether it was set.
     #[doc(alias = "xa_clear_mark")]
     pub fn clear_mark(&mut self, index: u64, mark: Mark) -> bool {
-        let Some(spot) = self.walk(index) else {
+        let Some(position) = self.walk(index) else {
             return false;
         };
-        let was_set = spot.node.marks(mark) >> spot.first & 1 != 0;
+        let was_set = position.node.marks(mark) >> position.first & 1 != 0;
         if was_set {
-            spot.path
-                .clear_mark(index, spot.level, 1 << spot.first, mark);
+            position
+                .path
+                .clear_mark(index, position.level, 1 << position.first, mark);
         }
         was_set
     }
@@ -365,34 +370,35 @@ impl<'a> XaGuard<'a> {
         self.xa.nr_entries()
     }
 
-    /// Removes the entry at `spot`, which covers `index`.
-    fn remove(&mut self, index: u64, spot: &Spot<'a>) {
+    /// Removes the entry at `position`, which covers `index`.
+    fn remove(&mut self, index: u64, position: &Position<'a>) {
         for mark in Mark::ALL {
-            spot.path
-                .clear_mark(index, spot.level, 1 << spot.first, mark);
+            position
+                .path
+                .clear_mark(index, position.level, 1 << position.first, mark);
         }
-        spot.node.clear(spot.first, spot.width);
+        position.node.clear(position.first, position.width);
         self.xa.account(-1, 0);
-        self.prune(index, spot);
+        self.prune(index, position);
     }
 
-    /// Detaches what became empty on the way to `spot`, and heads that have a child at slot 0
+    /// Detaches what became empty on the way to `position`, and heads that have a child at slot 0
     /// alone.
-    fn prune(&mut self, index: u64, spot: &Spot<'a>) {
-        let mut level = spot.level;
-        while spot.path.node(level).present() == 0 {
-            let empty = spot.path.node(level);
-            if level == spot.path.top {
+    fn prune(&mut self, index: u64, position: &Position<'a>) {
+        let mut level = position.level;
+        while position.path.node(level).present() == 0 {
+            let empty = position.path.node(level);
+            if level == position.path.top {
                 self.xa.set_head(0);
                 self.free(empty);
                 return;
             }
             level += 1;
             // Its marks went with those of the entry.
-            spot.path.node(level).clear(offset(index, level), 1);
+            position.path.node(level).clear(offset(index, level), 1);
             self.free(empty);
         }
-        let (mut head, mut level) = (spot.path.node(spot.path.top), spot.path.top);
+        let (mut head, mut level) = (position.path.node(position.path.top), position.path.top);
         while level > 0 && head.present() == 1 {
             let Slot::Node(child) = self.view().slot(head, 0) else {
                 return;

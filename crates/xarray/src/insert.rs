@@ -10,7 +10,7 @@
 //! All here runs under the xa_lock, with nodes that were taken before it.
 
 use crate::entry::{Entry, Mark};
-use crate::guard::{Extent, Spot, XaGuard, slot_base};
+use crate::guard::{Extent, Position, XaGuard, slot_base};
 use crate::node::{MAX_ORDER, Node, OwnedNode, SLOT_BITS, SLOTS, bits, level_for, offset, shift};
 use crate::pool::Preload;
 use crate::xarray::Slot;
@@ -64,7 +64,7 @@ impl core::fmt::Display for SplitError {
 impl core::error::Error for SplitError {}
 
 /// Where the new entry goes.
-enum Place<'a> {
+enum InsertPoint<'a> {
     /// There is no tree.
     Empty,
     /// The head, at this level, does not cover the index.
@@ -109,17 +109,17 @@ impl<'a> XaGuard<'a> {
         let width = 1 << (order % SLOT_BITS);
         let lowest = level_for(index).max(target);
 
-        let Some(place) = self.place(index, lowest, target, width) else {
+        let Some(place) = self.insert_point(index, lowest, target, width) else {
             let taken = self
                 .find(index, last, None)
                 .expect("an entry is in the way");
             return Err(InsertError::Occupied(taken));
         };
         let need = match place {
-            Place::Empty => lowest - target + 1,
-            Place::Above(_, level) => (lowest - level) + (lowest - target),
-            Place::Below(_, level) => level - target,
-            Place::Here(_) => 0,
+            InsertPoint::Empty => lowest - target + 1,
+            InsertPoint::Above(_, level) => (lowest - level) + (lowest - target),
+            InsertPoint::Below(_, level) => level - target,
+            InsertPoint::Here(_) => 0,
         };
         if pre.len() < need {
             return Err(InsertError::NeedNodes {
@@ -128,18 +128,18 @@ impl<'a> XaGuard<'a> {
         }
 
         match place {
-            Place::Here(node) => node.fill(offset(index, target), width, entry.word()),
-            Place::Below(node, level) => {
+            InsertPoint::Here(node) => node.fill(offset(index, target), width, entry.word()),
+            InsertPoint::Below(node, level) => {
                 let chain = chain(index, target, width, entry, level - 1, pre);
                 node.fill(offset(index, level), 1, chain.into_word());
             }
-            Place::Empty => {
+            InsertPoint::Empty => {
                 let chain = chain(index, target, width, entry, lowest, pre);
                 let head = chain.node().head_word(lowest);
                 chain.into_word();
                 self.xa.set_head(head);
             }
-            Place::Above(old, level) => {
+            InsertPoint::Above(old, level) => {
                 let mut spine = old.word();
                 for above in level + 1..=lowest {
                     let node = pre.take();
@@ -218,8 +218,8 @@ impl<'a> XaGuard<'a> {
         mut entry_for: impl FnMut(u64) -> Entry,
     ) -> Result<Extent, SplitError> {
         assert!(pre.is_of(self.xa.pool()), "the preload is of another pool");
-        let spot = self.walk(index).ok_or(SplitError::Vacant)?;
-        let whole = spot.extent(index);
+        let position = self.walk(index).ok_or(SplitError::Vacant)?;
+        let whole = position.extent(index);
         assert!(
             to_order <= whole.order,
             "splitting order {} to {to_order}",
@@ -233,26 +233,32 @@ impl<'a> XaGuard<'a> {
         }
         let target = (to_order / SLOT_BITS) as usize;
         // Within the node first, as far as that goes.
-        let width = if target == spot.level {
+        let width = if target == position.level {
             1 << (to_order % SLOT_BITS)
         } else {
             1
         };
-        self.divide(index, &spot, width);
-        for at in (spot.first..spot.first + spot.width).step_by(width) {
-            let start = whole.index + ((at - spot.first) as u64) * (1 << shift(spot.level));
-            if target == spot.level {
+        self.divide(index, &position, width);
+        for at in (position.first..position.first + position.width).step_by(width) {
+            let start = whole.index + ((at - position.first) as u64) * (1 << shift(position.level));
+            if target == position.level {
                 let entry = entry_for(start);
                 for at in at..at + width {
-                    spot.node.publish(at, entry.word());
+                    position.node.publish(at, entry.word());
                 }
             } else {
-                let marks = Mark::ALL.map(|mark| spot.node.marks(mark) >> at & 1 != 0);
-                let (subtree, entries) =
-                    subtree(start, spot.level - 1, to_order, &marks, pre, &mut entry_for);
-                spot.node.publish(at, subtree.into_word());
+                let marks = Mark::ALL.map(|mark| position.node.marks(mark) >> at & 1 != 0);
+                let (subtree, entries) = subtree(
+                    start,
+                    position.level - 1,
+                    to_order,
+                    &marks,
+                    pre,
+                    &mut entry_for,
+                );
+                position.node.publish(at, subtree.into_word());
                 self.xa
-                    .account(entries - 1, split_below(spot.level, target));
+                    .account(entries - 1, split_below(position.level, target));
             }
         }
         Ok(whole)
@@ -260,41 +266,49 @@ impl<'a> XaGuard<'a> {
 
     /// Finds the place for an entry at slot `index` of level `target`; `None` if something is in
     /// the way.
-    fn place(&self, index: u64, lowest: usize, target: usize, width: usize) -> Option<Place<'a>> {
+    fn insert_point(
+        &self,
+        index: u64,
+        lowest: usize,
+        target: usize,
+        width: usize,
+    ) -> Option<InsertPoint<'a>> {
         let view = self.view();
         let Some((mut node, mut level)) = view.head() else {
-            return Some(Place::Empty);
+            return Some(InsertPoint::Empty);
         };
         if level < lowest {
             // A tree that the entry would be above of is in its way: no tree is empty.
             let covers_old = offset(index, lowest) == 0;
-            return (!covers_old).then_some(Place::Above(node, level));
+            return (!covers_old).then_some(InsertPoint::Above(node, level));
         }
         while level > target {
             match view.slot(node, offset(index, level)) {
-                Slot::Empty => return Some(Place::Below(node, level)),
+                Slot::Empty => return Some(InsertPoint::Below(node, level)),
                 Slot::Entry(_) => return None,
                 Slot::Node(child) => node = child,
             }
             level -= 1;
         }
         let free = node.present() & bits(offset(index, target), width) == 0;
-        free.then_some(Place::Here(node))
+        free.then_some(InsertPoint::Here(node))
     }
 
-    /// Makes `width` slots an entry each of the entry at `spot`, with its marks. Marks first, then
+    /// Makes `width` slots an entry each of the entry at `position`, with its marks. Marks first, then
     /// the layout: a mark on a later slot of an entry finds that entry.
-    fn divide(&mut self, index: u64, spot: &Spot<'a>, width: usize) {
-        if width == spot.width {
+    fn divide(&mut self, index: u64, position: &Position<'a>, width: usize) {
+        if width == position.width {
             return;
         }
         let mut firsts = 0;
-        for at in (spot.first..spot.first + spot.width).step_by(width) {
+        for at in (position.first..position.first + position.width).step_by(width) {
             firsts |= bits(at, 1);
         }
-        spot.spread_marks(index, firsts);
-        spot.node.set_siblings(spot.node.siblings() & !firsts);
-        self.xa.account((spot.width / width) as i64 - 1, 0);
+        position.spread_marks(index, firsts);
+        position
+            .node
+            .set_siblings(position.node.siblings() & !firsts);
+        self.xa.account((position.width / width) as i64 - 1, 0);
     }
 }
 

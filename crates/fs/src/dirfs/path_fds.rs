@@ -11,7 +11,7 @@
 //!
 //! 1. Each shard holds its part of the capacity at most; a descriptor that a caller still uses is
 //!    closed when the caller is done.
-//! 2. A shard's `queue` names every key of `held` once, besides keys that are gone.
+//! 2. A shard's `queue` names every key of `fds` once, besides keys that are gone.
 //!
 //! # Locking
 //!
@@ -26,14 +26,14 @@ const SHARD: usize = 32;
 /// Most shards.
 const SHARDS: usize = 16;
 
-struct Held {
+struct CachedFd {
     fd: Arc<OwnedFd>,
     referenced: bool,
 }
 
 #[derive(Default)]
 struct Inner {
-    held: HashMap<u64, Held>,
+    fds: HashMap<u64, CachedFd>,
     queue: VecDeque<u64>,
 }
 
@@ -67,9 +67,9 @@ impl PathFds {
 
     pub(super) fn get(&self, key: u64) -> Option<Arc<OwnedFd>> {
         let mut inner = self.shard(key).inner.lock();
-        let held = inner.held.get_mut(&key)?;
-        held.referenced = true;
-        Some(held.fd.clone())
+        let fd = inner.fds.get_mut(&key)?;
+        fd.referenced = true;
+        Some(fd.fd.clone())
     }
 
     /// Keeps `fd` for `key`, unless one is kept already.
@@ -78,7 +78,7 @@ impl PathFds {
     }
 
     pub(super) fn remove(&self, key: u64) {
-        let removed = self.shard(key).inner.lock().held.remove(&key);
+        let removed = self.shard(key).inner.lock().fds.remove(&key);
         drop(removed);
     }
 
@@ -98,7 +98,7 @@ impl PathFds {
     }
 
     pub(super) fn len(&self) -> usize {
-        let len = |shard: &CachePadded<Shard>| shard.inner.lock().held.len();
+        let len = |shard: &CachePadded<Shard>| shard.inner.lock().fds.len();
         self.shards.iter().map(len).sum()
     }
 }
@@ -107,15 +107,15 @@ impl Shard {
     fn insert(&self, key: u64, fd: &Arc<OwnedFd>) {
         let mut evicted = None;
         let mut inner = self.inner.lock();
-        if inner.held.contains_key(&key) {
+        if inner.fds.contains_key(&key) {
             return;
         }
-        if inner.held.len() >= self.capacity {
+        if inner.fds.len() >= self.capacity {
             evicted = inner.evict();
         }
-        inner.held.insert(
+        inner.fds.insert(
             key,
-            Held {
+            CachedFd {
                 fd: fd.clone(),
                 referenced: false,
             },
@@ -123,8 +123,8 @@ impl Shard {
         inner.queue.push_back(key);
         // Keys of nodes that are gone would pile up where nothing is ever evicted.
         if inner.queue.len() > 2 * self.capacity + 16 {
-            let Inner { held, queue } = &mut *inner;
-            queue.retain(|key| held.contains_key(key));
+            let Inner { fds, queue } = &mut *inner;
+            queue.retain(|key| fds.contains_key(key));
         }
         drop(inner);
         drop(evicted);
@@ -132,15 +132,15 @@ impl Shard {
 }
 
 impl Inner {
-    fn evict(&mut self) -> Option<Held> {
+    fn evict(&mut self) -> Option<CachedFd> {
         while let Some(key) = self.queue.pop_front() {
-            match self.held.get_mut(&key) {
+            match self.fds.get_mut(&key) {
                 None => {}
-                Some(held) if held.referenced => {
-                    held.referenced = false;
+                Some(fd) if fd.referenced => {
+                    fd.referenced = false;
                     self.queue.push_back(key);
                 }
-                Some(_) => return self.held.remove(&key),
+                Some(_) => return self.fds.remove(&key),
             }
         }
         None

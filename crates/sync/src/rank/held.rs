@@ -11,7 +11,7 @@ use crate::cell::RefCell;
 use std::panic::Location;
 
 #[derive(Clone, Copy)]
-struct Held {
+struct HeldLock {
     id: u64,
     rank: Rank,
     site: &'static Location<'static>,
@@ -19,15 +19,15 @@ struct Held {
 
 struct List {
     next_id: u64,
-    held: Vec<Held>,
+    held: Vec<HeldLock>,
 }
 
 crate::thread_local! {
     static LIST: RefCell<List> = const { RefCell::new(List { next_id: 0, held: Vec::new() }) };
 }
 
-fn inversion(list: &List, rank: Rank, how: How) -> Option<Held> {
-    let clashes = |held: &&Held| match how {
+fn inversion(list: &List, rank: Rank, how: How) -> Option<HeldLock> {
+    let clashes = |held: &&HeldLock| match how {
         How::Ordered => held.rank >= rank,
         How::Nested => held.rank > rank,
         How::Try => false,
@@ -60,7 +60,7 @@ pub(super) fn push(rank: Rank, how: How) -> u64 {
         let mut list = list.borrow_mut();
         let id = list.next_id;
         list.next_id += 1;
-        list.held.push(Held { id, rank, site });
+        list.held.push(HeldLock { id, rank, site });
         id
     })
     .unwrap_or(u64::MAX)
@@ -78,12 +78,12 @@ pub(super) fn remove(id: u64) {
 }
 
 #[cold]
-fn report(rank: Rank, held: Held, site: &Location<'_>) {
+fn report(rank: Rank, held: HeldLock, site: &Location<'_>) {
     // Unwinding takes locks as it can; a second panic would hide the first.
     if crate::thread::panicking() {
         return;
     }
-    let Held {
+    let HeldLock {
         rank: held_rank,
         site: held_site,
         ..
