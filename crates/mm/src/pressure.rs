@@ -24,16 +24,18 @@ mod policy;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use foliocache_sync::{Arc, Mutex, MutexGuard, background, thread};
+use foliocache_sync::{Arc, Mutex, background, thread};
 use foliocache_sys::pressure::{Monitor, Outside, Waker};
 use foliocache_sys::{Errno, clock};
 use std::time::Duration;
 
 use crate::frames::{BLOCK_SIZE, Frames, FramesError, MIN_LIMIT};
 use crate::mm::Mm;
-use policy::{Held, Policy};
+pub(crate) use policy::Held;
+use policy::Policy;
 
-/// What pressure leaves beside metadata: some blocks, so that one large request does not take all.
+/// What pressure leaves beside metadata and what cannot be reclaimed: some blocks, so that one large
+/// request does not take all.
 const FLOOR: u64 = 2 * MIN_LIMIT;
 
 /// Times a sample is repeated because the cache changed meanwhile.
@@ -109,7 +111,7 @@ impl Pressure {
             true => {
                 let mut monitor = Monitor::new()?;
                 let outside = monitor.sample();
-                adapt(&mut policy, frames, &outside, held(frames, 0))?;
+                adapt(&mut policy, frames, &outside, held(frames, 0, 0))?;
                 if policy.effective() < configured {
                     tracing::warn!(
                         configured,
@@ -181,11 +183,11 @@ impl Pressure {
         &self,
         frames: &Frames,
         bytes: u64,
-        descriptors: u64,
+        held: Held,
     ) -> Result<(), FramesError> {
         frames.check_limit(bytes)?;
         let mut policy = self.policy.lock();
-        let floor = held(frames, descriptors).floor;
+        let floor = held.floor;
         let before = policy.configured();
         let effective = policy.configure(bytes, floor);
         frames.set_limit(effective).inspect_err(|_| {
@@ -208,11 +210,12 @@ impl Pressure {
 
 /// What the cache holds for certain. Index nodes and tables that may not be touched yet are not in
 /// it: they count as somebody else's once they are, which errs on the safe side.
-fn held(frames: &Frames, descriptors: u64) -> Held {
+fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Held {
     let usage = frames.usage();
+    let floor = Frames::limit_for(unreclaimable + FLOOR, usage.metadata);
     Held {
         bytes: usage.bytes_held + descriptors,
-        floor: (FLOOR + usage.metadata).next_multiple_of(BLOCK_SIZE as u64),
+        floor: floor.next_multiple_of(BLOCK_SIZE as u64),
     }
 }
 
@@ -245,12 +248,21 @@ impl Mm {
     fn look_outside(&self, monitor: &mut Monitor) -> Duration {
         #[cfg(test)]
         self.pressure.inject_panic();
-        let mut policy = self.pressure.policy.lock();
-        if let Err(error) = self.take_in(&mut policy, monitor) {
+        let (outside, held) = self.sample(monitor);
+        if let Err(error) = self.follow(&outside, held) {
             tracing::warn!(%error, "the limit could not follow the pressure from outside");
         }
-        let pause = policy.pause();
-        drop(policy);
+        self.pressure.policy.lock().pause()
+    }
+
+    /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.
+    fn follow(&self, outside: &Outside, held: Held) -> Result<(), FramesError> {
+        adapt(
+            &mut self.pressure.policy.lock(),
+            &self.frames,
+            outside,
+            held,
+        )?;
         if self.frames.excess() > 0 {
             if let Some(alone) = self.background.try_giving_back() {
                 self.give_back_excess(alone);
@@ -260,22 +272,18 @@ impl Mm {
                 self.background.wake();
             }
         }
-        pause
+        Ok(())
     }
 
-    fn take_in(
-        &self,
-        policy: &mut MutexGuard<'_, Policy>,
-        monitor: &mut Monitor,
-    ) -> Result<(), FramesError> {
+    /// What is used outside, and what is held inside at that time.
+    fn sample(&self, monitor: &mut Monitor) -> (Outside, Held) {
         // What is used outside and what is held inside belong together only if the cache took and
         // gave back no block in between. Of one that does so all the time the lesser is believed:
         // then the rest counts as taken by others, which errs on the safe side.
-        let look = || held(&self.frames, self.folios.bytes());
-        let mut held = look();
+        let mut held = self.held();
         let mut outside = monitor.sample();
         for attempt in 1..=ATTEMPTS {
-            let after = look();
+            let after = self.held();
             if after.bytes == held.bytes {
                 break;
             }
@@ -286,6 +294,11 @@ impl Mm {
             held = after;
             outside = monitor.sample();
         }
-        adapt(policy, &self.frames, &outside, held)
+        (outside, held)
+    }
+
+    /// What the cache holds now.
+    pub(crate) fn held(&self) -> Held {
+        held(&self.frames, self.folios.bytes(), self.unreclaimable())
     }
 }

@@ -39,12 +39,16 @@ fn refuse_to_give_back() {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: the program is valid for the call; the filter takes no memory away.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            | libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program)
-    };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: only flags are passed.
+    let allowed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the program is valid for the call.
+    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+    assert_eq!(
+        (allowed, done),
+        (0, 0),
+        "{}",
+        std::io::Error::last_os_error()
+    );
 }
 
 fn wait_for(mm: &Mm, what: &str, done: impl Fn() -> bool) {

@@ -56,6 +56,11 @@ fn target_for(limit: u64) -> u32 {
 }
 
 impl Frames {
+    /// Least limit under which blocks of so many bytes fit beside so many bytes of metadata.
+    pub(crate) fn limit_for(blocks: u64, metadata: u64) -> u64 {
+        blocks + metadata.max(blocks.div_ceil(FLOOR_SHARE - 1))
+    }
+
     /// Whether [`Frames::set_limit`] would take `limit`; errors as of [`Frames::new`].
     pub(crate) fn check_limit(&self, limit: u64) -> Result<(), FramesError> {
         Self::check_limit_against(limit, self.max_limit)

@@ -20,7 +20,9 @@
 //!
 //! # Invariants
 //!
-//! 1. `floor ≤ effective ≤ configured`, unless the user configured less than the floor.
+//! 1. `floor ≤ effective ≤ configured` after each look, unless the user configured less than the floor.
+//!    The floor leaves room to work beside metadata and what cannot be reclaimed: below it everybody
+//!    would get ENOMEM, and nothing would go back to the system for it.
 //! 2. It shrinks at once, by as many steps as are needed. It grows a step at a time, not before
 //!    [`CALM`] without pressure, and only where half a step more than that is allowed: what makes it
 //!    grow cannot make it shrink.
@@ -71,10 +73,10 @@ fn reserve(level: &Level) -> u64 {
 
 /// What the cache holds, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// What would go back to the system if the cache were gone, at least.
     pub(super) bytes: u64,
-    /// Least limit under which it can work.
+    /// Least limit under which it can work, with what it cannot give up.
     pub(super) floor: u64,
 }
 
@@ -160,6 +162,10 @@ impl Policy {
                 }
             }
             _ => self.grow(now),
+        }
+        // What cannot be reclaimed may have grown since the limit shrank.
+        if self.cap.is_some_and(|cap| cap < held.floor) {
+            self.cap = Some(held.floor).filter(|&floor| floor < self.configured);
         }
         self.effective()
     }

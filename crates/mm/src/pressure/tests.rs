@@ -292,3 +292,122 @@ fn the_thread_outlives_panics_and_counts_them() {
     }
     assert_eq!(mm.stats().background_panics, 3);
 }
+
+/// Surroundings that have nothing left.
+fn nothing_left() -> Outside {
+    Outside {
+        levels: vec![Level {
+            kind: LevelKind::Cgroup,
+            limit: 1024 * MIB,
+            used: 1024 * MIB,
+        }],
+        stalls: None,
+    }
+}
+
+/// A store without a byte, which takes any.
+#[derive(Debug)]
+struct Nothing;
+
+impl crate::AddressSpaceOperations for Nothing {
+    fn read_folios(&self, _: u64, _: &[crate::IoSegment<'_>]) -> Result<usize, Errno> {
+        Ok(0)
+    }
+    fn writepages(&self, _: u64, segments: &[crate::IoSegment<'_>]) -> Result<usize, Errno> {
+        Ok(segments.iter().map(|segment| segment.len()).sum())
+    }
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn truncate(&self, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn describe(&self) -> String {
+        "nothing".into()
+    }
+}
+
+#[test]
+fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
+    use crate::{AddressSpace, BackingDevInfo, BdiKind, IovIter, ReadaheadState};
+    let bound = 512 * MIB;
+    let mut config = crate::MmConfig::new(bound);
+    config.external_pressure = false;
+    let mm = Mm::new(config).expect("a cache");
+    let open = |kind| {
+        let bdi = BackingDevInfo::new(&mm, "test", kind).expect("a file system");
+        AddressSpace::new(&bdi, Arc::new(Nothing), 0)
+    };
+    let (memory, file) = (open(BdiKind::Memory), open(BdiKind::Storage));
+    let bytes: Vec<u8> = (0..MIB as u32)
+        .map(|at| (at / 4096 % 251) as u8 + 1)
+        .collect();
+    // As much as a file system in memory may have.
+    let mut filled = 0;
+    while memory.write(filled, &mut IovIter::source(&bytes)).is_ok() {
+        filled += MIB;
+    }
+    assert!(filled > bound / 3, "{filled}");
+    file.truncate(4 * bound).expect("a size");
+    let read = |pos| {
+        let mut buf = vec![0xee; MIB as usize];
+        let mut iov = IovIter::destination(&mut buf);
+        file.read(&ReadaheadState::new(), pos, &mut iov)
+            .map(|_| buf)
+    };
+    for pos in (0..2 * bound).step_by(MIB as usize) {
+        read(pos).expect("no pressure yet");
+    }
+
+    for _ in 0..100 {
+        mm.follow(&nothing_left(), mm.held())
+            .expect("a limit in range");
+    }
+    let pressed = mm.stats();
+    assert!(pressed.pressure.effective < bound, "{pressed:#?}");
+    assert!(
+        pressed.memory.total() <= pressed.memory.limit,
+        "{pressed:#?}"
+    );
+    for pos in (0..bound).step_by(MIB as usize) {
+        assert!(
+            read(pos)
+                .expect("a read under pressure")
+                .iter()
+                .all(|&byte| byte == 0)
+        );
+    }
+    let refused = mm.set_limit(filled).expect_err("nothing could be read");
+    assert_eq!(refused.errno(), Errno::EINVAL);
+    let mut found = vec![0; MIB as usize];
+    for pos in (0..filled).step_by(MIB as usize) {
+        let mut iov = IovIter::destination(&mut found);
+        memory
+            .read(&ReadaheadState::new(), pos, &mut iov)
+            .expect("memory");
+        assert!(found == bytes, "at {pos}");
+    }
+}
+
+/// The floor rises when what cannot be reclaimed grows after the limit shrank.
+#[test]
+fn the_limit_rises_with_its_floor() {
+    let (mut world, mut policy) = (World::new(200 * MIB, 200 * MIB), Policy::new(CONFIGURED));
+    assert_eq!(world.look(&mut policy), FLOOR);
+    let held = Held {
+        bytes: world.held,
+        floor: 64 * MIB,
+    };
+    assert_eq!(policy.observe(world.now, &world.outside(), held), 64 * MIB);
+    let held = Held {
+        floor: 2 * CONFIGURED,
+        ..held
+    };
+    assert_eq!(
+        policy.observe(world.now, &world.outside(), held),
+        CONFIGURED
+    );
+}

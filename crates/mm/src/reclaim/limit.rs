@@ -14,7 +14,7 @@ use foliocache_sync::MutexGuard;
 use std::time::Duration;
 
 use crate::error::MmError;
-use crate::frames::{BLOCK_SIZE, FramesError};
+use crate::frames::{BLOCK_SIZE, Frames, FramesError};
 use crate::mm::Mm;
 
 /// What a limit must leave beside a block and the descriptors there are, for index nodes.
@@ -43,17 +43,18 @@ impl Mm {
     /// Context: may block while folios are moved; not for I/O.
     ///
     /// # Errors
-    /// A limit that is too small or exceeds the machine; `ECHILD` after a fork.
+    /// A limit that exceeds the machine, or is too small beside descriptors, memory file systems and data
+    /// that could not be written; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork().map_err(MmError::Setup)?;
-        // Descriptors that were ever in use stay; under a limit that leaves no block beside them
-        // nothing could be read or written any more.
-        let min = self.folios.bytes() + BLOCK_SIZE as u64 + METADATA_FLOOR;
+        // Descriptors that were ever in use stay, and so does what cannot be reclaimed; under a limit
+        // that leaves no block beside them nothing could be read or written any more.
+        let blocks = self.unreclaimable() + BLOCK_SIZE as u64;
+        let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
         if bytes < min {
             return Err(FramesError::LimitTooSmall { limit: bytes, min }.into());
         }
-        self.pressure
-            .configure(&self.frames, bytes, self.folios.bytes())?;
+        self.pressure.configure(&self.frames, bytes, self.held())?;
         self.give_back_excess(self.background.giving_back());
         if self.frames.excess() > 0 {
             self.request_writeback();

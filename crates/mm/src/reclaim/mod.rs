@@ -45,7 +45,7 @@ use crate::frames::{Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::{Count, bump};
-use crate::types::PageIndex;
+use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
 
 /// Pages evicted in one go.
@@ -149,9 +149,15 @@ impl Mm {
     /// Whether waiting can help: some frame holds, or is promised for, what may still be evicted.
     pub(crate) fn anything_reclaimable(&self) -> bool {
         let usage = self.usage();
-        // Relaxed: a hint; the caller looks again.
-        let stuck = self.nr_unevictable.load(Ordering::Relaxed) + self.counts.get(Count::Failed);
-        usage.in_use + usage.reserved > stuck
+        (usage.in_use + usage.reserved) << PAGE_SHIFT > self.unreclaimable()
+    }
+
+    /// Bytes that are neither evicted nor written back: memory file systems, and data that could not be
+    /// written.
+    pub(crate) fn unreclaimable(&self) -> u64 {
+        // Relaxed: a hint; callers look again.
+        let memory = self.nr_unevictable.load(Ordering::Relaxed);
+        (memory + self.counts.get(Count::Failed)) << PAGE_SHIFT
     }
 
     /// Evicts clean folios of `want` pages or a little more; returns how many pages it evicted.
