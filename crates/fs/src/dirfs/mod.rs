@@ -272,14 +272,11 @@ impl DirFs {
         }
     }
 
-    /// Writes back and flushes every file.
+    /// Writes back and flushes every dirty file.
     fn sync_files(&self) -> Result<(), Errno> {
         let mut result = Ok(());
-        for inode in self.inodes.all() {
-            if let Some(mapping) = inode.mapping()
-                && mapping.is_dirty()
-                && let Err(error) = mapping.sync()
-            {
+        for mapping in self.shared.bdi.dirty_files() {
+            if let Err(error) = mapping.sync() {
                 tracing::error!(%error, "could not be written back");
                 result = result.and(Err(error.errno()));
             }

@@ -91,6 +91,12 @@ impl BackingDevInfo {
         self.dirty_files.lock().len()
     }
 
+    /// Slots of the list that were looked at, ever.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn list_steps(&self) -> u64 {
+        self.dirty_files.lock().steps.get()
+    }
+
     /// Takes a file off the list if it is durable now. What was taken off is dropped unlocked.
     pub(crate) fn unqueue_if_durable(&self, mapping: &Arc<AddressSpace>) {
         let mut files = self.dirty_files.lock();

@@ -4,13 +4,15 @@
 //!
 //! It works when the background limit is passed, when memory is short, and when data has been
 //! dirty for long enough. It goes in turns over the dirty files, first those that are dirty for long
-//! enough. A turn writes what the store takes in a tenth of a second, so that no file waits for a
+//! enough. It looks for those only when there may be some, and for others only until the limit is kept: a
+//! round does not visit files that need nothing. A turn writes what the store takes in a tenth of a second, so that no file waits for a
 //! large one, and nobody who makes a file durable waits long for the turn that the file has.
 //!
 //! # Locking
 //!
 //! *Protects*: the requests. *Order*: leaf. *May block*: the thread only.
 
+use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Condvar, Mutex, background, thread};
 use foliocache_sys::{Errno, clock};
@@ -29,6 +31,8 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Flusher {
     shared: Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// No listed file is dirty since before this, in nanoseconds of the monotonic clock.
+    oldest: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +57,7 @@ impl Flusher {
         Self {
             shared: Arc::default(),
             thread: Mutex::new(None),
+            oldest: AtomicU64::new(0),
         }
     }
 
@@ -150,38 +155,130 @@ impl BackingDevInfo {
             progress = false;
             // What is old goes first, whatever else there is to do.
             for old in [true, false] {
-                progress |= self.give_turns(memory, |age| (age >= expire) == old);
+                progress |= self.give_turns(memory, old);
             }
         }
         // Old enough, a retry that is due, or a request: whichever comes first.
         (self.nr_dirty_files() > 0).then(|| (expire / 5).max(Duration::from_millis(50)))
     }
 
-    /// Gives one turn to each dirty file of an age that is asked for and that there is a reason to
-    /// write; whether it should be tried again.
-    fn give_turns(&self, memory: bool, asked: impl Fn(Duration) -> bool) -> bool {
+    /// Gives one turn to each file that has been dirty for long enough (`old`), or to younger ones for as
+    /// long as there is a reason to write them. Returns whether it should be tried again.
+    fn give_turns(&self, memory: bool, old: bool) -> bool {
         let expire = self.mm().config.dirty_expire;
+        let age = |since| Duration::from_nanos(clock::monotonic_ns().saturating_sub(since));
+        // Relaxed, also below: only the flusher uses it.
+        if old && age(self.flusher.oldest.load(Ordering::Relaxed)) < expire {
+            return false;
+        }
+        let mut oldest = clock::monotonic_ns();
         let mut again = false;
         for _ in 0..self.nr_dirty_files() {
+            let over = self.nr_not_durable() > self.dirty_limits().background;
+            if !old && !memory && !over {
+                break;
+            }
             let Some((file, since)) = self.next_dirty_file() else {
                 break;
             };
-            let age = Duration::from_nanos(clock::monotonic_ns().saturating_sub(since));
-            let over = self.nr_not_durable() > self.dirty_limits().background;
-            let expired = age >= expire;
-            if !asked(age) || !(memory || over || expired) {
+            oldest = oldest.min(since);
+            if (age(since) >= expire) != old {
                 continue;
             }
             let flush = || {
                 let unstable = self.counts.get(Count::Unstable);
                 let limits = self.dirty_limits();
-                memory || expired || flush_due(limits, unstable, self.nr_not_durable())
+                memory || old || flush_due(limits, unstable, self.nr_not_durable())
             };
             let measured = over.then(|| self.measure_pass());
             let worked = file.background_writeback(self.turn(), flush);
             drop(measured);
             again |= worked && over && !memory;
         }
+        if old {
+            // Each file was visited. Those queued meanwhile are younger.
+            self.flusher.oldest.store(oldest, Ordering::Relaxed);
+        }
         again
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::address_space::AddressSpace;
+    use crate::bdi::BdiKind;
+    use crate::iov::IovIter;
+    use crate::mm::{Mm, MmConfig};
+    use crate::ops::{AddressSpaceOperations, IoSegment};
+
+    /// A store that takes everything.
+    struct Sink;
+
+    impl AddressSpaceOperations for Sink {
+        fn read_folios(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
+            Ok(0)
+        }
+        fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+            Ok(segments.iter().map(IoSegment::len).sum())
+        }
+        fn flush(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn truncate(&self, _: u64) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn describe(&self) -> String {
+            "sink".into()
+        }
+    }
+
+    /// A file system with `files` files of a dirty page each, whose flusher runs only when a test has it run.
+    fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
+        let mut config = MmConfig::new(64 << 20);
+        config.dirty_expire = expire;
+        config.external_pressure = false;
+        let mm = Mm::new(config).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        bdi.stop();
+        let files = (0..files).map(|_| {
+            let file = AddressSpace::new(&bdi, Arc::new(Sink), 0);
+            file.write(0, &mut IovIter::source(b"dirty")).unwrap();
+            file
+        });
+        let files = files.collect();
+        (bdi, files)
+    }
+
+    #[test]
+    fn a_round_with_nothing_to_do_visits_no_file() {
+        let steps = |files| {
+            let (bdi, _files) = dirty(files, Duration::from_secs(3600));
+            // The first one finds out how old they are.
+            bdi.flush_round(false);
+            let before = bdi.list_steps();
+            bdi.flush_round(false);
+            assert_eq!(bdi.nr_dirty_files(), files);
+            let steps = bdi.list_steps() - before;
+            bdi.discard_all();
+            steps
+        };
+        assert_eq!(steps(1000), steps(10));
+    }
+
+    #[test]
+    fn files_are_written_when_they_are_old_or_memory_is_short() {
+        let (bdi, files) = dirty(100, Duration::from_millis(20));
+        bdi.flush_round(false);
+        while bdi.nr_dirty_files() > 0 {
+            foliocache_sync::time::sleep(Duration::from_millis(5));
+            bdi.flush_round(false);
+        }
+        files[7].write(0, &mut IovIter::source(b"again")).unwrap();
+        bdi.flush_round(true);
+        assert_eq!(bdi.nr_dirty_files(), 0);
     }
 }
