@@ -212,6 +212,7 @@ impl Front {
     /// The handle of a file that was just opened. From here on the kernel says whose writes take
     /// set-id bits away.
     pub(crate) fn insert_file(&self, file: OpenFile) -> Fh {
+        self.kernel_pages.opened(file.inode().ino());
         let handle = FileHandle {
             file: file.writing_as(OpContext::ROOT),
             mapped: AtomicBool::new(false),
@@ -233,20 +234,8 @@ impl Front {
             .open_files
             .store(self.files.len() as u64, Ordering::Relaxed);
         // Relaxed: see `do_read`.
-        if handle.mapped.load(Ordering::Relaxed) {
-            let ino = handle.file.inode().ino();
-            let elsewhere = |other: &FileHandle| {
-                let same = other.file.inode().ino() == ino;
-                if same {
-                    // Whoever closes last drops the pages.
-                    other.mapped.store(true, Ordering::Relaxed);
-                }
-                same
-            };
-            if !self.files.any(elsewhere) {
-                self.kernel_pages.drop_pages(ino);
-            }
-        }
+        let mapped = handle.mapped.load(Ordering::Relaxed);
+        self.kernel_pages.closed(handle.file.inode().ino(), mapped);
         drop::<Arc<FileHandle>>(handle);
     }
 }

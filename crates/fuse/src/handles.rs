@@ -54,10 +54,6 @@ impl<T> Handles<T> {
         self.open.write().remove(&number)
     }
 
-    pub(crate) fn any(&self, is: impl Fn(&T) -> bool) -> bool {
-        self.open.read().values().any(|handle| is(handle))
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.open.read().len()
     }
