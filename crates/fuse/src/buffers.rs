@@ -2,21 +2,22 @@
 //!
 //! # Model
 //!
-//! A stack: the buffer used last is lent out next, because it is the one that the processor's
-//! caches still hold. With a buffer a worker, each request went through memory that was cold, as
-//! the kernel gives requests to waiting workers in turn.
+//! A stack: the buffer used last is used next, because it is the one that the processor's caches
+//! still hold. With a buffer for each thread, each request went through memory that was cold,
+//! because the kernel gives requests to waiting threads in turn.
 //!
 //! # Invariants
 //!
-//! 1. There are never more buffers than operations under way, so not more than workers.
-//! 2. What is lent begins on a page: the kernel copies from it page by page.
+//! 1. There are never more buffers than `most`. A worker uses one only for a copy, never while it
+//!    waits for a store, so whoever waits for a buffer gets one soon.
+//! 2. What is used begins on a page: the kernel copies from it page by page.
 //!
 //! # Locking
 //!
 //! The lock protects the stack alone; nothing is called under it.
 
 use crate::mount::MAX_REQUEST;
-use foliocache_sync::Mutex;
+use foliocache_sync::{Condvar, Mutex};
 
 const PAGE: usize = 4096;
 
@@ -24,22 +25,67 @@ const PAGE: usize = 4096;
 const BUFFER_BYTES: usize = MAX_REQUEST as usize + PAGE;
 
 /// The buffers of one mount. They are kept until it ends.
-#[derive(Default)]
 pub(crate) struct Buffers {
-    free: Mutex<Vec<Vec<u8>>>,
+    stack: Mutex<Stack>,
+    /// A buffer came back.
+    free: Condvar,
+    most: usize,
+}
+
+#[derive(Default)]
+struct Stack {
+    free: Vec<Vec<u8>>,
+    in_use: usize,
 }
 
 impl Buffers {
-    /// Lends a buffer of `size` bytes out, at most [`MAX_REQUEST`]. It holds whatever was in it.
+    /// At most `most` buffers; none yet.
+    pub(crate) fn new(most: usize) -> Buffers {
+        Buffers {
+            stack: Mutex::default(),
+            free: Condvar::new(),
+            most,
+        }
+    }
+
+    /// Runs `run` with a buffer of `size` bytes, at most [`MAX_REQUEST`], as soon as there is one.
+    /// It holds whatever was in it.
     pub(crate) fn with<R>(&self, size: usize, run: impl FnOnce(&mut [u8]) -> R) -> R {
-        let lent = self.free.lock().pop();
+        let mut lease = Lease::new(self);
+        let start = lease.buffer.as_ptr().align_offset(PAGE);
+        run(&mut lease.buffer[start..start + size])
+    }
+}
+
+/// A buffer in use; it comes back also after a panic.
+struct Lease<'a> {
+    buffers: &'a Buffers,
+    buffer: Vec<u8>,
+}
+
+impl Lease<'_> {
+    fn new(buffers: &Buffers) -> Lease<'_> {
+        let mut stack = buffers.stack.lock();
+        while stack.in_use >= buffers.most {
+            stack = buffers.free.wait(stack);
+        }
+        stack.in_use += 1;
+        let free = stack.free.pop();
+        drop(stack);
         // Zeroed memory of this size comes untouched from the kernel: only what a request uses of
         // it is ever taken.
-        let mut buffer = lent.unwrap_or_else(|| vec![0; BUFFER_BYTES]);
-        let start = buffer.as_ptr().align_offset(PAGE);
-        let result = run(&mut buffer[start..start + size]);
-        self.free.lock().push(buffer);
-        result
+        let buffer = free.unwrap_or_else(|| vec![0; BUFFER_BYTES]);
+        Lease { buffers, buffer }
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        let mut stack = self.buffers.stack.lock();
+        stack.in_use -= 1;
+        stack.free.push(std::mem::take(&mut self.buffer));
+        drop(stack);
+        self.buffers.free.notify_one();
     }
 }
 
@@ -48,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_buffer_used_last_is_lent_next() {
-        let buffers = Buffers::default();
+    fn the_buffer_used_last_is_used_next() {
+        let buffers = Buffers::new(2);
         let address = |buffer: &mut [u8]| buffer.as_ptr().addr();
         let (outer, inner) = buffers.with(1, |outer| {
             (address(outer), buffers.with(MAX_REQUEST as usize, address))
@@ -58,6 +104,6 @@ mod tests {
         assert_eq!((outer % PAGE, inner % PAGE), (0, 0));
         assert_eq!(buffers.with(PAGE, address), outer);
         assert_eq!(buffers.with(PAGE, address), outer);
-        assert_eq!(buffers.free.lock().len(), 2);
+        assert_eq!(buffers.stack.lock().free.len(), 2);
     }
 }

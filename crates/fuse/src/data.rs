@@ -3,9 +3,13 @@
 //! # Model
 //!
 //! A read of some size is answered with the cache's own memory, where that lies in one piece: the
-//! kernel's copy is then the only one. Other reads are answered from a buffer of [`Buffers`](crate::buffers::Buffers); bytes to write lie in
-//! the buffer that the request came in. Both belong to the fixed base of the process, see
+//! kernel's copy is then the only one. Other reads are answered from a buffer of
+//! [`Buffers`](crate::buffers::Buffers). Bytes to write lie in the buffer that the request came in,
+//! or in a copy for a worker. All of these belong to the fixed base of the process, see
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
+//!
+//! A thread that must not wait uses [`Front::read_nowait`] and [`Front::write_nowait`], and hands
+//! what is left to a worker ([`service`](crate::service)).
 //!
 //! The kernel says with each write whether the bytes come from its cache (somebody stored into a
 //! mapping; then any writable handle may serve, and appending handles must not append), whether
@@ -15,6 +19,7 @@
 use crate::front::Front;
 use crate::handles::FileHandle;
 use crate::stats::add;
+use foliocache_mm::{IovIter, Nowait};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
@@ -32,6 +37,12 @@ const SEEK_HOLE: i32 = 4;
 
 /// Least bytes that are worth folio locks; below, copying them twice costs less.
 const MIN_LENT: usize = 32 << 10;
+
+/// How often the pages of a read are brought in anew when they are evicted before they are copied.
+const FETCHES: usize = 8;
+
+/// Bytes that are copied at once from file to file.
+const COPY_PIECE: usize = 64 << 10;
 
 /// Most bytes that one request copies from file to file, so that a copy can be interrupted.
 const MAX_COPY: u64 = 16 << 20;
@@ -52,18 +63,131 @@ impl ReadReply for fuser::ReplyData {
     }
 }
 
+/// A read of an open file.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadRequest {
+    pub(crate) fh: u64,
+    pub(crate) pos: u64,
+    pub(crate) size: u32,
+    /// The bytes go into the kernel's cache.
+    pub(crate) from_cache: bool,
+}
+
+impl ReadRequest {
+    /// The kernel asks for no more; the answer may be shorter in any case.
+    fn len(&self) -> usize {
+        self.size.min(crate::mount::MAX_REQUEST) as usize
+    }
+}
+
+/// A write to an open file, without its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteRequest {
+    pub(crate) fh: u64,
+    pub(crate) pos: u64,
+    pub(crate) how: WriteFlags,
+    /// Those of the descriptor.
+    pub(crate) flags: i32,
+}
+
+impl WriteRequest {
+    /// The bytes come from the kernel's cache. The kernel takes a short write of them for a whole
+    /// one.
+    pub(crate) fn is_from_cache(&self) -> bool {
+        self.how.contains(WriteFlags::FUSE_WRITE_CACHE)
+    }
+
+    fn append(&self) -> bool {
+        self.flags & O_APPEND != 0 && !self.is_from_cache()
+    }
+
+    /// The same write without its first `done` bytes.
+    pub(crate) fn after(mut self, done: usize) -> WriteRequest {
+        self.pos += done as u64;
+        self
+    }
+}
+
 impl Front {
-    /// Reads and answers. `from_cache` says that the bytes go into the kernel's cache.
-    pub(crate) fn do_read(
+    /// Reads and answers. May wait.
+    pub(crate) fn read(&self, request: &ReadRequest, reply: impl ReadReply) {
+        self.begin_read(request);
+        self.read_waiting(request, reply);
+    }
+
+    /// Reads and answers if all of it is in the cache. Does not wait; gives the reply back if it
+    /// would have to.
+    pub(crate) fn read_nowait<R: ReadReply>(&self, request: &ReadRequest, reply: R) -> Option<R> {
+        self.begin_read(request);
+        self.read_cached(request, reply, 0, &mut 0)
+    }
+
+    /// Goes on where [`Front::read_nowait`] gave up. Takes a buffer only when the bytes are there,
+    /// so that threads which wait for a store hold none.
+    pub(crate) fn fetch_and_read<R: ReadReply>(&self, request: &ReadRequest, mut reply: R) {
+        let end = request.pos + request.len() as u64;
+        let (mut fetched, mut missing) = (0, request.pos);
+        for _ in 0..FETCHES {
+            match self.read_cached(request, reply, fetched, &mut missing) {
+                None => return,
+                Some(unanswered) => reply = unanswered,
+            }
+            let upto = self.catch("read", || {
+                let handle = self.files.get(request.fh)?;
+                handle.file.fetch(missing, end - missing)
+            });
+            match upto {
+                Ok(upto) => fetched = upto,
+                // A read says how far it gets.
+                Err(_) => break,
+            }
+        }
+        self.read_waiting(request, reply);
+    }
+
+    fn begin_read(&self, request: &ReadRequest) {
+        add(&self.counters.requests, 1);
+        if request.from_cache
+            && let Ok(handle) = self.files.get(request.fh)
+        {
+            // Relaxed: read when the handle is closed, which the kernel orders after this.
+            handle.mapped.store(true, Ordering::Relaxed);
+            add(&self.counters.bytes_to_kernel_cache, request.len() as u64);
+        }
+    }
+
+    fn read_waiting(&self, request: &ReadRequest, reply: impl ReadReply) {
+        let read = |file: &OpenFile, buffer: &mut [u8]| file.read_at(buffer, request.pos).map(Some);
+        self.read_with(request, reply, read);
+    }
+
+    /// Answers from the cache alone. Bytes before `fetched` were brought in for this read. Where
+    /// something is missing, `missing` says where, and the reply comes back.
+    fn read_cached<R: ReadReply>(
         &self,
-        fh: u64,
-        pos: u64,
-        size: u32,
-        from_cache: bool,
-        reply: impl ReadReply,
-    ) {
-        // The kernel asks for no more; the answer may be shorter in any case.
-        let size = size.min(crate::mount::MAX_REQUEST) as usize;
+        request: &ReadRequest,
+        reply: R,
+        fetched: u64,
+        missing: &mut u64,
+    ) -> Option<R> {
+        self.read_with(request, reply, |file, buffer| {
+            let len = buffer.len();
+            let mut iter = IovIter::destination(buffer);
+            let end = file.read_nowait(&mut iter, request.pos, fetched)?;
+            let done = len - iter.remaining();
+            *missing = request.pos + done as u64;
+            Ok((end == Nowait::Over).then_some(done))
+        })
+    }
+
+    /// Answers a read with what `read` puts into a buffer; gives the reply back if that is `None`.
+    fn read_with<R: ReadReply>(
+        &self,
+        request: &ReadRequest,
+        reply: R,
+        read: impl FnOnce(&OpenFile, &mut [u8]) -> Result<Option<usize>, Errno>,
+    ) -> Option<R> {
+        let size = request.len();
         let mut reply = Some(reply);
         let mut answer = |bytes: &[u8]| {
             if let Some(reply) = reply.take() {
@@ -71,15 +195,10 @@ impl Front {
                 reply.data(bytes);
             }
         };
-        let done = self.attempt("read", || {
-            let handle = self.files.get(fh)?;
-            if from_cache {
-                // Relaxed: read when the handle is closed, which the kernel orders after this.
-                handle.mapped.store(true, Ordering::Relaxed);
-                add(&self.counters.bytes_to_kernel_cache, size as u64);
-            }
+        let done = self.catch("read", || {
+            let handle = self.files.get(request.fh)?;
             if size >= MIN_LENT {
-                let lent = handle.file.lend(pos, size, |bytes| {
+                let lent = handle.file.lend(request.pos, size, |bytes| {
                     answer(bytes);
                     bytes.len()
                 });
@@ -89,28 +208,53 @@ impl Front {
                 }
             }
             self.buffers.with(size, |buffer| {
-                let n = handle.file.read_at(buffer, pos)?;
-                answer(&buffer[..n]);
+                if let Some(n) = read(&handle.file, buffer)? {
+                    answer(&buffer[..n]);
+                }
                 Ok(())
             })
         });
-        // After a panic in the answer there is no reply left, and the library has sent its own.
-        if let (Err(error), Some(reply)) = (done, reply) {
-            reply.error(error);
+        match (done, reply) {
+            (Ok(()), reply) => reply,
+            (Err(error), Some(reply)) => {
+                reply.error(error);
+                None
+            }
+            // A panic in the answer: the library has sent its own.
+            (Err(_), None) => None,
         }
     }
 
-    pub(crate) fn do_write(
+    /// As much of a write as needs no waiting: the bytes done, and whether that is all there is to
+    /// do.
+    pub(crate) fn write_nowait(
         &self,
-        fh: u64,
-        pos: u64,
+        request: &WriteRequest,
         data: &[u8],
-        how: WriteFlags,
-        flags: i32,
-    ) -> Result<u32, Errno> {
+    ) -> Result<(usize, bool), Errno> {
+        let kills = request.how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let syncs = request.flags & (O_SYNC | O_DSYNC) != 0 && !request.is_from_cache();
+        if kills || syncs || request.append() {
+            return Ok((0, false));
+        }
+        let handle = self.files.get(request.fh)?;
+        let mut iter = IovIter::source(data);
+        let end = handle.file.write_nowait(&mut iter, request.pos)?;
+        let done = data.len() - iter.remaining();
+        add(&self.counters.bytes_written, done as u64);
+        Ok((done, end == Nowait::Over))
+    }
+
+    /// Writes. May wait.
+    pub(crate) fn do_write(&self, request: &WriteRequest, data: &[u8]) -> Result<u32, Errno> {
+        let &WriteRequest {
+            fh,
+            pos,
+            how,
+            flags,
+        } = request;
         let handle = self.files.get(fh)?;
-        let from_cache = how.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let append = flags & O_APPEND != 0 && !from_cache;
+        let (from_cache, append) = (request.is_from_cache(), request.append());
         if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && handle.file.remove_privileges()? {
             self.kernel_pages
                 .forget_attributes(handle.file.inode().ino());
@@ -126,7 +270,6 @@ impl Front {
             match wrote {
                 Ok(0) => break,
                 Ok(n) => done += n,
-                // The kernel takes a short write-out for a whole one.
                 Err(error) if done == 0 || from_cache => return Err(error),
                 Err(_) => break,
             }
@@ -173,11 +316,12 @@ impl Front {
         len: u64,
     ) -> Result<u32, Errno> {
         let (from, to) = (self.files.get(fh_in)?, self.files.get(fh_out)?);
-        let chunk = crate::mount::MAX_REQUEST as usize;
         let mut left = len.min(MAX_COPY);
         let mut done = 0;
+        let mut piece = vec![0; COPY_PIECE];
         while left > 0 {
-            let step = self.buffers.with(chunk.min(left as usize), |buffer| {
+            let buffer = &mut piece[..COPY_PIECE.min(left as usize)];
+            let mut step = || {
                 let n = from.file.read_at(buffer, pos_in)?;
                 let mut written = 0;
                 while written < n {
@@ -192,8 +336,8 @@ impl Front {
                     }
                 }
                 Ok((n, written))
-            });
-            let (read, written) = match step {
+            };
+            let (read, written) = match step() {
                 Ok(step) => step,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -17,11 +17,13 @@ use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::{Counters, add};
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{DirEntryBuf, FileSystem, Inode, Named, OpContext, SuperBlock};
 use fuser::{FileAttr, FileType, FopenFlags, Generation, INodeNo, Request};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe a name or an attribute without asking again.
@@ -32,6 +34,17 @@ const DIRENTPLUS_BYTES: usize = 152;
 /// Bytes of entries looked up together. The size of a reply is not told; this is the least usual.
 const BATCH_BYTES: usize = 4096;
 
+/// Sends `Ok` on with `$ok`, an error with `reply.error`.
+macro_rules! answer {
+    ($reply:ident, $done:expr, $value:pat => $ok:expr) => {
+        match $done {
+            Ok($value) => $ok,
+            Err(error) => $reply.error(error),
+        }
+    };
+}
+pub(crate) use answer;
+
 /// The front door of one file system.
 pub(crate) struct Front {
     pub(crate) names: Arc<SuperBlock>,
@@ -41,8 +54,10 @@ pub(crate) struct Front {
     pub(crate) directories: Handles<DirHandle>,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) panics: Arc<Panics>,
     pub(crate) kernel_pages: Arc<KernelPages>,
-    pub(crate) kernel_cache: KernelCache,
+    /// The kernel keeps everything, see [`KernelCache::All`].
+    pub(crate) kernel_keeps_all: AtomicBool,
 }
 
 /// On whose behalf a request is made that creates nothing.
@@ -72,25 +87,25 @@ impl Front {
         run: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, fuser::Errno> {
         add(&self.counters.requests, 1);
+        self.catch(name, run)
+    }
+
+    /// As [`Front::attempt`], for a part of an operation that is counted already.
+    pub(crate) fn catch<T>(
+        &self,
+        name: &'static str,
+        run: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, fuser::Errno> {
         // Nothing of ours is left half-changed by an unwinding operation: the table's locks are
         // not held across calls, and the cache keeps its own invariants.
-        match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(errno)) => {
+        match self.panics.catch(name, run) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(errno)) => {
                 add(&self.counters.errors, 1);
                 tracing::trace!(name, %errno);
                 Err(convert::errno(errno))
             }
-            Err(payload) => {
-                add(&self.counters.panics, 1);
-                let message = payload
-                    .downcast_ref::<String>()
-                    .map(String::as_str)
-                    .or_else(|| payload.downcast_ref::<&str>().copied())
-                    .unwrap_or("no message");
-                tracing::error!(name, message, "an operation panicked; the caller gets EIO");
-                Err(fuser::Errno::EIO)
-            }
+            None => Err(fuser::Errno::EIO),
         }
     }
 
@@ -129,8 +144,23 @@ impl Front {
         self.entry(&Named::new(dentry)?)
     }
 
+    pub(crate) fn kernel_cache(&self) -> KernelCache {
+        // Relaxed: set before the first request.
+        match self.kernel_keeps_all.load(Ordering::Relaxed) {
+            true => KernelCache::All,
+            false => KernelCache::Mapped,
+        }
+    }
+
+    /// Context: before the first request.
+    pub(crate) fn set_kernel_cache(&self, keeps: KernelCache) {
+        // Relaxed: the threads that serve requests are started later.
+        self.kernel_keeps_all
+            .store(keeps == KernelCache::All, Ordering::Relaxed);
+    }
+
     pub(crate) fn open_flags(&self) -> FopenFlags {
-        match self.kernel_cache {
+        match self.kernel_cache() {
             KernelCache::Mapped => {
                 FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
             }
@@ -200,8 +230,9 @@ impl Front {
                 let (attr, generation) = entry;
                 if reply.add(attr.ino, offset, &name.name, &TTL, &attr, generation) {
                     // It did not fit, so the kernel was not told of it.
-                    if let Some(inode) = inode {
-                        self.nodes.forget(&self.names, inode.ino(), 1);
+                    let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
+                    if let Some(gone) = gone {
+                        gone.put(&self.names);
                     }
                     return Ok(());
                 }
@@ -231,4 +262,20 @@ fn dots_entry(ino: u64) -> Entry {
         flags: 0,
     };
     (attr, Generation(0))
+}
+
+/// Whether this attribute is an access control list.
+pub(crate) fn is_acl(name: &OsStr) -> bool {
+    name == "system.posix_acl_access" || name == "system.posix_acl_default"
+}
+
+/// Size 0 asks for the size alone.
+pub(crate) fn answer_xattr(value: &[u8], size: u32, reply: fuser::ReplyXattr) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(fuser::Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
 }

@@ -4,14 +4,15 @@
 //!
 //! The kernel keeps the pages of a mapped file in its own cache, which is memory that our bound
 //! does not see. When the last handle of such a file is closed nobody maps it any more, and the
-//! kernel is told to drop the pages. It may have to wait for requests of ours to do so, hence a
-//! thread of its own and never a worker.
+//! kernel is told to drop the pages. It may have to wait for requests of ours to do so, so a thread
+//! of its own asks it, which serves no requests.
 //!
 //! # Locking
 //!
 //! `queue` protects the numbers that wait, `open` the counts of handles; nothing is called under either.
 
-use foliocache_sync::thread::{self, JoinHandle};
+use foliocache_sync::background::{self, Panics};
+use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::{Arc, Condvar, Mutex};
 use fuser::{INodeNo, Notifier};
 use std::collections::{HashMap, VecDeque};
@@ -91,11 +92,13 @@ impl KernelPages {
     }
 
     /// Starts the thread.
-    pub(crate) fn start(self: &Arc<Self>, notifier: Notifier) -> std::io::Result<JoinHandle<()>> {
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        notifier: Notifier,
+        panics: &Arc<Panics>,
+    ) -> std::io::Result<JoinHandle<()>> {
         let pages = Arc::clone(self);
-        thread::Builder::new()
-            .name("kernel-pages".to_owned())
-            .spawn(move || pages.run(&notifier))
+        background::spawn("kernel-pages", panics, move || pages.run(&notifier))
     }
 
     pub(crate) fn stop(&self) {

@@ -4,12 +4,13 @@
 //! # Model
 //!
 //! ```text
-//!  a program ──system call──▶ kernel ──/dev/fuse──▶ worker threads ──▶ FileSystem ──▶ the cache
+//!  a program ──system call──▶ kernel ──/dev/fuse──▶ readers, workers ──▶ FileSystem ──▶ the cache
 //! ```
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `mount` | [`Mount`]: mounting, ending, what it costs |
+//! | `service` | which thread serves a request, so that those that wait do not hold up the others |
 //! | `operations` | requests of the kernel, each as one call of the file system |
 //! | `front` | what they have in common: inodes, entries, handles, panics |
 //! | `data` | reading, writing and the rest of what is done with an open file |
@@ -43,6 +44,7 @@ mod nodes;
 mod operations;
 mod prune;
 mod prune_message;
+mod service;
 mod stats;
 #[cfg(test)]
 mod tests;

@@ -19,8 +19,12 @@ use crate::kernel_pages::KernelPages;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::prune_message::Device;
+use crate::service::{Job, Server, WORKERS_MEMORY};
 use crate::stats::{Counters, FuseStats};
+use foliocache_sync::atomic::AtomicBool;
+use foliocache_sync::background::Panics;
 use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as sys_mount;
@@ -33,8 +37,11 @@ use std::path::{Path, PathBuf};
 /// Most bytes that one request reads or writes; the kernel allows no more.
 pub(crate) const MAX_REQUEST: u32 = 1 << 20;
 
-/// What a worker touches of its stack and allocates besides its two buffers.
-const WORKER_BYTES: u64 = 256 << 10;
+/// What a reader touches of its stack and allocates besides its two buffers.
+const READER_BYTES: u64 = 256 << 10;
+
+/// Buffers beyond one for each reader, which workers copy into.
+const MORE_BUFFERS: usize = 2;
 
 /// What the kernel keeps of a file's data in its own cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -58,7 +65,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Let users other than the one who mounts in.
     pub allow_other: bool,
-    /// Operations that can be under way at once.
+    /// Threads that read requests. Two of them at least wait for nothing: where more operations
+    /// would have to wait, further threads are started.
     pub threads: usize,
     /// What the kernel keeps.
     pub kernel_cache: KernelCache,
@@ -158,6 +166,8 @@ pub struct Mount {
     session: Option<BackgroundSession>,
     mount_point: PathBuf,
     threads: usize,
+    workers: Arc<Workers<Job>>,
+    panics: Arc<Panics>,
     counters: Arc<Counters>,
     kernel_pages: Arc<KernelPages>,
     notifying: Option<JoinHandle<()>>,
@@ -180,21 +190,28 @@ impl Mount {
             .map_err(|error| MountError::Refused(error.to_string()))?;
         let counters = Arc::new(Counters::default());
         let kernel_pages = Arc::new(KernelPages::default());
+        let panics = Arc::new(Panics::new(|name, message| {
+            tracing::error!(name, message, "serving a mount panicked");
+        }));
         let threads = options.threads.max(1);
-        let pruner = Arc::new(Pruner::new(threads, Arc::clone(&counters)));
+        let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
         let nodes = Arc::new(Nodes::new(Arc::clone(&pruner), Arc::clone(&counters)));
         let read_only = options.read_only || names.fs().read_only();
-        let front = Front {
+        let front = Arc::new(Front {
             names: Arc::clone(&names),
             nodes: Arc::clone(&nodes),
             pruner: Arc::clone(&pruner),
             files: Handles::new(),
             directories: Handles::new(),
-            buffers: Buffers::default(),
+            buffers: Buffers::new(threads + MORE_BUFFERS),
             counters: Arc::clone(&counters),
+            panics: Arc::clone(&panics),
             kernel_pages: Arc::clone(&kernel_pages),
-            kernel_cache: options.kernel_cache,
-        };
+            kernel_keeps_all: AtomicBool::default(),
+        });
+        front.set_kernel_cache(options.kernel_cache);
+        let workers = Server::workers(&panics);
+        let server = Server::new(front, threads, Arc::clone(&workers));
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(options.name.clone()),
@@ -214,7 +231,7 @@ impl Mount {
         };
         config.n_threads = Some(threads);
         config.clone_fd = true;
-        let session = Session::new(front, &mount_point, &config)
+        let session = Session::new(server, &mount_point, &config)
             .map_err(|error| MountError::of_mount(&error))?;
         let notifier = session.notifier();
         let device =
@@ -232,18 +249,20 @@ impl Mount {
             session: Some(session),
             mount_point,
             threads,
+            workers,
+            panics,
             counters,
             kernel_pages,
             notifying: None,
             pruner,
             pruning: None,
         };
-        let notifying = mount.kernel_pages.start(notifier);
+        let notifying = mount.kernel_pages.start(notifier, &mount.panics);
         mount.notifying = Some(notifying.map_err(MountError::Thread)?);
         if can_prune.is_ok() {
             let holder: Weak<dyn InodeHolder> = Arc::downgrade(&mount.pruner) as _;
             names.add_holder(holder);
-            let pruning = mount.pruner.start(names, nodes, device);
+            let pruning = mount.pruner.start(names, nodes, device, &mount.panics);
             mount.pruning = Some(pruning.map_err(MountError::Thread)?);
         }
         Ok(mount)
@@ -256,13 +275,21 @@ impl Mount {
 
     /// What it did.
     pub fn stats(&self) -> FuseStats {
-        self.counters.snapshot()
+        let workers = self.workers.stats();
+        let mut stats = self.counters.snapshot();
+        stats.panics = self.panics.count();
+        stats.workers = workers.threads as u64;
+        stats
     }
 
     /// Most memory that the mount takes in this process beside the cache's bound, in bytes: the
-    /// workers' buffers.
+    /// buffers of the threads that read requests, the stacks of those that wait, and what these
+    /// hold of writes.
     pub fn fixed_bytes(&self) -> u64 {
-        self.threads as u64 * (2 * u64::from(MAX_REQUEST) + WORKER_BYTES)
+        let request = u64::from(MAX_REQUEST);
+        self.threads as u64 * (2 * request + READER_BYTES)
+            + MORE_BUFFERS as u64 * request
+            + WORKERS_MEMORY
     }
 
     /// Whether it is not mounted any more.
@@ -301,6 +328,7 @@ impl Mount {
             Err(Errno::EPERM) => {
                 self.kernel_pages.stop();
                 self.pruner.stop();
+                self.workers.stop();
                 // Dropping the session asks the helper; its threads serve those inside to the end.
                 drop(self.session.take());
             }
@@ -317,11 +345,14 @@ impl Mount {
         {
             tracing::error!(%error, "serving the mount ended with an error");
         }
+        // Their callers are gone, but they may still write.
+        self.workers.wait_idle();
+        self.workers.stop();
         for thread in [self.notifying.take(), self.pruning.take()]
             .into_iter()
             .flatten()
         {
-            // It ends by itself; a panic in it was reported by the panic hook.
+            // It ends by itself.
             let _ = thread.join();
         }
     }

@@ -41,7 +41,7 @@ const SHARDS: usize = 16;
 const STRETCH: usize = 256;
 
 /// What the kernel knows under one number.
-struct Node {
+pub(crate) struct Node {
     inode: Arc<Inode>,
     /// A directory's; any other's if the kernel can be asked to forget it.
     dentry: Option<DentryRef<Inode>>,
@@ -50,6 +50,16 @@ struct Node {
     referenced: bool,
     /// The kernel was asked to forget it, and has not looked it up since.
     asked: bool,
+}
+
+impl Node {
+    /// Lets go of what the kernel has forgotten. May block on I/O if it was the last holder of a
+    /// file without a name.
+    pub(crate) fn put(self, names: &SuperBlock) {
+        let Node { dentry, inode, .. } = self;
+        drop(dentry);
+        names.put(inode);
+    }
 }
 
 /// One part of the table.
@@ -219,22 +229,25 @@ impl Nodes {
         drop(replaced);
     }
 
-    /// Takes look-ups back; an unknown number is no error.
-    pub(crate) fn forget(&self, names: &SuperBlock, ino: u64, nlookup: u64) {
+    /// Takes look-ups back; an unknown number is no error. The node if those were all, unless the
+    /// pruner gets it.
+    ///
+    /// Context: does not wait.
+    #[must_use]
+    pub(crate) fn forget(&self, ino: u64, nlookup: u64) -> Option<Node> {
         let (taken, gone) = self.shard(ino).lock().forget(ino, nlookup);
         subtract(&self.counters.lookups, taken);
-        match gone {
-            None => {}
-            Some(Node {
+        match gone? {
+            Node {
                 asked: true,
                 dentry: Some(dentry),
                 inode,
                 ..
-            }) => self.pruner.took_back(Named { dentry, inode }),
-            Some(Node { dentry, inode, .. }) => {
-                drop(dentry);
-                names.put(inode);
+            } => {
+                self.pruner.took_back(Named { dentry, inode });
+                None
             }
+            gone => Some(gone),
         }
     }
 

@@ -6,9 +6,11 @@
 //! the kernel is told. What needs more than that is in `front` and `data`.
 
 use crate::convert;
-use crate::front::{Front, TTL, context, creation_context};
+use crate::data::{ReadRequest, WriteRequest};
+use crate::front::{TTL, answer, answer_xattr, context, creation_context, is_acl};
 use crate::handles::DirHandle;
 use crate::mount::KernelCache;
+use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Device, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
 use fuser::{
@@ -22,17 +24,7 @@ use std::time::SystemTime;
 const O_EXCL: i32 = 0o200;
 const O_APPEND: i32 = 0o2000;
 
-/// Sends `Ok` on with `$ok`, an error with `reply.error`.
-macro_rules! answer {
-    ($reply:ident, $done:expr, $value:pat => $ok:expr) => {
-        match $done {
-            Ok($value) => $ok,
-            Err(error) => $reply.error(error),
-        }
-    };
-}
-
-impl fuser::Filesystem for Front {
+impl fuser::Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Not FUSE_ATOMIC_O_TRUNC: files would be cut by an open that the kernel refuses only
         // afterwards, such as that of a program that runs.
@@ -54,35 +46,40 @@ impl fuser::Filesystem for Front {
         if config
             .add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
             .is_err()
-            && self.kernel_cache == KernelCache::Mapped
+            && self.front.kernel_cache() == KernelCache::Mapped
         {
             tracing::warn!("this kernel maps files only through its own cache: data is held twice");
-            self.kernel_cache = KernelCache::All;
+            self.front.set_kernel_cache(KernelCache::All);
         }
         // Both only fail for values out of range, which these are not.
         let _ = config.set_max_write(crate::mount::MAX_REQUEST);
-        let _ = config.set_max_background(64);
+        let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
-        let done = self.attempt("lookup", || {
-            let dir = self.directory_to_tell_of(parent)?;
-            self.entry(&self.names.lookup_name(&dir, name)?)
+        let name = name.to_owned();
+        self.serve_entry(Lane::Names, "lookup", reply, move |front| {
+            let dir = front.directory_to_tell_of(parent)?;
+            front.entry(&front.names.lookup_name(&dir, &name)?)
         });
-        answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        let _ = self.attempt("forget", || {
-            self.nodes.forget(&self.names, ino.0, nlookup);
-            Ok(())
-        });
+        let done = self
+            .front
+            .attempt("forget", || Ok(self.front.nodes.forget(ino.0, nlookup)));
+        // What goes with the last look-up may be a file, and its end may wait for the store.
+        if let Ok(Some(node)) = done {
+            self.serve(Lane::Io, move |front| node.put(&front.names));
+        }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<Fh>, reply: fuser::ReplyAttr) {
-        let done = self.attempt("getattr", || self.fs().getattr(&self.inode(ino)?));
-        answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("getattr", || front.fs().getattr(&front.inode(ino)?));
+            answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
+        });
     }
 
     fn setattr(
@@ -103,23 +100,28 @@ impl fuser::Filesystem for Front {
         _flags: Option<fuser::BsdFileFlags>,
         reply: fuser::ReplyAttr,
     ) {
-        let done = self.attempt("setattr", || {
-            let set = SetAttr {
-                mode: mode.map(|mode| mode & PERMISSION_BITS),
-                uid,
-                gid,
-                size,
-                atime: atime.map(convert::set_time),
-                mtime: mtime.map(convert::set_time),
-            };
-            self.fs().setattr(&context(req), &self.inode(ino)?, &set)
+        let ctx = context(req);
+        self.serve(Lane::Io, move |front| {
+            let done = front.attempt("setattr", || {
+                let set = SetAttr {
+                    mode: mode.map(|mode| mode & PERMISSION_BITS),
+                    uid,
+                    gid,
+                    size,
+                    atime: atime.map(convert::set_time),
+                    mtime: mtime.map(convert::set_time),
+                };
+                front.fs().setattr(&ctx, &front.inode(ino)?, &set)
+            });
+            answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
         });
-        answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: fuser::ReplyData) {
-        let done = self.attempt("readlink", || self.fs().readlink(&self.inode(ino)?));
-        answer!(reply, done, target => reply.data(target.as_encoded_bytes()));
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("readlink", || front.fs().readlink(&front.inode(ino)?));
+            answer!(reply, done, target => reply.data(target.as_encoded_bytes()));
+        });
     }
 
     fn mknod(
@@ -132,15 +134,15 @@ impl fuser::Filesystem for Front {
         rdev: u32,
         reply: fuser::ReplyEntry,
     ) {
-        let done = self.attempt("mknod", || {
-            let dir = self.directory_to_tell_of(parent)?;
+        let name = name.to_owned();
+        let ctx = creation_context(req, umask);
+        self.serve_entry(Lane::Io, "mknod", reply, move |front| {
+            let dir = front.directory_to_tell_of(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
-            let ctx = creation_context(req, umask);
-            let names = &self.names;
-            self.entry_of(names.mknod(&ctx, &dir, name, kind, mode, rdev, None)?)
+            let names = &front.names;
+            front.entry_of(names.mknod(&ctx, &dir, &name, kind, mode, rdev, None)?)
         });
-        answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn mkdir(
@@ -152,27 +154,27 @@ impl fuser::Filesystem for Front {
         umask: u32,
         reply: fuser::ReplyEntry,
     ) {
-        let done = self.attempt("mkdir", || {
-            let dir = self.directory_to_tell_of(parent)?;
+        let name = name.to_owned();
+        let ctx = creation_context(req, umask);
+        self.serve_entry(Lane::Io, "mkdir", reply, move |front| {
+            let dir = front.directory_to_tell_of(parent)?;
             let mode = mode & PERMISSION_BITS;
-            let ctx = creation_context(req, umask);
-            self.entry_of(self.names.mkdir(&ctx, &dir, name, mode, None)?)
+            front.entry_of(front.names.mkdir(&ctx, &dir, &name, mode, None)?)
         });
-        answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
-        let done = self.attempt("unlink", || {
-            self.names.unlink(&self.directory(parent)?, name, None)
+        let name = name.to_owned();
+        self.serve_empty(Lane::Io, "unlink", reply, move |front| {
+            front.names.unlink(&front.directory(parent)?, &name, None)
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
-        let done = self.attempt("rmdir", || {
-            self.names.rmdir(&self.directory(parent)?, name, None)
+        let name = name.to_owned();
+        self.serve_empty(Lane::Io, "rmdir", reply, move |front| {
+            front.names.rmdir(&front.directory(parent)?, &name, None)
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn symlink(
@@ -183,12 +185,13 @@ impl fuser::Filesystem for Front {
         target: &Path,
         reply: fuser::ReplyEntry,
     ) {
-        let done = self.attempt("symlink", || {
-            let (ctx, dir) = (context(req), self.directory_to_tell_of(parent)?);
-            let target = target.as_os_str();
-            self.entry_of(self.names.symlink(&ctx, &dir, link_name, target, None)?)
+        let link_name = link_name.to_owned();
+        let target = target.as_os_str().to_owned();
+        let ctx = context(req);
+        self.serve_entry(Lane::Io, "symlink", reply, move |front| {
+            let dir = front.directory_to_tell_of(parent)?;
+            front.entry_of(front.names.symlink(&ctx, &dir, &link_name, &target, None)?)
         });
-        answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn rename(
@@ -201,7 +204,9 @@ impl fuser::Filesystem for Front {
         flags: RenameFlags,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("rename", || {
+        let name = name.to_owned();
+        let newname = newname.to_owned();
+        self.serve_empty(Lane::Io, "rename", reply, move |front| {
             let mode = if flags.is_empty() {
                 RenameMode::Replace
             } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -211,10 +216,9 @@ impl fuser::Filesystem for Front {
             } else {
                 return Err(Errno::EINVAL);
             };
-            let (from, to) = (self.directory(parent)?, self.directory(newparent)?);
-            self.names.rename(&from, name, &to, newname, mode, None)
+            let (from, to) = (front.directory(parent)?, front.directory(newparent)?);
+            front.names.rename(&from, &name, &to, &newname, mode, None)
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn link(
@@ -225,24 +229,27 @@ impl fuser::Filesystem for Front {
         newname: &OsStr,
         reply: fuser::ReplyEntry,
     ) {
-        let done = self.attempt("link", || {
-            let (inode, dir) = (self.inode(ino)?, self.directory(newparent)?);
-            self.entry_of(self.names.link(&inode, &dir, newname, None)?)
+        let newname = newname.to_owned();
+        self.serve_entry(Lane::Io, "link", reply, move |front| {
+            let (inode, dir) = (front.inode(ino)?, front.directory(newparent)?);
+            front.entry_of(front.names.link(&inode, &dir, &newname, None)?)
         });
-        answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: fuser::ReplyOpen) {
-        let done = self.attempt("open", || {
-            // An open file takes memory, too.
-            self.pruner.wait_for_room(&self.names);
-            let inode = self.inode(ino)?;
-            // Whether a write appends is said with each write, because it can be changed.
-            let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
-            let file = self.fs().open(&context(req), &inode, flags)?;
-            Ok(self.insert_file(file))
+        let ctx = context(req);
+        self.serve(Lane::Io, move |front| {
+            let done = front.attempt("open", || {
+                // An open file takes memory, too.
+                front.pruner.wait_for_room(&front.names);
+                let inode = front.inode(ino)?;
+                // Whether a write appends is said with each write, because it can be changed.
+                let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
+                let file = front.fs().open(&ctx, &inode, flags)?;
+                Ok(front.insert_file(file))
+            });
+            answer!(reply, done, fh => reply.opened(fh, front.open_flags()));
         });
-        answer!(reply, done, fh => reply.opened(fh, self.open_flags()));
     }
 
     fn create(
@@ -255,24 +262,29 @@ impl fuser::Filesystem for Front {
         flags: i32,
         reply: fuser::ReplyCreate,
     ) {
-        let done = self.attempt("create", || {
-            let dir = self.directory_to_tell_of(parent)?;
-            let mode = mode & PERMISSION_BITS;
-            let exclusive = flags & O_EXCL != 0;
-            let flags = OpenFlags::from_raw(flags & !O_APPEND);
-            let ctx = creation_context(req, umask);
-            let created = self.names.create(&ctx, &dir, name, mode, flags, true, None);
-            let (file, dentry) = match created {
-                // The kernel found no such name, so it has checked the directory alone. `ESTALE`
-                // makes it look the name up again and open the file as `open` does: it checks the
-                // mode, follows a link, refuses a directory and cuts the file where it may.
-                Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
-                created => created?,
-            };
-            Ok((self.entry_of(dentry)?, self.insert_file(file)))
-        });
-        answer!(reply, done, ((attr, generation), fh) => {
-            reply.created(&TTL, &attr, generation, fh, self.open_flags());
+        let name = name.to_owned();
+        let ctx = creation_context(req, umask);
+        self.serve(Lane::Io, move |front| {
+            let done = front.attempt("create", || {
+                let dir = front.directory_to_tell_of(parent)?;
+                let mode = mode & PERMISSION_BITS;
+                let exclusive = flags & O_EXCL != 0;
+                let flags = OpenFlags::from_raw(flags & !O_APPEND);
+                let created = front
+                    .names
+                    .create(&ctx, &dir, &name, mode, flags, true, None);
+                let (file, dentry) = match created {
+                    // The kernel found no such name, so it has checked the directory alone. `ESTALE`
+                    // makes it look the name up again and open the file as `open` does: it checks the
+                    // mode, follows a link, refuses a directory and cuts the file where it may.
+                    Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
+                    created => created?,
+                };
+                Ok((front.entry_of(dentry)?, front.insert_file(file)))
+            });
+            answer!(reply, done, ((attr, generation), fh) => {
+                reply.created(&TTL, &attr, generation, fh, front.open_flags());
+            });
         });
     }
 
@@ -287,8 +299,14 @@ impl fuser::Filesystem for Front {
         lock_owner: Option<LockOwner>,
         reply: fuser::ReplyData,
     ) {
-        // A read on somebody's behalf names the owner of the locks; the kernel's cache has none.
-        self.do_read(fh.0, offset, size, lock_owner.is_none(), reply);
+        let request = ReadRequest {
+            fh: fh.0,
+            pos: offset,
+            size,
+            // A read on somebody's behalf names the owner of the locks; the kernel's cache has none.
+            from_cache: lock_owner.is_none(),
+        };
+        self.read(request, reply);
     }
 
     fn write(
@@ -303,10 +321,13 @@ impl fuser::Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: fuser::ReplyWrite,
     ) {
-        let done = self.attempt("write", || {
-            self.do_write(fh.0, offset, data, write_flags, flags.0)
-        });
-        answer!(reply, done, n => reply.written(n));
+        let request = WriteRequest {
+            fh: fh.0,
+            pos: offset,
+            how: write_flags,
+            flags: flags.0,
+        };
+        self.write(request, data, reply);
     }
 
     fn release(
@@ -319,11 +340,10 @@ impl fuser::Filesystem for Front {
         _flush: bool,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("release", || {
-            self.do_release(fh.0);
+        self.serve_empty(Lane::Io, "release", reply, move |front| {
+            front.do_release(fh.0);
             Ok(())
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn fsync(
@@ -334,15 +354,14 @@ impl fuser::Filesystem for Front {
         datasync: bool,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("fsync", || {
-            let handle = self.files.get(fh.0)?;
+        self.serve_empty(Lane::Io, "fsync", reply, move |front| {
+            let handle = front.files.get(fh.0)?;
             if datasync {
                 handle.file.fdatasync()
             } else {
                 handle.file.fsync()
             }
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn opendir(
@@ -352,12 +371,16 @@ impl fuser::Filesystem for Front {
         _flags: fuser::OpenFlags,
         reply: fuser::ReplyOpen,
     ) {
-        let done = self.attempt("opendir", || {
-            let dentry = self.directory(ino)?;
-            let directory = self.fs().opendir(&self.inode(ino)?)?;
-            Ok(Fh(self.directories.insert(DirHandle { dentry, directory })))
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("opendir", || {
+                let dentry = front.directory(ino)?;
+                let directory = front.fs().opendir(&front.inode(ino)?)?;
+                Ok(Fh(front
+                    .directories
+                    .insert(DirHandle { dentry, directory })))
+            });
+            answer!(reply, done, fh => reply.opened(fh, FopenFlags::empty()));
         });
-        answer!(reply, done, fh => reply.opened(fh, FopenFlags::empty()));
     }
 
     fn readdir(
@@ -368,14 +391,16 @@ impl fuser::Filesystem for Front {
         offset: u64,
         mut reply: fuser::ReplyDirectory,
     ) {
-        let done = self.attempt("readdir", || {
-            let handle = self.directories.get(fh.0)?;
-            handle.directory.read(offset, &mut |entry| {
-                let kind = convert::file_type(entry.kind);
-                !reply.add(INodeNo(entry.ino), entry.next_offset, kind, entry.name)
-            })
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("readdir", || {
+                let handle = front.directories.get(fh.0)?;
+                handle.directory.read(offset, &mut |entry| {
+                    let kind = convert::file_type(entry.kind);
+                    !reply.add(INodeNo(entry.ino), entry.next_offset, kind, entry.name)
+                })
+            });
+            answer!(reply, done, () => reply.ok());
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn readdirplus(
@@ -386,12 +411,14 @@ impl fuser::Filesystem for Front {
         offset: u64,
         mut reply: fuser::ReplyDirectoryPlus,
     ) {
-        let done = self.attempt("readdirplus", || {
-            self.pruner.wait_for_room(&self.names);
-            let handle = self.directories.get(fh.0)?;
-            self.fill_plus(&handle, offset, &mut reply)
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("readdirplus", || {
+                front.pruner.wait_for_room(&front.names);
+                let handle = front.directories.get(fh.0)?;
+                front.fill_plus(&handle, offset, &mut reply)
+            });
+            answer!(reply, done, () => reply.ok());
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn releasedir(
@@ -402,11 +429,10 @@ impl fuser::Filesystem for Front {
         _flags: fuser::OpenFlags,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("releasedir", || {
-            drop(self.directories.remove(fh.0));
+        self.serve_empty(Lane::Names, "releasedir", reply, move |front| {
+            drop(front.directories.remove(fh.0));
             Ok(())
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn fsyncdir(
@@ -417,22 +443,25 @@ impl fuser::Filesystem for Front {
         _datasync: bool,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("fsyncdir", || self.directories.get(fh.0)?.directory.fsync());
-        answer!(reply, done, () => reply.ok());
+        self.serve_empty(Lane::Io, "fsyncdir", reply, move |front| {
+            front.directories.get(fh.0)?.directory.fsync()
+        });
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: fuser::ReplyStatfs) {
-        let done = self.attempt("statfs", || self.fs().statfs());
-        answer!(reply, done, stat => reply.statfs(
-            stat.blocks,
-            stat.blocks_free,
-            stat.blocks_available,
-            stat.files,
-            stat.files_free,
-            stat.block_size,
-            stat.max_name,
-            stat.block_size,
-        ));
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("statfs", || front.fs().statfs());
+            answer!(reply, done, stat => reply.statfs(
+                stat.blocks,
+                stat.blocks_free,
+                stat.blocks_available,
+                stat.files,
+                stat.files_free,
+                stat.block_size,
+                stat.max_name,
+                stat.block_size,
+            ));
+        });
     }
 
     fn setxattr(
@@ -445,16 +474,17 @@ impl fuser::Filesystem for Front {
         _position: u32,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("setxattr", || {
+        let name = name.to_owned();
+        let value = value.to_vec();
+        self.serve_empty(Lane::Io, "setxattr", reply, move |front| {
             let mode = match flags {
                 0 => XattrMode::Set,
                 1 => XattrMode::Create,
                 2 => XattrMode::Replace,
                 _ => return Err(Errno::EINVAL),
             };
-            self.fs().setxattr(&self.inode(ino)?, name, value, mode)
+            front.fs().setxattr(&front.inode(ino)?, &name, &value, mode)
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn getxattr(
@@ -465,33 +495,38 @@ impl fuser::Filesystem for Front {
         size: u32,
         reply: fuser::ReplyXattr,
     ) {
-        let done = self.attempt("getxattr", || {
-            match self.fs().getxattr(&self.inode(ino)?, name) {
-                // The kernel asks when it checks permissions: where there are no lists, none counts.
-                Err(Errno::EOPNOTSUPP) if is_acl(name) => Err(Errno::ENODATA),
-                done => done,
-            }
+        let name = name.to_owned();
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("getxattr", || {
+                match front.fs().getxattr(&front.inode(ino)?, &name) {
+                    // The kernel asks when it checks permissions: where there are no lists, none counts.
+                    Err(Errno::EOPNOTSUPP) if is_acl(&name) => Err(Errno::ENODATA),
+                    done => done,
+                }
+            });
+            answer!(reply, done, value => answer_xattr(&value, size, reply));
         });
-        answer!(reply, done, value => answer_xattr(&value, size, reply));
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: fuser::ReplyXattr) {
-        let done = self.attempt("listxattr", || {
-            let mut list = Vec::new();
-            for name in self.fs().listxattr(&self.inode(ino)?)? {
-                list.extend_from_slice(name.as_encoded_bytes());
-                list.push(0);
-            }
-            Ok(list)
+        self.serve(Lane::Names, move |front| {
+            let done = front.attempt("listxattr", || {
+                let mut list = Vec::new();
+                for name in front.fs().listxattr(&front.inode(ino)?)? {
+                    list.extend_from_slice(name.as_encoded_bytes());
+                    list.push(0);
+                }
+                Ok(list)
+            });
+            answer!(reply, done, list => answer_xattr(&list, size, reply));
         });
-        answer!(reply, done, list => answer_xattr(&list, size, reply));
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
-        let done = self.attempt("removexattr", || {
-            self.fs().removexattr(&self.inode(ino)?, name)
+        let name = name.to_owned();
+        self.serve_empty(Lane::Io, "removexattr", reply, move |front| {
+            front.fs().removexattr(&front.inode(ino)?, &name)
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn fallocate(
@@ -504,10 +539,9 @@ impl fuser::Filesystem for Front {
         mode: i32,
         reply: fuser::ReplyEmpty,
     ) {
-        let done = self.attempt("fallocate", || {
-            self.do_fallocate(fh.0, offset, length, mode)
+        self.serve_empty(Lane::Io, "fallocate", reply, move |front| {
+            front.do_fallocate(fh.0, offset, length, mode)
         });
-        answer!(reply, done, () => reply.ok());
     }
 
     fn lseek(
@@ -519,8 +553,10 @@ impl fuser::Filesystem for Front {
         whence: i32,
         reply: fuser::ReplyLseek,
     ) {
-        let done = self.attempt("lseek", || self.do_lseek(fh.0, offset, whence));
-        answer!(reply, done, found => reply.offset(found));
+        self.serve(Lane::Io, move |front| {
+            let done = front.attempt("lseek", || front.do_lseek(fh.0, offset, whence));
+            answer!(reply, done, found => reply.offset(found));
+        });
     }
 
     fn copy_file_range(
@@ -536,25 +572,11 @@ impl fuser::Filesystem for Front {
         _flags: fuser::CopyFileRangeFlags,
         reply: fuser::ReplyWrite,
     ) {
-        let done = self.attempt("copy_file_range", || {
-            self.do_copy((fh_in.0, offset_in), (fh_out.0, offset_out), len)
+        self.serve(Lane::Io, move |front| {
+            let done = front.attempt("copy_file_range", || {
+                front.do_copy((fh_in.0, offset_in), (fh_out.0, offset_out), len)
+            });
+            answer!(reply, done, n => reply.written(n));
         });
-        answer!(reply, done, n => reply.written(n));
-    }
-}
-
-/// Whether this attribute is an access control list.
-fn is_acl(name: &OsStr) -> bool {
-    name == "system.posix_acl_access" || name == "system.posix_acl_default"
-}
-
-/// Size 0 asks for the size alone.
-fn answer_xattr(value: &[u8], size: u32, reply: fuser::ReplyXattr) {
-    if size == 0 {
-        reply.size(value.len() as u32);
-    } else if value.len() > size as usize {
-        reply.error(fuser::Errno::ERANGE);
-    } else {
-        reply.data(value);
     }
 }

@@ -13,11 +13,11 @@
 //! waits until no more of them come back, gives those up, and goes on until there are enough or all nodes were
 //! looked at. If next to none came back then they are in use, and nothing is tried for a while.
 //!
-//! A thread of its own and never a worker, because the kernel may have to write an inode's data to us
+//! A thread of its own serves no requests, because the kernel may have to write an inode's data to us
 //! before it can forget it.
 //!
-//! Those who tell the kernel of more inodes meanwhile wait for a round, once memory was refused
-//! ([`Pruner::wait_for_room`]); one worker is always left to take what is forgotten.
+//! Requests that tell the kernel of more inodes meanwhile wait for a round, once memory was refused
+//! ([`Pruner::wait_for_room`]); one reader always takes what is forgotten ([`service`](crate::service)).
 //!
 //! # Locking
 //!
@@ -31,7 +31,8 @@ use crate::nodes::Nodes;
 use crate::prune_message::Device;
 use crate::stats::{Counters, add};
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::thread::{self, JoinHandle};
+use foliocache_sync::background::{self, Panics};
+use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Condvar, Mutex};
 use foliocache_vfs::{InodeHolder, Named, SuperBlock};
@@ -43,7 +44,7 @@ const BATCH: usize = 512;
 /// use.
 const SILENCE: Duration = Duration::from_millis(2);
 
-/// Longest wait of a worker for memory.
+/// Longest wait of a request for memory.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// If fewer than one of so many nodes came back, all in all, the rest are in use.
@@ -62,8 +63,6 @@ struct State {
     awaited: usize,
     /// Batches that were given up.
     rounds: u64,
-    /// Workers that wait for a round.
-    waiting: usize,
     hopeless_until: Option<Instant>,
     stopped: bool,
 }
@@ -73,22 +72,20 @@ pub(crate) struct Pruner {
     state: Mutex<State>,
     /// For the thread.
     wake: Condvar,
-    /// For workers.
+    /// For requests.
     round_done: Condvar,
     wanted_hint: AtomicBool,
-    workers: usize,
     counters: Arc<Counters>,
 }
 
 impl Pruner {
-    /// For a mount with so many workers.
-    pub(crate) fn new(workers: usize, counters: Arc<Counters>) -> Pruner {
+    /// Nothing is wanted yet.
+    pub(crate) fn new(counters: Arc<Counters>) -> Pruner {
         Pruner {
             state: Mutex::default(),
             wake: Condvar::new(),
             round_done: Condvar::new(),
             wanted_hint: AtomicBool::new(false),
-            workers,
             counters,
         }
     }
@@ -99,11 +96,12 @@ impl Pruner {
         names: Arc<SuperBlock>,
         nodes: Arc<Nodes>,
         device: Device,
+        panics: &Arc<Panics>,
     ) -> std::io::Result<JoinHandle<()>> {
         let pruner = Arc::clone(self);
-        thread::Builder::new()
-            .name("kernel-prune".to_owned())
-            .spawn(move || pruner.run(&names, &nodes, &device))
+        background::spawn("kernel-prune", panics, move || {
+            pruner.run(&names, &nodes, &device);
+        })
     }
 
     pub(crate) fn stop(&self) {
@@ -126,10 +124,10 @@ impl Pruner {
         }
     }
 
-    /// Waits for a round where memory was refused, for a while at most. For who will tell the kernel of an inode, or
-    /// open one.
+    /// Waits for a round where memory was refused, for a while at most. For requests that tell the
+    /// kernel of an inode, or open one.
     ///
-    /// Context: a worker's, with no lock.
+    /// Context: a request that may wait, with no lock.
     #[inline]
     pub(crate) fn wait_for_room(&self, names: &SuperBlock) {
         // Relaxed: see the module's header.
@@ -142,10 +140,6 @@ impl Pruner {
     fn wait_for_round(&self) {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
-        if state.waiting + 1 >= self.workers {
-            return;
-        }
-        state.waiting += 1;
         let rounds = state.rounds;
         while state.wanted > 0 && state.rounds == rounds && !state.stopped {
             let left = until.saturating_duration_since(Instant::now());
@@ -154,7 +148,6 @@ impl Pruner {
             }
             state = self.round_done.wait_timeout(state, left).0;
         }
-        state.waiting -= 1;
     }
 
     fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {

@@ -14,8 +14,12 @@ pub struct FuseStats {
     pub requests: u64,
     /// Requests that ended with an error, names that were not found included.
     pub errors: u64,
-    /// Operations that panicked.
+    /// Panics of operations, each of which was answered with `EIO`, and of the mount's own threads.
     pub panics: u64,
+    /// Requests that were handed over to a worker, because too many readers were waiting.
+    pub handed_over: u64,
+    /// Workers that there are now.
+    pub workers: u64,
     /// Bytes handed to the kernel.
     pub bytes_read: u64,
     /// Bytes of `bytes_read` that the kernel copied from the cache itself, without a copy of ours.
@@ -39,7 +43,7 @@ pub struct FuseStats {
 pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
     pub(crate) errors: AtomicU64,
-    pub(crate) panics: AtomicU64,
+    pub(crate) handed_over: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_lent: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
@@ -67,7 +71,9 @@ impl Counters {
         FuseStats {
             requests: read(&self.requests),
             errors: read(&self.errors),
-            panics: read(&self.panics),
+            panics: 0,
+            handed_over: read(&self.handed_over),
+            workers: 0,
             bytes_read: read(&self.bytes_read),
             bytes_lent: read(&self.bytes_lent),
             bytes_written: read(&self.bytes_written),

@@ -1,18 +1,18 @@
 //! Unit tests of the front.
 
 use crate::buffers::Buffers;
-use crate::data::ReadReply;
+use crate::data::{ReadReply, ReadRequest, WriteRequest};
 use crate::front::Front;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
-use crate::mount::KernelCache;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::Counters;
 use foliocache_fs::MemFs;
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::Ordering;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpContext, OpenFlags, SuperBlock};
 use fuser::{INodeNo, WriteFlags};
@@ -21,17 +21,18 @@ fn front() -> Front {
     let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
     let fs = Arc::new(MemFs::new(&mm).unwrap());
     let counters = Arc::new(Counters::default());
-    let pruner = Arc::new(Pruner::new(1, counters.clone()));
+    let pruner = Arc::new(Pruner::new(counters.clone()));
     Front {
         names: Arc::new(SuperBlock::new(fs, &mm)),
         nodes: Arc::new(Nodes::new(pruner.clone(), counters.clone())),
         pruner,
         files: Handles::new(),
         directories: Handles::new(),
-        buffers: Buffers::default(),
+        buffers: Buffers::new(4),
         counters,
+        panics: Arc::new(Panics::new(|_, _| {})),
         kernel_pages: Arc::new(KernelPages::default()),
-        kernel_cache: KernelCache::Mapped,
+        kernel_keeps_all: AtomicBool::default(),
     }
 }
 
@@ -42,6 +43,22 @@ fn create(front: &Front, name: &str) -> u64 {
         .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags, true)
         .unwrap();
     front.insert_file(file).0
+}
+
+fn write(
+    front: &Front,
+    (fh, pos): (u64, u64),
+    data: &[u8],
+    how: WriteFlags,
+    flags: i32,
+) -> Result<u32, Errno> {
+    let request = WriteRequest {
+        fh,
+        pos,
+        how,
+        flags,
+    };
+    front.do_write(&request, data)
 }
 
 fn contents(front: &Front, fh: u64) -> Vec<u8> {
@@ -61,7 +78,8 @@ fn a_panic_is_an_error_and_the_next_operation_works() {
     assert_eq!(done.unwrap_err().code(), Errno::ENOENT.raw());
     assert_eq!(front.attempt("test", || Ok(5)).unwrap(), 5);
     let stats = front.counters.snapshot();
-    assert_eq!((stats.requests, stats.errors, stats.panics), (3, 1, 1));
+    assert_eq!((stats.requests, stats.errors), (3, 1));
+    assert_eq!(front.panics.count(), 1);
 }
 
 #[test]
@@ -69,7 +87,7 @@ fn appending_is_said_with_each_write_and_never_by_the_kernels_cache() {
     const O_APPEND: i32 = 0o2000;
     let front = front();
     let fh = create(&front, "f");
-    let write = |pos, data: &[u8], how, flags| front.do_write(fh, pos, data, how, flags).unwrap();
+    let write = |pos, data: &[u8], how, flags| write(&front, (fh, pos), data, how, flags).unwrap();
     let (plain, cache) = (WriteFlags::empty(), WriteFlags::FUSE_WRITE_CACHE);
     assert_eq!(write(0, b"one", plain, 0), 3);
     assert_eq!(write(0, b"two", plain, O_APPEND), 3);
@@ -82,9 +100,7 @@ fn copies_go_through_the_cache_and_end_with_the_file() {
     let front = front();
     let (from, to) = (create(&front, "from"), create(&front, "to"));
     let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
-    front
-        .do_write(from, 0, &data, WriteFlags::empty(), 0)
-        .unwrap();
+    write(&front, (from, 0), &data, WriteFlags::empty(), 0).unwrap();
     let n = front.do_copy((from, 1000), (to, 5), 10 << 20).unwrap();
     assert_eq!(n as usize, data.len() - 1000);
     assert_eq!(contents(&front, to)[5..], data[1000..]);
@@ -95,9 +111,7 @@ fn copies_go_through_the_cache_and_end_with_the_file() {
 fn space_and_holes() {
     let front = front();
     let fh = create(&front, "f");
-    front
-        .do_write(fh, 0, &[1; 20_000], WriteFlags::empty(), 0)
-        .unwrap();
+    write(&front, (fh, 0), &[1; 20_000], WriteFlags::empty(), 0).unwrap();
     front.do_fallocate(fh, 4096, 4096, 3).unwrap();
     assert!(
         contents(&front, fh)[4096..8192]
@@ -107,9 +121,7 @@ fn space_and_holes() {
     front.do_fallocate(fh, 15_000, 15_000, 0x10).unwrap();
     assert_eq!(contents(&front, fh).len(), 30_000);
     assert!(contents(&front, fh)[15_000..].iter().all(|&byte| byte == 0));
-    front
-        .do_write(fh, 29_000, &[1; 1000], WriteFlags::empty(), 0)
-        .unwrap();
+    write(&front, (fh, 29_000), &[1; 1000], WriteFlags::empty(), 0).unwrap();
     front.do_fallocate(fh, 29_000, 2000, 0x11).unwrap();
     assert_eq!(contents(&front, fh).len(), 30_000);
     assert!(contents(&front, fh)[29_000..].iter().all(|&byte| byte == 0));
@@ -134,7 +146,7 @@ fn handles_end_with_their_release() {
         .store(true, Ordering::Relaxed);
     front.do_release(fh);
     front.do_release(fh);
-    let done = front.do_write(fh, 0, b"x", WriteFlags::empty(), 0);
+    let done = write(&front, (fh, 0), b"x", WriteFlags::empty(), 0);
     assert_eq!(done, Err(Errno::EBADF));
 }
 
@@ -157,10 +169,16 @@ fn reads_are_answered_alike_lent_or_copied() {
     let fh = create(&front, "file");
     let bytes: Vec<u8> = (0..300_000_u32).map(|n| ((n * 7) >> 3) as u8).collect();
     let no_flags = WriteFlags::empty();
-    front.do_write(fh, 0, &bytes, no_flags, 0).unwrap();
+    write(&front, (fh, 0), &bytes, no_flags, 0).unwrap();
     let read = |fh, pos: usize, size: u32| {
         let mut answer = None;
-        front.do_read(fh, pos as u64, size, false, Answer(&mut answer));
+        let request = ReadRequest {
+            fh,
+            pos: pos as u64,
+            size,
+            from_cache: false,
+        };
+        front.read(&request, Answer(&mut answer));
         answer.unwrap()
     };
     for size in [1, 4096, 32 << 10, 100_000, 1 << 20] {
@@ -233,8 +251,8 @@ fn what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says() {
     let again = front.names.lookup_name(front.names.root(), "f3".as_ref());
     front.entry(&again.unwrap()).unwrap();
     for ino in &numbers {
-        front.nodes.forget(&front.names, *ino, 1);
-        front.nodes.forget(&front.names, *ino + 1_000_000, 1);
+        drop(front.nodes.forget(*ino, 1));
+        drop(front.nodes.forget(*ino + 1_000_000, 1));
     }
     let stats = front.counters.snapshot();
     assert_eq!((stats.lookups, stats.forgotten_on_request), (1, 19));
@@ -242,7 +260,7 @@ fn what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says() {
     front.inode(INodeNo(numbers[3])).unwrap();
     assert_eq!(front.inode(INodeNo(numbers[4])).err(), Some(Errno::ESTALE));
     // Nobody asked for it since.
-    front.nodes.forget(&front.names, numbers[3], 1);
+    drop(front.nodes.forget(numbers[3], 1));
     let stats = front.counters.snapshot();
     assert_eq!((stats.lookups, stats.forgotten_on_request), (0, 19));
 }

@@ -71,6 +71,7 @@ pub mod seqcount;
 mod shard;
 pub mod time;
 pub mod wait;
+pub mod workers;
 
 pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{

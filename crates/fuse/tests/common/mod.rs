@@ -3,12 +3,14 @@
 
 use foliocache_fs::MemFs;
 use foliocache_fuse::{Mount, MountOptions};
-use foliocache_mm::{Mm, MmConfig};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, RenameMode, SetAttr, StatFs, SuperBlock, XattrMode,
+    Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, FileSystem, Generation, Inode,
+    InodeOperations, OpContext, OpenDirectory, OpenFile, OpenFlags, RenameMode, SeekSparse,
+    SetAttr, SharedSlab, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -74,7 +76,14 @@ impl FileSystem for HookedFs {
 
     fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
         match self.is_extra(inode) {
-            true => inode.ops().getattr(inode),
+            true => Ok(Attr {
+                ino: inode.ino(),
+                kind: FileKind::Regular,
+                size: inode.open_mapping()?.size(),
+                mode: 0o666,
+                nlink: 1,
+                ..self.memory.getattr(&self.root())?
+            }),
             false => self.memory.getattr(inode),
         }
     }
@@ -120,6 +129,69 @@ impl FileSystem for HookedFs {
         fn setxattr(&self, inode: &Arc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
         fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno>;
         fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    }
+}
+
+/// An inode over a store of the test's own: nothing beyond its pages.
+struct StoreFile(Arc<AddressSpace>);
+
+impl InodeOperations for StoreFile {
+    fn getattr(&self, _: &Inode) -> Result<Attr, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn new_mapping(&self, _: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+        Ok(self.0.clone())
+    }
+
+    fn remove_privileges(&self, _: &Inode) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn sync(&self, _: &Inode, _: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn allocate(&self, _: &Inode, _: FallocateMode, _: u64, _: u64) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn seek_sparse(&self, _: &Inode, _: SeekSparse, _: u64) -> Result<u64, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn released(&self, _: &Inode, _: bool) {}
+}
+
+impl HookedFs {
+    /// Has `name` at the top lead to a file of `size` bytes over `store`.
+    pub(crate) fn add_store(
+        &mut self,
+        bdi: &Arc<BackingDevInfo>,
+        name: &str,
+        store: Arc<dyn AddressSpaceOperations>,
+        size: u64,
+    ) {
+        let now = coarse_realtime();
+        let attributes = SharedSlab::new().alloc(AttrCell::new(Attributes {
+            mode: 0o666,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: Device::default(),
+            size,
+            blocks: 0,
+            blksize: 4096,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: None,
+        }));
+        let ops = Box::new(StoreFile(AddressSpace::new(bdi, store, size)));
+        // No number of a file in memory.
+        let number = (1 << 40) + self.extra.len() as u64;
+        let inode = Inode::new(number, 0, FileKind::Regular, attributes, ops);
+        self.extra.push((name.into(), Arc::new(inode)));
     }
 }
 

@@ -1,0 +1,326 @@
+//! Which thread serves a request.
+//!
+//! # Model
+//!
+//! ```text
+//!  kernel ──▶ reader ──┬─ never waits ─────────────▶ served by the reader
+//!                      ├─ may wait, readers left ──▶ served by the reader
+//!                      ├─ a cached read or write ──▶ served by the reader, without waiting
+//!                      └─ else ────────────────────▶ handed over to a worker
+//! ```
+//!
+//! The *readers* are the FUSE library's threads: a fixed number, each with a large buffer. A
+//! request that may wait for a store, for memory or for the dirty limit is served by the reader
+//! that got it, as long as enough other readers are left. That is the usual case and costs one
+//! atomic operation. Beyond it, requests go to *workers*, which are started as they are needed and
+//! end when they are idle. So a hung store or throttled writers take readers up to a limit, and
+//! workers up to a limit, and what cannot wait is served all the same.
+//!
+//! Requests have two lanes, because files usually hang before names do: what only looks at names
+//! and attributes, and everything else. The kernel sends no request that must come after another
+//! one before that one was answered, so requests need no order here: a handle's release comes after
+//! the answers to all its reads, writes and syncs, and a sync after those of the writes it covers.
+//!
+//! # Invariants
+//!
+//! 1. One reader at least serves nothing that may wait, and one more nothing of [`Lane::Io`].
+//! 2. Bytes of writes that workers hold are at most [`HELD`], stores into mappings excepted: those
+//!    must be taken whole, and the kernel sends at most [`MAX_BACKGROUND`] at once. Another write
+//!    beyond that is cut to a page: the caller gets a short count.
+//! 3. A request is answered once, also after a panic: a reply that is dropped answers `EIO`.
+//!
+//! # Memory ordering
+//!
+//! `busy` and `held` only count; nothing is published through them: every access is `Relaxed`.
+
+use crate::data::{ReadRequest, WriteRequest};
+use crate::front::{Entry, Front, TTL, answer};
+use crate::stats::add;
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use foliocache_sync::background::Panics;
+use foliocache_sync::time::Duration;
+use foliocache_sync::workers::{Limits, NoThread, Workers};
+use foliocache_sys::Errno;
+
+/// What a request is in line with when all is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Looking at names and attributes.
+    Names = 0,
+    /// Everything else that may wait.
+    Io = 1,
+}
+
+/// Most workers of each lane.
+const WORKERS: [usize; 2] = [16, 64];
+
+/// How long a worker stays without work.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Most bytes of writes that workers hold.
+pub(crate) const HELD: usize = 8 << 20;
+
+/// Most requests that the kernel sends without somebody waiting for each.
+pub(crate) const MAX_BACKGROUND: u16 = 64;
+
+/// What a worker touches of its stack, and a buffer for copies from file to file.
+const WORKER_BYTES: u64 = 96 << 10;
+
+/// Most memory of the workers and of what they hold.
+pub(crate) const WORKERS_MEMORY: u64 =
+    (WORKERS[0] + WORKERS[1]) as u64 * WORKER_BYTES + HELD as u64;
+
+/// A request on its way to a worker.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// Readers that serve something that may wait: all of them in the lower half, those of
+/// [`Lane::Io`] in the upper.
+struct Readers {
+    busy: AtomicU32,
+    most: u32,
+    most_io: u32,
+}
+
+/// A reader is busy as long as this lives.
+struct Busy<'a> {
+    readers: &'a Readers,
+    amount: u32,
+}
+
+impl Readers {
+    fn new(threads: usize) -> Readers {
+        let threads = threads.min(usize::from(u16::MAX)) as u32;
+        Readers {
+            busy: AtomicU32::new(0),
+            most: threads.saturating_sub(1),
+            most_io: threads.saturating_sub(2),
+        }
+    }
+
+    /// Whether this reader may serve what may wait; `None` if too few others would be left.
+    fn enter(&self, lane: Lane) -> Option<Busy<'_>> {
+        let amount = match lane {
+            Lane::Names => 1,
+            Lane::Io => 1 << 16 | 1,
+        };
+        let more = |busy: u32| {
+            let (all, io) = (busy & 0xffff, busy >> 16);
+            let room = all < self.most && (lane == Lane::Names || io < self.most_io);
+            room.then(|| busy + amount)
+        };
+        // Relaxed: see the module's header.
+        let entered = self
+            .busy
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        entered.ok().map(|_| Busy {
+            readers: self,
+            amount,
+        })
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        // Relaxed: see the module's header.
+        self.readers.busy.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of a write that a worker holds.
+pub(crate) struct Held {
+    bytes: Vec<u8>,
+    all: Arc<AtomicUsize>,
+}
+
+impl Held {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Relaxed: see the module's header.
+        self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+/// Serves the requests of one mount.
+pub(crate) struct Server {
+    pub(crate) front: Arc<Front>,
+    readers: Readers,
+    workers: Arc<Workers<Job>>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// For a mount with so many readers.
+    pub(crate) fn new(front: Arc<Front>, threads: usize, workers: Arc<Workers<Job>>) -> Server {
+        Server {
+            front,
+            readers: Readers::new(threads),
+            workers,
+            held: Arc::default(),
+        }
+    }
+
+    /// The workers of one mount; none runs yet.
+    pub(crate) fn workers(panics: &Arc<Panics>) -> Arc<Workers<Job>> {
+        let limits = Limits {
+            name: "fuse-worker",
+            lanes: WORKERS.to_vec(),
+            threads: WORKERS.iter().sum(),
+            idle: IDLE,
+        };
+        Arc::new(Workers::new(limits, panics, |job: Job, _| job()))
+    }
+
+    /// Serves a request that may wait, here or by a worker.
+    pub(crate) fn serve(&self, lane: Lane, serve: impl FnOnce(&Front) + Send + 'static) {
+        match self.readers.enter(lane) {
+            Some(_busy) => _ = self.run(|| serve(&self.front)),
+            None => self.hand_over(lane, serve),
+        }
+    }
+
+    /// Serves a request whose answer is success alone.
+    pub(crate) fn serve_empty(
+        &self,
+        lane: Lane,
+        name: &'static str,
+        reply: fuser::ReplyEmpty,
+        run: impl FnOnce(&Front) -> Result<(), Errno> + Send + 'static,
+    ) {
+        self.serve(lane, move |front| {
+            let done = front.attempt(name, || run(front));
+            answer!(reply, done, () => reply.ok());
+        });
+    }
+
+    /// Serves a request whose answer is an inode.
+    pub(crate) fn serve_entry(
+        &self,
+        lane: Lane,
+        name: &'static str,
+        reply: fuser::ReplyEntry,
+        run: impl FnOnce(&Front) -> Result<Entry, Errno> + Send + 'static,
+    ) {
+        self.serve(lane, move |front| {
+            let done = front.attempt(name, || run(front));
+            answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
+        });
+    }
+
+    /// Reads: here, or without waiting, or by a worker.
+    pub(crate) fn read(&self, request: ReadRequest, reply: fuser::ReplyData) {
+        let front = &self.front;
+        if let Some(_busy) = self.readers.enter(Lane::Io) {
+            self.run(|| front.read(&request, reply));
+            return;
+        }
+        if let Some(Some(reply)) = self.run(|| front.read_nowait(&request, reply)) {
+            self.hand_over(Lane::Io, move |front| {
+                front.fetch_and_read(&request, reply);
+            });
+        }
+    }
+
+    /// Writes: here, or without waiting, or by a worker, which gets a copy of the bytes.
+    pub(crate) fn write(&self, request: WriteRequest, data: &[u8], reply: fuser::ReplyWrite) {
+        if let Some(_busy) = self.readers.enter(Lane::Io) {
+            self.run(|| {
+                let done = self
+                    .front
+                    .attempt("write", || self.front.do_write(&request, data));
+                answer!(reply, done, n => reply.written(n));
+            });
+            return;
+        }
+        let begun = self
+            .front
+            .attempt("write", || self.front.write_nowait(&request, data));
+        let done = match begun {
+            Ok((done, true)) => return reply.written(done as u32),
+            Ok((done, false)) => done,
+            Err(error) => return reply.error(error),
+        };
+        let whole = request.is_from_cache();
+        let held = self.hold(&data[done..], whole);
+        self.hand_over(Lane::Io, move |front| {
+            let rest = request.after(done);
+            let more = front.catch("write", || front.do_write(&rest, held.bytes()));
+            drop(held);
+            match more {
+                Ok(more) => reply.written(done as u32 + more),
+                // The next write gets the error.
+                Err(_) if done > 0 && !whole => reply.written(done as u32),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    /// Has a worker serve a request. Does not wait.
+    pub(crate) fn hand_over(&self, lane: Lane, serve: impl FnOnce(&Front) + Send + 'static) {
+        add(&self.front.counters.handed_over, 1);
+        let front = Arc::clone(&self.front);
+        let job: Job = Box::new(move || serve(&front));
+        if let Err(NoThread { jobs, error }) = self.workers.submit(lane as usize, job) {
+            tracing::warn!(%error, "cannot start a thread: requests wait for one another");
+            for job in jobs {
+                self.run(job);
+            }
+        }
+    }
+
+    /// A copy of what a worker is to write: all of `data`, or what room is left for.
+    pub(crate) fn hold(&self, data: &[u8], whole: bool) -> Held {
+        const PAGE: usize = 4096;
+        let more = |held: usize| {
+            let sum = held + data.len();
+            (whole || sum <= HELD).then_some(sum)
+        };
+        // Relaxed: see the module's header.
+        let taken = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let bytes = match taken {
+            Ok(_) => data.to_vec(),
+            Err(_) => {
+                let piece = &data[..data.len().min(PAGE)];
+                // Relaxed: see the module's header.
+                self.held.fetch_add(piece.len(), Ordering::Relaxed);
+                piece.to_vec()
+            }
+        };
+        Held {
+            bytes,
+            all: Arc::clone(&self.held),
+        }
+    }
+
+    /// Runs what serves a request. A panic outside the operation itself ends no reader, either.
+    fn run<R>(&self, serve: impl FnOnce() -> R) -> Option<R> {
+        self.front.panics.catch("fuser", serve)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_that_may_wait_leave_some_for_requests_that_cannot() {
+        let readers = Readers::new(8);
+        let io: Vec<_> = (0..6).map(|_| readers.enter(Lane::Io).unwrap()).collect();
+        assert!(readers.enter(Lane::Io).is_none());
+        let names = readers.enter(Lane::Names).unwrap();
+        assert!(readers.enter(Lane::Names).is_none());
+        drop(io);
+        assert!(readers.enter(Lane::Io).is_some());
+        drop(names);
+        assert_eq!(readers.busy.load(Ordering::Relaxed), 0);
+        assert!(Readers::new(1).enter(Lane::Names).is_none());
+        assert!(Readers::new(2).enter(Lane::Io).is_none());
+    }
+}
