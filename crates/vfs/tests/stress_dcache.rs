@@ -10,9 +10,7 @@
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock, rcu, thread};
 use foliocache_vfs::Bound;
-use foliocache_vfs::dcache::{
-    AliasSlot, DentryCache, DentryInode, DentryRef, Layout, Name, Packed, Split,
-};
+use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Layout, Name, Split};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ptr;
@@ -376,7 +374,8 @@ fn everything_at_once() {
     stress::<Split>();
 }
 
+#[cfg(feature = "bench")]
 #[test]
 fn everything_at_once_packed() {
-    stress::<Packed>();
+    stress::<foliocache_vfs::dcache::Packed>();
 }

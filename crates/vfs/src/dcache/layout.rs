@@ -8,14 +8,14 @@
 //!  Packed    link, hash, seq, parent, inode, stamp, COUNT name, long name   children, siblings
 //! ```
 //!
-//! [`Split`] is what the cache is for. [`Packed`] is its twin, by which a benchmark measures what the distance
-//! is worth: the same code, but whoever takes a reference takes the first line away from all who look the
-//! name up.
+//! File systems use [`Split`]. `Packed` is there for tests and, with the feature `bench`, for the benchmark that
+//! measures what the distance is worth: in it, each reference that is taken invalidates the line that look-ups
+//! read. The rest of the code is the same.
 //!
 //! # Differences from Linux
 //!
 //! There it was a change of the structure (commit "vfs: move d_lockref out of the area used by RCU lookup");
-//! here both are compiled, and chosen by the inode's type.
+//! here the inode's type chooses.
 
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::lockref::LockRef;
@@ -26,6 +26,7 @@ const WORDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 9 };
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Split {}
+    #[cfg(any(test, feature = "bench"))]
     impl Sealed for super::Packed {}
 }
 
@@ -62,6 +63,7 @@ pub trait Layout: sealed::Sealed + Send + Sync + 'static {
 pub struct Split;
 
 /// The reference count among what look-ups read: for a benchmark.
+#[cfg(any(test, feature = "bench"))]
 #[derive(Debug)]
 pub struct Packed;
 
@@ -84,6 +86,7 @@ impl Layout for Split {
     }
 }
 
+#[cfg(any(test, feature = "bench"))]
 impl Layout for Packed {
     type Near = LockRef;
     type Far = ();

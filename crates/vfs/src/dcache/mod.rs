@@ -14,7 +14,7 @@
 //! | `name` | [`Name`]: a path component, hashed |
 //! | `dentry` | [`Dentry`]: the layout, and what walkers under RCU read |
 //! | `guard` | its lock, and the list of children |
-//! | `layout` | [`Split`] and its twin [`Packed`], by which a benchmark measures the layout |
+//! | `layout` | [`Split`]; for tests and a benchmark its twin `Packed` |
 //! | `inode` | [`DentryInode`]: what is asked of an inode |
 //! | `reference` | [`DentryRef`], and how a dentry ends |
 //! | `cache` | [`DentryCache`]: looking up |
@@ -66,7 +66,9 @@ mod tests;
 pub use cache::{DENTRY_BYTES, DentryCache, DentryError, DentryStats};
 pub use dentry::Dentry;
 pub use inode::{AliasSlot, DentryInode};
-pub use layout::{Layout, Packed, Split};
+#[cfg(any(test, feature = "bench"))]
+pub use layout::Packed;
+pub use layout::{Layout, Split};
 pub use name::Name;
 pub(crate) use name::{all_words, last_slash, mix, tail_word};
 pub use reference::DentryRef;
