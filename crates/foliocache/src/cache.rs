@@ -87,7 +87,8 @@ impl Cache {
     /// A local directory, seen through the cache.
     ///
     /// The same directory opened twice is one file system, with the options that it was opened
-    /// with first. It stays with the cache, cached pages and all, until the cache goes.
+    /// with first, but for [`read_only`](DirFsOptions::read_only), which is a matter of each handle.
+    /// It stays with the cache, cached pages and all, until the cache goes.
     ///
     /// Blocks on I/O. Costs a thread and some hundred KiB outside the bound.
     ///
@@ -105,9 +106,11 @@ impl Cache {
     pub fn directory_with(
         &self,
         path: impl AsRef<Path>,
-        options: DirFsOptions,
+        mut options: DirFsOptions,
     ) -> Result<Directory> {
         self.check(Operation::Mount)?;
+        // The file system is writable, because another handle may be.
+        let read_only = std::mem::take(&mut options.read_only);
         let path = path.as_ref();
         let ancestry = ancestry(path).map_err(|errno| Error::Path {
             operation: Operation::Mount,
@@ -120,7 +123,7 @@ impl Cache {
         };
         if let Some(used) = mounts.iter().find(overlaps) {
             if used.ancestry[0] == ancestry[0] {
-                return Directory::root(&used.mount);
+                return Directory::root(&used.mount, read_only);
             }
             return Err(Error::Overlap {
                 path: path.to_owned(),
@@ -129,7 +132,7 @@ impl Cache {
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
         let mount = Mount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
-        let directory = Directory::root(&mount)?;
+        let directory = Directory::root(&mount, read_only)?;
         mounts.push(Mounted { ancestry, mount });
         Ok(directory)
     }
@@ -147,7 +150,7 @@ impl Cache {
         self.check(Operation::Mount)?;
         let fs = MemFs::new(&self.inner.mm)?;
         let path = PathBuf::from(fs.kind());
-        Directory::root(&Mount::new(Backing::Memory(Arc::new(fs)), path))
+        Directory::root(&Mount::new(Backing::Memory(Arc::new(fs)), path), false)
     }
 
     /// A file of `size` bytes over `store`, on a file system of its own, open `handles` times.

@@ -148,6 +148,22 @@ pub enum Operation {
     Mount,
 }
 
+impl Operation {
+    /// Whether it changes names or attributes, which a read-only directory refuses.
+    pub(crate) fn changes_names(self) -> bool {
+        matches!(
+            self,
+            Self::Create
+                | Self::CreateDir
+                | Self::Remove
+                | Self::Rename
+                | Self::HardLink
+                | Self::Symlink
+                | Self::SetMetadata
+        )
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -241,7 +257,8 @@ impl From<Error> for io::Error {
 }
 
 /// A cache that could not be closed without losing data. It goes on: [`CloseError::into_cache`]
-/// gives it back, to try again or to give data up.
+/// gives it back, to try again or to give data up. As an [`Error`] it says which files failed, and
+/// the cache is dropped: it tries once more to write them, and tells of failures in the log.
 ///
 /// ```no_run
 /// # let cache = foliocache::Cache::builder().build()?;
@@ -282,5 +299,11 @@ impl CloseError {
 impl From<CloseError> for io::Error {
     fn from(error: CloseError) -> io::Error {
         (*error.error).into()
+    }
+}
+
+impl From<CloseError> for Error {
+    fn from(error: CloseError) -> Error {
+        *error.error
     }
 }

@@ -78,13 +78,18 @@ pub use cache::Cache;
 pub use directory::Directory;
 pub use error::{CloseError, Error, FailedFile, Operation, Result};
 pub use file::File;
-pub use foliocache_fs::{DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats, Fallback};
+pub use foliocache_fs::{
+    DirFsError as DirectoryError, DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats,
+    Fallback,
+};
 pub use foliocache_mm::{
-    FileStats, FrameUsage as MemoryUsage, MmStats as CacheStats, PressureSource, PressureStats,
-    ThrottleStats,
+    FileStats, FrameUsage as MemoryUsage, FramesError as MemoryError, MmError as CacheError,
+    MmStats as CacheStats, PressureSource, PressureStats, ThrottleStats,
 };
 pub use foliocache_sys::Errno;
-pub use foliocache_vfs::{Advice, Attr, Credentials, FileKind, RenameMode};
+pub use foliocache_sys::clock::Timespec;
+pub use foliocache_sys::uring::EngineStats;
+pub use foliocache_vfs::{Advice, Attr, Credentials, Device, FileKind, RenameMode};
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
 pub use size::MemorySize;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Disk, PAGE, cache, on_disk, pattern};
-use foliocache::{Cache, Errno, Error};
+use foliocache::{Cache, Credentials, DirectoryOptions, Errno, Error};
 use std::time::Duration;
 
 #[test]
@@ -197,4 +197,97 @@ fn handles_go_on_after_a_close() {
         std::fs::read(disk.source.path().join("f")).unwrap(),
         b"onetwo"
     );
+}
+
+#[test]
+fn read_only_is_a_matter_of_each_handle() {
+    let mut read_only = DirectoryOptions::default();
+    read_only.read_only = true;
+    for read_only_first in [true, false] {
+        let source = tempfile::tempdir().unwrap();
+        let cache = cache(16);
+        let open = |read_only_now: bool| match read_only_now {
+            true => cache.directory_with(source.path(), read_only.clone()),
+            false => cache.directory(source.path()),
+        };
+        let first = open(read_only_first).unwrap();
+        let second = open(!read_only_first).unwrap();
+        let (reader, writer) = match read_only_first {
+            true => (first, second),
+            false => (second, first),
+        };
+        writer.create_dir("d").unwrap();
+        let file = writer.create("d/f").unwrap();
+        file.write_all_at(b"bytes", 0).unwrap();
+        // The handles share one file system, and what is opened from a handle is like it.
+        let below = reader.open_dir("d").unwrap();
+        let mut bytes = [0; 5];
+        below
+            .open("f")
+            .unwrap()
+            .read_exact_at(&mut bytes, 0)
+            .unwrap();
+        assert_eq!(&bytes, b"bytes");
+        let guest = below.with_credentials(Credentials::new(0, 0, &[]));
+        for dir in [&below, &guest] {
+            let refused = [
+                dir.create("new").map(drop),
+                dir.append("f").map(drop),
+                dir.open_options().write(true).open("f").map(drop),
+                dir.create_dir("new"),
+                dir.remove_file("f"),
+                dir.rename("f", "g"),
+                dir.hard_link("f", "g"),
+                dir.symlink("f", "g"),
+                dir.set_mode("f", 0o600),
+                dir.set_times("f", None, None),
+                writer.rename_to("d/f", dir, "g"),
+            ];
+            for (at, done) in refused.into_iter().enumerate() {
+                assert_eq!(done.unwrap_err().errno(), Errno::EROFS, "{at}");
+            }
+        }
+        reader.remove_dir_all("d").unwrap_err();
+        assert!(writer.try_exists("d/f").unwrap());
+    }
+}
+
+#[test]
+fn closing_fits_the_results_of_this_crate() {
+    fn use_a_cache() -> foliocache::Result<()> {
+        let cache = Cache::builder().memory("16M").build()?;
+        cache.memfs()?.create("f")?;
+        cache.close()?;
+        Ok(())
+    }
+    use_a_cache().unwrap();
+}
+
+/// Every type that a public signature, field or variant of the crate has can be named by its users.
+#[test]
+fn public_types_can_be_named() {
+    fn parts(error: foliocache::Error) -> Option<foliocache::MemoryError> {
+        match error {
+            Error::Memory(foliocache::CacheError::Frames(error)) => Some(error),
+            Error::Directory(foliocache::DirectoryError::Mm(error)) => parts(Error::Memory(error)),
+            _ => None,
+        }
+    }
+    let error = Cache::builder().memory(1_u64).build().unwrap_err();
+    assert!(parts(error).is_some());
+    let cache = cache(16);
+    let stats: foliocache::CacheStats = cache.stats().unwrap();
+    let _: (foliocache::MemoryUsage, foliocache::FileStats) = (stats.memory, stats.files);
+    let _: (foliocache::PressureStats, foliocache::ThrottleStats) =
+        (stats.pressure, stats.throttle);
+    let _: fn(foliocache::DirectoryStats) -> Option<foliocache::EngineStats> = |stats| stats.engine;
+    let _: fn(foliocache::DirectoryStats) -> Vec<(foliocache::Fallback, Errno, u64)> =
+        |stats| stats.fallbacks;
+    let _: fn(
+        foliocache::Attr,
+    ) -> (
+        foliocache::Timespec,
+        foliocache::Device,
+        foliocache::FileKind,
+    ) = |attr| (attr.mtime, attr.rdev, attr.kind);
 }

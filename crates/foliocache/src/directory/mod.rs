@@ -68,6 +68,8 @@ struct Place {
     dentry: DentryRef<Inode>,
     mount: Arc<Mount>,
     credentials: Option<Credentials>,
+    /// Nothing may be changed through this handle.
+    read_only: bool,
 }
 
 impl Forked for Place {
@@ -78,7 +80,7 @@ impl Forked for Place {
 
 impl Directory {
     /// The directory at the top of a file system.
-    pub(crate) fn root(mount: &Arc<Mount>) -> Result<Self> {
+    pub(crate) fn root(mount: &Arc<Mount>, read_only: bool) -> Result<Self> {
         let root = mount.super_block().map(|names| names.root().clone());
         let dentry = root.map_err(|errno| Error::Path {
             operation: Operation::Mount,
@@ -89,6 +91,7 @@ impl Directory {
             dentry,
             mount: Arc::clone(mount),
             credentials: None,
+            read_only,
         };
         Ok(Self {
             place: ParentOnly::new(place),
@@ -117,6 +120,7 @@ impl Directory {
             dentry: self.place.dentry.clone(),
             mount: Arc::clone(&self.place.mount),
             credentials: Some(credentials),
+            read_only: self.place.read_only,
         };
         Self {
             place: ParentOnly::new(place),
@@ -177,6 +181,7 @@ impl Directory {
         act: impl FnOnce(&Namei<'_>, &OsStr) -> Result<T, WalkError>,
     ) -> Result<T> {
         let done = match self.mount().super_block() {
+            Ok(_) if self.place.read_only && operation.changes_names() => Err(Errno::EROFS.into()),
             Ok(names) => act(&self.namei(names), path.as_os_str()),
             Err(errno) => Err(errno.into()),
         };
@@ -249,8 +254,12 @@ impl Directory {
             false => Operation::Open,
         };
         let flags = options.flags();
+        let flags = flags.map_err(|errno| self.error(operation, path, errno))?;
+        if self.place.read_only && flags.write {
+            return Err(self.error(operation, path, Errno::EROFS));
+        }
         let how = OpenHow {
-            flags: flags.map_err(|errno| self.error(operation, path, errno))?,
+            flags,
             create,
             exclusive: options.create_new,
             follow: true,
@@ -281,6 +290,7 @@ impl Directory {
             dentry,
             mount: Arc::clone(&self.place.mount),
             credentials: self.place.credentials.clone(),
+            read_only: self.place.read_only,
         };
         Ok(Self {
             place: ParentOnly::new(place),
