@@ -18,6 +18,13 @@
 //! an inode that was found since the last round is spared, one that somebody holds is left alone, of
 //! the others the file system is asked ([`Verdict`]).
 //!
+//! # What no file system uses yet
+//!
+//! The local file systems fill an inode before it is inserted and unlock it at once, and they keep dirty inodes.
+//! What is here for stores that are reached over a network, whose inodes are filled and written with I/O: an inode
+//! that is being filled (NEW), the wait for it, a filling that fails, and [`Verdict::WriteFirst`]. `iget_locked` and
+//! `iget_with_locked` exist for tests and, with the feature `bench`, for the benchmark `walk`.
+//!
 //! # Callbacks
 //!
 //! | callback | called | restrictions |
@@ -172,19 +179,6 @@ impl<T: CachedInode> InodeCache<T> {
         found
     }
 
-    /// As [`find`](Self::find), but finds none that is being filled, and never sleeps.
-    #[doc(alias = "find_inode_nowait")]
-    pub fn find_nowait(&self, hash: u64, test: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        let found = self
-            .grab(hash, &test)
-            .filter(|inode| CachedInode::link(&**inode).fill() == Fill::Filled);
-        match found {
-            Some(_) => self.hits.inc(),
-            None => self.misses.inc(),
-        }
-        found
-    }
-
     /// The inode with this hash for which `test` says yes, without a reference: valid until the read section
     /// ends, though it may be evicted meanwhile. Finds none that is being filled. Writes nothing shared when
     /// the inode was found before, and is not counted.
@@ -247,12 +241,13 @@ impl<T: CachedInode> InodeCache<T> {
         Ok(self.insert(hash, &test, make()?))
     }
 
-    /// As [`iget`](Self::iget), the older way: the first look is under the bucket's lock too, so a hit takes
+    /// As [`iget`](Self::iget), the older way, for comparison: the first look is under the bucket's lock too, so a hit takes
     /// one lock and a miss two.
     ///
     /// # Errors
     ///
     /// What `make` fails with.
+    #[cfg(any(test, feature = "bench"))]
     pub fn iget_locked<E>(
         &self,
         ino: u64,
@@ -268,6 +263,7 @@ impl<T: CachedInode> InodeCache<T> {
     ///
     /// What `make` fails with.
     #[doc(alias = "iget5_locked")]
+    #[cfg(any(test, feature = "bench"))]
     pub fn iget_with_locked<E>(
         &self,
         hash: u64,
