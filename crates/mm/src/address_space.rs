@@ -332,6 +332,7 @@ impl AddressSpace {
             frame,
         };
         locked.attach(self.key(), place);
+        mm.frames.set_owner(frame, mm.folios.id(folio));
         if self.bdi.is_memory() {
             locked.state.set(flag::UNEVICTABLE);
         }

@@ -103,6 +103,7 @@ impl AddressSpace {
             frame: frame.add(half),
         };
         upper.attach(self.key(), place);
+        mm.frames.set_owner(place.frame, mm.folios.id(folio));
         let uptodate = grains::halves(lower.uptodate_grains(), order);
         let dirty = grains::halves(lower.dirty_grains(), order);
         upper.set_uptodate_grains(uptodate[1]);

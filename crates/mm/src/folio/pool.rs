@@ -18,8 +18,9 @@
 //!
 //! # Memory ordering
 //!
-//! `nr_ready` is stored Release after the descriptors below it were made, and loaded Acquire in
-//! `all`: they are partners. The links of free descriptors are Relaxed, under the list's lock.
+//! `nr_ready` and the links of free descriptors change under the list's lock: Relaxed. Whoever gets a
+//! descriptor's number or address sees it initialised by how it got it: the list's lock, the index, or
+//! the frame space's numbers of owners.
 //!
 //! # Safety
 //!
@@ -120,8 +121,8 @@ impl FolioPool {
             // (the range is, and chunks are multiples of the size), and nobody else has it yet.
             unsafe { self.slot(id).write(Folio::new()) };
         }
-        // Release: partner is the Acquire in `all`, whose reader then sees them initialised.
-        self.nr_ready.store(first + PER_CHUNK, Ordering::Release);
+        // Relaxed: as above.
+        self.nr_ready.store(first + PER_CHUNK, Ordering::Relaxed);
         for id in (first.max(1)..first + PER_CHUNK).rev() {
             // Relaxed: protected by the list's lock.
             self.get(id).lru_next.store(free.head, Ordering::Relaxed);
@@ -142,7 +143,7 @@ impl FolioPool {
 
     /// The descriptor with this number, which was handed out before.
     pub(crate) fn get(&self, id: FolioId) -> &Folio {
-        // SAFETY: invariant 1: numbers come from `id`, `grow` or `all`, so the descriptor is
+        // SAFETY: invariant 1: numbers come from `id` or `grow`, so the descriptor is
         // initialised and lives as long as the pool.
         unsafe { &*self.slot(id) }
     }
@@ -170,12 +171,5 @@ impl FolioPool {
     /// The index entry for a descriptor of this pool.
     pub(crate) fn entry(&self, folio: &Folio) -> foliocache_xarray::Entry {
         foliocache_xarray::Entry::from_ptr(std::ptr::NonNull::from(folio))
-    }
-
-    /// Every descriptor that was ever handed out, free ones included.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Folio> {
-        // Acquire: partner is the Release in `grow`.
-        let ready = self.nr_ready.load(Ordering::Acquire);
-        (1..ready).map(|id| self.get(id))
     }
 }

@@ -25,6 +25,7 @@
 //! Plain data under one lock, which this module does not see.
 
 use super::buddy::{Buddy, InUse};
+use super::owners::Owners;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, MAX_ORDER};
 
 const NONE: u32 = u32::MAX;
@@ -104,8 +105,9 @@ impl Table {
         }
     }
 
-    /// Bytes that the table takes for each block it can ever hold.
-    pub(super) const BYTES_PER_BLOCK: u64 = (size_of::<Block>() + size_of::<u32>()) as u64;
+    /// Bytes that the table and the numbers of the frames' owners take for each block it can ever hold.
+    pub(super) const BYTES_PER_BLOCK: u64 =
+        (size_of::<Block>() + size_of::<u32>() + Owners::BYTES_PER_BLOCK) as u64;
 
     /// Makes space for `active` blocks.
     pub(super) fn reserve(&mut self, active: u32) {

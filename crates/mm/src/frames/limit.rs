@@ -103,6 +103,7 @@ impl Frames {
             let old = table.active as usize * BLOCK_SIZE;
             self.range
                 .activate(old..target as usize * BLOCK_SIZE, true)?;
+            self.owners.activate(table.active, target)?;
             let more = u64::from(target - table.active) * Table::BYTES_PER_BLOCK;
             self.budget.change_room(-(more as i64));
             table.reserve(target);

@@ -24,6 +24,7 @@
 //! | `supply` | allocation and free across the three |
 //! | `fragments` | chunks of a larger order that are missing, and blocks worth emptying for them |
 //! | `evacuate` | isolating a block and giving it back |
+//! | `owners` | from a block to the folios in it |
 //! | `renew` | new memory for frames whose memory went bad |
 //! | `limit` | the bound, and how blocks and metadata share it |
 //!
@@ -54,6 +55,7 @@ mod evacuate;
 mod fragments;
 mod limit;
 mod magazine;
+mod owners;
 mod renew;
 mod supply;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -69,6 +71,7 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::memory::{ReservedRange, total_memory};
 use limit::Hints;
 use magazine::Magazines;
+use owners::Owners;
 
 pub use evacuate::BlockFrames;
 pub use types::{BlockNumber, FrameNumber, FrameUsage, FramesError};
@@ -88,6 +91,7 @@ const MAX_LIMIT: u64 = 4 << 40;
 /// The frames of one cache; see the module's header.
 pub struct Frames {
     range: ReservedRange,
+    owners: Owners,
     /// Largest limit, in bytes.
     max_limit: u64,
     budget: Budget,
@@ -113,6 +117,7 @@ impl Frames {
         let max_blocks = max_limit.div_ceil(BLOCK_SIZE as u64) as u32;
         let frames = Self {
             range: ReservedRange::reserve(max_blocks as usize * BLOCK_SIZE)?,
+            owners: Owners::new(max_blocks)?,
             max_limit,
             budget: Budget::new(),
             magazines: Magazines::new(),

@@ -17,10 +17,8 @@
 //! 2. A folio is moved or left alone, never dropped.
 
 use foliocache_sync::time::{Duration, Instant};
-use std::collections::HashSet;
 
-use crate::folio::Folio;
-use crate::frames::{BLOCK_FRAMES, BlockNumber, Frames};
+use crate::frames::{BLOCK_FRAMES, BlockNumber};
 use crate::mm::Mm;
 use crate::stats::bump;
 
@@ -30,8 +28,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// The part of the time that passes may take.
 const PART: u32 = 20;
 
-/// The part of a cache's blocks that one pass makes whole, at least one: a pass looks at every
-/// descriptor, however few blocks it is for.
+/// The part of a cache's blocks that one pass makes whole, at least one.
 const SHARE: u64 = 64;
 
 /// Blocks that a cache has at least before one is kept free for compaction.
@@ -88,10 +85,10 @@ impl Mm {
         if blocks.is_empty() {
             return 0;
         }
-        let wanted: HashSet<u32> = blocks.iter().map(|block| block.as_u32()).collect();
-        for folio in self.folios.all() {
-            if wanted.contains(&Frames::block_of(folio.frame())) {
-                self.move_out(folio, &wanted);
+        for &block in &blocks {
+            for locked in self.folios_in(block) {
+                // Invariant 2: what cannot be moved stays.
+                self.migrate(&locked);
             }
         }
         let mut whole = 0;
@@ -100,15 +97,5 @@ impl Mm {
             self.frames.unisolate(block);
         }
         whole
-    }
-
-    /// Moves one folio out of the blocks in `wanted`, if that needs no waiting (invariant 2).
-    fn move_out(&self, folio: &Folio, wanted: &HashSet<u32>) {
-        let Some(locked) = folio.try_lock(&self.waits) else {
-            return;
-        };
-        if locked.mapping() != 0 && wanted.contains(&Frames::block_of(locked.frame())) {
-            self.migrate(&locked);
-        }
     }
 }

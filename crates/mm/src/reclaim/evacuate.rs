@@ -10,8 +10,8 @@
 //! An I/O holds its folios, and with them their blocks, until it ends, which on a store that hangs it
 //! may never do. So a block is skipped that does not become empty within some milliseconds.
 //!
-//! A frame does not say whose it is; one pass over the descriptors finds the folios of all
-//! isolated blocks, which costs a look at 64 bytes a frame and saves four bytes a page for ever.
+//! The frame space knows which folio begins at a frame, so that emptying a block costs what is in it,
+//! however large the cache.
 //!
 //! # Invariants
 //!
@@ -22,8 +22,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::folio::{Folio, LockedFolio, Operation};
-use crate::frames::{BlockNumber, Frames};
+use crate::folio::{LockedFolio, Operation};
+use crate::frames::BlockNumber;
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::bump;
@@ -47,13 +47,17 @@ impl Mm {
         let (mut given, mut idle) = (0, 0);
         let mut skipped = HashSet::new();
         while given < want && idle < PATIENCE {
-            let mut blocks = self.frames.isolate_blocks(want - given, &skipped);
+            // More than are wanted once some were skipped, so that few sets go through many of them.
+            let set = (want - given).max(skipped.len());
+            let mut blocks = self.frames.isolate_blocks(set, &skipped);
             if blocks.is_empty() {
                 break;
             }
-            skipped.extend(blocks.iter().copied());
-            let emptied = self.empty_blocks(&mut blocks);
-            bump(&self.skipped, blocks.len() as u64);
+            let emptied = self.empty_blocks(&mut blocks, want - given);
+            if emptied < want - given {
+                bump(&self.skipped, blocks.len() as u64);
+                skipped.extend(blocks.iter().copied());
+            }
             for block in blocks {
                 self.frames.unisolate(block);
             }
@@ -63,21 +67,23 @@ impl Mm {
         given
     }
 
-    /// Empties isolated blocks and gives them back; returns how many it did. What is left in the list
-    /// has a folio that stays busy.
-    fn empty_blocks(&self, blocks: &mut Vec<BlockNumber>) -> usize {
+    /// Empties isolated blocks until it has given `want` of them back; returns how many it did. If they
+    /// are fewer, each block that is left in the list has a folio that stays busy.
+    fn empty_blocks(&self, blocks: &mut Vec<BlockNumber>, want: usize) -> usize {
         let mut given = 0;
         for round in 0..ROUNDS {
-            if blocks.is_empty() {
+            if blocks.is_empty() || given >= want {
                 break;
             }
             if round > 0 {
                 foliocache_sync::time::sleep(ROUND_PAUSE * (1 << (round - 1)));
             }
-            let wanted: HashSet<u32> = blocks.iter().map(|block| block.as_u32()).collect();
-            for folio in self.folios.all() {
-                if wanted.contains(&Frames::block_of(folio.frame())) {
-                    self.vacate(folio, &wanted);
+            let mut empty = 0;
+            for &block in blocks.iter() {
+                self.folios_in(block).for_each(|locked| self.vacate(locked));
+                empty += usize::from(self.frames.block_frames(block).len() == 0);
+                if given + empty >= want {
+                    break;
                 }
             }
             given += self.frames.give_back(blocks);
@@ -85,14 +91,21 @@ impl Mm {
         given
     }
 
-    /// Gets one folio out of the blocks in `wanted`, if it can be moved or dropped now.
-    fn vacate(&self, folio: &Folio, wanted: &HashSet<u32>) {
-        let Some(locked) = folio.try_lock(&self.waits) else {
-            return;
-        };
-        if locked.mapping() == 0 || !wanted.contains(&Frames::block_of(locked.frame())) {
-            return;
-        }
+    /// The folios of a block that can be locked without waiting, each locked.
+    pub(super) fn folios_in(&self, block: BlockNumber) -> impl Iterator<Item = LockedFolio<'_>> {
+        self.frames.owners(block).filter_map(|(frame, owner)| {
+            let folio = self.folios.get(owner);
+            // It may have moved, or be another by now; its lock is for who owns the frame.
+            if folio.frame() != frame {
+                return None;
+            }
+            let locked = folio.try_lock(&self.waits)?;
+            (locked.mapping() != 0 && locked.frame() == frame).then_some(locked)
+        })
+    }
+
+    /// Gets a locked folio out of its block, if it can be moved or dropped now.
+    fn vacate(&self, locked: LockedFolio<'_>) {
         if self.migrate(&locked) {
             return;
         }
@@ -132,7 +145,10 @@ impl Mm {
         let (from, to) = (self.frames.addr(locked.frame()), self.frames.addr(frame));
         let moved = crate::direct_map::copy(to, from, PAGE_SIZE << order);
         let unused = match moved {
-            true => locked.migrate(frame),
+            true => {
+                self.frames.set_owner(frame, self.folios.id(locked.folio()));
+                locked.migrate(frame)
+            }
             // Bad memory: a reader will meet it, or writeback.
             false => frame,
         };
