@@ -60,21 +60,22 @@ use crate::writeback::{FlushState, WritebackState};
 #[doc(alias = "address_space")]
 #[repr(C, align(64))]
 pub struct AddressSpace {
-    // What a hit reads, and seldom anybody writes.
+    // What a hit reads and seldom anybody writes: one cache line.
     /// That of `bdi`, one load nearer: every hit begins with it.
     mm: Arc<Mm>,
     pub(crate) hits: Hits,
-    pub(crate) ops: Arc<dyn AddressSpaceOperations>,
     bdi: Arc<BackingDevInfo>,
-    id: u64,
-    // What a `stat` reads, and what changes together with that.
     size: AtomicU64,
+    /// Its head is the end of the line.
+    pub(crate) index: XArray,
+    // What changes as pages come, go and become dirty.
     /// Pages in the index.
     nr_pages: AtomicU64,
     pub(crate) appended: Appended,
     pub(crate) counts: PageCounts,
-    pub(crate) index: XArray,
     // What neither a hit nor a `stat` comes to.
+    pub(crate) ops: Arc<dyn AddressSpaceOperations>,
+    id: u64,
     pub(crate) i_rwsem: RankedRwLock<()>,
     pub(crate) invalidate_lock: RankedRwLock<()>,
     pub(crate) flush_lock: RankedMutex<FlushState>,
@@ -101,8 +102,8 @@ pub struct AddressSpace {
 const _: () = {
     use std::mem::offset_of;
 
-    assert!(offset_of!(AddressSpace, size) == 64);
-    assert!(offset_of!(AddressSpace, index) == 128);
+    assert!(offset_of!(AddressSpace, mm) == 0);
+    assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
     // Locks that watch their rank are larger.
     assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
 };

@@ -79,11 +79,15 @@ const CHARGE_ATTEMPTS: usize = 4;
 
 /// One cache's memory management.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Mm {
-    pub(crate) config: MmConfig,
+    // What a hit reads and nobody writes: one cache line.
+    fork: ForkGuard,
     pub(crate) frames: Arc<Frames>,
-    pub(crate) folios: FolioPool,
     pub(crate) nodes: Arc<NodePool>,
+    pub(crate) config: MmConfig,
+    // What changes.
+    pub(crate) folios: FolioPool,
     pub(crate) lru: RankedMutex<Lru>,
     pub(crate) waits: WaitTable,
     /// Pages of all files that are not safely on a medium.
@@ -114,8 +118,14 @@ pub struct Mm {
     /// Until when the background reclaimer need not look whether caches of metadata hold too much, likewise.
     pub(crate) no_ahead_until: AtomicU64,
     bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
-    fork: ForkGuard,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    use std::mem::offset_of;
+
+    assert!(offset_of!(Mm, fork) == 0 && offset_of!(Mm, folios) == 64);
+};
 
 #[derive(Debug, Default)]
 struct Mappings {

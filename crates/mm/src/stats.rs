@@ -12,11 +12,13 @@ use crate::readahead::ReadaheadFeedback;
 /// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
 /// written to again while it is under writeback, say.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct PageCounts {
+    /// First: every write looks at it, and it seldom changes.
+    failed: AtomicU64,
     dirty: AtomicU64,
     writeback: AtomicU64,
     unstable: AtomicU64,
-    failed: AtomicU64,
 }
 
 /// Which of the counts.
@@ -29,6 +31,9 @@ pub(crate) enum Count {
 }
 
 impl PageCounts {
+    /// Bytes at its beginning that seldom change.
+    pub(crate) const READ_BYTES: usize = size_of::<AtomicU64>();
+
     fn of(&self, count: Count) -> &AtomicU64 {
         match count {
             Count::Dirty => &self.dirty,

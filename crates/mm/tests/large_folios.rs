@@ -99,6 +99,107 @@ fn a_small_overwrite_of_a_large_folio_reads_nothing_and_writes_its_grain() {
     assert_eq!(pages_and_folios(&file), (512, 1));
 }
 
+/// A store whose next truncation waits.
+#[derive(Default)]
+struct Gate {
+    store: Store,
+    /// Whether a truncation is under way, and whether it may end.
+    inside: AtomicU64,
+    open: AtomicU64,
+}
+
+impl AddressSpaceOperations for Gate {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
+        self.store.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
+        self.store.writepages(pos, segments)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.store.flush()
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.inside.store(1, Ordering::SeqCst);
+        while self.open.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        self.store.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.store.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "a gate".into()
+    }
+}
+
+#[test]
+fn a_write_within_one_folio_waits_for_nobody_who_changes_the_size() {
+    let (mm, bdi) = storage(64);
+    let gate = Arc::new(Gate::default());
+    let file = AddressSpace::new(&bdi, Arc::clone(&gate) as _, 0);
+    let mut expected = pattern(1, 0, 16 * PAGE_SIZE);
+    write(&file, 0, &expected);
+    assert_eq!(pages_and_folios(&file), (16, 1));
+    let grower = {
+        let file = Arc::clone(&file);
+        std::thread::spawn(move || file.truncate(1 << 20).unwrap())
+    };
+    while gate.inside.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // Whoever takes `i_rwsem` now waits for the gate, and the test for ever.
+    for (pos, len) in [
+        (0, 2 * PAGE_SIZE),
+        (4000, 200),
+        (3 * PAGE_SIZE + 5, 4 * PAGE_SIZE),
+        (0, 16 * PAGE_SIZE),
+    ] {
+        let bytes = pattern(2, pos as u64, len);
+        write(&file, pos as u64, &bytes);
+        expected[pos..pos + len].copy_from_slice(&bytes);
+        assert!(read(&file, 0, 16 * PAGE_SIZE) == expected);
+    }
+    gate.open.store(1, Ordering::SeqCst);
+    grower.join().unwrap();
+    file.sync().unwrap();
+    assert!(gate.store.content()[..16 * PAGE_SIZE] == expected);
+    drop(file);
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_write_within_the_part_of_a_folio_that_is_there_is_kept() {
+    let (mm, bdi) = storage(64);
+    let store = Arc::new(Store::default());
+    let file = file(&bdi, &store);
+    // The last folio is larger than what was appended of it.
+    let mut expected = pattern(1, 0, 45 * PAGE_SIZE);
+    for page in expected.chunks(PAGE_SIZE) {
+        write(&file, file.size(), page);
+    }
+    assert!(file.stats().resident > 45);
+    for (pos, len) in [
+        (40 * PAGE_SIZE + 1, 2 * PAGE_SIZE),
+        (43 * PAGE_SIZE, 2 * PAGE_SIZE),
+        (44 * PAGE_SIZE + 9, 50),
+    ] {
+        let bytes = pattern(3, pos as u64, len);
+        write(&file, pos as u64, &bytes);
+        expected[pos..pos + len].copy_from_slice(&bytes);
+        assert!(read(&file, 0, 50 * PAGE_SIZE) == expected);
+    }
+    file.sync().unwrap();
+    assert!(store.content() == expected);
+    drop(file);
+    assert_empty(&mm);
+}
+
 #[test]
 fn small_appends_grow_the_folios_and_random_writes_do_not() {
     let (_mm, bdi) = storage(256);

@@ -143,11 +143,11 @@ fn the_source_is_touched_once() {
     }
 }
 
-/// Copies that are tried before the source is faulted in: a write of one cached page tries the
-/// short way first, and the long way then.
+/// Copies that are tried before the source is faulted in: a write in one cached folio tries the short
+/// way first, and the long way then. The first four pages of the file are a folio.
 fn tries(cached: bool, pos: u64, len: usize) -> usize {
-    let one_page = pos as usize % PAGE + len <= PAGE;
-    1 + usize::from(cached && one_page)
+    let one_folio = pos as usize + len <= 4 * PAGE;
+    1 + usize::from(cached && one_folio)
 }
 
 /// The copy makes no progress, the fault-in does, and the write goes on.

@@ -81,25 +81,36 @@ pub enum BdiKind {
 /// One file system's dirty accounting and flusher.
 #[doc(alias = "backing_dev_info")]
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct BackingDevInfo {
+    // What a write hit reads and seldom anybody writes: one cache line.
     mm: Arc<Mm>,
     name: String,
     kind: BdiKind,
-    pub(crate) counts: PageCounts,
+    stopped: AtomicBool,
+    /// The newest error of writing to this file system; 0 when writing works.
+    error: AtomicI32,
     /// Bytes that its files are charged for counting hits.
     pub(crate) hit_bytes: AtomicU64,
-    dirty_files: RankedMutex<Ring<DirtyFile>>,
-    pub(crate) flusher: Flusher,
-    throttle: Throttle,
     /// Part of the dirty limit that is this file system's while others have dirty data too, of
     /// [`limits::WHOLE`].
     share: AtomicU64,
-    /// The newest error of writing to this file system; 0 when writing works.
-    error: AtomicI32,
+    /// Its failed pages are the end of the line.
+    pub(crate) counts: PageCounts,
+    dirty_files: RankedMutex<Ring<DirtyFile>>,
+    pub(crate) flusher: Flusher,
+    throttle: Throttle,
     /// Sleepers over the limit, woken when pages became durable.
     progress: (Mutex<()>, Condvar),
-    stopped: AtomicBool,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    use std::mem::offset_of;
+
+    let counts = offset_of!(BackingDevInfo, counts);
+    assert!(offset_of!(BackingDevInfo, mm) == 0 && counts + PageCounts::READ_BYTES == 64);
+};
 
 impl BackingDevInfo {
     /// Accounting and flusher for a file system that `name` names in messages.

@@ -82,10 +82,10 @@ impl AddressSpace {
             fetched,
             may_wait: false,
         };
-        let result = self.read_pages_nowait(handle, pos, purpose, iter);
-        let done = wanted - iter.remaining();
-        if done > 0 {
-            handle.note_read(pos + done as u64);
+        let mut known = true;
+        let result = self.read_pages_nowait(handle, pos, purpose, iter, &mut known);
+        if !known {
+            handle.note_read(pos + (wanted - iter.remaining()) as u64);
         }
         match result {
             Ok(nowait) => Ok(nowait),
@@ -94,12 +94,14 @@ impl AddressSpace {
         }
     }
 
+    /// `known` becomes false with the first piece that is not [`Piece::Known`].
     fn read_pages_nowait(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         mut pos: u64,
         purpose: Purpose,
         iter: &mut IovIter<'_>,
+        known: &mut bool,
     ) -> Result<Nowait, Errno> {
         self.mm().check_fork()?;
         let mut faulted = false;
@@ -120,7 +122,8 @@ impl AddressSpace {
             };
             let page = left.min(PAGE_SIZE - offset_in_page(pos));
             match piece {
-                Piece::Copied(n) => {
+                Piece::Copied(n) | Piece::Known(n) => {
+                    *known &= matches!(piece, Piece::Known(_));
                     if std::mem::take(&mut missed) {
                         // It is what the bytes were brought in for.
                         self.count_hits(-1);

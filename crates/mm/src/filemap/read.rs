@@ -48,6 +48,9 @@ impl Purpose {
 pub(super) enum Piece {
     /// So many bytes were copied and the position moved on by them.
     Copied(usize),
+    /// The same, of a folio that is known to be in use: nobody learns from it, so the handle need not
+    /// note it, and threads that share the handle write nothing that others read.
+    Known(usize),
     /// The caller's memory faulted at once.
     Fault,
 }
@@ -75,6 +78,7 @@ impl AddressSpace {
             Err(_) => None,
         };
         match first {
+            Some(Piece::Known(n)) if n == wanted => Ok(n),
             Some(Piece::Copied(n)) if n == wanted => {
                 handle.note_read(pos + n as u64);
                 Ok(n)
@@ -118,7 +122,7 @@ impl AddressSpace {
         let mut purpose = Purpose::HIT;
         loop {
             match piece {
-                Some(Piece::Copied(n)) => {
+                Some(Piece::Copied(n) | Piece::Known(n)) => {
                     pos += n as u64;
                     faulted = false;
                 }
@@ -178,16 +182,20 @@ impl AddressSpace {
         if !found.validate() {
             return None;
         }
+        let known = found.seen.flags() & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED;
         // Going on within a folio is the same use of it.
-        let goes_on = pos < purpose.fetched || (spot.offset != 0 && handle.continues(pos));
-        let first_use = !goes_on && found.folio.mark_accessed(found.seen);
+        let goes_on = || pos < purpose.fetched || (spot.offset != 0 && handle.continues(pos));
+        let first_use = !known && !goes_on() && found.folio.mark_accessed(found.seen);
         drop(rcu);
         if first_use {
             self.used_readahead(handle, PageIndex::of(pos), spot.order, purpose.may_wait);
         }
         let piece = self.count_copy(pos, result, iter).ok()?;
         self.count_copied(pos, &piece);
-        Some(piece)
+        Some(match piece {
+            Piece::Copied(n) if known => Piece::Known(n),
+            piece => piece,
+        })
     }
 
     /// Counts a hit for each page that a copy was of.

@@ -33,7 +33,7 @@
 //! folios grow with sequential writes and stay small under random ones. One that is larger than
 //! what is written of it takes the rest as it comes, grain by grain.
 //!
-//! A *write hit*, of one page that is cached and within the size, takes the folio lock alone.
+//! A *write hit*, of bytes that lie in one folio, uptodate and within the size, takes its lock alone.
 //! Truncate sets the size before it takes the folio away, which needs that lock: either the write
 //! sees the new size and goes the long way, or it comes before the truncate. A hole is punched
 //! before its folios are taken away: the write comes before or after the whole of it.
@@ -117,22 +117,26 @@ impl AddressSpace {
         self.written(pos, wanted, iter, result)
     }
 
-    /// Overwrites part of one cached page under its folio lock alone; whether all was written.
+    /// Overwrites part of one cached folio under its lock alone; whether all was written.
     #[inline]
     fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>, wait: Wait) -> bool {
-        let (offset, len) = (offset_in_page(pos), iter.remaining());
-        if len == 0 || len > PAGE_SIZE - offset || self.check_write(pos, len).is_err() {
+        let len = iter.remaining();
+        if len == 0 || self.check_write(pos, len).is_err() {
             return false;
         }
         let Some((locked, seen)) = self.try_lock_seen(PageIndex::of(pos)) else {
             return false;
         };
-        if !seen.has(flag::UPTODATE) || pos + len as u64 > self.size() {
+        let spot = locked.place_at(seen).spot(pos);
+        let bytes = spot.offset..spot.offset + len;
+        if len > spot.rest() || pos + len as u64 > self.size() {
             return false;
         }
-        let spot = locked.place().spot(pos);
+        if !seen.has(flag::UPTODATE) && !locked.has_grains(bytes) {
+            return false;
+        }
         let (frame, within) = (self.mm().frames.addr(spot.frame), spot.offset);
-        let copied = match iter.copy_to_frame(frame.wrapping_add(offset), len) {
+        let copied = match iter.copy_to_frame(frame.wrapping_add(offset_in_page(pos)), len) {
             Ok(()) => len,
             Err(stopped) if stopped.callers_side => stopped.copied,
             Err(_) => {
@@ -167,9 +171,7 @@ impl AddressSpace {
             mm.folios.of_entry(self.index.load(page.0, &rcu)?)
         };
         let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        // Folios are aligned.
-        let first = page.0 & !((1 << seen.order()) - 1);
-        let here = locked.mapping() == self.key() && locked.index().0 == first;
+        let here = locked.mapping() == self.key() && locked.place_at(seen).covers(page);
         here.then_some((locked, seen))
     }
 

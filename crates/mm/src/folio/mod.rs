@@ -420,6 +420,22 @@ impl<'a> LockedFolio<'a> {
         before == 0
     }
 
+    /// Its place, where the lock was taken in state `seen`.
+    #[inline]
+    pub(crate) fn place_at(&self, seen: Snapshot) -> Place {
+        Place {
+            index: self.folio.index(),
+            order: seen.order(),
+            frame: self.folio.frame(),
+        }
+    }
+
+    /// Whether all grains that a range of its bytes touches are uptodate.
+    pub(crate) fn has_grains(&self, bytes: std::ops::Range<usize>) -> bool {
+        let touched = grains::touched(self.order(), bytes);
+        self.uptodate_grains() & touched == touched
+    }
+
     /// Whether some grain is uptodate.
     pub(crate) fn has_content(&self) -> bool {
         self.uptodate_grains() != 0

@@ -186,11 +186,13 @@ impl FolioState {
         self.0.fetch_and(!flags, Ordering::Relaxed) & flags != 0
     }
 
-    /// Tries to take the folio lock.
+    /// Tries to take the folio lock. Writes nothing where it is taken, so that those who spin for it
+    /// share the line with its holder.
     #[inline]
     pub(crate) fn try_lock(&self) -> bool {
-        // Acquire: partner is the Release in `release`.
-        self.0.fetch_or(flag::LOCKED, Ordering::Acquire) & flag::LOCKED == 0
+        // Relaxed: the addition of the bit decides. Acquire: partner is the Release in `release`.
+        self.0.load(Ordering::Relaxed) & flag::LOCKED == 0
+            && self.0.fetch_or(flag::LOCKED, Ordering::Acquire) & flag::LOCKED == 0
     }
 
     /// Tries to take the folio lock at the state that is returned.

@@ -89,7 +89,9 @@ pub const MIN_LIMIT: u64 = 4 << 20;
 const MAX_LIMIT: u64 = 4 << 40;
 
 /// The frames of one cache; see the module's header.
+#[repr(C, align(64))]
 pub struct Frames {
+    /// Alone on its cache line with what never changes: every hit reads where it begins.
     range: ReservedRange,
     owners: Owners,
     /// Largest limit, in bytes.
