@@ -15,7 +15,7 @@ use crate::ratio::Target;
 use crate::settings::{Settings, Uses};
 
 /// Operations between two looks at the clock. The shortest takes some nanoseconds and the clock 25.
-const BATCH: u64 = 256;
+pub(crate) const BATCH: u64 = 256;
 
 /// A benchmark.
 pub trait Case: Sync {

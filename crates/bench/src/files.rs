@@ -28,6 +28,21 @@ impl PageBuf {
     }
 }
 
+/// Bytes of the longest call that is measured beside its copy, and of the pieces of the files for that.
+pub(crate) const BLOCK: usize = 16 << 10;
+
+/// A buffer of so many bytes, on a page boundary.
+#[derive(Clone)]
+#[repr(align(4096))]
+pub(crate) struct BlockBuf(pub(crate) [u8; BLOCK]);
+
+impl BlockBuf {
+    /// A buffer that has been touched.
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self(std::array::from_fn(|at| at as u8)))
+    }
+}
+
 /// An operation moved fewer bytes than it was given.
 #[cold]
 fn short() -> io::Error {
@@ -60,6 +75,21 @@ impl Ours {
     /// A new file that holds one page.
     pub(crate) fn file(&self, name: &str) -> Result<Arc<foliocache::File>, BenchError> {
         self.make(name, |file| Ok(Arc::new(file)))
+    }
+
+    /// A new file of so many [`BLOCK`]s, in one folio each.
+    pub(crate) fn block_file(
+        &self,
+        name: &str,
+        blocks: usize,
+    ) -> Result<Arc<foliocache::File>, BenchError> {
+        let file = self.file(name)?;
+        let block_at = |block| file.write_all_at(&BlockBuf::new().0, (block * BLOCK) as u64);
+        // Without its first page, which would be a folio of its own.
+        let emptied = file.set_len(0);
+        let written = emptied.and_then(|()| (0..blocks).try_for_each(block_at));
+        written.map_err(|error| BenchError::setup(format!("{name} in the cache"), error))?;
+        Ok(file)
     }
 
     /// A new file that holds one page, for both forms of calls.

@@ -23,6 +23,7 @@
 //! | `table` | the report as text |
 //! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
 //! | `host` | [`Host`]: where it ran |
+//! | `copies` | calls beside the bare copy of their bytes |
 //! | `files` | a file in memory, ours and the kernel's |
 //! | `beds` | a cache over a store that keeps nothing |
 //! | `names` | trees of names, ours and the kernel's |
@@ -39,6 +40,7 @@
 mod beds;
 mod case;
 mod cases;
+mod copies;
 mod cost;
 mod error;
 mod files;

@@ -84,9 +84,12 @@ fn pwrite() {
     assert_eq!(
         ratio_names(&json),
         [
+            "pwrite16k_vs_copy",
+            "pwrite8k_vs_copy",
             "pwrite_aa",
             "pwrite_noprefault_vs_prefault",
             "pwrite_threads_vs_kernel",
+            "pwrite_vs_copy",
             "pwrite_vs_kernel",
         ]
     );
@@ -99,6 +102,12 @@ fn pwrite() {
             (name, "foliocache again", 1),
             (name, "foliocache", 1),
             (name, "foliocache, prefault", 1),
+            (name, "foliocache", 1),
+            (name, "copy", 1),
+            ("pwrite 8 KiB", "foliocache", 1),
+            ("pwrite 8 KiB", "copy", 1),
+            ("pwrite 16 KiB", "foliocache", 1),
+            ("pwrite 16 KiB", "copy", 1),
             (name, "foliocache", 2),
             (name, "kernel", 2),
         ]
@@ -112,11 +121,16 @@ fn pread() {
         ratio_names(&json),
         [
             "memcpy_scaling",
+            "pread16k_vs_copy",
+            "pread4k_vs_copy",
             "pread4k_vs_kernel",
             "pread64_vs_kernel",
+            "pread8k_vs_copy",
             "pread_samefolio_scaling",
+            "shared_handle_scaling_2t",
         ]
     );
+    let shared = "pread 4 KiB, one handle";
     let (folio, page) = ("pread 4 KiB, same folio", "copy 4 KiB, same page");
     assert_eq!(
         rows(&json),
@@ -125,10 +139,20 @@ fn pread() {
             ("pread 4 KiB", "kernel", 1),
             ("pread 64 B", "foliocache", 1),
             ("pread 64 B", "kernel", 1),
+            ("pread 4 KiB", "foliocache", 1),
+            ("pread 4 KiB", "copy", 1),
+            ("pread 8 KiB", "foliocache", 1),
+            ("pread 8 KiB", "copy", 1),
+            ("pread 16 KiB", "foliocache", 1),
+            ("pread 16 KiB", "copy", 1),
             (folio, "foliocache", 1),
             (page, "memcpy", 1),
             (folio, "foliocache", 2),
             (page, "memcpy", 2),
+            (shared, "foliocache", 1),
+            (shared, "copy", 1),
+            (shared, "foliocache", 2),
+            (shared, "copy", 2),
         ]
     );
 }
@@ -142,7 +166,13 @@ fn one_thread_has_nothing_to_scale() {
     let json = report("pread", &settings);
     assert_eq!(
         ratio_names(&json),
-        ["pread4k_vs_kernel", "pread64_vs_kernel"]
+        [
+            "pread16k_vs_copy",
+            "pread4k_vs_copy",
+            "pread4k_vs_kernel",
+            "pread64_vs_kernel",
+            "pread8k_vs_copy",
+        ]
     );
 }
 

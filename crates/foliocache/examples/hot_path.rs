@@ -85,16 +85,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     reads_and_writes(&file, &kernel, 4096);
     reads_and_writes(&file, &kernel, 64);
     let (source, mut target) = (vec![1_u8; 4096], vec![0_u8; 4096]);
-    compare(
-        "write 4 KiB, prefault",
-        || {
-            file.write_at_prefault(black_box(&source), 0)
-                .expect("written");
-        },
-        || {
-            kernel.write_at(black_box(&source), 0).expect("written");
-        },
-    );
     let memcpy = nanoseconds(|| black_box(&mut target).copy_from_slice(black_box(&source)));
     println!("{:24} {memcpy:8.1} ns", "memcpy 4 KiB");
     Ok(())

@@ -6,7 +6,7 @@
 //! `std::io` use. The positional calls go straight to the file's pages: a hit costs no system call,
 //! no lock and no allocation.
 
-use foliocache_mm::{FaultIn, FileStats, IovIter};
+use foliocache_mm::{FileStats, IovIter};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, FallocateMode, OpenFile};
@@ -209,19 +209,12 @@ impl File {
         }
     }
 
-    /// As [`File::write_at`], in the order of before Linux 6.15: the source is touched before every
-    /// copy. For the benchmark that shows the difference.
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
+    /// Where the `len` bytes from `pos` on lie in the cache, if they do in one piece. For the benchmark
+    /// that copies them without the cache; what is there may be another file's a moment later.
+    #[cfg(feature = "bench")]
     #[doc(hidden)]
-    #[inline]
-    pub fn write_at_prefault(&self, buf: &[u8], pos: u64) -> Result<usize> {
-        let iter = &mut IovIter::source(buf);
-        match self.open.write_iter_with(iter, pos, FaultIn::Before) {
-            Ok(n) => Ok(n),
-            Err(errno) => Err(self.error(Operation::Write, pos, buf.len(), errno)),
-        }
+    pub fn cached_at(&self, pos: u64, len: usize) -> Option<*const u8> {
+        self.open.lend(pos, len, <[u8]>::as_ptr)
     }
 
     /// Writes all of `buf` at byte `pos`.

@@ -105,7 +105,7 @@ const _: () = {
     assert!(offset_of!(AddressSpace, mm) == 0);
     assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
     // Locks that watch their rank are larger.
-    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
+    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 448);
 };
 
 /// Who reads less than one part in so many of the cache behind a stream is close behind it.

@@ -42,7 +42,7 @@ pub use address_space::AddressSpace;
 pub use bdi::{BackingDevInfo, BdiKind, ThrottleStats};
 pub use error::{IoError, IoOperation, MmError};
 pub use errseq::ErrSeqCursor;
-pub use filemap::{FaultIn, Fetch, Nowait};
+pub use filemap::{Fetch, Nowait};
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockFrames, BlockNumber, FrameNumber, FrameUsage, Frames,
     FramesError, MAX_ORDER, MIN_LIMIT, Reservation, Ticket,

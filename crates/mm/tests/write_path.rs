@@ -13,10 +13,10 @@ mod common;
 use bad_memory::{Memory, PAGE, Watch};
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, FaultIn, IoError, IoSegment, IovIter,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, IoError, IoSegment, IovIter,
     ReadaheadState,
 };
-use foliocache_sys::Errno;
+use foliocache_sys::{Errno, usercopy};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -116,14 +116,15 @@ fn a_source_that_is_bad_from_its_first_byte_is_efault() {
 fn the_source_is_touched_once() {
     let (_mm, bdi) = storage(8);
     let source = pattern(3, 0, 4 * PAGE);
-    let first_touches = |cached: bool, order: FaultIn| {
+    let first_touches = |cached: bool, fault_in_first: bool| {
         let (file, _) = old_file(&bdi, cached);
         let memory = Memory::holding(&source);
         memory.forbid(0);
         let watch = Watch::resolve_after(&memory, 0);
-        // SAFETY: as in `write_from`.
-        let mut iter = unsafe { IovIter::raw_source(memory.at(0), 4 * PAGE) };
-        let n = file.write_with(100, &mut iter, order).unwrap();
+        if fault_in_first {
+            assert_eq!(usercopy::fault_in_readable(memory.at(0), 4 * PAGE), 0);
+        }
+        let n = write_from(&file, 100, &memory, 0, 4 * PAGE).unwrap();
         assert_eq!(n, 4 * PAGE);
         assert!(read(&file, 100, 4 * PAGE) == source);
         let faults = watch.faults();
@@ -132,8 +133,8 @@ fn the_source_is_touched_once() {
         faults
     };
     for cached in [false, true] {
-        let copied = first_touches(cached, FaultIn::OnFault);
-        let faulted_in = first_touches(cached, FaultIn::Before);
+        let copied = first_touches(cached, false);
+        let faulted_in = first_touches(cached, true);
         for fault in &copied {
             assert!(
                 faulted_in.iter().all(|other| other.at != fault.at),

@@ -13,8 +13,7 @@
 use crate::inode::Inode;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, FaultIn, Fetch, IovIter, MAX_FILE_SIZE, Nowait,
-    ReadaheadState,
+    Access, AddressSpace, ErrSeqCursor, Fetch, IovIter, MAX_FILE_SIZE, Nowait, ReadaheadState,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -237,18 +236,6 @@ impl OpenFile {
     /// As [`OpenFile::write_at`], and `EFAULT` for bad memory.
     #[inline]
     pub fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<usize, Errno> {
-        self.write_iter_with(iter, pos, FaultIn::OnFault)
-    }
-
-    /// As [`OpenFile::write_iter`], with the order of faulting in chosen.
-    #[doc(hidden)]
-    #[inline]
-    pub fn write_iter_with(
-        &self,
-        iter: &mut IovIter<'_>,
-        pos: u64,
-        fault_in: FaultIn,
-    ) -> Result<usize, Errno> {
         if self.flags.append {
             return self.append_iter(iter).map(|(_, n)| n);
         }
@@ -259,7 +246,7 @@ impl OpenFile {
         self.inode.remove_privileges(&self.ctx)?;
         let n = self
             .mapping
-            .write_with(pos, iter, fault_in)
+            .write(pos, iter)
             .map_err(|error| error.errno())?;
         self.inode.attributes().data_changed();
         Ok(n)

@@ -16,7 +16,7 @@ use crate::error::BenchError;
 use crate::settings::Settings;
 
 /// How ours is done.
-const OURS: &str = "foliocache";
+pub(crate) const OURS: &str = "foliocache";
 /// How the kernel's is done.
 const KERNEL: &str = "kernel";
 /// The same as ours once more, for a control.

@@ -7,7 +7,10 @@
 //!
 //! Scaling: one page read by several threads, over the same by one, divided by what a bare copy of
 //! the page gains by so many threads. Whatever the readers write that others share shows there;
-//! processors that share a core do not, since the copies share it too.
+//! processors that share a core do not, since the copies share it too. So for two threads that read at
+//! places of their own through one handle.
+//!
+//! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show what is around the copy.
 
 use std::fs;
 use std::hint::black_box;
@@ -17,12 +20,20 @@ use std::sync::Arc;
 
 use super::{KERNEL, OURS};
 use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
+use crate::copies::{Call, beside_copy, shared_handle};
 use crate::error::BenchError;
 use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
 use crate::settings::Settings;
 
 /// See the module.
 pub(crate) struct Pread;
+
+/// Reads beside their copies: name, ratio, what it is to reach, and pages.
+const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
+    ("pread 4 KiB", "pread4k_vs_copy", 0.9, 1),
+    ("pread 8 KiB", "pread8k_vs_copy", 0.7, 2),
+    ("pread 16 KiB", "pread16k_vs_copy", 0.7, 4),
+];
 
 impl Case for Pread {
     fn name(&self) -> &'static str {
@@ -39,8 +50,14 @@ impl Case for Pread {
             against_kernel(&files, "pread 4 KiB", PAGE, "pread4k_vs_kernel", 5.0)?,
             against_kernel(&files, "pread 64 B", 64, "pread64_vs_kernel", 10.0)?,
         ];
+        for (name, ratio, least, pages) in BESIDE_COPY {
+            let row = (name, ratio, least);
+            matches.push(beside_copy(&files, row, Call::Read, pages * PAGE)?);
+        }
         if settings.threads > 1 {
             matches.push(scaling(&files, settings.threads)?);
+            let row = ("pread 4 KiB, one handle", "shared_handle_scaling_2t");
+            matches.push(shared_handle(&files, row, PAGE)?);
         }
         Ok(Plan {
             matches,

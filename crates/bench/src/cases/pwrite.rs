@@ -5,10 +5,12 @@
 //! The loop of will-it-scale's pwrite1, on memfs and on tmpfs. The buffer is on a page boundary for
 //! both.
 //!
-//! Three matches: ours against the kernel's by one thread, and by several; and ours against ours
-//! with the source faulted in before the copy, which is the older order. That ratio is near 1, so
-//! the same contestant runs once more, as a control.
+//! Ours against the kernel's by one thread, and by several; and ours against ours with the source
+//! faulted in before the call, which is the older order. That ratio is near 1, so the same contestant
+//! runs once more, as a control. Writes of 4, 8 and 16 KiB beside the bare copy of the same bytes show
+//! what is around the copy.
 
+use foliocache_sys::usercopy;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 
 use super::{KERNEL, OURS};
 use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
+use crate::copies::{Call, beside_copy};
 use crate::error::BenchError;
 use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
 use crate::ratio::Target;
@@ -25,6 +28,13 @@ use crate::settings::Settings;
 pub(crate) struct Pwrite;
 
 const NAME: &str = "pwrite 4 KiB";
+
+/// Writes beside their copies: name, ratio, what it is to reach, and pages.
+const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
+    (NAME, "pwrite_vs_copy", 0.8, 1),
+    ("pwrite 8 KiB", "pwrite8k_vs_copy", 0.7, 2),
+    ("pwrite 16 KiB", "pwrite16k_vs_copy", 0.7, 4),
+];
 
 impl Case for Pwrite {
     fn name(&self) -> &'static str {
@@ -41,6 +51,10 @@ impl Case for Pwrite {
             against_kernel(&files, 1, "pwrite_vs_kernel", Some(Target::AtLeast(6.0)))?,
             order_of_faulting_in(&files)?,
         ];
+        for (name, ratio, least, pages) in BESIDE_COPY {
+            let row = (name, ratio, least);
+            matches.push(beside_copy(&files, row, Call::Write, pages * PAGE)?);
+        }
         if settings.threads > 1 {
             let name = "pwrite_threads_vs_kernel";
             matches.push(against_kernel(&files, settings.threads, name, None)?);
@@ -109,8 +123,8 @@ fn ours(file: Arc<foliocache::File>) -> Box<dyn Worker> {
 fn prefault(file: Arc<foliocache::File>) -> Box<dyn Worker> {
     let page = PageBuf::new();
     repeat(move || {
-        let written = file.write_at_prefault(&page.0, 0);
-        whole(written.map_err(io::Error::from)?, PAGE)
+        usercopy::fault_in_readable(page.0.as_ptr(), PAGE);
+        whole(file.write_at(&page.0, 0).map_err(io::Error::from)?, PAGE)
     })
 }
 

@@ -16,5 +16,3 @@ pub use nowait::{Fetch, Nowait};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
 pub(crate) use write::Appended;
-#[doc(hidden)]
-pub use write::FaultIn;

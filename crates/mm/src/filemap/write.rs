@@ -62,16 +62,6 @@ const SMALL_WRITE: usize = 64 << 10;
 /// Most pages that a write waits for at once.
 const WAIT_BATCH: u64 = 64;
 
-/// When the source of a write is faulted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
-pub enum FaultIn {
-    /// After a copy that made no progress.
-    OnFault,
-    /// Before every copy, as it was done before; for the benchmark that shows the difference.
-    Before,
-}
-
 /// Whether a write may wait: for locks, for memory, for I/O, for its share of the dirty limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
@@ -94,26 +84,12 @@ impl AddressSpace {
     /// too much of it has failed to be written; `ECHILD` after a fork.
     #[doc(alias = "generic_file_write_iter")]
     pub fn write(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> Result<usize, IoError> {
-        self.write_with(pos, iter, FaultIn::OnFault)
-    }
-
-    /// As [`AddressSpace::write`], with the order of faulting in chosen.
-    #[doc(hidden)]
-    pub fn write_with(
-        self: &Arc<Self>,
-        pos: u64,
-        iter: &mut IovIter<'_>,
-        fault_in: FaultIn,
-    ) -> Result<usize, IoError> {
         let wanted = iter.remaining();
-        if fault_in == FaultIn::Before && !iter.fault_in(PAGE_SIZE) {
-            return Err(self.error(IoOperation::Write, pos, wanted as u64, Errno::EFAULT));
-        }
         if self.write_hit(pos, iter, Wait::May) {
             return Ok(wanted);
         }
         // Whatever the hit got done is in the file; the rest goes the long way.
-        let result = self.write_locked(pos + (wanted - iter.remaining()) as u64, iter, fault_in);
+        let result = self.write_locked(pos + (wanted - iter.remaining()) as u64, iter);
         self.written(pos, wanted, iter, result)
     }
 
@@ -185,9 +161,9 @@ impl AddressSpace {
         let wanted = iter.remaining();
         let exclusive = self.i_rwsem.write();
         let (pos, mut dirtied) = (self.size(), 0);
-        let result = self.check_write(pos, wanted).and_then(|()| {
-            self.perform_write(pos, iter, (FaultIn::OnFault, Wait::May), &mut dirtied)
-        });
+        let result = self
+            .check_write(pos, wanted)
+            .and_then(|()| self.perform_write(pos, iter, Wait::May, &mut dirtied));
         drop(exclusive);
         let result = result.and(self.throttle_writer(dirtied));
         Ok((pos, self.written(pos, wanted, iter, result)?))
@@ -214,24 +190,19 @@ impl AddressSpace {
         }
     }
 
-    fn write_locked(
-        self: &Arc<Self>,
-        pos: u64,
-        iter: &mut IovIter<'_>,
-        fault_in: FaultIn,
-    ) -> Result<(), Errno> {
+    fn write_locked(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> Result<(), Errno> {
         self.check_write(pos, iter.remaining())?;
         let end = pos + iter.remaining() as u64;
         let mut dirtied = 0;
         let shared = self.i_rwsem.read();
         let result = if end <= self.size() {
-            let result = self.perform_write(pos, iter, (fault_in, Wait::May), &mut dirtied);
+            let result = self.perform_write(pos, iter, Wait::May, &mut dirtied);
             drop(shared);
             result
         } else {
             drop(shared);
             let _exclusive = self.i_rwsem.write();
-            self.perform_write(pos, iter, (fault_in, Wait::May), &mut dirtied)
+            self.perform_write(pos, iter, Wait::May, &mut dirtied)
         };
         // Only now, so that other writers of the file do not wait for this one's share.
         result.and(self.throttle_writer(dirtied))
@@ -253,14 +224,13 @@ impl AddressSpace {
             return Ok(());
         }
         let at = pos + (wanted - iter.remaining()) as u64;
-        let how = (FaultIn::OnFault, Wait::MustNot);
         let shared = self.i_rwsem.try_read().ok_or(Errno::EAGAIN)?;
         if pos + wanted as u64 <= self.size() {
-            return self.perform_write(at, iter, how, &mut 0);
+            return self.perform_write(at, iter, Wait::MustNot, &mut 0);
         }
         drop(shared);
         let _exclusive = self.i_rwsem.try_write().ok_or(Errno::EAGAIN)?;
-        self.perform_write(at, iter, how, &mut 0)
+        self.perform_write(at, iter, Wait::MustNot, &mut 0)
     }
 
     /// `EAGAIN` if a writer would have to pause now.
@@ -279,7 +249,7 @@ impl AddressSpace {
         self: &Arc<Self>,
         mut pos: u64,
         iter: &mut IovIter<'_>,
-        (fault_in, wait): (FaultIn, Wait),
+        wait: Wait,
         dirtied: &mut u64,
     ) -> Result<(), Errno> {
         let mut prepared = None;
@@ -291,9 +261,6 @@ impl AddressSpace {
         let (mut faulted, mut retries) = (false, 0);
         while iter.remaining() > 0 {
             let piece = iter.remaining().min(limit);
-            if fault_in == FaultIn::Before && !iter.fault_in(piece) {
-                return Err(Errno::EFAULT);
-            }
             let locked = self.folio_for_write(pos, (piece, small), &mut prepared, wait)?;
             let room = (locked.end().pos() - pos) as usize;
             let len = piece.min(room);
