@@ -195,6 +195,16 @@ impl Pressure {
         })
     }
 
+    /// Panics if a test asked for it.
+    #[cfg(test)]
+    fn inject_panic(&self) {
+        use foliocache_sync::atomic::Ordering::Relaxed;
+        let left = self
+            .inject_panics
+            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        assert!(left.is_err(), "injected by the test");
+    }
+
     pub(crate) fn stats(&self) -> PressureStats {
         let policy = self.policy.lock();
         PressureStats {

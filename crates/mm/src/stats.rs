@@ -308,8 +308,8 @@ pub struct MmStats {
     pub blocks_skipped: u64,
     /// Times that the kernel did not take memory back, which stays in use then. Ever.
     pub give_back_failures: u64,
-    /// Panics of background threads (reclaim, pressure, writeback, workers of async callers), ever. Each is
-    /// logged, and the thread goes on.
+    /// Panics of background threads (reclaim, pressure, writeback, freeing of inodes, workers of async
+    /// callers), ever. Each is logged, and the thread goes on.
     pub background_panics: u64,
     /// How the bound follows the pressure from outside.
     pub pressure: PressureStats,

@@ -22,18 +22,15 @@
 //! not answer holds up no other.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::background::{self, Panics};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::time::{Duration, sleep};
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Wake, Waker};
 
 /// Time between two looks: some grace periods of an idle process.
 const PERIOD: Duration = Duration::from_millis(1);
-
-/// Rest of the thread after a panic, of the code of a store for instance.
-const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// The thread, which ends soon after this is dropped.
 pub(crate) struct Reaper(Arc<Shared>);
@@ -58,28 +55,26 @@ impl Wake for Shared {
 
 impl Reaper {
     /// Starts the thread. It calls `reap`, which frees what it can without waiting and returns how much still
-    /// waits.
+    /// waits. What a panic kept it from freeing is looked at again.
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub(crate) fn start(reap: impl Fn() -> usize + Send + 'static) -> Result<Reaper, Errno> {
+    pub(crate) fn start(
+        panics: &Arc<Panics>,
+        reap: impl Fn() -> usize + Send + 'static,
+    ) -> Result<Reaper, Errno> {
         let shared = Arc::<Shared>::default();
         let in_thread = Arc::clone(&shared);
         let run = move || {
             // Acquire pairs with the Release in `drop`.
             while !in_thread.stop.load(Ordering::Acquire) {
-                match catch_unwind(AssertUnwindSafe(&reap)) {
-                    Ok(0) => thread::park(),
-                    Ok(_) => sleep(PERIOD),
-                    // The panic was reported when it happened. What it did not free is looked at again.
-                    Err(_) => sleep(PANIC_PAUSE),
+                match reap() {
+                    0 => thread::park(),
+                    _ => sleep(PERIOD),
                 }
             }
         };
-        let handle = thread::Builder::new()
-            .name("foliocache-reap".into())
-            .spawn(run)
-            .map_err(Errno::from)?;
+        let handle = background::spawn("foliocache-reap", panics, run).map_err(Errno::from)?;
         let _ = shared.thread.set(handle.thread().clone());
         Ok(Reaper(shared))
     }
@@ -100,5 +95,28 @@ impl Drop for Reaper {
         // Release pairs with the Acquire in the thread.
         self.0.stop.store(true, Ordering::Release);
         self.wake();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use foliocache_sync::atomic::AtomicU64;
+
+    #[test]
+    fn the_reaper_outlives_panics_and_counts_them() {
+        let panics = Arc::new(Panics::new(|_, _| {}));
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&calls);
+        // What a call that panics left is still there for the next.
+        let reap = move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => panic!("injected by the test"),
+            call => usize::from(call < 5),
+        };
+        let _reaper = Reaper::start(&panics, reap).expect("a thread");
+        while calls.load(Ordering::Relaxed) < 6 {
+            sleep(PERIOD);
+        }
+        assert_eq!(panics.count(), 2);
     }
 }

@@ -245,17 +245,6 @@ proptest! {
     }
 }
 
-impl Pressure {
-    /// Panics if a test asked for it.
-    pub(super) fn inject_panic(&self) {
-        use foliocache_sync::atomic::Ordering::Relaxed;
-        let left = self
-            .inject_panics
-            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        assert!(left.is_err(), "injected by the test");
-    }
-}
-
 #[test]
 fn the_thread_outlives_panics_and_counts_them() {
     let mm = Mm::new(crate::MmConfig::new(16 * MIB)).expect("a cache");

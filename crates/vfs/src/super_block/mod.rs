@@ -106,7 +106,7 @@ impl SuperBlock {
         mm.add_shrinker(shrinker);
         let reaped = Arc::downgrade(&shrinkable);
         let reap = move || reaped.upgrade().map_or(0, |shrinkable| shrinkable.reap());
-        let reaper = Reaper::start(reap).ok();
+        let reaper = Reaper::start(mm.panics(), reap).ok();
         if let Some(reaper) = &reaper {
             caches.dcache.wake_when_retired(reaper.waker());
         }
