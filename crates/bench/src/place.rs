@@ -196,9 +196,7 @@ impl Place {
 
     /// The folder and its file system, for the report.
     pub(crate) fn describe(&self) -> String {
-        let path = &self.folder.path;
-        let parent = path.parent().unwrap_or(path);
-        format!("{} in {}", kind(path), parent.display())
+        self.folder.describe()
     }
 }
 
@@ -207,7 +205,7 @@ impl Folder {
     ///
     /// # Errors
     /// There is no such folder, or it is memory.
-    fn on_disk(helper: &[OsString], dir: Option<&Path>) -> Result<Self, BenchError> {
+    pub(crate) fn on_disk(helper: &[OsString], dir: Option<&Path>) -> Result<Self, BenchError> {
         let dir = dir.map_or_else(temporary, Path::to_owned);
         if in_memory(&dir) {
             return Err(BenchError::Refused(format!(
@@ -251,13 +249,19 @@ impl Folder {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The folder and its file system, for the report.
+    pub(crate) fn describe(&self) -> String {
+        let parent = self.path.parent().unwrap_or(&self.path);
+        format!("{} in {}", kind(&self.path), parent.display())
+    }
 }
 
 /// Whether there is room for `need` bytes.
 ///
 /// # Errors
 /// There is not.
-fn check_room(path: &Path, need: u64) -> Result<(), BenchError> {
+pub(crate) fn check_room(path: &Path, need: u64) -> Result<(), BenchError> {
     let room = fs::File::open(path).and_then(|dir| Ok(fd::fstatvfs(dir.as_fd())?));
     let room = room.map_err(|error| BenchError::setup(path.display().to_string(), error))?;
     let free = room.bavail * room.frsize;

@@ -114,12 +114,10 @@ fn complain(line: &str, exit: u8) -> ExitCode {
 fn start(arguments: &MountArguments) -> Result<Mounted, String> {
     let limit = memory_limit(&arguments.memory)?;
     let places = check::places(&arguments.source, &arguments.mount_point)?;
-    if let Err(errno) = foliocache_sys::fd::raise_open_file_limit() {
-        tracing::debug!(%errno, "the limit of open files stays as it is");
-    }
     let mm = Mm::new(MmConfig::new(limit)).map_err(|error| error.to_string())?;
     let mut options = DirFsOptions::default();
     options.read_only = arguments.read_only;
+    options.raise_open_files = true;
     let fs = DirFs::open(&mm, &places.source, options).map_err(|error| error.to_string())?;
     let fs = Arc::new(fs);
     let mut options = MountOptions::new(places.source.display().to_string());

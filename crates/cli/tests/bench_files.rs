@@ -122,6 +122,36 @@ fn ratios(json: &Value) -> Vec<&str> {
 }
 
 #[test]
+fn many_small_files() {
+    let folder = Folder::new("create");
+    let dir = folder.0.to_str().unwrap();
+    let tree = ["--dirs", "4", "--files", "50", "--memory", "8M"];
+    let mut command = bench(&["create", "--json", "--samples", "1", "--dir", dir]);
+    let output = command.args(tree).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
+    let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
+    assert_eq!(
+        ratios_of(&json),
+        [
+            "create_2t_vs_1t",
+            "create_2t_vs_1t_kernel",
+            "create_late_vs_early",
+            "create_vs_kernel",
+        ]
+    );
+    for row in json["rows"].as_array().unwrap() {
+        assert_eq!(row["unit"], "files/s");
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+fn ratios_of(json: &Value) -> Vec<&str> {
+    let ratios = json["ratios"].as_object().unwrap();
+    ratios.keys().map(String::as_str).collect()
+}
+
+#[test]
 fn sequential_passes() {
     let folder = Folder::new("seq");
     let Some(json) = report("seq", &folder, &[]) else {

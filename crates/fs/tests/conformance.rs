@@ -56,7 +56,7 @@ fn dirfs_with_few_descriptors() {
     let source = on_disk();
     let stats = over(source.path(), |options| {
         options.path_descriptors = 2;
-        options.idle_files = 1;
+        options.idle_files = Some(1);
     });
     assert!(stats.path_descriptors <= 2);
 }

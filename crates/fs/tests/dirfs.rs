@@ -251,7 +251,7 @@ fn more_files_than_descriptors() {
     let source = on_disk();
     let mut options = DirFsOptions::default();
     options.path_descriptors = 16;
-    options.idle_files = 4;
+    options.idle_files = Some(4);
     let fs = dirfs(&cache(64), source.path(), options);
     let mut inodes = Vec::new();
     let mut dir = fs.root();
@@ -674,6 +674,51 @@ fn what_was_synced_survives_a_kill() {
     }
 }
 
+/// Not a test of its own: the process that `what_was_closed_survives_a_kill` kills.
+#[test]
+fn closing_child() {
+    let Some(source) = std::env::var_os("FOLIOCACHE_CLOSING_CHILD") else {
+        return;
+    };
+    let fs = plain(Path::new(&source));
+    assert!(fs.stats().batched_files == 0);
+    for number in 0..300_u64 {
+        let file = create(&fs, &format!("file{number}"));
+        write_all(&file, &pattern(number, 3000), 0);
+    }
+    println!("closed {}", fs.stats().batched_files);
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// Small new files only, and only over a file system whose `syncfs` tells of errors; elsewhere they are written
+/// back later, as all data.
+#[test]
+fn what_was_closed_survives_a_kill() {
+    let source = on_disk();
+    let program = std::env::current_exe().expect("this program");
+    let mut child = std::process::Command::new(program)
+        .args(["--exact", "closing_child", "--nocapture"])
+        .env("FOLIOCACHE_CLOSING_CHILD", source.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("run the child");
+    let output = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    let batched = std::io::BufRead::lines(output)
+        .map_while(Result::ok)
+        .find_map(|line| line.rsplit_once("closed ")?.1.parse::<u64>().ok());
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    let batched = batched.expect("it closed its files");
+    let on_disk = fs::File::open(source.path()).expect("open");
+    let magic = foliocache_sys::fd::fs_magic(std::os::fd::AsFd::as_fd(&on_disk)).expect("statfs");
+    let ext4_or_xfs = [0xef53, 0x5846_5342].contains(&magic);
+    assert_eq!(batched, if ext4_or_xfs { 300 } else { 0 });
+    for number in 0..batched {
+        let content = fs::read(source.path().join(format!("file{number}"))).expect("read");
+        assert!(content == pattern(number, 3000), "file {number}");
+    }
+}
+
 #[test]
 fn space_that_is_coming_counts_as_blocks() {
     let source = on_disk();
@@ -689,7 +734,7 @@ fn few_names_many_threads() {
     let source = on_disk();
     let mut options = DirFsOptions::default();
     options.path_descriptors = 3;
-    options.idle_files = 2;
+    options.idle_files = Some(2);
     let fs = dirfs(&cache(16), source.path(), options);
     let rounds =
         300 * std::env::var("FOLIOCACHE_STRESS").map_or(1, |n| n.parse().expect("a number"));

@@ -44,9 +44,10 @@ impl Durability {
         }
     }
 
-    /// A change is complete, and not durable.
-    pub fn changed(&self) {
-        self.changed.fetch_add(1, Ordering::Release);
+    /// A change is complete, and not durable. Returns its generation, which a sync that begins from now
+    /// on covers.
+    pub fn changed(&self) -> u32 {
+        self.changed.fetch_add(1, Ordering::Release).wrapping_add(1)
     }
 
     /// Whether the last change is durable.
@@ -62,7 +63,7 @@ impl Durability {
     }
 
     /// A sync has succeeded, or what it was for is given up; `begun` is what [`Durability::begin`]
-    /// returned before it.
+    /// or [`Durability::changed`] returned before it.
     pub fn end(&self, begun: u32) {
         self.durable.store(begun, Ordering::Release);
     }

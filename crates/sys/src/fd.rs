@@ -517,7 +517,7 @@ pub fn open_file_limit() -> u64 {
 }
 
 /// Raises the process's soft limit of open files to the hard limit; returns the limit then in
-/// force. Affects the whole process, so only programs call it, not libraries.
+/// force. Affects the whole process, so a library calls it only if its user asks for that.
 ///
 /// # Errors
 ///

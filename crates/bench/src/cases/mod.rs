@@ -1,5 +1,6 @@
 //! The cases.
 
+mod create;
 mod hitratio;
 mod pread;
 mod pwrite;
@@ -57,6 +58,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &stat::Stat,
         &walk::Walk,
         &scale::Scale,
+        &create::Create,
     ]
 }
 

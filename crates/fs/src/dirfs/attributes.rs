@@ -340,18 +340,14 @@ impl InodeOperations for NodeOps {
         if node.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        {
+        let last = {
             let mut opens = file.opens.lock();
             opens.handles -= 1;
             opens.writers -= u32::from(writable);
-            if opens.handles == 0 {
-                if node.is_unlinked() {
-                    file.discard();
-                } else if !file.close() && !opens.idle {
-                    opens.idle = true;
-                    node.shared.idle.push(Arc::downgrade(node));
-                }
-            }
+            opens.handles == 0
+        };
+        if last && (node.is_unlinked() || !node.write_in_batch()) {
+            node.close_or_wait();
         }
         node.shared.close_idle(2);
         node.shared.limit_idle();

@@ -22,7 +22,7 @@
 //! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
 use super::node::DirNode;
-use super::state::{FileState, Look, Own, OwnChange};
+use super::state::{Batched, FileState, Look, Own, OwnChange};
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, Mm, PAGE_SIZE, ReadDone};
@@ -315,6 +315,29 @@ impl DirNode {
         self.sync_name()
     }
 
+    /// Makes data and size durable that no batch has made so.
+    ///
+    /// Context: `syncing` held.
+    fn flush_data(&self) -> Result<(), Errno> {
+        let file = self.file();
+        let (data, size) = (file.data.begin(), file.size.begin());
+        if data.is_none() && size.is_none() {
+            return Ok(());
+        }
+        count(&self.shared.counters.flushes);
+        let fds = self.descriptors(false)?;
+        let flushed = self.shared.sync_calls.fdatasync(fds.buffered.as_fd());
+        let told_before = file.io.lock().error.take();
+        flushed.and(told_before.map_or(Ok(()), Err))?;
+        if let Some(begun) = data {
+            file.data.end(begun);
+        }
+        if let Some(begun) = size {
+            file.size.end(begun);
+        }
+        Ok(())
+    }
+
     /// The engine, if reads of the file can go by it. The first read opens the descriptors, which may
     /// block, so it cannot.
     fn direct_engine(&self) -> Option<&Engine> {
@@ -348,51 +371,70 @@ impl AddressSpaceOperations for DirNode {
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
-        let change = file.begin_change(Own::Data);
-        let cached = {
-            // Before the write: what it may have done is not durable, however it ends.
-            file.data.changed();
-            file.io.lock().cached.clone()
+        let (room, cached) = {
+            let mut io = file.io.lock();
+            io.fresh = false;
+            (io.room.take(), io.cached.clone())
         };
-        let result = transfer::write(&self.shared, &fds, pos, segments, cached);
+        let small = room.is_some();
+        let writing = self.shared.batches.as_ref().and_then(|batches| {
+            (small || batches.collects(self.identity.dev)).then(|| batches.enter(room))
+        });
+        let change = file.begin_change(Own::Data);
+        // Before the write: what it may have done is not durable, however it ends.
         file.data.changed();
+        let result = match small {
+            true => transfer::write_to_kernel_cache(&self.shared, &fds, pos, segments),
+            false => transfer::write(&self.shared, &fds, pos, segments, cached),
+        };
+        let data = file.data.changed();
         file.times.changed();
         self.end_change(change, None);
         let written = result?;
-        if written.buffered.iter().any(Option::is_some) {
-            let mut io = file.io.lock();
-            for range in written.buffered.into_iter().flatten() {
-                io.cached = Some(match io.cached.take() {
-                    Some(old) => old.start.min(range.start)..old.end.max(range.end),
-                    None => range,
-                });
-            }
+        if small {
+            count(&self.shared.counters.batched_files);
+            // Nothing may be left to do for the file. If it fails it is tried again before a flush.
+            let _ = self.restamp(&fds);
         }
+        let mut io = file.io.lock();
+        if let Some(writing) = &writing {
+            io.batched.push(Batched {
+                batch: writing.batch.clone(),
+                data,
+                size: file.size.begin(),
+            });
+        }
+        for range in written.buffered.into_iter().flatten() {
+            io.cached = Some(match io.cached.take() {
+                Some(old) => old.start.min(range.start)..old.end.max(range.end),
+                None => range,
+            });
+        }
+        drop(io);
+        drop(writing);
         Ok(written.bytes)
     }
 
     fn flush(&self) -> Result<(), Errno> {
         let file = self.file();
         let _syncing = file.syncing.lock();
-        let (data, size) = (file.data.begin(), file.size.begin());
-        if data.is_none() && size.is_none() {
-            return Ok(());
+        let (batched, cached) = {
+            let mut io = file.io.lock();
+            (std::mem::take(&mut io.batched), io.cached.clone())
+        };
+        if let Some(batches) = &self.shared.batches {
+            for Batched { batch, data, size } in batched {
+                batches.settle(&self.shared, &batch)?;
+                file.data.end(data);
+                size.into_iter().for_each(|size| file.size.end(size));
+            }
         }
-        count(&self.shared.counters.flushes);
-        let fds = self.descriptors(false)?;
-        let cached = file.io.lock().cached.clone();
-        let flushed = self.shared.sync_calls.fdatasync(fds.buffered.as_fd());
-        let told_before = file.io.lock().error.take();
-        flushed.and(told_before.map_or(Ok(()), Err))?;
-        if let Some(begun) = data {
-            file.data.end(begun);
-        }
-        if let Some(begun) = size {
-            file.size.end(begun);
-        }
-        if let Some(cached) = cached {
-            // What was written buffered beside the flush is not in the source yet, and cannot be dropped.
-            file.io.lock().cached.take_if(|range| *range == cached);
+        self.flush_data()?;
+        let mut io = file.io.lock();
+        // What was written beside the flush is not in the source yet, and cannot be dropped.
+        let flushed = io.cached.take_if(|range| Some(&*range) == cached.as_ref());
+        if let Some((cached, fds)) = flushed.zip(io.fds.clone()) {
+            drop(io);
             transfer::drop_behind(fds.buffered.as_fd(), cached);
         }
         Ok(())

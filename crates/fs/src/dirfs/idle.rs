@@ -19,17 +19,26 @@
 use super::Shared;
 use super::node::DirNode;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::{Mutex, Weak};
+use foliocache_sync::{Arc, Mutex, Weak};
 use std::collections::VecDeque;
 
 /// The line.
-#[derive(Default)]
 pub(super) struct IdleFiles {
     files: Mutex<VecDeque<Weak<DirNode>>>,
     nr: AtomicUsize,
+    /// Files beyond which one is written back for each that gets in line.
+    most: usize,
 }
 
 impl IdleFiles {
+    pub(super) fn new(most: usize) -> IdleFiles {
+        IdleFiles {
+            files: Mutex::default(),
+            nr: AtomicUsize::new(0),
+            most,
+        }
+    }
+
     /// Context: the file's `idle` just set, under its `opens`.
     pub(super) fn push(&self, file: Weak<DirNode>) {
         let mut files = self.files.lock();
@@ -101,7 +110,7 @@ impl Shared {
     /// Context: no lock held; may block on I/O.
     pub(super) fn limit_idle(&self) {
         for _ in 0..2 {
-            let Some(weak) = self.idle.pop_beyond(self.options.idle_files) else {
+            let Some(weak) = self.idle.pop_beyond(self.idle.most) else {
                 return;
             };
             let Some(node) = weak.upgrade() else {
@@ -117,6 +126,25 @@ impl Shared {
             } else {
                 self.idle.push(weak);
             }
+        }
+    }
+}
+
+impl DirNode {
+    /// Closes the descriptors of a file without handles, or puts it in line if they are still needed.
+    ///
+    /// Context: takes `opens`.
+    pub(super) fn close_or_wait(self: &Arc<Self>) {
+        let file = self.file();
+        let mut opens = file.opens.lock();
+        if opens.handles > 0 {
+            return;
+        }
+        if self.is_unlinked() {
+            file.discard();
+        } else if !file.close() && !opens.idle {
+            opens.idle = true;
+            self.shared.idle.push(Arc::downgrade(self));
         }
     }
 }

@@ -146,6 +146,7 @@ impl FileSystem for DirFs {
             node.name_changed();
             if let Some(file) = &node.file {
                 charge.give_to(file);
+                file.io.lock().fresh = true;
             }
             drop(moves);
             if Identity::of(&fd::fstat(made.as_fd())?) != node.identity {

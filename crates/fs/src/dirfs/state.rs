@@ -32,6 +32,7 @@
 //! space's locks, then `syncing`; the lock of the attributes, then `io`, which is innermost and not held
 //! across I/O.
 
+use super::batch::{Batch, Room};
 use super::file::Descriptors;
 use foliocache_mm::AddressSpace;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -111,9 +112,24 @@ pub(super) struct Opens {
     pub(super) idle: bool,
 }
 
+/// A batch, and what of a file it makes durable.
+pub(super) struct Batched {
+    pub(super) batch: Arc<Batch>,
+    /// Generation of the data.
+    pub(super) data: u32,
+    /// Of the size, unless that was durable.
+    pub(super) size: Option<u32>,
+}
+
 /// What is to be done for a file, and what was seen of it.
 pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
+    /// Made through us, and nothing of it was written yet.
+    pub(super) fresh: bool,
+    /// What the next write takes into the open batch.
+    pub(super) room: Option<Room>,
+    /// Batches that data of it is in and that no flush has asked about.
+    pub(super) batched: Vec<Batched>,
     /// An error of data that is not flushed, which the kernel told a call that was for something else.
     pub(super) error: Option<Errno>,
     /// The range that buffered writes left in the kernel's cache.
@@ -161,6 +177,9 @@ impl FileState {
             opens: Mutex::new(Opens::default()),
             io: Mutex::new(IoState {
                 fds: None,
+                fresh: false,
+                room: None,
+                batched: Vec::new(),
                 error: None,
                 cached: None,
                 seen: None,
@@ -297,6 +316,7 @@ impl FileState {
             }
         }
         let mut io = self.io.lock();
+        io.batched = Vec::new();
         io.error = None;
         io.cached = None;
     }

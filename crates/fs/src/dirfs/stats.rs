@@ -46,8 +46,14 @@ pub struct DirFsStats {
     pub buffered_writes: u64,
     /// Reads in the background, through io_uring; each is a direct read, too.
     pub background_reads: u64,
-    /// Flushes to the medium.
+    /// Flushes of one file to the medium.
     pub flushes: u64,
+    /// Small new files that were written through the kernel's cache, to become durable many at a time.
+    pub batched_files: u64,
+    /// Flushes of everything at once, for a batch of files.
+    pub batch_flushes: u64,
+    /// Bytes of such files in the kernel's cache; they are charged to the bound.
+    pub kernel_cache_bytes: u64,
     /// What was done in the background, and how deep; `None` without io_uring.
     pub engine: Option<EngineStats>,
     /// Files that were changed from outside and whose pages were dropped.
@@ -71,6 +77,8 @@ pub(super) struct Counters {
     pub(super) buffered_writes: AtomicU64,
     pub(super) background_reads: AtomicU64,
     pub(super) flushes: AtomicU64,
+    pub(super) batched_files: AtomicU64,
+    pub(super) batch_flushes: AtomicU64,
     pub(super) invalidations: AtomicU64,
     fallbacks: Mutex<Vec<(Fallback, Errno, u64)>>,
 }
@@ -108,6 +116,8 @@ impl Counters {
             buffered_writes: read(&self.buffered_writes),
             background_reads: read(&self.background_reads),
             flushes: read(&self.flushes),
+            batched_files: read(&self.batched_files),
+            batch_flushes: read(&self.batch_flushes),
             invalidations: read(&self.invalidations),
             fallbacks: self.fallbacks.lock().clone(),
             ..DirFsStats::default()

@@ -13,6 +13,8 @@ pub(super) enum SyncCall {
     File,
     /// `fsync(2)` of a directory.
     Directory,
+    /// `syncfs(2)` for a batch.
+    FileSystem,
 }
 
 /// What a test runs before each call; an error is returned in the call's place.
@@ -59,5 +61,11 @@ impl SyncCalls {
         #[cfg(test)]
         self.before(SyncCall::Directory, directory)?;
         fd::fsync(directory)
+    }
+
+    pub(super) fn syncfs(&self, any: BorrowedFd<'_>) -> Result<(), Errno> {
+        #[cfg(test)]
+        self.before(SyncCall::FileSystem, any)?;
+        fd::syncfs(any)
     }
 }

@@ -241,6 +241,21 @@ pub(super) fn write(
     Ok(written)
 }
 
+/// Writes `segments` at byte `pos` to the kernel's cache, and leaves it to the kernel when they go further.
+pub(super) fn write_to_kernel_cache(
+    shared: &Shared,
+    fds: &Descriptors,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> Result<Written, Errno> {
+    count(&shared.counters.buffered_writes);
+    let bytes = fd::write_segments(fds.buffered.as_fd(), pos, segments)?;
+    Ok(Written {
+        bytes,
+        buffered: [Some(pos..pos + bytes as u64), None],
+    })
+}
+
 /// Writes one piece; a direct one that is refused goes buffered.
 fn write_piece(
     shared: &Shared,

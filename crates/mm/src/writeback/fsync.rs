@@ -12,8 +12,9 @@ use crate::bdi::BackingDevInfo;
 use crate::error::{IoError, IoOperation};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::flag;
-use crate::types::PageIndex;
-use crate::writeback::WritebackState;
+use crate::stats::Count;
+use crate::types::{PageIndex, pages_for};
+use crate::writeback::{Pass, WritebackState};
 
 impl AddressSpace {
     /// Makes durable whatever was written to the file before the call.
@@ -46,6 +47,38 @@ impl AddressSpace {
         let failed = |errno| self.error(IoOperation::Fsync, 0, self.size(), errno);
         self.mm().check_fork().map_err(failed)?;
         self.make_durable().map_err(failed)
+    }
+
+    /// Writes everything that is dirty now, without a flush: it is with the store afterwards, and not
+    /// durable. What fails stays dirty, and the next fsync says so.
+    ///
+    /// Blocks for I/O. Uses no memory of the bound. Does nothing after a fork.
+    #[doc(alias = "filemap_fdatawrite")]
+    pub fn fdatawrite(self: &Arc<Self>) {
+        if self.mm().check_fork().is_err() {
+            return;
+        }
+        let mut wb = self.wb_lock.lock();
+        let last = PageIndex(pages_for(self.size()).saturating_sub(1));
+        let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
+    }
+
+    /// Flushes what is written, without writing what is dirty. After an error it is dirty again, and every
+    /// handle is told.
+    ///
+    /// Blocks for I/O. Uses no memory of the bound. Does nothing after a fork.
+    pub fn flush_written(self: &Arc<Self>) {
+        if self.mm().check_fork().is_err() {
+            return;
+        }
+        let ticket = self.wb_lock.lock().flushes.ticket();
+        if self.counts.get(Count::Unstable) == 0 {
+            return;
+        }
+        // An error stays with the file.
+        let _ = self.flush_through(ticket);
+        self.bdi().note_progress();
+        self.bdi().unqueue_if_durable(self);
     }
 
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
@@ -170,7 +203,7 @@ impl BackingDevInfo {
         // All writes first: the flush of one file then often does for others, whose metadata the
         // store commits with it. What fails here fails again, and is told, below.
         for file in self.dirty_files() {
-            file.write_only();
+            file.fdatawrite();
         }
         self.dirty_files()
             .iter()

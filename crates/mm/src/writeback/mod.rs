@@ -248,16 +248,6 @@ impl AddressSpace {
         written.and(flushed)
     }
 
-    /// Writes everything that is dirty now, without a flush.
-    ///
-    /// Context: blocks for I/O and for `wb_lock`.
-    fn write_only(self: &Arc<Self>) {
-        let mut wb = self.wb_lock.lock();
-        let last = PageIndex(pages_for(self.size()).saturating_sub(1));
-        // What failed is dirty still; the fsync that follows says so.
-        let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
-    }
-
     fn failed_error(&self) -> Option<Errno> {
         (self.counts.get(Count::Failed) > 0).then(|| self.wb_err.newest().unwrap_or(Errno::EIO))
     }

@@ -1,0 +1,273 @@
+//! Many small files: made, written and closed, in random directories, ours over a directory and the kernel's.
+//!
+//! # Model
+//!
+//! A pass makes a tenth of all files, 4 KiB each. Ours over a directory with room for all of them; the kernel's
+//! with `open(2)`, `write(2)` and `close(2)` in a tree of the same shape. Neither waits for the medium at
+//! the end; ours makes the files durable behind it as it goes.
+//!
+//! | match | what it compares |
+//! |---|---|
+//! | many | the first tenth of the files in a fresh tree and the last one; the kernel's first tenth |
+//! | threads | one thread and two, each in directories of its own; the kernel's, too |
+
+use foliocache::{Cache, Directory};
+use foliocache_sys::fd;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use super::{DIRFS, KERNEL};
+use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
+use crate::error::BenchError;
+use crate::place::{Folder, Random, check_room};
+use crate::settings::{Settings, Uses};
+
+/// See the module.
+pub(crate) struct Create;
+
+const FIRST: &str = "create, first tenth";
+const LAST: &str = "create, last tenth";
+const NAME: &str = "create";
+
+/// Bytes of a file.
+const LEN: usize = 4096;
+
+impl Case for Create {
+    fn name(&self) -> &'static str {
+        "create"
+    }
+
+    fn about(&self) -> &'static str {
+        "many small files made, written and closed in random directories"
+    }
+
+    fn settings(&self, quick: bool) -> Settings {
+        let (samples, dirs, files) = match quick {
+            true => (3, 100, 200),
+            false => (5, 100, 1000),
+        };
+        Settings {
+            samples,
+            threads: 2,
+            memory: Some(1 << 30),
+            dirs: Some(dirs),
+            files: Some(files),
+            ..Settings::default()
+        }
+    }
+
+    fn uses(&self) -> Uses {
+        Uses {
+            memory: true,
+            dir: true,
+            tree: true,
+            ..Uses::NONE
+        }
+    }
+
+    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
+        let memory = super::memory(settings, self)?;
+        let (dirs, files) = settings
+            .dirs
+            .zip(settings.files)
+            .ok_or(BenchError::Setting("no tree"))?;
+        let folder = Folder::on_disk(&settings.helper, settings.dir.as_deref())?;
+        let all = (dirs * files).max(10);
+        // A tree of each contestant at a time, a block for the file and one for its inode.
+        check_room(folder.path(), 6 * (all * 2 * LEN) as u64)?;
+        let place = folder.describe();
+        let folder = Arc::new(folder);
+        let kernel = |threads: usize| Makers::new(&folder, dirs, threads, None);
+        let ours = |threads: usize| Makers::new(&folder, dirs, threads, Some(memory));
+        let many = ours(1);
+        let pass = |name, variant, makers: &Arc<Mutex<Makers>>, skip, n| Contestant {
+            name,
+            variant,
+            work: Work::Pass {
+                threads: makers.lock().expect("no panic").threads,
+                unit: "files/s",
+                pass: Box::new(Tenth {
+                    makers: makers.clone(),
+                    skip,
+                    n,
+                }),
+            },
+        };
+        let tenth = all / 10;
+        Ok(Plan {
+            matches: vec![
+                Match {
+                    contestants: vec![
+                        pass(FIRST, DIRFS, &many, None, tenth),
+                        pass(LAST, DIRFS, &many, Some(all - tenth), tenth),
+                        pass(FIRST, KERNEL, &kernel(1), None, tenth),
+                    ],
+                    ratios: vec![
+                        RatioPlan::new("create_late_vs_early", 1, 0).at_least(0.7),
+                        RatioPlan::new("create_vs_kernel", 0, 2),
+                    ],
+                },
+                Match {
+                    contestants: vec![
+                        pass(NAME, DIRFS, &ours(1), None, tenth),
+                        pass(NAME, DIRFS, &ours(2), None, tenth),
+                        pass(NAME, KERNEL, &kernel(1), None, tenth),
+                        pass(NAME, KERNEL, &kernel(2), None, tenth),
+                    ],
+                    ratios: vec![
+                        RatioPlan::new("create_2t_vs_1t", 1, 0).at_least(1.6),
+                        RatioPlan::new("create_2t_vs_1t_kernel", 3, 2),
+                    ],
+                },
+            ],
+            place: Some(place),
+            ..Plan::default()
+        })
+    }
+}
+
+/// What makes files: a tree, and where ours looks at it.
+struct Makers {
+    folder: Arc<Folder>,
+    threads: usize,
+    /// Directories of each thread.
+    dirs: usize,
+    /// The bound of ours; the kernel's without.
+    memory: Option<u64>,
+    tree: Option<Tree>,
+    next: usize,
+}
+
+/// A tree of directories. Fields go in this order: the cache lets the files go before they are taken away.
+struct Tree {
+    ours: Option<(Directory, Cache)>,
+    path: PathBuf,
+    made: usize,
+}
+
+impl Makers {
+    fn new(
+        folder: &Arc<Folder>,
+        dirs: usize,
+        threads: usize,
+        memory: Option<u64>,
+    ) -> Arc<Mutex<Makers>> {
+        Arc::new(Mutex::new(Makers {
+            folder: folder.clone(),
+            threads,
+            dirs: (dirs / threads).max(1),
+            memory,
+            tree: None,
+            next: 0,
+        }))
+    }
+
+    /// An empty tree in the place of the old one.
+    fn fresh(&mut self) -> io::Result<()> {
+        if let Some(tree) = self.tree.take() {
+            drop(tree.ours);
+            fs::remove_dir_all(&tree.path)?;
+        }
+        let kind = if self.memory.is_some() {
+            "ours"
+        } else {
+            "kernel"
+        };
+        let path = self.folder.path().join(format!("{kind}{}", self.threads));
+        // Each time another one: inode numbers that were just given back are passed over.
+        let path = path.with_extension(self.next.to_string());
+        self.next += 1;
+        for dir in 0..self.dirs * self.threads {
+            fs::create_dir_all(path.join(dir.to_string()))?;
+        }
+        // Nothing of it is on its way while it is measured.
+        fd::syncfs(fs::File::open(&path)?.as_fd())?;
+        let ours = self.memory.map(|memory| {
+            let cache = Cache::builder().memory(memory).build()?;
+            Ok::<_, foliocache::Error>((cache.directory(&path)?, cache))
+        });
+        self.tree = Some(Tree {
+            ours: ours.transpose()?,
+            path,
+            made: 0,
+        });
+        Ok(())
+    }
+
+    /// Makes `n` files, an equal part of them by each thread.
+    fn make(&mut self, n: usize) -> io::Result<()> {
+        if self.tree.is_none() {
+            self.fresh()?;
+        }
+        let tree = self.tree.as_mut().expect("just made");
+        let (first, dirs, threads) = (tree.made, self.dirs, self.threads);
+        tree.made += n;
+        let tree = &*tree;
+        let part = |thread: usize| -> io::Result<()> {
+            let mut random = Random((first * threads + thread) as u64);
+            let mut bytes = [0; LEN];
+            for number in (first + thread..first + n).step_by(threads) {
+                let name = format!("{}/{number}", thread * dirs + random.below(dirs));
+                bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                match &tree.ours {
+                    Some((directory, _)) => {
+                        directory
+                            .create(Path::new(&name))?
+                            .write_all_at(&bytes, 0)?;
+                    }
+                    None => fs::File::create(tree.path.join(name))?.write_all(&bytes)?,
+                }
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..threads)
+                .map(|thread| scope.spawn(move || part(thread)))
+                .collect();
+            let mut result = part(0);
+            for other in others {
+                result = result.and(other.join().expect("no panic"));
+            }
+            result
+        })
+    }
+}
+
+/// A tenth of the files.
+struct Tenth {
+    makers: Arc<Mutex<Makers>>,
+    /// Files that are made before it, unmeasured; `None` for a fresh tree.
+    skip: Option<usize>,
+    n: usize,
+}
+
+impl Pass for Tenth {
+    fn prepare(&mut self) -> io::Result<()> {
+        let mut makers = self.makers.lock().expect("no panic");
+        match self.skip {
+            // In some rounds the contestants come in the opposite order.
+            Some(before) => {
+                let made = makers.tree.as_ref().map_or(0, |tree| tree.made);
+                if made > before {
+                    makers.fresh()?;
+                    return makers.make(before);
+                }
+                makers.make(before - made)
+            }
+            None => makers.fresh(),
+        }
+    }
+
+    fn run(&mut self) -> io::Result<Outcome> {
+        let mut makers = self.makers.lock().expect("no panic");
+        let start = Instant::now();
+        makers.make(self.n)?;
+        let value = self.n as f64 / start.elapsed().as_secs_f64();
+        Ok(Outcome::plain(value))
+    }
+}

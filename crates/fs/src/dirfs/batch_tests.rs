@@ -1,0 +1,312 @@
+//! Small new files: how they become durable together, and what happens when they do not.
+
+use super::batch::{SMALL, tells_of_errors};
+use super::sync_calls::SyncCall;
+use super::{DirFs, DirFsOptions};
+use foliocache_mm::{Mm, MmConfig};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sys::Errno;
+use foliocache_vfs::{FileSystem, OpContext, OpenFile, OpenFlags};
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long something that must happen may take on a loaded machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn dirfs(source: &Path, mib: u64, change: impl FnOnce(&mut DirFsOptions)) -> Arc<DirFs> {
+    let mut config = MmConfig::new(mib << 20);
+    // The flusher leaves alone what the tests look at.
+    config.dirty_expire = Duration::from_secs(3600);
+    let mm = Mm::new(config).expect("a cache");
+    let mut options = DirFsOptions::default();
+    change(&mut options);
+    Arc::new(DirFs::open(&mm, source, options).expect("dirfs"))
+}
+
+fn create(fs: &DirFs, name: &str) -> OpenFile {
+    let (root, name) = (fs.root(), OsStr::new(name));
+    let flags = OpenFlags::READ_WRITE;
+    fs.create(&OpContext::ROOT, &root, name, 0o644, flags, true)
+        .expect("create")
+}
+
+fn open(fs: &DirFs, name: &str) -> OpenFile {
+    let inode = fs.lookup(&fs.root(), OsStr::new(name)).expect("lookup");
+    fs.open(&OpContext::ROOT, &inode, OpenFlags::READ_WRITE)
+        .expect("open")
+}
+
+/// What the file of a number holds.
+fn bytes(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + number * 31) as u8).collect()
+}
+
+/// Makes, writes and closes a file.
+fn make(fs: &DirFs, number: usize, len: usize) {
+    let file = create(fs, &number.to_string());
+    let bytes = bytes(number, len);
+    assert_eq!(file.write_at(&bytes, 0), Ok(len));
+}
+
+#[track_caller]
+fn expect_in_source(source: &Path, number: usize, len: usize) {
+    let found = std::fs::read(source.join(number.to_string())).expect("read");
+    assert!(found == bytes(number, len), "file {number}");
+}
+
+#[track_caller]
+fn wait_until(done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "it does not happen");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Lets the first `nr` calls of `syncfs` fail; returns how many calls there were.
+fn fail_syncfs(fs: &DirFs, nr: usize) -> Arc<AtomicUsize> {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = calls.clone();
+    fs.shared.sync_calls.intercept(move |call, _| {
+        let fails = call == SyncCall::FileSystem && counter.fetch_add(1, Ordering::Relaxed) < nr;
+        if fails { Err(Errno::EIO) } else { Ok(()) }
+    });
+    calls
+}
+
+#[test]
+fn batches_are_for_file_systems_whose_syncfs_tells_of_errors() {
+    let (ext4, xfs, overlay, fuse, tmpfs) =
+        (0xef53, 0x5846_5342, 0x794c_7630, 0x6573_5546, 0x0102_1994);
+    assert!(tells_of_errors(ext4) && tells_of_errors(xfs));
+    assert!(![overlay, fuse, tmpfs].into_iter().any(tells_of_errors));
+}
+
+#[test]
+fn small_new_files_are_in_the_source_when_closed_and_durable_with_one_syncfs() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let metadata = || fs.shared.bdi.mm().usage().metadata;
+    for number in 0..20 {
+        make(&fs, number, 5000);
+        expect_in_source(source.path(), number, 5000);
+    }
+    let stats = fs.stats();
+    assert_eq!(
+        (stats.batched_files, stats.batch_flushes, stats.flushes),
+        (20, 0, 0)
+    );
+    assert_eq!(stats.kernel_cache_bytes, 20 * 8192);
+    assert!(fs.bdi().nr_not_durable() >= 20, "written and not durable");
+    let before = metadata();
+    fs.sync_fs().expect("sync");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+    wait_until(|| fs.stats().kernel_cache_bytes == 0);
+    assert!(metadata() <= before - 20 * 8192, "the bound has it back");
+    let stats = fs.stats();
+    assert_eq!((stats.batch_flushes, stats.flushes), (1, 0));
+    // Neither a file that is not new nor one that is not small.
+    assert_eq!(open(&fs, "3").write_at(b"more", 0), Ok(4));
+    make(&fs, 100, SMALL as usize + 1);
+    assert_eq!(fs.stats().batched_files, 20);
+    fs.sync_fs().expect("sync");
+    expect_in_source(source.path(), 100, SMALL as usize + 1);
+}
+
+#[test]
+fn times_of_small_new_files_are_those_of_the_write() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let file = create(&fs, "0");
+    assert_eq!(file.write_at(b"data", 0), Ok(4));
+    let inode = file.inode().clone();
+    let written = fs.getattr(&inode).expect("getattr").mtime;
+    thread::sleep(Duration::from_millis(30));
+    drop(file);
+    assert_eq!(fs.stats().batched_files, 1);
+    let stat = std::fs::metadata(source.path().join("0")).expect("stat");
+    assert_eq!(
+        (stat.mtime(), stat.mtime_nsec()),
+        (written.sec, i64::from(written.nsec))
+    );
+}
+
+#[test]
+fn a_full_batch_becomes_durable_by_itself_and_descriptors_stay_few() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| {
+        options.idle_files = Some(16);
+        options.path_descriptors = 4;
+    });
+    let ours = source.path().canonicalize().expect("a path");
+    let open_now = || {
+        std::fs::read_dir("/proc/self/fd")
+            .expect("descriptors")
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+            .filter(|target| target.starts_with(&ours))
+            .count()
+    };
+    for number in 0..200 {
+        make(&fs, number, 1000);
+        // Two batches of half the idle files, the names', the roots, and what is being closed.
+        assert!(open_now() <= 16 + 4 + 6, "{}", open_now());
+    }
+    wait_until(|| fs.stats().kernel_cache_bytes < 8 * 4096);
+    let stats = fs.stats();
+    assert_eq!(stats.batched_files, 200);
+    assert!(stats.batch_flushes >= 12, "{stats:?}");
+    assert_eq!(stats.flushes, 0);
+}
+
+#[test]
+fn bytes_in_the_kernels_cache_are_bounded_and_charged() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 4, |_| {});
+    let mm = fs.shared.bdi.mm().clone();
+    for number in 0..100 {
+        make(&fs, number, 16 << 10);
+        let usage = mm.usage();
+        assert!(fs.stats().kernel_cache_bytes <= usage.limit / 16);
+        assert!(
+            usage.bytes_held + usage.metadata <= usage.limit,
+            "{usage:?}"
+        );
+        expect_in_source(source.path(), number, 16 << 10);
+    }
+    assert!(fs.stats().batched_files > 50);
+    fs.sync_fs().expect("sync");
+    wait_until(|| fs.stats().kernel_cache_bytes == 0);
+}
+
+#[test]
+fn a_failed_syncfs_makes_every_file_of_the_batch_dirty_again() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    for number in 0..10 {
+        make(&fs, number, 5000);
+    }
+    let handles: Vec<_> = (0..10)
+        .map(|number| open(&fs, &number.to_string()))
+        .collect();
+    fail_syncfs(&fs, 1);
+    assert_eq!(handles[0].fsync(), Err(Errno::EIO));
+    wait_until(|| fs.stats().kernel_cache_bytes == 0);
+    for handle in &handles {
+        let mapping = handle.inode().mapping().expect("it was opened");
+        assert_eq!(mapping.failed_ranges(), vec![0..5000_u64; 1], "dirty again");
+    }
+    // As if the kernel had lost what it could not write.
+    for number in 0..10 {
+        std::fs::write(source.path().join(number.to_string()), [0; 5000]).expect("write");
+    }
+    for handle in &handles[1..] {
+        assert_eq!(handle.fsync(), Err(Errno::EIO), "told once");
+    }
+    for (number, handle) in handles.iter().enumerate() {
+        assert_eq!(handle.fsync(), Ok(()));
+        expect_in_source(source.path(), number, 5000);
+    }
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+}
+
+/// The kernel tells an error once, which may be of what was written while it was asked.
+#[test]
+fn a_file_written_beside_a_failing_syncfs_is_dirty_again_too() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    make(&fs, 0, 1000);
+    let weak = Arc::downgrade(&fs);
+    let calls = AtomicUsize::new(0);
+    fs.shared.sync_calls.intercept(move |call, _| {
+        if call == SyncCall::FileSystem && calls.fetch_add(1, Ordering::Relaxed) == 0 {
+            // By another thread: this one holds locks of the first file.
+            let fs = weak.upgrade().expect("in use");
+            let other = thread::spawn(move || make(&fs, 1, 1000));
+            other.join().expect("it is written");
+            return Err(Errno::EIO);
+        }
+        Ok(())
+    });
+    assert_eq!(open(&fs, "0").fsync(), Err(Errno::EIO));
+    assert_eq!(open(&fs, "1").fsync(), Err(Errno::EIO));
+    fs.sync_fs().expect("written again");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+}
+
+#[test]
+fn an_fsync_of_a_small_new_file_waits_for_its_batch() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let calls = fail_syncfs(&fs, 0);
+    make(&fs, 0, 1000);
+    make(&fs, 1, 1000);
+    open(&fs, "0").fsync().expect("fsync");
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    open(&fs, "1").fsync().expect("fsync");
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "it was durable");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+    // What is written to it later is flushed by itself.
+    let file = open(&fs, "0");
+    assert_eq!(file.write_at(b"later", 0), Ok(5));
+    file.fsync().expect("fsync");
+    assert_eq!(fs.stats().flushes, 1);
+}
+
+#[test]
+fn large_files_become_durable_together_when_everything_does() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    for number in 0..10 {
+        make(&fs, number, 100_000);
+    }
+    let calls = fail_syncfs(&fs, 0);
+    fs.sync_fs().expect("sync");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    assert_eq!(fs.stats().flushes, 0);
+    for number in 0..10 {
+        expect_in_source(source.path(), number, 100_000);
+        let file = open(&fs, &number.to_string());
+        assert_eq!(file.write_at(&bytes(number + 1, 100_000), 0), Ok(100_000));
+    }
+    fail_syncfs(&fs, 1);
+    assert_eq!(fs.sync_fs(), Err(Errno::EIO));
+    fs.sync_fs().expect("written again");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+    for number in 0..10 {
+        let found = std::fs::read(source.path().join(number.to_string())).expect("read");
+        assert!(found == bytes(number + 1, 100_000));
+    }
+}
+
+#[test]
+fn an_error_told_to_an_fsync_of_attributes_reaches_the_data() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| {
+        options.batch_small_files = false
+    });
+    let file = create(&fs, "0");
+    assert_eq!(file.write_at(b"data", 0), Ok(4));
+    file.inode().mapping().expect("opened").fdatawrite();
+    let mode = foliocache_vfs::SetAttr {
+        mode: Some(0o600),
+        ..foliocache_vfs::SetAttr::default()
+    };
+    fs.setattr(&OpContext::ROOT, file.inode(), &mode)
+        .expect("chmod");
+    fs.shared.sync_calls.intercept(|call, _| match call {
+        SyncCall::File => Err(Errno::EIO),
+        _ => Ok(()),
+    });
+    let synced = file.inode().ops().sync(file.inode(), false);
+    assert_eq!(synced, Err(Errno::EIO));
+    fs.shared.sync_calls.intercept(|_, _| Ok(()));
+    // The kernel says no more that the data did not arrive.
+    assert_eq!(file.fsync(), Err(Errno::EIO));
+    assert_eq!(file.fsync(), Ok(()));
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+}
