@@ -21,6 +21,7 @@ pub(crate) enum Need {
     IoUring,
     Userfaultfd,
     MemoryCgroup,
+    Root,
 }
 
 /// A need that is not met.
@@ -40,6 +41,7 @@ impl Need {
             Need::IoUring => "io_uring",
             Need::Userfaultfd => "userfaultfd",
             Need::MemoryCgroup => "memcg",
+            Need::Root => "root",
         }
     }
 
@@ -52,6 +54,7 @@ impl Need {
             Need::IoUring => "reading in the background",
             Need::Userfaultfd => "tests of mapped files",
             Need::MemoryCgroup => "the memory bound as the kernel counts it",
+            Need::Root => "everything on a mount, and what other users may do",
         }
     }
 
@@ -68,6 +71,7 @@ impl Need {
                 .map(|e| format!("/dev/fuse: {e}")),
             Need::IoUring | Need::Userfaultfd => kernel_probe(self.name(), scratch),
             Need::MemoryCgroup => memory_cgroup(),
+            Need::Root => not_root(),
         }
     }
 }
@@ -99,6 +103,17 @@ fn runs(program: &str, argument: &str) -> Option<String> {
         Ok(status) if status.success() => None,
         Ok(status) => Some(format!("`{program} {argument}`: {status}")),
         Err(e) => Some(format!("`{program}`: {e}")),
+    }
+}
+
+/// The user's number, unless it is root's.
+fn not_root() -> Option<String> {
+    match Command::new("id").arg("-u").output() {
+        Ok(out) => match String::from_utf8_lossy(&out.stdout).trim() {
+            "0" => None,
+            user => Some(format!("run by user {user}")),
+        },
+        Err(error) => Some(format!("`id`: {error}")),
     }
 }
 

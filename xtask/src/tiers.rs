@@ -65,7 +65,12 @@ impl Tier {
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Tier::Tidy | Tier::Model => &[],
-            Tier::Unit => &[Need::IoUring, Need::Userfaultfd, Need::MemoryCgroup],
+            Tier::Unit => &[
+                Need::IoUring,
+                Need::Userfaultfd,
+                Need::MemoryCgroup,
+                Need::Root,
+            ],
             Tier::System => &[
                 Need::Compiler,
                 Need::Make,
@@ -73,6 +78,7 @@ impl Tier {
                 Need::IoUring,
                 Need::Userfaultfd,
                 Need::MemoryCgroup,
+                Need::Root,
             ],
         }
     }

@@ -255,7 +255,7 @@ fn a_case_that_is_killed_leaves_nothing_behind() {
 }
 
 #[test]
-fn bad_input_is_refused() {
+fn bad_input_with_files_is_refused() {
     let folder = Folder::new("bad-input");
     let dir = folder.0.to_str().unwrap();
     let missing = folder.0.join("missing");

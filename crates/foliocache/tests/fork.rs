@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// process of its own.
 #[test]
 fn in_a_child_every_call_gives_echild() {
-    let said = run_alone("body");
+    let said = run_alone("use_after_fork");
     assert!(said.contains("the child was told"), "{said}");
 }
 
@@ -29,7 +29,7 @@ fn child<T>(what: &str, result: Result<T>) {
 }
 
 #[test]
-fn body() {
+fn use_after_fork() {
     if !is_alone() {
         return;
     }

@@ -32,12 +32,12 @@ fn limit_files(bytes: u64) {
 
 #[test]
 fn a_close_that_would_lose_data_is_refused() {
-    let said = run_alone("body");
+    let said = run_alone("use_without_room");
     assert!(said.contains("nothing was lost"), "{said}");
 }
 
 #[test]
-fn body() {
+fn use_without_room() {
     if !is_alone() {
         return;
     }

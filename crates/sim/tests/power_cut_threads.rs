@@ -160,7 +160,7 @@ fn run(seed: u64, faults: &Faults, cuts: u64) -> (u64, u64) {
 }
 
 #[test]
-fn without_faults() {
+fn threads_without_faults() {
     for seed in first_seed(1)..first_seed(1) + 3 {
         let (promises, refusals) = run(seed, &Faults::new(seed), scaled(400));
         println!("seed {seed}: {promises} promises");
@@ -172,7 +172,7 @@ fn without_faults() {
 }
 
 #[test]
-fn with_faults() {
+fn threads_with_faults() {
     for seed in first_seed(1)..first_seed(1) + 4 {
         let faults = Faults::new(seed);
         let some = |part| When::Chance { part, whole: 100 };

@@ -136,7 +136,7 @@ fn a_path_stays_beneath() {
 }
 
 #[test]
-fn names_are_made_moved_and_removed() {
+fn names_below_a_descriptor_are_made_moved_and_removed() {
     let t = tree();
     let d = t.root.as_fd();
     let one = dir::openat(d, n("one"), CREATE, 0o600).unwrap();

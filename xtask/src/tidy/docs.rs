@@ -3,19 +3,20 @@
 //! # Model
 //!
 //! - Every promise of `docs/semantics.md` names its tests. A promise is a list item; it ends in
-//!   ``— test: `name` `` or ``— tests: `a`, `b` ``, a name being that of a test function, with as
-//!   many path segments before it as the reader needs. Sections whose heading starts with
+//!   ``— test: `name` `` or ``— tests: `a`, `b` ``, a name being that of a function under `#[test]`,
+//!   or of one that a macro makes a test of, with as many path segments before it as the reader
+//!   needs. No two tests have one name. Sections whose heading starts with
 //!   "Not promised" or "How to read" hold no promises.
 //! - Every rank of `sync::rank::Rank` stands in `docs/locking.md`.
 //! - Links between the documents lead somewhere.
 //! - CHANGELOG.md has an "Unreleased" section, and both licences are there.
 //! - No file names the machine that it was written on, and `Cargo.lock` names one registry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::modules::normal;
-use super::source::{Area, Source, find_word, is_word, line_of, past_closing, split_top};
+use super::source::{Source, find_word, is_word, line_of, past_closing, split_top};
 use super::{Tree, Violation};
 
 /// Files that a checkout cannot do without, and a line that each must have.
@@ -57,7 +58,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     }
     let semantics = Path::new("docs/semantics.md");
     if let Some(text) = tree.read(semantics) {
-        found.extend(promises(semantics, &text, &test_names(&tree.sources)));
+        let tests = Tests::of(&tree.sources);
+        found.extend(promises(semantics, &text, &tests));
+        found.extend(tests.duplicates());
     }
     let locking = Path::new("docs/locking.md");
     let rank = tree
@@ -88,24 +91,87 @@ fn missing(path: &Path) -> Violation {
     Violation::new(path, 0, "documents", "is not there".to_owned())
 }
 
-/// Functions in test code: those under `#[test]` and those that a shared test body offers.
-fn test_names(sources: &[Source]) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for source in sources {
-        let all = source.area == Area::Outer || source.test || source.room == "sim";
-        for at in find_word(&source.code, "fn") {
-            if all || source.test_regions.iter().any(|r| r.contains(&at)) {
-                let rest = source.code[at + "fn".len()..].trim_start();
-                let len = rest.bytes().position(|b| !is_word(b)).unwrap_or(rest.len());
-                names.insert(rest[..len].to_owned());
+/// Names of tests, and where each is: functions under `#[test]`, and what is given to a macro that
+/// makes tests of it.
+#[derive(Default)]
+struct Tests {
+    functions: BTreeMap<String, Vec<(PathBuf, usize)>>,
+    by_macro: BTreeSet<String>,
+}
+
+impl Tests {
+    fn of(sources: &[Source]) -> Tests {
+        let mut tests = Tests::default();
+        for source in sources {
+            let code = &source.code;
+            for at in find_word(code, "fn") {
+                let before = &code[..at];
+                let attributes = before.rfind([';', '{', '}']).map_or(0, |end| end + 1);
+                let name = first_word(&code[at + "fn".len()..]);
+                // In a macro's own text it is `$name`.
+                if before[attributes..].contains("#[test]") && !name.is_empty() {
+                    let place = (source.path.clone(), line_of(code, at));
+                    tests.functions.entry(name).or_default().push(place);
+                }
+            }
+            tests.by_macro.extend(given_to_macros(code));
+        }
+        tests
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.functions.contains_key(name) || self.by_macro.contains(name)
+    }
+
+    /// Names that more than one function has: a promise that names one would be kept by either.
+    fn duplicates(&self) -> Vec<Violation> {
+        let named_twice = self.functions.iter().filter(|(_, at)| at.len() > 1);
+        named_twice
+            .flat_map(|(name, places)| {
+                let again = places.iter().skip(1);
+                again.map(move |(path, line)| {
+                    let (first, at) = &places[0];
+                    let message =
+                        format!("`{name}` is a test of {} line {at}, too", first.display());
+                    Violation::new(path, *line, "test names", message)
+                })
+            })
+            .collect()
+    }
+}
+
+fn first_word(code: &str) -> String {
+    let rest = code.trim_start();
+    let len = rest.bytes().position(|b| !is_word(b));
+    rest[..len.unwrap_or(rest.len())].to_owned()
+}
+
+/// The words given to macros of this file whose text has `#[test]`.
+fn given_to_macros(code: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for at in find_word(code, "macro_rules") {
+        let rest = code[at + "macro_rules".len()..].trim_start();
+        let name = first_word(rest.strip_prefix('!').unwrap_or(rest));
+        let Some(open) = code[at..].find('{').map(|open| at + open) else {
+            continue;
+        };
+        if !code[open..past_closing(code, open)].contains("#[test]") {
+            continue;
+        }
+        for call in find_word(code, &name) {
+            let after = call + name.len();
+            if code[after..].starts_with("!(") {
+                let given = &code[after + 1..past_closing(code, after + 1)];
+                let given = given.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+                words.extend(given.map(str::to_owned));
             }
         }
     }
-    names
+    words
 }
 
 /// Checks each promise of `text` against the names of the tests there are.
-fn promises(path: &Path, text: &str, tests: &BTreeSet<String>) -> Vec<Violation> {
+fn promises(path: &Path, text: &str, tests: &Tests) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut count = 0;
     for (line, item) in list_items(text) {
@@ -125,7 +191,7 @@ fn promises(path: &Path, text: &str, tests: &BTreeSet<String>) -> Vec<Violation>
         }
         for name in names {
             let function = name.rsplit("::").next().unwrap_or(name);
-            if !tests.contains(function) {
+            if !tests.has(function) {
                 report(format!("there is no test `{function}`"));
             }
         }
@@ -267,18 +333,22 @@ fn registries(path: &Path, text: &str) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::source::Area;
 
     const DOC: &str = "docs/semantics.md";
 
-    fn known() -> BTreeSet<String> {
-        let text = "//! A.\nfn helper() {}\n#[cfg(test)]\nmod t {\n    #[test]\n    fn reads_zeros() {}\n}\n";
-        let source = Source::new(
-            Path::new("crates/mm/src/a.rs"),
-            "mm",
-            Area::Src,
-            text.to_owned(),
-        );
-        test_names(&[source])
+    fn tests_in(text: &str) -> Tests {
+        let path = Path::new("crates/mm/src/a.rs");
+        Tests::of(&[Source::new(path, "mm", Area::Src, text.to_owned())])
+    }
+
+    fn known() -> Tests {
+        tests_in(
+            "//! A.\nfn helper() {}\n#[cfg(test)]\nmod t {\n    fn body() {}\n    /// Facts.\n    \
+             #[test]\n    #[ignore = \"slow {\"]\n    fn reads_zeros() {}\n    macro_rules! both {\n        \
+             ($($name:ident),+) => { $(#[test] fn $name() { super::$name(1); })+ };\n    }\n    \
+             both!(deep_trees, renames);\n    other!(no_tests);\n}\n",
+        )
     }
 
     fn lines(text: &str) -> Vec<usize> {
@@ -300,8 +370,11 @@ mod tests {
         );
         assert_eq!(lines("# Read\n- A hole reads zeros\n"), [2]);
         assert_eq!(lines("- A hole — test: `gone`\n- B — test: none\n"), [1, 2]);
-        // A function outside test code is no test.
+        // A function is a test only by its attribute, in test code or not, or by a macro.
         assert_eq!(lines("- A hole — test: `helper`\n"), [1]);
+        assert_eq!(lines("- A hole — test: `body`\n"), [1]);
+        assert_eq!(lines("- A hole — test: `no_tests`\n"), [1]);
+        assert_eq!(lines("- A hole — test: `deep_trees`\n"), [0; 0]);
         assert_eq!(lines("# Nothing\n"), [0]);
         let exempt = "- A — test: `reads_zeros`\n## Not promised\n- Atomic writes\n## Write\n- B\n";
         assert_eq!(lines(exempt), [5]);
@@ -309,6 +382,15 @@ mod tests {
             lines("- A — test: `reads_zeros`\n```text\n- no promise\n```\n"),
             [0; 0]
         );
+    }
+
+    #[test]
+    fn two_tests_of_one_name_are_found() {
+        let text = "mod a {\n#[test]\nfn one() {}\n}\nmod b {\n#[test]\nfn one() {}\n#[test]\nfn two() {}\n}\n";
+        let found = tests_in(text).duplicates();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 7);
+        assert!(known().duplicates().is_empty());
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn on_each(test: impl Fn(&World)) {
 /// Legal: for a name that is exchanged, or replaced, either of the two, and never that there is none. The
 /// kernel finds no less.
 #[test]
-fn a_name_that_is_always_there_is_always_found() {
+fn a_name_that_is_replaced_is_found_at_every_moment() {
     on_each(|world| {
         let namei = calls(world, world.names.root());
         make(&namei, &["d/", "e/", "d/f", "e/f", "p", "q"]);

@@ -118,7 +118,7 @@ fn sixteen_handles_share_the_budget_evenly() {
 }
 
 #[test]
-fn a_backward_reader_is_read_ahead_of() {
+fn backward_misses_become_a_stream() {
     for request in [1, 4, 32] {
         let mut model = Model::new(32_768);
         let handle = ReadaheadState::new();
