@@ -36,7 +36,7 @@ use crate::settings::{Settings, Uses};
 /// See the module.
 pub(crate) struct Scale;
 
-/// The largest bound if nobody says otherwise.
+/// The largest bound of a run that is not quick.
 const MEMORY: u64 = 16 << 30;
 
 /// The least of the largest bound: sizes below are too small to tell apart.
@@ -64,13 +64,12 @@ impl Case for Scale {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let settings = match quick {
-            true => Settings::quick(),
-            false => Settings::default(),
-        };
+        let (samples, memory) = if quick { (5, MEMORY / 4) } else { (21, MEMORY) };
         Settings {
-            memory: Some(MEMORY.min(total_memory() / 4 * 3)),
-            ..settings
+            samples,
+            seconds: 0.05,
+            memory: Some(memory.min(total_memory() / 4 * 3)),
+            ..Settings::default()
         }
     }
 
