@@ -76,8 +76,10 @@ pub(super) struct Table {
     pub(super) limit: u64,
     /// Invariant 3.
     pub(super) isolated_free: u64,
-    /// What capacity and isolation have given to the available count, in frames.
-    pub(super) contribution: i64,
+    /// Frames that the budget's counts are made of: [`Table::managed_now`] when they were last brought
+    /// in line.
+    #[doc(alias = "managed_pages")]
+    pub(super) managed: i64,
     /// Somebody is taking a block.
     pub(super) growing: bool,
     /// Blocks taken past the limit, ever.
@@ -98,7 +100,7 @@ impl Table {
             active: 0,
             limit: 0,
             isolated_free: 0,
-            contribution: 0,
+            managed: 0,
             growing: false,
             forced: 0,
             metadata_wanted: 0,
@@ -128,9 +130,9 @@ impl Table {
         i64::from(self.held.saturating_sub(self.capacity)) * i64::from(BLOCK_FRAMES)
     }
 
-    /// What capacity and isolation now give to the available count: all frames of the capacity, less the
+    /// Frames that may be available, reserved or in use: all frames of the capacity, less the
     /// free frames of isolated blocks as far as the blocks beyond the capacity do not make up for them.
-    pub(super) fn contribution_now(&self) -> i64 {
+    pub(super) fn managed_now(&self) -> i64 {
         let penalty = (self.isolated_free as i64 - self.surplus_frames()).max(0);
         i64::from(self.capacity) * i64::from(BLOCK_FRAMES) - penalty
     }

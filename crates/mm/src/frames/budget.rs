@@ -5,8 +5,8 @@
 //! ```text
 //!   limit = capacity × 2 MiB  +  metadata charged  +  room         (right after a shrink room may be < 0)
 //!           │
-//!           └ in frames, less the free frames of isolated blocks = the *contribution*
-//!             contribution = available + reserved + in use
+//!           └ in frames, less the free frames of isolated blocks = *managed*
+//!             managed = available + reserved + in use
 //!
 //!   word:  │ available, signed (32) │ waiters (1) │ reserved (31) │
 //!
@@ -22,7 +22,7 @@
 //! # Invariants
 //!
 //! 1. `available` is lowered below zero only by a shrink of the limit; a reservation needs
-//!    `available ≥ n`. So, except after a shrink, `reserved + in use ≤ contribution`, and a reserved
+//!    `available ≥ n`. So, except after a shrink, `reserved + in use ≤ managed`, and a reserved
 //!    frame is either free in an open block or a magazine, or in a block that may still be taken.
 //! 2. A frame is on a list before it is counted as available, and taken off only by who reserved it
 //!    before. So whoever holds a reservation finds a frame, if nobody moves frames meanwhile.
@@ -99,7 +99,7 @@ impl Budget {
         self.subtract(n, change, first)
     }
 
-    /// Takes `n` available frames straight into use, or out of the contribution. Does not pass those
+    /// Takes `n` available frames straight into use, or out of those managed. Does not pass those
     /// who wait unless `first`.
     #[inline]
     pub(super) fn take(&self, n: u32, first: bool) -> bool {

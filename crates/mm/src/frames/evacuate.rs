@@ -144,8 +144,8 @@ impl Frames {
     /// Context: the table's lock is held, and all magazines are closed and empty.
     pub(super) fn isolate_gathered(&self, table: &mut Table, block: u32) -> bool {
         table.isolate(block);
-        let now = table.contribution_now();
-        let allowed = match u32::try_from(table.contribution - now) {
+        let now = table.managed_now();
+        let allowed = match u32::try_from(table.managed - now) {
             // Only blocks beyond the capacity give up frames; what was promised must be free elsewhere.
             Ok(0) | Err(_) => {
                 let spare = table.surplus_frames() - table.isolated_free as i64;
@@ -154,7 +154,7 @@ impl Frames {
             Ok(less) => self.budget.take(less, true),
         };
         if allowed {
-            table.contribution = now;
+            table.managed = now;
             self.isolated.insert(block);
         } else {
             table.open(block);

@@ -117,7 +117,7 @@ impl Frames {
             table.capacity -= 1;
             self.budget.change_room(BLOCK_SIZE as i64);
         }
-        self.regain(table);
+        self.room_to_capacity(table);
         self.account(table, 0);
         self.publish(table);
         Ok(())
@@ -157,7 +157,7 @@ impl Frames {
                 table.metadata_wanted = 0;
                 return true;
             }
-            if !self.cede(&mut table) {
+            if !self.capacity_to_room(&mut table) {
                 table.metadata_wanted = bytes;
                 return false;
             }
@@ -168,7 +168,7 @@ impl Frames {
     #[inline]
     pub fn uncharge_metadata(&self, bytes: u64) {
         self.budget.change_room(bytes as i64);
-        self.widen();
+        self.try_room_to_capacity();
     }
 
     /// Whether so little room is left for metadata, and no block that could be had at once in its place, that
@@ -184,7 +184,7 @@ impl Frames {
     }
 
     /// Turns a block that could still be taken into room for metadata.
-    fn cede(&self, table: &mut Table) -> bool {
+    fn capacity_to_room(&self, table: &mut Table) -> bool {
         // The last block stays with the frames: without one nothing could ever be read.
         if table.capacity <= 1 || table.held >= table.capacity {
             return false;
@@ -194,8 +194,8 @@ impl Frames {
         }
         table.capacity -= 1;
         // What has just been taken from the available count: no surplus, so no penalty changes.
-        table.contribution -= i64::from(BLOCK_FRAMES);
-        debug_assert_eq!(table.contribution, table.contribution_now());
+        table.managed -= i64::from(BLOCK_FRAMES);
+        debug_assert_eq!(table.managed, table.managed_now());
         self.budget.change_room(BLOCK_SIZE as i64);
         self.publish(table);
         true
@@ -205,22 +205,22 @@ impl Frames {
     pub(super) fn serve_metadata(&self, table: &mut Table) {
         let wanted = std::mem::take(&mut table.metadata_wanted);
         if wanted > 0 && self.budget.room() < wanted as i64 {
-            self.cede(table);
+            self.capacity_to_room(table);
         }
     }
 
     /// Takes capacity back from the room, if it has grown back by more than a block.
-    fn regain(&self, table: &mut Table) {
-        // Some room is left, or the next charge would cede the block again.
+    fn room_to_capacity(&self, table: &mut Table) {
+        // Some room is left, or the next charge would take the block again.
         let keep = table.limit / FLOOR_SHARE / 4;
         while table.capacity < table.target && self.budget.take_room(BLOCK_SIZE as u64, keep) {
             table.capacity += 1;
         }
     }
 
-    /// As `regain`, from a look without the lock.
+    /// As `room_to_capacity`, from a look without the lock.
     #[inline]
-    pub(super) fn widen(&self) {
+    pub(super) fn try_room_to_capacity(&self) {
         let hints = &self.hints;
         if hints.capacity.load(Ordering::Relaxed) < hints.target.load(Ordering::Relaxed)
             && self.budget.room() >= BLOCK_SIZE as i64
@@ -228,7 +228,7 @@ impl Frames {
             let mut table = self.table.lock();
             // There is room enough for whoever was refused.
             table.metadata_wanted = 0;
-            self.regain(&mut table);
+            self.room_to_capacity(&mut table);
             self.account(&mut table, 0);
             self.publish(&table);
         }
@@ -311,7 +311,7 @@ impl Frames {
         let waiters = self.budget.waiters.len() as u64;
         let table = self.table.lock();
         let counts = self.budget.counts();
-        let in_use = table.contribution - counts.available - counts.reserved as i64;
+        let in_use = table.managed - counts.available - counts.reserved as i64;
         let in_use = u64::try_from(in_use).expect("no frame is in use less than never");
         let blocks_held = u64::from(table.held);
         FrameUsage {

@@ -154,7 +154,7 @@ impl Frames {
     #[inline]
     pub fn try_reserve(&self, n: u32) -> Option<Reservation<'_>> {
         if !self.budget.reserve(n, false) {
-            self.widen();
+            self.try_room_to_capacity();
             if !self.budget.reserve(n, false) {
                 return None;
             }

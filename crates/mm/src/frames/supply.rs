@@ -219,9 +219,9 @@ impl Frames {
     ///
     /// Context: the table's lock is held; takes the lock of those who wait.
     pub(super) fn account(&self, table: &mut Table, freed: u32) {
-        let now = table.contribution_now();
-        let change = now - table.contribution + i64::from(freed);
-        table.contribution = now;
+        let now = table.managed_now();
+        let change = now - table.managed + i64::from(freed);
+        table.managed = now;
         match u32::try_from(change) {
             Ok(0) => {}
             Ok(more) => self.budget.add(more),

@@ -73,7 +73,7 @@ impl<'a> Ticket<'a> {
         if !self.queued {
             return None;
         }
-        self.frames.widen();
+        self.frames.try_room_to_capacity();
         let mut queue = self.frames.budget.waiters.queue.lock();
         let first = queue
             .front()

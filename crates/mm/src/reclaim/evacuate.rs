@@ -80,7 +80,8 @@ impl Mm {
             }
             let mut empty = 0;
             for &block in blocks.iter() {
-                self.folios_in(block).for_each(|locked| self.vacate(locked));
+                self.folios_in(block)
+                    .for_each(|locked| self.evacuate_folio(locked));
                 empty += usize::from(self.frames.block_frames(block).len() == 0);
                 if given + empty >= want {
                     break;
@@ -105,7 +106,7 @@ impl Mm {
     }
 
     /// Gets a locked folio out of its block, if it can be moved or dropped now.
-    fn vacate(&self, locked: LockedFolio<'_>) {
+    fn evacuate_folio(&self, locked: LockedFolio<'_>) {
         if self.migrate(&locked) {
             return;
         }
