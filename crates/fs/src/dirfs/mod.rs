@@ -166,7 +166,7 @@ struct Shared {
     /// The source's path, for messages.
     name: String,
     options: DirFsOptions,
-    /// Held for writing by whoever changes names and locations together.
+    /// Held for writing while names are moved or taken away, for reading while they are made or looked up.
     moves: RwLock<()>,
     path_fds: PathFds,
     permissions: Arc<Generation>,

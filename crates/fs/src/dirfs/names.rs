@@ -161,8 +161,7 @@ impl DirFs {
         self.writable()?;
         check_component(name)?;
         let (_, dir) = self.directory(parent)?;
-        // For writing, as when a file is created.
-        let _moves = self.shared.moves.write();
+        let _moves = self.shared.moves.read();
         make(dir.as_fd())?;
         let made = self.open_name(dir.as_fd(), name)?;
         let kind = fd::fstat(made.as_fd())?.kind();
@@ -174,7 +173,10 @@ impl DirFs {
             return Err(error);
         }
         let inode = self.adopt(parent, name, made)?;
-        DirNode::of(&inode)?.name_changed();
+        let node = DirNode::of(&inode)?;
+        // As when a file is created.
+        node.attributes.doubt();
+        node.name_changed();
         Ok(inode)
     }
 

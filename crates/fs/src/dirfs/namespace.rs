@@ -4,8 +4,8 @@
 //!
 //! Every operation goes straight to the source, relative to the descriptor of the directory. What
 //! has to be kept in step beside it is where nodes are: `Shared::moves` is held for writing from
-//! before a name is made, moved or taken away until the locations say so, and for reading while a
-//! name is looked up and its node is told of it.
+//! before a name is moved or taken away until the locations say so, and for reading while a name is
+//! made, or looked up, and its node is told of it. So creations wait for no other creation and no look-up.
 //!
 //! # Differences from Linux
 //!
@@ -120,9 +120,7 @@ impl FileSystem for DirFs {
             // First: without room for its pages a file is not left behind.
             let charge = MappingCharge::new(self.shared.bdi.mm())?;
             let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-            // For writing: who found the file before it has its owner and mode would take the change
-            // of these for one from outside.
-            let moves = self.shared.moves.write();
+            let moves = self.shared.moves.read();
             let made = match dir::openat(dir_fd.as_fd(), name, how, mode & 0o777) {
                 Err(Errno::EEXIST) if !exclusive => continue,
                 Err(Errno::EMFILE | Errno::ENFILE) => {
@@ -143,6 +141,8 @@ impl FileSystem for DirFs {
                 }
             };
             let node = DirNode::of(&inode)?;
+            // A look-up beside this may have found it before it had its owner and mode.
+            node.attributes.doubt();
             node.name_changed();
             if let Some(file) = &node.file {
                 charge.give_to(file);

@@ -18,8 +18,9 @@
 //! 2. `location` is [`Location::Pinned`] once no name is known to lead to the node; `spare` is
 //!    another name that led to it, so that a file of several names needs no descriptor when one is
 //!    taken away.
-//! 3. Whoever changes a name in the source and the locations with it holds `Shared::moves` for
-//!    writing; whoever walks, or enters what it found under a name, for reading.
+//! 3. A call that takes a name of the source away, or moves it, holds `Shared::moves` for writing until
+//!    the locations say so. One that walks, makes a name, or enters what it found under a name, holds it
+//!    for reading.
 //!
 //! # Locking
 //!

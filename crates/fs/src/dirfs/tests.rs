@@ -223,6 +223,34 @@ fn files_that_lose_one_of_their_names_need_no_descriptors() {
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 0);
 }
 
+/// With the lock of a look-up held, which a creation in another directory holds, too.
+#[test]
+fn a_creation_waits_for_no_other_creation_and_no_look_up() {
+    let source = tempfile::tempdir().expect("a directory");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let fs = DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs");
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let looking = fs.shared.moves.read();
+        let (fs, ctx, root) = (&fs, &OpContext::ROOT, fs.root());
+        scope.spawn(move || {
+            let flags = OpenFlags::READ_WRITE;
+            fs.create(ctx, &root, OsStr::new("file"), 0o640, flags, true)
+                .expect("create");
+            fs.mkdir(ctx, &root, OsStr::new("dir"), 0o750)
+                .expect("mkdir");
+            tell.send(()).expect("the test waits");
+        });
+        let made = told.recv_timeout(LONG);
+        drop(looking);
+        made.expect("a creation waited");
+    });
+    for (name, mode) in [("file", 0o640), ("dir", 0o750)] {
+        let inode = fs.lookup(&fs.root(), OsStr::new(name)).expect("lookup");
+        assert_eq!(fs.getattr(&inode).expect("getattr").mode, mode);
+    }
+}
+
 /// A file whose path is cached and whose descriptors are there is opened, read and closed without any lock that
 /// it shares with others: all of those are held meanwhile.
 #[test]
