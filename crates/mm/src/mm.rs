@@ -36,7 +36,7 @@ use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Background, Lru, MAX_HOPELESS, Shrinker};
+use crate::reclaim::{Background, Lru, MAX_HOPELESS, METADATA_SLACK, Shrinker};
 use crate::stats::{FileStats, MmStats, PageCounts};
 use crate::types::{PAGE_SIZE, PageIndex};
 
@@ -217,6 +217,10 @@ impl Mm {
             if self.frames.charge_metadata(bytes) {
                 return Ok(());
             }
+            self.release_caches(bytes);
+            if self.frames.charge_metadata(bytes) {
+                return Ok(());
+            }
             self.make_room_for_metadata();
             self.nodes.shrink();
         }
@@ -339,6 +343,7 @@ impl Mm {
                 // Descriptors can have what index nodes do not use.
                 Short::Descriptors => _ = self.nodes.shrink(),
             }
+            self.release_caches(METADATA_SLACK);
             self.make_room_for_metadata();
             hopeless = if self.anything_reclaimable() {
                 0

@@ -16,13 +16,43 @@ pub trait Bound: Send + Sync {
     #[must_use]
     fn charge(&self, bytes: u64) -> bool;
 
+    /// As [`charge`](Self::charge), if there is room without making any. Does not sleep.
+    #[must_use]
+    fn try_charge(&self, bytes: u64) -> bool {
+        self.charge(bytes)
+    }
+
+    /// As [`charge`](Self::charge), for who may find the bytes elsewhere, after others have given up something:
+    /// `elsewhere` looks, and takes them. It is called first, and each time after something was given up.
+    #[must_use]
+    fn charge_or(&self, bytes: u64, elsewhere: &dyn Fn() -> bool) -> bool {
+        elsewhere() || self.charge(bytes)
+    }
+
     /// Gives charged bytes back. Does not sleep.
     fn uncharge(&self, bytes: u64);
+
+    /// Whether there is hardly any room left.
+    fn is_short(&self) -> bool {
+        false
+    }
 }
 
 impl Bound for Mm {
     fn charge(&self, bytes: u64) -> bool {
-        self.charge_cached_metadata(bytes).is_ok()
+        self.charge_cached_metadata(bytes, &|| false).is_ok()
+    }
+
+    fn try_charge(&self, bytes: u64) -> bool {
+        self.try_charge_metadata(bytes)
+    }
+
+    fn charge_or(&self, bytes: u64, elsewhere: &dyn Fn() -> bool) -> bool {
+        self.charge_cached_metadata(bytes, elsewhere).is_ok()
+    }
+
+    fn is_short(&self) -> bool {
+        self.metadata_is_short()
     }
 
     fn uncharge(&self, bytes: u64) {

@@ -67,6 +67,16 @@ pub trait FileSystem: Send + Sync {
         drop(inodes);
     }
 
+    /// Bytes that are charged for no inode: room for new ones.
+    fn spare(&self) -> u64 {
+        0
+    }
+
+    /// Gives up to so many of them back to the bound; how many.
+    fn release(&self, _bytes: u64) -> u64 {
+        0
+    }
+
     /// Frees what was given up and that nobody reads any more; how much still waits. Does not wait.
     fn reap(&self) -> usize {
         0

@@ -40,7 +40,7 @@
 //! 1. There are never two inodes of one identity that can be found: insertion looks again under the
 //!    bucket's lock, and an inode is unhashed under it, once what was dirty is written.
 //! 2. What is found by reference was filled to the end.
-//! 3. Each inode is charged from its insertion until it is dropped ([`charge`]).
+//! 3. Each inode is charged from its insertion until it is dropped ([`Accounts`]).
 //!
 //! The protocol of references and eviction is in [`link`].
 //!
@@ -69,13 +69,12 @@ use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, ShardedCounter};
 
+use crate::accounts::{Accounts, BATCH};
 use crate::bound::Bound;
 use crate::hash::{Bucket, Hand, RcuHash};
 use crate::limbo::Limbo;
-use charge::Accounts;
 use link::Fill;
 
-mod charge;
 mod evict;
 mod link;
 
@@ -151,7 +150,7 @@ impl<T: CachedInode> InodeCache<T> {
             limbo: Limbo::new(),
             hand: Hand::new(),
             waits: WaitTable::with_buckets(WAIT_BUCKETS),
-            accounts: Accounts::new(&bound),
+            accounts: Accounts::new(&bound, BATCH),
             hits: ShardedCounter::new(),
             misses: ShardedCounter::new(),
             waited: ShardedCounter::new(),
@@ -419,10 +418,28 @@ impl<T: CachedInode> InodeCache<T> {
         self.hash.len()
     }
 
-    /// Bytes charged for inodes that live. A few loads.
+    /// Bytes charged for inodes that live, and for what else is charged to their [accounts](Self::accounts). A
+    /// few loads.
     #[must_use]
     pub fn inode_bytes(&self) -> u64 {
         self.accounts.bytes()
+    }
+
+    /// Where inodes are charged, for what comes to them later and lies in the same heap.
+    #[must_use]
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Bytes that are charged for no inode: room for new ones.
+    #[must_use]
+    pub fn spare(&self) -> u64 {
+        self.accounts.stock()
+    }
+
+    /// Gives up to so many of them back to the bound; how many.
+    pub fn release(&self, bytes: u64) -> u64 {
+        self.accounts.release(bytes)
     }
 
     /// Figures. Costs some thousand loads.

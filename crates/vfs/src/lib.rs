@@ -11,6 +11,7 @@
 //! | `limbo` | what is unpublished and waits for its readers |
 //! | `retired` | [`Retired`]: how many references of an inode are in a limbo |
 //! | `reaper` | the thread that frees what is in a file system's limbos |
+//! | `accounts` | [`Accounts`]: what objects are charged for |
 //! | `bound` | [`Bound`]: who is asked for memory |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
@@ -29,6 +30,7 @@
 //! Look-ups that hit take no lock.
 #![deny(unsafe_code)]
 
+mod accounts;
 mod attr;
 mod bound;
 mod credentials;
@@ -48,6 +50,7 @@ mod super_block;
 mod types;
 mod walk;
 
+pub use accounts::{Accounts, Charge};
 pub use attr::{AttrCell, Attributes, cleared_set_id};
 pub use bound::{Bound, Unbounded};
 pub use credentials::{Access, Credentials};

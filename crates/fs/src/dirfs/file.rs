@@ -25,13 +25,14 @@ use super::node::DirNode;
 use super::state::{Batched, FileState, Look, Own, OwnChange};
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, Mm, PAGE_SIZE, ReadDone};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
+use foliocache_vfs::Charge;
 use std::ops::Range;
 
 /// A descriptor for direct I/O.
@@ -117,34 +118,20 @@ impl Descriptors {
     }
 }
 
-/// Room under the bound for an address space; given back when dropped.
-pub(super) struct MappingCharge<'a>(&'a Mm);
-
-impl<'a> MappingCharge<'a> {
+impl Shared {
+    /// Charges an address space, with the inodes, whose heap it shares.
+    ///
     /// # Errors
     /// `ENOMEM` if the bound has no room.
-    pub(super) fn new(mm: &'a Mm) -> Result<MappingCharge<'a>, Errno> {
+    pub(super) fn charge_mapping(&self) -> Result<Charge, Errno> {
         let bytes = AddressSpace::memory_bytes() as u64;
-        // The second does try where the first has given up for a while: an open is worth it.
-        mm.charge_cached_metadata(bytes)
-            .or_else(|_| mm.charge_metadata(bytes))?;
-        Ok(MappingCharge(mm))
-    }
-
-    /// The charge is the file's, for [`DirNode::new_mapping`].
-    pub(super) fn give_to(self, file: &FileState) {
-        // Relaxed: see the field.
-        if file.charged.swap(true, Ordering::Relaxed) {
-            return;
+        let charge = self.accounts.charge(bytes);
+        if charge.is_charged() {
+            return Ok(charge);
         }
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for MappingCharge<'_> {
-    fn drop(&mut self) {
-        self.0
-            .uncharge_metadata(AddressSpace::memory_bytes() as u64);
+        // This does try where the other has given up for a while: an open is worth it.
+        self.bdi.mm().charge_metadata(bytes)?;
+        Ok(self.accounts.adopt(bytes))
     }
 }
 
@@ -221,45 +208,19 @@ impl DirNode {
     pub(super) fn new_mapping(self: &Arc<Self>) -> Result<Arc<AddressSpace>, Errno> {
         let file = self.file();
         let fd = self.path_fd()?;
-        let mm = self.shared.bdi.mm();
-        let charge = match file.take_charge() {
-            true => MappingCharge(mm),
-            false => MappingCharge::new(mm)?,
-        };
+        if file.charge.get().is_none() {
+            let _ = file.charge.set(self.shared.charge_mapping()?);
+        }
         let _opens = file.opens.lock();
         let look = file.look();
         let stat = fd::fstat(fd.as_fd())?;
-        let bytes = AddressSpace::memory_bytes() as u64;
-        // Relaxed: see the header of `dirfs`.
-        self.shared
-            .mapping_bytes
-            .fetch_add(bytes, Ordering::Relaxed);
         let mapping = AddressSpace::new(&self.shared.bdi, self.clone(), stat.size);
         self.attributes.update(|attributes| {
             self.refresh(attributes, &stat, Some(look));
             file.mapping.get_or_init(|| Arc::downgrade(&mapping));
         });
         file.took_over(&stat, look);
-        // The node's from here on: see `uncharge_mapping`.
-        std::mem::forget(charge);
         Ok(mapping)
-    }
-
-    /// Gives back what [`DirNode::new_mapping`] charged. Context: nobody else has the node.
-    pub(super) fn uncharge_mapping(&self) {
-        let Some(file) = &self.file else { return };
-        let mm = self.shared.bdi.mm();
-        if file.take_charge() {
-            drop(MappingCharge(mm));
-        }
-        if file.has_mapping() {
-            let bytes = AddressSpace::memory_bytes() as u64;
-            // Relaxed: see the header of `dirfs`.
-            self.shared
-                .mapping_bytes
-                .fetch_sub(bytes, Ordering::Relaxed);
-            drop(MappingCharge(mm));
-        }
     }
 
     /// Runs a change of the file's size or allocation, which the source stamps with the right time

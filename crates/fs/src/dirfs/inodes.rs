@@ -31,7 +31,7 @@ use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_vfs::{
-    Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, Verdict, hash_ino,
+    Accounts, Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, Verdict, hash_ino,
 };
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -148,7 +148,19 @@ impl Inodes {
         self.cache.stats()
     }
 
-    /// Bytes charged for them.
+    pub(super) fn accounts(&self) -> Accounts {
+        self.cache.accounts().clone()
+    }
+
+    pub(super) fn spare(&self) -> u64 {
+        self.cache.spare()
+    }
+
+    pub(super) fn release(&self, bytes: u64) -> u64 {
+        self.cache.release(bytes)
+    }
+
+    /// Bytes charged for them, and for their address spaces.
     pub(super) fn bytes(&self) -> u64 {
         self.cache.inode_bytes()
     }

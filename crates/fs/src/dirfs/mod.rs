@@ -36,7 +36,7 @@
 //!
 //! # Memory ordering
 //!
-//! `next_node` hands out numbers that need only differ: `Relaxed`. So is `mapping_bytes`, a figure.
+//! `next_node` hands out numbers that need only differ: `Relaxed`.
 
 mod attributes;
 mod batch;
@@ -76,7 +76,7 @@ use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::{AttrCell, Generation, Inode, SharedSlab};
+use foliocache_vfs::{Accounts, AttrCell, Generation, Inode, SharedSlab};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -182,8 +182,8 @@ struct Shared {
     forgotten: Durability,
     next_node: AtomicU64,
     bdi: Arc<BackingDevInfo>,
-    /// Bytes charged for address spaces.
-    mapping_bytes: AtomicU64,
+    /// Of inodes, and of what comes to them.
+    accounts: Accounts,
 }
 
 impl Shared {
@@ -251,6 +251,7 @@ impl DirFs {
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
         let batches = Batches::new(mm, root.as_fd(), stat.dev(), idle_files)
             .filter(|_| options.batch_small_files && !options.read_only);
+        let inodes = Inodes::new(mm);
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
@@ -267,9 +268,8 @@ impl DirFs {
             forgotten: Durability::new(),
             next_node: AtomicU64::new(0),
             bdi,
-            mapping_bytes: AtomicU64::new(0),
+            accounts: inodes.accounts(),
         });
-        let inodes = Inodes::new(mm);
         let root = names::make_root(&shared, &inodes, &stat);
         let root_dev = stat.dev();
         Ok(DirFs {

@@ -13,13 +13,12 @@
 //! files away; without that privilege everything belongs to the process.
 
 use super::DirFs;
-use super::file::{Descriptors, MappingCharge};
+use super::file::Descriptors;
 use super::names::xattr_name;
 use super::node::{DirNode, Identity};
 use super::state::Own;
 use super::stream::DirStream;
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::{self, Rename};
 use foliocache_sys::fd::xattr::{self, SetXattr};
@@ -48,9 +47,7 @@ impl FileSystem for DirFs {
     }
 
     fn inode_bytes(&self) -> u64 {
-        // Relaxed: see the header of `dirfs`.
-        let mappings = self.shared.mapping_bytes.load(Ordering::Relaxed);
-        self.inodes.bytes() + mappings + self.shared.bdi.mapping_extra_bytes()
+        self.inodes.bytes() + self.shared.bdi.mapping_extra_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {
@@ -59,6 +56,14 @@ impl FileSystem for DirFs {
 
     fn evict_inodes(&self, inodes: Vec<Arc<Inode>>) {
         self.inodes.evict(inodes);
+    }
+
+    fn spare(&self) -> u64 {
+        self.inodes.spare()
+    }
+
+    fn release(&self, bytes: u64) -> u64 {
+        self.inodes.release(bytes)
     }
 
     fn reap(&self) -> usize {
@@ -118,7 +123,7 @@ impl FileSystem for DirFs {
                 }
             }
             // First: without room for its pages a file is not left behind.
-            let charge = MappingCharge::new(self.shared.bdi.mm())?;
+            let charge = self.shared.charge_mapping()?;
             let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
             let moves = self.shared.moves.read();
             let made = match dir::openat(dir_fd.as_fd(), name, how, mode & 0o777) {
@@ -145,7 +150,7 @@ impl FileSystem for DirFs {
             node.attributes.doubt();
             node.name_changed();
             if let Some(file) = &node.file {
-                charge.give_to(file);
+                let _ = file.charge.set(charge);
                 file.io.lock().fresh = true;
             }
             drop(moves);

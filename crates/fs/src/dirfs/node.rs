@@ -430,7 +430,6 @@ impl Drop for DirNode {
             orphans.remove(self.ino);
         }
         self.shared.path_fds.remove(self.id);
-        self.uncharge_mapping();
     }
 }
 

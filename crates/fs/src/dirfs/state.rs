@@ -35,13 +35,13 @@
 use super::batch::{Batch, Room};
 use super::file::Descriptors;
 use foliocache_mm::AddressSpace;
-use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{OwnedFd, Stat};
+use foliocache_vfs::Charge;
 use std::ops::Range;
 
 /// What the source said about a file after our own last change.
@@ -147,11 +147,10 @@ pub(super) struct IoState {
 
 /// What a regular file has besides being a node.
 pub(super) struct FileState {
-    /// Set when the address space is made, and charged: the charge lasts as long as the node, which the
-    /// address space holds.
+    /// Set when the address space is made.
     pub(super) mapping: OnceLock<Weak<AddressSpace>>,
-    /// An address space was charged for before there is one. Relaxed everywhere: only who takes it matters.
-    pub(super) charged: AtomicBool,
+    /// That of the address space, from before there is one to the end of the node, which the address space holds.
+    pub(super) charge: OnceLock<Charge>,
     pub(super) opens: Mutex<Opens>,
     pub(super) io: Mutex<IoState>,
     /// Data written, and flushed.
@@ -173,7 +172,7 @@ impl FileState {
         size.changed();
         FileState {
             mapping: OnceLock::new(),
-            charged: AtomicBool::new(false),
+            charge: OnceLock::new(),
             opens: Mutex::new(Opens::default()),
             io: Mutex::new(IoState {
                 fds: None,
@@ -197,12 +196,6 @@ impl FileState {
 
     pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {
         self.mapping.get().and_then(Weak::upgrade)
-    }
-
-    /// Whether an address space was charged for in advance, which the caller uses or gives back.
-    pub(super) fn take_charge(&self) -> bool {
-        // Relaxed: see the field.
-        self.charged.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the file was ever opened.

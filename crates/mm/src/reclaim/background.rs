@@ -142,6 +142,7 @@ impl Mm {
         }
         if self.frames.below_high() {
             self.shrink_caches(u64::MAX);
+            self.release_caches(u64::MAX);
         }
         self.make_room_ahead();
         while self.frames.below_high_and(self.spare_for_compaction()) {

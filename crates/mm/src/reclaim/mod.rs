@@ -58,7 +58,7 @@ const KEPT_RANGES: u8 = 16;
 const MAX_TURNS: usize = 3;
 
 /// Room for metadata below which a block is given up for more.
-const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
+pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 
 /// Looks in a row that find nothing reclaimable before a caller gets `ENOMEM`.
 pub(crate) const MAX_HOPELESS: u32 = 50;

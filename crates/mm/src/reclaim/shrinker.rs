@@ -56,6 +56,16 @@ pub trait Shrinker: Send + Sync {
     /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
     /// readers; waits neither for memory nor for I/O.
     fn shrink(&self, bytes: u64);
+
+    /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
+    fn spare(&self) -> u64 {
+        0
+    }
+
+    /// Gives up to so many of those back; how many. Does not sleep.
+    fn release(&self, _bytes: u64) -> u64 {
+        0
+    }
 }
 
 impl Mm {
@@ -68,20 +78,19 @@ impl Mm {
     }
 
     /// As [`Mm::charge_metadata`], for a cache of metadata: what such caches hold beyond their share goes
-    /// before pages do. Once nothing helped, nothing is tried for a while.
+    /// before pages do. Once nothing helped, nothing is tried for a while. What was given up may be charged to its
+    /// cache still: `elsewhere` looks there, and says whether it took the bytes.
     ///
     /// Context: as [`Shrinker::shrink`].
     ///
     /// # Errors
     /// As [`Mm::charge_metadata`].
-    pub fn charge_cached_metadata(&self, bytes: u64) -> Result<(), Errno> {
-        if self.frames.charge_metadata(bytes) {
-            // Relaxed: a hint.
-            if self.frames.metadata_low()
-                && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
-            {
-                self.background.wake();
-            }
+    pub fn charge_cached_metadata(
+        &self,
+        bytes: u64,
+        elsewhere: &dyn Fn() -> bool,
+    ) -> Result<(), Errno> {
+        if self.try_charge_metadata(bytes) || elsewhere() {
             return Ok(());
         }
         let now = coarse_monotonic_ms();
@@ -93,7 +102,7 @@ impl Mm {
             if self.shrink_caches(bytes.max(BATCH)) == 0 {
                 break;
             }
-            if self.frames.charge_metadata(bytes) {
+            if elsewhere() || self.frames.charge_metadata(bytes) {
                 return Ok(());
             }
         }
@@ -104,6 +113,32 @@ impl Mm {
                 .store(now + HOPELESS_MS, Ordering::Relaxed);
         }
         charged
+    }
+
+    /// Charges metadata if there is room without making any.
+    pub fn try_charge_metadata(&self, bytes: u64) -> bool {
+        let charged = self.frames.charge_metadata(bytes);
+        // Relaxed: a hint.
+        if charged
+            && self.metadata_is_short()
+            && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
+        {
+            self.background.wake();
+        }
+        charged
+    }
+
+    /// Whether there is hardly any room left for metadata.
+    pub fn metadata_is_short(&self) -> bool {
+        self.frames.metadata_low()
+    }
+
+    /// Has the caches give back up to so many bytes that they are charged for nothing, because others need memory.
+    pub(crate) fn release_caches(&self, bytes: u64) {
+        let mut released = 0;
+        for cache in self.caches() {
+            released += cache.release(bytes - released);
+        }
     }
 
     /// Whether metadata was refused a moment ago.
@@ -119,7 +154,12 @@ impl Mm {
         if !self.frames.metadata_low() {
             return;
         }
-        let asked = self.shrink_caches((self.frames.limit() / AHEAD).max(BATCH));
+        let wanted = (self.frames.limit() / AHEAD).max(BATCH);
+        let spare: u64 = self.caches().iter().map(|cache| cache.spare()).sum();
+        let asked = match wanted.saturating_sub(spare) {
+            0 => 0,
+            missing => self.shrink_caches(missing),
+        };
         let pause = if asked > 0 { AGAIN_MS } else { HOPELESS_MS };
         // Relaxed: a hint.
         self.no_ahead_until

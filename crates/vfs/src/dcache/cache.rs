@@ -40,6 +40,7 @@ use super::inode::DentryInode;
 use super::layout::Layout;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
+use crate::accounts::Accounts;
 use crate::bound::Bound;
 use crate::generation::{Changing, Generation};
 use crate::hash::RcuHash;
@@ -72,7 +73,8 @@ pub(super) struct Inner<I: DentryInode> {
     /// Of the places of directories.
     pub(super) places: Arc<Generation>,
     pub(super) clock: Clock,
-    /// After the limbo: dropped after it.
+    /// Those of dentries. After the limbo: dropped after it.
+    pub(super) accounts: Accounts,
     pub(super) bound: Arc<dyn Bound>,
     pub(super) counts: Counts,
     closing: AtomicBool,
@@ -151,6 +153,7 @@ impl<I: DentryInode> DentryCache<I> {
                 walks: RankedMutex::new(Rank::DentryWalk, ()),
                 places: Arc::default(),
                 clock: Clock::default(),
+                accounts: Accounts::new(&bound, 0),
                 bound,
                 counts: Counts::default(),
                 closing: AtomicBool::new(false),
@@ -174,7 +177,7 @@ impl<I: DentryInode> DentryCache<I> {
     #[doc(alias = "d_make_root")]
     pub fn make_root(&self, inode: Arc<I>) -> DentryRef<I> {
         let cache = &self.inner;
-        let charged = cache.charge(DENTRY_BYTES);
+        let charged = cache.charge_dentry();
         let root = Dentry::new_root(Arc::clone(cache), Arc::clone(&inode), charged);
         cache.counts.dentries.inc();
         if inode.is_dir() {
@@ -243,6 +246,16 @@ impl<I: DentryInode> DentryCache<I> {
     /// Bytes charged for dentries of names that are not long, and for the table. Cheap.
     pub fn bytes(&self) -> u64 {
         self.inner.counts.dentries.sum_positive() * DENTRY_BYTES + self.inner.hash.bytes()
+    }
+
+    /// Bytes that are charged for no dentry: room for new ones.
+    pub(crate) fn spare(&self) -> u64 {
+        self.inner.accounts.stock()
+    }
+
+    /// Gives up to so many of them back to the bound; how many.
+    pub(crate) fn release(&self, bytes: u64) -> u64 {
+        self.inner.accounts.release(bytes)
     }
 
     /// What the cache holds and did. Adds up many counters: not for a hot path.
@@ -337,35 +350,45 @@ impl<I: DentryInode> Inner<I> {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Charges so many bytes, evicting dentries if there is no room; 0 if there is none even so.
+    /// Charges a dentry, evicting others if there is no room; 0 if there is none even so.
     ///
     /// Context: no lock of rank `Dentry` or inner, and no read section; **sleeps**, for readers.
-    pub(super) fn charge(&self, bytes: u64) -> u64 {
-        if self.bound.charge(bytes) {
-            return bytes;
+    pub(super) fn charge_dentry(&self) -> u64 {
+        match self.make_room_for(|| self.accounts.take(DENTRY_BYTES)) {
+            true => DENTRY_BYTES,
+            false => 0,
+        }
+    }
+
+    /// Tries to charge something, evicting dentries if there is no room; whether it was charged.
+    fn make_room_for(&self, charge: impl Fn() -> bool) -> bool {
+        if charge() {
+            return true;
         }
         let evicted = self.shrink(MAKE_ROOM);
-        if self.bound.charge(bytes) {
-            return bytes;
+        if charge() {
+            return true;
         }
         if evicted == 0 {
-            return 0;
+            return false;
         }
         // Evicted, but not yet free.
         self.limbo.flush();
-        if self.bound.charge(bytes) { bytes } else { 0 }
+        charge()
     }
 
     /// Makes a name ready to be put into a dentry.
     ///
-    /// Context: as [`charge`](Self::charge).
+    /// Context: as [`charge_dentry`](Self::charge_dentry).
     pub(super) fn new_name<'a>(&self, name: Name<'a>) -> NewName<'a> {
         let len = name.bytes().len();
         debug_assert!(len <= crate::MAX_NAME, "longer than a name may be");
         let long = (len > I::Layout::INLINE).then(|| {
+            let bytes = LONG_NAME_BYTES + len as u64;
+            let charged = self.make_room_for(|| self.bound.charge(bytes));
             Box::new(LongName {
                 bytes: name.bytes().into(),
-                charged: self.charge(LONG_NAME_BYTES + len as u64),
+                charged: if charged { bytes } else { 0 },
                 bound: Arc::clone(&self.bound),
             })
         });

@@ -39,7 +39,7 @@
 //! Dentries are put into the hash, whose contract is invariant 5 of [`Dentry`].
 #![allow(unsafe_code)]
 
-use super::cache::{DENTRY_BYTES, DentryCache, DentryError, Inner};
+use super::cache::{DentryCache, DentryError, Inner};
 use super::dentry::Dentry;
 use super::garbage::Garbage;
 use super::guard::DentryGuard;
@@ -148,7 +148,7 @@ impl<I: DentryInode> Drop for Unused<I> {
             let charged = dentry.charged();
             drop(dentry);
             // SAFETY: its maker has the parent, which keeps the cache.
-            unsafe { cache.as_ref() }.bound.uncharge(charged);
+            unsafe { cache.as_ref() }.accounts.put(charged);
         }
     }
 }
@@ -156,10 +156,10 @@ impl<I: DentryInode> Drop for Unused<I> {
 impl<I: DentryInode> Inner<I> {
     /// Makes a dentry.
     ///
-    /// Context: as [`charge`](Self::charge).
+    /// Context: as [`charge_dentry`](Self::charge_dentry).
     fn make(&self, parent: &DentryRef<I>, name: &Name<'_>, inode: Option<Arc<I>>) -> Unused<I> {
         let name = self.new_name(*name);
-        let charged = self.charge(DENTRY_BYTES);
+        let charged = self.charge_dentry();
         if charged == 0 {
             self.counts.one_offs.inc();
         }

@@ -7,13 +7,13 @@
 //!
 //! # Safety
 //!
-//! A dead dentry is owned by its [`Corpse`]. The bound is held by the cache for longer than the limbo.
+//! A dead dentry is owned by its [`Corpse`]. The accounts are the cache's, which drops them after the limbo.
 #![allow(unsafe_code)]
 
 use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::name::LongName;
-use crate::bound::Bound;
+use crate::accounts::Accounts;
 use crate::limbo::LimboItem;
 use crate::retired::Retired;
 use crate::slab::SlabBox;
@@ -63,10 +63,10 @@ impl<I: DentryInode> LimboItem for Garbage<I> {
 /// A dead dentry, owned. Not a `SlabBox`: readers still have it.
 pub(super) struct Corpse<I: DentryInode> {
     dentry: NonNull<Dentry<I>>,
-    bound: NonNull<dyn Bound>,
+    accounts: NonNull<Accounts>,
 }
 
-// SAFETY: it owns a dentry, which is `Send`; a bound is `Sync`.
+// SAFETY: it owns a dentry, which is `Send`; accounts are `Sync`.
 unsafe impl<I: DentryInode> Send for Corpse<I> {}
 
 impl<I: DentryInode> Corpse<I> {
@@ -75,11 +75,11 @@ impl<I: DentryInode> Corpse<I> {
     /// # Safety
     ///
     /// It was given up by a `SlabBox`, is dead, unhashed and unlinked, and nobody else frees it. The value is dropped
-    /// a grace period later, and before the bound.
-    pub(super) unsafe fn new(dentry: NonNull<Dentry<I>>, bound: &Arc<dyn Bound>) -> Self {
+    /// a grace period later, and before the accounts.
+    pub(super) unsafe fn new(dentry: NonNull<Dentry<I>>, accounts: &Accounts) -> Self {
         Self {
             dentry,
-            bound: NonNull::from(&**bound),
+            accounts: NonNull::from(accounts),
         }
     }
 }
@@ -91,6 +91,6 @@ impl<I: DentryInode> Drop for Corpse<I> {
         let charged = dentry.charged();
         drop(dentry);
         // SAFETY: the contract of `new`.
-        unsafe { self.bound.as_ref() }.uncharge(charged);
+        unsafe { self.accounts.as_ref() }.put(charged);
     }
 }

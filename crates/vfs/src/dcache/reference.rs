@@ -287,7 +287,7 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> Left<I> {
     }
     // SAFETY: dead, unhashed and unlinked by `tear_down`, whose caller we are; the limbo keeps it for a grace
     // period.
-    let corpse = unsafe { Corpse::new(NonNull::from(dentry), &cache.bound) };
+    let corpse = unsafe { Corpse::new(NonNull::from(dentry), &cache.accounts) };
     cache.limbo.retire(Garbage::Dentry(corpse));
     left
 }

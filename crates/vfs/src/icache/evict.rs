@@ -127,17 +127,16 @@ impl<T: CachedInode> InodeCache<T> {
             left -= stretch;
         }
         self.limbo.flush();
-        self.accounts.drain();
+        self.accounts.release(u64::MAX);
         self.len()
     }
 
     /// Frees what waits for its readers, as far as they are gone, without waiting for any; how many inodes
-    /// still wait. What is charged in advance goes back to the bound, too.
+    /// still wait.
     ///
     /// Context: no lock that the drop of an inode needs.
     pub fn reap(&self) -> usize {
         self.limbo.advance();
-        self.accounts.drain();
         self.limbo.len()
     }
 

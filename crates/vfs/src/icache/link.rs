@@ -73,7 +73,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::wait::{LockBits, WaitTable};
 
-use super::charge::Charge;
+use crate::accounts::Charge;
 use crate::hash::{HashLink, HashNode};
 use crate::limbo::LimboItem;
 use crate::retired::Retired;

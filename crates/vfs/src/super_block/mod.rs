@@ -151,6 +151,8 @@ impl SuperBlock {
         self.caches.dcache.evict_all();
         self.caches.dcache.wait_for_limbo();
         self.caches.fs.shrink_inodes(usize::MAX);
+        self.caches.dcache.release(u64::MAX);
+        self.caches.fs.release(u64::MAX);
     }
 
     /// Has somebody asked for inodes when memory is short, for as long as it lives.

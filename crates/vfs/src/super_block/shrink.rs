@@ -90,6 +90,21 @@ impl Shrinker for Shrinkable {
         caches.map_or(0, |caches| caches.dcache.bytes() + caches.fs.inode_bytes())
     }
 
+    fn spare(&self) -> u64 {
+        let caches = self.caches.try_read();
+        let caches = caches.as_deref().and_then(Option::as_ref);
+        caches.map_or(0, |caches| caches.dcache.spare() + caches.fs.spare())
+    }
+
+    fn release(&self, bytes: u64) -> u64 {
+        let caches = self.caches.try_read();
+        let caches = caches.as_deref().and_then(Option::as_ref);
+        caches.map_or(0, |caches| {
+            let released = caches.dcache.release(bytes);
+            released + caches.fs.release(bytes - released)
+        })
+    }
+
     fn shrink(&self, bytes: u64) {
         let Some(caches) = self.caches.try_read() else {
             return;
