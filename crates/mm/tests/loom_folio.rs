@@ -6,14 +6,8 @@
 
 use foliocache_mm::model::OnePage;
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
-
-/// No side of a race of two runs in the first thread: see `loom_read_hit`.
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
 
 /// A value that the checker sees accessed.
 struct Watched(UnsafeCell<u32>);
@@ -50,7 +44,7 @@ fn spawn(
 
 #[test]
 fn the_lock_excludes_and_wakes_two() {
-    model(3, || {
+    explore(3, 20, || {
         let (page, value) = (OnePage::new(0, true), Watched::new());
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
         let both = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
@@ -63,13 +57,12 @@ fn the_lock_excludes_and_wakes_two() {
 
 #[test]
 fn the_lock_excludes_and_wakes_three() {
-    model(2, || {
+    explore(2, 200, || {
         let (page, value) = (OnePage::new(0, true), Watched::new());
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
-        let others = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
-        lock(&page, &value);
-        for other in others {
-            other.join().unwrap();
+        let all = [(); 3].map(|()| spawn(&page, &value, lock));
+        for one in all {
+            one.join().unwrap();
         }
         assert_eq!(page.with_lock(|| value.read()), 3);
     });
@@ -77,7 +70,7 @@ fn the_lock_excludes_and_wakes_three() {
 
 #[test]
 fn the_end_of_writeback_wakes_beside_the_lock() {
-    model(2, || {
+    explore(2, 100, || {
         let (page, value) = (OnePage::new(0, true), Watched::new());
         page.start_writeback();
         let device = spawn(&page, &value, |page, value| {
@@ -85,9 +78,12 @@ fn the_end_of_writeback_wakes_beside_the_lock() {
             page.end_writeback();
         });
         let locker = spawn(&page, &value, |page, _| page.with_lock(|| ()));
-        page.wait_writeback();
-        // What the device did before is visible.
-        assert_eq!(value.read(), 1);
+        let waiter = spawn(&page, &value, |page, value| {
+            page.wait_writeback();
+            // What the device did before is visible.
+            assert_eq!(value.read(), 1);
+        });
+        waiter.join().unwrap();
         device.join().unwrap();
         locker.join().unwrap();
     });
@@ -96,7 +92,7 @@ fn the_end_of_writeback_wakes_beside_the_lock() {
 /// One thread takes the last folio out of a file that another drops: the file's memory is not
 /// touched after it is free.
 fn drop_beside_eviction(wait: bool) {
-    model(3, move || {
+    explore(3, 400, move || {
         let (page, file) = (OnePage::new(0, true), Watched::new());
         let reclaim = spawn(&page, &file, |page, file| {
             page.evict(|| {

@@ -9,17 +9,12 @@ use std::sync::atomic::AtomicBool as Flag;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foliocache_mm::model::{LeaveOut, OnePage};
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
 
 /// What this file has in the page, and what others have.
 const OURS: u64 = 10;
 const FOREIGN: u64 = 20;
-
-fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(f);
-}
 
 /// Runs a reader beside `change`; it tells what it has read. Neither in the first thread: what that does
 /// between a spawn and the next switch of threads counts for loom as done before, and is not interleaved.
@@ -41,12 +36,14 @@ fn read_beside(
 /// model shows nothing.
 fn no_foreign_byte(change: fn(&OnePage, u64), seen: &'static [Flag; 2]) {
     let [found, missed] = seen;
-    model(move || match read_beside(|page| page.read(), change) {
-        Some(byte) => {
-            assert_eq!(byte, OURS, "a foreign byte");
-            found.store(true, Relaxed);
+    explore(3, 500, move || {
+        match read_beside(|page| page.read(), change) {
+            Some(byte) => {
+                assert_eq!(byte, OURS, "a foreign byte");
+                found.store(true, Relaxed);
+            }
+            None => missed.store(true, Relaxed),
         }
-        None => missed.store(true, Relaxed),
     });
     assert!(found.load(Relaxed), "no execution had a hit");
     assert!(missed.load(Relaxed), "no execution had a miss");
@@ -85,7 +82,7 @@ fn a_folio_that_moves_is_read_in_one_of_its_frames() {
 
 #[test]
 fn a_folio_that_is_uptodate_has_its_bytes() {
-    model(|| {
+    explore(3, 60, || {
         let page = OnePage::new(FOREIGN, false);
         let reader = {
             let page = Arc::clone(&page);
@@ -100,7 +97,7 @@ fn a_folio_that_is_uptodate_has_its_bytes() {
 
 /// Whether a reader that leaves a step out reads a foreign byte in some execution.
 fn canary(leave_out: LeaveOut, change: fn(&OnePage, u64), seen: &'static Flag) {
-    model(move || {
+    explore(3, 20, move || {
         let byte = read_beside(move |page| page.read_broken(leave_out), change);
         if byte == Some(FOREIGN) {
             seen.store(true, Relaxed);

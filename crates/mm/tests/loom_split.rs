@@ -9,24 +9,18 @@ use std::sync::atomic::AtomicBool as Flag;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foliocache_mm::model::{OUTSIDE, TwoPages};
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
 
 const FIRST: u64 = 10;
 const SECOND: u64 = 11;
 const FOREIGN: u64 = 20;
 
-/// No side of a race runs in the first thread: see `loom_read_hit`.
-fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(f);
-}
-
 #[test]
 fn a_reader_of_the_lower_half_never_reads_past_it() {
     static SEEN: [Flag; 2] = [const { Flag::new(false) }; 2];
     let [whole, half] = &SEEN;
-    model(move || {
+    explore(2, 600, move || {
         let pages = TwoPages::new([FIRST, SECOND], 0);
         let reader = {
             let pages = Arc::clone(&pages);
@@ -52,7 +46,7 @@ fn a_reader_of_the_lower_half_never_reads_past_it() {
 #[test]
 fn a_reader_of_the_upper_half_reads_it_or_nothing() {
     static SEEN: Flag = Flag::new(false);
-    model(|| {
+    explore(2, 300, || {
         let pages = TwoPages::new([FIRST, SECOND], 0);
         let reader = {
             let pages = Arc::clone(&pages);
@@ -71,7 +65,7 @@ fn a_reader_of_the_upper_half_reads_it_or_nothing() {
 
 #[test]
 fn a_write_beside_a_split_is_not_lost() {
-    model(|| {
+    explore(2, 50, || {
         let pages = TwoPages::new([FIRST, SECOND], 0);
         let writer = {
             let pages = Arc::clone(&pages);
@@ -111,7 +105,7 @@ const SPARE: [usize; 2] = [0, 1];
 #[test]
 fn a_reader_touches_no_frame_past_a_smaller_folio() {
     for spare in SPARE {
-        model(move || {
+        explore(2, 1000, move || {
             let bytes = read_beside_a_smaller_folio(spare, |pages| pages.read_from(0));
             match bytes.as_deref() {
                 None | Some([FIRST, SECOND]) => {}
@@ -125,7 +119,7 @@ fn a_reader_touches_no_frame_past_a_smaller_folio() {
 fn canary_without_the_look_after_the_frame_a_reader_passes_a_smaller_folio() {
     static OUT: [Flag; 2] = [const { Flag::new(false) }; 2];
     for spare in SPARE {
-        model(move || {
+        explore(2, 400, move || {
             let bytes = read_beside_a_smaller_folio(spare, TwoPages::read_broken);
             if bytes.as_deref() == Some(&[OUTSIDE]) {
                 OUT[spare].store(true, Relaxed);

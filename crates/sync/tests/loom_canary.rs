@@ -3,6 +3,7 @@
 
 use foliocache_sync::atomic::{AtomicUsize, Ordering, fence};
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, Condvar, Mutex, thread};
 
 /// The heart of RCU, with or without its barriers: a reader announces itself and reads, a writer unpublishes,
@@ -18,7 +19,7 @@ fn announce_and_look(barriers: bool) {
     // SAFETY: as above.
     unsafe impl Send for Shared {}
 
-    loom::model(move || {
+    explore(3, 30, move || {
         let shared = Arc::new(Shared {
             announced: AtomicUsize::new(0),
             published: AtomicUsize::new(1),
@@ -36,15 +37,18 @@ fn announce_and_look(barriers: bool) {
             }
             other.announced.store(0, Ordering::Release);
         });
-        shared.published.store(0, Ordering::Release);
-        if barriers {
-            fence(Ordering::SeqCst);
-        }
-        if shared.announced.load(Ordering::Acquire) == 0 {
-            // SAFETY: unpublished, and nobody has announced himself.
-            shared.object.with_mut(|pointer| unsafe { *pointer = 99 });
-        }
+        let writer = thread::spawn(move || {
+            shared.published.store(0, Ordering::Release);
+            if barriers {
+                fence(Ordering::SeqCst);
+            }
+            if shared.announced.load(Ordering::Acquire) == 0 {
+                // SAFETY: unpublished, and nobody has announced himself.
+                shared.object.with_mut(|pointer| unsafe { *pointer = 99 });
+            }
+        });
         reader.join().unwrap();
+        writer.join().unwrap();
     });
 }
 
@@ -62,7 +66,7 @@ fn rcu_without_its_barriers_is_found_wrong() {
 #[test]
 #[should_panic]
 fn a_lost_wake_up_is_found() {
-    loom::model(|| {
+    explore(3, 2, || {
         let state = Arc::new((Mutex::new(()), Condvar::new(), AtomicUsize::new(0)));
         let other = Arc::clone(&state);
         let waker = thread::spawn(move || {
@@ -91,7 +95,7 @@ fn a_missing_release_is_found() {
     // SAFETY: as above.
     unsafe impl Send for Shared {}
 
-    loom::model(|| {
+    explore(3, 2, || {
         let shared = Arc::new(Shared {
             ready: AtomicUsize::new(0),
             object: UnsafeCell::new(0),

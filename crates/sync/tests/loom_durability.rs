@@ -4,6 +4,7 @@
 
 use foliocache_sync::atomic::{AtomicU32, Ordering};
 use foliocache_sync::durability::Durability;
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
 use std::sync::atomic::{AtomicUsize, Ordering as StdOrdering};
 
@@ -53,9 +54,7 @@ impl Store {
 fn model(least: usize, f: impl Fn() + Sync + Send + 'static) {
     let executions = std::sync::Arc::new(AtomicUsize::new(0));
     let counter = executions.clone();
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(3, 20, move || {
         counter.fetch_add(1, StdOrdering::Relaxed);
         f();
     });

@@ -3,6 +3,7 @@
 
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
 
 struct Object {
@@ -41,17 +42,9 @@ impl Object {
     }
 }
 
-/// No side of a race of two runs in the first thread: what that does between a spawn and the next switch of
-/// threads counts for loom as done before, and is not interleaved.
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
-
 #[test]
 fn one_thread_drops_the_last_reference() {
-    model(3, || {
+    explore(3, 10, || {
         let object = Object::new(2);
         let other = Arc::clone(&object);
         let thread = thread::spawn(move || {
@@ -70,7 +63,7 @@ fn one_thread_drops_the_last_reference() {
 
 #[test]
 fn the_dead_are_not_revived() {
-    model(3, || {
+    explore(3, 100, || {
         let object = Object::new(1);
         let other = Arc::clone(&object);
         let finder = thread::spawn(move || {
@@ -93,7 +86,7 @@ fn the_dead_are_not_revived() {
 
 #[test]
 fn the_count_stands_still_under_the_lock() {
-    model(3, || {
+    explore(3, 300, || {
         let object = Object::new(1);
         let other = Arc::clone(&object);
         let thread = thread::spawn(move || {
@@ -118,9 +111,9 @@ fn the_count_stands_still_under_the_lock() {
 
 #[test]
 fn three_contend() {
-    model(2, || {
+    explore(2, 4000, || {
         let object = Object::new(1);
-        let threads = [0, 1].map(|_| {
+        let finders = [0, 1].map(|_| {
             let object = Arc::clone(&object);
             thread::spawn(move || {
                 if object.lockref.get_not_zero() {
@@ -129,8 +122,11 @@ fn three_contend() {
                 }
             })
         });
-        object.put();
-        for thread in threads {
+        let owns = Arc::clone(&object);
+        let owner = thread::spawn(move || {
+            owns.put();
+        });
+        for thread in finders.into_iter().chain([owner]) {
             thread.join().unwrap();
         }
         assert!(object.lockref.is_dead());

@@ -7,6 +7,7 @@
 
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, rcu, thread};
 
 struct Published {
@@ -48,17 +49,9 @@ impl Published {
     }
 }
 
-/// No side of a race runs in the first thread: what that does between a spawn and the next switch of threads
-/// counts for loom as done before, and is not interleaved.
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
-
 #[test]
 fn a_grace_period_outlasts_the_readers_before_it() {
-    model(3, || {
+    explore(3, 80, || {
         let shared = Published::new();
         let other = Arc::clone(&shared);
         let reader = thread::spawn(move || {
@@ -79,7 +72,7 @@ fn a_grace_period_outlasts_the_readers_before_it() {
 
 #[test]
 fn sections_that_follow_and_nest_are_covered() {
-    model(2, || {
+    explore(2, 300, || {
         let shared = Published::new();
         let other = Arc::clone(&shared);
         let reader = thread::spawn(move || {
@@ -105,7 +98,7 @@ fn sections_that_follow_and_nest_are_covered() {
 /// One thread unpublishes and takes the cookie, another one drives the grace periods.
 #[test]
 fn a_cookie_may_be_driven_by_others() {
-    model(2, || {
+    explore(2, 600, || {
         let shared = Published::new();
         let other = Arc::clone(&shared);
         let reader = thread::spawn(move || {
@@ -134,7 +127,7 @@ fn a_cookie_may_be_driven_by_others() {
 /// A cookie taken inside a section of one's own does not end before it.
 #[test]
 fn a_cookie_in_a_section_waits_for_it() {
-    model(3, || {
+    explore(3, 100, || {
         let poller = thread::spawn(|| rcu::poll(rcu::start_poll()));
         let reader = thread::spawn(|| {
             let guard = rcu::read_lock();

@@ -2,6 +2,7 @@
 #![cfg(loom)]
 
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::model::explore;
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, Mutex, thread};
 
@@ -39,7 +40,7 @@ impl Pair {
 
 #[test]
 fn an_accepted_read_is_not_torn() {
-    loom::model(|| {
+    explore(3, 1000, || {
         let pair = Pair::new();
         let other = Arc::clone(&pair);
         let writer = thread::spawn(move || {
@@ -62,9 +63,7 @@ fn an_accepted_read_is_not_torn() {
 
 #[test]
 fn a_reader_waits_for_the_writer_to_leave() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(|| {
+    explore(3, 100, || {
         let pair = Pair::new();
         let other = Arc::clone(&pair);
         let writer = thread::spawn(move || other.write(1));

@@ -1,9 +1,10 @@
 //! Wait tables and bit locks over all interleavings: no wake-up is lost (a lost one deadlocks the model), and
-//! a lock bit excludes.
+//! a lock bit excludes. Every side of a race is a thread of its own.
 #![cfg(loom)]
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::explore;
 use foliocache_sync::wait::{LockBits, WaitTable};
 use foliocache_sync::{Arc, thread};
 
@@ -41,74 +42,72 @@ impl Shared {
     }
 }
 
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
+fn spawn<R: 'static>(
+    shared: &Arc<Shared>,
+    run: impl FnOnce(&Shared) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || run(&shared))
+}
+
+fn join<R>(threads: impl IntoIterator<Item = thread::JoinHandle<R>>) -> Vec<R> {
+    let join = |thread: thread::JoinHandle<R>| thread.join().expect("it does not panic");
+    threads.into_iter().map(join).collect()
 }
 
 #[test]
 fn a_condition_made_true_wakes_its_waiter() {
-    model(3, || {
+    explore(3, 10, || {
         let shared = Shared::new(0);
-        let other = Arc::clone(&shared);
-        let waker = thread::spawn(move || {
+        let waker = spawn(&shared, |shared| {
             // Relaxed: the bucket's lock orders it.
-            other.word.store(1, Ordering::Relaxed);
-            other.table.wake_all(7);
+            shared.word.store(1, Ordering::Relaxed);
+            shared.table.wake_all(7);
         });
-        shared
-            .table
-            .wait(7, || shared.word.load(Ordering::Relaxed) == 1);
-        waker.join().unwrap();
+        let waiter = spawn(&shared, |shared| {
+            let is_set = || shared.word.load(Ordering::Relaxed) == 1;
+            shared.table.wait(7, is_set);
+        });
+        join([waker, waiter]);
     });
+}
+
+fn lock_the_bit(threads: u64) {
+    let shared = Shared::new(0);
+    let all: Vec<_> = (0..threads)
+        .map(|_| spawn(&shared, Shared::add_locked))
+        .collect();
+    join(all);
+    // SAFETY: nobody else is left.
+    let content = shared.content.with(|pointer| unsafe { *pointer });
+    assert_eq!(content, threads);
+    assert_eq!(shared.word.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn two_lock_the_bit() {
-    model(3, || {
-        let shared = Shared::new(0);
-        let other = Arc::clone(&shared);
-        let thread = thread::spawn(move || other.add_locked());
-        shared.add_locked();
-        thread.join().unwrap();
-        // SAFETY: nobody else is left.
-        assert_eq!(shared.content.with(|pointer| unsafe { *pointer }), 2);
-        assert_eq!(shared.word.load(Ordering::Relaxed), 0);
-    });
+    explore(3, 10, || lock_the_bit(2));
 }
 
 #[test]
 fn three_lock_the_bit() {
-    model(2, || {
-        let shared = Shared::new(0);
-        let threads = [0, 1].map(|_| {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.add_locked())
-        });
-        shared.add_locked();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert_eq!(shared.word.load(Ordering::Relaxed), 0);
-    });
+    explore(2, 100, || lock_the_bit(3));
 }
 
 /// One waits for the lock bit and one for another bit of the word; they share the waiters bit.
 #[test]
 fn two_conditions_share_the_waiters_bit() {
-    model(2, || {
+    explore(2, 3000, || {
         let shared = Shared::new(BITS.locked | BUSY);
-        let locker = Arc::clone(&shared);
-        let locker = thread::spawn(move || locker.add_locked());
-        let waiter = Arc::clone(&shared);
-        let waiter = thread::spawn(move || {
-            BITS.wait_clear(&waiter.word, &waiter.table, BUSY);
+        let locker = spawn(&shared, Shared::add_locked);
+        let waiter = spawn(&shared, |shared| {
+            BITS.wait_clear(&shared.word, &shared.table, BUSY);
         });
-        BITS.unlock(&shared.word, &shared.table, 0);
-        BITS.clear(&shared.word, &shared.table, BUSY);
-        locker.join().unwrap();
-        waiter.join().unwrap();
+        let releaser = spawn(&shared, |shared| {
+            BITS.unlock(&shared.word, &shared.table, 0);
+            BITS.clear(&shared.word, &shared.table, BUSY);
+        });
+        join([locker, waiter, releaser]);
         assert_eq!(shared.word.load(Ordering::Relaxed), 0);
     });
 }
@@ -123,24 +122,32 @@ impl std::task::Wake for Flag {
     }
 }
 
+/// Leaves a waker until `bits` are clear; whether they were, and how often it is called.
+fn wait_async(shared: &Arc<Shared>, bits: u64) -> (Arc<Flag>, thread::JoinHandle<bool>) {
+    let flag = Arc::new(Flag(AtomicU64::new(0)));
+    let waker = std::task::Waker::from(Arc::clone(&flag));
+    let waiter = spawn(shared, move |shared| {
+        let key = std::ptr::from_ref(&shared.word).addr();
+        shared.table.wait_async(key, &waker, || {
+            // Acquire pairs with the Release of the unlock, or of `clear`.
+            shared.word.fetch_or(BITS.waiters, Ordering::Acquire) & bits == 0
+        })
+    });
+    (flag, waiter)
+}
+
 #[test]
 fn a_waker_left_beside_an_unlock_is_called() {
-    model(3, || {
+    explore(3, 7, || {
         let shared = Shared::new(BITS.locked);
-        let other = Arc::clone(&shared);
-        let unlocker = thread::spawn(move || {
+        let unlocker = spawn(&shared, |shared| {
             // SAFETY: this thread holds the lock from the start.
-            other.content.with_mut(|pointer| unsafe { *pointer = 7 });
-            BITS.unlock(&other.word, &other.table, 0);
+            shared.content.with_mut(|pointer| unsafe { *pointer = 7 });
+            BITS.unlock(&shared.word, &shared.table, 0);
         });
-        let flag = Arc::new(Flag(AtomicU64::new(0)));
-        let waker = std::task::Waker::from(Arc::clone(&flag));
-        let key = std::ptr::from_ref(&shared.word).addr();
-        let free = shared.table.wait_async(key, &waker, || {
-            // Acquire pairs with the Release of the unlock.
-            shared.word.fetch_or(BITS.waiters, Ordering::Acquire) & BITS.locked == 0
-        });
-        unlocker.join().expect("it does not panic");
+        let (flag, waiter) = wait_async(&shared, BITS.locked);
+        join([unlocker]);
+        let free = waiter.join().expect("it does not panic");
         // Acquire pairs with the Release in `wake`.
         let called = flag.0.load(Ordering::Acquire);
         assert_eq!(called, u64::from(!free), "lost, or called for nothing");
@@ -154,23 +161,18 @@ fn a_waker_left_beside_an_unlock_is_called() {
 
 #[test]
 fn a_waker_and_a_sleeper_are_both_woken() {
-    model(2, || {
+    explore(2, 100, || {
         let shared = Shared::new(BUSY);
-        let other = Arc::clone(&shared);
-        let sleeper = thread::spawn(move || {
-            BITS.wait_clear(&other.word, &other.table, BUSY);
+        let sleeper = spawn(&shared, |shared| {
+            BITS.wait_clear(&shared.word, &shared.table, BUSY);
         });
-        let flag = Arc::new(Flag(AtomicU64::new(0)));
-        let waker = std::task::Waker::from(Arc::clone(&flag));
-        let key = std::ptr::from_ref(&shared.word).addr();
-        let free = shared.table.wait_async(key, &waker, || {
-            // Acquire pairs with the Release in `clear`.
-            shared.word.fetch_or(BITS.waiters, Ordering::Acquire) & BUSY == 0
+        let (flag, waiter) = wait_async(&shared, BUSY);
+        let clearer = spawn(&shared, |shared| {
+            BITS.clear(&shared.word, &shared.table, BUSY);
         });
-        assert!(!free);
-        BITS.clear(&shared.word, &shared.table, BUSY);
-        sleeper.join().expect("it does not panic");
+        join([sleeper, clearer]);
+        let free = waiter.join().expect("it does not panic");
         // Acquire pairs with the Release in `wake`.
-        assert_eq!(flag.0.load(Ordering::Acquire), 1);
+        assert_eq!(flag.0.load(Ordering::Acquire), u64::from(!free));
     });
 }

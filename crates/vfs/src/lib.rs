@@ -63,6 +63,8 @@ pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
 pub use retired::Retired;
+#[cfg(loom)]
+pub use slab::model as slab_model;
 pub use slab::{SharedSlab, SlabArc};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{

@@ -48,7 +48,9 @@
 //! other lock.
 #![allow(unsafe_code)]
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(loom)]
+pub mod model;
+#[cfg(not(shuttle))]
 mod page;
 mod shared;
 

@@ -3,6 +3,7 @@
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::explore;
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, Mutex, rcu, thread};
 use foliocache_vfs::Generation;
@@ -62,16 +63,10 @@ impl World {
     }
 }
 
-fn model(f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(f);
-}
-
 /// Who remembers goes there again only while it is there.
 #[test]
 fn nothing_is_visited_that_was_freed() {
-    model(|| {
+    explore(2, 500, || {
         let world = World::new();
         let remembers = Arc::clone(&world);
         let reader = thread::spawn(move || {
@@ -102,7 +97,7 @@ fn nothing_is_visited_that_was_freed() {
 /// Once somebody has seen the change nobody whom he tells is led by his memory to what was before it.
 #[test]
 fn no_memory_outlives_what_was_seen_to_change() {
-    model(|| {
+    explore(2, 1000, || {
         let world = World::new();
         let told = Arc::new(AtomicU64::new(0));
         let (remembers, listens) = (Arc::clone(&world), Arc::clone(&told));

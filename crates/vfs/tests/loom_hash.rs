@@ -5,6 +5,7 @@
 use std::ptr::NonNull;
 
 use foliocache_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, rcu, thread};
 use foliocache_vfs::Unbounded;
 use foliocache_vfs::hash::{HashLink, HashNode, RcuHash};
@@ -56,28 +57,22 @@ impl Table {
     }
 }
 
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
-
+/// Runs both sides of a race, each in a thread of its own.
 fn beside(
     table: &Arc<Table>,
-    other: impl FnOnce(&Table) + Send + 'static,
-    here: impl FnOnce(&Table),
+    one: impl FnOnce(&Table) + 'static,
+    other: impl FnOnce(&Table) + 'static,
 ) {
-    let thread = {
-        let table = Arc::clone(table);
-        thread::spawn(move || other(&table))
-    };
-    here(table);
-    thread.join().unwrap();
+    let (first, second) = (Arc::clone(table), Arc::clone(table));
+    let one = thread::spawn(move || one(&first));
+    let other = thread::spawn(move || other(&second));
+    one.join().unwrap();
+    other.join().unwrap();
 }
 
 #[test]
 fn growth_hides_nothing() {
-    model(3, || {
+    explore(2, 300, || {
         let table = Table::new(1, &[0, 1]);
         let grow = |table: &Table| {
             // Starts, and moves the bucket.
@@ -96,7 +91,7 @@ fn growth_hides_nothing() {
 
 #[test]
 fn growth_hides_nothing_from_who_holds_the_lock() {
-    model(3, || {
+    explore(3, 100, || {
         let table = Table::new(1, &[0, 1]);
         let grow = |table: &Table| {
             table.hash.tend();
@@ -115,7 +110,7 @@ fn growth_hides_nothing_from_who_holds_the_lock() {
 
 #[test]
 fn two_threads_move_the_buckets() {
-    model(2, || {
+    explore(2, 100, || {
         let table = Table::new(2, &[0, 1, 2, 4]);
         table.hash.tend();
         let help = |table: &Table| {
@@ -142,7 +137,7 @@ fn moved_away(table: &Table) {
 
 #[test]
 fn a_node_that_moves_away_leads_nobody_astray() {
-    model(3, || {
+    explore(3, 100, || {
         let table = Table::new(2, &[0, 2]);
         beside(&table, moved_away, |table| assert!(table.has(0)));
     });
@@ -150,7 +145,7 @@ fn a_node_that_moves_away_leads_nobody_astray() {
 
 #[test]
 fn removal_and_insertion_beside_a_look_up() {
-    model(3, || {
+    explore(3, 40, || {
         let table = Table::new(1, &[0, 1, 2]);
         let remove = |table: &Table| assert!(table.hash.lock(1).remove(&table.nodes[1]));
         beside(&table, remove, |table| {
@@ -163,7 +158,7 @@ fn removal_and_insertion_beside_a_look_up() {
 
 #[test]
 fn a_node_is_met_as_it_was_inserted() {
-    model(3, || {
+    explore(3, 20, || {
         let table = Table::new(1, &[0]);
         assert!(table.hash.lock(0).remove(&table.nodes[0]));
         let insert = |table: &Table| {
@@ -198,7 +193,7 @@ fn look(table: &Table) -> bool {
 
 #[test]
 fn what_stands_behind_a_removed_node_is_met_as_it_was_inserted() {
-    model(3, || {
+    explore(3, 100, || {
         let table = Table::new(1, &[0, 1]);
         for node in &*table.nodes {
             assert!(table.hash.lock(node.name).remove(node));
@@ -221,7 +216,7 @@ fn what_stands_behind_a_removed_node_is_met_as_it_was_inserted() {
 
 #[test]
 fn who_is_led_astray_meets_nodes_as_they_were_inserted() {
-    model(3, || {
+    explore(3, 100, || {
         let table = Table::new(2, &[0, 1, 2]);
         let [_, new, moving] = &table.nodes[..] else {
             panic!("three nodes");

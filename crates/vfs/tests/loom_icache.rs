@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::sync::atomic::AtomicBool as Flag;
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, rcu, thread};
 use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Retired, Unbounded, Verdict};
 
@@ -94,12 +95,6 @@ fn evict(cache: &Cache) -> usize {
     cache.shrink(1, |_| Verdict::Evict, |_| ())
 }
 
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
-
 fn spawn<R: 'static>(
     cache: &Arc<Cache>,
     f: impl FnOnce(&Cache) -> R + Send + 'static,
@@ -110,11 +105,11 @@ fn spawn<R: 'static>(
 
 #[test]
 fn two_that_miss_make_one() {
-    model(3, || {
+    explore(2, 300, || {
         let cache = cache();
-        let other = spawn(&cache, get);
-        let mine = get(&cache);
-        assert!(Arc::ptr_eq(&mine, &other.join().unwrap()));
+        let (one, other) = (spawn(&cache, get), spawn(&cache, get));
+        let one = one.join().unwrap();
+        assert!(Arc::ptr_eq(&one, &other.join().unwrap()));
         assert_eq!(cache.len(), 1);
     });
 }
@@ -126,21 +121,22 @@ fn find_evict_insert(find: fn(&Cache) -> Arc<Inode>) -> bool {
     let evictor = spawn(&cache, |cache| {
         evict(cache);
     });
-    let mine = find(&cache);
+    let finder = spawn(&cache, find);
+    let found = finder.join().unwrap();
     evictor.join().unwrap();
     let other = get(&cache);
-    Arc::ptr_eq(&mine, &other)
+    Arc::ptr_eq(&found, &other)
 }
 
 #[test]
 fn finding_against_evicting() {
-    model(4, || assert!(find_evict_insert(get)));
+    explore(2, 1000, || assert!(find_evict_insert(get)));
 }
 
 #[test]
 fn canary_a_finder_without_a_pin_has_an_inode_that_is_gone() {
     static TWO: Flag = Flag::new(false);
-    model(4, || {
+    explore(2, 1000, || {
         let find = |cache: &Cache| cache.find_unpinned(1).unwrap_or_else(|| get(cache));
         if !find_evict_insert(find) {
             TWO.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -154,17 +150,16 @@ fn canary_a_finder_without_a_pin_has_an_inode_that_is_gone() {
 
 #[test]
 fn finding_against_evicting_against_inserting() {
-    model(2, || {
+    explore(1, 10000, || {
         let cache = cache();
         drop(get(&cache));
         let evictor = spawn(&cache, |cache| {
             evict(cache);
         });
-        let other = spawn(&cache, get);
-        let mine = get(&cache);
-        let other = other.join().unwrap();
+        let (one, other) = (spawn(&cache, get), spawn(&cache, get));
+        let (one, other) = (one.join().unwrap(), other.join().unwrap());
         evictor.join().unwrap();
-        assert!(Arc::ptr_eq(&mine, &other));
+        assert!(Arc::ptr_eq(&one, &other));
     });
 }
 
@@ -172,41 +167,45 @@ fn finding_against_evicting_against_inserting() {
 /// find come back; a sleeper whom nobody wakes is a deadlock, which the model reports.
 #[test]
 fn a_finder_of_what_is_torn_down_comes_back() {
-    model(3, || {
+    explore(2, 400, || {
         let cache = cache();
         let held = get(&cache);
         let remover = spawn(&cache, move |cache| {
             assert!(cache.remove(&held));
         });
-        let test = |_: &Inode| true;
-        if let Some(inode) = cache.find(foliocache_vfs::hash_ino(1), test) {
-            assert!(inode.filled.load(Relaxed));
-        }
+        let find = |cache: &Cache| cache.find(foliocache_vfs::hash_ino(1), |_| true);
+        let finder = spawn(&cache, move |cache| {
+            if let Some(inode) = find(cache) {
+                assert!(inode.filled.load(Relaxed));
+            }
+        });
+        finder.join().unwrap();
         remover.join().unwrap();
-        assert!(cache.find(foliocache_vfs::hash_ino(1), test).is_none());
+        assert!(find(&cache).is_none());
     });
 }
 
 /// The maker gives up while another waits for it: that one is woken, and makes its own.
 #[test]
 fn a_failed_filling_wakes_who_waits() {
-    model(3, || {
+    explore(2, 4000, || {
         let cache = cache();
         let maker = spawn(&cache, |cache| {
             let Ok(iget) = cache.iget(1, make);
             drop(iget);
         });
-        let mine = get(&cache);
+        let finder = spawn(&cache, get);
+        let found = finder.join().unwrap();
         maker.join().unwrap();
-        assert!(!mine.link.is_gone());
-        assert!(Arc::ptr_eq(&mine, &get(&cache)));
+        assert!(!found.link.is_gone());
+        assert!(Arc::ptr_eq(&found, &get(&cache)));
         assert_eq!(cache.len(), 1);
     });
 }
 
 #[test]
 fn what_is_dirty_is_written_before_it_goes() {
-    model(3, || {
+    explore(2, 1000, || {
         let cache = cache();
         let store = Arc::new(AtomicU64::new(0));
         drop(get(&cache));
@@ -224,10 +223,12 @@ fn what_is_dirty_is_written_before_it_goes() {
                 });
             })
         };
-        let mine = get(&cache);
-        mine.value.store(7, Relaxed);
-        mine.dirty.store(true, Relaxed);
-        drop(mine);
+        let writer = spawn(&cache, |cache| {
+            let inode = get(cache);
+            inode.value.store(7, Relaxed);
+            inode.dirty.store(true, Relaxed);
+        });
+        writer.join().unwrap();
         evictor.join().unwrap();
         let hash = foliocache_vfs::hash_ino(1);
         match cache.find(hash, |_| true) {
@@ -239,7 +240,7 @@ fn what_is_dirty_is_written_before_it_goes() {
 
 #[test]
 fn nothing_is_freed_under_a_reader() {
-    model(3, || {
+    explore(2, 400, || {
         let cache = cache();
         drop(get(&cache));
         let evictor = spawn(&cache, |cache| {
@@ -247,14 +248,15 @@ fn nothing_is_freed_under_a_reader() {
             cache.reap();
             cache.reap();
         });
-        {
+        let reader = spawn(&cache, |cache| {
             let rcu = rcu::read_lock();
             if let Some(inode) = cache.find_rcu(foliocache_vfs::hash_ino(1), |_| true, &rcu) {
                 let fate = Arc::clone(&inode.fate);
                 assert!(inode.filled.load(Relaxed));
                 assert!(!fate.dropped.fetch_or(false, Relaxed), "freed too early");
             }
-        }
+        });
+        reader.join().unwrap();
         evictor.join().unwrap();
     });
 }
@@ -282,7 +284,7 @@ fn find_remove_tear_down(is_last: fn(&Arc<Inode>) -> bool, torn_down: &'static F
 #[test]
 fn nothing_is_torn_down_that_a_finder_has() {
     static TORN_DOWN: Flag = Flag::new(false);
-    model(3, || {
+    explore(2, 400, || {
         let is_last = |inode: &Arc<Inode>| inode.retired.is_last(inode, || inode.link.is_pinned());
         assert!(find_remove_tear_down(is_last, &TORN_DOWN));
     });
@@ -294,7 +296,7 @@ fn nothing_is_torn_down_that_a_finder_has() {
 fn canary_without_a_look_at_the_references_a_finder_has_what_is_torn_down() {
     static WRONG: Flag = Flag::new(false);
     static TORN_DOWN: Flag = Flag::new(false);
-    model(3, || {
+    explore(2, 400, || {
         if !find_remove_tear_down(|_| true, &TORN_DOWN) {
             WRONG.store(true, std::sync::atomic::Ordering::Relaxed);
         }

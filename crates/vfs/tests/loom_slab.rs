@@ -1,8 +1,10 @@
-//! Shared objects of a slab, over the interleavings of who drops them.
+//! Shared objects of a slab, and the slots of its pages, over the interleavings of who drops them.
 #![cfg(loom)]
 
 use foliocache_sync::cell::UnsafeCell;
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
+use foliocache_vfs::slab_model::Pages;
 use foliocache_vfs::{SharedSlab, SlabArc};
 
 /// Its owner writes to it at the end, and everybody reads before: loom sees if the two may meet.
@@ -33,7 +35,7 @@ impl Drop for Object {
 
 #[test]
 fn the_last_reference_drops_what_nobody_reads() {
-    loom::model(|| {
+    explore(3, 100, || {
         let counted = Arc::new(());
         let object = SharedSlab::new().alloc(Object {
             value: UnsafeCell::new(7),
@@ -54,5 +56,63 @@ fn the_last_reference_drops_what_nobody_reads() {
             thread.join().expect("a reader does not panic");
         }
         assert_eq!(Arc::strong_count(&counted), 1);
+    });
+}
+
+/// Two allocate and free: pages fill up, come back into the ring, go back to the supply and are taken again.
+/// No slot has two owners, and no page is left behind.
+#[test]
+fn a_slot_has_one_owner() {
+    explore(2, 70, || {
+        let counted = Arc::new(());
+        let pages = Arc::new(Pages::new());
+        let watch = pages.watch();
+        let object = |value| Object {
+            value: UnsafeCell::new(value),
+            _counted: Arc::clone(&counted),
+        };
+        let first = pages.alloc(object(1));
+        let second = pages.alloc(object(2));
+        let threads = [(first, 1, 3), (second, 2, 4)].map(|(old, was, is)| {
+            let pages = Arc::clone(&pages);
+            let new = object(is);
+            thread::spawn(move || {
+                assert_eq!(old.read(), was);
+                drop(old);
+                let new = pages.alloc(new);
+                assert_eq!(new.read(), is);
+                new
+            })
+        });
+        let [one, other] = threads.map(|thread| thread.join().expect("it does not panic"));
+        assert_eq!((one.read(), other.read()), (3, 4));
+        drop(one);
+        drop(pages);
+        drop(other);
+        assert!(!watch.is_alive(), "a page was left behind");
+        assert_eq!(Arc::strong_count(&counted), 1);
+    });
+}
+
+/// The slab goes while its last objects do: the pool ends with the last of them, once.
+#[test]
+fn a_slab_that_goes_beside_its_last_objects_leaves_no_page() {
+    explore(2, 100, || {
+        let pages = Pages::new();
+        let watch = pages.watch();
+        let objects = [(); 3].map(|()| {
+            pages.alloc(Object {
+                value: UnsafeCell::new(7),
+                _counted: Arc::new(()),
+            })
+        });
+        let [a, b, c] = objects;
+        let closes = thread::spawn(move || drop(pages));
+        let drops = thread::spawn(move || drop((a, c)));
+        let drops_too = thread::spawn(move || drop(b));
+        for thread in [closes, drops, drops_too] {
+            thread.join().expect("it does not panic");
+        }
+        assert!(!watch.is_alive(), "a page was left behind");
     });
 }

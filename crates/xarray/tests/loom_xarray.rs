@@ -7,14 +7,9 @@ use std::sync::atomic::AtomicBool as Flag;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, rcu, thread};
 use foliocache_xarray::{Entry, Extent, HeapChunks, Mark, NodePool, Preload, XArray};
-
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
 
 /// The entry of an index: a reader that meets a foreign one sees it by its value.
 fn entry(index: u64) -> Entry {
@@ -71,7 +66,7 @@ fn beside(
 
 #[test]
 fn an_entry_stays_in_sight_while_the_tree_grows() {
-    model(5, || {
+    explore(5, 10, || {
         let xa = array(&[(0, 0)]);
         let read = |xa: &XArray| {
             assert_eq!(load(xa, 0), Some(entry(0)));
@@ -87,7 +82,7 @@ fn an_entry_stays_in_sight_while_the_tree_grows() {
 
 #[test]
 fn an_entry_stays_in_sight_while_the_tree_shrinks() {
-    model(5, || {
+    explore(5, 100, || {
         let xa = array(&[(0, 0), (5, 0)]);
         let read = |xa: &XArray| {
             assert_eq!(load(xa, 0), Some(entry(0)));
@@ -132,14 +127,14 @@ fn reuse(grace: bool, seen: &'static Flag) {
 #[test]
 fn a_node_is_reused_only_after_its_readers() {
     static SEEN: Flag = Flag::new(false);
-    model(4, || reuse(true, &SEEN));
+    explore(4, 1000, || reuse(true, &SEEN));
     assert!(!SEEN.load(Relaxed));
 }
 
 #[test]
 fn canary_a_node_that_is_reused_at_once_shows_a_foreign_entry() {
     static SEEN: Flag = Flag::new(false);
-    model(4, || reuse(false, &SEEN));
+    explore(4, 200, || reuse(false, &SEEN));
     assert!(
         SEEN.load(Relaxed),
         "the model above would miss a reuse that comes too early"
@@ -148,7 +143,7 @@ fn canary_a_node_that_is_reused_at_once_shows_a_foreign_entry() {
 
 #[test]
 fn a_slot_that_holds_its_entry_proves_it_present() {
-    model(5, || {
+    explore(5, 100, || {
         let xa = array(&[(0, 0), (4, 0)]);
         let gone = Arc::new(AtomicBool::new(false));
         let read = {
@@ -175,7 +170,7 @@ fn a_slot_that_holds_its_entry_proves_it_present() {
 
 #[test]
 fn a_split_within_a_node_shows_the_whole_or_a_part() {
-    model(5, || {
+    explore(5, 100, || {
         let xa = array(&[(0, 1)]);
         let whole = Extent {
             entry: entry(0),
@@ -207,7 +202,7 @@ fn a_split_within_a_node_shows_the_whole_or_a_part() {
 
 #[test]
 fn a_split_across_levels_shows_the_whole_or_a_part() {
-    model(5, || {
+    explore(5, 9, || {
         let xa = array(&[(4, 2)]);
         let read = |xa: &XArray| {
             let found = load(xa, 6);
@@ -226,7 +221,7 @@ fn a_split_across_levels_shows_the_whole_or_a_part() {
 
 #[test]
 fn an_extent_belongs_to_its_entry() {
-    model(4, || {
+    explore(4, 2000, || {
         let xa = array(&[(2, 1), (1, 0)]);
         let read = |xa: &XArray| {
             let Some(found) = find(xa, 3, 3, None) else {
@@ -246,7 +241,7 @@ fn an_extent_belongs_to_its_entry() {
 
 #[test]
 fn a_marked_entry_is_found_while_its_neighbours_change() {
-    model(4, || {
+    explore(4, 200, || {
         let xa = array(&[(0, 0), (1, 0)]);
         xa.lock().set_mark(1, Mark::Dirty);
         let read = |xa: &XArray| {

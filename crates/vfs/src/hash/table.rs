@@ -137,19 +137,17 @@ pub(super) fn is_end<T>(pointer: *mut T) -> bool {
 #[inline(always)]
 fn own<T>(place: &AtomicPtr<T>) -> *mut T {
     // Relaxed: stored under the lock, with which also the node came that it points to.
-    #[cfg(not(loom))]
-    return place.load(Ordering::Relaxed);
-    // The checker forgets a reader's load for a later one of the writer's own, and would then not try the
-    // writer's store before it. An exchange that changes nothing reminds it.
+    let pointer = place.load(Ordering::Relaxed);
+    // For loom a load takes the place of a reader's earlier one: it would not try the holder's next store
+    // before the reader's load. So an exchange that changes nothing follows.
     #[cfg(loom)]
-    match place.compare_exchange(
+    let _ = place.compare_exchange(
         ptr::null_mut(),
         ptr::null_mut(),
         Ordering::Relaxed,
         Ordering::Relaxed,
-    ) {
-        Ok(pointer) | Err(pointer) => pointer,
-    }
+    );
+    pointer
 }
 
 impl<T: HashNode> Table<T> {

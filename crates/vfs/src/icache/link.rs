@@ -181,11 +181,11 @@ impl<T> InodeLink<T> {
     #[inline(always)]
     fn peek(&self) -> u64 {
         // Relaxed: see above.
-        #[cfg(not(loom))]
-        return self.state.load(Ordering::Relaxed);
-        // See `own` in `hash::table`: a load would hide from the checker what a reader loaded before.
+        let state = self.state.load(Ordering::Relaxed);
+        // As in `own` of `hash::table`.
         #[cfg(loom)]
-        self.state.fetch_or(0, Ordering::Relaxed)
+        self.state.fetch_or(0, Ordering::Relaxed);
+        state
     }
 
     /// Step 1; false if the inode is being evicted, or gone. `touch` notes that it was found.

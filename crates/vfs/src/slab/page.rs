@@ -13,9 +13,11 @@ use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
 /// Pages that are mapped at a time: 1 MiB of address space.
-const REGION_PAGES: usize = 256;
+const REGION_PAGES: usize = if cfg!(loom) { 2 } else { 256 };
 /// Free pages that keep their memory, for who needs one next.
-const MOST_WARM: usize = 16;
+const MOST_WARM: usize = if cfg!(loom) { 0 } else { 16 };
+/// Slots of a page at most.
+const MOST_SLOTS: usize = if cfg!(loom) { 2 } else { PAGE_SIZE };
 /// Bytes of the header of a page, and the alignment of what follows.
 const HEADER: usize = 64;
 
@@ -104,7 +106,7 @@ impl Pool {
         };
         Arc::new(Pool {
             slot_bytes,
-            slots: ((PAGE_SIZE - HEADER) / slot_bytes) as u32,
+            slots: ((PAGE_SIZE - HEADER) / slot_bytes).min(MOST_SLOTS) as u32,
             shards: std::iter::repeat_with(shard).take(shard_count()).collect(),
             roomy: AtomicUsize::new(0),
             supply: RankedMutex::new(Rank::Leaf, Supply::default()),
@@ -307,7 +309,7 @@ impl Pool {
     }
 
     /// Pages that are not free, and free ones that keep their memory.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn resident_pages(self: &Arc<Self>) -> (usize, usize) {
         // One reference is the caller's.
         (Arc::strong_count(self) - 1, self.supply.lock().warm.len())
