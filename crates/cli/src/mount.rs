@@ -12,16 +12,12 @@ use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say};
 use crate::{BAD_INPUT, FAILED, check, size, start_log};
 use clap::{Args, ValueEnum};
-use foliocache::MemorySize;
-use foliocache_fs::{DirFs, DirFsOptions};
-use foliocache_fuse::{KernelCache, Mount, MountOptions};
-use foliocache_mm::{MIN_LIMIT, Mm, MmConfig};
+use foliocache::{Cache, DirectoryOptions, MIN_MEMORY, MemorySize};
+use foliocache_fuse::{KernelCache, MountOptions};
 use foliocache_sys::memory::{Resident, total_memory};
 use foliocache_sys::signal::Signals;
-use foliocache_vfs::SuperBlock;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Arguments of `foliocache mount`.
 #[derive(Args)]
@@ -114,23 +110,22 @@ fn complain(line: &str, exit: u8) -> ExitCode {
 fn start(arguments: &MountArguments) -> Result<Mounted, String> {
     let limit = memory_limit(&arguments.memory)?;
     let places = check::places(&arguments.source, &arguments.mount_point)?;
-    let mm = Mm::new(MmConfig::new(limit)).map_err(|error| error.to_string())?;
-    let mut options = DirFsOptions::default();
+    let cache = Cache::builder().memory(limit).build();
+    let cache = cache.map_err(|error| error.to_string())?;
+    let mut options = DirectoryOptions::default();
     options.read_only = arguments.read_only;
     options.raise_open_files = true;
-    let fs = DirFs::open(&mm, &places.source, options).map_err(|error| error.to_string())?;
-    let fs = Arc::new(fs);
+    let directory = cache.directory_with(&places.source, options);
+    let directory = directory.map_err(|error| error.to_string())?;
     let mut options = MountOptions::new(places.source.display().to_string());
-    options.read_only = arguments.read_only;
     options.allow_other = arguments.allow_other;
     options.threads = arguments.threads;
     options.kernel_cache = match arguments.kernel_cache {
         KernelCacheArgument::Mapped => KernelCache::Mapped,
         KernelCacheArgument::All => KernelCache::All,
     };
-    let names = Arc::new(SuperBlock::new(fs.clone(), &mm));
-    let mount =
-        Mount::new(names, &places.mount_point, &options).map_err(|error| error.to_string())?;
+    let mount = foliocache_fuse::mount(&directory, &places.mount_point, &options)
+        .map_err(|error| error.to_string())?;
     // What the process holds before the first request, and what its workers will take.
     let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
     say(&format!(
@@ -145,7 +140,7 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         size::show(limit),
         size::show(base),
     ));
-    Ok(Mounted { mm, fs, mount })
+    Ok(Mounted { cache, mount })
 }
 
 fn memory_limit(text: &str) -> Result<u64, String> {
@@ -153,10 +148,10 @@ fn memory_limit(text: &str) -> Result<u64, String> {
         format!("--memory {text} is no size: give bytes, or a number with K, M, G or T")
     })?;
     let machine = total_memory();
-    if limit < MIN_LIMIT {
+    if limit < MIN_MEMORY {
         return Err(format!(
             "--memory {text} is too little: at least {} are needed",
-            size::show(MIN_LIMIT)
+            size::show(MIN_MEMORY)
         ));
     }
     if limit > machine {
@@ -179,8 +174,10 @@ fn serve(mounted: &Mounted, signals: &Signals, status: &mut StatusLine) -> Strin
         if mounted.mount.is_ended() {
             return "unmounted: writing back".to_owned();
         }
-        if !status.is_hidden() {
-            status.draw(&mounted.mm.stats(), mounted.mount.stats());
+        if !status.is_hidden()
+            && let Ok(stats) = mounted.cache.stats()
+        {
+            status.draw(&stats, mounted.mount.stats());
         }
     }
 }

@@ -14,16 +14,13 @@
 use crate::FAILED;
 use crate::size::show;
 use crate::status::{INTERVAL, StatusLine};
-use foliocache_fs::DirFs;
+use foliocache::{Cache, PAGE_SIZE};
 use foliocache_fuse::Mount;
-use foliocache_mm::{Mm, PAGE_SIZE};
 use foliocache_sys::signal::Signals;
 use foliocache_sys::{Errno, dir};
-use foliocache_vfs::FileSystem;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,8 +30,7 @@ const PROGRESS: Duration = Duration::from_secs(3);
 
 /// A mount with all that belongs to it.
 pub(crate) struct Mounted {
-    pub(crate) mm: Arc<Mm>,
-    pub(crate) fs: Arc<DirFs>,
+    pub(crate) cache: Cache,
     pub(crate) mount: Mount,
 }
 
@@ -51,7 +47,7 @@ struct Outcome {
 
 /// Writes everything back and unmounts; the exit status says whether all of it went well.
 pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> ExitCode {
-    let fs = Arc::clone(&mounted.fs);
+    let cache = mounted.cache.clone();
     let mount_point = mounted.mount.mount_point().to_owned();
     let (done, outcome) = mpsc::channel();
     let worker = thread::Builder::new()
@@ -74,7 +70,7 @@ pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> E
                 return ExitCode::from(FAILED);
             }
         }
-        let left = fs.bdi().nr_not_durable() * PAGE_SIZE as u64;
+        let left = not_durable(&cache);
         status.working(format!(
             "writing back, {} to go; another ^C gives up and loses what is left",
             show(left)
@@ -89,7 +85,7 @@ pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> E
             // The mount dies with the process; out of the tree it is in nobody's way.
             let _ = dir::mount::abort(&mount_point);
             let outcome = Outcome {
-                lost: not_written(&fs),
+                lost: not_written(&cache),
                 ..Outcome::default()
             };
             let exit = report(&outcome, status);
@@ -103,14 +99,14 @@ pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> E
 
 fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     let mut outcome = Outcome::default();
-    let (fs, mount) = (&mounted.fs, &mut mounted.mount);
+    let (cache, mount) = (&mounted.cache, &mut mounted.mount);
     if !mount.is_ended()
         && let Err(why) = take_over_stores(mount.mount_point())
     {
         outcome.errors.push(why);
     }
     // The errors are those that the second round finds again.
-    let _ = fs.bdi().sync();
+    let _ = cache.sync();
     if let Err(error) = mount.unmount() {
         if error.errno() == Errno::EBUSY {
             outcome.notes.push(format!(
@@ -125,19 +121,20 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
         }
         tracing::debug!(%error, "cut off");
     }
-    let failed = fs.bdi().sync();
-    if let Err(errno) = fs.sync_fs()
-        && failed.is_empty()
-    {
-        outcome
-            .errors
-            .push(format!("{} could not be flushed: {errno}", fs.source()));
+    let synced = cache.sync();
+    outcome.lost = not_written(cache);
+    if let Err(error) = synced {
+        if error.failed_files().is_empty() {
+            outcome.errors.push(error.to_string());
+        }
+        for failed in error.failed_files() {
+            let lost = outcome.lost.entry(failed.file.clone()).or_default();
+            lost.1 = Some(failed.errno);
+        }
     }
-    outcome.lost = not_written(fs);
-    for error in failed {
-        outcome.lost.entry(error.file).or_default().1 = Some(error.errno);
+    if let Err(error) = cache.discard_unsynced() {
+        outcome.errors.push(error.to_string());
     }
-    fs.bdi().discard_all();
     outcome
 }
 
@@ -162,18 +159,19 @@ fn take_over_stores(mount_point: &Path) -> Result<(), String> {
     Err(said.trim().trim_start_matches("foliocache: ").to_owned())
 }
 
+/// Bytes that are not safely in the source.
+fn not_durable(cache: &Cache) -> u64 {
+    cache.stats().map_or(0, |stats| {
+        let files = stats.files;
+        (files.dirty + files.writeback + files.unstable) * PAGE_SIZE as u64
+    })
+}
+
 /// Files with data that is not safely in the source.
-fn not_written(fs: &DirFs) -> BTreeMap<String, (u64, Option<Errno>)> {
-    let mut files = BTreeMap::new();
-    for file in fs.bdi().dirty_files() {
-        let stats = file.stats();
-        let pages = stats.dirty + stats.writeback + stats.unstable;
-        if pages > 0 {
-            let bytes = (pages * PAGE_SIZE as u64).min(file.size());
-            files.insert(file.name(), (bytes, file.writeback_error()));
-        }
-    }
-    files
+fn not_written(cache: &Cache) -> BTreeMap<String, (u64, Option<Errno>)> {
+    let files = cache.unsynced_files().unwrap_or_default();
+    let lost = |file: foliocache::UnsyncedFile| (file.file, (file.bytes, file.errno));
+    files.into_iter().map(lost).collect()
 }
 
 /// Shows the outcome; returns the exit status.

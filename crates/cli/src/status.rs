@@ -1,8 +1,8 @@
 //! The live line: memory against the bound, hit ratio, dirty data, throughput.
 
 use crate::size::show;
+use foliocache::{CacheStats, PAGE_SIZE};
 use foliocache_fuse::FuseStats;
-use foliocache_mm::{MmStats, PAGE_SIZE};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -67,7 +67,7 @@ impl StatusLine {
     }
 
     /// Draws the figures of now.
-    pub(crate) fn draw(&mut self, cache: &MmStats, mount: FuseStats) {
+    pub(crate) fn draw(&mut self, cache: &CacheStats, mount: FuseStats) {
         let now = Instant::now();
         let (then, before) = std::mem::replace(&mut self.last, (now, mount));
         self.bar
@@ -91,7 +91,7 @@ impl StatusLine {
     }
 }
 
-fn line(cache: &MmStats, mount: &FuseStats, before: &FuseStats, over: Duration) -> String {
+fn line(cache: &CacheStats, mount: &FuseStats, before: &FuseStats, over: Duration) -> String {
     let seconds = over.as_secs_f64().max(0.001);
     let rate = |now: u64, then: u64| show((now.saturating_sub(then) as f64 / seconds) as u64);
     let files = &cache.files;

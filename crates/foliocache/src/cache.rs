@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 use crate::builder::CacheBuilder;
 use crate::directory::Directory;
-use crate::error::{CloseError, Error, Operation, Result};
+use crate::error::{CloseError, Error, Operation, Result, UnsyncedFile};
 use crate::mount::{Backing, Mount};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::size::MemorySize;
@@ -212,15 +212,49 @@ impl Cache {
     /// failed stays dirty and is retried.
     pub fn sync(&self) -> Result<()> {
         self.check(Operation::Sync)?;
-        let mounts: Vec<Arc<Mount>> = {
-            let mounts = self.inner.mounts.lock();
-            mounts.iter().map(|used| Arc::clone(&used.mount)).collect()
-        };
-        let failed: Vec<_> = mounts.iter().flat_map(|mount| mount.sync()).collect();
+        let failed: Vec<_> = self
+            .mounts()
+            .iter()
+            .flat_map(|mount| mount.sync())
+            .collect();
         match failed.is_empty() {
             true => Ok(()),
             false => Err(Error::NotDurable(failed)),
         }
+    }
+
+    fn mounts(&self) -> Vec<Arc<Mount>> {
+        let mounts = self.inner.mounts.lock();
+        mounts.iter().map(|used| Arc::clone(&used.mount)).collect()
+    }
+
+    /// Files of all directories of the cache with data that is not durable yet.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn unsynced_files(&self) -> Result<Vec<UnsyncedFile>> {
+        self.check(Operation::Stats)?;
+        let mounts = self.mounts();
+        Ok(mounts
+            .iter()
+            .flat_map(|mount| mount.unsynced_files())
+            .collect())
+    }
+
+    /// Gives up all data of all directories of the cache that is not durable: it is lost. For an end
+    /// that cannot wait for a store which takes no data any more. [`File::discard_failed`] gives up
+    /// what failed of one file.
+    ///
+    /// [`File::discard_failed`]: crate::File::discard_failed
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn discard_unsynced(&self) -> Result<()> {
+        self.check(Operation::Discard)?;
+        for mount in self.mounts() {
+            mount.discard_unsynced();
+        }
+        Ok(())
     }
 
     /// Writes everything back and lets the cache go. Handles that are still held go on working.

@@ -209,6 +209,18 @@ pub struct FailedFile {
     pub errno: Errno,
 }
 
+/// A file with data that is not durable yet; from [`Cache::unsynced_files`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnsyncedFile {
+    /// The file, as its file system names it.
+    pub file: String,
+    /// How much, in bytes, rounded up to pages but not beyond the end of the file.
+    pub bytes: u64,
+    /// The newest error of writing the file.
+    pub errno: Option<Errno>,
+}
+
 impl fmt::Display for FailedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.file, self.errno)

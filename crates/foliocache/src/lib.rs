@@ -76,15 +76,16 @@ pub use asynch::{AsyncFile, AsyncStats};
 pub use builder::CacheBuilder;
 pub use cache::Cache;
 pub use directory::Directory;
-pub use error::{CloseError, Error, FailedFile, Operation, Result};
+pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::File;
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats,
     Fallback,
 };
 pub use foliocache_mm::{
-    FileStats, FrameUsage as MemoryUsage, FramesError as MemoryError, MmError as CacheError,
-    MmStats as CacheStats, PressureSource, PressureStats, ThrottleStats,
+    FileStats, FrameUsage as MemoryUsage, FramesError as MemoryError, MIN_LIMIT as MIN_MEMORY,
+    MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats,
+    ThrottleStats,
 };
 pub use foliocache_sys::Errno;
 pub use foliocache_sys::clock::Timespec;

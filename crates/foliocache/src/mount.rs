@@ -11,14 +11,14 @@
 //! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
 
 use foliocache_fs::{DirFs, MemFs};
-use foliocache_mm::BackingDevInfo;
+use foliocache_mm::{BackingDevInfo, IoError, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
 use std::path::{Path, PathBuf};
 
 use crate::asynch::{Offload, OffloadCell};
-use crate::error::FailedFile;
+use crate::error::{FailedFile, UnsyncedFile};
 use crate::parent_only::{Forked, ParentOnly};
 
 /// What holds the files.
@@ -29,7 +29,7 @@ pub(crate) enum Backing {
 
 /// The files, and their names in memory.
 struct Names {
-    super_block: SuperBlock,
+    super_block: Arc<SuperBlock>,
     backing: Backing,
 }
 
@@ -66,7 +66,7 @@ impl Mount {
             Backing::Directory(fs) => fs.clone(),
             Backing::Memory(fs) => fs.clone(),
         };
-        let super_block = SuperBlock::new(fs, backing.bdi().mm());
+        let super_block = Arc::new(SuperBlock::new(fs, backing.bdi().mm()));
         Arc::new(Self {
             names: ParentOnly::new(Names {
                 super_block,
@@ -84,7 +84,7 @@ impl Mount {
     }
 
     /// The file system with its names, unless this is a forked child.
-    pub(crate) fn super_block(&self) -> Result<&SuperBlock, Errno> {
+    pub(crate) fn super_block(&self) -> Result<&Arc<SuperBlock>, Errno> {
         self.names.check_fork()?;
         Ok(&self.names.super_block)
     }
@@ -112,16 +112,20 @@ impl Mount {
     /// Makes everything durable, files and names; returns what could not be.
     pub(crate) fn sync(&self) -> Vec<FailedFile> {
         let bdi = self.backing().bdi();
-        let mut failed = Vec::new();
-        for mapping in bdi.dirty_files() {
-            if let Err(error) = mapping.sync() {
-                failed.push(FailedFile {
-                    ranges: mapping.failed_ranges(),
-                    errno: error.errno(),
-                    file: error.file,
-                });
+        let errors = bdi.sync();
+        let dirty = match errors.is_empty() {
+            true => Vec::new(),
+            false => bdi.dirty_files(),
+        };
+        let failed_file = |error: IoError| {
+            let mapping = dirty.iter().find(|mapping| mapping.name() == error.file);
+            FailedFile {
+                ranges: mapping.map_or(Vec::new(), |mapping| mapping.failed_ranges()),
+                errno: error.errno(),
+                file: error.file,
             }
-        }
+        };
+        let mut failed: Vec<_> = errors.into_iter().map(failed_file).collect();
         let names = self.super_block().and_then(|names| names.fs().sync_fs());
         if let Err(errno) = names
             && failed.is_empty()
@@ -133,5 +137,27 @@ impl Mount {
             });
         }
         failed
+    }
+
+    /// Files with data that is not durable.
+    pub(crate) fn unsynced_files(&self) -> impl Iterator<Item = UnsyncedFile> {
+        self.backing()
+            .bdi()
+            .dirty_files()
+            .into_iter()
+            .filter_map(|mapping| {
+                let stats = mapping.stats();
+                let pages = stats.dirty + stats.writeback + stats.unstable;
+                (pages > 0).then(|| UnsyncedFile {
+                    file: mapping.name(),
+                    bytes: (pages * PAGE_SIZE as u64).min(mapping.size()),
+                    errno: mapping.writeback_error(),
+                })
+            })
+    }
+
+    /// Gives up all data that is not durable.
+    pub(crate) fn discard_unsynced(&self) {
+        self.backing().bdi().discard_all();
     }
 }

@@ -49,5 +49,5 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use mount::{KernelCache, Mount, MountError, MountOptions, write_back_mapped};
+pub use mount::{KernelCache, Mount, MountError, MountOptions, mount, write_back_mapped};
 pub use stats::FuseStats;

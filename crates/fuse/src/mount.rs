@@ -21,6 +21,7 @@ use crate::prune::Pruner;
 use crate::prune_message::Device;
 use crate::service::{Job, Server, WORKERS_MEMORY};
 use crate::stats::{Counters, FuseStats};
+use foliocache::Directory;
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::background::Panics;
 use foliocache_sync::thread::JoinHandle;
@@ -104,6 +105,12 @@ pub enum MountError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// Not the top of a file system, or on behalf of somebody else.
+    #[error("only a directory as `Cache::directory` or `Cache::memfs` returned it can be mounted")]
+    NotWhole,
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] foliocache::Error),
     /// It is in use, or could not be taken off for another reason.
     #[error("cannot unmount: {0}")]
     Unmount(Errno),
@@ -118,6 +125,8 @@ impl MountError {
             MountError::DeviceDenied => Errno::EACCES,
             MountError::Refused(_) => Errno::EIO,
             MountError::Thread(_) => Errno::EAGAIN,
+            MountError::NotWhole => Errno::EINVAL,
+            MountError::Directory(error) => error.errno(),
             MountError::Unmount(errno) => *errno,
         }
     }
@@ -145,6 +154,38 @@ impl MountError {
             },
         }
     }
+}
+
+/// Mounts what `directory` shows at `mount_point`, for programs that do not know the library, and
+/// serves it from threads of its own until the [`Mount`] goes. The directory can be used beside it.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let cache = foliocache::Cache::builder().memory("512M").build()?;
+/// let data = cache.directory("/srv/data")?;
+/// let options = foliocache_fuse::MountOptions::new("/srv/data");
+/// let mut mount = foliocache_fuse::mount(&data, "/mnt/data", &options)?;
+/// println!("mounted, {} bytes beside the cache's memory", mount.fixed_bytes());
+/// // ... until it is time to end:
+/// mount.unmount()?;
+/// cache.close()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`MountError::NotWhole`] for a directory below another, no FUSE, no right to mount, or what the
+/// kernel says.
+pub fn mount(
+    directory: &Directory,
+    mount_point: impl AsRef<Path>,
+    options: &MountOptions,
+) -> Result<Mount, MountError> {
+    let whole = directory.whole_file_system()?;
+    let (names, read_only) = whole.ok_or(MountError::NotWhole)?;
+    let mut options = options.clone();
+    options.read_only |= read_only;
+    Mount::new(names, mount_point.as_ref(), &options)
 }
 
 /// Lets the kernel write back what programs stored into mappings of files of the mount at
@@ -176,10 +217,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a file system at the directory `mount_point` and serves it from threads of its own.
+    /// Mounts a file system at the directory `mount_point`: [`mount()`] for file systems that are no
+    /// cache's, as tests have them.
     ///
     /// # Errors
     /// No FUSE, no right to mount, or what the kernel says.
+    #[doc(hidden)]
     pub fn new(
         names: Arc<SuperBlock>,
         mount_point: &Path,

@@ -90,10 +90,6 @@ const ROOMS: &[(&str, &[&str])] = &[
         "foliocache-cli",
         &[
             "foliocache-sys",
-            "foliocache-sync",
-            "foliocache-mm",
-            "foliocache-vfs",
-            "foliocache-fs",
             "foliocache-fuse",
             "foliocache",
             "foliocache-bench",

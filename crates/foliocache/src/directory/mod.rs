@@ -128,6 +128,20 @@ impl Directory {
         }
     }
 
+    /// The file system whose top this is, and whether it was opened read-only; `None` for a
+    /// directory below, and on behalf of somebody else. For the front doors above this crate.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    #[doc(hidden)]
+    pub fn whole_file_system(&self) -> Result<Option<(Arc<SuperBlock>, bool)>> {
+        let names = self.mount().super_block();
+        let names = names.map_err(|errno| self.error(Operation::Mount, Path::new(""), errno))?;
+        let top = std::ptr::eq(&**names.root(), &*self.place.dentry);
+        let whole = top && self.credentials().is_none();
+        Ok(whole.then(|| (Arc::clone(names), self.place.read_only)))
+    }
+
     fn credentials(&self) -> Option<&Credentials> {
         self.place.credentials.as_ref()
     }
