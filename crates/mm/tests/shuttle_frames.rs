@@ -4,6 +4,7 @@
 #![cfg(shuttle)]
 
 use foliocache_mm::{Frames, MIN_LIMIT, Reservation};
+use foliocache_sync::model::sample;
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, thread};
 use std::collections::HashSet;
@@ -22,76 +23,70 @@ fn reserve(frames: &Frames, n: u32) -> Reservation<'_> {
 
 #[test]
 fn waiters_are_served_whatever_the_order() {
-    shuttle::check_random(
-        || {
-            let frames = Arc::new(Frames::new(MIN_LIMIT).unwrap());
-            let threads: Vec<_> = [300u32, 400, 112]
-                .into_iter()
-                .map(|n| {
-                    let frames = Arc::clone(&frames);
-                    thread::spawn(move || {
-                        for _ in 0..2 {
-                            let mut reservation = reserve(&frames, n);
-                            let owned: Vec<_> =
-                                (0..3).map(|_| frames.alloc(&mut reservation)).collect();
-                            drop(reservation);
-                            owned.into_iter().for_each(|frame| frames.free(frame, 0));
-                        }
-                    })
+    sample(300, || {
+        let frames = Arc::new(Frames::new(MIN_LIMIT).unwrap());
+        let threads: Vec<_> = [300u32, 400, 112]
+            .into_iter()
+            .map(|n| {
+                let frames = Arc::clone(&frames);
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let mut reservation = reserve(&frames, n);
+                        let owned: Vec<_> =
+                            (0..3).map(|_| frames.alloc(&mut reservation)).collect();
+                        drop(reservation);
+                        owned.into_iter().for_each(|frame| frames.free(frame, 0));
+                    }
                 })
-                .collect();
-            for thread in threads {
-                thread.join().unwrap();
-            }
-            let usage = frames.usage();
-            assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
-            assert_eq!((usage.available, usage.blocks_forced), (512, 0));
-        },
-        300,
-    );
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let usage = frames.usage();
+        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+        assert_eq!((usage.available, usage.blocks_forced), (512, 0));
+    });
 }
 
 #[test]
 fn a_promise_is_kept_while_a_block_is_isolated() {
-    shuttle::check_random(
-        || {
-            let frames = Arc::new(Frames::new(MIN_LIMIT).unwrap());
-            let evacuator = {
+    sample(300, || {
+        let frames = Arc::new(Frames::new(MIN_LIMIT).unwrap());
+        let evacuator = {
+            let frames = Arc::clone(&frames);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let mut blocks = frames.isolate_blocks(1, &HashSet::new());
+                    thread::yield_now();
+                    frames.give_back(&mut blocks);
+                    for block in blocks {
+                        frames.unisolate(block);
+                    }
+                }
+            })
+        };
+        let users: Vec<_> = (0..2)
+            .map(|_| {
                 let frames = Arc::clone(&frames);
                 thread::spawn(move || {
                     for _ in 0..2 {
-                        let mut blocks = frames.isolate_blocks(1, &HashSet::new());
-                        thread::yield_now();
-                        frames.give_back(&mut blocks);
-                        for block in blocks {
-                            frames.unisolate(block);
-                        }
+                        let mut reservation = reserve(&frames, 256);
+                        let frame = frames.alloc(&mut reservation);
+                        frames.free(frame, 0);
                     }
                 })
-            };
-            let users: Vec<_> = (0..2)
-                .map(|_| {
-                    let frames = Arc::clone(&frames);
-                    thread::spawn(move || {
-                        for _ in 0..2 {
-                            let mut reservation = reserve(&frames, 256);
-                            let frame = frames.alloc(&mut reservation);
-                            frames.free(frame, 0);
-                        }
-                    })
-                })
-                .collect();
-            for thread in users.into_iter().chain([evacuator]) {
-                thread.join().unwrap();
-            }
-            let usage = frames.usage();
-            assert!(usage.total() <= usage.limit);
-            assert_eq!(
-                (usage.in_use, usage.reserved, usage.blocks_forced),
-                (0, 0, 0)
-            );
-            assert_eq!(usage.available, 512);
-        },
-        300,
-    );
+            })
+            .collect();
+        for thread in users.into_iter().chain([evacuator]) {
+            thread.join().unwrap();
+        }
+        let usage = frames.usage();
+        assert!(usage.total() <= usage.limit);
+        assert_eq!(
+            (usage.in_use, usage.reserved, usage.blocks_forced),
+            (0, 0, 0)
+        );
+        assert_eq!(usage.available, 512);
+    });
 }

@@ -10,6 +10,7 @@ use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
     MmConfig, PAGE_SIZE, ReadaheadState, Reservation,
 };
+use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
 
@@ -168,21 +169,12 @@ fn all_one(bytes: &[u8]) -> u8 {
     first
 }
 
-fn check(iterations: usize, f: impl Fn() + Send + Sync + 'static) {
-    let scale = std::env::var("FOLIOCACHE_STRESS").map_or(1, |s| s.parse().unwrap_or(1));
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 17;
-    config.max_steps = shuttle::MaxSteps::FailAfter(5_000_000);
-    let scheduler = shuttle::scheduler::RandomScheduler::new(iterations * scale);
-    shuttle::Runner::new(scheduler, config).run(f);
-}
-
 /// 3 pages of `a`; one thread cuts to 5000 bytes and grows again, one writes `b` over the second
 /// page, one reads.
 #[test]
 fn write_against_truncate_against_read() {
     const CUT: usize = 5000;
-    check(1000, || {
+    sample(1000, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![b'a'; 3 * PAGE_SIZE]);
         let file = machine.file(&store);
@@ -221,7 +213,7 @@ fn write_against_truncate_against_read() {
 /// Two appenders and a writer in the middle: every record is whole and where it was said to be.
 #[test]
 fn appends_do_not_overlap() {
-    check(800, || {
+    sample(800, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![b'a'; 100]);
         let file = machine.file(&store);
@@ -253,7 +245,7 @@ fn appends_do_not_overlap() {
 #[test]
 fn reclaim_against_write_against_fsync() {
     const PAGES: u64 = 24;
-    check(250, || {
+    sample(250, || {
         let machine = Machine::new(|_| ());
         let stores = [0, 1].map(|which| {
             let page = |page: u64| vec![(16 * which + page) as u8; PAGE_SIZE];
@@ -349,7 +341,7 @@ impl AddressSpaceOperations for Volatile {
 /// half of the runs one flush fails. What an fsync that succeeded covers is durable when it returns.
 #[test]
 fn fsyncs_beside_one_another_with_a_flush_that_fails() {
-    check(600, || {
+    sample(600, || {
         let machine = Machine::new(|_| ());
         let live = Store::new(vec![0; 4 * PAGE_SIZE]);
         let fails_after = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..8);
@@ -394,7 +386,7 @@ fn fsyncs_beside_one_another_with_a_flush_that_fails() {
 fn split_against_write_against_read_against_writeback() {
     const SIZE: usize = 7 * PAGE_SIZE + 10;
     let pos = 5 * PAGE_SIZE + 100;
-    check(600, move || {
+    sample(600, move || {
         let machine = Machine::new(|_| ());
         let store = Store::new(Vec::new());
         let file = machine.file(&store);
@@ -434,7 +426,7 @@ fn split_against_write_against_read_against_writeback() {
 /// A hole over part of what is written: each page ends as one order or the other leaves it.
 #[test]
 fn punch_against_write_against_fsync() {
-    check(1000, || {
+    sample(1000, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![b'a'; 4 * PAGE_SIZE]);
         let file = machine.file(&store);
@@ -463,7 +455,7 @@ fn punch_against_write_against_fsync() {
 #[test]
 fn writers_are_throttled_and_go_on() {
     const PAGES: u64 = 24;
-    check(250, || {
+    sample(250, || {
         let machine = Machine::new(|config| {
             // The floor, 16 pages, for both.
             config.dirty_background_percent = 1;
@@ -493,7 +485,7 @@ fn writers_are_throttled_and_go_on() {
 #[test]
 fn random_operations_on_stripes() {
     const STRIPE: usize = 4 * PAGE_SIZE;
-    check(400, || {
+    sample(400, || {
         let machine = Machine::new(|_| ());
         let store = Store::new(vec![0; 3 * STRIPE + 100]);
         let file = machine.file(&store);

@@ -67,19 +67,21 @@ mod shuttle_model {
     /// Chooses as another scheduler does, and remembers the schedules.
     struct Recorder {
         scheduler: RandomScheduler,
-        /// Of the execution that runs.
-        schedule: DefaultHasher,
+        /// Of the execution that runs, if one does.
+        schedule: Option<DefaultHasher>,
         schedules: Arc<Mutex<HashSet<u64>>>,
     }
 
     impl Recorder {
         fn end_execution(&mut self) {
-            let schedule = std::mem::take(&mut self.schedule).finish();
+            let Some(schedule) = self.schedule.take() else {
+                return;
+            };
             let mut schedules = self
                 .schedules
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            schedules.insert(schedule);
+            schedules.insert(schedule.finish());
         }
     }
 
@@ -96,7 +98,8 @@ mod shuttle_model {
             is_yielding: bool,
         ) -> Option<TaskId> {
             let next = self.scheduler.next_task(runnable, current, is_yielding);
-            next.map(usize::from).hash(&mut self.schedule);
+            let schedule = self.schedule.get_or_insert_default();
+            next.map(usize::from).hash(schedule);
             next
         }
 
@@ -117,7 +120,7 @@ mod shuttle_model {
         let schedules = Arc::default();
         let recorder = Recorder {
             scheduler: RandomScheduler::new(executions * scale),
-            schedule: DefaultHasher::new(),
+            schedule: None,
             schedules: Arc::clone(&schedules),
         };
         let count = shuttle::Runner::new(recorder, config).run(model);
