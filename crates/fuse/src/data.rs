@@ -8,7 +8,7 @@
 //! or in a copy for a worker. All of these belong to the fixed base of the process, see
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
 //!
-//! A thread that must not wait uses [`Front::read_nowait`] and [`Front::write_nowait`], and hands
+//! A thread that must not wait uses [`FuseConn::read_nowait`] and [`FuseConn::write_nowait`], and hands
 //! what is left to a worker ([`service`](crate::service)).
 //!
 //! The kernel says with each write whether the bytes come from its cache (somebody stored into a
@@ -16,7 +16,7 @@
 //! set-id bits are to go, and whether the data is to be durable when it is answered: of writes that
 //! come here directly the kernel syncs none itself.
 
-use crate::front::Front;
+use crate::conn::FuseConn;
 use crate::handles::FileHandle;
 use crate::stats::add;
 use foliocache_mm::{IovIter, Nowait};
@@ -108,7 +108,7 @@ impl WriteRequest {
     }
 }
 
-impl Front {
+impl FuseConn {
     /// Reads and answers. May wait.
     pub(crate) fn read(&self, request: &ReadRequest, reply: impl ReadReply) {
         self.begin_read(request);
@@ -122,7 +122,7 @@ impl Front {
         self.read_cached(request, reply, 0, &mut 0)
     }
 
-    /// Goes on where [`Front::read_nowait`] gave up. Takes a buffer only when the bytes are there,
+    /// Goes on where [`FuseConn::read_nowait`] gave up. Takes a buffer only when the bytes are there,
     /// so that threads which wait for a store hold none.
     pub(crate) fn fetch_and_read<R: ReadReply>(&self, request: &ReadRequest, mut reply: R) {
         let end = request.pos + request.len() as u64;

@@ -12,7 +12,7 @@
 //! | `mount` | [`Mount`]: mounting, ending, what it costs |
 //! | `service` | which thread serves a request, so that those that wait do not hold up the others |
 //! | `operations` | requests of the kernel, each as one call of the file system |
-//! | `front` | what they have in common: inodes, entries, handles, panics |
+//! | `conn` | what they have in common: inodes, entries, handles, panics |
 //! | `data` | reading, writing and the rest of what is done with an open file |
 //! | `buffers` | what reads are answered from |
 //! | `nodes` | the inodes that the kernel knows |
@@ -34,9 +34,9 @@
 #![deny(unsafe_code)]
 
 mod buffers;
+mod conn;
 mod convert;
 mod data;
-mod front;
 mod handles;
 mod kernel_pages;
 mod mount;

@@ -13,7 +13,7 @@
 //! file system's own write-back, with nobody left who could change anything.
 
 use crate::buffers::Buffers;
-use crate::front::Front;
+use crate::conn::FuseConn;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
 use crate::nodes::Nodes;
@@ -240,7 +240,7 @@ impl Mount {
         let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
         let nodes = Arc::new(Nodes::new(Arc::clone(&pruner), Arc::clone(&counters)));
         let read_only = options.read_only || names.fs().read_only();
-        let front = Arc::new(Front {
+        let conn = Arc::new(FuseConn {
             names: Arc::clone(&names),
             nodes: Arc::clone(&nodes),
             pruner: Arc::clone(&pruner),
@@ -252,9 +252,9 @@ impl Mount {
             kernel_pages: Arc::clone(&kernel_pages),
             kernel_keeps_all: AtomicBool::default(),
         });
-        front.set_kernel_cache(options.kernel_cache);
+        conn.set_kernel_cache(options.kernel_cache);
         let workers = Server::workers(&panics);
-        let server = Server::new(front, threads, Arc::clone(&workers));
+        let server = Server::new(conn, threads, Arc::clone(&workers));
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(options.name.clone()),

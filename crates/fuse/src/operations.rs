@@ -3,11 +3,11 @@
 //! # Model
 //!
 //! Nothing is decided here: arguments are turned into those of the file system, results into what
-//! the kernel is told. What needs more than that is in `front` and `data`.
+//! the kernel is told. What needs more than that is in `conn` and `data`.
 
+use crate::conn::{TTL, answer, answer_xattr, context, creation_context, is_acl};
 use crate::convert;
 use crate::data::{ReadRequest, WriteRequest};
-use crate::front::{TTL, answer, answer_xattr, context, creation_context, is_acl};
 use crate::handles::DirHandle;
 use crate::mount::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
@@ -46,10 +46,10 @@ impl fuser::Filesystem for Server {
         if config
             .add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
             .is_err()
-            && self.front.kernel_cache() == KernelCache::Mapped
+            && self.conn.kernel_cache() == KernelCache::Mapped
         {
             tracing::warn!("this kernel maps files only through its own cache: data is held twice");
-            self.front.set_kernel_cache(KernelCache::All);
+            self.conn.set_kernel_cache(KernelCache::All);
         }
         // Both only fail for values out of range, which these are not.
         let _ = config.set_max_write(crate::mount::MAX_REQUEST);
@@ -59,25 +59,25 @@ impl fuser::Filesystem for Server {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
         let name = name.to_owned();
-        self.serve_entry(Lane::Names, "lookup", reply, move |front| {
-            let dir = front.directory_to_tell_of(parent)?;
-            front.entry(&front.names.lookup_name(&dir, &name)?)
+        self.serve_entry(Lane::Names, "lookup", reply, move |conn| {
+            let dir = conn.directory_to_tell_of(parent)?;
+            conn.entry(&conn.names.lookup_name(&dir, &name)?)
         });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         let done = self
-            .front
-            .attempt("forget", || Ok(self.front.nodes.forget(ino.0, nlookup)));
+            .conn
+            .attempt("forget", || Ok(self.conn.nodes.forget(ino.0, nlookup)));
         // What goes with the last look-up may be a file, and its end may wait for the store.
         if let Ok(Some(node)) = done {
-            self.serve(Lane::Io, move |front| node.put(&front.names));
+            self.serve(Lane::Io, move |conn| node.put(&conn.names));
         }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<Fh>, reply: fuser::ReplyAttr) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("getattr", || front.fs().getattr(&front.inode(ino)?));
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("getattr", || conn.fs().getattr(&conn.inode(ino)?));
             answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
         });
     }
@@ -101,8 +101,8 @@ impl fuser::Filesystem for Server {
         reply: fuser::ReplyAttr,
     ) {
         let ctx = context(req);
-        self.serve(Lane::Io, move |front| {
-            let done = front.attempt("setattr", || {
+        self.serve(Lane::Io, move |conn| {
+            let done = conn.attempt("setattr", || {
                 let set = SetAttr {
                     mode: mode.map(|mode| mode & PERMISSION_BITS),
                     uid,
@@ -111,15 +111,15 @@ impl fuser::Filesystem for Server {
                     atime: atime.map(convert::set_time),
                     mtime: mtime.map(convert::set_time),
                 };
-                front.fs().setattr(&ctx, &front.inode(ino)?, &set)
+                conn.fs().setattr(&ctx, &conn.inode(ino)?, &set)
             });
             answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
         });
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: fuser::ReplyData) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("readlink", || front.fs().readlink(&front.inode(ino)?));
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("readlink", || conn.fs().readlink(&conn.inode(ino)?));
             answer!(reply, done, target => reply.data(target.as_encoded_bytes()));
         });
     }
@@ -136,12 +136,12 @@ impl fuser::Filesystem for Server {
     ) {
         let name = name.to_owned();
         let ctx = creation_context(req, umask);
-        self.serve_entry(Lane::Io, "mknod", reply, move |front| {
-            let dir = front.directory_to_tell_of(parent)?;
+        self.serve_entry(Lane::Io, "mknod", reply, move |conn| {
+            let dir = conn.directory_to_tell_of(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
-            let names = &front.names;
-            front.entry_of(names.mknod(&ctx, &dir, &name, kind, mode, rdev, None)?)
+            let names = &conn.names;
+            conn.entry_of(names.mknod(&ctx, &dir, &name, kind, mode, rdev, None)?)
         });
     }
 
@@ -156,24 +156,24 @@ impl fuser::Filesystem for Server {
     ) {
         let name = name.to_owned();
         let ctx = creation_context(req, umask);
-        self.serve_entry(Lane::Io, "mkdir", reply, move |front| {
-            let dir = front.directory_to_tell_of(parent)?;
+        self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
+            let dir = conn.directory_to_tell_of(parent)?;
             let mode = mode & PERMISSION_BITS;
-            front.entry_of(front.names.mkdir(&ctx, &dir, &name, mode, None)?)
+            conn.entry_of(conn.names.mkdir(&ctx, &dir, &name, mode, None)?)
         });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let name = name.to_owned();
-        self.serve_empty(Lane::Io, "unlink", reply, move |front| {
-            front.names.unlink(&front.directory(parent)?, &name, None)
+        self.serve_empty(Lane::Io, "unlink", reply, move |conn| {
+            conn.names.unlink(&conn.directory(parent)?, &name, None)
         });
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let name = name.to_owned();
-        self.serve_empty(Lane::Io, "rmdir", reply, move |front| {
-            front.names.rmdir(&front.directory(parent)?, &name, None)
+        self.serve_empty(Lane::Io, "rmdir", reply, move |conn| {
+            conn.names.rmdir(&conn.directory(parent)?, &name, None)
         });
     }
 
@@ -188,9 +188,9 @@ impl fuser::Filesystem for Server {
         let link_name = link_name.to_owned();
         let target = target.as_os_str().to_owned();
         let ctx = context(req);
-        self.serve_entry(Lane::Io, "symlink", reply, move |front| {
-            let dir = front.directory_to_tell_of(parent)?;
-            front.entry_of(front.names.symlink(&ctx, &dir, &link_name, &target, None)?)
+        self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
+            let dir = conn.directory_to_tell_of(parent)?;
+            conn.entry_of(conn.names.symlink(&ctx, &dir, &link_name, &target, None)?)
         });
     }
 
@@ -206,7 +206,7 @@ impl fuser::Filesystem for Server {
     ) {
         let name = name.to_owned();
         let newname = newname.to_owned();
-        self.serve_empty(Lane::Io, "rename", reply, move |front| {
+        self.serve_empty(Lane::Io, "rename", reply, move |conn| {
             let mode = if flags.is_empty() {
                 RenameMode::Replace
             } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -216,8 +216,8 @@ impl fuser::Filesystem for Server {
             } else {
                 return Err(Errno::EINVAL);
             };
-            let (from, to) = (front.directory(parent)?, front.directory(newparent)?);
-            front.names.rename(&from, &name, &to, &newname, mode, None)
+            let (from, to) = (conn.directory(parent)?, conn.directory(newparent)?);
+            conn.names.rename(&from, &name, &to, &newname, mode, None)
         });
     }
 
@@ -230,25 +230,25 @@ impl fuser::Filesystem for Server {
         reply: fuser::ReplyEntry,
     ) {
         let newname = newname.to_owned();
-        self.serve_entry(Lane::Io, "link", reply, move |front| {
-            let (inode, dir) = (front.inode(ino)?, front.directory(newparent)?);
-            front.entry_of(front.names.link(&inode, &dir, &newname, None)?)
+        self.serve_entry(Lane::Io, "link", reply, move |conn| {
+            let (inode, dir) = (conn.inode(ino)?, conn.directory(newparent)?);
+            conn.entry_of(conn.names.link(&inode, &dir, &newname, None)?)
         });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: fuser::ReplyOpen) {
         let ctx = context(req);
-        self.serve(Lane::Io, move |front| {
-            let done = front.attempt("open", || {
+        self.serve(Lane::Io, move |conn| {
+            let done = conn.attempt("open", || {
                 // An open file takes memory, too.
-                front.pruner.wait_for_room(&front.names);
-                let inode = front.inode(ino)?;
+                conn.pruner.wait_for_room(&conn.names);
+                let inode = conn.inode(ino)?;
                 // Whether a write appends is said with each write, because it can be changed.
                 let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
-                let file = front.fs().open(&ctx, &inode, flags)?;
-                Ok(front.insert_file(file))
+                let file = conn.fs().open(&ctx, &inode, flags)?;
+                Ok(conn.insert_file(file))
             });
-            answer!(reply, done, fh => reply.opened(fh, front.open_flags()));
+            answer!(reply, done, fh => reply.opened(fh, conn.open_flags()));
         });
     }
 
@@ -264,13 +264,13 @@ impl fuser::Filesystem for Server {
     ) {
         let name = name.to_owned();
         let ctx = creation_context(req, umask);
-        self.serve(Lane::Io, move |front| {
-            let done = front.attempt("create", || {
-                let dir = front.directory_to_tell_of(parent)?;
+        self.serve(Lane::Io, move |conn| {
+            let done = conn.attempt("create", || {
+                let dir = conn.directory_to_tell_of(parent)?;
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
                 let flags = OpenFlags::from_raw(flags & !O_APPEND);
-                let created = front
+                let created = conn
                     .names
                     .create(&ctx, &dir, &name, mode, flags, true, None);
                 let (file, dentry) = match created {
@@ -280,10 +280,10 @@ impl fuser::Filesystem for Server {
                     Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
                     created => created?,
                 };
-                Ok((front.entry_of(dentry)?, front.insert_file(file)))
+                Ok((conn.entry_of(dentry)?, conn.insert_file(file)))
             });
             answer!(reply, done, ((attr, generation), fh) => {
-                reply.created(&TTL, &attr, generation, fh, front.open_flags());
+                reply.created(&TTL, &attr, generation, fh, conn.open_flags());
             });
         });
     }
@@ -340,8 +340,8 @@ impl fuser::Filesystem for Server {
         _flush: bool,
         reply: fuser::ReplyEmpty,
     ) {
-        self.serve_empty(Lane::Io, "release", reply, move |front| {
-            front.do_release(fh.0);
+        self.serve_empty(Lane::Io, "release", reply, move |conn| {
+            conn.do_release(fh.0);
             Ok(())
         });
     }
@@ -354,8 +354,8 @@ impl fuser::Filesystem for Server {
         datasync: bool,
         reply: fuser::ReplyEmpty,
     ) {
-        self.serve_empty(Lane::Io, "fsync", reply, move |front| {
-            let handle = front.files.get(fh.0)?;
+        self.serve_empty(Lane::Io, "fsync", reply, move |conn| {
+            let handle = conn.files.get(fh.0)?;
             if datasync {
                 handle.file.fdatasync()
             } else {
@@ -371,13 +371,11 @@ impl fuser::Filesystem for Server {
         _flags: fuser::OpenFlags,
         reply: fuser::ReplyOpen,
     ) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("opendir", || {
-                let dentry = front.directory(ino)?;
-                let directory = front.fs().opendir(&front.inode(ino)?)?;
-                Ok(Fh(front
-                    .directories
-                    .insert(DirHandle { dentry, directory })))
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("opendir", || {
+                let dentry = conn.directory(ino)?;
+                let directory = conn.fs().opendir(&conn.inode(ino)?)?;
+                Ok(Fh(conn.directories.insert(DirHandle { dentry, directory })))
             });
             answer!(reply, done, fh => reply.opened(fh, FopenFlags::empty()));
         });
@@ -391,9 +389,9 @@ impl fuser::Filesystem for Server {
         offset: u64,
         mut reply: fuser::ReplyDirectory,
     ) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("readdir", || {
-                let handle = front.directories.get(fh.0)?;
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("readdir", || {
+                let handle = conn.directories.get(fh.0)?;
                 handle.directory.read(offset, &mut |entry| {
                     let kind = convert::file_type(entry.kind);
                     !reply.add(INodeNo(entry.ino), entry.next_offset, kind, entry.name)
@@ -411,11 +409,11 @@ impl fuser::Filesystem for Server {
         offset: u64,
         mut reply: fuser::ReplyDirectoryPlus,
     ) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("readdirplus", || {
-                front.pruner.wait_for_room(&front.names);
-                let handle = front.directories.get(fh.0)?;
-                front.fill_plus(&handle, offset, &mut reply)
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("readdirplus", || {
+                conn.pruner.wait_for_room(&conn.names);
+                let handle = conn.directories.get(fh.0)?;
+                conn.fill_plus(&handle, offset, &mut reply)
             });
             answer!(reply, done, () => reply.ok());
         });
@@ -429,8 +427,8 @@ impl fuser::Filesystem for Server {
         _flags: fuser::OpenFlags,
         reply: fuser::ReplyEmpty,
     ) {
-        self.serve_empty(Lane::Names, "releasedir", reply, move |front| {
-            drop(front.directories.remove(fh.0));
+        self.serve_empty(Lane::Names, "releasedir", reply, move |conn| {
+            drop(conn.directories.remove(fh.0));
             Ok(())
         });
     }
@@ -443,14 +441,14 @@ impl fuser::Filesystem for Server {
         _datasync: bool,
         reply: fuser::ReplyEmpty,
     ) {
-        self.serve_empty(Lane::Io, "fsyncdir", reply, move |front| {
-            front.directories.get(fh.0)?.directory.fsync()
+        self.serve_empty(Lane::Io, "fsyncdir", reply, move |conn| {
+            conn.directories.get(fh.0)?.directory.fsync()
         });
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: fuser::ReplyStatfs) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("statfs", || front.fs().statfs());
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("statfs", || conn.fs().statfs());
             answer!(reply, done, stat => reply.statfs(
                 stat.blocks,
                 stat.blocks_free,
@@ -476,14 +474,14 @@ impl fuser::Filesystem for Server {
     ) {
         let name = name.to_owned();
         let value = value.to_vec();
-        self.serve_empty(Lane::Io, "setxattr", reply, move |front| {
+        self.serve_empty(Lane::Io, "setxattr", reply, move |conn| {
             let mode = match flags {
                 0 => XattrMode::Set,
                 1 => XattrMode::Create,
                 2 => XattrMode::Replace,
                 _ => return Err(Errno::EINVAL),
             };
-            front.fs().setxattr(&front.inode(ino)?, &name, &value, mode)
+            conn.fs().setxattr(&conn.inode(ino)?, &name, &value, mode)
         });
     }
 
@@ -496,9 +494,9 @@ impl fuser::Filesystem for Server {
         reply: fuser::ReplyXattr,
     ) {
         let name = name.to_owned();
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("getxattr", || {
-                match front.fs().getxattr(&front.inode(ino)?, &name) {
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("getxattr", || {
+                match conn.fs().getxattr(&conn.inode(ino)?, &name) {
                     // The kernel asks when it checks permissions: where there are no lists, none counts.
                     Err(Errno::EOPNOTSUPP) if is_acl(&name) => Err(Errno::ENODATA),
                     done => done,
@@ -509,10 +507,10 @@ impl fuser::Filesystem for Server {
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: fuser::ReplyXattr) {
-        self.serve(Lane::Names, move |front| {
-            let done = front.attempt("listxattr", || {
+        self.serve(Lane::Names, move |conn| {
+            let done = conn.attempt("listxattr", || {
                 let mut list = Vec::new();
-                for name in front.fs().listxattr(&front.inode(ino)?)? {
+                for name in conn.fs().listxattr(&conn.inode(ino)?)? {
                     list.extend_from_slice(name.as_encoded_bytes());
                     list.push(0);
                 }
@@ -524,8 +522,8 @@ impl fuser::Filesystem for Server {
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let name = name.to_owned();
-        self.serve_empty(Lane::Io, "removexattr", reply, move |front| {
-            front.fs().removexattr(&front.inode(ino)?, &name)
+        self.serve_empty(Lane::Io, "removexattr", reply, move |conn| {
+            conn.fs().removexattr(&conn.inode(ino)?, &name)
         });
     }
 
@@ -539,8 +537,8 @@ impl fuser::Filesystem for Server {
         mode: i32,
         reply: fuser::ReplyEmpty,
     ) {
-        self.serve_empty(Lane::Io, "fallocate", reply, move |front| {
-            front.do_fallocate(fh.0, offset, length, mode)
+        self.serve_empty(Lane::Io, "fallocate", reply, move |conn| {
+            conn.do_fallocate(fh.0, offset, length, mode)
         });
     }
 
@@ -553,8 +551,8 @@ impl fuser::Filesystem for Server {
         whence: i32,
         reply: fuser::ReplyLseek,
     ) {
-        self.serve(Lane::Io, move |front| {
-            let done = front.attempt("lseek", || front.do_lseek(fh.0, offset, whence));
+        self.serve(Lane::Io, move |conn| {
+            let done = conn.attempt("lseek", || conn.do_lseek(fh.0, offset, whence));
             answer!(reply, done, found => reply.offset(found));
         });
     }
@@ -572,9 +570,9 @@ impl fuser::Filesystem for Server {
         _flags: fuser::CopyFileRangeFlags,
         reply: fuser::ReplyWrite,
     ) {
-        self.serve(Lane::Io, move |front| {
-            let done = front.attempt("copy_file_range", || {
-                front.do_copy((fh_in.0, offset_in), (fh_out.0, offset_out), len)
+        self.serve(Lane::Io, move |conn| {
+            let done = conn.attempt("copy_file_range", || {
+                conn.do_copy((fh_in.0, offset_in), (fh_out.0, offset_out), len)
             });
             answer!(reply, done, n => reply.written(n));
         });

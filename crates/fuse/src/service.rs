@@ -33,8 +33,8 @@
 //!
 //! `busy` and `held` only count; nothing is published through them: every access is `Relaxed`.
 
+use crate::conn::{Entry, FuseConn, TTL, answer};
 use crate::data::{ReadRequest, WriteRequest};
-use crate::front::{Entry, Front, TTL, answer};
 use crate::stats::add;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -128,18 +128,18 @@ impl Drop for Busy<'_> {
 }
 
 /// Bytes of a write that a worker holds.
-pub(crate) struct Held {
+pub(crate) struct HeldWrite {
     bytes: Vec<u8>,
     all: Arc<AtomicUsize>,
 }
 
-impl Held {
+impl HeldWrite {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldWrite {
     fn drop(&mut self) {
         // Relaxed: see the module's header.
         self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Drop for Held {
 
 /// Serves the requests of one mount.
 pub(crate) struct Server {
-    pub(crate) front: Arc<Front>,
+    pub(crate) conn: Arc<FuseConn>,
     readers: Readers,
     workers: Arc<Workers<Job>>,
     held: Arc<AtomicUsize>,
@@ -156,9 +156,9 @@ pub(crate) struct Server {
 
 impl Server {
     /// For a mount with so many readers.
-    pub(crate) fn new(front: Arc<Front>, threads: usize, workers: Arc<Workers<Job>>) -> Server {
+    pub(crate) fn new(conn: Arc<FuseConn>, threads: usize, workers: Arc<Workers<Job>>) -> Server {
         Server {
-            front,
+            conn,
             readers: Readers::new(threads),
             workers,
             held: Arc::default(),
@@ -177,9 +177,9 @@ impl Server {
     }
 
     /// Serves a request that may wait, here or by a worker.
-    pub(crate) fn serve(&self, lane: Lane, serve: impl FnOnce(&Front) + Send + 'static) {
+    pub(crate) fn serve(&self, lane: Lane, serve: impl FnOnce(&FuseConn) + Send + 'static) {
         match self.readers.enter(lane) {
-            Some(_busy) => _ = self.run(|| serve(&self.front)),
+            Some(_busy) => _ = self.run(|| serve(&self.conn)),
             None => self.hand_over(lane, serve),
         }
     }
@@ -190,10 +190,10 @@ impl Server {
         lane: Lane,
         name: &'static str,
         reply: fuser::ReplyEmpty,
-        run: impl FnOnce(&Front) -> Result<(), Errno> + Send + 'static,
+        run: impl FnOnce(&FuseConn) -> Result<(), Errno> + Send + 'static,
     ) {
-        self.serve(lane, move |front| {
-            let done = front.attempt(name, || run(front));
+        self.serve(lane, move |conn| {
+            let done = conn.attempt(name, || run(conn));
             answer!(reply, done, () => reply.ok());
         });
     }
@@ -204,24 +204,24 @@ impl Server {
         lane: Lane,
         name: &'static str,
         reply: fuser::ReplyEntry,
-        run: impl FnOnce(&Front) -> Result<Entry, Errno> + Send + 'static,
+        run: impl FnOnce(&FuseConn) -> Result<Entry, Errno> + Send + 'static,
     ) {
-        self.serve(lane, move |front| {
-            let done = front.attempt(name, || run(front));
+        self.serve(lane, move |conn| {
+            let done = conn.attempt(name, || run(conn));
             answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
         });
     }
 
     /// Reads: here, or without waiting, or by a worker.
     pub(crate) fn read(&self, request: ReadRequest, reply: fuser::ReplyData) {
-        let front = &self.front;
+        let conn = &self.conn;
         if let Some(_busy) = self.readers.enter(Lane::Io) {
-            self.run(|| front.read(&request, reply));
+            self.run(|| conn.read(&request, reply));
             return;
         }
-        if let Some(Some(reply)) = self.run(|| front.read_nowait(&request, reply)) {
-            self.hand_over(Lane::Io, move |front| {
-                front.fetch_and_read(&request, reply);
+        if let Some(Some(reply)) = self.run(|| conn.read_nowait(&request, reply)) {
+            self.hand_over(Lane::Io, move |conn| {
+                conn.fetch_and_read(&request, reply);
             });
         }
     }
@@ -231,15 +231,15 @@ impl Server {
         if let Some(_busy) = self.readers.enter(Lane::Io) {
             self.run(|| {
                 let done = self
-                    .front
-                    .attempt("write", || self.front.do_write(&request, data));
+                    .conn
+                    .attempt("write", || self.conn.do_write(&request, data));
                 answer!(reply, done, n => reply.written(n));
             });
             return;
         }
         let begun = self
-            .front
-            .attempt("write", || self.front.write_nowait(&request, data));
+            .conn
+            .attempt("write", || self.conn.write_nowait(&request, data));
         let done = match begun {
             Ok((done, true)) => return reply.written(done as u32),
             Ok((done, false)) => done,
@@ -247,9 +247,9 @@ impl Server {
         };
         let whole = request.is_from_cache();
         let held = self.hold(&data[done..], whole);
-        self.hand_over(Lane::Io, move |front| {
+        self.hand_over(Lane::Io, move |conn| {
             let rest = request.after(done);
-            let more = front.catch("write", || front.do_write(&rest, held.bytes()));
+            let more = conn.catch("write", || conn.do_write(&rest, held.bytes()));
             drop(held);
             match more {
                 Ok(more) => reply.written(done as u32 + more),
@@ -261,10 +261,10 @@ impl Server {
     }
 
     /// Has a worker serve a request. Does not wait.
-    pub(crate) fn hand_over(&self, lane: Lane, serve: impl FnOnce(&Front) + Send + 'static) {
-        add(&self.front.counters.handed_over, 1);
-        let front = Arc::clone(&self.front);
-        let job: Job = Box::new(move || serve(&front));
+    pub(crate) fn hand_over(&self, lane: Lane, serve: impl FnOnce(&FuseConn) + Send + 'static) {
+        add(&self.conn.counters.handed_over, 1);
+        let conn = Arc::clone(&self.conn);
+        let job: Job = Box::new(move || serve(&conn));
         if let Err(NoThread { jobs, error }) = self.workers.submit(lane as usize, job) {
             tracing::warn!(%error, "cannot start a thread: requests wait for one another");
             for job in jobs {
@@ -274,7 +274,7 @@ impl Server {
     }
 
     /// A copy of what a worker is to write: all of `data`, or what room is left for.
-    pub(crate) fn hold(&self, data: &[u8], whole: bool) -> Held {
+    pub(crate) fn hold(&self, data: &[u8], whole: bool) -> HeldWrite {
         const PAGE: usize = 4096;
         let more = |held: usize| {
             let sum = held + data.len();
@@ -293,7 +293,7 @@ impl Server {
                 piece.to_vec()
             }
         };
-        Held {
+        HeldWrite {
             bytes,
             all: Arc::clone(&self.held),
         }
@@ -301,7 +301,7 @@ impl Server {
 
     /// Runs what serves a request. A panic outside the operation itself ends no reader, either.
     fn run<R>(&self, serve: impl FnOnce() -> R) -> Option<R> {
-        self.front.panics.catch("fuser", serve)
+        self.conn.panics.catch("fuser", serve)
     }
 }
 

@@ -45,8 +45,9 @@ macro_rules! answer {
 }
 pub(crate) use answer;
 
-/// The front door of one file system.
-pub(crate) struct Front {
+/// What the requests of one mount share.
+#[doc(alias = "fuse_conn")]
+pub(crate) struct FuseConn {
     pub(crate) names: Arc<SuperBlock>,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) pruner: Arc<Pruner>,
@@ -79,7 +80,7 @@ pub(crate) fn creation_context(req: &Request, umask: u32) -> OpContext {
 /// An entry as the kernel wants it: attributes and generation.
 pub(crate) type Entry = (FileAttr, Generation);
 
-impl Front {
+impl FuseConn {
     /// Runs one operation: counts it, and turns errors and panics into what the kernel is told.
     pub(crate) fn attempt<T>(
         &self,
@@ -90,7 +91,7 @@ impl Front {
         self.catch(name, run)
     }
 
-    /// As [`Front::attempt`], for a part of an operation that is counted already.
+    /// As [`FuseConn::attempt`], for a part of an operation that is counted already.
     pub(crate) fn catch<T>(
         &self,
         name: &'static str,
@@ -139,7 +140,7 @@ impl Front {
         Ok((attr, Generation(named.inode.generation())))
     }
 
-    /// As [`Front::entry`], for what was just made.
+    /// As [`FuseConn::entry`], for what was just made.
     pub(crate) fn entry_of(&self, dentry: DentryRef<Inode>) -> Result<Entry, Errno> {
         self.entry(&Named::new(dentry)?)
     }
