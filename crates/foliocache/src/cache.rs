@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use crate::builder::CacheBuilder;
 use crate::directory::Directory;
 use crate::error::{CloseError, Error, Operation, Result, UnsyncedFile};
-use crate::mount::{Backing, Mount};
+use crate::mount::{Backing, VfsMount};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::size::MemorySize;
 
@@ -55,7 +55,7 @@ type Identity = (u64, u64);
 struct Mounted {
     /// The directory, the one that holds it, and so on up to the root.
     ancestry: Vec<Identity>,
-    mount: Arc<Mount>,
+    mount: Arc<VfsMount>,
 }
 
 impl Forked for Inner {
@@ -131,7 +131,7 @@ impl Cache {
             });
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
-        let mount = Mount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
+        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
         let directory = Directory::root(&mount, read_only)?;
         mounts.push(Mounted { ancestry, mount });
         Ok(directory)
@@ -150,7 +150,7 @@ impl Cache {
         self.check(Operation::Mount)?;
         let fs = MemFs::new(&self.inner.mm)?;
         let path = PathBuf::from(fs.kind());
-        Directory::root(&Mount::new(Backing::Memory(Arc::new(fs)), path), false)
+        Directory::root(&VfsMount::new(Backing::Memory(Arc::new(fs)), path), false)
     }
 
     /// A file of `size` bytes over `store`, on a file system of its own, open `handles` times.
@@ -170,7 +170,7 @@ impl Cache {
         let path = PathBuf::from(store.describe());
         let inode = testing::file_over(&self.inner.mm, store, size)?;
         let memory = Backing::Memory(Arc::new(MemFs::new(&self.inner.mm)?));
-        let mount = Mount::new(memory, path.clone());
+        let mount = VfsMount::new(memory, path.clone());
         let open = |_| {
             let open = testing::open(&inode, OpenFlags::READ_WRITE);
             let open = open.map_err(|errno| Error::Cache {
@@ -223,7 +223,7 @@ impl Cache {
         }
     }
 
-    fn mounts(&self) -> Vec<Arc<Mount>> {
+    fn mounts(&self) -> Vec<Arc<VfsMount>> {
         let mounts = self.inner.mounts.lock();
         mounts.iter().map(|used| Arc::clone(&used.mount)).collect()
     }

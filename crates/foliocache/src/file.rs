@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Operation, Result};
 use crate::metadata::Metadata;
-use crate::mount::Mount;
+use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
 
 /// An open file.
@@ -49,7 +49,7 @@ pub struct File {
     open: ParentOnly<OpenFile>,
     /// Where the traits of `std::io` read and write next, in bytes.
     pub(crate) cursor: Mutex<u64>,
-    mount: Arc<Mount>,
+    mount: Arc<VfsMount>,
     path: PathBuf,
 }
 
@@ -61,7 +61,7 @@ impl Forked for OpenFile {
 }
 
 impl File {
-    pub(crate) fn new(open: OpenFile, mount: &Arc<Mount>, path: PathBuf) -> Self {
+    pub(crate) fn new(open: OpenFile, mount: &Arc<VfsMount>, path: PathBuf) -> Self {
         Self {
             open: ParentOnly::new(open),
             cursor: Mutex::new(0),
@@ -90,7 +90,7 @@ impl File {
         &self.open
     }
 
-    pub(crate) fn mount(&self) -> &Mount {
+    pub(crate) fn mount(&self) -> &VfsMount {
         &self.mount
     }
 
@@ -214,7 +214,7 @@ impl File {
     #[cfg(feature = "bench")]
     #[doc(hidden)]
     pub fn cached_at(&self, pos: u64, len: usize) -> Option<*const u8> {
-        self.open.lend(pos, len, <[u8]>::as_ptr)
+        self.open.read_in_place(pos, len, <[u8]>::as_ptr)
     }
 
     /// Writes all of `buf` at byte `pos`.

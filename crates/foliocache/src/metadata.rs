@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Operation, Result};
-use crate::mount::Mount;
+use crate::mount::VfsMount;
 
 /// Entries read ahead of the caller.
 pub(crate) const BATCH: usize = 256;
@@ -152,7 +152,7 @@ impl DirEntry {
 /// [`Directory::read_dir`]: crate::Directory::read_dir
 pub struct ReadDir {
     stream: Box<dyn OpenDirectory>,
-    mount: Arc<Mount>,
+    mount: Arc<VfsMount>,
     path: PathBuf,
     read: VecDeque<DirEntryBuf>,
     offset: u64,
@@ -160,7 +160,7 @@ pub struct ReadDir {
 }
 
 impl ReadDir {
-    pub(crate) fn new(stream: Box<dyn OpenDirectory>, mount: Arc<Mount>, path: PathBuf) -> Self {
+    pub(crate) fn new(stream: Box<dyn OpenDirectory>, mount: Arc<VfsMount>, path: PathBuf) -> Self {
         Self {
             stream,
             mount,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  Cache ─┐
-//!  Directory ─┼─▶ Mount ─▶ DirFs or MemFs
+//!  Directory ─┼─▶ VfsMount ─▶ DirFs or MemFs
 //!  File ─┘
 //! ```
 //!
@@ -34,7 +34,7 @@ struct Names {
 }
 
 /// One file system.
-pub(crate) struct Mount {
+pub(crate) struct VfsMount {
     names: ParentOnly<Names>,
     /// On whose behalf everything is done: this process, as it was when the mount was made.
     ctx: OpContext,
@@ -59,7 +59,7 @@ impl Forked for Names {
     }
 }
 
-impl Mount {
+impl VfsMount {
     pub(crate) fn new(backing: Backing, path: PathBuf) -> Arc<Self> {
         let process = credentials::current();
         let fs: Arc<dyn FileSystem> = match &backing {

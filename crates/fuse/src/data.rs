@@ -36,7 +36,7 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
 /// Least bytes that are worth folio locks; below, copying them twice costs less.
-const MIN_LENT: usize = 32 << 10;
+const MIN_IN_PLACE: usize = 32 << 10;
 
 /// How often the pages of a read are brought in anew when they are evicted before they are copied.
 const FETCHES: usize = 8;
@@ -197,13 +197,13 @@ impl FuseConn {
         };
         let done = self.catch("read", || {
             let handle = self.files.get(request.fh)?;
-            if size >= MIN_LENT {
-                let lent = handle.file.lend(request.pos, size, |bytes| {
+            if size >= MIN_IN_PLACE {
+                let in_place = handle.file.read_in_place(request.pos, size, |bytes| {
                     answer(bytes);
                     bytes.len()
                 });
-                if let Some(lent) = lent {
-                    add(&self.counters.bytes_lent, lent as u64);
+                if let Some(read) = in_place {
+                    add(&self.counters.bytes_in_place, read as u64);
                     return Ok(());
                 }
             }

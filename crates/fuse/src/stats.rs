@@ -23,7 +23,7 @@ pub struct FuseStats {
     /// Bytes handed to the kernel.
     pub bytes_read: u64,
     /// Bytes of `bytes_read` that the kernel copied from the cache itself, without a copy of ours.
-    pub bytes_lent: u64,
+    pub bytes_in_place: u64,
     /// Bytes taken from the kernel.
     pub bytes_written: u64,
     /// Bytes of `bytes_read` that went into the kernel's own cache.
@@ -45,7 +45,7 @@ pub(crate) struct Counters {
     pub(crate) errors: AtomicU64,
     pub(crate) handed_over: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
-    pub(crate) bytes_lent: AtomicU64,
+    pub(crate) bytes_in_place: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
     pub(crate) bytes_to_kernel_cache: AtomicU64,
     pub(crate) open_files: AtomicU64,
@@ -75,7 +75,7 @@ impl Counters {
             handed_over: read(&self.handed_over),
             workers: 0,
             bytes_read: read(&self.bytes_read),
-            bytes_lent: read(&self.bytes_lent),
+            bytes_in_place: read(&self.bytes_in_place),
             bytes_written: read(&self.bytes_written),
             bytes_to_kernel_cache: read(&self.bytes_to_kernel_cache),
             open_files: read(&self.open_files),

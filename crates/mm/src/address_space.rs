@@ -86,15 +86,15 @@ pub struct AddressSpace {
     pub(crate) counters: FileCounters,
     /// The file's slot in its device's list of dirty files, or [`NO_SLOT`]; changed under that list's lock.
     pub(crate) dirty_slot: AtomicU32,
-    /// How often [`Mm::recycle`] was called for the file; wraps.
-    pub(crate) recycles: AtomicU8,
+    /// How often [`Mm::drop_behind`] was called for the file; wraps.
+    pub(crate) drops_behind: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
-    /// What [`Mm::recycle`] keeps for the file: the page before which was recycled last, and the number
+    /// What [`Mm::drop_behind`] keeps for the file: the page before which was dropped last, and the number
     /// of evictions until which somebody is taken to read close behind.
-    pub(crate) recycled_to: AtomicU64,
+    pub(crate) dropped_to: AtomicU64,
     pub(crate) followed_until: AtomicU64,
 }
 
@@ -163,10 +163,10 @@ impl AddressSpace {
             wb_err: ErrSeq::new(),
             counters: FileCounters::new(),
             dirty_slot: AtomicU32::new(NO_SLOT),
-            recycles: AtomicU8::new(0),
+            drops_behind: AtomicU8::new(0),
             holders: AtomicU32::new(0),
             dirty_paid_until: AtomicU64::new(0),
-            recycled_to: AtomicU64::new(0),
+            dropped_to: AtomicU64::new(0),
             followed_until: AtomicU64::new(0),
         });
         mm.register(&mapping);
@@ -403,9 +403,9 @@ impl AddressSpace {
             bump(&self.counters.refaults, 1);
         }
         // Relaxed, both: hints.
-        let recycled_to = self.recycled_to.load(Ordering::Relaxed);
+        let dropped_to = self.dropped_to.load(Ordering::Relaxed);
         let frames = mm.frames.capacity();
-        if page.0 < recycled_to && recycled_to - page.0 < frames / CLOSE_PART {
+        if page.0 < dropped_to && dropped_to - page.0 < frames / CLOSE_PART {
             self.followed_until
                 .store(lru.evictions() + FOLLOWED_FOR * frames, Ordering::Relaxed);
         }

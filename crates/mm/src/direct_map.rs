@@ -17,7 +17,7 @@ use crate::ops::IoSegment;
 /// The caller keeps the folio locked or under writeback as long as the segment is used.
 pub(crate) fn segment<'a>(frame: *mut u8, len: usize) -> IoSegment<'a> {
     debug_assert!(len <= BLOCK_SIZE);
-    // SAFETY: the module's premise; a reference into the direct map is made only by `filemap::lend`,
+    // SAFETY: the module's premise; a reference into the direct map is made only by `filemap::in_place`,
     // under a lock that keeps stores away; what reads a segment expects the bytes to change.
     unsafe { IoSegment::new(frame, len) }
 }

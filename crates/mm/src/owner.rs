@@ -47,12 +47,12 @@ fn pointer(locked: &LockedFolio<'_>) -> NonNull<AddressSpace> {
 }
 
 /// Keeps the address space of a folio while the folio is taken out of it.
-pub(crate) struct Held(NonNull<AddressSpace>);
+pub(crate) struct MappingHold(NonNull<AddressSpace>);
 
 /// Takes hold of the address space of a locked folio that is in its index.
-pub(crate) fn hold(locked: &LockedFolio<'_>) -> Held {
+pub(crate) fn hold(locked: &LockedFolio<'_>) -> MappingHold {
     count_up(&of(locked).holders);
-    Held(pointer(locked))
+    MappingHold(pointer(locked))
 }
 
 /// One holder more. Context: lock held of a folio that is in the index.
@@ -76,7 +76,7 @@ pub(crate) fn wait_for_holders(index: &XArray, holders: &AtomicU32) {
     }
 }
 
-impl Deref for Held {
+impl Deref for MappingHold {
     type Target = AddressSpace;
 
     fn deref(&self) -> &AddressSpace {
@@ -85,7 +85,7 @@ impl Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for MappingHold {
     fn drop(&mut self) {
         let holders: *const AtomicU32 = &raw const self.holders;
         // SAFETY: the count itself is still held. It is the last access, through a pointer so

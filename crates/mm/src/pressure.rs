@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use crate::frames::{BLOCK_SIZE, Frames, FramesError, MIN_LIMIT};
 use crate::mm::Mm;
-pub(crate) use policy::Held;
 use policy::Policy;
+pub(crate) use policy::Usage;
 
 /// What pressure leaves beside metadata and what cannot be reclaimed: some blocks, so that one large
 /// request does not take all.
@@ -183,7 +183,7 @@ impl Pressure {
         &self,
         frames: &Frames,
         bytes: u64,
-        held: Held,
+        held: Usage,
     ) -> Result<(), FramesError> {
         frames.check_limit(bytes)?;
         let mut policy = self.policy.lock();
@@ -220,10 +220,10 @@ impl Pressure {
 
 /// What the cache holds for certain. Index nodes and tables that may not be touched yet are not in
 /// it: they count as somebody else's once they are, which errs on the safe side.
-fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Held {
+fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
     let usage = frames.usage();
     let floor = Frames::limit_for(unreclaimable + FLOOR, usage.metadata);
-    Held {
+    Usage {
         bytes: usage.bytes_held + descriptors,
         floor: floor.next_multiple_of(BLOCK_SIZE as u64),
     }
@@ -234,7 +234,7 @@ fn adapt(
     policy: &mut Policy,
     frames: &Frames,
     outside: &Outside,
-    held: Held,
+    held: Usage,
 ) -> Result<(), FramesError> {
     let now = Duration::from_nanos(clock::monotonic_ns());
     let (before, source) = (policy.effective(), policy.source());
@@ -266,7 +266,7 @@ impl Mm {
     }
 
     /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.
-    fn follow(&self, outside: &Outside, held: Held) -> Result<(), FramesError> {
+    fn follow(&self, outside: &Outside, held: Usage) -> Result<(), FramesError> {
         adapt(
             &mut self.pressure.policy.lock(),
             &self.frames,
@@ -286,7 +286,7 @@ impl Mm {
     }
 
     /// What is used outside, and what is held inside at that time.
-    fn sample(&self, monitor: &mut Monitor) -> (Outside, Held) {
+    fn sample(&self, monitor: &mut Monitor) -> (Outside, Usage) {
         // What is used outside and what is held inside belong together only if the cache took and
         // gave back no block in between. Of one that does so all the time the lesser is believed:
         // then the rest counts as taken by others, which errs on the safe side.
@@ -308,7 +308,7 @@ impl Mm {
     }
 
     /// What the cache holds now.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> Usage {
         held(&self.frames, self.folios.bytes(), self.unreclaimable())
     }
 }

@@ -30,7 +30,7 @@ use std::fmt;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, CachePadded, thread_shard};
 
-use crate::bound::Bound;
+use crate::bound::MetadataBound;
 
 /// Accounts, a power of two.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
@@ -43,7 +43,7 @@ pub struct Accounts(Arc<[Arc<Account>]>);
 
 /// A part of what a cache is charged. On cache lines of its own.
 struct Account {
-    bound: Arc<dyn Bound>,
+    bound: Arc<dyn MetadataBound>,
     /// Bytes that are charged at a time beyond what is asked for.
     batch: u64,
     sums: CachePadded<Sums>,
@@ -66,7 +66,7 @@ pub struct Charge {
 }
 
 impl Accounts {
-    pub(crate) fn new(bound: &Arc<dyn Bound>, batch: u64) -> Self {
+    pub(crate) fn new(bound: &Arc<dyn MetadataBound>, batch: u64) -> Self {
         let account = || {
             Arc::new(Account {
                 bound: Arc::clone(bound),
@@ -87,7 +87,7 @@ impl Accounts {
 
     /// Charges so many bytes, if there is room.
     ///
-    /// Context: that of [`Bound::charge`].
+    /// Context: that of [`MetadataBound::charge`].
     pub fn charge(&self, bytes: u64) -> Charge {
         let charged = self.take(bytes);
         if !charged {
@@ -114,7 +114,7 @@ impl Accounts {
 
     /// Charges so many bytes, to be given back by [`put`](Self::put); whether there was room.
     ///
-    /// Context: that of [`Bound::charge`].
+    /// Context: that of [`MetadataBound::charge`].
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let account = self.account();
         let charged = account.take_stock(bytes)

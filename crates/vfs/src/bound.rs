@@ -2,14 +2,14 @@
 //!
 //! # Model
 //!
-//! The caches here know no memory bound but through [`Bound`]: the cache's own is [`Mm`], and
+//! The caches here know no memory bound but through [`MetadataBound`]: the cache's own is [`Mm`], and
 //! [`Unbounded`] grants everything. What makes room in other ways first (by evicting from these caches,
 //! say) wraps one.
 
 use foliocache_mm::Mm;
 
 /// What metadata is charged to.
-pub trait Bound: Send + Sync {
+pub trait MetadataBound: Send + Sync {
     /// Charges so many bytes; false, and nothing charged, if there is no room.
     ///
     /// Context: no lock is held, and no RCU read section is open; may reclaim memory.
@@ -38,7 +38,7 @@ pub trait Bound: Send + Sync {
     }
 }
 
-impl Bound for Mm {
+impl MetadataBound for Mm {
     fn charge(&self, bytes: u64) -> bool {
         self.charge_cached_metadata(bytes, &|| false).is_ok()
     }
@@ -64,7 +64,7 @@ impl Bound for Mm {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unbounded;
 
-impl Bound for Unbounded {
+impl MetadataBound for Unbounded {
     fn charge(&self, _bytes: u64) -> bool {
         true
     }

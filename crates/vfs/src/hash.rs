@@ -69,7 +69,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Order
 use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 
-use crate::bound::Bound;
+use crate::bound::MetadataBound;
 use grow::{Retired, crowded};
 use table::{Table, Walk, is_end};
 
@@ -98,7 +98,7 @@ pub struct RcuHash<T> {
     /// Somebody is asking the bound, and starting to grow.
     growing: AtomicBool,
     retired: RankedMutex<Option<Retired<T>>>,
-    bound: Arc<dyn Bound>,
+    bound: Arc<dyn MetadataBound>,
     /// Bytes charged to the bound.
     charged: AtomicU64,
     /// Refusals of the bound.
@@ -136,7 +136,7 @@ impl Hand {
 impl<T: HashNode> RcuHash<T> {
     /// A table of at least so many buckets. [`bytes`](Self::bytes) of it are charged, if there is room.
     #[must_use]
-    pub fn new(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+    pub fn new(buckets: usize, bound: Arc<dyn MetadataBound>) -> Self {
         let buckets = buckets.next_power_of_two();
         let stripes = buckets.min(MAX_STRIPES);
         let bytes = Table::<T>::bytes(buckets) + (stripes * size_of::<Stripe>()) as u64;

@@ -70,7 +70,7 @@ use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, ShardedCounter};
 
 use crate::accounts::{Accounts, BATCH};
-use crate::bound::Bound;
+use crate::bound::MetadataBound;
 use crate::hash::{Bucket, Hand, RcuHash};
 use crate::limbo::Limbo;
 use link::Fill;
@@ -144,7 +144,7 @@ pub fn hash_ino(ino: u64) -> u64 {
 impl<T: CachedInode> InodeCache<T> {
     /// An empty cache, with a hash of at least so many buckets to begin with.
     #[must_use]
-    pub fn new(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+    pub fn new(buckets: usize, bound: Arc<dyn MetadataBound>) -> Self {
         Self {
             hash: RcuHash::new(buckets, Arc::clone(&bound)),
             limbo: Limbo::new(),

@@ -12,7 +12,7 @@
 //! | `retired` | [`Retired`]: how many references of an inode are in a limbo |
 //! | `reaper` | the thread that frees what is in a file system's limbos |
 //! | `accounts` | [`Accounts`]: what objects are charged for |
-//! | `bound` | [`Bound`]: who is asked for memory |
+//! | `bound` | [`MetadataBound`]: who is asked for memory |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
@@ -52,7 +52,7 @@ mod walk;
 
 pub use accounts::{Accounts, Charge};
 pub use attr::{AttrCell, Attributes, cleared_set_id};
-pub use bound::{Bound, Unbounded};
+pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, Validity, check_name};
 pub use generation::{Changing, Generation};

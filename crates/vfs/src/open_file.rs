@@ -167,9 +167,14 @@ impl OpenFile {
     ///
     /// Context: `with` holds up writers of the same bytes. It must not use this cache, and should
     /// be no longer than a copy.
-    pub fn lend<R>(&self, pos: u64, len: usize, with: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    pub fn read_in_place<R>(
+        &self,
+        pos: u64,
+        len: usize,
+        with: impl FnOnce(&[u8]) -> R,
+    ) -> Option<R> {
         self.check_read(pos).ok()?;
-        self.mapping.lend(&self.readahead, pos, len, with)
+        self.mapping.read_in_place(&self.readahead, pos, len, with)
     }
 
     /// Has the page of byte `pos` brought in; see [`AddressSpace::start_fetch`]. Does not block.

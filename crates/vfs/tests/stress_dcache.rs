@@ -9,7 +9,7 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock, rcu, thread};
-use foliocache_vfs::Bound;
+use foliocache_vfs::MetadataBound;
 use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Layout, Name, Split};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -52,7 +52,7 @@ struct Account {
     inodes: AtomicI64,
 }
 
-impl Bound for Account {
+impl MetadataBound for Account {
     fn charge(&self, bytes: u64) -> bool {
         // Too little for all names, so that some are evicted to make room.
         let add = |used: u64| Some(used + bytes).filter(|&used| used <= 48 << 10);
@@ -108,7 +108,7 @@ impl<L: Layout> World<L> {
             used: AtomicU64::new(0),
             inodes: AtomicI64::new(0),
         });
-        let bound: Arc<dyn Bound> = Arc::<Account>::clone(&account);
+        let bound: Arc<dyn MetadataBound> = Arc::<Account>::clone(&account);
         let cache = DentryCache::new(4, bound);
         let mut world = Self {
             cache,

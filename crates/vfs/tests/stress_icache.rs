@@ -8,7 +8,7 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use foliocache_sync::{Arc, thread};
 use foliocache_vfs::{
-    Bound, CachedInode, Iget, InodeCache, InodeLink, Unbounded, Verdict, hash_ino,
+    CachedInode, Iget, InodeCache, InodeLink, MetadataBound, Unbounded, Verdict, hash_ino,
 };
 
 fn scale() -> u64 {
@@ -154,7 +154,7 @@ fn a_walk_keeps_few_and_gives_everything_back() {
     let metadata = || mm.usage().metadata;
     let before = metadata();
     let live = Arc::default();
-    let bound: Arc<dyn Bound> = mm.clone();
+    let bound: Arc<dyn MetadataBound> = mm.clone();
     let cache = InodeCache::<Inode>::new(64, bound);
     let get = |ino| {
         let Ok(iget) = cache.iget(ino, || make(ino, &live));

@@ -28,7 +28,7 @@ use std::time::SystemTime;
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
 use crate::metadata::{Metadata, ReadDir, timespec};
-use crate::mount::{Backing, Mount};
+use crate::mount::{Backing, VfsMount};
 use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
 
@@ -58,21 +58,21 @@ use crate::parent_only::{Forked, ParentOnly};
 /// it runs, except for the attributes of files that it comes across.
 #[derive(Clone)]
 pub struct Directory {
-    place: ParentOnly<Place>,
+    vfs_path: ParentOnly<VfsPath>,
     path: PathBuf,
 }
 
 /// A directory in its file system.
 #[derive(Clone)]
-struct Place {
+struct VfsPath {
     dentry: DentryRef<Inode>,
-    mount: Arc<Mount>,
+    mount: Arc<VfsMount>,
     credentials: Option<Credentials>,
     /// Nothing may be changed through this handle.
     read_only: bool,
 }
 
-impl Forked for Place {
+impl Forked for VfsPath {
     fn check_fork(&self) -> Result<(), Errno> {
         self.mount.super_block().map(|_| ())
     }
@@ -80,21 +80,21 @@ impl Forked for Place {
 
 impl Directory {
     /// The directory at the top of a file system.
-    pub(crate) fn root(mount: &Arc<Mount>, read_only: bool) -> Result<Self> {
+    pub(crate) fn root(mount: &Arc<VfsMount>, read_only: bool) -> Result<Self> {
         let root = mount.super_block().map(|names| names.root().clone());
         let dentry = root.map_err(|errno| Error::Path {
             operation: Operation::Mount,
             path: mount.path().to_owned(),
             errno,
         })?;
-        let place = Place {
+        let vfs_path = VfsPath {
             dentry,
             mount: Arc::clone(mount),
             credentials: None,
             read_only,
         };
         Ok(Self {
-            place: ParentOnly::new(place),
+            vfs_path: ParentOnly::new(vfs_path),
             path: mount.path().to_owned(),
         })
     }
@@ -116,14 +116,14 @@ impl Directory {
     /// ```
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
-        let place = Place {
-            dentry: self.place.dentry.clone(),
-            mount: Arc::clone(&self.place.mount),
+        let vfs_path = VfsPath {
+            dentry: self.vfs_path.dentry.clone(),
+            mount: Arc::clone(&self.vfs_path.mount),
             credentials: Some(credentials),
-            read_only: self.place.read_only,
+            read_only: self.vfs_path.read_only,
         };
         Self {
-            place: ParentOnly::new(place),
+            vfs_path: ParentOnly::new(vfs_path),
             path: self.path.clone(),
         }
     }
@@ -137,22 +137,22 @@ impl Directory {
     pub fn whole_file_system(&self) -> Result<Option<(Arc<SuperBlock>, bool)>> {
         let names = self.mount().super_block();
         let names = names.map_err(|errno| self.error(Operation::Mount, Path::new(""), errno))?;
-        let top = std::ptr::eq(&**names.root(), &*self.place.dentry);
+        let top = std::ptr::eq(&**names.root(), &*self.vfs_path.dentry);
         let whole = top && self.credentials().is_none();
-        Ok(whole.then(|| (Arc::clone(names), self.place.read_only)))
+        Ok(whole.then(|| (Arc::clone(names), self.vfs_path.read_only)))
     }
 
     fn credentials(&self) -> Option<&Credentials> {
-        self.place.credentials.as_ref()
+        self.vfs_path.credentials.as_ref()
     }
 
     /// `ECHILD` in a forked child.
     pub(crate) fn check_fork(&self) -> Result<(), Errno> {
-        self.place.check_fork()
+        self.vfs_path.check_fork()
     }
 
-    fn mount(&self) -> &Mount {
-        &self.place.mount
+    fn mount(&self) -> &VfsMount {
+        &self.vfs_path.mount
     }
 
     fn ctx(&self) -> OpContext {
@@ -180,7 +180,7 @@ impl Directory {
     fn namei<'a>(&'a self, names: &'a SuperBlock) -> Namei<'a> {
         Namei {
             names,
-            start: &self.place.dentry,
+            start: &self.vfs_path.dentry,
             beneath: true,
             ctx: self.ctx(),
             credentials: self.credentials(),
@@ -195,7 +195,9 @@ impl Directory {
         act: impl FnOnce(&Namei<'_>, &OsStr) -> Result<T, WalkError>,
     ) -> Result<T> {
         let done = match self.mount().super_block() {
-            Ok(_) if self.place.read_only && operation.changes_names() => Err(Errno::EROFS.into()),
+            Ok(_) if self.vfs_path.read_only && operation.changes_names() => {
+                Err(Errno::EROFS.into())
+            }
             Ok(names) => act(&self.namei(names), path.as_os_str()),
             Err(errno) => Err(errno.into()),
         };
@@ -269,7 +271,7 @@ impl Directory {
         };
         let flags = options.flags();
         let flags = flags.map_err(|errno| self.error(operation, path, errno))?;
-        if self.place.read_only && flags.write {
+        if self.vfs_path.read_only && flags.write {
             return Err(self.error(operation, path, Errno::EROFS));
         }
         let how = OpenHow {
@@ -280,7 +282,7 @@ impl Directory {
             mode: options.mode,
         };
         let open = self.run(operation, path, |namei, path| namei.open(path, how))?;
-        Ok(File::new(open, &self.place.mount, self.path.join(path)))
+        Ok(File::new(open, &self.vfs_path.mount, self.path.join(path)))
     }
 
     /// A directory below this one, as one of its own: paths given to it do not leave it.
@@ -300,14 +302,14 @@ impl Directory {
                 None => Err(Errno::ENOENT.into()),
             }
         })?;
-        let place = Place {
+        let vfs_path = VfsPath {
             dentry,
-            mount: Arc::clone(&self.place.mount),
-            credentials: self.place.credentials.clone(),
-            read_only: self.place.read_only,
+            mount: Arc::clone(&self.vfs_path.mount),
+            credentials: self.vfs_path.credentials.clone(),
+            read_only: self.vfs_path.read_only,
         };
         Ok(Self {
-            place: ParentOnly::new(place),
+            vfs_path: ParentOnly::new(vfs_path),
             path: self.path.join(path),
         })
     }
@@ -439,7 +441,7 @@ impl Directory {
             names.check(inode, Access::READ, self.credentials())?;
             names.fs().opendir(inode)
         })?;
-        let mount = Arc::clone(&self.place.mount);
+        let mount = Arc::clone(&self.vfs_path.mount);
         Ok(ReadDir::new(stream, mount, self.path.join(path)))
     }
 

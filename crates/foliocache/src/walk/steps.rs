@@ -58,7 +58,7 @@ impl Drop for Above {
 
 /// A directory that is open.
 pub(super) struct Open {
-    place: Place,
+    place: WalkDir,
     entries: Entries,
 }
 
@@ -75,7 +75,7 @@ impl Open {
 
 /// Where the entries of a directory are.
 #[derive(Clone)]
-struct Place {
+struct WalkDir {
     directory: Arc<Directory>,
     path: PathBuf,
     depth: usize,
@@ -100,7 +100,7 @@ impl Iterator for Entries {
 
 /// A directory whose entries are being read, to be put in order.
 pub(super) struct Unsorted {
-    place: Place,
+    place: WalkDir,
     read: Box<ReadDir>,
     entries: Vec<Result<DirEntry>>,
 }
@@ -134,7 +134,7 @@ impl Unsorted {
 /// The directories in another whose entries are in order, from one of them on. Names of its own, as who
 /// iterates gives the entries away.
 pub(super) struct Below {
-    place: Place,
+    place: WalkDir,
     name: OsString,
     rest: vec::IntoIter<OsString>,
 }
@@ -216,7 +216,7 @@ impl Walker {
         })
     }
 
-    fn read(&self, job: Job) -> Result<(Place, ReadDir)> {
+    fn read(&self, job: Job) -> Result<(WalkDir, ReadDir)> {
         #[cfg(test)]
         (self.opening)(&job.path);
         let directory = job.from.open_below(&job.name, job.follow).map(Arc::new)?;
@@ -233,7 +233,7 @@ impl Walker {
             above = Some(Arc::new(Above { ino, above }));
         }
         let read = directory.read_dir(".")?;
-        let place = Place {
+        let place = WalkDir {
             directory,
             path: job.path,
             depth: job.depth,
@@ -249,7 +249,7 @@ impl Walker {
     }
 
     /// An entry of a directory, and that as a directory to be walked.
-    fn entry(&self, place: &Place, entry: Result<DirEntry>) -> (Result<WalkEntry>, Option<Job>) {
+    fn entry(&self, place: &WalkDir, entry: Result<DirEntry>) -> (Result<WalkEntry>, Option<Job>) {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => return (Err(error), None),

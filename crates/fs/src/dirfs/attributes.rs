@@ -12,7 +12,7 @@
 //! for writing (close-to-open). While data of ours waits to be written, ours holds.
 
 use super::node::DirNode;
-use super::state::{FileState, Look, News, Own};
+use super::state::{FileState, LocalChange, RemoteChange, StatSample};
 use super::stats::count;
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
@@ -59,7 +59,7 @@ impl Shared {
 
 impl DirNode {
     /// To be asked before a look at the source, for [`DirNode::refresh`].
-    fn look(&self) -> Option<Look> {
+    fn look(&self) -> Option<StatSample> {
         self.file.as_ref().map(FileState::look)
     }
 
@@ -67,7 +67,12 @@ impl DirNode {
     /// first opened, and unless a change of our own came between.
     ///
     /// Context: the attributes locked.
-    pub(super) fn refresh(&self, attributes: &mut Attributes, stat: &Stat, look: Option<Look>) {
+    pub(super) fn refresh(
+        &self,
+        attributes: &mut Attributes,
+        stat: &Stat,
+        look: Option<StatSample>,
+    ) {
         let ours = (attributes.size, attributes.mtime, attributes.ctime);
         *attributes = remembered(stat);
         if let (Some(file), Some(look)) = (&self.file, look)
@@ -99,7 +104,7 @@ impl DirNode {
         let look = file.look();
         let stat = fd::fstat(fd)?;
         let news = file.news(&stat, look);
-        if news == Some(News::Data) {
+        if news == Some(RemoteChange::Data) {
             count(&self.shared.counters.invalidations);
             mapping.backing_changed(stat.size);
         }
@@ -121,7 +126,7 @@ impl DirNode {
     pub(super) fn own_change<R>(
         &self,
         fd: BorrowedFd<'_>,
-        what: Own,
+        what: LocalChange,
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let Some(file) = &self.file else {
@@ -224,10 +229,12 @@ impl DirNode {
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
         if set.uid.is_some() || set.gid.is_some() {
-            self.own_change(fd, Own::Attributes, || fd::fchown(fd, set.uid, set.gid))?;
+            self.own_change(fd, LocalChange::Attributes, || {
+                fd::fchown(fd, set.uid, set.gid)
+            })?;
         }
         if let Some(mode) = set.mode {
-            self.own_change(fd, Own::Attributes, || {
+            self.own_change(fd, LocalChange::Attributes, || {
                 fd::fchmod(fd, mode & PERMISSION_BITS)
             })?;
         }
@@ -238,7 +245,7 @@ impl DirNode {
                 Some(SetTime::Now) => fd::SetTime::Now,
                 Some(SetTime::At(time)) => fd::SetTime::To(time),
             };
-            self.own_change(fd, Own::Times, || {
+            self.own_change(fd, LocalChange::Times, || {
                 fd::futimens(fd, raw(set.atime), raw(set.mtime))
             })?;
             if let Some(mtime) = set.mtime {
@@ -285,7 +292,7 @@ impl InodeOperations for NodeOps {
         let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
         let cleared = cleared_set_id(mode);
         if cleared != mode {
-            node.own_change(fd, Own::Attributes, || fd::fchmod(fd, cleared))?;
+            node.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, cleared))?;
         }
         Ok(())
     }

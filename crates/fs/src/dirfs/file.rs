@@ -22,7 +22,7 @@
 //! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
 use super::node::DirNode;
-use super::state::{Batched, FileState, Look, Own, OwnChange};
+use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone};
@@ -177,7 +177,7 @@ impl DirNode {
         let Some(begun) = file.times.begin() else {
             return Ok(());
         };
-        let change = file.begin_change(Own::Data);
+        let change = file.begin_change(LocalChange::Data);
         let mtime = SetTime::To(self.attributes.get().mtime);
         let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
@@ -193,7 +193,7 @@ impl DirNode {
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
-    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) -> Look {
+    pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> StatSample {
         let look = self.file().end_change(change, stat);
         self.attributes.doubt();
         look
@@ -231,7 +231,7 @@ impl DirNode {
     ) -> Result<(), Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
-        let change = file.begin_change(Own::Data);
+        let change = file.begin_change(LocalChange::Data);
         let result = resize(&fds);
         file.size.changed();
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
@@ -341,7 +341,7 @@ impl AddressSpaceOperations for DirNode {
         let writing = self.shared.batches.as_ref().and_then(|batches| {
             (small || batches.collects(self.identity.dev)).then(|| batches.enter(room))
         });
-        let change = file.begin_change(Own::Data);
+        let change = file.begin_change(LocalChange::Data);
         // Before the write: what it may have done is not durable, however it ends.
         file.data.changed();
         let result = match small {

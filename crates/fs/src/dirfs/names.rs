@@ -4,7 +4,7 @@ use super::file::Descriptors;
 use super::inodes::Inodes;
 use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
-use super::state::Own;
+use super::state::LocalChange;
 use super::{DirFs, NodeOps, Shared};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
@@ -256,7 +256,7 @@ impl DirFs {
                 }
                 Some(inode) => {
                     DirNode::of(&inode)?
-                        .own_change(fd.as_fd(), Own::Attributes, || remove(dir.as_fd()))?;
+                        .own_change(fd.as_fd(), LocalChange::Attributes, || remove(dir.as_fd()))?;
                     self.lost_name(&inode, parent, name, fd);
                     Some(inode)
                 }
@@ -278,7 +278,9 @@ impl DirFs {
         let name = xattr_name(name)?;
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
-        node.own_change(fd.as_fd(), Own::Attributes, || change(fd.as_fd(), &name))
+        node.own_change(fd.as_fd(), LocalChange::Attributes, || {
+            change(fd.as_fd(), &name)
+        })
     }
 }
 

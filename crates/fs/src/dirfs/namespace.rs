@@ -16,7 +16,7 @@ use super::DirFs;
 use super::file::Descriptors;
 use super::names::xattr_name;
 use super::node::{DirNode, Identity};
-use super::state::Own;
+use super::state::LocalChange;
 use super::stream::DirStream;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -217,7 +217,7 @@ impl FileSystem for DirFs {
         let fd = node.path_fd()?;
         let (_, dir_fd) = self.directory(dir)?;
         let _moves = self.shared.moves.read();
-        node.own_change(fd.as_fd(), Own::Attributes, || {
+        node.own_change(fd.as_fd(), LocalChange::Attributes, || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
         node.found_at(dir, name);
@@ -274,16 +274,20 @@ impl FileSystem for DirFs {
                 .and_then(|(identity, fd)| Some((self.inodes.find(&identity)?, fd)));
             let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
             let rename_moved = || match &moved {
-                Some(inode) => {
-                    DirNode::of(inode)?.own_change(moved_fd.as_fd(), Own::Attributes, rename)
-                }
+                Some(inode) => DirNode::of(inode)?.own_change(
+                    moved_fd.as_fd(),
+                    LocalChange::Attributes,
+                    rename,
+                ),
                 None => rename(),
             };
             // What is replaced, or exchanged, is changed by the same call.
             match &target {
-                Some((inode, fd)) => {
-                    DirNode::of(inode)?.own_change(fd.as_fd(), Own::Attributes, rename_moved)?
-                }
+                Some((inode, fd)) => DirNode::of(inode)?.own_change(
+                    fd.as_fd(),
+                    LocalChange::Attributes,
+                    rename_moved,
+                )?,
                 None => rename_moved()?,
             }
             if same && mode != RenameMode::Exchange {

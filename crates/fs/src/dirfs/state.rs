@@ -70,11 +70,11 @@ impl Seen {
 /// When the source was looked at: the changes of our own that had begun by then, none of which was
 /// under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look(Option<u64>);
+pub(super) struct StatSample(Option<u64>);
 
 /// What somebody else did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum RemoteChange {
     /// It may have been the attributes alone: the data is what we know.
     Attributes,
     /// He may have changed the data.
@@ -83,7 +83,7 @@ pub(super) enum News {
 
 /// What a change of our own is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
+pub(super) enum LocalChange {
     /// The data, or the size.
     Data,
     /// Times, and maybe other attributes.
@@ -93,8 +93,8 @@ pub(super) enum Own {
 }
 
 /// A change of our own that is under way.
-pub(super) struct OwnChange {
-    what: Own,
+pub(super) struct OngoingChange {
+    what: LocalChange,
     /// What was known when it began, if it is the one to be compared with that.
     before: Option<Seen>,
     /// Which of the file's changes it is.
@@ -251,23 +251,23 @@ impl FileState {
 
     /// A change of our own begins: what the source shows until its end is no news.
     #[must_use = "a change has an end"]
-    pub(super) fn begin_change(&self, what: Own) -> OwnChange {
+    pub(super) fn begin_change(&self, what: LocalChange) -> OngoingChange {
         let mut io = self.io.lock();
         io.changing += 1;
         io.changes += 1;
         let seen = io.seen.take();
         let before = match what {
-            Own::Data => {
+            LocalChange::Data => {
                 io.unsure = None;
                 None
             }
-            Own::Times | Own::Attributes if io.unsure.is_none() => {
+            LocalChange::Times | LocalChange::Attributes if io.unsure.is_none() => {
                 io.unsure = seen;
                 seen
             }
-            Own::Times | Own::Attributes => None,
+            LocalChange::Times | LocalChange::Attributes => None,
         };
-        OwnChange {
+        OngoingChange {
             what,
             before,
             number: io.changes,
@@ -277,15 +277,15 @@ impl FileState {
 
     /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
     /// remembered only if no other change was under way beside it, which the look may have missed.
-    pub(super) fn end_change(&self, change: OwnChange, stat: Option<&Stat>) -> Look {
+    pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> StatSample {
         let mut io = self.io.lock();
         io.changing -= 1;
         let alone = change.alone && io.changes == change.number;
         io.seen = stat.filter(|_| alone).map(Seen::of);
         let same = match (change.before, io.seen, change.what) {
             // Which of the times that it shows is ours is not known.
-            (_, None, what) => what == Own::Times,
-            (Some(before), Some(now), Own::Times) => before.size == now.size,
+            (_, None, what) => what == LocalChange::Times,
+            (Some(before), Some(now), LocalChange::Times) => before.size == now.size,
             (Some(before), Some(now), _) => before.is_data_of(&now),
             (None, ..) => true,
         };
@@ -293,7 +293,7 @@ impl FileState {
         if same && io.unsure == change.before {
             io.unsure = None;
         }
-        Look(alone.then_some(change.number))
+        StatSample(alone.then_some(change.number))
     }
 
     /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
@@ -315,34 +315,34 @@ impl FileState {
     }
 
     /// To be asked before a look at the source.
-    pub(super) fn look(&self) -> Look {
+    pub(super) fn look(&self) -> StatSample {
         let io = self.io.lock();
-        Look((io.changing == 0).then_some(io.changes))
+        StatSample((io.changing == 0).then_some(io.changes))
     }
 
     /// Whether what was looked up at `look` is still the last word: no change of our own was under way
     /// nor has begun since.
-    pub(super) fn holds(&self, look: Look) -> bool {
+    pub(super) fn holds(&self, look: StatSample) -> bool {
         self.io.lock().holds(look)
     }
 
     /// What `stat`, looked up at `look`, shows that was not our own doing.
-    pub(super) fn news(&self, stat: &Stat, look: Look) -> Option<News> {
+    pub(super) fn news(&self, stat: &Stat, look: StatSample) -> Option<RemoteChange> {
         let io = self.io.lock();
         if !io.holds(look) {
             return None;
         }
         let now = Seen::of(stat);
         match (io.unsure, io.seen) {
-            (Some(known), _) if known.is_data_of(&now) => Some(News::Attributes),
-            (Some(_), _) => Some(News::Data),
-            (None, Some(seen)) if seen != now => Some(News::Data),
+            (Some(known), _) if known.is_data_of(&now) => Some(RemoteChange::Attributes),
+            (Some(_), _) => Some(RemoteChange::Data),
+            (None, Some(seen)) if seen != now => Some(RemoteChange::Data),
             (None, _) => None,
         }
     }
 
     /// What `stat`, looked up at `look`, shows is known now; whether it still holds.
-    pub(super) fn settle(&self, stat: &Stat, look: Look) -> bool {
+    pub(super) fn settle(&self, stat: &Stat, look: StatSample) -> bool {
         let mut io = self.io.lock();
         let holds = io.holds(look);
         if holds {
@@ -353,7 +353,7 @@ impl FileState {
     }
 
     /// As [`FileState::settle`], after what `stat` shows was taken over.
-    pub(super) fn took_over(&self, stat: &Stat, look: Look) {
+    pub(super) fn took_over(&self, stat: &Stat, look: StatSample) {
         if !self.settle(stat, look) {
             self.io.lock().unsure = Some(Seen::of(stat));
         }
@@ -361,7 +361,7 @@ impl FileState {
 }
 
 impl IoState {
-    fn holds(&self, look: Look) -> bool {
+    fn holds(&self, look: StatSample) -> bool {
         look.0 == Some(self.changes)
     }
 }

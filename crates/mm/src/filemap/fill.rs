@@ -86,7 +86,7 @@ impl AddressSpace {
     /// its next window where it has just been.
     ///
     /// Context: as [`Mm::shrink_lru`].
-    pub(super) fn recycle_behind(
+    pub(super) fn drop_behind(
         &self,
         handle: &ReadaheadState,
         page: PageIndex,
@@ -94,7 +94,7 @@ impl AddressSpace {
     ) {
         let mm: &Mm = self.mm();
         if limits.file_pages > mm.frames.capacity() {
-            mm.recycle(self, handle.left_behind(page, limits), 2 * limits.max);
+            mm.drop_behind(self, handle.left_behind(page, limits), 2 * limits.max);
         }
     }
 

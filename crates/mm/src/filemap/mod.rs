@@ -2,7 +2,7 @@
 
 mod bad_memory;
 mod fill;
-mod lend;
+mod in_place;
 mod lookup;
 mod nowait;
 mod read;

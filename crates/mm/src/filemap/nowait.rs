@@ -21,7 +21,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::task::Waker;
 
-use super::read::{Piece, Purpose};
+use super::read::{CopyOutcome, Purpose};
 use crate::address_space::AddressSpace;
 use crate::error::{IoError, IoOperation};
 use crate::folio::LockedFolio;
@@ -94,7 +94,7 @@ impl AddressSpace {
         }
     }
 
-    /// `known` becomes false with the first piece that is not [`Piece::Known`].
+    /// `known` becomes false with the first piece that is not [`CopyOutcome::Known`].
     fn read_pages_nowait(
         self: &Arc<Self>,
         handle: &ReadaheadState,
@@ -122,8 +122,8 @@ impl AddressSpace {
             };
             let page = left.min(PAGE_SIZE - offset_in_page(pos));
             match piece {
-                Piece::Copied(n) | Piece::Known(n) => {
-                    *known &= matches!(piece, Piece::Known(_));
+                CopyOutcome::Copied(n) | CopyOutcome::Known(n) => {
+                    *known &= matches!(piece, CopyOutcome::Known(_));
                     if std::mem::take(&mut missed) {
                         // It is what the bytes were brought in for.
                         self.count_hits(-1);
@@ -131,8 +131,8 @@ impl AddressSpace {
                     pos += n as u64;
                     faulted = false;
                 }
-                Piece::Fault if faulted || !iter.fault_in(page) => return Err(Errno::EFAULT),
-                Piece::Fault => faulted = true,
+                CopyOutcome::Fault if faulted || !iter.fault_in(page) => return Err(Errno::EFAULT),
+                CopyOutcome::Fault => faulted = true,
             }
         }
         Ok(Nowait::Over)
@@ -206,7 +206,7 @@ impl AddressSpace {
         }
         let limits = self.readahead_limits();
         let (now, behind) = handle.on_miss(page, last, &limits);
-        self.recycle_behind(handle, page, &limits);
+        self.drop_behind(handle, page, &limits);
         let (end, asked) = (now.start.add(now.pages), page..last.add(1));
         if self.start_fill_for(now, asked) == 0 {
             return None;

@@ -45,7 +45,7 @@ impl Purpose {
 }
 
 /// How the copy of one piece ended.
-pub(super) enum Piece {
+pub(super) enum CopyOutcome {
     /// So many bytes were copied and the position moved on by them.
     Copied(usize),
     /// The same, of a folio that is known to be in use: nobody learns from it, so the handle need not
@@ -78,8 +78,8 @@ impl AddressSpace {
             Err(_) => None,
         };
         match first {
-            Some(Piece::Known(n)) if n == wanted => Ok(n),
-            Some(Piece::Copied(n)) if n == wanted => {
+            Some(CopyOutcome::Known(n)) if n == wanted => Ok(n),
+            Some(CopyOutcome::Copied(n)) if n == wanted => {
                 handle.note_read(pos + n as u64);
                 Ok(n)
             }
@@ -94,7 +94,7 @@ impl AddressSpace {
         handle: &ReadaheadState,
         pos: u64,
         wanted: usize,
-        first: Option<Piece>,
+        first: Option<CopyOutcome>,
         iter: &mut IovIter<'_>,
     ) -> Result<usize, IoError> {
         let result = self.read_pages(handle, pos, first, iter);
@@ -114,7 +114,7 @@ impl AddressSpace {
         self: &Arc<Self>,
         handle: &ReadaheadState,
         mut pos: u64,
-        mut piece: Option<Piece>,
+        mut piece: Option<CopyOutcome>,
         iter: &mut IovIter<'_>,
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
@@ -122,13 +122,13 @@ impl AddressSpace {
         let mut purpose = Purpose::HIT;
         loop {
             match piece {
-                Some(Piece::Copied(n) | Piece::Known(n)) => {
+                Some(CopyOutcome::Copied(n) | CopyOutcome::Known(n)) => {
                     pos += n as u64;
                     faulted = false;
                 }
                 // Faulted in just now and no progress again: the memory is bad.
-                Some(Piece::Fault) if faulted => return Err(Errno::EFAULT),
-                Some(Piece::Fault) => {
+                Some(CopyOutcome::Fault) if faulted => return Err(Errno::EFAULT),
+                Some(CopyOutcome::Fault) => {
                     if !iter.fault_in(PAGE_SIZE - offset_in_page(pos)) {
                         return Err(Errno::EFAULT);
                     }
@@ -165,7 +165,7 @@ impl AddressSpace {
         pos: u64,
         purpose: Purpose,
         iter: &mut IovIter<'_>,
-    ) -> Option<Piece> {
+    ) -> Option<CopyOutcome> {
         let left = self.left(pos, iter);
         if left == 0 {
             return None;
@@ -193,15 +193,15 @@ impl AddressSpace {
         let piece = self.count_copy(pos, result, iter).ok()?;
         self.count_copied(pos, &piece);
         Some(match piece {
-            Piece::Copied(n) if known => Piece::Known(n),
+            CopyOutcome::Copied(n) if known => CopyOutcome::Known(n),
             piece => piece,
         })
     }
 
     /// Counts a hit for each page that a copy was of.
     #[inline]
-    fn count_copied(&self, pos: u64, piece: &Piece) {
-        if let Piece::Copied(n) = piece {
+    fn count_copied(&self, pos: u64, piece: &CopyOutcome) {
+        if let CopyOutcome::Copied(n) = piece {
             let pages = (offset_in_page(pos) + n.saturating_sub(1)) / PAGE_SIZE + 1;
             self.count_hits(pages as i64);
         }
@@ -227,7 +227,7 @@ impl AddressSpace {
         let limits = self.readahead_limits();
         let windows = handle.on_first_use(page, &limits);
         if !windows.is_empty() {
-            self.recycle_behind(handle, page, &limits);
+            self.drop_behind(handle, page, &limits);
         }
         for window in windows {
             self.start_fill(window);
@@ -241,16 +241,16 @@ impl AddressSpace {
         pos: u64,
         result: Result<usize, Stopped>,
         iter: &mut IovIter<'_>,
-    ) -> Result<Piece, Errno> {
+    ) -> Result<CopyOutcome, Errno> {
         let copied = match result {
             Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
-            Err(stopped) if stopped.copied == 0 => return Ok(Piece::Fault),
+            Err(stopped) if stopped.copied == 0 => return Ok(CopyOutcome::Fault),
             Err(stopped) => stopped.copied,
         };
         let within = self.size().saturating_sub(pos).min(copied as u64) as usize;
         iter.advance(within);
-        Ok(Piece::Copied(within))
+        Ok(CopyOutcome::Copied(within))
     }
 
     /// Brings the page in, with readahead, and copies from it under its lock.
@@ -262,7 +262,7 @@ impl AddressSpace {
         left: usize,
         fetched: &mut u64,
         iter: &mut IovIter<'_>,
-    ) -> Result<Piece, Errno> {
+    ) -> Result<CopyOutcome, Errno> {
         if self.bdi().is_memory() {
             return self.read_memory(pos, left, iter);
         }
@@ -309,7 +309,7 @@ impl AddressSpace {
         pos: u64,
         left: usize,
         iter: &mut IovIter<'_>,
-    ) -> Result<Option<Piece>, Errno> {
+    ) -> Result<Option<CopyOutcome>, Errno> {
         let Some(locked) = self.try_lock_folio(PageIndex::of(pos)) else {
             return Ok(None);
         };
@@ -348,7 +348,7 @@ impl AddressSpace {
         pos: u64,
         left: usize,
         iter: &mut IovIter<'_>,
-    ) -> Result<Piece, Errno> {
+    ) -> Result<CopyOutcome, Errno> {
         let result = match self.lock_folio(PageIndex::of(pos)) {
             Some(locked) if self.has_grain_at(&locked, pos) => {
                 let result = self.copy_locked(&locked, pos, left, iter);
@@ -422,7 +422,7 @@ impl AddressSpace {
             }
             let limits = self.readahead_limits();
             let (now, window) = handle.on_miss(page, last, &limits);
-            self.recycle_behind(handle, page, &limits);
+            self.drop_behind(handle, page, &limits);
             behind = Some(Behind {
                 fetched: now.start.add(now.pages),
                 window,

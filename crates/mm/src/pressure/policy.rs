@@ -73,7 +73,7 @@ fn reserve(level: &Level) -> u64 {
 
 /// What the cache holds, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct Usage {
     /// What would go back to the system if the cache were gone, at least.
     pub(super) bytes: u64,
     /// Least limit under which it can work, with what it cannot give up.
@@ -142,7 +142,7 @@ impl Policy {
     }
 
     /// Takes in what was seen at `now`; returns the limit to keep.
-    pub(super) fn observe(&mut self, now: Duration, seen: &Outside, held: Held) -> u64 {
+    pub(super) fn observe(&mut self, now: Duration, seen: &Outside, held: Usage) -> u64 {
         let before = self.effective();
         let tightest = seen
             .levels

@@ -1,6 +1,6 @@
 //! The policy against simulated surroundings.
 
-use super::policy::{CALM, Held, Policy};
+use super::policy::{CALM, Policy, Usage};
 use super::*;
 use foliocache_sys::pressure::{Level, LevelKind, Stalls};
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ impl World {
 
     /// A look; afterwards the cache holds no more than it may.
     fn look(&mut self, policy: &mut Policy) -> u64 {
-        let held = Held {
+        let held = Usage {
             bytes: self.held,
             floor: FLOOR,
         };
@@ -184,7 +184,7 @@ fn stalls_of_the_machine_count_only_while_it_is_short_itself() {
                     own_group: false,
                 }),
             };
-            let held = Held {
+            let held = Usage {
                 bytes: CONFIGURED,
                 floor: FLOOR,
             };
@@ -386,12 +386,12 @@ fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
 fn the_limit_rises_with_its_floor() {
     let (mut world, mut policy) = (World::new(200 * MIB, 200 * MIB), Policy::new(CONFIGURED));
     assert_eq!(world.look(&mut policy), FLOOR);
-    let held = Held {
+    let held = Usage {
         bytes: world.held,
         floor: 64 * MIB,
     };
     assert_eq!(policy.observe(world.now, &world.outside(), held), 64 * MIB);
-    let held = Held {
+    let held = Usage {
         floor: 2 * CONFIGURED,
         ..held
     };

@@ -21,7 +21,7 @@
 //! counts as used, since its next use is as far away as that of the others.
 //!
 //! A stream through a file that no cache of this size can hold is not left to the queues: it makes
-//! room where it has just been ([`Mm::recycle`](crate::mm::Mm::recycle)).
+//! room where it has just been ([`Mm::drop_behind`](crate::mm::Mm::drop_behind)).
 //!
 //! # Invariants
 //!

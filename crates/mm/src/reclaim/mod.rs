@@ -51,7 +51,7 @@ use std::ops::Range;
 /// Pages evicted in one go.
 const BATCH: usize = 32;
 
-/// Of so many ranges that a stream leaves behind one is not recycled.
+/// Of so many ranges that a stream leaves behind one is not dropped.
 const KEPT_RANGES: u8 = 16;
 
 /// Times the queue is gone through before a scan gives up.
@@ -208,20 +208,20 @@ impl Mm {
     /// loop it comes back as surely as what stays will be used.
     ///
     /// Another reader may follow close behind, and would have to read all of it again. Its first
-    /// misses tell, and nothing is recycled until the cache has turned over some times.
+    /// misses tell, and nothing is dropped until the cache has turned over some times.
     ///
     /// Context: as [`Mm::shrink_lru`].
-    pub(crate) fn recycle(&self, mapping: &AddressSpace, range: Range<PageIndex>, spare: u64) {
+    pub(crate) fn drop_behind(&self, mapping: &AddressSpace, range: Range<PageIndex>, spare: u64) {
         if range.is_empty() || !self.frames.below_high_and(spare) {
             return;
         }
         // Relaxed, all of them: hints.
-        let turn = mapping.recycles.fetch_add(1, Ordering::Relaxed);
+        let turn = mapping.drops_behind.fetch_add(1, Ordering::Relaxed);
         let followed_until = mapping.followed_until.load(Ordering::Relaxed);
         if turn % KEPT_RANGES == KEPT_RANGES - 1 || self.lru.lock().evictions() < followed_until {
             return;
         }
-        mapping.recycled_to.store(range.end.0, Ordering::Relaxed);
+        mapping.dropped_to.store(range.end.0, Ordering::Relaxed);
         let unused = |locked: &LockedFolio<'_>| {
             let used = flag::REFERENCED | flag::READAHEAD;
             locked.may(Operation::Evict) && !locked.state.load().has_any(used)

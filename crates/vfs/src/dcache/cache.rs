@@ -33,15 +33,15 @@
 //! A cache has its own table, so two caches know nothing of each other. One rename lock serves all file
 //! systems of a cache.
 
+use super::deferred::DeferredFree;
 use super::dentry::Dentry;
 use super::evict::Clock;
-use super::garbage::Garbage;
 use super::inode::DentryInode;
 use super::layout::Layout;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
 use crate::accounts::Accounts;
-use crate::bound::Bound;
+use crate::bound::MetadataBound;
 use crate::generation::{Changing, Generation};
 use crate::hash::RcuHash;
 use crate::limbo::Limbo;
@@ -66,7 +66,7 @@ const MAKE_ROOM: usize = 64;
 pub(super) struct Inner<I: DentryInode> {
     pub(super) hash: RcuHash<Dentry<I>>,
     pub(super) slab: Slab<Dentry<I>>,
-    pub(super) limbo: Limbo<Garbage<I>>,
+    pub(super) limbo: Limbo<DeferredFree<I>>,
     pub(super) rename: RankedMutex<()>,
     pub(super) rename_seq: SeqCount,
     pub(super) walks: RankedMutex<()>,
@@ -75,7 +75,7 @@ pub(super) struct Inner<I: DentryInode> {
     pub(super) clock: Clock,
     /// Those of dentries. After the limbo: dropped after it.
     pub(super) accounts: Accounts,
-    pub(super) bound: Arc<dyn Bound>,
+    pub(super) bound: Arc<dyn MetadataBound>,
     pub(super) counts: Counts,
     closing: AtomicBool,
 }
@@ -142,7 +142,7 @@ pub struct DentryCache<I: DentryInode> {
 
 impl<I: DentryInode> DentryCache<I> {
     /// A cache that charges its memory to `bound`, with a table of at least so many buckets to begin with.
-    pub fn new(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+    pub fn new(buckets: usize, bound: Arc<dyn MetadataBound>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 hash: RcuHash::new(buckets, Arc::clone(&bound)),
@@ -163,7 +163,7 @@ impl<I: DentryInode> DentryCache<I> {
 
     /// A cache whose look-ups search under the hash's lock while the table grows.
     #[cfg(loom)]
-    pub fn searched_under_lock(buckets: usize, bound: Arc<dyn Bound>) -> Self {
+    pub fn searched_under_lock(buckets: usize, bound: Arc<dyn MetadataBound>) -> Self {
         let mut cache = Self::new(buckets, bound);
         let inner = Arc::get_mut(&mut cache.inner).expect("a cache without roots");
         inner.hash.search_under_lock();

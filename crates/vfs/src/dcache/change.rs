@@ -40,8 +40,8 @@
 #![allow(unsafe_code)]
 
 use super::cache::{DentryCache, DentryError, Inner};
+use super::deferred::DeferredFree;
 use super::dentry::Dentry;
-use super::garbage::Garbage;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
@@ -330,7 +330,7 @@ impl<I: DentryInode> Inner<I> {
         }
         if let Some(inode) = old {
             self.counts.negative.inc();
-            self.limbo.retire(Garbage::Inode(inode));
+            self.limbo.retire(DeferredFree::Inode(inode));
         }
         twin
     }

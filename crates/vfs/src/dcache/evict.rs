@@ -34,7 +34,7 @@
 use super::cache::{DentryCache, Inner};
 use super::dentry::Dentry;
 use super::inode::DentryInode;
-use super::reference::{DentryRef, Left, bury, kill, lock_with_parent, put, tear_down, unhash};
+use super::reference::{DentryRef, HeldRefs, bury, kill, lock_with_parent, put, tear_down, unhash};
 use crate::hash::Hand;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rcu;
@@ -238,7 +238,7 @@ fn visit<I: DentryInode>(
     dir: &DentryRef<I>,
     left: &mut usize,
     unhash_all: bool,
-) -> (Option<Visit<I>>, Vec<Left<I>>) {
+) -> (Option<Visit<I>>, Vec<HeldRefs<I>>) {
     let mut dead = Vec::new();
     let mut guard = dir.lock();
     for _ in 0..BATCH.min(*left) {

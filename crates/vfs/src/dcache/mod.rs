@@ -21,7 +21,7 @@
 //! | `change` | adding, giving and taking inodes |
 //! | `rename` | moves |
 //! | `evict` | the clock hand, prune, invalidate |
-//! | `garbage` | what waits for a grace period |
+//! | `deferred` | what waits for a grace period |
 //!
 //! A walk under RCU:
 //!
@@ -51,9 +51,9 @@
 
 mod cache;
 mod change;
+mod deferred;
 mod dentry;
 mod evict;
-mod garbage;
 mod guard;
 mod inode;
 mod layout;

@@ -18,7 +18,7 @@
 //! The hash of a name does not depend on its directory until it is looked up, so a name is hashed once
 //! even where it is looked up in several.
 
-use crate::bound::Bound;
+use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
 use std::fmt;
 
@@ -225,7 +225,7 @@ pub(super) struct LongName {
     pub(super) bytes: Box<[u8]>,
     /// What it was charged, and to whom.
     pub(super) charged: u64,
-    pub(super) bound: Arc<dyn Bound>,
+    pub(super) bound: Arc<dyn MetadataBound>,
 }
 
 impl Drop for LongName {

@@ -33,8 +33,8 @@
 #![allow(unsafe_code)]
 
 use super::cache::Inner;
+use super::deferred::{DeadDentry, DeferredFree};
 use super::dentry::Dentry;
-use super::garbage::{Corpse, Garbage};
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use foliocache_sync::Arc;
@@ -160,13 +160,13 @@ impl<I: DentryInode> fmt::Debug for DentryRef<I> {
 }
 
 /// What a dead dentry held.
-pub(super) struct Left<I: DentryInode> {
+pub(super) struct HeldRefs<I: DentryInode> {
     parent: Option<DentryRef<I>>,
     /// A root's.
     cache: Option<Arc<Inner<I>>>,
 }
 
-impl<I: DentryInode> Left<I> {
+impl<I: DentryInode> HeldRefs<I> {
     /// Drops it. With `evict` directories that are unused now go too.
     pub(super) fn put(self, evict: bool) {
         if let Some(parent) = self.parent {
@@ -198,7 +198,7 @@ pub(super) fn put<I: DentryInode>(dentry: NonNull<Dentry<I>>, evict: bool) -> bo
 
 /// Drops a reference; what is left if that was the end of the dentry.
 #[inline]
-fn put_one<I: DentryInode>(dentry: &Dentry<I>, evict: bool) -> Option<Left<I>> {
+fn put_one<I: DentryInode>(dentry: &Dentry<I>, evict: bool) -> Option<HeldRefs<I>> {
     // `DentryCache::close` waits for it; and the dentry may go once it is unlocked.
     let rcu = rcu::read_lock();
     let guard = dentry.put_or_lock()?;
@@ -234,7 +234,7 @@ pub(super) fn lock_with_parent<'a, I: DentryInode>(
 /// more, the caller's is dropped; what is dead already is left alone.
 ///
 /// Context: with no reference, in a read section.
-pub(super) fn kill<I: DentryInode>(dentry: &Dentry<I>, own: i32) -> Option<Left<I>> {
+pub(super) fn kill<I: DentryInode>(dentry: &Dentry<I>, own: i32) -> Option<HeldRefs<I>> {
     let rcu = rcu::read_lock();
     let (parent, guard) = lock_with_parent(dentry, &rcu);
     if guard.count() != own {
@@ -270,8 +270,8 @@ pub(super) fn tear_down<I: DentryInode>(
 /// Puts a dead dentry into the limbo, and returns what it held.
 ///
 /// Context: after [`tear_down`], by the same caller.
-pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> Left<I> {
-    let left = Left {
+pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
+    let left = HeldRefs {
         // SAFETY: the dentry's own reference (invariant 3 of `Dentry`); nobody else drops it.
         parent: NonNull::new(dentry.parent_ptr()).map(|p| unsafe { DentryRef::from_raw(p) }),
         // SAFETY: a root's reference of the cache, as above.
@@ -287,8 +287,8 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> Left<I> {
     }
     // SAFETY: dead, unhashed and unlinked by `tear_down`, whose caller we are; the limbo keeps it for a grace
     // period.
-    let corpse = unsafe { Corpse::new(NonNull::from(dentry), &cache.accounts) };
-    cache.limbo.retire(Garbage::Dentry(corpse));
+    let dead = unsafe { DeadDentry::new(NonNull::from(dentry), &cache.accounts) };
+    cache.limbo.retire(DeferredFree::Dentry(dead));
     left
 }
 

@@ -46,8 +46,8 @@
 #![allow(unsafe_code)]
 
 use super::cache::{DentryCache, DentryError, Inner};
+use super::deferred::DeferredFree;
 use super::dentry::Dentry;
-use super::garbage::Garbage;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
@@ -228,7 +228,7 @@ impl<I: DentryInode> Inner<I> {
             self.hash_in(dentry, hash);
         }
         if let Some(long) = long {
-            self.limbo.retire(Garbage::Name(long));
+            self.limbo.retire(DeferredFree::Name(long));
         }
         if !parents.differ() {
             return None;

@@ -1,7 +1,7 @@
 //! Tests of every operation, in one thread.
 
 use super::*;
-use crate::bound::Bound;
+use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::rcu;
@@ -40,7 +40,7 @@ struct World {
     inodes: AtomicI64,
 }
 
-impl Bound for World {
+impl MetadataBound for World {
     fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let add = |used: u64| Some(used + bytes).filter(|&used| used <= limit);
@@ -69,7 +69,7 @@ impl<L: Layout> Setup<L> {
             limit: AtomicU64::new(u64::MAX),
             inodes: AtomicI64::new(0),
         });
-        let bound: Arc<dyn Bound> = Arc::<World>::clone(&world);
+        let bound: Arc<dyn MetadataBound> = Arc::<World>::clone(&world);
         let cache = DentryCache::new(16, bound);
         Self { cache, world }
     }

@@ -141,7 +141,7 @@ fn nodes_come_and_go_while_others_stay() {
 /// Has no room for anything after the first few.
 struct Full(AtomicU64);
 
-impl Bound for Full {
+impl MetadataBound for Full {
     fn charge(&self, bytes: u64) -> bool {
         let room = |left: u64| left.checked_sub(bytes);
         self.0

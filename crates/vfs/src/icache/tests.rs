@@ -12,7 +12,7 @@ struct Purse {
     limit: i64,
 }
 
-impl Bound for Purse {
+impl MetadataBound for Purse {
     fn charge(&self, bytes: u64) -> bool {
         let bytes = bytes as i64;
         let room = |charged: i64| (charged + bytes <= self.limit).then_some(charged + bytes);

@@ -399,7 +399,7 @@ impl SuperBlock {
     ) -> Result<DentryRef<Inode>, Errno> {
         let now = self.now();
         let found = match self.caches.dcache.lookup(dir, name) {
-            Some(found) if !found.is_negative() && self.believes(&found, false, now) => found,
+            Some(found) if !found.is_negative() && self.is_valid(&found, false, now) => found,
             _ => {
                 let (dentry, inode) = (dir.clone(), inode.clone());
                 self.ask(&Named { dentry, inode }, name)?

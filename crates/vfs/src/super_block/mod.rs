@@ -197,7 +197,7 @@ impl SuperBlock {
 
     /// Whether a dentry, found with an inode or without, holds at `now`.
     #[inline(always)]
-    pub(crate) fn believes(&self, dentry: &Dentry<Inode>, negative: bool, now: u64) -> bool {
+    pub(crate) fn is_valid(&self, dentry: &Dentry<Inode>, negative: bool, now: u64) -> bool {
         let after = self.validity[usize::from(negative)];
         after == u64::MAX || now < dentry.stamp().saturating_add(after)
     }
@@ -419,7 +419,7 @@ impl SuperBlock {
     ) -> Result<Named, Stop> {
         let cached = || {
             let dentry = self.caches.dcache.lookup(&dir.dentry, name)?;
-            let believed = self.believes(&dentry, dentry.is_negative(), now);
+            let believed = self.is_valid(&dentry, dentry.is_negative(), now);
             believed.then_some(dentry)
         };
         if let Some(dentry) = cached() {

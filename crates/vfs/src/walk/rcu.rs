@@ -144,7 +144,7 @@ impl<'g> Mode for RcuMode<'g> {
         let inode = dentry.inode_rcu(self.rcu);
         if dir.has_changed()
             || dentry.read_retry(seq)
-            || !self.sb.believes(dentry, inode.is_none(), self.now)
+            || !self.sb.is_valid(dentry, inode.is_none(), self.now)
         {
             return Err(Stop::Bail);
         }

@@ -1,4 +1,4 @@
-//! [`Garbage`]: what the dentry cache gave up and readers under RCU may still look at.
+//! [`DeferredFree`]: what the dentry cache gave up and readers under RCU may still look at.
 //!
 //! # Model
 //!
@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //!
-//! A dead dentry is owned by its [`Corpse`]. The accounts are the cache's, which drops them after the limbo.
+//! A dead dentry is owned by its [`DeadDentry`]. The accounts are the cache's, which drops them after the limbo.
 #![allow(unsafe_code)]
 
 use super::dentry::Dentry;
@@ -22,22 +22,22 @@ use std::ptr::NonNull;
 
 /// Something that readers may still look at.
 #[expect(dead_code, reason = "what is in it is kept until it is dropped")]
-pub(super) enum Garbage<I: DentryInode> {
+pub(super) enum DeferredFree<I: DentryInode> {
     /// A dead dentry, with its inode and its long name.
-    Dentry(Corpse<I>),
+    Dentry(DeadDentry<I>),
     /// What a dentry led to.
     Inode(Arc<I>),
     /// What a dentry was called.
     Name(Box<LongName>),
 }
 
-impl<I: DentryInode> Garbage<I> {
+impl<I: DentryInode> DeferredFree<I> {
     /// Has the inode whose reference this is count it.
     fn count(&self, change: fn(&Retired)) {
         let inode = match self {
-            Self::Dentry(corpse) => {
-                // SAFETY: the contract of `Corpse::new`.
-                let dentry = unsafe { corpse.dentry.as_ref() };
+            Self::Dentry(dead) => {
+                // SAFETY: the contract of `DeadDentry::new`.
+                let dentry = unsafe { dead.dentry.as_ref() };
                 // SAFETY: null, or the dentry's own reference.
                 unsafe { dentry.inode_ptr().as_ref() }
             }
@@ -50,7 +50,7 @@ impl<I: DentryInode> Garbage<I> {
     }
 }
 
-impl<I: DentryInode> LimboItem for Garbage<I> {
+impl<I: DentryInode> LimboItem for DeferredFree<I> {
     fn enter(&self) {
         self.count(Retired::enter);
     }
@@ -61,15 +61,15 @@ impl<I: DentryInode> LimboItem for Garbage<I> {
 }
 
 /// A dead dentry, owned. Not a `SlabBox`: readers still have it.
-pub(super) struct Corpse<I: DentryInode> {
+pub(super) struct DeadDentry<I: DentryInode> {
     dentry: NonNull<Dentry<I>>,
     accounts: NonNull<Accounts>,
 }
 
 // SAFETY: it owns a dentry, which is `Send`; accounts are `Sync`.
-unsafe impl<I: DentryInode> Send for Corpse<I> {}
+unsafe impl<I: DentryInode> Send for DeadDentry<I> {}
 
-impl<I: DentryInode> Corpse<I> {
+impl<I: DentryInode> DeadDentry<I> {
     /// Takes over a dentry.
     ///
     /// # Safety
@@ -84,7 +84,7 @@ impl<I: DentryInode> Corpse<I> {
     }
 }
 
-impl<I: DentryInode> Drop for Corpse<I> {
+impl<I: DentryInode> Drop for DeadDentry<I> {
     fn drop(&mut self) {
         // SAFETY: the contract of `new`.
         let dentry = unsafe { SlabBox::from_raw(self.dentry) };

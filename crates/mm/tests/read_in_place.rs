@@ -1,4 +1,4 @@
-//! Bytes that are lent: which, for how long they stay, and when there is nothing to lend.
+//! Reads in place: which bytes, for how long they stay, and when there is nothing to read.
 #![allow(missing_docs)]
 
 mod common;
@@ -11,41 +11,41 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn what_is_lent_is_what_a_read_returns() {
+fn read_in_place_sees_what_a_read_returns() {
     let (mm, bdi) = storage(8);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 3 * PAGE_SIZE + 100)));
     let whole = read(&file, 0, 4 * PAGE_SIZE);
     let handle = ReadaheadState::new();
     let hits = file.stats().hits;
     for (pos, len) in [(0, PAGE_SIZE), (PAGE_SIZE + 5, 50), (3 * PAGE_SIZE, 100)] {
-        let lent = file.lend(&handle, pos as u64, len, <[u8]>::to_vec);
-        assert_eq!(lent.unwrap(), whole[pos..pos + len]);
+        let seen = file.read_in_place(&handle, pos as u64, len, <[u8]>::to_vec);
+        assert_eq!(seen.unwrap(), whole[pos..pos + len]);
     }
-    // Whatever may be lent of many pages is right, and as long as the file has it.
-    if let Some(lent) = file.lend(&handle, 10, 5 * PAGE_SIZE, <[u8]>::to_vec) {
-        assert_eq!(lent, whole[10..]);
+    // Whatever may be read of many pages is right, and as long as the file has it.
+    if let Some(seen) = file.read_in_place(&handle, 10, 5 * PAGE_SIZE, <[u8]>::to_vec) {
+        assert_eq!(seen, whole[10..]);
     }
-    let lent = file.lend(&handle, (3 * PAGE_SIZE + 90) as u64, 50, <[u8]>::to_vec);
-    assert_eq!(lent.unwrap(), whole[3 * PAGE_SIZE + 90..]);
+    let seen = file.read_in_place(&handle, (3 * PAGE_SIZE + 90) as u64, 50, <[u8]>::to_vec);
+    assert_eq!(seen.unwrap(), whole[3 * PAGE_SIZE + 90..]);
     assert!(file.stats().hits >= hits + 4, "it counts as reading");
     drop(file);
     assert_eq!(mm.usage().in_use, 0);
 }
 
 #[test]
-fn nothing_is_lent_of_what_is_not_there() {
+fn nothing_that_is_not_cached_is_read_in_place() {
     let (_mm, bdi) = storage(8);
     let file = file(&bdi, &Store::with(&pattern(2, 0, 2 * PAGE_SIZE)));
     let handle = ReadaheadState::new();
-    let lend = |pos: usize| file.lend(&handle, pos as u64, PAGE_SIZE, <[u8]>::len);
-    assert_eq!(lend(0), None, "not cached");
+    let length = |pos: usize| file.read_in_place(&handle, pos as u64, PAGE_SIZE, <[u8]>::len);
+    assert_eq!(length(0), None, "not cached");
     assert_eq!(file.stats().resident, 0, "and not brought in");
     read(&file, 0, 2 * PAGE_SIZE);
-    assert_eq!(lend(0), Some(PAGE_SIZE));
-    assert_eq!(lend(2 * PAGE_SIZE), None, "past the end");
+    assert_eq!(length(0), Some(PAGE_SIZE));
+    assert_eq!(length(2 * PAGE_SIZE), None, "past the end");
     file.truncate(100).unwrap();
-    assert_eq!(lend(0), Some(100));
-    assert_eq!(lend(100), None);
+    assert_eq!(length(0), Some(100));
+    assert_eq!(length(100), None);
 }
 
 #[test]
@@ -56,28 +56,28 @@ fn a_writer_waits_until_the_bytes_are_given_back() {
     read(&file, 0, PAGE_SIZE);
     let written = AtomicBool::new(false);
     thread::scope(|scope| {
-        let lent = file.lend(&ReadaheadState::new(), 0, PAGE_SIZE, |lent| {
+        let seen = file.read_in_place(&ReadaheadState::new(), 0, PAGE_SIZE, |seen| {
             scope.spawn(|| {
                 write(&file, 0, &[0xee; 64]);
                 written.store(true, Ordering::SeqCst);
             });
             thread::sleep(Duration::from_millis(50));
-            assert_eq!(lent, bytes);
+            assert_eq!(seen, bytes);
             assert!(!written.load(Ordering::SeqCst));
         });
-        assert!(lent.is_some());
+        assert!(seen.is_some());
     });
     assert_eq!(read(&file, 0, 64), [0xee; 64]);
 }
 
 #[test]
-fn what_is_lent_is_not_evicted() {
+fn pages_read_in_place_are_not_evicted() {
     let (_mm, bdi) = storage(8);
     let bytes = pattern(4, 0, PAGE_SIZE);
-    let lent_from = file(&bdi, &Store::with(&bytes));
+    let source = file(&bdi, &Store::with(&bytes));
     let other = file(&bdi, &Store::with(&pattern(5, 0, 24 << 20)));
-    read(&lent_from, 0, PAGE_SIZE);
-    let lent = lent_from.lend(&ReadaheadState::new(), 0, PAGE_SIZE, |lent| {
+    read(&source, 0, PAGE_SIZE);
+    let seen = source.read_in_place(&ReadaheadState::new(), 0, PAGE_SIZE, |seen| {
         let other = Arc::clone(&other);
         let evictor = thread::spawn(move || {
             for pos in (0..24 << 20).step_by(1 << 20) {
@@ -85,9 +85,9 @@ fn what_is_lent_is_not_evicted() {
             }
         });
         evictor.join().unwrap();
-        assert_eq!(lent, bytes);
+        assert_eq!(seen, bytes);
     });
-    assert!(lent.is_some());
+    assert!(seen.is_some());
     assert!(other.stats().resident < 6 << 8, "the bound made it evict");
 }
 
@@ -102,14 +102,14 @@ fn stamped(page: u64, generation: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_lent_beside_writers_and_reclaim_is_whole_pages_of_this_file() {
+fn reads_in_place_beside_writers_and_reclaim_see_whole_pages_of_their_file() {
     // More than the bound holds, so that frames change hands all the time.
     const PAGES: u64 = 4096;
     let (_mm, bdi) = storage(8);
     let content: Vec<u8> = (0..PAGES).flat_map(|page| stamped(page, 0)).collect();
     let file = file(&bdi, &Store::with(&content));
     let over = AtomicBool::new(false);
-    let lent = thread::scope(|scope| {
+    let seen = thread::scope(|scope| {
         scope.spawn(|| {
             for generation in 1..=20 {
                 for page in (generation..PAGES).step_by(7) {
@@ -119,26 +119,26 @@ fn what_is_lent_beside_writers_and_reclaim_is_whole_pages_of_this_file() {
             over.store(true, Ordering::SeqCst);
         });
         let handle = ReadaheadState::new();
-        let mut lent = 0;
+        let mut seen = 0;
         while !over.load(Ordering::SeqCst) {
             for first in (0..PAGES).step_by(16) {
                 let pos = first * PAGE_SIZE as u64;
-                // Brings it in, so that there is something to lend: all in one piece or a page.
+                // Brings it in, so that there is something to read: all in one piece or a page.
                 read(&file, pos, 16 * PAGE_SIZE);
                 let mut check = |bytes: &[u8]| {
                     for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_SIZE)) {
                         let generation = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
                         assert!(bytes == stamped(page, generation), "page {page}");
                     }
-                    lent += 1;
+                    seen += 1;
                 };
-                let whole = file.lend(&handle, pos, 16 * PAGE_SIZE, &mut check);
+                let whole = file.read_in_place(&handle, pos, 16 * PAGE_SIZE, &mut check);
                 if whole.is_none() {
-                    file.lend(&handle, pos, PAGE_SIZE, &mut check);
+                    file.read_in_place(&handle, pos, PAGE_SIZE, &mut check);
                 }
             }
         }
-        lent
+        seen
     });
-    assert!(lent > 0, "nothing was ever lent");
+    assert!(seen > 0, "nothing was ever read in place");
 }

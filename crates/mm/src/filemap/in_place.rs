@@ -1,19 +1,19 @@
-//! Lending: bytes of a file where they lie in the cache, for a reader that copies them itself.
+//! Reading in place: bytes of a file where they lie in the cache, for a caller that copies them itself.
 //!
 //! # Model
 //!
 //! ```text
-//!   read   frame ──copy──▶ caller's buffer ──copy──▶ where the bytes are wanted
-//!   lend   frame ───────────────────────────copy──▶ where the bytes are wanted
+//!   read      frame ──copy──▶ caller's buffer ──copy──▶ where the bytes are wanted
+//!   in place  frame ───────────────────────────copy──▶ where the bytes are wanted
 //! ```
 //!
 //! For front doors whose answer is one more copy, such as a system call that takes the bytes. It is
 //! offered, not promised: where a page is missing, is locked by somebody, or does not adjoin the
-//! one before it in memory, nothing is lent and the caller reads.
+//! one before it in memory, nothing is read in place and the caller reads as usual.
 //!
 //! # Invariants
 //!
-//! 1. While bytes are lent the folios that hold them are locked: nobody stores into them, moves or
+//! 1. While bytes are read in place the folios that hold them are locked: nobody stores into them, moves or
 //!    evicts them.
 //!
 //! # Locking
@@ -44,7 +44,7 @@ impl AddressSpace {
     ///
     /// Context: `with` runs under folio locks. It must not use this cache, and should be no longer
     /// than a copy: writers of the same folios wait for it.
-    pub fn lend<R>(
+    pub fn read_in_place<R>(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         pos: u64,
@@ -79,7 +79,7 @@ impl AddressSpace {
         // (invariant 1) before `held` is dropped, after the last use.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
         let result = with(bytes);
-        let first_uses = self.note_lent(handle, pos, end, &held);
+        let first_uses = self.note_read_in_place(handle, pos, end, &held);
         drop(held);
         for (page, order) in first_uses {
             self.used_readahead(handle, page, order, true);
@@ -96,8 +96,8 @@ impl AddressSpace {
     }
 
     /// Counts what a read of the same bytes would have; returns the folios that readahead brought in
-    /// and that were not used before, each by the first page lent of it, and its order.
-    fn note_lent(
+    /// and that were not used before, each by the first page read of it, and its order.
+    fn note_read_in_place(
         &self,
         handle: &ReadaheadState,
         pos: u64,
