@@ -16,7 +16,7 @@
 //! # Invariants
 //!
 //! 1. Only a thread whose unique number is in `owner` stores to `owned`.
-//! 2. `owner` changes from [`UNNUMBERED`] to the number of the thread that changes it, and from a number that
+//! 2. `owner` changes from `UNNUMBERED` to the number of the thread that changes it, and from a number that
 //!    no thread has. The thread that changes it keeps the old number from being taken meanwhile.
 //!
 //! # Memory ordering
@@ -24,7 +24,7 @@
 //! `Relaxed`: a counter publishes nothing but its number. An increment is never lost: it is one atomic
 //! addition, or a store of the only thread that may store. When the owning number passes to another
 //! thread, or the cell to another number, what the last owner did happens before what the next one does
-//! (invariant 2 of [`crate::shard`]), so the next owner reads the last sum, and a thread that takes a
+//! (invariant 2 of `crate::shard`), so the next owner reads the last sum, and a thread that takes a
 //! number up again reads that it lost the cell. A sum taken while others add may hold one of two additions
 //! and not the other, whichever came first. The cells of a [`LazyCounter`] are published by a `Release`
 //! store and read through an `Acquire` load.

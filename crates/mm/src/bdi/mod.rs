@@ -156,7 +156,7 @@ impl BackingDevInfo {
         self.kind == BdiKind::Memory
     }
 
-    /// Bytes that its address spaces are charged besides [`AddressSpace::memory_bytes`] each.
+    /// Bytes that its address spaces are charged besides [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes) each.
     pub fn mapping_extra_bytes(&self) -> u64 {
         // Relaxed: a figure.
         self.hit_bytes.load(Ordering::Relaxed)
