@@ -90,7 +90,11 @@ impl Mm {
         bytes: u64,
         elsewhere: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
-        if self.try_charge_metadata(bytes) || elsewhere() {
+        if self.try_charge_metadata(bytes) {
+            return Ok(());
+        }
+        if elsewhere() {
+            self.wake_ahead();
             return Ok(());
         }
         let now = coarse_monotonic_ms();
@@ -118,14 +122,20 @@ impl Mm {
     /// Charges metadata if there is room without making any.
     pub fn try_charge_metadata(&self, bytes: u64) -> bool {
         let charged = self.frames.charge_metadata(bytes);
-        // Relaxed: a hint.
-        if charged
-            && self.metadata_is_short()
+        if charged {
+            self.wake_ahead();
+        }
+        charged
+    }
+
+    /// Has the background reclaimer make room ahead where there is hardly any.
+    fn wake_ahead(&self) {
+        if self.metadata_is_short()
+            // Relaxed: a hint.
             && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
         {
             self.background.wake();
         }
-        charged
     }
 
     /// Whether there is hardly any room left for metadata.

@@ -93,7 +93,12 @@ impl Shrinker for Shrinkable {
     fn spare(&self) -> u64 {
         let caches = self.caches.try_read();
         let caches = caches.as_deref().and_then(Option::as_ref);
-        caches.map_or(0, |caches| caches.dcache.spare() + caches.fs.spare())
+        caches.map_or(0, |caches| {
+            // A file takes a name and an inode, and neither is charged from what the other left.
+            let names = caches.dcache.spare() / DENTRY_BYTES;
+            let inodes = caches.fs.spare() / inode_bytes();
+            names.min(inodes) * (DENTRY_BYTES + inode_bytes())
+        })
     }
 
     fn release(&self, bytes: u64) -> u64 {
