@@ -112,6 +112,8 @@ struct Running<'a> {
     number: u32,
     /// When the last pass began that had ended before the flush.
     passed: u64,
+    /// Whether the file's writeback failed last: a success ends its back-off.
+    failing: bool,
     /// The mark of what the flush covers.
     covered: Mark,
     error: Errno,
@@ -121,6 +123,9 @@ impl Running<'_> {
     fn succeeded(self) {
         self.mapping.clean_unstable(self.covered);
         self.mapping.note_age(self.passed);
+        if self.failing && self.mapping.counts.get(Count::Failed) == 0 {
+            self.mapping.wb_lock.lock().note(Ok(()));
+        }
         self.state.done = self.number;
         std::mem::forget(self);
     }
@@ -156,9 +161,6 @@ impl AddressSpace {
         }
         let flushed = self.flush_unstable(&mut state);
         self.bdi().set_error(flushed.err().or(self.failed_error()));
-        if flushed.is_ok() && self.counts.get(Count::Failed) == 0 {
-            self.wb_lock.lock().note(Ok(()));
-        }
         drop(state);
         if self.mm().frames.below_low() {
             self.mm().background.wake();
@@ -197,6 +199,7 @@ impl AddressSpace {
             state,
             number: wb.flushes.begun,
             passed: wb.passed,
+            failing: wb.failures > 0,
             covered,
             error: Errno::EIO,
         }
