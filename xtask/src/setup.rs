@@ -22,6 +22,7 @@ pub(crate) enum Need {
     Userfaultfd,
     MemoryCgroup,
     Root,
+    Tmpfs,
 }
 
 /// A need that is not met.
@@ -42,6 +43,7 @@ impl Need {
             Need::Userfaultfd => "userfaultfd",
             Need::MemoryCgroup => "memcg",
             Need::Root => "root",
+            Need::Tmpfs => "tmpfs",
         }
     }
 
@@ -55,6 +57,7 @@ impl Need {
             Need::Userfaultfd => "tests of mapped files",
             Need::MemoryCgroup => "the memory bound as the kernel counts it",
             Need::Root => "everything on a mount, and what other users may do",
+            Need::Tmpfs => "names and permissions beside those of the kernel",
         }
     }
 
@@ -72,6 +75,7 @@ impl Need {
             Need::IoUring | Need::Userfaultfd => kernel_probe(self.name(), scratch),
             Need::MemoryCgroup => memory_cgroup(),
             Need::Root => not_root(),
+            Need::Tmpfs => no_tmpfs(),
         }
     }
 }
@@ -104,6 +108,17 @@ fn runs(program: &str, argument: &str) -> Option<String> {
         Ok(status) => Some(format!("`{program} {argument}`: {status}")),
         Err(e) => Some(format!("`{program}`: {e}")),
     }
+}
+
+/// Says so where there is no tmpfs at the places where the tests look for one.
+fn no_tmpfs() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let found = mounts.lines().any(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let place = fields.next().unwrap_or_default();
+        ["/dev/shm", "/tmp", "/run"].contains(&place) && fields.next() == Some("tmpfs")
+    });
+    (!found).then(|| "none at /dev/shm, /tmp or /run".to_owned())
 }
 
 /// The user's number, unless it is root's.

@@ -70,6 +70,7 @@ impl Tier {
                 Need::Userfaultfd,
                 Need::MemoryCgroup,
                 Need::Root,
+                Need::Tmpfs,
             ],
             Tier::System => &[
                 Need::Compiler,

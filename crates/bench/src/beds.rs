@@ -7,7 +7,7 @@
 //! background limit.
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
     MmConfig, MmError, ReadaheadState,
 };
 use foliocache_sys::Errno;
@@ -108,7 +108,9 @@ pub(crate) struct BedFile {
 impl BedFile {
     /// Makes the first page dirty.
     pub(crate) fn dirty(&self) -> io::Result<()> {
-        let n = self.mapping.write(0, &mut IovIter::source(&[7; 64]));
+        let n = self
+            .mapping
+            .write(&mut Iocb::at(0), &mut IovIter::source(&[7; 64]));
         whole(n.map_err(io::Error::other)?, 64)
     }
 
@@ -121,9 +123,11 @@ impl BedFile {
     pub(crate) fn read(&self, page: u64) -> io::Result<()> {
         let mut bytes = [0; 64];
         let mut iter = IovIter::destination(&mut bytes);
-        let n = self
-            .mapping
-            .read(&self.readahead, page * PAGE as u64, &mut iter);
+        let n = self.mapping.read(
+            &self.readahead,
+            &mut Iocb::at(page * PAGE as u64),
+            &mut iter,
+        );
         whole(n.map_err(io::Error::other)?, 64)
     }
 }

@@ -53,13 +53,13 @@ mod passes;
 mod place;
 mod policy;
 mod ratio;
+mod references;
 mod report;
 mod run;
 mod settings;
 mod stats;
 mod table;
 mod trace;
-mod twin;
 mod zram;
 
 pub use case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};

@@ -9,6 +9,7 @@ use common::{Folder, in_kernel_cache, memory_of, pattern, run, shell};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Command;
+use std::time::Duration;
 
 #[test]
 #[ignore = "system tier"]
@@ -69,6 +70,29 @@ fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
         "cat many/* > /dev/null; ls -lR > /dev/null",
     );
     check("2000 files");
+    // More writers than readers of requests, so that most of them wait with their data in hand.
+    let copy = folder.mount_point().join("copy");
+    let mut writers: Vec<_> = (0..80)
+        .map(|i| {
+            let out = format!("of={}{i}", copy.display());
+            Command::new("dd")
+                .args(["if=/dev/zero", &out, "bs=1M", "count=8", "status=none"])
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    while writers
+        .iter_mut()
+        .any(|writer| writer.try_wait().unwrap().is_none())
+    {
+        check("many writers began");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(
+        writers
+            .iter_mut()
+            .all(|writer| writer.wait().unwrap().success())
+    );
     // A mapping is the exception; its pages go with its last handle.
     shell(
         &folder.mount_point(),

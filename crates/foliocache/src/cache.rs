@@ -165,7 +165,7 @@ impl Cache {
         size: u64,
         handles: usize,
     ) -> Result<Vec<crate::File>> {
-        use foliocache_fs::testing;
+        use crate::testing;
         use foliocache_vfs::OpenFlags;
         let path = PathBuf::from(store.describe());
         let inode = testing::file_over(&self.inner.mm, store, size)?;

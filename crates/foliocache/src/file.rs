@@ -6,7 +6,7 @@
 //! `std::io` use. The positional calls go straight to the file's pages: a hit costs no system call,
 //! no lock and no allocation.
 
-use foliocache_mm::{FileStats, IovIter};
+use foliocache_mm::{FileStats, Iocb, IovIter};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, FallocateMode, OpenFile};
@@ -144,13 +144,13 @@ impl File {
     /// the largest offset, `ECHILD` after a fork, those of the backing store.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        let len = buf.len();
-        self.read_iter(&mut IovIter::destination(buf), pos, len)
+        let done = self.open.read_at(buf, pos);
+        done.map_err(|errno| self.error(Operation::Read, pos, buf.len(), errno))
     }
 
     #[inline]
     pub(crate) fn read_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
-        match self.open.read_iter(iter, pos) {
+        match self.open.read_iter(&mut Iocb::at(pos), iter) {
             Ok(n) => Ok(n),
             Err(errno) => Err(self.error(Operation::Read, pos, len, errno)),
         }
@@ -198,12 +198,13 @@ impl File {
     /// a fork, those of the backing store.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
-        self.write_iter(&mut IovIter::source(buf), pos, buf.len())
+        let done = self.open.write_at(buf, pos);
+        done.map_err(|errno| self.error(Operation::Write, pos, buf.len(), errno))
     }
 
     #[inline]
     pub(crate) fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
-        match self.open.write_iter(iter, pos) {
+        match self.open.write_iter(&mut Iocb::at(pos), iter) {
             Ok(n) => Ok(n),
             Err(errno) => Err(self.error(Operation::Write, pos, len, errno)),
         }

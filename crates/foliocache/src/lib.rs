@@ -70,6 +70,8 @@ mod open_options;
 mod parent_only;
 mod raw;
 mod size;
+#[cfg(feature = "testing")]
+mod testing;
 mod walk;
 
 pub use asynch::{AsyncFile, AsyncStats};

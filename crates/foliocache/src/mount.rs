@@ -11,8 +11,9 @@
 //! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
 
 use foliocache_fs::{DirFs, MemFs};
-use foliocache_mm::{BackingDevInfo, IoError, PAGE_SIZE};
+use foliocache_mm::{BackingDevInfo, PAGE_SIZE};
 use foliocache_sync::Arc;
+use foliocache_sync::background::Panics;
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
 use std::path::{Path, PathBuf};
@@ -97,6 +98,11 @@ impl VfsMount {
         self.offload.get(self.backing().bdi().mm())
     }
 
+    /// What became known of panics in the cache's threads.
+    pub(crate) fn panics(&self) -> &Panics {
+        self.backing().bdi().mm().panics()
+    }
+
     pub(crate) fn backing(&self) -> &Backing {
         &self.names.backing
     }
@@ -111,21 +117,14 @@ impl VfsMount {
 
     /// Makes everything durable, files and names; returns what could not be.
     pub(crate) fn sync(&self) -> Vec<FailedFile> {
-        let bdi = self.backing().bdi();
-        let errors = bdi.sync();
-        let dirty = match errors.is_empty() {
-            true => Vec::new(),
-            false => bdi.dirty_files(),
-        };
-        let failed_file = |error: IoError| {
-            let mapping = dirty.iter().find(|mapping| mapping.name() == error.file);
-            FailedFile {
-                ranges: mapping.map_or(Vec::new(), |mapping| mapping.failed_ranges()),
-                errno: error.errno(),
-                file: error.file,
-            }
-        };
-        let mut failed: Vec<_> = errors.into_iter().map(failed_file).collect();
+        let failed_files = self.backing().bdi().sync().into_iter();
+        let mut failed: Vec<_> = failed_files
+            .map(|(mapping, errno)| FailedFile {
+                ranges: mapping.failed_ranges(),
+                errno,
+                file: mapping.name(),
+            })
+            .collect();
         let names = self.super_block().and_then(|names| names.fs().sync_fs());
         if let Err(errno) = names
             && failed.is_empty()

@@ -277,6 +277,7 @@ fn public_types_can_be_named() {
     assert!(parts(error).is_some());
     let cache = cache(16);
     let stats: foliocache::CacheStats = cache.stats().unwrap();
+    let _: Vec<foliocache::UnsyncedFile> = cache.unsynced_files().unwrap();
     let _: (foliocache::MemoryUsage, foliocache::FileStats) = (stats.memory, stats.files);
     let _: (foliocache::PressureStats, foliocache::ThrottleStats) =
         (stats.pressure, stats.throttle);

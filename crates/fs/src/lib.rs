@@ -26,8 +26,6 @@
 
 mod dirfs;
 mod memfs;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback};
 pub use memfs::MemFs;

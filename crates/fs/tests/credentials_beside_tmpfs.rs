@@ -2,6 +2,8 @@
 //! credentials and to a directory on a tmpfs by a thread with those credentials. Results, errors and what is
 //! there in the end are compared.
 
+mod common;
+
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
@@ -80,23 +82,12 @@ enum Ours {
 }
 
 /// A place on a tmpfs, and the right to act as other users.
-fn tmpfs() -> Option<&'static Path> {
-    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
-    let places = ["/dev/shm", "/tmp", "/run"].map(Path::new);
-    let found = places.into_iter().find(|place| {
-        let is_tmpfs = rustix::fs::statfs(*place).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
-        is_tmpfs && tempfile::tempdir_in(place).is_ok()
-    });
-    if found.is_none() {
-        eprintln!("SKIPPED: no tmpfs to compare with");
-    }
-    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
-    if missing.split(',').any(|name| name == "root") {
-        eprintln!("SKIPPED: there is no root");
+fn tmpfs_as_root() -> Option<&'static Path> {
+    if common::lacks("root") {
         return None;
     }
     assert!(rustix::process::geteuid().is_root(), "this test needs root");
-    found
+    common::tmpfs()
 }
 
 fn restricted() -> Restricted {
@@ -543,7 +534,7 @@ impl Random {
 
 /// With `FOLIOCACHE_SEEDS` so many more seeds are tried.
 fn random_users(ours: Ours, seeds: std::ops::Range<u64>) {
-    let Some(tmpfs) = tmpfs() else { return };
+    let Some(tmpfs) = tmpfs_as_root() else { return };
     let more = std::env::var("FOLIOCACHE_SEEDS").map_or(0, |n| n.parse().expect("a number"));
     for seed in seeds.start..seeds.end + more {
         let world = World::new(ours, tmpfs);
@@ -588,7 +579,7 @@ fn random_users_over_a_doubted_directory() {
 /// A directory is closed, and opened again, behind the cache's back.
 #[test]
 fn a_mode_changed_from_outside_is_checked_as_it_is() {
-    let Some(tmpfs) = tmpfs() else { return };
+    let Some(tmpfs) = tmpfs_as_root() else { return };
     let world = World::new(Ours::DirFs(Duration::ZERO), tmpfs);
     let source = world.source.as_ref().expect("a directory").path();
     let (root, user) = (USERS[0], USERS[1]);

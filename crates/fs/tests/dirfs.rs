@@ -2,18 +2,17 @@
 
 mod common;
 
-use common::{cache, dirfs, on_disk, on_tmpfs};
-use foliocache_fs::testing::{pattern, read_all, write_all};
+use common::{cache, dirfs, on_disk, on_tmpfs, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
     Advice, FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SetTime,
+    SlabArc,
 };
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
@@ -23,7 +22,7 @@ fn plain(source: &Path) -> DirFs {
     dirfs(&cache(64), source, DirFsOptions::default())
 }
 
-fn walk(fs: &dyn FileSystem, path: &str) -> Result<Arc<Inode>, Errno> {
+fn walk(fs: &dyn FileSystem, path: &str) -> Result<SlabArc<Inode>, Errno> {
     path.split('/')
         .try_fold(fs.root(), |dir, name| fs.lookup(&dir, OsStr::new(name)))
 }
@@ -558,7 +557,7 @@ fn inodes_nobody_needs_are_given_back() {
     assert!(inodes < 100, "{inodes} inodes are kept for nothing");
     let again = walk(&fs, "file7").expect("lookup");
     assert!(
-        Arc::ptr_eq(&held, &again),
+        SlabArc::ptr_eq(&held, &again),
         "an inode that is held has a twin"
     );
 }

@@ -4,8 +4,7 @@
 
 mod common;
 
-use common::{cache, dirfs, on_disk};
-use foliocache_fs::testing::{pattern, read_all, write_all};
+use common::{cache, dirfs, on_disk, pattern, read_all, run, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sync::Arc;
 use foliocache_vfs::{Advice, FileSystem, OpContext, OpenFile, OpenFlags};
@@ -22,12 +21,6 @@ const MIB: u64 = 1 << 20;
 /// How long something that must happen may take on a loaded machine.
 const LONG: Duration = Duration::from_secs(60);
 
-fn run(command: &mut Command) {
-    let done = command.output().expect("the program is there");
-    let error = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{command:?}: {error}");
-}
-
 /// An ext4 of its own, on a loop device, that can be frozen.
 struct Store {
     point: PathBuf,
@@ -41,16 +34,17 @@ impl Store {
         let file = std::fs::File::create(&image).expect("an image");
         file.set_len(64 * MIB).expect("a sparse file");
         std::fs::create_dir(&point).expect("a directory");
-        run(Command::new("mkfs.ext4").arg("-q").arg(&image));
-        run(Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&image)
-            .arg(&point));
+        run("mkfs.ext4", &["-q".as_ref(), image.as_ref()]);
+        let mount = ["-o", "loop"].map(OsStr::new);
+        run(
+            "mount",
+            &[&mount[..], &[image.as_ref(), point.as_ref()]].concat(),
+        );
         Store { point, _dir: dir }
     }
 
     fn freeze(&self) -> Frozen<'_> {
-        run(Command::new("fsfreeze").arg("-f").arg(&self.point));
+        run("fsfreeze", &["-f".as_ref(), self.point.as_ref()]);
         Frozen(&self.point)
     }
 }

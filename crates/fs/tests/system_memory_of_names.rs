@@ -8,7 +8,7 @@ use common::on_disk;
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::memory::Resident;
-use foliocache_vfs::{OpContext, OpenFile, OpenFlags, SuperBlock, WalkFlags};
+use foliocache_vfs::{Inode, OpContext, OpenFile, OpenFlags, SlabArc, SuperBlock, WalkFlags};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -19,6 +19,8 @@ const MIB: u64 = 1 << 20;
 const NAMES: usize = 300_000;
 const DIRS: usize = 300;
 const HANDLES: usize = 2_000;
+/// Of the file that is read through once the names are there.
+const DATA: u64 = 200 * MIB;
 
 /// What may be beside the bound and the base: page tables are not counted, stacks and the heap of the test are.
 const SLACK: u64 = 4 * MIB;
@@ -52,6 +54,9 @@ fn names_inodes_and_handles_stay_within_the_bound() {
     for at in 0..NAMES {
         fs::File::create(source.path().join(path(at))).expect("a file");
     }
+    fs::File::create(source.path().join("data"))
+        .and_then(|file| file.set_len(DATA))
+        .expect("a file");
     for bound in [64, 1024] {
         let output = Command::new(std::env::current_exe().expect("this program"))
             .args([
@@ -92,7 +97,7 @@ fn body() {
     let base = held();
     let mut most = 0;
     let mut check = |what: &str, at: usize| {
-        if at % 1000 != 999 {
+        if at % 250 != 249 {
             return;
         }
         let (now, usage) = (held() - base, mm.usage());
@@ -117,6 +122,10 @@ fn body() {
             .expect("it is there");
         check("stat", at);
     }
+    let data = names.lookup(names.root(), OsStr::new("data"), STAY, None);
+    let data = data.expect("it is there").inode().expect("an inode");
+    let data = fs_open(&names, &data).expect("it opens");
+    read_through(&data, &mut |at| check("data after names", at));
     let mut open: Vec<OpenFile> = Vec::new();
     let mut random = 12345_u64;
     for at in 0..100_000 {
@@ -134,6 +143,7 @@ fn body() {
         }
         check("open", at);
     }
+    read_through(&data, &mut |at| check("data beside handles", at));
     drop(open);
     println!(
         "at the end {} KiB beyond what is charged at most",
@@ -141,9 +151,17 @@ fn body() {
     );
 }
 
-fn fs_open(
-    names: &SuperBlock,
-    inode: &Arc<foliocache_vfs::Inode>,
-) -> Result<OpenFile, foliocache_sys::Errno> {
+fn read_through(file: &OpenFile, check: &mut dyn FnMut(usize)) {
+    let mut buffer = vec![0; MIB as usize / 8];
+    let step = buffer.len() as u64;
+    for at in 0..DATA / step {
+        let read = file.read_at(&mut buffer, at * step);
+        assert_eq!(read.expect("it can be read") as u64, step);
+        // Every other time is one that is looked at.
+        check(at as usize * 125 + 124);
+    }
+}
+
+fn fs_open(names: &SuperBlock, inode: &SlabArc<Inode>) -> Result<OpenFile, foliocache_sys::Errno> {
     names.fs().open(&OpContext::ROOT, inode, OpenFlags::READ)
 }

@@ -21,7 +21,7 @@ use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{DirEntryBuf, FileSystem, Inode, Named, OpContext, SuperBlock};
+use foliocache_vfs::{DirEntryBuf, FileSystem, Inode, Named, OpContext, SlabArc, SuperBlock};
 use fuser::{FileAttr, FileType, FopenFlags, Generation, INodeNo, Request};
 use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
@@ -115,7 +115,7 @@ impl FuseConn {
         &**self.names.fs()
     }
 
-    pub(crate) fn inode(&self, ino: INodeNo) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn inode(&self, ino: INodeNo) -> Result<SlabArc<Inode>, Errno> {
         self.nodes.inode(&self.names, ino.0)
     }
 

@@ -19,7 +19,7 @@
 use crate::conn::FuseConn;
 use crate::handles::FileHandle;
 use crate::stats::add;
-use foliocache_mm::{IovIter, Nowait};
+use foliocache_mm::{Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
@@ -78,6 +78,13 @@ impl ReadRequest {
     fn len(&self) -> usize {
         self.size.min(crate::mount::MAX_REQUEST) as usize
     }
+
+    fn iocb(&self, nowait: bool) -> Iocb {
+        Iocb {
+            nowait,
+            ..Iocb::at(self.pos)
+        }
+    }
 }
 
 /// A write to an open file, without its bytes.
@@ -101,6 +108,14 @@ impl WriteRequest {
         self.flags & O_APPEND != 0 && !self.is_from_cache()
     }
 
+    fn iocb(&self, nowait: bool) -> Iocb {
+        Iocb {
+            nowait,
+            append: self.append(),
+            ..Iocb::at(self.pos)
+        }
+    }
+
     /// The same write without its first `done` bytes.
     pub(crate) fn after(mut self, done: usize) -> WriteRequest {
         self.pos += done as u64;
@@ -112,37 +127,38 @@ impl FuseConn {
     /// Reads and answers. May wait.
     pub(crate) fn read(&self, request: &ReadRequest, reply: impl ReadReply) {
         self.begin_read(request);
-        self.read_waiting(request, reply);
+        self.read_with(request, reply, &mut request.iocb(false));
     }
 
     /// Reads and answers if all of it is in the cache. Does not wait; gives the reply back if it
     /// would have to.
     pub(crate) fn read_nowait<R: ReadReply>(&self, request: &ReadRequest, reply: R) -> Option<R> {
         self.begin_read(request);
-        self.read_cached(request, reply, 0, &mut 0)
+        self.read_with(request, reply, &mut request.iocb(true))
     }
 
     /// Goes on where [`FuseConn::read_nowait`] gave up. Takes a buffer only when the bytes are there,
     /// so that threads which wait for a store hold none.
     pub(crate) fn fetch_and_read<R: ReadReply>(&self, request: &ReadRequest, mut reply: R) {
         let end = request.pos + request.len() as u64;
-        let (mut fetched, mut missing) = (0, request.pos);
+        let mut iocb = request.iocb(true);
         for _ in 0..FETCHES {
-            match self.read_cached(request, reply, fetched, &mut missing) {
+            iocb.pos = request.pos;
+            match self.read_with(request, reply, &mut iocb) {
                 None => return,
                 Some(unanswered) => reply = unanswered,
             }
-            let upto = self.catch("read", || {
+            let fetched = self.catch("read", || {
                 let handle = self.files.get(request.fh)?;
-                handle.file.fetch(missing, end - missing)
+                let missing = end - iocb.pos;
+                handle.file.fetch(&mut iocb, missing)
             });
-            match upto {
-                Ok(upto) => fetched = upto,
+            if fetched.is_err() {
                 // A read says how far it gets.
-                Err(_) => break,
+                break;
             }
         }
-        self.read_waiting(request, reply);
+        self.read_with(request, reply, &mut request.iocb(false));
     }
 
     fn begin_read(&self, request: &ReadRequest) {
@@ -156,36 +172,13 @@ impl FuseConn {
         }
     }
 
-    fn read_waiting(&self, request: &ReadRequest, reply: impl ReadReply) {
-        let read = |file: &OpenFile, buffer: &mut [u8]| file.read_at(buffer, request.pos).map(Some);
-        self.read_with(request, reply, read);
-    }
-
-    /// Answers from the cache alone. Bytes before `fetched` were brought in for this read. Where
-    /// something is missing, `missing` says where, and the reply comes back.
-    fn read_cached<R: ReadReply>(
-        &self,
-        request: &ReadRequest,
-        reply: R,
-        fetched: u64,
-        missing: &mut u64,
-    ) -> Option<R> {
-        self.read_with(request, reply, |file, buffer| {
-            let len = buffer.len();
-            let mut iter = IovIter::destination(buffer);
-            let end = file.read_nowait(&mut iter, request.pos, fetched)?;
-            let done = len - iter.remaining();
-            *missing = request.pos + done as u64;
-            Ok((end == Nowait::Over).then_some(done))
-        })
-    }
-
-    /// Answers a read with what `read` puts into a buffer; gives the reply back if that is `None`.
+    /// Answers a read as `iocb` says; gives the reply back if it has to wait, with `iocb.pos` at what is
+    /// missing.
     fn read_with<R: ReadReply>(
         &self,
         request: &ReadRequest,
         reply: R,
-        read: impl FnOnce(&OpenFile, &mut [u8]) -> Result<Option<usize>, Errno>,
+        iocb: &mut Iocb,
     ) -> Option<R> {
         let size = request.len();
         let mut reply = Some(reply);
@@ -208,8 +201,13 @@ impl FuseConn {
                 }
             }
             self.buffers.with(size, |buffer| {
-                if let Some(n) = read(&handle.file, buffer)? {
-                    answer(&buffer[..n]);
+                match handle
+                    .file
+                    .read_iter(iocb, &mut IovIter::destination(buffer))
+                {
+                    Ok(n) => answer(&buffer[..n]),
+                    Err(Errno::EAGAIN) if iocb.nowait => {}
+                    Err(errno) => return Err(errno),
                 }
                 Ok(())
             })
@@ -239,41 +237,34 @@ impl FuseConn {
         }
         let handle = self.files.get(request.fh)?;
         let mut iter = IovIter::source(data);
-        let end = handle.file.write_nowait(&mut iter, request.pos)?;
+        let result = handle.file.write_iter(&mut request.iocb(true), &mut iter);
         let done = data.len() - iter.remaining();
         add(&self.counters.bytes_written, done as u64);
-        Ok((done, end == Nowait::Over))
+        match result {
+            Err(Errno::EAGAIN) => Ok((done, false)),
+            result => result.map(|n| (n, true)),
+        }
     }
 
     /// Writes. May wait.
     pub(crate) fn do_write(&self, request: &WriteRequest, data: &[u8]) -> Result<u32, Errno> {
-        let &WriteRequest {
-            fh,
-            pos,
-            how,
-            flags,
-        } = request;
+        let &WriteRequest { fh, how, flags, .. } = request;
         let handle = self.files.get(fh)?;
-        let (from_cache, append) = (request.is_from_cache(), request.append());
+        let from_cache = request.is_from_cache();
         if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && handle.file.remove_privileges()? {
             self.kernel_pages
                 .forget_attributes(handle.file.inode().ino());
         }
-        let mut done = 0;
-        while done < data.len() {
-            let rest = &data[done..];
-            let wrote = if append {
-                handle.file.append(rest).map(|(_, n)| n)
-            } else {
-                handle.file.write_at(rest, pos + done as u64)
-            };
-            match wrote {
+        let (mut iocb, mut iter) = (request.iocb(false), IovIter::source(data));
+        while iter.remaining() > 0 {
+            match handle.file.write_iter(&mut iocb, &mut iter) {
                 Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) if done == 0 || from_cache => return Err(error),
+                Ok(_) => {}
+                Err(error) if iter.remaining() == data.len() || from_cache => return Err(error),
                 Err(_) => break,
             }
         }
+        let done = data.len() - iter.remaining();
         add(&self.counters.bytes_written, done as u64);
         if done > 0 && !from_cache {
             sync_as_opened(&handle.file, flags)?;

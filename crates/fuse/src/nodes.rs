@@ -32,7 +32,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Inode, Named, ROOT_INO, SuperBlock};
+use foliocache_vfs::{Inode, Named, ROOT_INO, SlabArc, SuperBlock};
 use std::collections::HashMap;
 
 const SHARDS: usize = 16;
@@ -42,7 +42,7 @@ const STRETCH: usize = 256;
 
 /// What the kernel knows under one number.
 pub(crate) struct Node {
-    inode: Arc<Inode>,
+    inode: SlabArc<Inode>,
     /// A directory's; any other's if the kernel can be asked to forget it.
     dentry: Option<DentryRef<Inode>>,
     nlookup: u64,
@@ -165,13 +165,13 @@ impl Nodes {
     ///
     /// # Errors
     /// `ESTALE` for one that the kernel was never told of, or has forgotten.
-    pub(crate) fn inode(&self, names: &SuperBlock, ino: u64) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn inode(&self, names: &SuperBlock, ino: u64) -> Result<SlabArc<Inode>, Errno> {
         if ino == ROOT_INO {
             return names.root().inode().ok_or(Errno::ESTALE);
         }
         let mut nodes = self.shard(ino).lock();
         let node = nodes.get(ino).ok_or(Errno::ESTALE)?;
-        Ok(Arc::clone(&node.inode))
+        Ok(node.inode.clone())
     }
 
     /// The dentry of a directory.
@@ -205,7 +205,7 @@ impl Nodes {
                 let place = shard.nodes.len();
                 shard.places.insert(ino, place);
                 shard.nodes.push(Node {
-                    inode: Arc::clone(inode),
+                    inode: inode.clone(),
                     dentry: keep.then(|| dentry.clone()),
                     nlookup: 1,
                     referenced: false,

@@ -26,7 +26,8 @@
 //! 1. One reader at least serves nothing that may wait, and one more nothing of [`Lane::Io`].
 //! 2. Bytes of writes that workers hold are at most [`HELD`], stores into mappings excepted: those
 //!    must be taken whole, and the kernel sends at most [`MAX_BACKGROUND`] at once. Another write
-//!    beyond that is cut to a page: the caller gets a short count.
+//!    beyond that is cut to a page: the caller gets a short count. All of it is in
+//!    [`WORKERS_MEMORY`], in pages that the kernel has back when they are written.
 //! 3. A request is answered once, also after a panic: a reply that is dropped answers `EIO`.
 //!
 //! # Memory ordering
@@ -35,6 +36,7 @@
 
 use crate::conn::{Entry, FuseConn, TTL, answer};
 use crate::data::{ReadRequest, WriteRequest};
+use crate::mount::MAX_REQUEST;
 use crate::stats::add;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -42,6 +44,7 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::time::Duration;
 use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
+use foliocache_sys::memory::{PAGE_SIZE, PageBytes};
 
 /// What a request is in line with when all is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +64,17 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Most bytes of writes that workers hold.
 pub(crate) const HELD: usize = 8 << 20;
 
-/// Most requests that the kernel sends without somebody waiting for each.
-pub(crate) const MAX_BACKGROUND: u16 = 64;
+/// Most requests that the kernel sends without a caller waiting for each: reads ahead, and stores into mappings.
+/// Workers may have to hold all of these at once.
+pub(crate) const MAX_BACKGROUND: u16 = 8;
 
 /// What a worker touches of its stack, and a buffer for copies from file to file.
 const WORKER_BYTES: u64 = 96 << 10;
 
 /// Most memory of the workers and of what they hold.
-pub(crate) const WORKERS_MEMORY: u64 =
-    (WORKERS[0] + WORKERS[1]) as u64 * WORKER_BYTES + HELD as u64;
+pub(crate) const WORKERS_MEMORY: u64 = (WORKERS[0] + WORKERS[1]) as u64 * WORKER_BYTES
+    + HELD as u64
+    + MAX_BACKGROUND as u64 * MAX_REQUEST as u64;
 
 /// A request on its way to a worker.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -129,20 +134,20 @@ impl Drop for Busy<'_> {
 
 /// Bytes of a write that a worker holds.
 pub(crate) struct HeldWrite {
-    bytes: Vec<u8>,
+    pub(crate) bytes: PageBytes,
+    _room: HeldRoom,
+}
+
+/// What they count, as long as this lives.
+struct HeldRoom {
+    len: usize,
     all: Arc<AtomicUsize>,
 }
 
-impl HeldWrite {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for HeldWrite {
+impl Drop for HeldRoom {
     fn drop(&mut self) {
         // Relaxed: see the module's header.
-        self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.all.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
@@ -246,10 +251,18 @@ impl Server {
             Err(error) => return reply.error(error),
         };
         let whole = request.is_from_cache();
-        let held = self.hold(&data[done..], whole);
+        let held = match self
+            .conn
+            .attempt("write", || self.hold(&data[done..], whole))
+        {
+            Ok(held) => held,
+            // The next write gets the error.
+            Err(_) if done > 0 && !whole => return reply.written(done as u32),
+            Err(error) => return reply.error(error),
+        };
         self.hand_over(Lane::Io, move |conn| {
             let rest = request.after(done);
-            let more = conn.catch("write", || conn.do_write(&rest, held.bytes()));
+            let more = conn.catch("write", || conn.do_write(&rest, &held.bytes));
             drop(held);
             match more {
                 Ok(more) => reply.written(done as u32 + more),
@@ -274,8 +287,10 @@ impl Server {
     }
 
     /// A copy of what a worker is to write: all of `data`, or what room is left for.
-    pub(crate) fn hold(&self, data: &[u8], whole: bool) -> HeldWrite {
-        const PAGE: usize = 4096;
+    ///
+    /// # Errors
+    /// Those of [`PageBytes::copy_of`].
+    pub(crate) fn hold(&self, data: &[u8], whole: bool) -> Result<HeldWrite, Errno> {
         let more = |held: usize| {
             let sum = held + data.len();
             (whole || sum <= HELD).then_some(sum)
@@ -284,19 +299,21 @@ impl Server {
         let taken = self
             .held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        let bytes = match taken {
-            Ok(_) => data.to_vec(),
+        let len = match taken {
+            Ok(_) => data.len(),
+            // Relaxed: as above.
             Err(_) => {
-                let piece = &data[..data.len().min(PAGE)];
-                // Relaxed: see the module's header.
-                self.held.fetch_add(piece.len(), Ordering::Relaxed);
-                piece.to_vec()
+                let len = data.len().min(PAGE_SIZE);
+                self.held.fetch_add(len, Ordering::Relaxed);
+                len
             }
         };
-        HeldWrite {
-            bytes,
+        let room = HeldRoom {
+            len,
             all: Arc::clone(&self.held),
-        }
+        };
+        let bytes = PageBytes::copy_of(&data[..len])?;
+        Ok(HeldWrite { bytes, _room: room })
     }
 
     /// Runs what serves a request. A panic outside the operation itself ends no reader, either.

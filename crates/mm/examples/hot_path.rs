@@ -1,13 +1,19 @@
-//! Nanoseconds of a hit: reads of 64 bytes and 4 KiB, writes of 4 KiB, on a file in memory.
+//! Nanoseconds of a hit: reads of 64 bytes and 4 KiB, writes of 4 KiB, on a file in memory. Beside them the bare
+//! copy, by the same routine, also with the two atomic operations of a folio's lock around it. Batches of all take
+//! turns.
+#![allow(unsafe_code)]
 
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
     MmConfig, ReadaheadState,
 };
-use foliocache_sys::Errno;
+use foliocache_sys::{Errno, usercopy};
 
 struct Nothing;
 
@@ -32,69 +38,99 @@ impl AddressSpaceOperations for Nothing {
     }
 }
 
-/// Times `op` if its name contains the first argument of the command.
-fn time(name: &str, mut op: impl FnMut()) {
-    if std::env::args()
-        .nth(1)
-        .is_some_and(|only| !name.contains(&only))
-    {
-        return;
+/// Operations that are timed together, shorter than a time slice: the median is of undisturbed batches.
+const BATCH: u32 = 512;
+const ROUNDS: usize = 4000;
+
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+impl Page {
+    fn new() -> Box<Page> {
+        Box::new(Page([1; 4096]))
     }
-    // Shorter than a time slice, so that the median is of undisturbed batches.
-    const BATCH: u32 = 512;
-    let mut batches: Vec<f64> = (0..4000)
-        .map(|_| {
-            let start = Instant::now();
-            for _ in 0..BATCH {
-                op();
-            }
-            start.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH)
-        })
-        .collect();
-    batches.sort_by(f64::total_cmp);
-    println!("{name:24} {:7.1} ns", batches[batches.len() / 2]);
 }
 
+type Row = (&'static str, Box<dyn FnMut()>);
+
+fn row(name: &'static str, mut op: impl FnMut() + 'static) -> Row {
+    (name, Box::new(move || (0..BATCH).for_each(|_| op())))
+}
+
+fn copy(to: &mut Page, from: &Page) {
+    let (to, from) = (black_box(to).0.as_mut_ptr(), black_box(from).0.as_ptr());
+    // SAFETY: two pages of our own.
+    unsafe { usercopy::copy(to, from, 4096) }.expect("copied");
+}
+
+/// Takes the names of rows to run, or parts of them; all without any.
 fn main() {
     let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
     let bdi = BackingDevInfo::new(&mm, "memory", BdiKind::Memory).expect("a file system");
     let file = AddressSpace::new(&bdi, Arc::new(Nothing), 0);
-    let ra = ReadaheadState::new();
-    let mut page = vec![1_u8; 4096];
-    file.write(0, &mut IovIter::source(&page)).expect("written");
-    time("write 4 KiB", || {
-        file.write(0, &mut IovIter::source(&page)).expect("written");
-    });
-    time("read 4 KiB", || {
-        file.read(&ra, 0, &mut IovIter::destination(&mut page))
-            .expect("read");
-    });
-    let mut some = [0_u8; 64];
-    time("read 64 B", || {
-        file.read(&ra, 0, &mut IovIter::destination(&mut some))
-            .expect("read");
-    });
-    let source = page.clone();
-    time("memcpy 4 KiB", || {
-        std::hint::black_box(&mut page).copy_from_slice(std::hint::black_box(&source));
-    });
-    use std::os::unix::fs::FileExt;
+    let kernel = kernel_file();
+    let read = |len: usize| {
+        let (file, handle, mut page) = (Arc::clone(&file), ReadaheadState::new(), Page::new());
+        move || {
+            let mut to = IovIter::destination(&mut page.0[..len]);
+            file.read(&handle, &mut Iocb::at(0), &mut to).expect("read");
+        }
+    };
+    let kernel_read = |len: usize| {
+        let (kernel, mut page) = (Arc::clone(&kernel), Page::new());
+        move || kernel.read_exact_at(&mut page.0[..len], 0).expect("read")
+    };
+    let (write, kernel_write) = (Arc::clone(&file), Arc::clone(&kernel));
+    let [source, kernel_source, from, locked_from] = [(); 4].map(|()| Page::new());
+    let [mut to, mut locked_to] = [(); 2].map(|()| Page::new());
+    let lock = AtomicU64::new(0);
+    let mut rows = vec![
+        row("write 4 KiB", move || {
+            let mut source = IovIter::source(&source.0);
+            write.write(&mut Iocb::at(0), &mut source).expect("written");
+        }),
+        row("read 4 KiB", read(4096)),
+        row("read 64 B", read(64)),
+        row("copy 4 KiB", move || copy(&mut to, &from)),
+        row("lock, copy, unlock 4 KiB", move || {
+            let locked = lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+            assert_eq!(locked, Ok(0), "nobody else has it");
+            copy(&mut locked_to, &locked_from);
+            lock.fetch_sub(1, Ordering::Release);
+        }),
+        row("kernel pwrite 4 KiB", move || {
+            kernel_write
+                .write_all_at(&kernel_source.0, 0)
+                .expect("written");
+        }),
+        row("kernel pread 4 KiB", kernel_read(4096)),
+        row("kernel pread 64 B", kernel_read(64)),
+    ];
+    let only: Vec<_> = std::env::args().skip(1).collect();
+    rows.retain(|(name, _)| only.is_empty() || only.iter().any(|part| name.contains(part)));
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
+    for _ in 0..ROUNDS {
+        for ((_, batch), times) in rows.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            batch();
+            times.push(start.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH));
+        }
+    }
+    for ((name, _), times) in rows.iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        println!("{name:24} {:7.1} ns", times[times.len() / 2]);
+    }
+}
+
+fn kernel_file() -> Arc<std::fs::File> {
     let path = "/dev/shm/foliocache-hot-path";
-    let kernel = std::fs::File::options()
+    let file = std::fs::File::options()
         .read(true)
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .open(path)
         .expect("tmpfs");
     std::fs::remove_file(path).expect("tmpfs");
-    time("kernel pwrite 4 KiB", || {
-        kernel.write_all_at(&page, 0).expect("written")
-    });
-    time("kernel pread 4 KiB", || {
-        kernel.read_exact_at(&mut page, 0).expect("read")
-    });
-    time("kernel pread 64 B", || {
-        kernel.read_exact_at(&mut some, 0).expect("read")
-    });
+    file.write_all_at(&[1; 4096], 0).expect("written");
+    Arc::new(file)
 }

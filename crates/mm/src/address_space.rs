@@ -37,14 +37,12 @@
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, Weak, rcu};
-use foliocache_sys::Errno;
-use foliocache_xarray::{InsertError, Mark, XArray};
+use foliocache_xarray::{Mark, XArray};
 use std::fmt;
 use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NO_SLOT};
 use crate::direct_map;
-use crate::error::{IoError, IoOperation};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
 use crate::folio::{LockedFolio, Operation, Place, flag, grains};
@@ -114,15 +112,6 @@ const CLOSE_PART: u64 = 16;
 /// Times that the cache turns over before it is tried again whether anybody follows a stream.
 const FOLLOWED_FOR: u64 = 8;
 
-/// Why a folio could not be put into the index; nothing is locked or changed.
-#[derive(Debug)]
-pub(crate) enum AddFolioError {
-    /// There is one already.
-    Occupied,
-    /// What was prepared is used up.
-    NeedMemory,
-}
-
 impl fmt::Debug for AddressSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AddressSpace")
@@ -161,7 +150,7 @@ impl AddressSpace {
             awaited: AtomicU32::new(0),
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             wb_err: ErrSeq::new(),
-            counters: FileCounters::new(),
+            counters: FileCounters::default(),
             dirty_slot: AtomicU32::new(NO_SLOT),
             drops_behind: AtomicU8::new(0),
             holders: AtomicU32::new(0),
@@ -232,22 +221,6 @@ impl AddressSpace {
         self.wb_err.sample(self.counts.get(Count::Failed) > 0)
     }
 
-    pub(crate) fn error(
-        &self,
-        operation: IoOperation,
-        pos: u64,
-        len: u64,
-        errno: Errno,
-    ) -> IoError {
-        IoError {
-            operation,
-            file: self.ops.describe(),
-            pos,
-            len,
-            errno,
-        }
-    }
-
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).expose_provenance()
     }
@@ -316,7 +289,8 @@ impl AddressSpace {
 
     /// Puts a new folio, locked and not uptodate, into the index at `page`: of the largest order up
     /// to `max_order` that is aligned there, meets no other folio, fits what was prepared and finds
-    /// frames in a row.
+    /// frames in a row. `None` if there is one already, or what was prepared is used up; nothing is
+    /// locked or changed then.
     ///
     /// Context: several folio locks may be held in ascending index; takes `xa_lock`.
     pub(crate) fn add_folio<'a>(
@@ -324,9 +298,9 @@ impl AddressSpace {
         page: PageIndex,
         max_order: u32,
         prepared: &mut Prepared<'a>,
-    ) -> Result<LockedFolio<'a>, AddFolioError> {
+    ) -> Option<LockedFolio<'a>> {
         let order = self.free_order(page, max_order);
-        let (folio, frame, order) = prepared.take(order).ok_or(AddFolioError::NeedMemory)?;
+        let (folio, frame, order) = prepared.take(self, page, order)?;
         let mm: &Mm = self.mm();
         let locked = folio.lock(&mm.waits);
         let place = Place {
@@ -344,25 +318,19 @@ impl AddressSpace {
             .index
             .lock()
             .insert(page.0, order, entry, &mut prepared.nodes);
-        match added {
-            Ok(()) => {
-                // Relaxed, both: a figure, and see `Mm::prepare`.
-                self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
-                if self.bdi.is_memory() {
-                    mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
-                }
-                Ok(locked)
-            }
-            Err(error) => {
-                let (frame, order) = locked.detach();
-                drop(locked);
-                prepared.put_back(folio, frame, order);
-                Err(match error {
-                    InsertError::Occupied(_) => AddFolioError::Occupied,
-                    _ => AddFolioError::NeedMemory,
-                })
-            }
+        if added.is_err() {
+            let (frame, order) = locked.detach();
+            drop(locked);
+            self.free_frames(frame, order);
+            mm.folios.free(folio);
+            return None;
         }
+        // Relaxed, both: figures.
+        self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
+        if self.bdi.is_memory() {
+            mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
+        }
+        Some(locked)
     }
 
     /// Largest order up to `max_order` of a folio at `page` that is aligned and meets no other now.
@@ -416,7 +384,7 @@ impl AddressSpace {
     /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
     pub(crate) fn remove_folio(&self, locked: LockedFolio<'_>) {
         let (frame, order) = self.detach_folio(locked);
-        self.mm().frames.free(frame, order);
+        self.free_frames(frame, order);
     }
 
     /// As [`Self::remove_folio`], for a folio that is on no queue: reclaim took it off.
@@ -424,7 +392,7 @@ impl AddressSpace {
     /// Context: as there, but for the LRU lock.
     pub(crate) fn remove_unqueued_folio(&self, locked: LockedFolio<'_>) {
         let (frame, order) = self.detach_unqueued_folio(locked);
-        self.mm().frames.free(frame, order);
+        self.free_frames(frame, order);
     }
 
     /// As [`Self::remove_folio`], but its frames are the caller's: the first, and the order.
@@ -463,7 +431,7 @@ impl AddressSpace {
         if seen.has(flag::READAHEAD) {
             self.counters.note_unused_readahead(pages);
         }
-        // Relaxed, both: a figure, and see `Mm::prepare`.
+        // Relaxed, both: figures.
         self.nr_pages.fetch_sub(pages, Ordering::Relaxed);
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
@@ -549,22 +517,33 @@ impl AddressSpace {
     ///
     /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
     pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
+        let lock = |page| self.lock_folio(page);
+        self.for_each_folio(first, last, lock, |locked| {
+            if locked.index() >= first && locked.end().0 - 1 <= last.0 {
+                self.remove_folio(locked);
+            }
+        });
+    }
+
+    /// Calls `visit` with each folio that overlaps `first..=last` and that `lock` locks, in order.
+    pub(crate) fn for_each_folio<'a>(
+        &'a self,
+        first: PageIndex,
+        last: PageIndex,
+        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
+        mut visit: impl FnMut(LockedFolio<'a>),
+    ) {
         let mut at = first;
-        loop {
-            let Some(page) = find_page(&self.index, at, last) else {
-                return;
-            };
-            let mut next = page.max(at).add(1);
-            if let Some(locked) = self.lock_folio(page) {
-                next = locked.end();
-                if locked.index() >= first && next.0 - 1 <= last.0 {
-                    self.remove_folio(locked);
-                }
+        while let Some(page) = find_page(&self.index, at, last) {
+            let page = page.max(at);
+            let locked = lock(page);
+            at = locked.as_ref().map_or(page.add(1), |locked| locked.end());
+            if let Some(locked) = locked {
+                visit(locked);
             }
-            if next > last {
+            if at > last {
                 return;
             }
-            at = next;
         }
     }
 }

@@ -12,26 +12,29 @@
 //! every way where the fault handlers are installed; without them the caller vouches for them.
 #![allow(unsafe_code)]
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::marker::PhantomData;
 
-use foliocache_sys::usercopy::{self, Side};
+use foliocache_sys::usercopy::{self, CopyFault, Side};
 
 /// Memory of a caller that lies in a row.
+///
+/// Valid as the constructors of [`IovIter`] say.
 #[derive(Clone, Copy, Debug)]
-struct Iovec {
+pub(crate) struct Iovec<'a> {
     addr: *mut u8,
     len: usize,
+    _memory: PhantomData<&'a [u8]>,
 }
 
 /// A position in a caller's memory, of iovecs one after another.
 #[doc(alias = "iov_iter")]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct IovIter<'a> {
     /// The iovec the position is in, from the position on.
-    current: Iovec,
-    /// Pieces after it: at most those of one `IoSlice` list, read in place.
-    rest: Rest<'a>,
+    current: Iovec<'a>,
+    /// Iovecs after it; a read has one iovec.
+    rest: std::slice::Iter<'a, IoSlice<'a>>,
     remaining: usize,
     direction: Direction,
 }
@@ -45,15 +48,6 @@ enum Direction {
     Destination,
 }
 
-#[derive(Debug)]
-enum Rest<'a> {
-    None(PhantomData<&'a [u8]>),
-    Sources(std::slice::Iter<'a, IoSlice<'a>>),
-    /// `IoSliceMut` and `IoSlice` have one layout, that of an `iovec`; the iovecs are kept apart
-    /// here only to keep their types.
-    Destinations(std::vec::IntoIter<Iovec>),
-}
-
 /// A copy that stopped at a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped {
@@ -63,56 +57,96 @@ pub(crate) struct Stopped {
     pub(crate) callers_side: bool,
 }
 
-impl<'a> IovIter<'a> {
+impl<'a> Iovec<'a> {
+    #[inline]
+    fn new(addr: *mut u8, len: usize) -> Self {
+        Self {
+            addr,
+            len,
+            _memory: PhantomData,
+        }
+    }
+
     /// The bytes that a write takes.
-    pub fn source(bytes: &'a [u8]) -> Self {
-        let iovec = Iovec {
-            addr: bytes.as_ptr().cast_mut(),
-            len: bytes.len(),
-        };
-        Self::single(iovec, Direction::Source)
+    #[inline]
+    pub(crate) fn source(bytes: &'a [u8]) -> Self {
+        Self::new(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
     /// The bytes that a read fills.
+    #[inline]
+    pub(crate) fn destination(bytes: &'a mut [u8]) -> Self {
+        Self::new(bytes.as_mut_ptr(), bytes.len())
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first `len` bytes of it, or all.
+    #[inline]
+    pub(crate) fn first(self, len: usize) -> Self {
+        Self::new(self.addr, self.len.min(len))
+    }
+
+    /// Fills it from `frame`, up to a fault; returns its length.
+    ///
+    /// Resolves no fault: it ends at one. The kernel's own faults (a page not touched yet) are
+    /// the exception that cannot be seen from here; they never need this cache.
+    #[inline(always)]
+    pub(crate) fn copy_from_frame(self, frame: *const u8) -> Result<usize, Stopped> {
+        // SAFETY: the frame is in the direct map, readable as long as the cache lives, and what is
+        // read there is validated afterwards; the iovec is valid.
+        match unsafe { usercopy::copy(self.addr, frame, self.len) } {
+            Ok(()) => Ok(self.len),
+            Err(fault) => Err(self.stopped(fault, Side::Destination)),
+        }
+    }
+
+    /// Copies it to `frame`, up to a fault; returns its length. Resolves no fault, as
+    /// [`Iovec::copy_from_frame`].
+    ///
+    /// Context: the folio of `frame` is locked, or nobody else knows it.
+    #[inline(always)]
+    pub(crate) fn copy_to_frame(self, frame: *mut u8) -> Result<usize, Stopped> {
+        // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
+        // caller may write it; the iovec is valid.
+        match unsafe { usercopy::copy(frame, self.addr, self.len) } {
+            Ok(()) => Ok(self.len),
+            Err(fault) => Err(self.stopped(fault, Side::Source)),
+        }
+    }
+
+    #[cold]
+    fn stopped(self, fault: CopyFault, callers: Side) -> Stopped {
+        Stopped {
+            copied: self.len - fault.left,
+            callers_side: fault.side == callers,
+        }
+    }
+}
+
+impl<'a> IovIter<'a> {
+    /// The bytes that a write takes.
+    #[inline]
+    pub fn source(bytes: &'a [u8]) -> Self {
+        Self::single(Iovec::source(bytes), Direction::Source)
+    }
+
+    /// The bytes that a read fills.
+    #[inline]
     pub fn destination(bytes: &'a mut [u8]) -> Self {
-        let iovec = Iovec {
-            addr: bytes.as_mut_ptr(),
-            len: bytes.len(),
-        };
-        Self::single(iovec, Direction::Destination)
+        Self::single(Iovec::destination(bytes), Direction::Destination)
     }
 
     /// The bytes that a vectored write takes.
     pub fn sources(slices: &'a [IoSlice<'a>]) -> Self {
         Self {
-            current: Iovec {
-                addr: std::ptr::null_mut(),
-                len: 0,
-            },
-            rest: Rest::Sources(slices.iter()),
+            rest: slices.iter(),
             remaining: slices.iter().map(|slice| slice.len()).sum(),
-            direction: Direction::Source,
-        }
-    }
-
-    /// The bytes that a vectored read fills.
-    pub fn destinations(slices: &'a mut [IoSliceMut<'a>]) -> Self {
-        let iovecs: Vec<Iovec> = slices
-            .iter_mut()
-            .map(|slice| Iovec {
-                addr: slice.as_mut_ptr(),
-                len: slice.len(),
-            })
-            .collect();
-        let remaining = iovecs.iter().map(|iovec| iovec.len).sum();
-        Self {
-            current: Iovec {
-                addr: std::ptr::null_mut(),
-                len: 0,
-            },
-            rest: Rest::Destinations(iovecs.into_iter()),
-            remaining,
-            direction: Direction::Destination,
+            ..Self::source(&[])
         }
     }
 
@@ -123,13 +157,7 @@ impl<'a> IovIter<'a> {
     /// ([`foliocache_sys::usercopy::install_handlers`]); then bad memory ends the write with
     /// `EFAULT`. They may change meanwhile; the write then takes what it finds.
     pub unsafe fn raw_source(addr: *const u8, len: usize) -> Self {
-        Self::single(
-            Iovec {
-                addr: addr.cast_mut(),
-                len,
-            },
-            Direction::Source,
-        )
+        Self::single(Iovec::new(addr.cast_mut(), len), Direction::Source)
     }
 
     /// `len` bytes at `addr` that a read fills, wherever that points to.
@@ -138,13 +166,14 @@ impl<'a> IovIter<'a> {
     /// As for [`IovIter::raw_source`], with *writable* for *readable*, and nothing else relies on
     /// the bytes staying as they are.
     pub unsafe fn raw_destination(addr: *mut u8, len: usize) -> Self {
-        Self::single(Iovec { addr, len }, Direction::Destination)
+        Self::single(Iovec::new(addr, len), Direction::Destination)
     }
 
-    fn single(current: Iovec, direction: Direction) -> Self {
+    #[inline]
+    fn single(current: Iovec<'a>, direction: Direction) -> Self {
         Self {
             current,
-            rest: Rest::None(PhantomData),
+            rest: [].iter(),
             remaining: current.len,
             direction,
         }
@@ -178,127 +207,35 @@ impl<'a> IovIter<'a> {
 
     #[cold]
     fn next_iovec(&mut self) {
-        self.current = match &mut self.rest {
-            Rest::None(_) => unreachable!("`remaining` covers the iovecs"),
-            Rest::Sources(slices) => {
-                let slice = slices.next().expect("`remaining` covers the iovecs");
-                Iovec {
-                    addr: slice.as_ptr().cast_mut(),
-                    len: slice.len(),
-                }
-            }
-            Rest::Destinations(iovecs) => iovecs.next().expect("`remaining` covers the iovecs"),
-        };
+        let slice = self.rest.next().expect("`remaining` covers the iovecs");
+        self.current = Iovec::new(slice.as_ptr().cast_mut(), slice.len());
     }
 
-    /// The longest iovec at the position, of at most `len` bytes.
+    /// The iovec at the position, which is empty only if nothing remains.
     #[inline]
-    fn iovec(&mut self, len: usize) -> Iovec {
-        while self.current.len == 0 {
+    pub(crate) fn iovec(&mut self) -> Iovec<'a> {
+        while self.current.len == 0 && self.remaining > 0 {
             self.next_iovec();
         }
-        Iovec {
-            addr: self.current.addr,
-            len: self.current.len.min(len),
-        }
+        self.current
     }
 
-    /// Fills up to `len` bytes at the position from `frame` without moving on; returns how many,
-    /// which is fewer where the iovec at the position ends.
+    /// Copies `len` bytes at the position to `frame` without moving on, up to a fault; returns `len`.
     ///
-    /// Resolves no fault, as [`IovIter::copy`].
-    #[inline]
-    pub(crate) fn peek_copy(&mut self, frame: *const u8, len: usize) -> Result<usize, Stopped> {
-        debug_assert_eq!(self.direction, Direction::Destination);
-        let iovec = self.iovec(len);
-        // SAFETY: the frame is in the direct map, readable as long as the cache lives, and what is
-        // read there is validated afterwards; the iovec by the constructors' contracts.
-        match unsafe { usercopy::copy(iovec.addr, frame, iovec.len) } {
-            Ok(()) => Ok(iovec.len),
-            Err(fault) => Err(Stopped {
-                copied: iovec.len - fault.left,
-                callers_side: fault.side == Side::Destination,
-            }),
-        }
-    }
-
-    /// Copies `len` bytes at the position to `frame` and moves on by what was copied, but not at all if
-    /// the frame faults.
-    ///
-    /// Resolves no fault: it ends at one. The kernel's own faults (a page not touched yet) are
-    /// the exception that cannot be seen from here; they never need this cache.
-    ///
-    /// Context: the folio of `frame` is locked, or nobody else knows it.
-    #[inline]
-    pub(crate) fn copy_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
+    /// Context: as [`Iovec::copy_to_frame`].
+    pub(crate) fn copy_to_frame(&self, frame: *mut u8, len: usize) -> Result<usize, Stopped> {
         debug_assert!(len <= self.remaining && self.direction == Direction::Source);
-        if self.current.len < len {
-            return self.copy_iovecs_to_frame(frame, len);
-        }
-        self.copy_iovec_to_frame(frame, len)
-    }
-
-    /// As [`IovIter::copy_to_frame`], of bytes that are not all in the current iovec.
-    #[cold]
-    fn copy_iovecs_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
-        let start = self.save();
-        let mut done = 0;
+        let (mut at, mut done) = (self.clone(), 0);
         while done < len {
-            let iovec = self.iovec(len - done);
-            if let Err(stopped) = self.copy_iovec_to_frame(frame.wrapping_add(done), iovec.len) {
-                if !stopped.callers_side {
-                    self.restore(start);
-                }
-                return Err(Stopped {
-                    copied: done + stopped.copied,
-                    ..stopped
-                });
-            }
-            done += iovec.len;
+            let piece = at.iovec().first(len - done);
+            let copied = piece.copy_to_frame(frame.wrapping_add(done));
+            done += copied.map_err(|stopped| Stopped {
+                copied: done + stopped.copied,
+                ..stopped
+            })?;
+            at.advance(piece.len());
         }
-        Ok(())
-    }
-
-    #[inline]
-    fn copy_iovec_to_frame(&mut self, frame: *mut u8, len: usize) -> Result<(), Stopped> {
-        // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
-        // caller may write it; the current iovec is as long, and valid by the constructors' contracts.
-        let result = unsafe { usercopy::copy(frame, self.current.addr, len) };
-        let (copied, result) = match result {
-            Ok(()) => (len, Ok(())),
-            Err(fault) => {
-                let copied = len - fault.left;
-                let callers_side = fault.side == Side::Source;
-                let stopped = Stopped {
-                    copied,
-                    callers_side,
-                };
-                (if callers_side { copied } else { 0 }, Err(stopped))
-            }
-        };
-        self.advance(copied);
-        result
-    }
-
-    /// Goes back to a position saved before a copy that must not count.
-    pub(crate) fn restore(&mut self, saved: Position<'a>) {
-        self.current = saved.current;
-        self.rest = saved.rest;
-        self.remaining = saved.remaining;
-    }
-
-    /// The position, to come back to with [`IovIter::restore`].
-    pub(crate) fn save(&self) -> Position<'a> {
-        let rest = match &self.rest {
-            Rest::None(marker) => Rest::None(*marker),
-            Rest::Sources(slices) => Rest::Sources(slices.clone()),
-            Rest::Destinations(iovecs) => Rest::Destinations(iovecs.clone()),
-        };
-        Position {
-            current: self.current,
-            rest,
-            remaining: self.remaining,
-        }
+        Ok(len)
     }
 
     /// Makes up to `len` bytes at the position accessible; whether the first byte is.
@@ -308,18 +245,11 @@ impl<'a> IovIter<'a> {
         if self.remaining == 0 || len == 0 {
             return true;
         }
-        let iovec = self.iovec(len);
+        let iovec = self.iovec().first(len);
         let bad = match self.direction {
             Direction::Source => usercopy::fault_in_readable(iovec.addr, iovec.len),
             Direction::Destination => usercopy::fault_in_writable(iovec.addr, iovec.len),
         };
         bad < iovec.len
     }
-}
-
-/// A saved position of an [`IovIter`].
-pub(crate) struct Position<'a> {
-    current: Iovec,
-    rest: Rest<'a>,
-    remaining: usize,
 }

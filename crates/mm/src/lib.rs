@@ -22,7 +22,9 @@ mod error;
 mod errseq;
 mod filemap;
 mod folio;
+mod frame_source;
 mod frames;
+mod iocb;
 mod iov;
 mod mm;
 #[cfg(loom)]
@@ -36,17 +38,22 @@ mod readahead;
 mod reclaim;
 mod stats;
 mod types;
+mod unreclaimable;
 mod writeback;
 
 pub use address_space::AddressSpace;
-pub use bdi::{BackingDevInfo, BdiKind, ThrottleStats};
-pub use error::{IoError, IoOperation, MmError};
+pub use bdi::{BackingDevInfo, BdiKind, MappingCharge, ThrottleStats};
+pub use error::MmError;
 pub use errseq::ErrSeqCursor;
-pub use filemap::{Fetch, Nowait};
+pub use filemap::Fetch;
 pub use frames::{
-    BLOCK_FRAMES, BLOCK_SIZE, BlockFrames, BlockNumber, FrameNumber, FrameUsage, Frames,
-    FramesError, MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
+    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, FrameUsage, Frames, FramesError, MAX_ORDER,
+    MIN_LIMIT, Reservation, Ticket,
 };
+#[cfg(any(test, shuttle))]
+#[doc(hidden)]
+pub use frames::{LinearRange, PatternStore};
+pub use iocb::Iocb;
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
 pub use ops::{AddressSpaceOperations, IoSegment, ReadDone};
@@ -55,3 +62,4 @@ pub use readahead::{Access, ReadaheadState};
 pub use reclaim::Shrinker;
 pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+pub use unreclaimable::Unreclaimable;

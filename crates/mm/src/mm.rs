@@ -17,7 +17,7 @@
 //! `mappings` *protects* the list of address spaces. *Order*: before every lock of one mapping but
 //! never held across any of them. *May block*: briefly.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::background::Panics;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::wait::WaitTable;
@@ -36,8 +36,8 @@ use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Background, Lru, MAX_HOPELESS, METADATA_SLACK, Shrinker};
-use crate::stats::{FileStats, MmStats, PageCounts};
+use crate::reclaim::{Background, Lru, MAX_HOPELESS, Shrinker};
+use crate::stats::{FileStats, MmStats, PageCounts, read};
 use crate::types::{PAGE_SIZE, PageIndex};
 
 /// How a cache is to be made.
@@ -150,7 +150,7 @@ impl Mm {
         if !frames.charge_metadata(shadow_bytes) {
             return Err(MmError::Setup(Errno::ENOMEM));
         }
-        let (pressure, lookout) = Pressure::new(config.limit, config.external_pressure, &frames)?;
+        let (pressure, monitor) = Pressure::new(config.limit, config.external_pressure, &frames)?;
         let mm = Arc::new(Self {
             config,
             pressure,
@@ -181,8 +181,8 @@ impl Mm {
             frames,
         });
         mm.background.start(&mm).map_err(MmError::Setup)?;
-        if let Some(lookout) = lookout {
-            mm.pressure.start(&mm, lookout).map_err(MmError::Setup)?;
+        if let Some(monitor) = monitor {
+            mm.pressure.start(&mm, monitor).map_err(MmError::Setup)?;
         }
         Ok(mm)
     }
@@ -211,23 +211,27 @@ impl Mm {
     /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room.
     ///
     /// # Errors
-    /// `ENOMEM` when the bound leaves none even so. Never waits for I/O.
+    /// `ENOMEM` when what may be metadata is used up even so. Never waits for I/O.
     pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
         for _ in 0..CHARGE_ATTEMPTS {
-            if self.frames.charge_metadata(bytes) {
+            if self.take_metadata(bytes) {
                 return Ok(());
             }
-            self.release_caches(bytes);
-            if self.frames.charge_metadata(bytes) {
-                return Ok(());
+            if self.metadata_may_grow() {
+                self.make_room_for_metadata();
             }
-            self.make_room_for_metadata();
             self.nodes.shrink();
         }
-        match self.frames.charge_metadata(bytes) {
+        match self.take_metadata(bytes) {
             true => Ok(()),
             false => Err(Errno::ENOMEM),
         }
+    }
+
+    /// Charges metadata that is neither a descriptor nor an index node, if there is room for it now.
+    pub(crate) fn take_metadata(&self, bytes: u64) -> bool {
+        self.frames.try_charge_metadata(bytes)
+            || (self.metadata_may_grow() && self.frames.charge_metadata(bytes))
     }
 
     /// Gives charged metadata back.
@@ -246,17 +250,14 @@ impl Mm {
         }
         MmStats {
             memory: self.usage(),
+            unreclaimable: self.unreclaimable(),
             files,
             nr_files,
             readahead_leased: self.readahead.leased(),
-            // Relaxed: a statistic.
-            direct_reclaims: self.direct_reclaims.load(Ordering::Relaxed),
-            // Relaxed: a statistic.
-            memory_faults: self.memory_faults.load(Ordering::Relaxed),
-            // Relaxed: a statistic.
-            blocks_compacted: self.compacted.load(Ordering::Relaxed),
-            // Relaxed: a statistic.
-            blocks_skipped: self.skipped.load(Ordering::Relaxed),
+            direct_reclaims: read(&self.direct_reclaims),
+            memory_faults: read(&self.memory_faults),
+            blocks_compacted: read(&self.compacted),
+            blocks_skipped: read(&self.skipped),
             give_back_failures: self.frames.give_back_failures(),
             background_panics: self.panics.count(),
             pressure: self.pressure.stats(),
@@ -317,8 +318,8 @@ impl Mm {
     /// Context: may block for reclaim and writeback; no lock that those need, no RCU read section.
     ///
     /// # Errors
-    /// `ENOSPC` when a memory file system would pass its share of the bound. `ENOMEM` when nothing
-    /// at all can be reclaimed.
+    /// `ENOSPC` when a memory file system would pass its share. `ENOMEM` when nothing at all can be
+    /// reclaimed.
     pub(crate) fn prepare<'a>(
         &'a self,
         mapping: &AddressSpace,
@@ -326,7 +327,7 @@ impl Mm {
         last: PageIndex,
     ) -> Result<Prepared<'a>, Errno> {
         let wanted = (last.0 - first.0 + 1) as u32;
-        self.check_memory_share(mapping, wanted)?;
+        self.wait_for_memory_share(mapping, wanted)?;
         let mut hopeless = 0;
         loop {
             let frames = self.reserve_frames(wanted)?;
@@ -343,7 +344,6 @@ impl Mm {
                 // Descriptors can have what index nodes do not use.
                 Short::Descriptors => _ = self.nodes.shrink(),
             }
-            self.release_caches(METADATA_SLACK);
             self.make_room_for_metadata();
             hopeless = if self.anything_reclaimable() {
                 0
@@ -369,17 +369,6 @@ impl Mm {
         self.check_memory_share(mapping, wanted).ok()?;
         let frames = self.try_reserve_frames(wanted)?;
         self.complete(mapping, first, last, frames).ok()
-    }
-
-    fn check_memory_share(&self, mapping: &AddressSpace, wanted: u32) -> Result<(), Errno> {
-        if mapping.bdi().is_memory() {
-            // Relaxed: the cap is a policy; a few pages over it do no harm.
-            let held = self.nr_unevictable.load(Ordering::Relaxed);
-            if held + u64::from(wanted) > self.frames.capacity() / 2 {
-                return Err(Errno::ENOSPC);
-            }
-        }
-        Ok(())
     }
 
     /// Adds index nodes and a descriptor to promised frames; invariant 2: gives all back where
@@ -436,30 +425,29 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Takes a descriptor and frames for it, of `order` or, where no so many are promised or free in
-    /// a row, of a lower one; says which. `None` when the promise is used up or descriptors ran out,
-    /// which cannot happen to the first.
-    pub(crate) fn take(&mut self, order: u32) -> Option<(&'a Folio, FrameNumber, u32)> {
+    /// Takes a descriptor and frames for the folio of `mapping` that begins at `page`, of `order` or,
+    /// where no so many are promised or free in a row, of a lower one; says which. `None` when the
+    /// promise is used up, descriptors ran out, or the page has a folio by now.
+    pub(crate) fn take(
+        &mut self,
+        mapping: &AddressSpace,
+        page: PageIndex,
+        order: u32,
+    ) -> Option<(&'a Folio, FrameNumber, u32)> {
         let promised = self.frames.left().checked_ilog2()?;
         let folio = self
             .folio
             .take()
             .or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
-        let mut order = order.min(promised).min(self.max_order);
-        loop {
-            if let Some(frame) = self.mm.frames.alloc_order(&mut self.frames, order) {
+        for order in (0..=order.min(promised).min(self.max_order)).rev() {
+            if let Some(frame) = mapping.take_frames(page, order, &mut self.frames) {
                 return Some((folio, frame, order));
             }
-            // Order 0 is never refused. What is not there now is not looked for again.
-            order -= 1;
-            self.max_order = order;
+            // What is not there now is not looked for again.
+            self.max_order = order.saturating_sub(1);
         }
-    }
-
-    /// Takes back what [`Prepared::take`] gave and was not used.
-    pub(crate) fn put_back(&mut self, folio: &'a Folio, frame: FrameNumber, order: u32) {
-        self.mm.frames.free(frame, order);
-        self.mm.folios.free(folio);
+        self.folio = Some(folio);
+        None
     }
 }
 

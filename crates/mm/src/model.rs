@@ -134,7 +134,9 @@ impl TwoPages {
         let found = Lookup::begin(&self.index, PageIndex(first).pos(), &rcu, |entry| {
             self.folio(entry)
         })?;
-        let Some(bytes) = self.copy(found.spot.frame, found.spot.rest() / PAGE_SIZE) else {
+        let spot = found.spot;
+        let frame = spot.frame.add((spot.offset / PAGE_SIZE) as u32);
+        let Some(bytes) = self.copy(frame, spot.rest() / PAGE_SIZE) else {
             return Some(vec![OUTSIDE]);
         };
         found.validate().then_some(bytes)
@@ -385,22 +387,6 @@ impl OnePage {
     pub fn with_lock<R>(&self, section: impl FnOnce() -> R) -> R {
         let _locked = self.folio.lock(&self.waits);
         section()
-    }
-
-    /// Sets the folio under writeback.
-    pub fn start_writeback(&self) {
-        let locked = self.folio.lock(&self.waits);
-        locked.state.set(flag::WRITEBACK);
-    }
-
-    /// Ends writeback, without the folio lock, and wakes who waits for that.
-    pub fn end_writeback(&self) {
-        self.folio.release(flag::WRITEBACK, &self.waits);
-    }
-
-    /// Sleeps until the folio is not under writeback.
-    pub fn wait_writeback(&self) {
-        self.folio.wait_while(flag::WRITEBACK, &self.waits);
     }
 
     /// Reclaim's part: takes the folio out of a file that it does not own, and runs `use_file` while

@@ -56,9 +56,7 @@ impl NodeChunks {
             ),
         })
     }
-}
 
-impl NodeChunks {
     /// The chunk at `start`, which is active and on no list.
     fn chunk(&self, start: usize) -> Option<Chunk> {
         let pointer = NonNull::new(self.range.as_ptr().wrapping_add(start))?;

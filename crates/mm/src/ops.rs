@@ -97,6 +97,10 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// are not punched again.
     fn flush(&self) -> Result<(), Errno>;
 
+    /// Makes durable, as far as that is one operation of the store, what `writepages` completed of all files in
+    /// it. The flush of each file follows, and says how it went. By default does nothing. Called with no lock.
+    fn flush_together(&self) {}
+
     /// Sets the size of the backing file, in bytes, both ways; new bytes read as zeros.
     ///
     /// # Errors
@@ -117,6 +121,13 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// Any error of the medium.
     fn write_inode(&self) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// The model of a linear range that the file's frames come from.
+    #[cfg(any(test, shuttle))]
+    #[doc(hidden)]
+    fn linear_range(&self) -> Option<&crate::frames::LinearRange> {
+        None
     }
 
     /// A name for the file in errors and lists, a path where there is one.

@@ -92,22 +92,19 @@ struct Follower {
     waker: Waker,
 }
 
-/// A way to look outside that was found to work, not yet in use.
-pub(crate) struct Lookout(Monitor);
-
 impl Pressure {
-    /// The policy for a limit of `configured` bytes; with a lookout if pressure is to be followed.
+    /// The policy for a limit of `configured` bytes; with a monitor that works if pressure is to be followed.
     ///
     /// `frames` has no block yet: its limit becomes what the outside leaves now.
     pub(crate) fn new(
         configured: u64,
         follow: bool,
         frames: &Frames,
-    ) -> Result<(Self, Option<Lookout>), FramesError> {
+    ) -> Result<(Self, Option<Monitor>), FramesError> {
         // In a model there is no outside.
         let follow = follow && !cfg!(any(loom, shuttle));
         let mut policy = Policy::new(configured);
-        let lookout = match follow {
+        let monitor = match follow {
             true => {
                 let mut monitor = Monitor::new()?;
                 let outside = monitor.sample();
@@ -120,7 +117,7 @@ impl Pressure {
                         "a memory limit that the surroundings have no room for"
                     );
                 }
-                Some(Lookout(monitor))
+                Some(monitor)
             }
             false => None,
         };
@@ -131,12 +128,11 @@ impl Pressure {
             #[cfg(test)]
             inject_panics: Default::default(),
         };
-        Ok((pressure, lookout))
+        Ok((pressure, monitor))
     }
 
     /// Starts the thread, which holds the cache only while it looks.
-    pub(crate) fn start(&self, mm: &Arc<Mm>, lookout: Lookout) -> Result<(), Errno> {
-        let Lookout(mut monitor) = lookout;
+    pub(crate) fn start(&self, mm: &Arc<Mm>, mut monitor: Monitor) -> Result<(), Errno> {
         let waker = monitor.waker()?;
         let panics = mm.panics();
         let mm = Arc::downgrade(mm);
@@ -309,6 +305,10 @@ impl Mm {
 
     /// What the cache holds now.
     pub(crate) fn held(&self) -> Usage {
-        held(&self.frames, self.folios.bytes(), self.unreclaimable())
+        held(
+            &self.frames,
+            self.folios.bytes(),
+            self.unreclaimable().bytes(),
+        )
     }
 }

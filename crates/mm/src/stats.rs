@@ -8,6 +8,7 @@ use crate::bdi::{BackingDevInfo, ThrottleStats};
 use crate::frames::FrameUsage;
 use crate::pressure::PressureStats;
 use crate::readahead::ReadaheadFeedback;
+use crate::unreclaimable::Unreclaimable;
 
 /// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
 /// written to again while it is under writeback, say.
@@ -32,6 +33,7 @@ pub(crate) enum Count {
 
 impl PageCounts {
     /// Bytes at its beginning that seldom change.
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) const READ_BYTES: usize = size_of::<AtomicU64>();
 
     fn of(&self, count: Count) -> &AtomicU64 {
@@ -65,7 +67,7 @@ impl PageCounts {
 }
 
 /// What one file's users did, since it was first opened, besides hits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FileCounters {
     pub(crate) misses: AtomicU64,
     pub(crate) evictions: AtomicU64,
@@ -81,21 +83,6 @@ pub(crate) struct FileCounters {
 }
 
 impl FileCounters {
-    pub(crate) fn new() -> Self {
-        Self {
-            misses: AtomicU64::new(0),
-            evictions: AtomicU64::new(0),
-            refaults: AtomicU64::new(0),
-            readahead: AtomicU64::new(0),
-            readahead_used: AtomicU64::new(0),
-            readahead_wasted: AtomicU64::new(0),
-            throttled_ns: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            read_in: AtomicU64::new(0),
-            feedback: ReadaheadFeedback::new(),
-        }
-    }
-
     /// Adds what a folio that leaves the cache says about readahead.
     pub(crate) fn note_unused_readahead(&self, pages: u64) {
         bump(&self.readahead_wasted, pages);
@@ -151,7 +138,8 @@ pub(crate) fn bump(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-fn read(counter: &AtomicU64) -> u64 {
+/// What a statistic says.
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
     // Relaxed: a statistic.
     counter.load(Ordering::Relaxed)
 }
@@ -289,6 +277,8 @@ impl AddressSpace {
 pub struct MmStats {
     /// Memory against the bound.
     pub memory: FrameUsage,
+    /// What of it cannot be reclaimed.
+    pub unreclaimable: Unreclaimable,
     /// All files together, those dropped since included in the activity.
     pub files: FileStats,
     /// Files that have an address space now.

@@ -4,8 +4,10 @@
 mod common;
 
 use common::{Store, file, pattern, read, storage, write};
-use foliocache_mm::PAGE_SIZE;
+use foliocache_mm::{Iocb, IovIter, PAGE_SIZE, ReadaheadState};
 use foliocache_sync::ShardedCounter;
+use foliocache_sys::Errno;
+use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -27,6 +29,53 @@ fn what_is_written_is_read_and_reaches_the_store() {
     assert_eq!(stats.resident, 13);
     drop(file);
     assert_eq!(mm.usage().in_use, 0, "a dropped file leaves nothing behind");
+}
+
+#[test]
+fn reads_of_folios_in_use_end_with_the_file_and_count_each_page() {
+    let (_mm, bdi) = storage(8);
+    let bytes = pattern(3, 0, 3 * PAGE_SIZE + 100);
+    let file = file(&bdi, &Store::with(b""));
+    write(&file, 0, &bytes);
+    // The first two reads of a page make it known to be in use.
+    for _ in 0..2 {
+        assert_eq!(read(&file, 0, bytes.len()), bytes);
+    }
+    let page = PAGE_SIZE as u64;
+    for (pos, len, pages) in [
+        (0, PAGE_SIZE, 1),
+        (page + 7, 100, 1),
+        // Ends with the file, and goes on beyond it.
+        (3 * page + 50, 50, 1),
+        (3 * page + 50, PAGE_SIZE, 1),
+        (page - 1, 2, 2),
+        (3 * page + 100, 1, 0),
+        (page, 0, 0),
+        (u64::MAX, PAGE_SIZE, 0),
+    ] {
+        let before = file.stats().hits;
+        let start = bytes.len().min(pos as usize);
+        let end = bytes.len().min(start.saturating_add(len));
+        assert_eq!(read(&file, pos, len), bytes[start..end], "{len} at {pos}");
+        assert_eq!(file.stats().hits - before, pages, "{len} at {pos}");
+    }
+}
+
+#[test]
+fn overwriting_part_of_a_folio_from_several_buffers_is_one_write() {
+    let (_mm, bdi) = storage(8);
+    let file = file(&bdi, &Store::with(b""));
+    let mut expected = pattern(4, 0, 2 * PAGE_SIZE);
+    write(&file, 0, &expected);
+    let parts: [&[u8]; 4] = [b"", b"one", b"", b"three"];
+    for pos in [10, PAGE_SIZE - 4] {
+        let slices = parts.map(IoSlice::new);
+        let mut iter = IovIter::sources(&slices);
+        assert_eq!(file.write(&mut Iocb::at(pos as u64), &mut iter).unwrap(), 8);
+        assert_eq!(iter.remaining(), 0);
+        expected[pos..pos + 8].copy_from_slice(b"onethree");
+        assert_eq!(read(&file, 0, 2 * PAGE_SIZE), expected);
+    }
 }
 
 #[test]
@@ -106,11 +155,12 @@ fn sequential_reads_are_few_and_large() {
     let (_mm, bdi) = storage(64);
     let store = Store::with(&pattern(6, 0, 8 << 20));
     let file = file(&bdi, &store);
-    let ra = foliocache_mm::ReadaheadState::new();
+    let ra = ReadaheadState::new();
     let mut bytes = vec![0; PAGE_SIZE];
     for page in 0..2048 {
         let mut iter = foliocache_mm::IovIter::destination(&mut bytes);
-        file.read(&ra, page * PAGE_SIZE as u64, &mut iter).unwrap();
+        file.read(&ra, &mut Iocb::at(page * PAGE_SIZE as u64), &mut iter)
+            .unwrap();
     }
     let reads = store.reads.load(Ordering::Relaxed);
     assert!(reads <= 16, "{reads} reads for 8 MiB");
@@ -151,13 +201,13 @@ fn counting_the_hits_of_a_busy_file_is_charged() {
         read(&file, 0, 10);
     }
     assert_eq!(mm.usage().metadata, idle + cells);
-    assert_eq!(bdi.mapping_extra_bytes(), cells);
+    assert_eq!(bdi.mapping_bytes(), cells);
     assert_eq!(file.stats().hits, 4 * cells);
     assert_eq!(mm.stats().files.hits, 4 * cells);
     drop(file);
     assert_eq!(mm.stats().files.hits, 4 * cells, "of a file that is gone");
     assert!(mm.usage().metadata <= idle);
-    assert_eq!(bdi.mapping_extra_bytes(), 0);
+    assert_eq!(bdi.mapping_bytes(), 0);
 }
 
 #[test]
@@ -175,11 +225,60 @@ fn hits_are_counted_without_room_for_cells() {
         read(&file, 0, 10);
     }
     assert_eq!(file.stats().hits, before + reads);
-    assert_eq!(bdi.mapping_extra_bytes(), 0);
+    assert_eq!(bdi.mapping_bytes(), 0);
     mm.uncharge_metadata(taken);
     for _ in 0..reads {
         read(&file, 0, 10);
     }
-    assert!(bdi.mapping_extra_bytes() > 0);
+    assert!(bdi.mapping_bytes() > 0);
     assert_eq!(file.stats().hits, before + 2 * reads);
+}
+
+#[test]
+fn a_call_that_does_not_wait_says_how_far_it_got() {
+    let (_mm, bdi) = storage(8);
+    let bytes = pattern(4, 0, 64 * PAGE_SIZE);
+    let file = file(&bdi, &Store::with(&bytes));
+    let page = PAGE_SIZE as u64;
+    let nowait = |pos| Iocb {
+        nowait: true,
+        ..Iocb::at(pos)
+    };
+    write(&file, 0, &bytes[..2 * PAGE_SIZE]);
+
+    let handle = ReadaheadState::new();
+    let mut seen = vec![0; 4 * PAGE_SIZE];
+    let (mut iocb, mut iter) = (nowait(100), IovIter::destination(&mut seen));
+    assert_eq!(file.read(&handle, &mut iocb, &mut iter), Err(Errno::EAGAIN));
+    assert_eq!(
+        (iocb.pos, iter.remaining()),
+        (2 * page, 2 * PAGE_SIZE + 100)
+    );
+    file.fetch(&handle, &mut iocb, iter.remaining() as u64)
+        .unwrap();
+    assert!(iocb.fetched > 4 * page);
+    let rest = file.read(&handle, &mut iocb, &mut iter);
+    assert_eq!((rest, iocb.pos), (Ok(2 * PAGE_SIZE + 100), 4 * page + 100));
+    assert_eq!(seen, bytes[100..][..4 * PAGE_SIZE]);
+
+    // The second page is written in part, and its rest would have to be read.
+    let change = pattern(5, 0, PAGE_SIZE + 10);
+    let (mut iocb, mut iter) = (nowait(60 * page), IovIter::source(&change));
+    assert_eq!(file.write(&mut iocb, &mut iter), Err(Errno::EAGAIN));
+    assert_eq!((iocb.pos, iter.remaining()), (61 * page, 10));
+    iocb.nowait = false;
+    assert_eq!(file.write(&mut iocb, &mut iter), Ok(10));
+    assert_eq!(read(&file, 60 * page, change.len()), change);
+
+    let mut iocb = Iocb {
+        append: true,
+        ..nowait(0)
+    };
+    let mut iter = IovIter::source(&change);
+    assert_eq!(file.write(&mut iocb, &mut iter), Err(Errno::EAGAIN));
+    assert_eq!(file.size(), 64 * page, "an append waits always");
+    iocb.nowait = false;
+    assert_eq!(file.write(&mut iocb, &mut iter), Ok(change.len()));
+    assert_eq!(iocb.pos, 64 * page + change.len() as u64);
+    assert_eq!(read(&file, 64 * page, change.len()), change);
 }

@@ -96,12 +96,29 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-fn fsync_in_a_thread(
-    file: &Arc<AddressSpace>,
-) -> std::thread::JoinHandle<Result<(), foliocache_mm::IoError>> {
+type Fsync = std::thread::JoinHandle<Result<(), foliocache_sys::Errno>>;
+
+fn fsync_in_a_thread(file: &Arc<AddressSpace>) -> Fsync {
     let file = Arc::clone(file);
     let cursor = file.sample_wb_err();
     std::thread::spawn(move || file.fsync(&cursor))
+}
+
+/// Writes `bytes[0]` to the first page and syncs it; while that flush runs, writes `bytes[1]` at `pos` and
+/// syncs that. Both wait for the flush when this returns.
+fn fsyncs_beside_a_flush(
+    store: &GatedStore,
+    file: &Arc<AddressSpace>,
+    pos: u64,
+    bytes: &[Vec<u8>; 2],
+) -> [Fsync; 2] {
+    write(file, 0, &bytes[0]);
+    let first = fsync_in_a_thread(file);
+    wait_until("the first flush", || store.flushes() == 1);
+    write(file, pos, &bytes[1]);
+    let second = fsync_in_a_thread(file);
+    wait_until("a write beside the flush", || store.writes() == 2);
+    [first, second]
 }
 
 #[test]
@@ -111,12 +128,7 @@ fn writes_go_on_beside_a_flush_and_need_the_next_one() {
     let file = store.file(&bdi);
     let bytes = [1, 2].map(|who| pattern(who, 0, PAGE_SIZE));
 
-    write(&file, 0, &bytes[0]);
-    let first = fsync_in_a_thread(&file);
-    wait_until("the first flush", || store.flushes() == 1);
-    write(&file, PAGE, &bytes[1]);
-    let second = fsync_in_a_thread(&file);
-    wait_until("a write beside the flush", || store.writes() == 2);
+    let [first, second] = fsyncs_beside_a_flush(&store, &file, PAGE, &bytes);
 
     end.send(Ok(())).unwrap();
     first.join().unwrap().unwrap();
@@ -138,12 +150,7 @@ fn page_written_again_beside_a_flush_stays_unstable() {
     let file = store.file(&bdi);
     let bytes = [1, 2].map(|who| pattern(who, 0, PAGE_SIZE));
 
-    write(&file, 0, &bytes[0]);
-    let first = fsync_in_a_thread(&file);
-    wait_until("the first flush", || store.flushes() == 1);
-    write(&file, 0, &bytes[1]);
-    let second = fsync_in_a_thread(&file);
-    wait_until("a write beside the flush", || store.writes() == 2);
+    let [first, second] = fsyncs_beside_a_flush(&store, &file, 0, &bytes);
     end.send(Ok(())).unwrap();
     first.join().unwrap().unwrap();
     wait_until("the second flush", || store.flushes() == 2);
@@ -160,18 +167,13 @@ fn failed_flush_makes_writes_beside_it_dirty_too() {
     let file = store.file(&bdi);
     let bytes = [1, 2].map(|who| pattern(who, 0, PAGE_SIZE));
 
-    write(&file, 0, &bytes[0]);
-    let first = fsync_in_a_thread(&file);
-    wait_until("the first flush", || store.flushes() == 1);
-    write(&file, PAGE, &bytes[1]);
-    let second = fsync_in_a_thread(&file);
-    wait_until("a write beside the flush", || store.writes() == 2);
+    let [first, second] = fsyncs_beside_a_flush(&store, &file, PAGE, &bytes);
     end.send(Err(Errno::EIO)).unwrap();
     // From here on flushes succeed.
     drop(end);
 
     for fsync in [first, second] {
-        assert_eq!(fsync.join().unwrap().unwrap_err().errno, Errno::EIO);
+        assert_eq!(fsync.join().unwrap().unwrap_err(), Errno::EIO);
     }
     // The flusher may retry meanwhile: what counts is that all of it is written once more.
     file.sync().unwrap();

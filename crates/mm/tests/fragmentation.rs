@@ -42,7 +42,11 @@ fn large_chunks_come_back_after_fragmentation() {
     assert!(before.1.available as usize > PAGES, "{:?}", before.1);
     // Blocks that were not in use yet; after them what is free lies in single pages.
     let mut fresh = Vec::new();
-    while let Some(chunk) = mm.frames().try_alloc_order(MAX_ORDER) {
+    let take = || {
+        let mut reservation = mm.frames().try_reserve(1 << MAX_ORDER)?;
+        mm.frames().alloc_order(&mut reservation, MAX_ORDER)
+    };
+    while let Some(chunk) = take() {
         fresh.push(chunk);
     }
     assert!(mm.usage().order_failures > 0);
@@ -55,7 +59,7 @@ fn large_chunks_come_back_after_fragmentation() {
             chunks.len(),
             mm.stats()
         );
-        match mm.frames().try_alloc_order(MAX_ORDER) {
+        match take() {
             Some(chunk) => chunks.push(chunk),
             None => std::thread::sleep(Duration::from_millis(5)),
         }

@@ -8,8 +8,7 @@ mod common;
 
 use common::{Store, assert_empty, file, pattern, storage, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, Fetch, IoError, IovIter, Nowait, PAGE_SIZE,
-    ReadaheadState,
+    AddressSpace, BackingDevInfo, BdiKind, Fetch, Iocb, IovIter, PAGE_SIZE, ReadaheadState,
 };
 use foliocache_sys::{Errno, usercopy};
 use std::sync::Arc;
@@ -43,15 +42,17 @@ impl Cached {
         cached
     }
 
-    fn read(&self) -> Result<Vec<u8>, IoError> {
+    fn read(&self) -> Result<Vec<u8>, Errno> {
         self.read_page(0, PAGES)
     }
 
-    fn read_page(&self, page: usize, pages: usize) -> Result<Vec<u8>, IoError> {
+    fn read_page(&self, page: usize, pages: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; pages * PAGE_SIZE];
         let mut iter = IovIter::destination(&mut bytes);
         let pos = (page * PAGE_SIZE) as u64;
-        let n = self.file.read(&ReadaheadState::new(), pos, &mut iter)?;
+        let n = self
+            .file
+            .read(&ReadaheadState::new(), &mut Iocb::at(pos), &mut iter)?;
         bytes.truncate(n);
         Ok(bytes)
     }
@@ -108,16 +109,20 @@ fn a_read_that_does_not_wait_leaves_bad_memory_to_one_that_does() {
     let pos = (BAD * PAGE_SIZE) as u64;
     let mut bytes = vec![0; PAGE_SIZE];
     let mut iter = IovIter::destination(&mut bytes);
-    let looked = cached.file.read_nowait(&handle, pos, 0, &mut iter);
-    assert_eq!(looked.unwrap(), Nowait::WouldBlock);
+    let mut iocb = Iocb {
+        nowait: true,
+        ..Iocb::at(pos)
+    };
+    let looked = cached.file.read(&handle, &mut iocb, &mut iter);
+    assert_eq!(looked, Err(Errno::EAGAIN));
     let len = PAGE_SIZE as u64;
     let fetch = cached
         .file
-        .start_fetch(&handle, (pos, len), true, Waker::noop());
+        .start_fetch(&handle, &mut iocb, len, true, Waker::noop());
     assert_eq!(fetch.unwrap(), Fetch::Blocked);
-    let fetched = cached.file.fetch(&handle, pos, len).unwrap();
-    let looked = cached.file.read_nowait(&handle, pos, fetched, &mut iter);
-    assert_eq!(looked.unwrap(), Nowait::Over);
+    cached.file.fetch(&handle, &mut iocb, len).unwrap();
+    let looked = cached.file.read(&handle, &mut iocb, &mut iter);
+    assert_eq!(looked, Ok(PAGE_SIZE));
     assert!(bytes == cached.content[BAD * PAGE_SIZE..][..PAGE_SIZE]);
     drop(cached);
     assert_empty(&mm);
@@ -153,12 +158,12 @@ fn a_dirty_page_in_bad_memory_is_eio_and_stays_dirty() {
     cached.spoil();
     let written = cached
         .file
-        .write(pos as u64, &mut IovIter::source(&[0; 100]));
+        .write(&mut Iocb::at(pos as u64), &mut IovIter::source(&[0; 100]));
     let read = cached.read_page(BAD, 1);
     // Before writeback, which reads the frame without looking out for faults in this store.
     cached.mend();
-    assert_eq!(read.unwrap_err().errno, Errno::EIO);
-    assert_eq!(written.unwrap_err().errno, Errno::EIO);
+    assert_eq!(read.unwrap_err(), Errno::EIO);
+    assert_eq!(written.unwrap_err(), Errno::EIO);
     assert!(cached.faults() >= 2);
     assert!(cached.file.is_dirty());
     cached.file.sync().unwrap();
@@ -176,7 +181,9 @@ fn a_write_that_stops_in_bad_memory_counts_nothing_of_that_folio() {
     write(&cached.file, 0, &cached.content);
     cached.spoil();
     let bytes = vec![7; 2 * PAGE_SIZE];
-    let written = cached.file.write(pos as u64, &mut IovIter::source(&bytes));
+    let written = cached
+        .file
+        .write(&mut Iocb::at(pos as u64), &mut IovIter::source(&bytes));
     cached.mend();
     if let Ok(n) = written {
         assert!(cached.read_page(BAD - 1, 2).unwrap()[..n] == bytes[..n]);
@@ -196,7 +203,7 @@ fn a_page_of_a_memory_file_in_bad_memory_is_eio() {
     cached.spoil();
     let read = cached.read_page(BAD, 1);
     cached.mend();
-    assert_eq!(read.unwrap_err().errno, Errno::EIO);
+    assert_eq!(read.unwrap_err(), Errno::EIO);
     assert_eq!(cached.faults(), 1);
     assert!(cached.read().unwrap() == cached.content);
     drop(cached);

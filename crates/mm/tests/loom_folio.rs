@@ -1,4 +1,4 @@
-//! The folio lock, waiting for writeback, and the count of holders, over all interleavings. A
+//! The folio lock and the count of holders, over all interleavings. A
 //! wake-up that is lost shows itself as a deadlock.
 #![cfg(loom)]
 #![allow(missing_docs)]
@@ -65,27 +65,6 @@ fn the_lock_excludes_and_wakes_three() {
             one.join().unwrap();
         }
         assert_eq!(page.with_lock(|| value.read()), 3);
-    });
-}
-
-#[test]
-fn the_end_of_writeback_wakes_beside_the_lock() {
-    explore(2, 100, || {
-        let (page, value) = (OnePage::new(0, true), Watched::new());
-        page.start_writeback();
-        let device = spawn(&page, &value, |page, value| {
-            value.add(1);
-            page.end_writeback();
-        });
-        let locker = spawn(&page, &value, |page, _| page.with_lock(|| ()));
-        let waiter = spawn(&page, &value, |page, value| {
-            page.wait_writeback();
-            // What the device did before is visible.
-            assert_eq!(value.read(), 1);
-        });
-        waiter.join().unwrap();
-        device.join().unwrap();
-        locker.join().unwrap();
     });
 }
 

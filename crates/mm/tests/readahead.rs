@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use common::{pattern, storage};
 use foliocache_mm::{
-    Access, AddressSpace, AddressSpaceOperations, FileStats, IoSegment, IovIter, Mm, PAGE_SIZE,
-    ReadDone, ReadaheadState,
+    Access, AddressSpace, AddressSpaceOperations, FileStats, IoSegment, Iocb, IovIter, Mm,
+    PAGE_SIZE, ReadDone, ReadaheadState,
 };
 use foliocache_sys::Errno;
 
@@ -136,7 +136,11 @@ impl Rig {
         let mut bytes = vec![0xee; pages as usize * PAGE_SIZE];
         let n = self
             .file
-            .read(handle, pos, &mut IovIter::destination(&mut bytes))
+            .read(
+                handle,
+                &mut Iocb::at(pos),
+                &mut IovIter::destination(&mut bytes),
+            )
             .unwrap();
         assert_eq!(n, bytes.len());
         assert!(bytes == pattern(0, pos, n), "wrong bytes at page {first}");
@@ -329,12 +333,15 @@ fn a_failed_read_ahead_is_an_error_of_nobody_but_who_needs_the_page() {
     let mut at = 64;
     let failed = loop {
         let mut iter = IovIter::destination(&mut page);
-        match rig.file.read(&handle, at * PAGE_SIZE as u64, &mut iter) {
+        match rig
+            .file
+            .read(&handle, &mut Iocb::at(at * PAGE_SIZE as u64), &mut iter)
+        {
             Ok(_) => at += 1,
             Err(error) => break error,
         }
     };
-    assert_eq!(failed.errno, Errno::EIO);
+    assert_eq!(failed, Errno::EIO);
     rig.tape.failing.store(false, Ordering::Relaxed);
     rig.settled();
     for at in (at..4_096 - 4).step_by(4) {

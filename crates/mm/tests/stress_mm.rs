@@ -7,7 +7,8 @@ mod common;
 
 use common::{Store, assert_empty, file, pattern, storage};
 use foliocache_mm::{
-    Access, AddressSpace, AddressSpaceOperations, IoSegment, IovIter, PAGE_SIZE, ReadaheadState,
+    Access, AddressSpace, AddressSpaceOperations, IoSegment, Iocb, IovIter, PAGE_SIZE,
+    ReadaheadState,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ impl Random {
 }
 
 fn read_at(file: &Arc<AddressSpace>, handle: &ReadaheadState, pos: u64, bytes: &mut [u8]) -> usize {
-    file.read(handle, pos, &mut IovIter::destination(bytes))
+    file.read(handle, &mut Iocb::at(pos), &mut IovIter::destination(bytes))
         .unwrap()
 }
 
@@ -69,7 +70,10 @@ impl Shadow {
         let bytes: Vec<u8> = (at..end).map(|i| byte ^ i as u8).collect();
         let n = self
             .file
-            .write(self.start + at as u64, &mut IovIter::source(&bytes))
+            .write(
+                &mut Iocb::at(self.start + at as u64),
+                &mut IovIter::source(&bytes),
+            )
             .unwrap();
         assert_eq!(n, bytes.len());
         if self.bytes.len() < end {
@@ -262,10 +266,14 @@ fn no_foreign_byte_is_ever_read() {
             let victim = &files[who as usize];
             let pos = random.below(SIZE / 8 - 8 * PAGE);
             let bytes = pattern(who as u8, pos, 3 * PAGE_SIZE);
-            victim.write(pos, &mut IovIter::source(&bytes)).unwrap();
+            victim
+                .write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
+                .unwrap();
             victim.sync().unwrap();
             victim.invalidate(pos, 8 * PAGE);
-            other.write(0, &mut IovIter::source(&noise)).unwrap();
+            other
+                .write(&mut Iocb::at(0), &mut IovIter::source(&noise))
+                .unwrap();
             other.truncate(0).unwrap();
         }
     });

@@ -13,8 +13,7 @@ mod common;
 use bad_memory::{Memory, PAGE, Watch};
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, IoError, IoSegment, IovIter,
-    ReadaheadState,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, IoSegment, Iocb, IovIter, ReadaheadState,
 };
 use foliocache_sys::{Errno, usercopy};
 use std::sync::{Arc, Mutex};
@@ -27,10 +26,10 @@ fn write_from(
     memory: &Memory,
     from: usize,
     len: usize,
-) -> Result<usize, IoError> {
+) -> Result<usize, Errno> {
     // SAFETY: the handlers are installed by `Watch`, which every test holds.
     let mut iter = unsafe { IovIter::raw_source(memory.at(from), len) };
-    file.write(pos, &mut iter)
+    file.write(&mut Iocb::at(pos), &mut iter)
 }
 
 /// Reads into memory that may be bad.
@@ -40,10 +39,10 @@ fn read_into(
     memory: &Memory,
     from: usize,
     len: usize,
-) -> Result<usize, IoError> {
+) -> Result<usize, Errno> {
     // SAFETY: as in `write_from`.
     let mut iter = unsafe { IovIter::raw_destination(memory.at(from), len) };
-    file.read(&ReadaheadState::new(), pos, &mut iter)
+    file.read(&ReadaheadState::new(), &mut Iocb::at(pos), &mut iter)
 }
 
 /// A file of 20,000 bytes of pattern 1: its cache, and what it holds.
@@ -99,8 +98,7 @@ fn a_source_that_is_bad_from_its_first_byte_is_efault() {
             let (file, expected) = old_file(&bdi, cached);
             let resident = file.nr_pages();
             let error = write_from(&file, pos, &memory, 50, 5000).unwrap_err();
-            assert_eq!(error.errno, Errno::EFAULT);
-            assert_eq!((error.pos, error.len), (pos, 5000));
+            assert_eq!(error, Errno::EFAULT);
             assert_eq!(file.size(), 20_000);
             assert!(read(&file, 0, 50_000) == expected);
             assert!(!file.is_dirty(), "nothing was written");
@@ -366,7 +364,7 @@ fn a_destination_that_ends_in_its_middle_counts_to_there() {
                 let bytes = unsafe { std::slice::from_raw_parts(memory.at(from), good) };
                 assert!(bytes == &expected[pos..pos + good]);
                 let error = read_into(&file, pos as u64, &memory, 2 * PAGE, 100).unwrap_err();
-                assert_eq!(error.errno, Errno::EFAULT);
+                assert_eq!(error, Errno::EFAULT);
                 // Where there is nothing to read, nothing is touched.
                 assert_eq!(read_into(&file, 20_000, &memory, 2 * PAGE, 100).unwrap(), 0);
             }
@@ -385,14 +383,14 @@ fn a_null_source_and_one_beyond_all_memory() {
         let nowhere = std::ptr::without_provenance_mut(address);
         // SAFETY: the handlers are installed.
         let mut source = unsafe { IovIter::raw_source(nowhere, 4000) };
-        let error = file.write(100, &mut source).unwrap_err();
-        assert_eq!(error.errno, Errno::EFAULT);
+        let error = file.write(&mut Iocb::at(100), &mut source).unwrap_err();
+        assert_eq!(error, Errno::EFAULT);
         // SAFETY: as above.
         let mut destination = unsafe { IovIter::raw_destination(nowhere, 4000) };
         let error = file
-            .read(&ReadaheadState::new(), 100, &mut destination)
+            .read(&ReadaheadState::new(), &mut Iocb::at(100), &mut destination)
             .unwrap_err();
-        assert_eq!(error.errno, Errno::EFAULT);
+        assert_eq!(error, Errno::EFAULT);
     }
     assert!(read(&file, 0, 30_000) == expected);
 }

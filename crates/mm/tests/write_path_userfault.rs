@@ -13,7 +13,7 @@ mod common;
 
 use bad_memory::{Memory, PAGE, Watch};
 use common::{Store, assert_empty, file, pattern, read, storage, write};
-use foliocache_mm::{AddressSpace, IovIter, ReadaheadState};
+use foliocache_mm::{AddressSpace, Iocb, IovIter, ReadaheadState};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ fn with_missing_pages<R: Send>(
 fn write_from(file: &Arc<AddressSpace>, pos: u64, memory: &Memory) -> usize {
     // SAFETY: the handlers are installed by `Watch`.
     let mut iter = unsafe { IovIter::raw_source(memory.at(0), memory.len()) };
-    file.write(pos, &mut iter).unwrap()
+    file.write(&mut Iocb::at(pos), &mut iter).unwrap()
 }
 
 /// The source is, in effect, a mapping of the pages that are written: page 1 onto page 1.
@@ -199,7 +199,9 @@ fn a_destination_that_is_brought_in_through_the_same_file() {
     let read_all = |memory: &Memory| {
         // SAFETY: the handlers are installed by `Watch`.
         let mut iter = unsafe { IovIter::raw_destination(memory.at(0), 4 * PAGE) };
-        let n = file.read(&ReadaheadState::new(), 0, &mut iter).unwrap();
+        let n = file
+            .read(&ReadaheadState::new(), &mut Iocb::at(0), &mut iter)
+            .unwrap();
         (n, memory.bytes())
     };
     let Some((n, bytes)) = with_missing_pages(4, supply, read_all) else {

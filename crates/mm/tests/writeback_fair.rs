@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm, MmConfig,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
+    MmConfig,
 };
 use foliocache_sys::Errno;
 
@@ -117,7 +118,9 @@ fn write_until(
         let counts = count.load(Ordering::Relaxed);
         let start = Instant::now();
         let pos = turn * chunk as u64 % FILE;
-        let written = file.write(pos, &mut IovIter::source(&bytes)).unwrap();
+        let written = file
+            .write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
+            .unwrap();
         let took = start.elapsed();
         if counts {
             done.bytes += written as u64;
@@ -238,7 +241,7 @@ fn an_fsync_beside_a_stream_of_another_file_does_not_wait_for_the_stream() {
             let start = Instant::now();
             let bytes = [turn as u8; 100];
             small
-                .write(turn * 100, &mut IovIter::source(&bytes))
+                .write(&mut Iocb::at(turn * 100), &mut IovIter::source(&bytes))
                 .unwrap();
             small.sync().unwrap();
             longest = longest.max(start.elapsed());
@@ -262,7 +265,9 @@ fn a_small_file_is_written_when_it_is_old_beside_one_that_never_ends() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_until(&stop, &count, &stream, CHUNK, Duration::ZERO));
         std::thread::sleep(Duration::from_secs(1));
-        small.write(0, &mut IovIter::source(b"little")).unwrap();
+        small
+            .write(&mut Iocb::at(0), &mut IovIter::source(b"little"))
+            .unwrap();
         let start = Instant::now();
         while small.is_dirty() && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(5));

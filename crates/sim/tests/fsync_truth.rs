@@ -56,7 +56,7 @@ impl Setup {
 
 /// The error number of an fsync.
 fn errno(handle: &Handle) -> Option<Errno> {
-    handle.fsync().err().map(|error| error.errno())
+    handle.fsync().err()
 }
 
 const FILL: Fill = Fill(77);
@@ -297,14 +297,14 @@ fn a_failed_truncate_or_hole_changes_nothing() {
     s.fail(OpSet::TRUNCATE | OpSet::PUNCH_HOLE, Errno::EIO);
     for size in [0, 100, 3 * PAGE as u64, 9 * PAGE as u64] {
         let error = s.file.mapping.truncate(size).expect_err("it fails");
-        assert_eq!(error.errno(), Errno::EIO);
+        assert_eq!(error, Errno::EIO);
     }
     let error = s
         .file
         .mapping
         .punch_hole(10, 2 * PAGE as u64)
         .expect_err("it fails");
-    assert_eq!(error.errno(), Errno::EIO);
+    assert_eq!(error, Errno::EIO);
     assert_eq!(s.file.mapping.size(), data.len() as u64);
     assert!(s.file.read(0, data.len() + 1) == data);
     s.faults.heal();
@@ -324,7 +324,7 @@ fn a_failed_read_leaves_nothing_behind() {
     s.faults
         .add(Rule::new(OpSet::READ, Effect::Fail(Errno::EIO)).range(spot));
     let error = cold.try_read(10 * PAGE as u64, 100).expect_err("it fails");
-    assert_eq!(error.errno(), Errno::EIO);
+    assert_eq!(error, Errno::EIO);
     assert!(
         cold.read(0, 5 * PAGE) == data[..5 * PAGE],
         "beside the bad spot"
@@ -333,7 +333,7 @@ fn a_failed_read_leaves_nothing_behind() {
     let error = cold
         .try_write(10 * PAGE as u64 + 5, b"x")
         .expect_err("it fails");
-    assert_eq!(error.errno(), Errno::EIO);
+    assert_eq!(error, Errno::EIO);
     s.faults.heal();
     assert!(cold.read(0, data.len()) == data);
     assert_eq!(errno(&cold), None, "a failed read is no writeback error");

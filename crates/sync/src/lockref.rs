@@ -19,7 +19,7 @@
 //! 2. A count is negative exactly after [`LockRefGuard::mark_dead`], and stays so: no reference is taken
 //!    from then on.
 //! 3. Whoever drops the last reference holds the lock ([`LockRef::put_or_lock`]): the count reaches zero
-//!    only under the lock, or by [`LockRef::put_return`], whose caller accepts a zero.
+//!    only under the lock.
 //!
 //! # Locking
 //!
@@ -129,15 +129,6 @@ impl LockRef {
         self.update(Ordering::Acquire, |count| Some(count + 1));
     }
 
-    /// Takes a reference unless there is none (or the object is dead). Returns whether it did.
-    #[doc(alias = "lockref_get_not_zero")]
-    #[inline]
-    #[must_use = "no reference is taken when it says no"]
-    pub fn get_not_zero(&self) -> bool {
-        self.update(Ordering::Acquire, |count| (count > 0).then_some(count + 1))
-            .is_some()
-    }
-
     /// Takes a reference unless the object is dead; a count of zero is good enough. Returns whether it did.
     #[doc(alias = "lockref_get_not_dead")]
     #[inline]
@@ -145,31 +136,6 @@ impl LockRef {
     pub fn get_not_dead(&self) -> bool {
         self.update(Ordering::Acquire, |count| (count >= 0).then_some(count + 1))
             .is_some()
-    }
-
-    /// Drops a reference without waiting, and returns the new count; zero is possible. Does nothing and returns
-    /// `None` while the lock is held, and when there is no reference: lock it then.
-    #[doc(alias = "lockref_put_return")]
-    #[inline]
-    #[must_use = "the reference is still there when it says None"]
-    pub fn put_return(&self) -> Option<u32> {
-        // Relaxed: the exchange decides, or nothing is done.
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let count = count_of(word);
-            if word & BITS.locked != 0 || count <= 0 {
-                return None;
-            }
-            let next = with_count(word, count - 1);
-            // Release pairs with the Acquire of whoever takes the lock; Relaxed on failure as above.
-            match self
-                .word
-                .compare_exchange_weak(word, next, Ordering::Release, Ordering::Relaxed)
-            {
-                Ok(_) => return u32::try_from(count - 1).ok(),
-                Err(newer) => word = newer,
-            }
-        }
     }
 
     /// Drops a reference unless it is the last one. If it is, takes the lock instead and leaves the count as it
@@ -201,22 +167,17 @@ impl LockRef {
     /// Waits for the lock and takes it.
     #[inline]
     pub fn lock(&self) -> LockRefGuard<'_> {
-        if BITS.try_lock(&self.word).is_none() {
-            self.lock_slow();
+        if !BITS.try_lock(&self.word) {
+            BITS.lock_short(&self.word, table());
         }
         LockRefGuard { lockref: self }
-    }
-
-    #[cold]
-    fn lock_slow(&self) {
-        BITS.lock_short(&self.word, table());
     }
 
     /// Takes the lock if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<LockRefGuard<'_>> {
         BITS.try_lock(&self.word)
-            .map(|_| LockRefGuard { lockref: self })
+            .then(|| LockRefGuard { lockref: self })
     }
 
     /// The count at some moment: negative when dead. For lists and statistics.
@@ -224,12 +185,6 @@ impl LockRef {
     pub fn count(&self) -> i32 {
         // Relaxed: nothing is concluded from it.
         count_of(self.word.load(Ordering::Relaxed))
-    }
-
-    /// Whether the object is dead. Once true it stays true.
-    #[doc(alias = "__lockref_is_dead")]
-    pub fn is_dead(&self) -> bool {
-        self.count() < 0
     }
 }
 
@@ -276,7 +231,7 @@ impl Exclusive for LockRefGuard<'_> {}
 impl Drop for LockRefGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        BITS.unlock_with(&self.lockref.word, table);
+        BITS.clear_with(&self.lockref.word, BITS.locked, table);
     }
 }
 
@@ -305,17 +260,15 @@ mod tests {
         let lockref = LockRef::new(1);
         assert_eq!(size_of::<LockRef>(), 8);
         lockref.get();
-        assert!(lockref.get_not_zero());
-        assert_eq!(lockref.put_return(), Some(2));
+        assert_eq!(lockref.count(), 2);
         assert!(lockref.put_or_lock().is_none());
         let last = lockref.put_or_lock().expect("it is the last");
         assert_eq!(last.count(), 1);
-        assert!(lockref.try_lock().is_none());
-        assert!(lockref.put_return().is_none());
+        for _ in 0..2 {
+            assert!(lockref.try_lock().is_none(), "an attempt unlocks nothing");
+        }
         assert_eq!(last.put(), 0);
         drop(last);
-        assert!(!lockref.get_not_zero());
-        assert!(lockref.put_return().is_none());
         assert!(lockref.get_not_dead());
     }
 
@@ -323,10 +276,8 @@ mod tests {
     fn the_dead_stay_dead() {
         let lockref = LockRef::new(0);
         lockref.lock().mark_dead();
-        assert!(lockref.is_dead());
+        assert!(lockref.count() < 0);
         assert!(!lockref.get_not_dead());
-        assert!(!lockref.get_not_zero());
-        assert!(lockref.put_return().is_none());
         assert!(lockref.try_lock().is_some(), "unlocked");
     }
 
@@ -348,7 +299,7 @@ mod tests {
                 }
             });
             assert_eq!(last.load(Ordering::Relaxed), 1);
-            assert!(lockref.is_dead());
+            assert!(lockref.count() < 0);
         }
     }
 

@@ -470,17 +470,6 @@ impl<T> RankedRwLock<T> {
         }
     }
 
-    /// Like [`read`](Self::read), with locks of the same rank held in an order of the caller's.
-    #[track_caller]
-    #[inline]
-    pub fn read_nested(&self) -> RankedReadGuard<'_, T> {
-        let token = self.rank.take(How::Nested);
-        RankedReadGuard {
-            guard: self.inner.read(),
-            _token: token,
-        }
-    }
-
     /// Like [`write`](Self::write), with locks of the same rank held in an order of the caller's.
     #[track_caller]
     #[inline]

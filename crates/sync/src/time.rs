@@ -17,7 +17,7 @@ pub use model::{Instant, sleep};
 #[cfg(any(loom, shuttle))]
 mod model {
     use super::Duration;
-    use std::ops::{Add, AddAssign, Sub};
+    use std::ops::{Add, Sub};
 
     /// A moment of model time, counted from the start of the execution; [`now`](Self::now) never
     /// advances.
@@ -46,11 +46,6 @@ mod model {
             self.0.saturating_sub(earlier.0)
         }
 
-        /// Time since `earlier`, unless that is later.
-        pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
-            self.0.checked_sub(earlier.0)
-        }
-
         /// The moment `duration` later.
         pub fn checked_add(&self, duration: Duration) -> Option<Self> {
             self.0.checked_add(duration).map(Self)
@@ -66,12 +61,6 @@ mod model {
         type Output = Self;
         fn add(self, duration: Duration) -> Self {
             Self(self.0 + duration)
-        }
-    }
-
-    impl AddAssign<Duration> for Instant {
-        fn add_assign(&mut self, duration: Duration) {
-            self.0 += duration;
         }
     }
 

@@ -10,8 +10,8 @@
 //!
 //! ```text
 //! waiter (holds the bucket's lock)          unlocker
-//!   lock bit clear? set it, done              clear lock bit and waiters bit, in one step
-//!   set waiters bit, in the same step         was the waiters bit set?
+//!   lock bit clear? set it, done              clear lock bit; was the waiters bit set?
+//!   set waiters bit, in the same step           clear it, in the same step or after
 //!   sleep (releases the bucket's lock)          take and drop the bucket's lock, wake all
 //! ```
 //!
@@ -53,7 +53,7 @@ use std::task::Waker;
 const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
 /// How often a bit lock is tried before its waiter sleeps, which costs far more than a short section.
-const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 40 };
+const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
 
 #[derive(Debug)]
 struct Bucket {
@@ -211,12 +211,13 @@ fn key_of(word: &AtomicU64) -> usize {
 }
 
 impl LockBits {
-    /// Takes the lock if nobody holds it. Returns the word as it is then, or `None`.
+    /// Takes the lock if nobody holds it; whether it did. Writes nothing where somebody does, so that those
+    /// who spin for it share the line with its holder.
     #[inline]
-    pub fn try_lock(self, word: &AtomicU64) -> Option<u64> {
-        // Acquire pairs with the Release in `unlock`.
-        let before = word.fetch_or(self.locked, Ordering::Acquire);
-        (before & self.locked == 0).then_some(before | self.locked)
+    pub fn try_lock(self, word: &AtomicU64) -> bool {
+        // Relaxed: setting the bit decides. Acquire pairs with the Release in `unlock` and `clear`.
+        word.load(Ordering::Relaxed) & self.locked == 0
+            && word.fetch_or(self.locked, Ordering::Acquire) & self.locked == 0
     }
 
     /// Waits for the lock and takes it. The caller has said so to [`rank::acquire`] before.
@@ -224,84 +225,77 @@ impl LockBits {
     /// Context: may hold locks outer to its rank; sleeps.
     #[track_caller]
     #[inline]
-    pub fn lock(self, word: &AtomicU64, table: &WaitTable) -> u64 {
+    pub fn lock(self, word: &AtomicU64, table: &WaitTable) {
         rank::might_sleep();
-        self.try_lock(word)
-            .unwrap_or_else(|| self.lock_short(word, table))
+        if !self.try_lock(word) {
+            self.lock_short(word, table);
+        }
     }
 
     /// [`lock`](Self::lock) for a lock that is held for a bounded number of instructions, and may thus be taken
     /// in an RCU read section.
     #[cold]
     #[track_caller]
-    pub fn lock_short(self, word: &AtomicU64, table: &WaitTable) -> u64 {
+    pub fn lock_short(self, word: &AtomicU64, table: &WaitTable) {
         for _ in 0..SPINS {
             hint::spin_loop();
-            // Relaxed: only a hint whether to try.
-            if word.load(Ordering::Relaxed) & self.locked == 0
-                && let Some(state) = self.try_lock(word)
-            {
-                return state;
+            if self.try_lock(word) {
+                return;
             }
         }
-        let mut taken = 0;
         table.wait_short(key_of(word), || {
             // Relaxed: the exchanges below decide.
             let mut state = word.load(Ordering::Relaxed);
             loop {
                 let free = state & self.locked == 0;
-                let next = if free {
-                    state | self.locked
-                } else {
-                    state | self.waiters
-                };
+                let next = state | if free { self.locked } else { self.waiters };
                 if next == state {
                     return false;
                 }
-                // Acquire pairs with the Release in `unlock`. A failure only brings a newer value.
+                // Acquire pairs with the Release in `unlock` and `clear`. A failure only brings a newer value.
                 match word.compare_exchange(state, next, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => {
-                        taken = next;
-                        return free;
-                    }
+                    Ok(_) => return free,
                     Err(newer) => state = newer,
                 }
             }
         });
-        taken
     }
 
-    /// Releases the lock, clears the bits of `also_clear` in the same step, and wakes who waits for the
-    /// word. Returns the word as it was before.
+    /// Releases the lock, and wakes who waits for the word, which must outlive the call: for a word that
+    /// may be freed once it is unlocked use [`clear`](Self::clear).
     #[inline]
-    pub fn unlock(self, word: &AtomicU64, table: &WaitTable, also_clear: u64) -> u64 {
-        self.clear(word, table, self.locked | also_clear)
-    }
-
-    /// Releases the lock, and looks for the table only if somebody waits.
-    #[inline]
-    pub(crate) fn unlock_with(self, word: &AtomicU64, table: impl FnOnce() -> &'static WaitTable) {
-        let key = key_of(word);
-        // Release pairs with the Acquire in `try_lock` and `lock_short`.
-        let before = word.fetch_and(!(self.locked | self.waiters), Ordering::Release);
+    pub fn unlock(self, word: &AtomicU64, table: &WaitTable) {
+        // The bit is set, so the subtraction clears it and touches nothing else; unlike clearing a mask it also
+        // tells the old value in one instruction. Release pairs with the Acquire in `try_lock` and `lock_short`.
+        let before = word.fetch_sub(self.locked, Ordering::Release);
+        debug_assert!(before & self.locked != 0, "unlock of what is not locked");
         if before & self.waiters != 0 {
-            // Invariant 3: not by the word.
-            table().wake_all(key);
+            self.clear(word, table, 0);
         }
     }
 
-    /// Clears `bits` (that others wait for with [`wait_clear`](Self::wait_clear)) and wakes who waits for the
-    /// word. Returns the word as it was before. Does not sleep.
+    /// Clears `bits` (that others wait for with [`wait_clear`](Self::wait_clear), or the lock) and wakes who
+    /// waits for the word. Does not sleep.
     #[inline]
-    pub fn clear(self, word: &AtomicU64, table: &WaitTable, bits: u64) -> u64 {
+    pub fn clear(self, word: &AtomicU64, table: &WaitTable, bits: u64) {
+        self.clear_with(word, bits, || table);
+    }
+
+    /// [`clear`](Self::clear), looking for the table only if somebody waits.
+    #[inline]
+    pub(crate) fn clear_with<'a>(
+        self,
+        word: &AtomicU64,
+        bits: u64,
+        table: impl FnOnce() -> &'a WaitTable,
+    ) {
         let key = key_of(word);
         // Release pairs with the Acquire of whoever sees the bits clear.
         let before = word.fetch_and(!(bits | self.waiters), Ordering::Release);
         if before & self.waiters != 0 {
             // Invariant 3: not by the word.
-            table.wake_all(key);
+            table().wake_all(key);
         }
-        before
     }
 
     /// Sleeps until all of `bits` are clear. Returns the word at that moment; unless something else keeps
@@ -313,27 +307,38 @@ impl LockBits {
         rank::might_sleep();
         // Acquire pairs with the Release in `clear`.
         let mut state = word.load(Ordering::Acquire);
-        if state & bits == 0 {
-            return state;
+        if state & bits != 0 {
+            table.wait_short(key_of(word), || {
+                state = self.announce(word, bits);
+                state & bits == 0
+            });
         }
-        table.wait_short(key_of(word), || {
-            // Acquire: as above.
-            state = word.load(Ordering::Acquire);
-            while state & bits != 0 {
-                if state & self.waiters != 0 {
-                    return false;
-                }
-                let next = state | self.waiters;
-                // Relaxed: setting the bit publishes nothing. Acquire on failure: that value may be
-                // the one with the bits clear.
-                match word.compare_exchange(state, next, Ordering::Relaxed, Ordering::Acquire) {
-                    Ok(_) => return false,
-                    Err(newer) => state = newer,
-                }
-            }
-            true
-        });
         state
+    }
+
+    /// Has `waker` called once all of `bits` are clear; whether they are already. As
+    /// [`WaitTable::wait_async`].
+    #[track_caller]
+    pub fn wait_clear_async(
+        self,
+        word: &AtomicU64,
+        table: &WaitTable,
+        bits: u64,
+        waker: &Waker,
+    ) -> bool {
+        table.wait_async(key_of(word), waker, || {
+            self.announce(word, bits) & bits == 0
+        })
+    }
+
+    /// Sets the waiters bit unless all of `bits` are clear; returns the word as it was. Under the
+    /// bucket's lock.
+    fn announce(self, word: &AtomicU64, bits: u64) -> u64 {
+        // Acquire, as in `wait_clear`. Relaxed: setting the bit publishes nothing.
+        word.fetch_update(Ordering::Relaxed, Ordering::Acquire, |state| {
+            (state & bits != 0 && state & self.waiters == 0).then_some(state | self.waiters)
+        })
+        .unwrap_or_else(|state| state)
     }
 }
 
@@ -358,14 +363,13 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let state = BITS.lock(&word, &table);
-                        assert_eq!(state & !BITS.waiters, 0x101);
+                        BITS.lock(&word, &table);
                         let seen = counter.load(Ordering::Relaxed);
                         if seen.is_multiple_of(64) {
                             std::thread::yield_now();
                         }
                         counter.store(seen + 1, Ordering::Relaxed);
-                        BITS.unlock(&word, &table, 0);
+                        BITS.unlock(&word, &table);
                     }
                 });
             }
@@ -383,7 +387,7 @@ mod tests {
             // Wakes the waiter for nothing.
             for _ in 0..100 {
                 BITS.lock(&word, &table);
-                BITS.unlock(&word, &table, 0);
+                BITS.unlock(&word, &table);
             }
             assert!(!waiter.is_finished());
             BITS.clear(&word, &table, BUSY);

@@ -38,7 +38,7 @@ impl Shared {
         BITS.lock(&self.word, &self.table);
         // SAFETY: under the lock.
         self.content.with_mut(|pointer| unsafe { *pointer += 1 });
-        BITS.unlock(&self.word, &self.table, 0);
+        BITS.unlock(&self.word, &self.table);
     }
 }
 
@@ -104,7 +104,7 @@ fn two_conditions_share_the_waiters_bit() {
             BITS.wait_clear(&shared.word, &shared.table, BUSY);
         });
         let releaser = spawn(&shared, |shared| {
-            BITS.unlock(&shared.word, &shared.table, 0);
+            BITS.unlock(&shared.word, &shared.table);
             BITS.clear(&shared.word, &shared.table, BUSY);
         });
         join([locker, waiter, releaser]);
@@ -127,11 +127,7 @@ fn wait_async(shared: &Arc<Shared>, bits: u64) -> (Arc<Flag>, thread::JoinHandle
     let flag = Arc::new(Flag(AtomicU64::new(0)));
     let waker = std::task::Waker::from(Arc::clone(&flag));
     let waiter = spawn(shared, move |shared| {
-        let key = std::ptr::from_ref(&shared.word).addr();
-        shared.table.wait_async(key, &waker, || {
-            // Acquire pairs with the Release of the unlock, or of `clear`.
-            shared.word.fetch_or(BITS.waiters, Ordering::Acquire) & bits == 0
-        })
+        BITS.wait_clear_async(&shared.word, &shared.table, bits, &waker)
     });
     (flag, waiter)
 }
@@ -143,7 +139,7 @@ fn a_waker_left_beside_an_unlock_is_called() {
         let unlocker = spawn(&shared, |shared| {
             // SAFETY: this thread holds the lock from the start.
             shared.content.with_mut(|pointer| unsafe { *pointer = 7 });
-            BITS.unlock(&shared.word, &shared.table, 0);
+            BITS.unlock(&shared.word, &shared.table);
         });
         let (flag, waiter) = wait_async(&shared, BITS.locked);
         join([unlocker]);

@@ -39,7 +39,7 @@ impl File {
         let before = self.content.load(Ordering::Relaxed);
         *self.xa_lock.lock() += 1;
         self.content.store(before + 1, Ordering::Relaxed);
-        BITS.unlock(&self.word, &self.table, 0);
+        BITS.unlock(&self.word, &self.table);
     }
 }
 

@@ -6,8 +6,7 @@
 //! and without NUL; anything else is refused before the kernel sees it (`ENOENT` for an empty
 //! name, `EINVAL` otherwise). A symbolic link in the last place is never followed. So no name
 //! leads out of the directory it is looked up in. Names that are too long are left to the kernel
-//! (`ENAMETOOLONG`). [`open_beneath`] takes a relative path of several components and keeps to the
-//! same rule for each of them. [`stat_path`] alone goes wherever the kernel goes.
+//! (`ENAMETOOLONG`). [`stat_path`] alone goes wherever the kernel goes.
 //!
 //! Directory descriptors may be `O_PATH` ones, except for [`DirReader`], which opens the directory
 //! again by itself.
@@ -20,18 +19,15 @@
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path};
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno as Raw, retry_on_intr};
 
 use crate::Errno;
-use crate::fd::{self, FileKind, SetTime, Stat, StatVfs};
+use crate::fd::{self, FileKind, SetTime, Stat};
 
 pub mod mount;
 mod reader;
-#[cfg(test)]
-mod tests;
 
 pub use reader::{DirEntry, DirReader};
 
@@ -67,18 +63,10 @@ pub fn openat(
     flags: OFlags,
     mode: u32,
 ) -> Result<OwnedFd, Errno> {
-    open_component(dir, &component(name)?, flags, mode)
-}
-
-fn open_component(
-    dir: BorrowedFd<'_>,
-    name: &CStr,
-    flags: OFlags,
-    mode: u32,
-) -> Result<OwnedFd, Errno> {
+    let name = component(name)?;
     let asked = flags;
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = retry_on_intr(|| fs::openat(dir, name, flags, mode_of(mode)))?;
+    let fd = retry_on_intr(|| fs::openat(dir, &*name, flags, mode_of(mode)))?;
     // With O_PATH the kernel opens a link instead of refusing it; refuse it unless it was asked.
     if asked.contains(OFlags::PATH)
         && !asked.contains(OFlags::NOFOLLOW)
@@ -87,100 +75,6 @@ fn open_component(
         return Err(Errno::ELOOP);
     }
     Ok(fd)
-}
-
-/// Opens a relative `path` of one or more components below `dir`, close-on-exec, following no
-/// symbolic link and never leaving `dir`. May block.
-///
-/// Uses `openat2` where the kernel has it and steps through the components where it has not.
-///
-/// # Errors
-///
-/// Those of `openat2(2)`: `EXDEV` for an absolute path or one with `..`, `ELOOP` for a symbolic
-/// link on the way.
-pub fn open_beneath(
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    flags: OFlags,
-    mode: u32,
-) -> Result<OwnedFd, Errno> {
-    // Refused alike by both ways; the kernel would let `a/..` pass.
-    if path
-        .components()
-        .any(|c| !matches!(c, Component::Normal(_) | Component::CurDir))
-    {
-        return Err(Errno::EXDEV);
-    }
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = flags | OFlags::CLOEXEC;
-    // `openat2` refuses mode bits that would not be used.
-    let mode_arg =
-        if flags.intersects(OFlags::CREATE | OFlags::TMPFILE.difference(OFlags::DIRECTORY)) {
-            mode_of(mode)
-        } else {
-            Mode::empty()
-        };
-    // EAGAIN: a rename ran beside the walk. It may happen again and again; not for ever.
-    for _ in 0..64 {
-        match retry_on_intr(|| fs::openat2(dir, path, flags, mode_arg, resolve)) {
-            Err(Raw::AGAIN) => {}
-            Err(Raw::NOSYS | Raw::PERM) => return step_beneath(dir, path, flags, mode),
-            done => return Ok(done?),
-        }
-    }
-    step_beneath(dir, path, flags, mode)
-}
-
-/// [`open_beneath`] one component at a time.
-fn step_beneath(
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    flags: OFlags,
-    mode: u32,
-) -> Result<OwnedFd, Errno> {
-    let mut names = path
-        .components()
-        .filter_map(|c| match c {
-            Component::Normal(name) => Some(component(name)),
-            _ => None,
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let Some(last) = names.pop() else {
-        if path.as_os_str().is_empty() {
-            return Err(Errno::ENOENT);
-        }
-        return Ok(retry_on_intr(|| {
-            fs::openat(dir, c".", flags, mode_of(mode))
-        })?);
-    };
-    let mut at: Option<OwnedFd> = None;
-    for name in names {
-        let from = at.as_ref().map_or(dir, |fd| fd.as_fd());
-        at = Some(
-            match open_component(from, &name, OFlags::PATH | OFlags::DIRECTORY, 0) {
-                // A link is no directory: with O_DIRECTORY the kernel says so instead of ELOOP.
-                Err(Errno::ENOTDIR) => {
-                    let link = fd::stat_at(from, &name, AtFlags::SYMLINK_NOFOLLOW)?.kind();
-                    return Err(if link == FileKind::Symlink {
-                        Errno::ELOOP
-                    } else {
-                        Errno::ENOTDIR
-                    });
-                }
-                done => done?,
-            },
-        );
-    }
-    open_component(at.as_ref().map_or(dir, |fd| fd.as_fd()), &last, flags, mode)
-}
-
-/// The attributes of `name` in `dir`; of the link itself when it is one. May block.
-///
-/// # Errors
-///
-/// Those of `statx(2)`.
-pub fn statat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, Errno> {
-    fd::stat_at(dir, &component(name)?, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// The attributes of what `path` leads to from `dir`, links followed, as the kernel finds it: the path may be
@@ -384,31 +278,6 @@ pub fn utimensat(
     )?)
 }
 
-/// Sets the permission bits of `name`. May block.
-///
-/// # Errors
-///
-/// Those of `fchmod(2)`; `EOPNOTSUPP` for a symbolic link.
-pub fn fchmodat(dir: BorrowedFd<'_>, name: &OsStr, mode: u32) -> Result<(), Errno> {
-    let file = openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0)?;
-    fd::fchmod(file.as_fd(), mode)
-}
-
-/// Sets owner and group of `name`, of the link itself when it is one; `None` leaves one as it is.
-/// May block.
-///
-/// # Errors
-///
-/// Those of `fchownat(2)`.
-pub fn fchownat(
-    dir: BorrowedFd<'_>,
-    name: &OsStr,
-    uid: Option<u32>,
-    gid: Option<u32>,
-) -> Result<(), Errno> {
-    chown_raw(dir, &component(name)?, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
-}
-
 pub(crate) fn chown_raw(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -419,40 +288,4 @@ pub(crate) fn chown_raw(
     let uid = uid.map(fs::Uid::from_raw_unchecked);
     let gid = gid.map(fs::Gid::from_raw_unchecked);
     Ok(fs::chownat(dir, name, uid, gid, flags)?)
-}
-
-/// What [`accessat`] asks about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// May it be read?
-    pub read: bool,
-    /// May it be written?
-    pub write: bool,
-    /// May it be executed, or searched?
-    pub exec: bool,
-}
-
-/// Whether the process's effective user may access `name` so; with nothing asked, whether it is
-/// there. Follows symbolic links. May block.
-///
-/// # Errors
-///
-/// `EACCES` when it may not, and those of `faccessat(2)`.
-pub fn accessat(dir: BorrowedFd<'_>, name: &OsStr, how: Access) -> Result<(), Errno> {
-    use rustix::fs::Access as A;
-    let name = component(name)?;
-    let mut mode = A::EXISTS;
-    mode.set(A::READ_OK, how.read);
-    mode.set(A::WRITE_OK, how.write);
-    mode.set(A::EXEC_OK, how.exec);
-    Ok(fs::accessat(dir, &*name, mode, AtFlags::EACCESS)?)
-}
-
-/// How full the file system that holds `path` is. May block.
-///
-/// # Errors
-///
-/// Those of `statfs(2)`.
-pub fn statvfs(path: &Path) -> Result<StatVfs, Errno> {
-    Ok(fd::statvfs_from(retry_on_intr(|| fs::statvfs(path))?))
 }

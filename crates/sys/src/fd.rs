@@ -24,7 +24,7 @@
 //! the call returns.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rustix::fs::{self, AtFlags, Mode};
@@ -33,16 +33,18 @@ use rustix::io::retry_on_intr;
 use crate::Errno;
 use crate::clock::Timespec;
 
+mod kept;
 mod segment;
 mod stat;
 pub mod xattr;
 
+pub use kept::KeptFds;
 pub use rustix::fs::OFlags;
 pub use segment::IoSegment;
+pub(crate) use stat::stat_at;
 pub use stat::{
     DirectIoAlignment, FileKind, Stat, StatVfs, direct_io_alignment, fs_magic, fstat, fstatvfs,
 };
-pub(crate) use stat::{stat_at, statvfs_from};
 pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Most segments that one vectored system call takes.
@@ -89,24 +91,6 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
 /// `EMFILE` at the limit of open files.
 pub fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
-}
-
-/// The access mode and status flags of the open file (`fcntl(F_GETFL)`).
-///
-/// # Errors
-///
-/// None on an open descriptor.
-pub fn status_flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
-    Ok(fs::fcntl_getfl(fd)?)
-}
-
-/// Sets the status flags of the open file, for instance to switch `O_DIRECT` on or off.
-///
-/// # Errors
-///
-/// `EINVAL` when the file system has no direct I/O.
-pub fn set_status_flags(fd: BorrowedFd<'_>, flags: OFlags) -> Result<(), Errno> {
-    Ok(fs::fcntl_setfl(fd, flags)?)
 }
 
 fn check(ret: libc::ssize_t) -> Result<usize, Errno> {
@@ -480,34 +464,10 @@ pub fn seek_hole(fd: BorrowedFd<'_>, pos: u64) -> Result<Option<u64>, Errno> {
     seek(fd, fs::SeekFrom::Hole(pos))
 }
 
-/// What [`flock`] does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flock {
-    /// Take the lock together with other sharers.
-    Shared,
-    /// Take the lock alone.
-    Exclusive,
-    /// Give it back.
-    Unlock,
-}
-
-/// Takes or gives back the advisory lock of the open file.
-///
-/// Blocks until the lock is free when `wait` is set.
-///
-/// # Errors
-///
-/// `EAGAIN` when somebody else holds it and `wait` is not set.
-pub fn flock(fd: BorrowedFd<'_>, what: Flock, wait: bool) -> Result<(), Errno> {
-    use rustix::fs::FlockOperation as F;
-    let op = match (what, wait) {
-        (Flock::Shared, true) => F::LockShared,
-        (Flock::Shared, false) => F::NonBlockingLockShared,
-        (Flock::Exclusive, true) => F::LockExclusive,
-        (Flock::Exclusive, false) => F::NonBlockingLockExclusive,
-        (Flock::Unlock, _) => F::Unlock,
-    };
-    Ok(retry_on_intr(|| fs::flock(fd, op))?)
+/// The kernel's release, as `uname -r`.
+pub fn kernel_release() -> String {
+    let name = rustix::system::uname();
+    name.release().to_string_lossy().into_owned()
 }
 
 /// The process's soft limit of open files.
@@ -530,22 +490,4 @@ pub fn raise_open_file_limit() -> Result<u64, Errno> {
         setrlimit(Resource::Nofile, limit)?;
     }
     Ok(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
-}
-
-/// An anonymous file in memory with the given size, close-on-exec. Its name shows up under
-/// `/proc` only.
-///
-/// # Errors
-///
-/// Those of `memfd_create(2)` and `ftruncate(2)`.
-pub fn memfd(name: &std::ffi::CStr, size: u64) -> Result<OwnedFd, Errno> {
-    // SAFETY: `name` ends in NUL and lives through the call.
-    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    if raw < 0 {
-        return Err(Errno::last_os_error());
-    }
-    // SAFETY: the call has just returned this descriptor and nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    ftruncate(fd.as_fd(), size)?;
-    Ok(fd)
 }

@@ -16,7 +16,6 @@
 //! | [`usercopy`] | a copy that survives a fault |
 //! | [`uring`] | reads and writes in the background through io_uring |
 //! | [`pressure`] | how short of memory the surroundings are |
-//! | [`probe`] | what this kernel offers |
 //! | [`credentials`] | the process's user, group and umask |
 //! | [`signal`] | signals that a thread waits for |
 //! | [`cpu`] | how many processors there may be |
@@ -33,7 +32,6 @@ pub mod fd;
 pub mod fork;
 pub mod memory;
 pub mod pressure;
-pub mod probe;
 pub mod signal;
 pub mod uring;
 pub mod usercopy;

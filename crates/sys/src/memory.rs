@@ -31,8 +31,7 @@ mod resident;
 #[cfg(test)]
 mod tests;
 
-pub use anonymous::AnonymousRange;
-pub use cgroup::{cgroup_memory_limit, cgroup_memory_usage};
+pub use anonymous::{AnonymousRange, PageBytes};
 pub use resident::{Resident, process_anon_bytes, total_memory};
 
 use crate::Errno;

@@ -27,7 +27,6 @@ mod tests;
 use crate::Errno;
 use crate::memory::cgroup::{Group, field};
 use events::Events;
-pub(crate) use events::stall_trigger;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

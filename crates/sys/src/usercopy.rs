@@ -117,15 +117,10 @@ impl arch::Outcome {
     }
 }
 
-/// Whether this architecture can survive a fault in [`copy`] at all.
-pub const fn handlers_supported() -> bool {
-    cfg!(target_arch = "x86_64")
-}
-
 /// Installs the handlers of SIGSEGV and SIGBUS that make [`copy`] survive faults, for the process.
 ///
 /// The first call does it, later ones find it done; any thread may call. Signals that are none of
-/// ours go to the handlers that were there before. EOPNOTSUPP where [`handlers_supported`] is false.
+/// ours go to the handlers that were there before. EOPNOTSUPP on other architectures than x86-64.
 /// Makes system calls; waits for another thread that is just doing the same.
 pub fn install_handlers() -> Result<(), Errno> {
     #[cfg(target_arch = "x86_64")]

@@ -357,7 +357,7 @@ fn a_device_that_works_in_its_callers_thread_is_noticed() {
     let Some(engine) = engine() else { return };
     let arena = forever(4);
     // Memory: a read of it copies, and never sleeps.
-    let file = Arc::new(fd::memfd(c"f", 4 << 20).unwrap());
+    let file = Arc::new(memfd(4 << 20));
     let bytes: Vec<u8> = (0..MIB as u64 + 5).map(|pos| pattern(pos, 10)).collect();
     fd::pwrite(file.as_fd(), 0, &bytes).unwrap();
     fd::ftruncate(file.as_fd(), MIB as u64 + 5).unwrap();
@@ -377,4 +377,11 @@ fn a_device_that_works_in_its_callers_thread_is_noticed() {
     list[0].zero(0, MIB);
     assert_eq!(wait_for(&engine, Op::Read, &file, 0, &list), Ok(MIB + 5));
     check(&list[0], 0, 10);
+}
+
+/// A file in memory.
+fn memfd(size: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("f", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    fd::ftruncate(fd.as_fd(), size).unwrap();
+    fd
 }

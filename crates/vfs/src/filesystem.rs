@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! ```text
-//!  FileSystem ──root, lookup──▶ Arc<Inode> ──open──▶ OpenFile ──read_at, write_at──▶ the cache
+//!  FileSystem ──root, lookup──▶ SlabArc<Inode> ──open──▶ OpenFile ──read_at, write_at──▶ the cache
 //! ```
 //!
 //! A front door walks names one component at a time with [`FileSystem::lookup`], follows symbolic
@@ -21,6 +21,7 @@
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
+use crate::slab::SlabArc;
 use crate::types::{
     Attr, Device, DirEntry, DirEntryBuf, FileKind, OpContext, OpenFlags, RenameMode, SetAttr,
     StatFs, XattrMode,
@@ -63,17 +64,12 @@ pub trait FileSystem: Send + Sync {
 
     /// Frees these inodes, as far as nobody else holds them and nothing is lost with them. As
     /// [`FileSystem::shrink_inodes`].
-    fn evict_inodes(&self, inodes: Vec<Arc<Inode>>) {
+    fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
         drop(inodes);
     }
 
-    /// Bytes that are charged for no inode: room for new ones.
-    fn spare(&self) -> u64 {
-        0
-    }
-
-    /// Gives up to so many of them back to the bound; how many.
-    fn release(&self, _bytes: u64) -> u64 {
+    /// Inodes that there is charged room for.
+    fn spare_inodes(&self) -> u64 {
         0
     }
 
@@ -87,27 +83,32 @@ pub trait FileSystem: Send + Sync {
     fn permissions(&self) -> &Arc<Generation>;
 
     /// The directory at the top; its number is [`ROOT_INO`].
-    fn root(&self) -> Arc<Inode>;
+    fn root(&self) -> SlabArc<Inode>;
 
     /// The inode that `name` in `dir` leads to. `.` and `..` are allowed; the root's `..` is the
     /// root.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`, and those of the backing store.
-    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno>;
+    fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno>;
 
     /// The attributes as they are now.
     ///
     /// # Errors
     /// `ESTALE`, and those of the backing store.
-    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno>;
+    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno>;
 
     /// Changes attributes and returns them as they are then.
     ///
     /// # Errors
     /// `EISDIR` and `EINVAL` for the size of what is no regular file, `EFBIG`, `EPERM`, `EROFS`,
     /// and those of the backing store.
-    fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
+    fn setattr(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+        set: &SetAttr,
+    ) -> Result<Attr, Errno>;
 
     /// Makes a regular file of `mode` and opens it; with `exclusive` an existing name is an
     /// error, without it the existing file is opened.
@@ -117,7 +118,7 @@ pub trait FileSystem: Send + Sync {
     fn create(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
@@ -131,12 +132,12 @@ pub trait FileSystem: Send + Sync {
     fn mknod(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         kind: FileKind,
         mode: u32,
         rdev: Device,
-    ) -> Result<Arc<Inode>, Errno>;
+    ) -> Result<SlabArc<Inode>, Errno>;
 
     /// Makes a directory.
     ///
@@ -145,10 +146,10 @@ pub trait FileSystem: Send + Sync {
     fn mkdir(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
-    ) -> Result<Arc<Inode>, Errno>;
+    ) -> Result<SlabArc<Inode>, Errno>;
 
     /// Makes a symbolic link that holds `target`, which is never looked at.
     ///
@@ -158,35 +159,36 @@ pub trait FileSystem: Send + Sync {
     fn symlink(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         target: &OsStr,
-    ) -> Result<Arc<Inode>, Errno>;
+    ) -> Result<SlabArc<Inode>, Errno>;
 
     /// What a symbolic link holds.
     ///
     /// # Errors
     /// `EINVAL` for what is no symbolic link.
-    fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno>;
+    fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
 
     /// Gives `inode` another name.
     ///
     /// # Errors
     /// `EEXIST`, `EPERM` for a directory, `EXDEV` for an inode of another file system, `EMLINK`,
     /// `ENOENT` for a file that has no name left, `EROFS`.
-    fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr)
+    -> Result<(), Errno>;
 
     /// Takes a name away from what is no directory. An open file lives on until it is closed.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EROFS`.
-    fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
 
     /// Takes an empty directory away.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY`, `EROFS`.
-    fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
 
     /// Moves a name, atomically.
     ///
@@ -195,9 +197,9 @@ pub trait FileSystem: Send + Sync {
     /// itself, `EXDEV`, `EROFS`.
     fn rename(
         &self,
-        from_dir: &Arc<Inode>,
+        from_dir: &SlabArc<Inode>,
         from: &OsStr,
-        to_dir: &Arc<Inode>,
+        to_dir: &SlabArc<Inode>,
         to: &OsStr,
         mode: RenameMode,
     ) -> Result<(), Errno>;
@@ -210,7 +212,7 @@ pub trait FileSystem: Send + Sync {
     fn open(
         &self,
         ctx: &OpContext,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno>;
 
@@ -218,7 +220,7 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// `ENOTDIR`, `EACCES`.
-    fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+    fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
 
     /// The room there is.
     ///
@@ -236,7 +238,7 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP`.
-    fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
+    fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
 
     /// Sets an extended attribute.
     ///
@@ -244,7 +246,7 @@ pub trait FileSystem: Send + Sync {
     /// `EEXIST`, `ENODATA`, `EOPNOTSUPP`, `ENOSPC`, `ERANGE`, `E2BIG`, `EROFS`.
     fn setxattr(
         &self,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         name: &OsStr,
         value: &[u8],
         mode: XattrMode,
@@ -254,13 +256,13 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// `EOPNOTSUPP`.
-    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno>;
+    fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
 
     /// Takes an extended attribute away.
     ///
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP`, `EROFS`.
-    fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
 }
 
 /// How long what a file system says may be believed without asking again, where it can change without our

@@ -125,12 +125,6 @@ impl Hand {
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
-
-    /// Buckets that it has passed.
-    pub(crate) fn passed(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl<T: HashNode> RcuHash<T> {
@@ -351,11 +345,12 @@ impl<T: HashNode> RcuHash<T> {
 
     /// Takes all nodes out, for the owner to free.
     pub fn drain(&mut self, mut take: impl FnMut(NonNull<T>)) {
-        let rcu = rcu::read_lock();
-        let mut table = Some(self.table(&rcu));
-        while let Some(at) = table {
+        // No read section, in which `take` could not sleep: nobody looks anything up.
+        let mut table = self.table.load(Ordering::Acquire);
+        // SAFETY: null or a table of this hash, of which only a change frees any: that borrows the hash.
+        while let Some(at) = unsafe { table.as_ref() } {
             for head in &at.heads {
-                // Acquire: as in `search`, though the exclusive borrow has ordered it already.
+                // Acquire, above and below: as in `search`, though the exclusive borrow has ordered it already.
                 let mut next = head.swap(ptr::null_mut(), Ordering::Acquire);
                 while let Some(node) = NonNull::new(next).filter(|node| !is_end(node.as_ptr())) {
                     // SAFETY: a node of the table is valid (invariant 2), and `take` has not had it.
@@ -363,7 +358,7 @@ impl<T: HashNode> RcuHash<T> {
                     take(node);
                 }
             }
-            table = self.next(at, &rcu);
+            table = at.next.load(Ordering::Acquire);
         }
         for stripe in &self.stripes {
             // Relaxed: borrowed exclusively.

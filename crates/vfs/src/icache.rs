@@ -9,7 +9,7 @@
 //!   └──▶ a reference      └──▶ gone
 //! ```
 //!
-//! An inode is an [`Arc`] of the file system's own type, in which an [`InodeLink`] is embedded; the cache
+//! An inode is a [`SlabArc`] of the file system's own type, in which an [`InodeLink`] is embedded; the cache
 //! owns one reference. A hit takes a reference under RCU and no lock. A miss makes the inode first, then
 //! locks one bucket, looks again and inserts it, marked new; its maker fills it and
 //! [unlocks](NewInode::unlock) it, and who finds it meanwhile waits for that.
@@ -22,15 +22,13 @@
 //!
 //! The local file systems fill an inode before it is inserted and unlock it at once, and they keep dirty inodes.
 //! What is here for stores that are reached over a network, whose inodes are filled and written with I/O: an inode
-//! that is being filled (NEW), the wait for it, a filling that fails, and [`Verdict::WriteFirst`]. `iget_locked` and
-//! `iget_with_locked` exist for tests and, with the feature `bench`, for the benchmark `walk`.
+//! that is being filled (NEW), the wait for it, a filling that fails, and [`Verdict::WriteFirst`].
 //!
 //! # Callbacks
 //!
 //! | callback | called | restrictions |
 //! |---|---|---|
 //! | `test` | several times, in a read section, with or without the bucket's lock | may not block, nor take any but leaf locks; under RCU it may see an inode that is being filled, evicted, or gone: it goes by what does not change from before the insertion |
-//! | `test` of the `_locked` forms | under the bucket's lock | as above, but never sees one that is gone |
 //! | `make` | once at most, on a miss, with no lock | may block; what it returns may be thrown away, if another thread came first |
 //! | `judge` | under the bucket's lock | may not block, nor take any but leaf locks; nobody holds the inode, so nothing about it changes but by the work of others in the background |
 //! | `write` | with no lock, with a reference | may block |
@@ -40,7 +38,7 @@
 //! 1. There are never two inodes of one identity that can be found: insertion looks again under the
 //!    bucket's lock, and an inode is unhashed under it, once what was dirty is written.
 //! 2. What is found by reference was filled to the end.
-//! 3. Each inode is charged from its insertion until it is dropped ([`Accounts`]).
+//! 3. Each inode lies in the cache's slab, whose pages are charged.
 //!
 //! The protocol of references and eviction is in [`link`].
 //!
@@ -54,7 +52,7 @@
 //!
 //! - `I_CREATING`, `I_SYNC`, `I_WILL_FREE` and their waits are not there. A dirty inode is written by its
 //!   evictor while it is in use like any other, so no finder waits for I/O of an eviction.
-//! - References are `Arc`s: `iput` is a drop, and the last one does nothing but make the inode unused.
+//! - References are `SlabArc`s: `iput` is a drop, and the last one does nothing but make the inode unused.
 //! - `igrab` is a clone; there is no `ilookup` that fails on an inode that is being freed.
 //!
 //! # Safety
@@ -69,10 +67,10 @@ use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, ShardedCounter};
 
-use crate::accounts::{Accounts, BATCH};
 use crate::bound::MetadataBound;
 use crate::hash::{Bucket, Hand, RcuHash};
 use crate::limbo::Limbo;
+use crate::slab::{self, SharedSlab, SlabArc};
 use link::Fill;
 
 mod evict;
@@ -87,10 +85,11 @@ const WAIT_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 32 };
 pub struct InodeCache<T: CachedInode> {
     hash: RcuHash<T>,
     /// References of the cache's own, of inodes that are out of the hash.
-    limbo: Limbo<Arc<T>>,
+    limbo: Limbo<SlabArc<T>>,
+    #[cfg(any(loom, shuttle))]
     hand: Hand,
     waits: WaitTable,
-    accounts: Accounts,
+    slab: SharedSlab<T>,
     hits: ShardedCounter,
     misses: ShardedCounter,
     waited: ShardedCounter,
@@ -101,7 +100,7 @@ pub struct InodeCache<T: CachedInode> {
 #[derive(Debug)]
 pub enum Iget<'a, T: CachedInode> {
     /// It was there, filled.
-    Found(Arc<T>),
+    Found(SlabArc<T>),
     /// It is new: the caller fills it.
     New(NewInode<'a, T>),
 }
@@ -124,9 +123,9 @@ pub struct InodeCacheStats {
     pub waits: u64,
     /// Inodes out of the hash that wait for their readers.
     pub limbo: u64,
-    /// Inodes that live and that the bound had no room for.
+    /// Inodes that lie in pages which the bound had no room for.
     pub uncharged: u64,
-    /// Bytes charged for inodes that live; up to 128 KiB more are charged in advance.
+    /// Bytes charged for the pages that inodes lie in.
     pub inode_bytes: u64,
     /// Bytes charged for the hash.
     pub hash_bytes: u64,
@@ -148,9 +147,10 @@ impl<T: CachedInode> InodeCache<T> {
         Self {
             hash: RcuHash::new(buckets, Arc::clone(&bound)),
             limbo: Limbo::new(),
+            #[cfg(any(loom, shuttle))]
             hand: Hand::new(),
             waits: WaitTable::with_buckets(WAIT_BUCKETS),
-            accounts: Accounts::new(&bound, BATCH),
+            slab: SharedSlab::new(bound),
             hits: ShardedCounter::new(),
             misses: ShardedCounter::new(),
             waited: ShardedCounter::new(),
@@ -160,7 +160,7 @@ impl<T: CachedInode> InodeCache<T> {
 
     /// The inode of this number. Waits if it is being filled.
     #[doc(alias = "ilookup")]
-    pub fn find_ino(&self, ino: u64) -> Option<Arc<T>> {
+    pub fn find_ino(&self, ino: u64) -> Option<SlabArc<T>> {
         self.find(hash_ino(ino), |inode| inode.ino() == ino)
     }
 
@@ -169,7 +169,7 @@ impl<T: CachedInode> InodeCache<T> {
     ///
     /// Context: no read section; sleeps while the inode is being filled.
     #[doc(alias = "ilookup5")]
-    pub fn find(&self, hash: u64, test: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    pub fn find(&self, hash: u64, test: impl Fn(&T) -> bool) -> Option<SlabArc<T>> {
         let found = self.find_filled(hash, &test);
         match found {
             Some(_) => self.hits.inc(),
@@ -204,11 +204,7 @@ impl<T: CachedInode> InodeCache<T> {
     ///
     /// What `make` fails with.
     #[doc(alias = "iget5_locked_rcu")]
-    pub fn iget<E>(
-        &self,
-        ino: u64,
-        make: impl FnOnce() -> Result<Arc<T>, E>,
-    ) -> Result<Iget<'_, T>, E> {
+    pub fn iget<E>(&self, ino: u64, make: impl FnOnce() -> Result<T, E>) -> Result<Iget<'_, T>, E> {
         self.iget_with(hash_ino(ino), |inode| inode.ino() == ino, make)
     }
 
@@ -222,16 +218,12 @@ impl<T: CachedInode> InodeCache<T> {
     /// # Errors
     ///
     /// What `make` fails with.
-    ///
-    /// # Panics
-    ///
-    /// When `make` returns an inode that was in a cache before.
     #[doc(alias = "iget5_locked_rcu")]
     pub fn iget_with<E>(
         &self,
         hash: u64,
         test: impl Fn(&T) -> bool,
-        make: impl FnOnce() -> Result<Arc<T>, E>,
+        make: impl FnOnce() -> Result<T, E>,
     ) -> Result<Iget<'_, T>, E> {
         if let Some(inode) = self.find_filled(hash, &test) {
             self.hits.inc();
@@ -240,60 +232,18 @@ impl<T: CachedInode> InodeCache<T> {
         Ok(self.insert(hash, &test, make()?))
     }
 
-    /// As [`iget`](Self::iget), the older way, for comparison: the first look is under the bucket's lock too, so a hit takes
-    /// one lock and a miss two.
-    ///
-    /// # Errors
-    ///
-    /// What `make` fails with.
-    #[cfg(any(test, feature = "bench"))]
-    pub fn iget_locked<E>(
-        &self,
-        ino: u64,
-        make: impl FnOnce() -> Result<Arc<T>, E>,
-    ) -> Result<Iget<'_, T>, E> {
-        self.iget_with_locked(hash_ino(ino), |inode| inode.ino() == ino, make)
-    }
-
-    /// As [`iget_with`](Self::iget_with), the older way: see [`iget_locked`](Self::iget_locked). For a `test`
-    /// that cannot bear to see an inode that is gone.
-    ///
-    /// # Errors
-    ///
-    /// What `make` fails with.
-    #[doc(alias = "iget5_locked")]
-    #[cfg(any(test, feature = "bench"))]
-    pub fn iget_with_locked<E>(
-        &self,
-        hash: u64,
-        test: impl Fn(&T) -> bool,
-        make: impl FnOnce() -> Result<Arc<T>, E>,
-    ) -> Result<Iget<'_, T>, E> {
-        loop {
-            let found = self.grab_locked(&self.hash.lock(hash), &test);
-            let Some(inode) = found else {
-                return Ok(self.insert(hash, &test, make()?));
-            };
-            if self.is_filled(&inode) {
-                self.hits.inc();
-                return Ok(Iget::Found(inode));
-            }
-        }
-    }
-
     /// Inserts `made` unless there is one by now, which is waited for.
-    fn insert(&self, hash: u64, test: &impl Fn(&T) -> bool, made: Arc<T>) -> Iget<'_, T> {
-        let link = CachedInode::link(&*made);
-        let charge = self.accounts.charge(made.bytes());
-        let fresh = link.charge.set(charge).is_ok();
-        assert!(fresh, "an inode goes into a cache once");
+    fn insert(&self, hash: u64, test: &impl Fn(&T) -> bool, made: T) -> Iget<'_, T> {
+        let made = self.slab.alloc(made);
         loop {
             let mut bucket = self.hash.lock(hash);
             let Some(inode) = self.grab_locked(&bucket, test) else {
-                let own = link::to_cache(Arc::clone(&made));
+                let own = link::to_cache(made.clone());
                 // SAFETY: in no table, since it was in no cache. The reference keeps it until it was removed
                 // and a grace period is over (invariant 1 of `link`).
                 unsafe { bucket.insert(own) };
+                // SAFETY: in the slab, and hidden when it is taken out.
+                unsafe { slab::publish(&*made) };
                 drop(bucket);
                 self.misses.inc();
                 self.hash.tend();
@@ -311,7 +261,7 @@ impl<T: CachedInode> InodeCache<T> {
     }
 
     /// Takes what is there, once it is filled. Tries again if its filling fails.
-    fn find_filled(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    fn find_filled(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<SlabArc<T>> {
         loop {
             let inode = self.grab(hash, test)?;
             if self.is_filled(&inode) {
@@ -322,7 +272,7 @@ impl<T: CachedInode> InodeCache<T> {
 
     /// Takes what is there, filled or not.
     #[inline]
-    fn grab(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    fn grab(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<SlabArc<T>> {
         {
             let rcu = rcu::read_lock();
             let inode = self.hash.find(hash, test, &rcu)?;
@@ -338,7 +288,7 @@ impl<T: CachedInode> InodeCache<T> {
     /// Takes a reference as if nobody evicted, which is wrong: what the canary of the models needs.
     #[cfg(loom)]
     #[doc(hidden)]
-    pub fn find_unpinned(&self, ino: u64) -> Option<Arc<T>> {
+    pub fn find_unpinned(&self, ino: u64) -> Option<SlabArc<T>> {
         let rcu = rcu::read_lock();
         let inode = self.find_rcu(hash_ino(ino), |inode| inode.ino() == ino, &rcu)?;
         foliocache_sync::thread::yield_now();
@@ -346,7 +296,11 @@ impl<T: CachedInode> InodeCache<T> {
         Some(unsafe { link::get_counted(inode) })
     }
 
-    fn grab_locked(&self, bucket: &Bucket<'_, T>, test: &impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    fn grab_locked(
+        &self,
+        bucket: &Bucket<'_, T>,
+        test: &impl Fn(&T) -> bool,
+    ) -> Option<SlabArc<T>> {
         let inode = bucket.find(test)?;
         CachedInode::link(inode).touch();
         // SAFETY: in the hash, under the bucket's lock.
@@ -355,7 +309,7 @@ impl<T: CachedInode> InodeCache<T> {
 
     /// Waits until the filling is over; whether it went well.
     #[inline]
-    fn is_filled(&self, inode: &Arc<T>) -> bool {
+    fn is_filled(&self, inode: &SlabArc<T>) -> bool {
         let link = CachedInode::link(&**inode);
         let fill = match link.fill() {
             Fill::New => {
@@ -372,7 +326,7 @@ impl<T: CachedInode> InodeCache<T> {
     ///
     /// Context: no read section; may wait for readers, and drop other inodes.
     #[doc(alias = "remove_inode_hash")]
-    pub fn remove(&self, inode: &Arc<T>) -> bool {
+    pub fn remove(&self, inode: &SlabArc<T>) -> bool {
         let own = self.unhash(inode);
         let removed = own.is_some();
         if let Some(own) = own {
@@ -384,20 +338,19 @@ impl<T: CachedInode> InodeCache<T> {
 
     /// Takes an inode out of the hash and gives the cache's reference, for the limbo; `None` if it was not in
     /// it.
-    fn unhash(&self, inode: &T) -> Option<Arc<T>> {
+    fn unhash(&self, inode: &T) -> Option<SlabArc<T>> {
         let link = CachedInode::link(inode);
         let mut bucket = self.hash.lock(link.hash.hash());
         if !bucket.remove(inode) {
             return None;
         }
-        link.set_gone();
         // SAFETY: just taken out.
         Some(unsafe { link::from_cache(inode) })
     }
 
     /// All inodes that are there throughout, filled ones, with references; in no order.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<T>> {
+    pub fn all(&self) -> Vec<SlabArc<T>> {
         let hand = Hand::new();
         let mut found = Vec::new();
         let rcu = rcu::read_lock();
@@ -418,28 +371,16 @@ impl<T: CachedInode> InodeCache<T> {
         self.hash.len()
     }
 
-    /// Bytes charged for inodes that live, and for what else is charged to their [accounts](Self::accounts). A
-    /// few loads.
+    /// Bytes charged for the pages that inodes lie in. One load.
     #[must_use]
     pub fn inode_bytes(&self) -> u64 {
-        self.accounts.bytes()
+        self.slab.bytes()
     }
 
-    /// Where inodes are charged, for what comes to them later and lies in the same heap.
-    #[must_use]
-    pub fn accounts(&self) -> &Accounts {
-        &self.accounts
-    }
-
-    /// Bytes that are charged for no inode: room for new ones.
+    /// Inodes that there is charged room for.
     #[must_use]
     pub fn spare(&self) -> u64 {
-        self.accounts.stock()
-    }
-
-    /// Gives up to so many of them back to the bound; how many.
-    pub fn release(&self, bytes: u64) -> u64 {
-        self.accounts.release(bytes)
+        self.slab.spare()
     }
 
     /// Figures. Costs some thousand loads.
@@ -453,8 +394,8 @@ impl<T: CachedInode> InodeCache<T> {
             evicted: self.evicted.sum_positive(),
             waits: self.waited.sum_positive(),
             limbo: self.limbo.len() as u64,
-            uncharged: self.accounts.uncharged(),
-            inode_bytes: self.accounts.bytes(),
+            uncharged: self.slab.slab().uncharged(),
+            inode_bytes: self.slab.bytes(),
             hash_bytes: self.hash.bytes(),
         }
     }
@@ -473,13 +414,13 @@ impl<T: CachedInode> fmt::Debug for InodeCache<T> {
 #[must_use = "dropping it says that the filling failed"]
 pub struct NewInode<'a, T: CachedInode> {
     cache: &'a InodeCache<T>,
-    inode: Option<Arc<T>>,
+    inode: Option<SlabArc<T>>,
 }
 
 impl<T: CachedInode> NewInode<'_, T> {
     /// Says that it is filled, and wakes who waits for it.
     #[doc(alias = "unlock_new_inode")]
-    pub fn unlock(mut self) -> Arc<T> {
+    pub fn unlock(mut self) -> SlabArc<T> {
         let inode = self.inode.take().expect("there until this or the drop");
         CachedInode::link(&*inode).end_filling(&self.cache.waits);
         inode
@@ -487,7 +428,7 @@ impl<T: CachedInode> NewInode<'_, T> {
 
     /// The inode.
     #[must_use]
-    pub fn inode(&self) -> &Arc<T> {
+    pub fn inode(&self) -> &SlabArc<T> {
         self.inode.as_ref().expect("there until `unlock`")
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! An inode is one object for as long as somebody holds it, so two look-ups of one file give the
-//! same `Arc`. Its number is unique among the live inodes of its file system; with the generation
+//! same [`SlabArc`]. Its number is unique among the live inodes of its file system; with the generation
 //! it is unique for good.
 //!
 //! Most files are only ever looked at. An address space is made when a file is opened, or its size
@@ -40,7 +40,7 @@
 #![allow(unsafe_code)]
 
 use crate::attr::AttrCell;
-use crate::dcache::{AliasSlot, DentryInode, Split};
+use crate::dcache::{AliasSlot, DentryInode};
 use crate::icache::{CachedInode, InodeLink};
 use crate::retired::Retired;
 use crate::slab::SlabArc;
@@ -85,14 +85,10 @@ const _: () = {
     assert!(offset_of!(Inode, link) == 64);
 };
 
-/// What a general allocator holds of the heap for each inode that lives beyond what it was asked for, once many
-/// were evicted and made: measured with glibc, which seldom finds a hole again for an inode, since that begins on a cache line.
-const HEAP_OVERHEAD: usize = 288;
-
-/// Memory that an inode is charged for, in bytes: the inode, its attributes, the private part, and
-/// what the allocator loses. An address space comes to that when it is made.
+/// What an inode takes besides what its file system keeps of it, in bytes, with its part of what is lost in its
+/// page: what is charged are pages.
 pub fn inode_bytes() -> u64 {
-    (size_of::<Inode>() + size_of::<AttrCell>() + 768 + HEAP_OVERHEAD) as u64
+    (size_of::<Inode>() + size_of::<AttrCell>() + 128) as u64
 }
 
 /// A file system's own part of an inode: what an open file needs beyond the cache.
@@ -190,14 +186,14 @@ impl Inode {
     ///
     /// Context: no lock that [`InodeOperations::evict`] takes, and no read section; may block.
     #[doc(alias = "iput")]
-    pub fn put(self: Arc<Self>) {
-        self.evict_if_last();
+    pub fn put(this: SlabArc<Self>) {
+        Self::evict_if_last(&this);
     }
 
     /// See [`Inode::put`]; the caller drops its reference afterwards.
-    pub(crate) fn evict_if_last(self: &Arc<Self>) {
-        if self.retired.is_last(self, || self.link.is_pinned()) {
-            self.ops.evict(self);
+    pub(crate) fn evict_if_last(this: &SlabArc<Self>) {
+        if this.retired.is_last(this, || this.link.is_pinned()) {
+            this.ops.evict(this);
         }
     }
 
@@ -298,6 +294,7 @@ impl Inode {
     }
 
     /// Clears set-id bits if `ctx` is not root's and there are any.
+    #[inline]
     pub fn remove_privileges(&self, ctx: &OpContext) -> Result<(), Errno> {
         if self.has_privileges_to_remove(ctx) {
             self.ops.remove_privileges(self)?;
@@ -307,8 +304,6 @@ impl Inode {
 }
 
 impl DentryInode for Inode {
-    type Layout = Split;
-
     fn is_dir(&self) -> bool {
         self.is_directory()
     }
@@ -330,10 +325,6 @@ unsafe impl CachedInode for Inode {
 
     fn ino(&self) -> u64 {
         self.ino
-    }
-
-    fn bytes(&self) -> u64 {
-        inode_bytes()
     }
 
     fn retired(&self) -> Option<&Retired> {

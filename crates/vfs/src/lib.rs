@@ -11,7 +11,6 @@
 //! | `limbo` | what is unpublished and waits for its readers |
 //! | `retired` | [`Retired`]: how many references of an inode are in a limbo |
 //! | `reaper` | the thread that frees what is in a file system's limbos |
-//! | `accounts` | [`Accounts`]: what objects are charged for |
 //! | `bound` | [`MetadataBound`]: who is asked for memory |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
@@ -30,7 +29,6 @@
 //! Look-ups that hit take no lock.
 #![deny(unsafe_code)]
 
-mod accounts;
 mod attr;
 mod bound;
 mod credentials;
@@ -50,7 +48,6 @@ mod super_block;
 mod types;
 mod walk;
 
-pub use accounts::{Accounts, Charge};
 pub use attr::{AttrCell, Attributes, cleared_set_id};
 pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
@@ -65,7 +62,7 @@ pub use open_file::{Advice, OpenFile};
 pub use retired::Retired;
 #[cfg(loom)]
 pub use slab::model as slab_model;
-pub use slab::{SharedSlab, SlabArc};
+pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{
     Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,

@@ -19,10 +19,10 @@ use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
+use crate::slab::SlabArc;
 use crate::super_block::{Named, SuperBlock};
 use crate::types::{Attr, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr};
 use crate::walk::{Last, Stop, WalkError, WalkFlags};
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};
 use std::ptr;
@@ -96,7 +96,7 @@ impl Namei<'_> {
     ///
     /// # Errors
     /// Those of [`SuperBlock::lookup`].
-    pub fn inode(&self, path: &OsStr, follow: bool) -> Result<Arc<Inode>, WalkError> {
+    pub fn inode(&self, path: &OsStr, follow: bool) -> Result<SlabArc<Inode>, WalkError> {
         Ok(self.lookup(path, follow)?.inode().ok_or(Errno::ENOENT)?)
     }
 
@@ -122,6 +122,14 @@ impl Namei<'_> {
     fn parent(&self, path: &OsStr, follow: bool) -> Result<Parent, WalkError> {
         let flags = self.flags(follow);
         self.names.parent(self.start, path, flags, self.credentials)
+    }
+
+    /// Whether something is known to have the last name.
+    fn is_cached(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<bool, Errno> {
+        let dir = Named::new(dir.clone())?;
+        let name = Name::new(name.as_encoded_bytes());
+        let cached = self.names.cached_child(&dir, &name, self.names.now());
+        Ok(cached.is_some_and(|dentry| !dentry.is_negative()))
     }
 
     /// What has the last name.
@@ -320,8 +328,9 @@ impl Namei<'_> {
             let inode = self.inode(path, how.follow)?;
             return Ok(self.open_inode(&inode, how.flags)?);
         }
+        let mut follow = false;
         loop {
-            let parent = self.parent(path, how.follow && !how.exclusive)?;
+            let parent = self.parent(path, follow)?;
             let slash = parent.slash;
             let (dir, name) = parent.normal(match how.exclusive {
                 true => Errno::EEXIST,
@@ -330,27 +339,27 @@ impl Namei<'_> {
             if slash {
                 return Err(Errno::EISDIR.into());
             }
-            if !how.exclusive {
-                match self.child(&dir, &name) {
-                    Ok(there) if there.inode.kind() == FileKind::Symlink && how.follow => {
-                        // It has become one since.
-                        continue;
-                    }
-                    Ok(there) => return Ok(self.open_inode(&there.inode, how.flags)?),
-                    Err(Errno::ENOENT) => {}
-                    Err(error) => return Err(error.into()),
+            // Made without a look-up first, unless a file is known to be there.
+            let mut refused = Errno::EEXIST;
+            if how.exclusive || !self.is_cached(&dir, &name)? {
+                let (names, who) = (self.names, self.credentials);
+                match names.create(&self.ctx, &dir, &name, how.mode, how.flags, true, who) {
+                    Err(error) if !how.exclusive => refused = error,
+                    made => return Ok(made?.0),
                 }
             }
-            let (names, who) = (self.names, self.credentials);
-            match names.create(&self.ctx, &dir, &name, how.mode, how.flags, true, who) {
-                // Somebody else was faster.
-                Err(Errno::EEXIST) if !how.exclusive => {}
-                made => return Ok(made?.0),
+            match self.child(&dir, &name) {
+                Ok(there) if there.inode.kind() == FileKind::Symlink && how.follow => follow = true,
+                Ok(there) => return Ok(self.open_inode(&there.inode, how.flags)?),
+                // Somebody has taken it away since.
+                Err(Errno::ENOENT) if refused == Errno::EEXIST => {}
+                Err(Errno::ENOENT) => return Err(refused.into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn open_inode(&self, inode: &Arc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
+    fn open_inode(&self, inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
         if let Some(credentials) = self.credentials
             && inode.kind() == FileKind::Regular
         {

@@ -11,9 +11,10 @@
 //! Reads do not move `atime` (as on a `noatime` mount).
 
 use crate::inode::Inode;
+use crate::slab::SlabArc;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, Fetch, IovIter, MAX_FILE_SIZE, Nowait, ReadaheadState,
+    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, MAX_FILE_SIZE, ReadaheadState,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -39,7 +40,7 @@ pub enum Advice {
 
 /// An open file.
 pub struct OpenFile {
-    inode: Arc<Inode>,
+    inode: SlabArc<Inode>,
     /// The inode's, kept here to save the hot paths a step.
     mapping: Arc<AddressSpace>,
     flags: OpenFlags,
@@ -54,7 +55,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// Those of [`Inode::open_mapping`].
-    pub fn new(inode: Arc<Inode>, flags: OpenFlags, ctx: OpContext) -> Result<OpenFile, Errno> {
+    pub fn new(inode: SlabArc<Inode>, flags: OpenFlags, ctx: OpContext) -> Result<OpenFile, Errno> {
         let mapping = inode.open_mapping()?.clone();
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
@@ -88,7 +89,7 @@ impl OpenFile {
     }
 
     /// The file.
-    pub fn inode(&self) -> &Arc<Inode> {
+    pub fn inode(&self) -> &SlabArc<Inode> {
         &self.inode
     }
 
@@ -116,19 +117,29 @@ impl OpenFile {
     /// those of the backing store.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
-        self.read_iter(&mut IovIter::destination(buf), pos)
+        if self.flags.read && self.mapping.read_in_use(pos, buf) {
+            return Ok(buf.len());
+        }
+        self.read_on(buf, pos)
     }
 
-    /// As [`OpenFile::read_at`], into whatever memory `iter` stands for.
+    /// As [`OpenFile::read_at`] where that is no hit.
+    #[cold]
+    fn read_on(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
+        self.check_read(pos)?;
+        let iocb = &mut Iocb::at(pos);
+        self.mapping
+            .read_on(&self.readahead, iocb, &mut IovIter::destination(buf))
+    }
+
+    /// As [`OpenFile::read_at`], into whatever memory `iter` stands for, as `iocb` says.
     ///
     /// # Errors
-    /// As [`OpenFile::read_at`], and `EFAULT` for bad memory.
+    /// As [`OpenFile::read_at`], `EFAULT` for bad memory, and `EAGAIN` of [`AddressSpace::read`].
     #[inline]
-    pub fn read_iter(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<usize, Errno> {
-        self.check_read(pos)?;
-        self.mapping
-            .read(&self.readahead, pos, iter)
-            .map_err(|error| error.errno())
+    pub fn read_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
+        self.check_read(iocb.pos)?;
+        self.mapping.read(&self.readahead, iocb, iter)
     }
 
     #[inline]
@@ -141,24 +152,6 @@ impl OpenFile {
         } else {
             Ok(())
         }
-    }
-
-    /// As [`OpenFile::read_iter`], up to the first page that is not in the cache. Before byte
-    /// `fetched` are pages that were fetched for this very read. Does not block.
-    ///
-    /// # Errors
-    /// As [`OpenFile::read_iter`].
-    #[inline]
-    pub fn read_nowait(
-        &self,
-        iter: &mut IovIter<'_>,
-        pos: u64,
-        fetched: u64,
-    ) -> Result<Nowait, Errno> {
-        self.check_read(pos)?;
-        self.mapping
-            .read_nowait(&self.readahead, pos, fetched, iter)
-            .map_err(|error| error.errno())
     }
 
     /// Runs `with` on the bytes from `pos` on, at most `len`, where they lie in the cache; `None`,
@@ -177,30 +170,30 @@ impl OpenFile {
         self.mapping.read_in_place(&self.readahead, pos, len, with)
     }
 
-    /// Has the page of byte `pos` brought in; see [`AddressSpace::start_fetch`]. Does not block.
+    /// Has the page of byte `iocb.pos` brought in; see [`AddressSpace::start_fetch`]. Does not block.
     ///
     /// # Errors
     /// As [`OpenFile::read_at`].
     pub fn start_fetch(
         &self,
-        pos: u64,
+        iocb: &mut Iocb,
         len: u64,
         may_start: bool,
         waker: &Waker,
     ) -> Result<Fetch, Errno> {
-        self.check_read(pos)?;
+        self.check_read(iocb.pos)?;
         self.mapping
-            .start_fetch(&self.readahead, (pos, len), may_start, waker)
+            .start_fetch(&self.readahead, iocb, len, may_start, waker)
     }
 
-    /// Brings in the page of byte `pos` as a read of `len` bytes there would, with readahead;
-    /// returns the byte after what it brought in. Blocks on I/O and for memory of the bound.
+    /// Brings in the page of byte `iocb.pos` as a read of `len` bytes there would, with readahead.
+    /// Blocks on I/O and for memory of the bound.
     ///
     /// # Errors
     /// As [`OpenFile::read_at`].
-    pub fn fetch(&self, pos: u64, len: u64) -> Result<u64, Errno> {
-        self.check_read(pos)?;
-        self.mapping.fetch(&self.readahead, pos, len)
+    pub fn fetch(&self, iocb: &mut Iocb, len: u64) -> Result<(), Errno> {
+        self.check_read(iocb.pos)?;
+        self.mapping.fetch(&self.readahead, iocb, len)
     }
 
     /// As [`OpenFile::read_at`], into several buffers, one after another.
@@ -232,51 +225,48 @@ impl OpenFile {
     /// at the largest size, `ENOSPC`, and those of the backing store.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
-        self.write_iter(&mut IovIter::source(buf), pos)
+        let may = self.flags.write && !self.flags.append;
+        if may
+            && !self.inode.has_privileges_to_remove(&self.ctx)
+            && self.mapping.overwrite(pos, buf)
+        {
+            self.inode.attributes().data_changed();
+            return Ok(buf.len());
+        }
+        self.write_on(buf, pos)
     }
 
-    /// As [`OpenFile::write_at`], from whatever memory `iter` stands for.
+    /// As [`OpenFile::write_at`] where that is no hit.
+    #[cold]
+    fn write_on(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
+        self.write_iter(&mut Iocb::at(pos), &mut IovIter::source(buf))
+    }
+
+    /// As [`OpenFile::write_at`], from whatever memory `iter` stands for, as `iocb` says.
     ///
     /// # Errors
-    /// As [`OpenFile::write_at`], and `EFAULT` for bad memory.
+    /// As [`OpenFile::write_at`], `EFAULT` for bad memory, and `EAGAIN` of [`AddressSpace::write`].
     #[inline]
-    pub fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<usize, Errno> {
-        if self.flags.append {
-            return self.append_iter(iter).map(|(_, n)| n);
+    pub fn write_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
+        iocb.append |= self.flags.append;
+        if iocb.append {
+            iocb.pos = self.size();
         }
-        self.check_write(pos)?;
-        if iter.remaining() == 0 {
+        self.check_write(iocb.pos)?;
+        let wanted = iter.remaining();
+        if wanted == 0 {
             return Ok(0);
         }
-        self.inode.remove_privileges(&self.ctx)?;
-        let n = self
-            .mapping
-            .write(pos, iter)
-            .map_err(|error| error.errno())?;
-        self.inode.attributes().data_changed();
-        Ok(n)
-    }
-
-    /// As [`OpenFile::write_iter`], for what needs no waiting; an append always does. Does not
-    /// block.
-    ///
-    /// # Errors
-    /// As [`OpenFile::write_iter`].
-    #[inline]
-    pub fn write_nowait(&self, iter: &mut IovIter<'_>, pos: u64) -> Result<Nowait, Errno> {
-        let wanted = iter.remaining();
-        self.check_write(pos)?;
-        if wanted == 0 {
-            return Ok(Nowait::Over);
+        if !iocb.nowait {
+            self.inode.remove_privileges(&self.ctx)?;
+        } else if self.inode.has_privileges_to_remove(&self.ctx) {
+            return Err(Errno::EAGAIN);
         }
-        if self.flags.append || self.inode.has_privileges_to_remove(&self.ctx) {
-            return Ok(Nowait::WouldBlock);
-        }
-        let result = self.mapping.write_nowait(pos, iter);
+        let result = self.mapping.write(iocb, iter);
         if iter.remaining() < wanted {
             self.inode.attributes().data_changed();
         }
-        result.map_err(|error| error.errno())
+        result
     }
 
     /// As [`OpenFile::write_at`], from several buffers, one after another.
@@ -284,7 +274,7 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize, Errno> {
-        self.write_iter(&mut IovIter::sources(bufs), pos)
+        self.write_iter(&mut Iocb::at(pos), &mut IovIter::sources(bufs))
     }
 
     /// Writes `buf` at the end, atomically against other appends; returns where it begins and the
@@ -293,22 +283,12 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub fn append(&self, buf: &[u8]) -> Result<(u64, usize), Errno> {
-        self.append_iter(&mut IovIter::source(buf))
-    }
-
-    /// As [`OpenFile::append`], from whatever memory `iter` stands for.
-    ///
-    /// # Errors
-    /// As [`OpenFile::write_at`], and `EFAULT` for bad memory.
-    pub fn append_iter(&self, iter: &mut IovIter<'_>) -> Result<(u64, usize), Errno> {
-        self.check_write(0)?;
-        if iter.remaining() == 0 {
-            return Ok((self.size(), 0));
-        }
-        self.inode.remove_privileges(&self.ctx)?;
-        let done = self.mapping.append(iter).map_err(|error| error.errno())?;
-        self.inode.attributes().data_changed();
-        Ok(done)
+        let mut iocb = Iocb {
+            append: true,
+            ..Iocb::at(0)
+        };
+        let n = self.write_iter(&mut iocb, &mut IovIter::source(buf))?;
+        Ok((iocb.pos - n as u64, n))
     }
 
     #[inline]
@@ -347,7 +327,7 @@ impl OpenFile {
         self.inode.remove_privileges(&self.ctx)?;
         // Before, so that a backing store that stamps the change itself has the last word.
         self.inode.attributes().data_changed();
-        self.mapping.truncate(size).map_err(|error| error.errno())
+        self.mapping.truncate(size)
     }
 
     /// Gives space to a range or takes it away.
@@ -370,14 +350,12 @@ impl OpenFile {
             mode,
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize
         ) {
-            self.mapping
-                .punch_hole(pos, len)
-                .map_err(|error| error.errno())?;
+            self.mapping.punch_hole(pos, len)?;
         }
         // After it: zeros that were asked for have their space.
         self.inode.ops().allocate(&self.inode, mode, pos, len)?;
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
-            self.mapping.extend(end).map_err(|error| error.errno())?;
+            self.mapping.extend(end)?;
         }
         Ok(())
     }
@@ -425,7 +403,7 @@ impl OpenFile {
     }
 
     fn sync_with(&self, cursor: &ErrSeqCursor, datasync: bool) -> Result<(), Errno> {
-        self.mapping.fsync(cursor).map_err(|error| error.errno())?;
+        self.mapping.fsync(cursor)?;
         self.inode.ops().sync(&self.inode, datasync)
     }
 
@@ -467,7 +445,7 @@ impl Drop for OpenFile {
         self.inode
             .ops()
             .released(&self.inode, self.flags.write || self.flags.truncate);
-        self.inode.evict_if_last();
+        Inode::evict_if_last(&self.inode);
     }
 }
 

@@ -4,7 +4,9 @@
 //!
 //! Callers free what they gave up when enough of it waits, or when they need the memory. The rest
 //! would wait for ever in an idle process, and a file that nobody can open would keep its space. So when something
-//! is given up and nothing waited before, this thread wakes up, and looks every [`PERIOD`] until nothing waits.
+//! is given up and nothing waited before, this thread wakes up, and looks every [`PERIOD`] until nothing waits. The
+//! first look comes a period after the wake-up: a wake-up and a grace period for each name that goes would cost
+//! more than the name.
 //!
 //! # Locking
 //!
@@ -68,10 +70,11 @@ impl Reaper {
         let run = move || {
             // Acquire pairs with the Release in `drop`.
             while !in_thread.stop.load(Ordering::Acquire) {
-                match reap() {
-                    0 => thread::park(),
-                    _ => sleep(PERIOD),
+                if reap() == 0 {
+                    thread::park();
                 }
+                // After a wake-up, too: what is given up one by one is freed together.
+                sleep(PERIOD);
             }
         };
         let handle = background::spawn("foliocache-reap", panics, run).map_err(Errno::from)?;

@@ -4,7 +4,7 @@
 //!
 //! A file whose last name and handle are gone must give its pages and descriptors back at once, but the memory
 //! of its inode stays until its readers are gone: the caches keep their references in a
-//! [`Limbo`](crate::limbo::Limbo). So the count of an [`Arc`] says too much. `Retired` counts the references that are
+//! [`Limbo`](crate::limbo::Limbo). So the count of an [`SlabArc`] says too much. `Retired` counts the references that are
 //! in a limbo. An object whose other references are all gone is dead: readers may still look at it, but
 //! nobody can take a reference.
 //!
@@ -21,7 +21,7 @@
 //!
 //! Claim: if [`Retired::is_last`] says yes, the caller's reference is the only one that is not in a limbo.
 //!
-//! - It reads the word, the count of the `Arc`, and the word again. Each is monotonic in both halves, so equal
+//! - It reads the word, the count of the `SlabArc`, and the word again. Each is monotonic in both halves, so equal
 //!   words mean that nothing entered or left between. A reference that is dropped leaves before
 //!   (`Release`, as is the drop); a count that misses it comes with the newer word, by the `Acquire` fence.
 //! - So the count is that of the references in the limbo, of the caller's, and of others. If it leaves no
@@ -32,9 +32,9 @@
 //!
 //! # Differences from Linux
 //!
-//! `i_count` does not count what waits for readers; an `Arc` does.
+//! `i_count` does not count what waits for readers; a `SlabArc` does.
 
-use foliocache_sync::Arc;
+use crate::slab::SlabArc;
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use std::fmt;
 
@@ -68,14 +68,14 @@ impl Retired {
     /// whether somebody who found it before is about to take one.
     ///
     /// Two callers that let go of theirs at the same moment may both get a no.
-    pub fn is_last<T>(&self, object: &Arc<T>, pinned: impl FnOnce() -> bool) -> bool {
+    pub fn is_last<T>(&self, object: &SlabArc<T>, pinned: impl FnOnce() -> bool) -> bool {
         // Acquire pairs with the Release in `enter`.
         let word = self.0.load(Ordering::Acquire);
         if pinned() {
             return false;
         }
         let waiting = (word as u32).wrapping_sub((word >> 32) as u32) as usize;
-        let others = Arc::strong_count(object) != waiting + 1;
+        let others = SlabArc::count(object) != waiting + 1;
         // Acquire pairs with the Release in `leave` and in the drop that follows it.
         fence(Ordering::Acquire);
         // Relaxed: after the fence.
@@ -96,15 +96,15 @@ mod tests {
 
     #[test]
     fn the_last_reference_is_known_whatever_waits() {
-        let (object, retired) = (Arc::new(()), Retired::new());
+        let (object, retired) = (SlabArc::new(()), Retired::new());
         assert!(
             !retired.is_last(&object, || false),
             "nothing waits: its drop is enough"
         );
-        let waiting = [Arc::clone(&object), Arc::clone(&object)];
+        let waiting = [object.clone(), object.clone()];
         waiting.iter().for_each(|_| retired.enter());
         assert!(retired.is_last(&object, || false));
-        let other = Arc::clone(&object);
+        let other = object.clone();
         assert!(!retired.is_last(&object, || false));
         retired.leave();
         assert!(

@@ -5,8 +5,9 @@
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::model::{explore, unexplored};
 use foliocache_sync::{Arc, rcu, thread};
+use foliocache_vfs::SlabArc;
 use foliocache_vfs::Unbounded;
-use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Name, Split};
+use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Name};
 
 struct Node {
     dir: bool,
@@ -21,8 +22,8 @@ unsafe impl Send for Node {}
 unsafe impl Sync for Node {}
 
 impl Node {
-    fn new(ino: u64, dir: bool) -> Arc<Self> {
-        Arc::new(Self {
+    fn new(ino: u64, dir: bool) -> SlabArc<Self> {
+        SlabArc::new(Self {
             dir,
             alias: AliasSlot::new(),
             ino: UnsafeCell::new(ino),
@@ -43,8 +44,6 @@ impl Drop for Node {
 }
 
 impl DentryInode for Node {
-    type Layout = Split;
-
     fn is_dir(&self) -> bool {
         self.dir
     }
@@ -69,7 +68,7 @@ impl Setup {
         Arc::new(Self { cache, root })
     }
 
-    fn add(&self, dir: &DentryRef<Node>, name: &str, inode: Arc<Node>) -> DentryRef<Node> {
+    fn add(&self, dir: &DentryRef<Node>, name: &str, inode: SlabArc<Node>) -> DentryRef<Node> {
         let added = self.cache.add(dir, &Name::from(name), Some(inode));
         added.expect("no loop")
     }
@@ -242,7 +241,7 @@ fn two_adds_give_one_dentry() {
     explore(2, 500, || {
         let t = Setup::new();
         let inode = Node::new(2, false);
-        let same = Arc::clone(&inode);
+        let same = inode.clone();
         let add = |inode| |t: &Setup| t.add(&t.root, "a", inode);
         let (one, other) = race(&t, add(inode), add(same));
         assert!(one.same(&other));
@@ -257,7 +256,7 @@ fn a_directory_is_joined_once() {
     explore(2, 400, || {
         let t = Setup::new();
         let inode = Node::new(2, true);
-        let same = Arc::clone(&inode);
+        let same = inode.clone();
         let add = |name, inode| move |t: &Setup| t.add(&t.root, name, inode);
         let (one, other) = race(&t, add("a", inode), add("b", same));
         assert!(one.same(&other));

@@ -13,7 +13,9 @@ use std::sync::atomic::AtomicBool as Flag;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, rcu, thread};
-use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Retired, Unbounded, Verdict};
+use foliocache_vfs::{
+    CachedInode, Iget, InodeCache, InodeLink, Retired, SlabArc, Unbounded, Verdict,
+};
 
 /// What outlives an inode.
 struct Fate {
@@ -42,10 +44,6 @@ unsafe impl CachedInode for Inode {
         1
     }
 
-    fn bytes(&self) -> u64 {
-        1
-    }
-
     fn retired(&self) -> Option<&Retired> {
         Some(&self.retired)
     }
@@ -57,9 +55,9 @@ impl Drop for Inode {
     }
 }
 
-fn make() -> Result<Arc<Inode>, Infallible> {
+fn make() -> Result<Inode, Infallible> {
     let dropped = AtomicBool::new(false);
-    Ok(Arc::new(Inode {
+    Ok(Inode {
         link: InodeLink::new(),
         filled: AtomicBool::new(false),
         dirty: AtomicBool::new(false),
@@ -67,7 +65,7 @@ fn make() -> Result<Arc<Inode>, Infallible> {
         fate: Arc::new(Fate { dropped }),
         retired: Retired::new(),
         dead: AtomicBool::new(false),
-    }))
+    })
 }
 
 type Cache = InodeCache<Inode>;
@@ -77,7 +75,7 @@ fn cache() -> Arc<Cache> {
 }
 
 /// The inode of the only number there is.
-fn get(cache: &Cache) -> Arc<Inode> {
+fn get(cache: &Cache) -> SlabArc<Inode> {
     let Ok(iget) = cache.iget(1, make);
     match iget {
         Iget::Found(inode) => {
@@ -109,13 +107,13 @@ fn two_that_miss_make_one() {
         let cache = cache();
         let (one, other) = (spawn(&cache, get), spawn(&cache, get));
         let one = one.join().unwrap();
-        assert!(Arc::ptr_eq(&one, &other.join().unwrap()));
+        assert!(SlabArc::ptr_eq(&one, &other.join().unwrap()));
         assert_eq!(cache.len(), 1);
     });
 }
 
 /// Who holds an inode keeps it, and whoever comes later gets the same.
-fn find_evict_insert(find: fn(&Cache) -> Arc<Inode>) -> bool {
+fn find_evict_insert(find: fn(&Cache) -> SlabArc<Inode>) -> bool {
     let cache = cache();
     drop(get(&cache));
     let evictor = spawn(&cache, |cache| {
@@ -125,7 +123,7 @@ fn find_evict_insert(find: fn(&Cache) -> Arc<Inode>) -> bool {
     let found = finder.join().unwrap();
     evictor.join().unwrap();
     let other = get(&cache);
-    Arc::ptr_eq(&found, &other)
+    SlabArc::ptr_eq(&found, &other)
 }
 
 #[test]
@@ -159,7 +157,7 @@ fn finding_against_evicting_against_inserting() {
         let (one, other) = (spawn(&cache, get), spawn(&cache, get));
         let (one, other) = (one.join().unwrap(), other.join().unwrap());
         evictor.join().unwrap();
-        assert!(Arc::ptr_eq(&one, &other));
+        assert!(SlabArc::ptr_eq(&one, &other));
     });
 }
 
@@ -198,7 +196,7 @@ fn a_failed_filling_wakes_who_waits() {
         let found = finder.join().unwrap();
         maker.join().unwrap();
         assert!(!found.link.is_gone());
-        assert!(Arc::ptr_eq(&found, &get(&cache)));
+        assert!(SlabArc::ptr_eq(&found, &get(&cache)));
         assert_eq!(cache.len(), 1);
     });
 }
@@ -263,7 +261,7 @@ fn nothing_is_freed_under_a_reader() {
 
 /// A file loses its name, and who has removed it tears it down if nobody else has it. A finder that came first may
 /// have it.
-fn find_remove_tear_down(is_last: fn(&Arc<Inode>) -> bool, torn_down: &'static Flag) -> bool {
+fn find_remove_tear_down(is_last: fn(&SlabArc<Inode>) -> bool, torn_down: &'static Flag) -> bool {
     let cache = cache();
     let held = get(&cache);
     let remover = spawn(&cache, move |cache| {
@@ -285,7 +283,8 @@ fn find_remove_tear_down(is_last: fn(&Arc<Inode>) -> bool, torn_down: &'static F
 fn nothing_is_torn_down_that_a_finder_has() {
     static TORN_DOWN: Flag = Flag::new(false);
     explore(2, 400, || {
-        let is_last = |inode: &Arc<Inode>| inode.retired.is_last(inode, || inode.link.is_pinned());
+        let is_last =
+            |inode: &SlabArc<Inode>| inode.retired.is_last(inode, || inode.link.is_pinned());
         assert!(find_remove_tear_down(is_last, &TORN_DOWN));
     });
     let torn_down = TORN_DOWN.load(std::sync::atomic::Ordering::Relaxed);

@@ -4,8 +4,7 @@
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
-use foliocache_vfs::slab_model::Pages;
-use foliocache_vfs::{SharedSlab, SlabArc};
+use foliocache_vfs::slab_model::{Pages, Shared};
 
 /// Its owner writes to it at the end, and everybody reads before: loom sees if the two may meet.
 struct Object {
@@ -37,15 +36,15 @@ impl Drop for Object {
 fn the_last_reference_drops_what_nobody_reads() {
     explore(3, 100, || {
         let counted = Arc::new(());
-        let object = SharedSlab::new().alloc(Object {
+        let object = Shared::new(Object {
             value: UnsafeCell::new(7),
             _counted: Arc::clone(&counted),
         });
         let threads: Vec<_> = (0..2)
             .map(|_| {
-                let mine = SlabArc::clone(&object);
+                let mine = object.clone();
                 thread::spawn(move || {
-                    let more = SlabArc::clone(&mine);
+                    let more = mine.clone();
                     drop(mine);
                     assert_eq!(more.read(), 7);
                 })
@@ -55,6 +54,27 @@ fn the_last_reference_drops_what_nobody_reads() {
         for thread in threads {
             thread.join().expect("a reader does not panic");
         }
+        assert_eq!(Arc::strong_count(&counted), 1);
+    });
+}
+
+#[test]
+fn a_weak_reference_gives_the_object_or_nothing() {
+    explore(2, 20, || {
+        let counted = Arc::new(());
+        let object = Shared::new(Object {
+            value: UnsafeCell::new(7),
+            _counted: Arc::clone(&counted),
+        });
+        let weak = object.downgrade();
+        let upgrades = thread::spawn(move || {
+            if let Some(found) = weak.upgrade() {
+                assert_eq!(found.read(), 7);
+            }
+        });
+        let drops = thread::spawn(move || drop(object));
+        upgrades.join().expect("it does not panic");
+        drops.join().expect("it does not panic");
         assert_eq!(Arc::strong_count(&counted), 1);
     });
 }

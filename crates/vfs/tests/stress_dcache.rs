@@ -10,27 +10,24 @@
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock, rcu, thread};
 use foliocache_vfs::MetadataBound;
-use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Layout, Name, Split};
+use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Name};
+use foliocache_vfs::{SharedSlab, SlabArc, Unbounded};
 use std::collections::HashMap;
-use std::marker::PhantomData;
 use std::ptr;
 
 /// Directories and the names in each.
 const DIRS: usize = 6;
 const NAMES: u64 = 40;
 
-struct Node<L: Layout> {
+struct Node {
     /// Tells the class of the names that it may have.
     ino: u64,
     dir: bool,
-    alias: AliasSlot<Node<L>>,
+    alias: AliasSlot<Node>,
     count: Arc<Account>,
-    _layout: PhantomData<L>,
 }
 
-impl<L: Layout> DentryInode for Node<L> {
-    type Layout = L;
-
+impl DentryInode for Node {
     fn is_dir(&self) -> bool {
         self.dir
     }
@@ -40,7 +37,7 @@ impl<L: Layout> DentryInode for Node<L> {
     }
 }
 
-impl<L: Layout> Drop for Node<L> {
+impl Drop for Node {
     fn drop(&mut self) {
         self.count.inodes.fetch_sub(1, Ordering::Relaxed);
     }
@@ -66,14 +63,15 @@ impl MetadataBound for Account {
     }
 }
 
-type Table<L> = HashMap<u64, Arc<Node<L>>>;
+type Table = HashMap<u64, SlabArc<Node>>;
 /// A directory, with its lock and what is true of it.
-type Directory<L> = (DentryRef<Node<L>>, RwLock<Table<L>>);
+type Directory = (DentryRef<Node>, RwLock<Table>);
 
-struct World<L: Layout> {
-    cache: DentryCache<Node<L>>,
-    dirs: Vec<Directory<L>>,
+struct World {
+    cache: DentryCache<Node>,
+    dirs: Vec<Directory>,
     account: Arc<Account>,
+    inodes: SharedSlab<Node>,
     next_ino: AtomicU64,
     stop: AtomicBool,
 }
@@ -102,7 +100,7 @@ impl Random {
     }
 }
 
-impl<L: Layout> World<L> {
+impl World {
     fn new() -> Self {
         let account = Arc::new(Account {
             used: AtomicU64::new(0),
@@ -114,6 +112,7 @@ impl<L: Layout> World<L> {
             cache,
             dirs: Vec::new(),
             account,
+            inodes: SharedSlab::new(Arc::new(Unbounded)),
             next_ino: AtomicU64::new(1),
             stop: AtomicBool::new(false),
         };
@@ -134,20 +133,19 @@ impl<L: Layout> World<L> {
     }
 
     /// An inode whose number is of the class of this name.
-    fn inode(&self, number: u64, dir: bool) -> Arc<Node<L>> {
+    fn inode(&self, number: u64, dir: bool) -> SlabArc<Node> {
         self.account.inodes.fetch_add(1, Ordering::Relaxed);
         let serial = self.next_ino.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Node {
+        self.inodes.alloc(Node {
             ino: serial * 4 + class(number),
             dir,
             alias: AliasSlot::new(),
             count: Arc::clone(&self.account),
-            _layout: PhantomData,
         })
     }
 
     /// What a file system's look-up does on a miss, and the check that the cache says what is true.
-    fn resolve(&self, dir: usize, table: &Table<L>, number: u64) -> DentryRef<Node<L>> {
+    fn resolve(&self, dir: usize, table: &Table, number: u64) -> DentryRef<Node> {
         let text = name(number);
         let name = Name::from(text.as_str());
         let parent = &self.dirs[dir].0;
@@ -161,8 +159,8 @@ impl<L: Layout> World<L> {
         };
         let inode = found.inode();
         assert_eq!(
-            inode.as_ref().map(Arc::as_ptr),
-            truth.map(Arc::as_ptr),
+            inode.as_ref().map(|inode| &raw const **inode),
+            truth.map(|inode| &raw const **inode),
             "directory {dir}, name {text}"
         );
         found
@@ -210,7 +208,7 @@ impl<L: Layout> World<L> {
             self.cache.delete(&dentry);
         } else {
             let inode = self.inode(number, false);
-            table.insert(number, Arc::clone(&inode));
+            table.insert(number, inode.clone());
             let made = self.cache.instantiate(&dentry, inode);
             assert!(made.expect("no loop").same(&dentry));
         }
@@ -302,12 +300,12 @@ impl Drop for Stop<'_> {
     }
 }
 
-fn stress<L: Layout>() {
+fn stress() {
     let scale: u64 = std::env::var("FOLIOCACHE_STRESS")
         .ok()
         .and_then(|scale| scale.parse().ok())
         .unwrap_or(1);
-    let world = World::<L>::new();
+    let world = World::new();
     let steps: u64 = 6_000 * scale;
     thread::scope(|scope| {
         let readers = [1, 2].map(|seed| {
@@ -371,11 +369,5 @@ fn stress<L: Layout>() {
 
 #[test]
 fn everything_at_once() {
-    stress::<Split>();
-}
-
-#[cfg(feature = "bench")]
-#[test]
-fn everything_at_once_packed() {
-    stress::<foliocache_vfs::dcache::Packed>();
+    stress();
 }

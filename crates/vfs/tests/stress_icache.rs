@@ -8,7 +8,7 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use foliocache_sync::{Arc, thread};
 use foliocache_vfs::{
-    CachedInode, Iget, InodeCache, InodeLink, MetadataBound, Unbounded, Verdict, hash_ino,
+    CachedInode, Iget, InodeCache, InodeLink, MetadataBound, SlabArc, Unbounded, Verdict, hash_ino,
 };
 
 fn scale() -> u64 {
@@ -32,10 +32,6 @@ unsafe impl CachedInode for Inode {
     fn ino(&self) -> u64 {
         self.ino
     }
-
-    fn bytes(&self) -> u64 {
-        size_of::<Self>() as u64
-    }
 }
 
 impl Drop for Inode {
@@ -44,15 +40,15 @@ impl Drop for Inode {
     }
 }
 
-fn make(ino: u64, live: &Arc<AtomicI64>) -> Result<Arc<Inode>, Infallible> {
+fn make(ino: u64, live: &Arc<AtomicI64>) -> Result<Inode, Infallible> {
     live.fetch_add(1, Relaxed);
-    Ok(Arc::new(Inode {
+    Ok(Inode {
         link: InodeLink::new(),
         ino,
         value: AtomicU64::new(0),
         dirty: AtomicBool::new(false),
         live: Arc::clone(live),
-    }))
+    })
 }
 
 fn judge(inode: &Inode) -> Verdict {
@@ -74,7 +70,7 @@ fn no_write_is_lost(get: Get) {
     let rounds = 20_000 * scale();
     let store: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
     let expected: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
-    let flush = |inode: &Arc<Inode>| {
+    let flush = |inode: &SlabArc<Inode>| {
         if inode.dirty.swap(false, Relaxed) {
             store[inode.ino as usize].store(inode.value.load(Relaxed), Relaxed);
         }
@@ -135,15 +131,6 @@ fn no_write_is_lost_under_rcu() {
     });
 }
 
-#[cfg(feature = "bench")]
-#[test]
-fn no_write_is_lost_under_locks() {
-    no_write_is_lost(|cache, ino, live| {
-        let Ok(iget) = cache.iget_locked(ino, || make(ino, live));
-        iget
-    });
-}
-
 /// Walks over many more files than are kept, each new inode moving the hand, beside lookups of some that
 /// stay since they are found often, and removals. All of it against a real bound, which is whole again at
 /// the end.
@@ -188,7 +175,9 @@ fn a_walk_keeps_few_and_gives_everything_back() {
     assert!(stats.hits > files, "{stats:?}");
     assert_eq!(cache.evict_all(judge, |_| ()), 0);
     let stats = cache.stats();
-    assert_eq!((stats.inode_bytes, stats.uncharged, stats.limbo), (0, 0, 0));
+    assert_eq!((stats.uncharged, stats.limbo), (0, 0));
+    // A few pages stay warm.
+    assert!(stats.inode_bytes <= 32 * 4096, "{stats:?}");
     assert_eq!(live.load(Relaxed), 0);
     drop(cache);
     assert_eq!(metadata(), before, "bytes of metadata");

@@ -108,7 +108,7 @@ impl core::fmt::Debug for Entry {
 }
 
 /// How many marks there are.
-pub(crate) const NR_MARKS: usize = 5;
+pub(crate) const NR_MARKS: usize = 3;
 
 /// A flag of an entry that [`crate::XArray::find`] can search for without visiting unmarked
 /// entries.
@@ -121,12 +121,6 @@ pub enum Mark {
     /// Has bytes that the backing store does not have.
     #[doc(alias = "PAGECACHE_TAG_DIRTY")]
     Dirty,
-    /// Is being written to the backing store.
-    #[doc(alias = "PAGECACHE_TAG_WRITEBACK")]
-    Writeback,
-    /// Was dirty when a data-integrity write-out began.
-    #[doc(alias = "PAGECACHE_TAG_TOWRITE")]
-    ToWrite,
     /// Written, but not yet flushed to the medium, in a generation of an even number.
     UnstableEven,
     /// The same, of an odd one.
@@ -135,11 +129,5 @@ pub enum Mark {
 
 impl Mark {
     /// Every mark, in the order of the enumeration.
-    pub const ALL: [Self; NR_MARKS] = [
-        Self::Dirty,
-        Self::Writeback,
-        Self::ToWrite,
-        Self::UnstableEven,
-        Self::UnstableOdd,
-    ];
+    pub const ALL: [Self; NR_MARKS] = [Self::Dirty, Self::UnstableEven, Self::UnstableOdd];
 }

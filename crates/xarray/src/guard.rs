@@ -1,4 +1,4 @@
-//! [`XaGuard`], the write side of an index: look up, marks, replacing, erasing. Insertion and
+//! [`XaGuard`], the write side of an index: searching, marks, erasing. Insertion and
 //! splitting are in the insert module.
 //!
 //! # Model
@@ -23,7 +23,6 @@
 
 use foliocache_sync::rank::RankedMutexGuard;
 
-use crate::cursor::XaState;
 use crate::entry::{Entry, Mark};
 use crate::node::{
     LEVELS, Node, NodeList, OwnedNode, bits, canonical, node_mask, offset, shift, slot_mask, width,
@@ -207,53 +206,17 @@ impl<'a> XaGuard<'a> {
         }
     }
 
-    /// The entry at `index`.
-    #[must_use]
-    pub fn load(&self, index: u64) -> Option<Entry> {
-        XaState::new(self.view()).load(index)
-    }
-
-    /// The entry at `index` with the indices that it covers.
-    #[must_use]
-    pub fn extent(&self, index: u64) -> Option<Extent> {
-        self.find(index, index, None)
-    }
-
     /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
     /// *begin* before `first`.
     #[doc(alias = "xas_find_marked")]
     #[must_use]
     pub fn find(&self, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
-        let found = XaState::new(self.view()).find(first, last, mark)?;
+        let found = self.view().find(first, last, mark)?;
         Some(Extent {
             entry: found.entry,
             index: found.index,
             order: found.order,
         })
-    }
-
-    /// Puts `entry` in the place of the entry that covers `index`, with its order and its marks;
-    /// returns the old one. `None`, and nothing stored, if there is none.
-    pub fn replace(&mut self, index: u64, entry: Entry) -> Option<Extent> {
-        let position = self.walk(index)?;
-        for at in position.first..position.first + position.width {
-            position.node.publish(at, entry.word());
-        }
-        Some(position.extent(index))
-    }
-
-    /// As [`XaGuard::replace`], but only if the entry is `old`.
-    ///
-    /// # Errors
-    ///
-    /// What is there instead.
-    #[doc(alias = "xa_cmpxchg")]
-    pub fn cmpxchg(&mut self, index: u64, old: Entry, new: Entry) -> Result<Extent, Option<Entry>> {
-        let found = self.load(index);
-        if found != Some(old) {
-            return Err(found);
-        }
-        self.replace(index, new).ok_or(None)
     }
 
     /// Removes the whole entry that covers `index`, with its marks, and every node that it leaves
@@ -314,54 +277,6 @@ impl<'a> XaGuard<'a> {
                 .clear_mark(index, position.level, 1 << position.first, mark);
         }
         was_set
-    }
-
-    /// Whether the entry at `index` has `mark`.
-    #[doc(alias = "xa_get_mark")]
-    #[must_use]
-    pub fn get_mark(&self, index: u64, mark: Mark) -> bool {
-        self.find(index, index, Some(mark)).is_some()
-    }
-
-    /// Whether any entry has `mark`.
-    #[doc(alias = "xa_marked")]
-    #[must_use]
-    pub fn marked(&self, mark: Mark) -> bool {
-        self.view()
-            .head()
-            .is_some_and(|(node, _)| node.marks(mark) != 0)
-    }
-
-    /// Sets `to` on the entries of `first..=last` that have `from`, `limit` of them at most, so
-    /// that the lock need not be held for all of a long range. How many it was, and the index to go
-    /// on at if the limit was reached.
-    #[doc(alias = "tag_pages_for_writeback")]
-    pub fn copy_mark(
-        &mut self,
-        first: u64,
-        last: u64,
-        from: Mark,
-        to: Mark,
-        limit: usize,
-    ) -> (usize, Option<u64>) {
-        let mut state = XaState::new(self.view());
-        let mut next = first;
-        let mut count = 0;
-        while next <= last {
-            let Some(found) = state.find(next, last, Some(from)) else {
-                break;
-            };
-            if count == limit {
-                return (count, Some(found.index.max(first)));
-            }
-            self.set_mark(found.index, to);
-            count += 1;
-            match found.last().checked_add(1) {
-                Some(after) => next = after,
-                None => break,
-            }
-        }
-        (count, None)
     }
 
     /// How many entries there are; a multi-order entry is one.

@@ -78,7 +78,7 @@ enum InsertPoint<'a> {
 impl<'a> XaGuard<'a> {
     /// Inserts an entry that covers the 2^`order` indices from `index` on. It has no marks.
     ///
-    /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed`] is the estimate;
+    /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed_range`] is the estimate;
     /// never allocates.
     ///
     /// # Errors
@@ -164,33 +164,6 @@ impl<'a> XaGuard<'a> {
         }
         self.xa.account(1, need as i64);
         Ok(())
-    }
-
-    /// Inserts as [`XaGuard::insert`] does, or replaces an entry that covers exactly the same
-    /// indices, which it returns; its marks stay.
-    ///
-    /// # Errors
-    ///
-    /// As [`XaGuard::insert`].
-    ///
-    /// # Panics
-    ///
-    /// As [`XaGuard::insert`].
-    #[doc(alias = "xa_store")]
-    pub fn store(
-        &mut self,
-        index: u64,
-        order: u32,
-        entry: Entry,
-        pre: &mut Preload<'_>,
-    ) -> Result<Option<Entry>, InsertError> {
-        match self.insert(index, order, entry, pre) {
-            Err(InsertError::Occupied(taken)) if taken.index == index && taken.order == order => {
-                self.replace(index, entry);
-                Ok(Some(taken.entry))
-            }
-            other => other.map(|()| None),
-        }
     }
 
     /// Replaces the entry that covers `index` by entries of `to_order`, each with all its marks;

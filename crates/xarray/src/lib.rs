@@ -2,7 +2,7 @@
 //!
 //! An [`XArray`] maps `u64` indices to [`Entry`], an opaque word: a pointer that it never follows,
 //! or a value. An entry covers 2^n indices, naturally aligned, n up to [`MAX_ORDER`]. Each entry
-//! has five [`Mark`]s that can be searched for.
+//! has three [`Mark`]s that can be searched for.
 //!
 //! # Model
 //!
@@ -19,7 +19,7 @@
 //!
 //! | who | holds | does |
 //! |---|---|---|
-//! | reader | an RCU read section | [`XArray::load`], [`XArray::find`], [`XaState`] |
+//! | reader | an RCU read section | [`XArray::load`], [`XArray::find`] |
 //! | writer | the xa_lock, [`XaGuard`] | everything else |
 //!
 //! Nodes come from a [`NodePool`], which has its memory from a [`ChunkSource`] that has charged it
@@ -34,7 +34,7 @@
 //! let xa = XArray::new(Arc::clone(&pool));
 //!
 //! // Estimate, take nodes, lock, insert; the tree may have changed in between.
-//! let needed = xa.nodes_needed(8, 3, &rcu::read_lock());
+//! let needed = xa.nodes_needed_range(8, 15, &rcu::read_lock());
 //! let mut preload = pool.preload(needed).expect("room for one chunk");
 //! while let Err(error) = xa.lock().insert(8, 3, Entry::value(1), &mut preload) {
 //!     let InsertError::NeedNodes { short } = error else { panic!("{error}") };
@@ -81,14 +81,14 @@
 //! - A tree with one entry at index 0 is a leaf, not an entry in the head: no entry ever moves.
 //! - The head word carries the height, so that a look-up reads no node header.
 //! - Nodes do not know their parents; writers keep the path that they came by.
-//! - Five marks in place of three.
+//! - The marks are others: dirty, and two for what waits for a flush.
 #![deny(unsafe_code)]
 
 #[cfg(debug_assertions)]
 mod check;
 mod chunk;
-mod cursor;
 mod entry;
+mod find;
 mod guard;
 mod insert;
 mod node;
@@ -96,10 +96,10 @@ mod pool;
 mod xarray;
 
 pub use chunk::{CHUNK_SIZE, Chunk, ChunkSource, HeapChunks};
-pub use cursor::{Found, Range, XaState};
 pub use entry::{Entry, Mark};
+pub use find::Found;
 pub use guard::{Extent, XaGuard};
 pub use insert::{InsertError, SplitError};
 pub use node::{MAX_ORDER, SLOT_BITS};
 pub use pool::{NodePool, PoolStats, Preload, PreloadError};
-pub use xarray::{SlotRef, XArray, max_nodes_needed, split_nodes_needed};
+pub use xarray::{SlotRef, XArray, split_nodes_needed};

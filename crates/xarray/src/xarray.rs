@@ -28,16 +28,14 @@
 //! [`RcuReadGuard`] proves, or under the xa_lock, which [`View`] stands for.
 #![allow(unsafe_code)]
 
-use core::ops::RangeInclusive;
-
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
 
-use crate::cursor::{Found, Range, XaState};
 use crate::entry::{Entry, Mark};
-use crate::node::{LEVELS, Node, SLOT_BITS, SLOTS, is_node, level_for, node_mask, offset, shift};
+use crate::find::Found;
+use crate::node::{Node, SLOT_BITS, SLOTS, is_node, level_for, node_mask, shift};
 use crate::pool::NodePool;
 
 /// A map from `u64` to [`Entry`] with marks and multi-order entries.
@@ -107,28 +105,6 @@ impl<'a> View<'a> {
             return Slot::Node(unsafe { Node::from_word(word) });
         }
         Entry::from_word(word).map_or(Slot::Empty, Slot::Entry)
-    }
-
-    /// How many nodes an insertion must add, by a walk now: for the path, plus for a taller tree.
-    pub(crate) fn nodes_needed(self, index: u64, target: usize) -> usize {
-        let lowest = level_for(index).max(target);
-        let Some((mut node, mut level)) = self.head() else {
-            return lowest - target + 1;
-        };
-        if level < lowest {
-            return (lowest - level) + (lowest - target);
-        }
-        while level > target {
-            match self.slot(node, offset(index, level)) {
-                // The levels below are missing.
-                Slot::Empty => return level - target,
-                // The insertion will be refused.
-                Slot::Entry(_) => return 0,
-                Slot::Node(child) => node = child,
-            }
-            level -= 1;
-        }
-        0
     }
 }
 
@@ -209,48 +185,9 @@ impl XArray {
         first: u64,
         last: u64,
         mark: Option<Mark>,
-        rcu: &'a RcuReadGuard,
+        _rcu: &'a RcuReadGuard,
     ) -> Option<Found<'a>> {
-        self.cursor(rcu).find(first, last, mark)
-    }
-
-    /// Every entry that overlaps `range` and has `mark`, if one is asked for, in ascending order.
-    /// As [`XArray::find`].
-    #[doc(alias = "xa_for_each_range")]
-    #[doc(alias = "xa_for_each_marked")]
-    pub fn range<'a>(
-        &'a self,
-        range: RangeInclusive<u64>,
-        mark: Option<Mark>,
-        rcu: &'a RcuReadGuard,
-    ) -> Range<'a> {
-        let next = if range.is_empty() {
-            None
-        } else {
-            Some(*range.start())
-        };
-        Range::new(self.cursor(rcu), next, *range.end(), mark)
-    }
-
-    /// A cursor, which is faster than [`XArray::load`] and [`XArray::find`] for many indices close
-    /// to each other.
-    #[inline]
-    pub fn cursor<'a>(&'a self, _rcu: &'a RcuReadGuard) -> XaState<'a> {
-        XaState::new(self.view())
-    }
-
-    /// Whether the entry at `index` has `mark`. Without the xa_lock the answer is of the past.
-    #[doc(alias = "xa_get_mark")]
-    pub fn get_mark(&self, index: u64, mark: Mark, rcu: &RcuReadGuard) -> bool {
-        self.find(index, index, Some(mark), rcu).is_some()
-    }
-
-    /// Whether any entry has `mark`. One or two loads.
-    #[doc(alias = "xa_marked")]
-    pub fn marked(&self, mark: Mark, _rcu: &RcuReadGuard) -> bool {
-        View { xa: self }
-            .head()
-            .is_some_and(|(node, _)| node.marks(mark) != 0)
+        self.view().find(first, last, mark)
     }
 
     /// Whether there is no entry. Without the xa_lock the answer is of the past.
@@ -271,12 +208,6 @@ impl XArray {
     pub fn nr_nodes(&self) -> u64 {
         // Relaxed: as in `nr_entries`.
         self.writers.nodes.load(Ordering::Relaxed)
-    }
-
-    /// How many nodes to preload for an insertion at `index`, if the tree does not change until
-    /// then; if it does, the insertion may say [`crate::InsertError::NeedNodes`].
-    pub fn nodes_needed(&self, index: u64, order: u32, _rcu: &RcuReadGuard) -> usize {
-        View { xa: self }.nodes_needed(index, (order / SLOT_BITS) as usize)
     }
 
     /// How many nodes suffice to fill `first..=last` with entries of order 0, if nothing is erased
@@ -364,38 +295,24 @@ impl core::fmt::Debug for XArray {
 
 /// The slot that an entry was loaded from.
 ///
-/// It proves this: if [`SlotRef::reload`] returns the same entry again, then the entry was in the
-/// index, at the index it was loaded for, *at the time of the reload*, whatever happened to the
-/// tree in between. A slot is emptied before its node is detached, a detached node gets no entries,
+/// It proves this: if [`SlotRef::holds`] the entry again, then the entry was in the index, at the
+/// index it was loaded for, *at the time of that load*, whatever happened to the tree in between. A slot is emptied before its node is detached, a detached node gets no entries,
 /// and no node is reused while the read section lasts, so there is no need to walk the tree again.
-/// "At the time of" is meant as far as this thread has synchronised: a reload that comes after an
+/// "At the time of" is meant as far as this thread has synchronised: a load that comes after an
 /// Acquire load of something that the remover stored with Release, after removing the entry, does
-/// not return it. It does not prove that the entry was never gone in between: it may have been
+/// not find it. It does not prove that the entry was never gone in between: it may have been
 /// erased and stored again.
 ///
-/// It can miss nothing either, with one exception: after [`crate::XaGuard::split`] to smaller
-/// orders the slot may have become a child node, and the reload returns `None` though the index has
-/// an entry. `None` and a different entry both mean: start again from the top.
+/// If the slot does not hold it any more the index may still have it: [`crate::XaGuard::split`] to
+/// smaller orders can make the slot a child node. Start again from the top then.
 #[derive(Clone, Copy)]
 pub struct SlotRef<'a> {
     pub(crate) slot: &'a AtomicUsize,
 }
 
 impl SlotRef<'_> {
-    /// The entry that is in the slot now. Acquire: loads after it are not made before it.
+    /// Whether `entry` is in the slot now. Acquire: loads after it are not made before it.
     #[doc(alias = "xas_reload")]
-    #[inline]
-    #[must_use]
-    pub fn reload(&self) -> Option<Entry> {
-        let word = self.slot.load(Ordering::Acquire);
-        if is_node(word) {
-            None
-        } else {
-            Entry::from_word(word)
-        }
-    }
-
-    /// Whether `entry` is in the slot now. Acquire, as [`SlotRef::reload`].
     #[inline]
     #[must_use]
     pub fn holds(&self, entry: Entry) -> bool {
@@ -405,18 +322,8 @@ impl SlotRef<'_> {
 
 impl core::fmt::Debug for SlotRef<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("SlotRef").field(&self.reload()).finish()
+        f.debug_struct("SlotRef").finish_non_exhaustive()
     }
-}
-
-/// How many nodes an insertion at `index` may need, whatever the index holds.
-#[must_use]
-pub fn max_nodes_needed(index: u64, order: u32) -> usize {
-    let target = (order / SLOT_BITS) as usize;
-    // A path from the tallest head there can be, or growth from a single leaf and a path down
-    // again.
-    let grown = 2 * level_for(index).max(target);
-    (LEVELS - 1 - target).max(grown - target) + 1
 }
 
 /// How many nodes [`crate::XaGuard::split`] needs at most, for an entry of `from_order` into

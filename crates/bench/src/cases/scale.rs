@@ -11,12 +11,12 @@
 //! |---|---|---|
 //! | `scale_dirty_files` | 10,000 and 100,000 dirty files | one of 64 files is made durable, and dirty again |
 //! | `scale_bound` | bounds of 1, 4 and 16 GiB | a page is read in, which evicts another |
-//! | `scale_bound_metadata` | the same | 2 MiB are charged as metadata, for which a block is given back |
+//! | `scale_bound_metadata` | bounds of 128 and 512 MiB and 2 GiB, half of it pages | 2 MiB are charged as metadata, for which a block is given back |
 //! | `scale_file_systems` | 1, 16 and 64 file systems, each with a dirty file | a file of the first is made durable, and dirty again |
 //! | `scale_shrink` | 64, 256 and 512 MiB of pages | one block, while the limit shrinks by half |
 //!
-//! A bound is an address space here: all but 32 MiB of it are charged as metadata that nobody has, so that the
-//! cache is full without the memory being touched. `--memory` sets the largest bound; the other sizes go with it.
+//! For `scale_bound` a bound is an address space: all but 32 MiB of it are charged as metadata that nobody has, so that
+//! the cache is full without the memory being touched. `--memory` sets the largest bound; the other sizes go with it.
 
 use foliocache_mm::BLOCK_SIZE;
 use foliocache_sys::memory::total_memory;
@@ -92,23 +92,13 @@ impl Case for Scale {
         Ok(Plan {
             matches: vec![
                 dirty_files(memory)?,
-                bound(
-                    memory,
-                    "page read in",
-                    ("scale_bound", "scale_bound_aa"),
-                    read_in,
-                )?,
-                bound(
-                    memory,
-                    "2 MiB of metadata charged",
-                    ("scale_bound_metadata", "scale_bound_metadata_aa"),
-                    charge,
-                )?,
+                page_read_in(memory)?,
+                metadata_charged(memory)?,
                 file_systems()?,
                 shrink(memory)?,
             ],
             notes: vec![format!(
-                "the largest bound has {} MiB, of which no more than {} MiB are touched",
+                "in scale_bound the largest bound has {} MiB, of which no more than {} MiB are touched",
                 memory >> 20,
                 FRAMES >> 20
             )],
@@ -185,10 +175,12 @@ fn dirty_files(memory: u64) -> Result<Match, BenchError> {
     ))
 }
 
-/// A cache with a bound of which only [`FRAMES`] are left, all of them full of pages of one file.
+/// A cache in which metadata leaves a part of the bound, all of it full of pages of one file.
 struct Full {
     bed: Arc<Bed>,
     file: BedFile,
+    /// Pages of the file.
+    pages: usize,
     random: Random,
 }
 
@@ -196,37 +188,32 @@ impl Full {
     /// The file has so many times as many pages as there are frames.
     const TIMES: u64 = 4;
 
-    fn new(limit: u64) -> Result<Self, BenchError> {
+    /// Leaves `left` bytes of the bound to pages.
+    fn new(limit: u64, left: u64) -> Result<Self, BenchError> {
         let bed = Bed::new(limit, 1)?;
-        // The first of it takes the room that is kept for metadata, and no frames.
-        while bed.mm.usage().capacity * PAGE as u64 > FRAMES {
-            let charged = bed.mm.charge_metadata(BLOCK_SIZE as u64);
-            charged.map_err(|error| failed(error.into()))?;
+        // The first of it takes the room that is kept for metadata, and no frames. Straight from the frame
+        // space: a cache leaves pages a quarter of the bound.
+        while bed.mm.usage().capacity * PAGE as u64 > left {
+            if !bed.mm.frames().charge_metadata(BLOCK_SIZE as u64) {
+                return Err(failed(io::ErrorKind::OutOfMemory.into()));
+            }
         }
         let mut full = Self {
-            file: bed.file(0, Self::TIMES * FRAMES),
+            file: bed.file(0, Self::TIMES * left),
             bed,
+            pages: (Self::TIMES * left) as usize / PAGE,
             random: Random(1),
         };
-        for _ in 0..2 * Self::pages() {
+        for _ in 0..2 * full.pages {
             full.read().map_err(failed)?;
         }
         Ok(full)
     }
 
-    const fn pages() -> u64 {
-        Self::TIMES * FRAMES / PAGE as u64
-    }
-
     /// Reads a page that is in the cache one time in [`Full::TIMES`].
     fn read(&mut self) -> io::Result<()> {
-        self.file
-            .read(self.random.below(Self::pages() as usize) as u64)
+        self.file.read(self.random.below(self.pages) as u64)
     }
-}
-
-fn read_in(mut full: Full) -> Box<dyn Worker> {
-    repeat(move || full.read())
 }
 
 /// Bytes that are charged as metadata at a time.
@@ -248,24 +235,36 @@ impl Worker for Charge {
     }
 }
 
-fn charge(full: Full) -> Box<dyn Worker> {
-    Box::new(Charge(full))
-}
-
-fn bound(
-    memory: u64,
-    name: &'static str,
-    ratios: (&'static str, &'static str),
-    work: fn(Full) -> Box<dyn Worker>,
-) -> Result<Match, BenchError> {
-    let of = |limit, variant| Ok(contestant(name, variant, work(Full::new(limit)?)));
+fn page_read_in(memory: u64) -> Result<Match, BenchError> {
+    let of = |limit, variant| {
+        let mut full = Full::new(limit, FRAMES)?;
+        let worker = repeat(move || full.read());
+        Ok(contestant("page read in", variant, worker))
+    };
     Ok(speeds(
-        ratios,
+        ("scale_bound", "scale_bound_aa"),
         vec![
             of(memory / 16, "1/16 of the bound")?,
             of(memory / 4, "1/4 of the bound")?,
             of(memory, "the whole bound")?,
             of(memory / 16, AGAIN)?,
+        ],
+    ))
+}
+
+fn metadata_charged(memory: u64) -> Result<Match, BenchError> {
+    const NAME: &str = "2 MiB of metadata charged";
+    let of = |limit, variant| {
+        let full = Full::new(limit, limit / 2)?;
+        Ok(contestant(NAME, variant, Box::new(Charge(full))))
+    };
+    Ok(speeds(
+        ("scale_bound_metadata", "scale_bound_metadata_aa"),
+        vec![
+            of(memory / 128, "1/128 of the bound")?,
+            of(memory / 32, "1/32 of the bound")?,
+            of(memory / 8, "1/8 of the bound")?,
+            of(memory / 128, AGAIN)?,
         ],
     ))
 }

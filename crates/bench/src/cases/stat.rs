@@ -11,12 +11,12 @@
 //! thread has a file system of its own. What all of these have in common, the RCU domain for one, shows in
 //! the control's own gain, which is reported beside it.
 //!
-//! The layout: half of the threads stat while the others take references of the same dentry and drop them,
-//! over a dentry cache with the count on a line of its own, and over its [twin](crate::twin) with the count
-//! among what look-ups read. Only the stats are counted. Where two processors are two threads of one core they
+//! References: half of the threads stat while the others take references of the same name and drop them, or
+//! of another path's. That a dentry has its count on a line that no look-up reads should make these the same.
+//! What the distance is worth is measured over a [model](crate::references) of both layouts. Only the stats are
+//! counted. Where two processors are two threads of one core they
 //! share its cache, and a line that goes to and fro between them costs next to nothing.
 
-use foliocache_vfs::dcache::{Layout, Packed, Split};
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use super::{AGAIN, DIRFS, KERNEL, OURS};
 use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::names::{KernelTree, Make, Names, c_path};
+use crate::references::{Chain, Path, Referenced};
 use crate::settings::Settings;
-use crate::twin::Twin;
 
 /// See the module.
 pub(crate) struct Stat;
 
 const NAME: &str = "stat, six components";
 const PRIVATE: &str = "stat, six components, each its own";
-const TWIN: &str = "stat, walk only";
+const MODEL: &str = "stat, model of the lines read";
 
 /// Directories, and a file in the last of them.
 const PATH: &str = "usr/share/doc/packages/library-1.2.3/readme.txt";
@@ -64,7 +64,8 @@ impl Case for Stat {
         if threads > 1 {
             matches.push(sides.together(threads)?);
             matches.push(scaling(&memfs, threads)?);
-            matches.push(layouts(threads)?);
+            matches.push(references(threads)?);
+            matches.push(layouts(threads));
         }
         Ok(Plan {
             matches,
@@ -180,33 +181,44 @@ fn scaling(shared: &Arc<Names>, threads: usize) -> Result<Match, BenchError> {
     })
 }
 
-/// Stats while others take references, in both layouts; and without those others.
-fn layouts(threads: usize) -> Result<Match, BenchError> {
-    let split = Twin::<Split>::new(PATH)?;
-    let packed = Twin::<Packed>::new(PATH)?;
-    let disturbed = "stat, walk only, beside references";
+/// Stats of cached names while others take references of the last one, or of another.
+fn references(threads: usize) -> Result<Match, BenchError> {
+    let (path, other) = (Path::new(PATH)?, Path::new(PATH)?);
+    let name = "stat, walk only, beside references";
     Ok(Match {
         contestants: vec![
+            contestant(name, "of it", beside_references(&path, &path, threads)),
             contestant(
-                disturbed,
-                "count among",
-                beside_references(&packed, threads),
+                name,
+                "of another",
+                beside_references(&path, &other, threads),
             ),
-            contestant(disturbed, "count apart", beside_references(&split, threads)),
-            contestant(
-                disturbed,
-                "count apart again",
-                beside_references(&split, threads),
-            ),
-            contestant(TWIN, "count among", vec![twin(&packed)]),
-            contestant(TWIN, "count apart", vec![twin(&split)]),
+        ],
+        ratios: vec![RatioPlan::new("stat_beside_references", 0, 1)],
+    })
+}
+
+/// The lines that such a stat reads, with the count among them and apart; and without those references.
+fn layouts(threads: usize) -> Match {
+    let packed = Chain::<false>::new(PATH);
+    let split = Chain::<true>::new(PATH);
+    let disturbed = "stat, model of the lines read, beside references";
+    let packed_beside = beside_references(&packed, &packed, threads);
+    let split_beside = || beside_references(&split, &split, threads);
+    Match {
+        contestants: vec![
+            contestant(disturbed, "count among", packed_beside),
+            contestant(disturbed, "count apart", split_beside()),
+            contestant(disturbed, "count apart again", split_beside()),
+            contestant(MODEL, "count among", vec![walker(&packed)]),
+            contestant(MODEL, "count apart", vec![walker(&split)]),
         ],
         ratios: vec![
             RatioPlan::new("stat_split_vs_packed", 1, 0),
             RatioPlan::new("stat_split_aa", 2, 1),
             RatioPlan::new("stat_split_vs_packed_alone", 4, 3),
         ],
-    })
+    }
 }
 
 fn contestant(
@@ -240,19 +252,23 @@ fn kernel(tree: &KernelTree, threads: usize) -> Result<Vec<Box<dyn Worker>>, Ben
     each.map_err(|error| BenchError::setup("the top of a tree", error))
 }
 
-fn twin<L: Layout>(twin: &Arc<Twin<L>>) -> Box<dyn Worker> {
-    let twin = Arc::clone(twin);
-    repeat(move || twin.stat())
+fn walker<T: Referenced>(path: &Arc<T>) -> Box<dyn Worker> {
+    let path = Arc::clone(path);
+    repeat(move || path.stat())
 }
 
-/// Half of the threads stat, the others take references and drop them.
-fn beside_references<L: Layout>(of: &Arc<Twin<L>>, threads: usize) -> Vec<Box<dyn Worker>> {
+/// Half of the threads stat `path`, the others take references of `referenced` and drop them.
+fn beside_references<T: Referenced>(
+    path: &Arc<T>,
+    referenced: &Arc<T>,
+    threads: usize,
+) -> Vec<Box<dyn Worker>> {
     let others = threads / 2;
-    let stats = (others..threads).map(|_| twin(of));
+    let stats = (others..threads).map(|_| walker(path));
     let others = (0..others).map(|_| {
-        let twin = Arc::clone(of);
+        let referenced = Arc::clone(referenced);
         let references = repeat(move || {
-            twin.take_and_drop();
+            referenced.take_and_drop();
             Ok(())
         });
         Box::new(Uncounted(references)) as Box<dyn Worker>

@@ -9,7 +9,7 @@
 //! | match | what it compares |
 //! |---|---|
 //! | cached | whole trees, all names in memory: a memfs and a dirfs of ours, the kernel's tmpfs |
-//! | missed | as many inodes that are not there, each looked up and inserted once: the cache under RCU, and with its first look under the bucket's lock |
+//! | missed | as many inodes that are not there, each looked up and inserted once: the cache under RCU, and with a first look under a lock before that |
 //! | locks | the same, counted: locks of buckets, for each miss |
 //!
 //! What is missed goes into a new cache of one file system each time, which all threads share, and which

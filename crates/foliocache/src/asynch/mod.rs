@@ -37,7 +37,7 @@ mod workers;
 
 pub(crate) use offload::{Offload, OffloadCell};
 
-use foliocache_mm::{Fetch, IovIter, Nowait};
+use foliocache_mm::{Fetch, Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
@@ -183,78 +183,69 @@ impl AsyncFile {
     /// # Errors
     /// As [`File::read_at`].
     pub async fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        let (mut done, mut fruitless, mut fetched) = (0, 0, 0);
+        let open = self.file.open_file();
+        let mut iocb = Iocb {
+            nowait: true,
+            ..Iocb::at(pos)
+        };
+        let (mut done, mut fruitless) = (0, 0);
         loop {
-            let at = pos.saturating_add(done as u64);
-            let (n, result) = self.read_now(&mut buf[done..], at, fetched);
-            done += n;
-            match result {
-                Ok(Nowait::Over) => return Ok(done),
-                Ok(Nowait::WouldBlock) => {}
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(self.file.error(Operation::Read, pos, buf.len(), errno)),
-            }
-            fruitless = if n > 0 { 0 } else { fruitless + 1 };
-            let (rest, at) = (&mut buf[done..], at + n as u64);
-            let brought = if fruitless <= FRUITLESS_FETCHES {
-                match self.fetch(at, rest.len()).await {
-                    Ok(end) => {
-                        fetched = fetched.max(end);
-                        Ok(None)
+            let result = open.read_iter(&mut iocb, &mut IovIter::destination(&mut buf[done..]));
+            let before = std::mem::replace(&mut done, (iocb.pos - pos) as usize);
+            let brought = match result {
+                Ok(_) => return Ok(done),
+                Err(Errno::EAGAIN) => {
+                    fruitless = if done > before { 0 } else { fruitless + 1 };
+                    let rest = &mut buf[done..];
+                    if fruitless <= FRUITLESS_FETCHES {
+                        self.fetch(&mut iocb, rest.len()).await.map(|()| None)
+                    } else {
+                        fruitless = 0;
+                        self.read_owned(rest, iocb.pos).await.map(Some)
                     }
-                    Err(errno) => Err(errno),
                 }
-            } else {
-                fruitless = 0;
-                self.read_owned(rest, at).await.map(Some)
+                Err(errno) => Err(errno),
             };
             match brought {
                 Ok(None) => {}
                 // The file ends here.
                 Ok(Some(0)) => return Ok(done),
-                Ok(Some(n)) => done += n,
+                Ok(Some(n)) => {
+                    iocb.pos += n as u64;
+                    done += n;
+                }
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(self.file.error(Operation::Read, pos, buf.len(), errno)),
             }
         }
     }
 
-    /// Reads what is in the cache; returns the bytes and how it ended.
-    #[inline]
-    fn read_now(&self, buf: &mut [u8], pos: u64, fetched: u64) -> (usize, Result<Nowait, Errno>) {
-        let len = buf.len();
-        let mut iter = IovIter::destination(buf);
-        let result = self.file.open_file().read_nowait(&mut iter, pos, fetched);
-        (len - iter.remaining(), result)
-    }
-
-    /// Has the page of byte `pos` brought in, as for a read of `len` bytes; returns the byte after
-    /// what was brought in for that.
-    async fn fetch(&self, pos: u64, len: usize) -> Result<u64, Errno> {
+    /// Has the page of byte `iocb.pos` brought in, as for a read of `len` bytes.
+    async fn fetch(&self, iocb: &mut Iocb, len: usize) -> Result<(), Errno> {
         let (open, len) = (self.file.open_file(), len as u64);
-        let (mut fetched, mut may_start) = (0, true);
+        let mut may_start = true;
         let started = poll_fn(|context| {
             // Looked at again at every poll: executors poll for reasons of their own, too.
-            let fetch = open.start_fetch(pos, len, may_start, context.waker())?;
+            let fetch = open.start_fetch(iocb, len, may_start, context.waker());
             may_start = false;
             match fetch {
-                Fetch::Waiting { fetched: end } => {
-                    fetched = fetched.max(end);
-                    Poll::Pending
-                }
-                Fetch::Look { fetched: end } => Poll::Ready(Ok(Some(fetched.max(end)))),
-                Fetch::Blocked => Poll::Ready(Ok::<_, Errno>(None)),
+                Ok(Fetch::Waiting) => Poll::Pending,
+                fetch => Poll::Ready(fetch),
             }
         });
-        if let Some(end) = started.await? {
-            return Ok(end);
+        if started.await? == Fetch::Blocked {
+            let task = tasks::Fetch {
+                file: Arc::clone(&self.file),
+                iocb: *iocb,
+                len,
+            };
+            *iocb = self
+                .offload
+                .workers
+                .submit(Lane::Reads, task, None)?
+                .await?;
         }
-        let task = tasks::Fetch {
-            file: Arc::clone(&self.file),
-            pos,
-            len,
-        };
-        self.offload.workers.submit(Lane::Reads, task, None)?.await
+        Ok(())
     }
 
     /// Reads by way of a buffer; returns the bytes, fewer than asked if the buffer is shorter.
@@ -356,11 +347,20 @@ impl AsyncFile {
         self.no_stragglers(Operation::Write).await?;
         let mut done = 0;
         loop {
-            let (n, result) = self.write_now(bufs, done, pos.saturating_add(done as u64));
-            done += n;
+            let mut iocb = Iocb {
+                nowait: true,
+                ..Iocb::at(pos.saturating_add(done as u64))
+            };
+            let result = {
+                let mut iter = IovIter::sources(bufs);
+                iter.advance(done);
+                let result = self.file.open_file().write_iter(&mut iocb, &mut iter);
+                done = len - iter.remaining();
+                result
+            };
             match result {
-                Ok(Nowait::Over) => return Ok(done),
-                Ok(Nowait::WouldBlock) => {}
+                Ok(_) => return Ok(done),
+                Err(Errno::EAGAIN) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(refused(errno)),
             }
@@ -376,22 +376,6 @@ impl AsyncFile {
                 Err(errno) => return Err(refused(errno)),
             }
         }
-    }
-
-    /// Writes what follows the first `done` bytes of `bufs` as far as nothing has to wait; returns
-    /// the bytes and how it ended.
-    #[inline]
-    fn write_now(
-        &self,
-        bufs: &[IoSlice<'_>],
-        done: usize,
-        pos: u64,
-    ) -> (usize, Result<Nowait, Errno>) {
-        let mut iter = IovIter::sources(bufs);
-        iter.advance(done);
-        let len = iter.remaining();
-        let result = self.file.open_file().write_nowait(&mut iter, pos);
-        (len - iter.remaining(), result)
     }
 
     /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns

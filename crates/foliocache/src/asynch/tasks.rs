@@ -1,6 +1,6 @@
 //! What workers are asked to do: the blocking calls, on buffers of their own.
 
-use foliocache_mm::ErrSeqCursor;
+use foliocache_mm::{ErrSeqCursor, Iocb};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
@@ -8,19 +8,20 @@ use crate::asynch::buffers::Buffer;
 use crate::asynch::request::Task;
 use crate::file::File;
 
-/// Brings the page of byte `pos` in, with readahead.
+/// Brings the page of byte `iocb.pos` in, with readahead.
 pub(crate) struct Fetch {
     pub(crate) file: Arc<File>,
-    pub(crate) pos: u64,
+    pub(crate) iocb: Iocb,
     pub(crate) len: u64,
 }
 
 impl Task for Fetch {
-    /// The byte after what was brought in.
-    type Value = u64;
+    /// With what was brought in noted.
+    type Value = Iocb;
 
-    fn run(&mut self) -> Result<u64, Errno> {
-        self.file.open_file().fetch(self.pos, self.len)
+    fn run(&mut self) -> Result<Iocb, Errno> {
+        self.file.open_file().fetch(&mut self.iocb, self.len)?;
+        Ok(self.iocb)
     }
 }
 

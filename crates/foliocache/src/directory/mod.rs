@@ -18,7 +18,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Access, Credentials, Inode, Namei, OpContext, OpenHow, SetAttr, SetTime, SuperBlock, WalkError,
+    Access, Credentials, Inode, Namei, OpContext, OpenHow, SetAttr, SetTime, SlabArc, SuperBlock,
+    WalkError,
 };
 use std::ffi::OsStr;
 use std::fmt;
@@ -31,6 +32,7 @@ use crate::metadata::{Metadata, ReadDir, timespec};
 use crate::mount::{Backing, VfsMount};
 use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
+use foliocache_sync::background::Panics;
 
 /// A directory seen through the cache.
 ///
@@ -168,6 +170,11 @@ impl Directory {
         &self.path
     }
 
+    /// What became known of panics in the cache's threads.
+    pub(crate) fn panics(&self) -> &Panics {
+        self.mount().panics()
+    }
+
     pub(crate) fn error(&self, operation: Operation, path: &Path, errno: Errno) -> Error {
         Error::Path {
             operation,
@@ -216,7 +223,7 @@ impl Directory {
         &self,
         operation: Operation,
         path: &Path,
-        act: impl FnOnce(&SuperBlock, &Arc<Inode>) -> Result<T, Errno>,
+        act: impl FnOnce(&SuperBlock, &SlabArc<Inode>) -> Result<T, Errno>,
     ) -> Result<T> {
         self.run(operation, path, |namei, path| {
             Ok(act(namei.names, &namei.inode(path, true)?)?)

@@ -32,7 +32,6 @@
 use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use super::steps::{Below, Job, Open, Unsorted, Walker};
@@ -151,9 +150,8 @@ impl Work for Shared {
         while let Some(job) = self.take() {
             let path = job.path.clone();
             let mut held = BATCH;
-            let read = catch_unwind(AssertUnwindSafe(|| self.read(job, &mut held)));
-            let (slot, entries) =
-                read.unwrap_or_else(|_| (Slot::Read(Err(self.walker.panicked(&path))), 0));
+            let read = self.walker.catch(&path, || self.read(job, &mut held));
+            let (slot, entries) = read.unwrap_or_else(|error| (Slot::Read(Err(error)), 0));
             self.put(path, slot, entries, held);
         }
     }

@@ -11,7 +11,7 @@ use std::vec;
 use super::WalkEntry;
 use super::ahead::Ahead;
 use crate::directory::Directory;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Operation, Result};
 use crate::metadata::{DirEntry, ReadDir};
 
 /// What holds for all of a walk.
@@ -242,10 +242,14 @@ impl Walker {
         Ok((place, read))
     }
 
-    /// What comes of a directory whose reading panicked, or of one with all that is below it.
-    pub(super) fn panicked(&self, path: &Path) -> Error {
-        let path = self.path.join(path);
-        self.start.error(Operation::ReadDir, &path, Errno::EIO)
+    /// Does what a thread of the walk does with a directory. If that panics, which is counted, there is an
+    /// error for the directory, or for what is below it.
+    pub(super) fn catch<R>(&self, path: &Path, work: impl FnOnce() -> R) -> Result<R> {
+        let panics = self.start.panics();
+        panics.catch("walk", work).ok_or_else(|| {
+            let path = self.path.join(path);
+            self.start.error(Operation::ReadDir, &path, Errno::EIO)
+        })
     }
 
     /// An entry of a directory, and that as a directory to be walked.

@@ -14,7 +14,6 @@
 use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec;
 
 use super::WalkEntry;
@@ -141,9 +140,9 @@ impl Work for Shared {
     fn run(&self) {
         while let Some((busy, job)) = self.take() {
             let (path, mut batch) = (job.path.clone(), Batch::new());
-            let walked = catch_unwind(AssertUnwindSafe(|| self.walk(job, &mut batch)));
-            let walked = walked.unwrap_or_else(|_| {
-                batch.push(Err(self.walker.panicked(&path)));
+            let walked = self.walker.catch(&path, || self.walk(job, &mut batch));
+            let walked = walked.unwrap_or_else(|error| {
+                batch.push(Err(error));
                 self.hand_over(batch)
             });
             if walked.is_err() {

@@ -187,6 +187,7 @@ fn a_panic_is_an_error_among_the_entries() {
     }
     let panics = |path: &Path| assert!(!in_the_team() || !path.ends_with("bad"), "for the test");
     for threads in [2, 4] {
+        let before = dir.panics().count();
         let mut walk = ordered(&dir, threads);
         walk.opening = panics;
         let mut entries = walk.clone().into_iter();
@@ -206,6 +207,9 @@ fn a_panic_is_an_error_among_the_entries() {
             all.len() - errors.len(),
             directories + 50 * 6 - 3 * errors.len()
         );
+
+        let counted = dir.panics().count();
+        assert_eq!(counted, errors.len() as u64 + before);
 
         let all: Vec<_> = walk.ordered(false).into_iter().collect();
         assert!(all.iter().any(|entry| entry.is_err()));

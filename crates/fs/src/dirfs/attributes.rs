@@ -224,7 +224,7 @@ impl DirNode {
             };
             inode.remove_privileges(ctx)?;
             let _opens = self.file().opens.lock();
-            mapping.truncate(size).map_err(|error| error.errno())?;
+            mapping.truncate(size)?;
         }
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
@@ -269,7 +269,7 @@ impl InodeOperations for NodeOps {
     }
 
     fn new_mapping(&self, _inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
-        self.0.new_mapping()
+        self.make_mapping()
     }
 
     fn cached_attr(&self, inode: &Inode, now: u64, attr: &mut Attr) -> bool {
@@ -326,7 +326,7 @@ impl InodeOperations for NodeOps {
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
         let mapping = inode.open_mapping()?;
         // The source knows of no hole that is dirty in the cache, and of no data either.
-        mapping.sync().map_err(|error| error.errno())?;
+        mapping.sync()?;
         let fds = self.0.descriptors(false)?;
         let (fd, size) = (fds.buffered.as_fd(), mapping.size());
         if pos >= size {
@@ -342,7 +342,7 @@ impl InodeOperations for NodeOps {
     }
 
     fn released(&self, _inode: &Inode, writable: bool) {
-        let node = &self.0;
+        let node = self;
         let file = node.file();
         if node.shared.bdi.mm().check_fork().is_err() {
             return;

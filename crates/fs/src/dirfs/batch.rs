@@ -11,13 +11,18 @@
 //! A flush of its own costs a small file several device writes and a wait; the kernel merges what it
 //! allocates late for many files. From its last close on such a file needs nothing of this process any more.
 //!
+//! Every other write is entered into the open batch, too, without room. Such a file keeps its descriptor, whose
+//! `fdatasync` makes it durable as well. It uses the success of a batch that was made durable for other reasons,
+//! such as a round of the flusher.
+//!
 //! `syncfs` tells of a failed write once a descriptor that was open before it. One descriptor, opened
 //! with the file system, is asked for all batches. An error that it tells may be of any file written
 //! since it was asked last, so it fails the batches that the call was for and the one that is open.
-//! Where `syncfs` is not known to tell errors there are no batches.
+//! Where `syncfs` is not known to report errors there are no batches.
 //!
 //! Any thread that flushes a file of a batch makes the batch durable. A thread of the file system's own
-//! does so when a batch is full, and cleans the files of each batch afterwards.
+//! does so when a batch is full, and cleans the files of each batch afterwards. A panic on the way counts as
+//! an error of `syncfs`.
 //!
 //! # Invariants
 //!
@@ -25,8 +30,9 @@
 //!    the last such write has ended.
 //! 2. The bytes that wait in the kernel's cache are charged to the bound before they are written, and
 //!    until the batch of the file is cleaned. There are never more than `most_bytes` of them.
-//! 3. A file of a batch keeps its descriptor until its pages are clean. There are at most
-//!    `2 * most_files` such files, and those being closed.
+//! 3. As many files of batches as [`KeptFds`] allows keep their descriptor until they are clean, and those that are
+//!    being closed. The others are opened again, by name, to take their pages out of the kernel's cache or to
+//!    write them after an error.
 //!
 //! # Locking
 //!
@@ -34,23 +40,24 @@
 //! batch durable may hold `wb_lock` of a file: it waits for writes that are under way, and these wait
 //! for nothing but the kernel.
 
+use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
 use super::stats::count;
 use foliocache_mm::{AddressSpace, Mm, PAGE_SIZE};
-use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, Weak, thread};
+use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, background, thread};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, BorrowedFd, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, BorrowedFd, KeptFds, OFlags, OwnedFd};
+use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The thread's name.
+const NAME: &str = "foliocache-batch";
 
 /// The longest file that is small.
 pub(super) const SMALL: u64 = 64 << 10;
-/// Files that fill a batch.
-const FILES: usize = 1000;
 /// Most bytes that wait in the kernel's cache.
 const BYTES: u64 = 16 << 20;
 
@@ -59,24 +66,32 @@ const EXT4_MAGIC: u64 = 0xef53;
 /// `statfs.f_type` of XFS.
 const XFS_MAGIC: u64 = 0x5846_5342;
 
-/// Whether `syncfs(2)` of a file system with this `statfs.f_type` tells of every error: tried with disks
-/// that fail. Overlay tells the first who asks, FUSE nobody.
-pub(super) fn tells_of_errors(magic: u64) -> bool {
-    matches!(magic, EXT4_MAGIC | XFS_MAGIC)
+/// Whether `syncfs(2)` of a file system with this `statfs.f_type` reports every error, by a kernel of this
+/// release: tried with disks that fail. Overlay reports to the first caller only, FUSE to none, and no file
+/// system before Linux 5.8.
+pub(super) fn reports_errors(magic: u64, release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    matches!(magic, EXT4_MAGIC | XFS_MAGIC) && (number(), number()) >= (Some(5), Some(8))
 }
 
 /// Files that become durable together.
 pub(super) struct Batch {
     result: OnceLock<Result<(), Errno>>,
     /// What is to be cleaned afterwards; `None` once that is under way.
-    files: Mutex<Option<Vec<Weak<DirNode>>>>,
+    files: Mutex<Option<Vec<SlabWeak<DirNode>>>>,
+}
+
+impl Batch {
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.result.get() == Some(&Ok(()))
+    }
 }
 
 /// A batch that is not cleaned yet.
 struct Entry {
     batch: Arc<Batch>,
-    files: usize,
-    bytes: u64,
+    room: Taken,
     /// Writes under way.
     writing: usize,
     /// Whether there ever was one.
@@ -90,12 +105,20 @@ impl Entry {
                 result: OnceLock::new(),
                 files: Mutex::new(Some(Vec::new())),
             }),
-            files: 0,
-            bytes: 0,
+            room: Taken::default(),
             writing: 0,
             used: false,
         }
     }
+}
+
+/// What files of batches take.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// In the kernel's cache.
+    bytes: u64,
+    /// Descriptors that are kept.
+    fds: usize,
 }
 
 struct State {
@@ -106,9 +129,8 @@ struct State {
     settled: Vec<Entry>,
     /// Somebody makes batches durable.
     syncing: bool,
-    /// Bytes and files of all of them, and of files that are about to be entered.
-    bytes: u64,
-    files: usize,
+    /// By all of them, and by files that are about to be entered.
+    taken: Taken,
     thread: Option<thread::JoinHandle<()>>,
     stopped: bool,
 }
@@ -127,28 +149,15 @@ impl State {
     }
 }
 
-/// While it lives everything that is written goes into batches.
-pub(super) struct Collecting<'a>(&'a Batches);
-
-impl Drop for Collecting<'_> {
-    fn drop(&mut self) {
-        // Relaxed: see the field.
-        self.0.collecting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The batches of one file system.
 pub(super) struct Batches {
     /// What `syncfs` is asked with. Never closed before the batches are done with.
     fd: OwnedFd,
     /// The device that it is of.
-    dev: u64,
-    most_files: usize,
+    pub(super) dev: u64,
+    kept: Arc<KeptFds>,
     most_bytes: u64,
     state: Mutex<State>,
-    /// Callers that make everything durable: all that is written goes into batches. Relaxed everywhere:
-    /// who misses it flushes a file by itself.
-    collecting: AtomicUsize,
     /// A result, a write that ended, room, something to do, the end.
     changed: Condvar,
 }
@@ -156,16 +165,16 @@ pub(super) struct Batches {
 /// Room for a file in the kernel's cache.
 pub(super) struct Room {
     shared: Arc<Shared>,
-    /// 0 once the room is a batch's.
-    bytes: u64,
+    /// Nothing once the room is a batch's.
+    taken: Taken,
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         if let Some(batches) = &self.shared.batches
-            && self.bytes > 0
+            && self.taken.bytes > 0
         {
-            batches.release(self.shared.bdi.mm(), self.bytes, 1);
+            batches.release(self.shared.bdi.mm(), self.taken);
         }
     }
 }
@@ -192,6 +201,39 @@ impl Drop for Writing<'_> {
     }
 }
 
+/// A call of `syncfs` for the closed batches. Dropped, it notes the result, an error if the call panicked.
+struct Syncing<'a> {
+    batches: &'a Batches,
+    /// Closed batches that it is for.
+    nr: usize,
+    result: Result<(), Errno>,
+}
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.batches.state.lock();
+        let covered = match self.result {
+            Ok(()) => self.nr,
+            Err(error) => {
+                tracing::warn!(%error, "a batch of small files is not durable; it is written again");
+                // The kernel tells it once, and it may be of what was written meanwhile.
+                state.close_open();
+                state.closed.len()
+            }
+        };
+        for entry in state.closed.drain(..covered).collect::<Vec<_>>() {
+            let noted = entry.batch.result.set(self.result);
+            debug_assert!(noted.is_ok(), "one result for each batch");
+            if entry.room.bytes > 0 {
+                state.settled.push(entry);
+            }
+        }
+        state.syncing = false;
+        drop(state);
+        self.batches.changed.notify_all();
+    }
+}
+
 impl Batches {
     /// For the file system of `root`, of device `dev`; `None` where `syncfs` is not known to tell
     /// errors, and where there is no room for any.
@@ -199,51 +241,38 @@ impl Batches {
         mm: &Mm,
         root: BorrowedFd<'_>,
         dev: u64,
-        idle_files: usize,
+        kept: Arc<KeptFds>,
     ) -> Option<Batches> {
         // Tests give the errors themselves, on any file system.
-        let tells = cfg!(test) || fd::fs_magic(root).is_ok_and(tells_of_errors);
+        let reports = || {
+            let magic = fd::fs_magic(root);
+            magic.is_ok_and(|magic| reports_errors(magic, &fd::kernel_release()))
+        };
         let most_bytes = BYTES.min(mm.usage().limit / 16);
-        let most_files = FILES.min(idle_files / 2);
-        if !tells || most_bytes < SMALL || most_files == 0 {
+        if most_bytes < SMALL || !(cfg!(test) || reports()) {
             return None;
         }
         Some(Batches {
             fd: fd::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY).ok()?,
             dev,
-            most_files,
+            kept,
             most_bytes,
             state: Mutex::new(State {
                 open: Entry::new(),
                 closed: VecDeque::new(),
                 settled: Vec::new(),
                 syncing: false,
-                bytes: 0,
-                files: 0,
+                taken: Taken::default(),
                 thread: None,
                 stopped: false,
             }),
-            collecting: AtomicUsize::new(0),
             changed: Condvar::new(),
         })
     }
 
-    /// Begins to make everything durable.
-    pub(super) fn collect(&self) -> Collecting<'_> {
-        // Relaxed: see the field.
-        self.collecting.fetch_add(1, Ordering::Relaxed);
-        Collecting(self)
-    }
-
-    /// Whether a write of any size to a file of device `dev` goes into a batch.
-    pub(super) fn collects(&self, dev: u64) -> bool {
-        // Relaxed: see the field.
-        self.dev == dev && self.collecting.load(Ordering::Relaxed) > 0
-    }
-
     /// Bytes that wait in the kernel's cache.
     pub(super) fn bytes(&self) -> u64 {
-        self.state.lock().bytes
+        self.state.lock().taken.bytes
     }
 
     /// Room for a file of `bytes` bytes; `None` if it has to go the other way.
@@ -258,29 +287,27 @@ impl Batches {
                 shared.bdi.mm().uncharge_metadata(bytes);
                 return None;
             }
-            if state.bytes + bytes <= self.most_bytes && state.files < 2 * self.most_files {
+            if state.taken.bytes + bytes <= self.most_bytes {
                 break;
             }
             state.close_open();
             self.changed.notify_all();
             state = self.changed.wait(state);
         }
-        state.bytes += bytes;
-        state.files += 1;
+        let fds = usize::from(self.kept.try_keep());
+        state.taken.bytes += bytes;
+        state.taken.fds += fds;
         Some(Room {
             shared: shared.clone(),
-            bytes,
+            taken: Taken { bytes, fds },
         })
     }
 
     /// Starts the thread, if it does not run.
     fn start(&self, state: &mut State, shared: &Arc<Shared>) -> bool {
         if state.thread.is_none() {
-            let shared = shared.clone();
-            let started = thread::Builder::new()
-                .name("foliocache-batch".into())
-                .spawn(move || run(&shared));
-            match started {
+            let (panics, shared) = (shared.bdi.mm().panics(), shared.clone());
+            match background::spawn(NAME, panics, move || run(&shared)) {
                 Ok(thread) => state.thread = Some(thread),
                 Err(error) => tracing::warn!(%error, "no thread for small files"),
             }
@@ -289,28 +316,30 @@ impl Batches {
     }
 
     /// Gives room back.
-    fn release(&self, mm: &Mm, bytes: u64, files: usize) {
+    fn release(&self, mm: &Mm, room: Taken) {
         let mut state = self.state.lock();
-        state.bytes -= bytes;
-        state.files -= files;
+        state.taken.bytes -= room.bytes;
+        state.taken.fds -= room.fds;
         drop(state);
-        mm.uncharge_metadata(bytes);
+        self.kept.release(room.fds);
+        mm.uncharge_metadata(room.bytes);
         self.changed.notify_all();
     }
 
     /// A write into the batch that is open; with `room`, of a file that is new to it.
-    pub(super) fn enter(&self, mut room: Option<Room>) -> Writing<'_> {
+    pub(super) fn enter(&self, room: Option<Room>) -> Writing<'_> {
         let mut state = self.state.lock();
         let open = &mut state.open;
         open.writing += 1;
         open.used = true;
-        if let Some(room) = &mut room {
-            open.files += 1;
+        if let Some(mut room) = room {
             // The batch's from here on.
-            open.bytes += std::mem::take(&mut room.bytes);
+            let taken = std::mem::take(&mut room.taken);
+            open.room.bytes += taken.bytes;
+            open.room.fds += taken.fds;
         }
         let batch = open.batch.clone();
-        let full = open.files >= self.most_files || open.bytes >= self.most_bytes / 2;
+        let full = open.room.bytes >= self.most_bytes / 2;
         if full {
             state.close_open();
         }
@@ -347,6 +376,19 @@ impl Batches {
         }
     }
 
+    /// Makes everything durable that is in a batch. Each batch has its result afterwards.
+    ///
+    /// Context: as [`Batches::settle`].
+    pub(super) fn settle_open(&self, shared: &Shared) {
+        let open = {
+            let state = self.state.lock();
+            state.open.used.then(|| state.open.batch.clone())
+        };
+        if let Some(batch) = open {
+            let _ = self.settle(shared, &batch);
+        }
+    }
+
     /// Makes the closed batches durable, and notes the result.
     fn sync_closed<'a>(
         &'a self,
@@ -360,30 +402,19 @@ impl Batches {
             state = self.changed.wait(state);
         }
         drop(state);
+        let mut syncing = Syncing {
+            batches: self,
+            nr,
+            result: Err(Errno::EIO),
+        };
         let forgotten = shared.forgotten.begin();
-        let result = shared.sync_calls.syncfs(self.fd.as_fd());
-        if let (Ok(()), Some(begun)) = (result, forgotten) {
+        syncing.result = shared.sync_calls.syncfs(self.fd.as_fd());
+        if let (Ok(()), Some(begun)) = (syncing.result, forgotten) {
             shared.forgotten.end(begun);
         }
         count(&shared.counters.batch_flushes);
-        let mut state = self.state.lock();
-        let covered = match result {
-            Ok(()) => nr,
-            Err(error) => {
-                tracing::warn!(%error, "a batch of small files is not durable; it is written again");
-                // The kernel tells it once, and it may be of what was written meanwhile.
-                state.close_open();
-                state.closed.len()
-            }
-        };
-        for entry in state.closed.drain(..covered).collect::<Vec<_>>() {
-            let noted = entry.batch.result.set(result);
-            debug_assert!(noted.is_ok(), "one result for each batch");
-            state.settled.push(entry);
-        }
-        state.syncing = false;
-        self.changed.notify_all();
-        state
+        drop(syncing);
+        self.state.lock()
     }
 
     /// Ends the thread. There are no batches afterwards.
@@ -396,7 +427,7 @@ impl Batches {
         drop(state);
         self.changed.notify_all();
         if let Some(thread) = thread {
-            // It catches what panics.
+            // What panics in it is caught.
             let _ = thread.join();
         }
     }
@@ -420,60 +451,77 @@ impl Batches {
     }
 }
 
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.kept.release(self.state.lock().taken.fds);
+    }
+}
+
 /// The thread.
 fn run(shared: &Arc<Shared>) {
-    let Some(batches) = &shared.batches else {
+    let (Some(batches), mm) = (&shared.batches, shared.bdi.mm()) else {
         return;
     };
     while let Some(settled) = batches.next(shared) {
         for entry in settled {
             let files = entry.batch.files.lock().take().unwrap_or_default();
-            for node in files.iter().filter_map(Weak::upgrade) {
-                let clean = AssertUnwindSafe(|| node.clean_after_batch());
-                if catch_unwind(clean).is_err() {
-                    // Its pages are not clean yet: the flusher comes by.
-                    tracing::error!(file = node.display_path(), "cleaning a file panicked");
-                }
+            for node in files.iter().filter_map(SlabWeak::upgrade).map(NodeOps) {
+                // After a panic its pages are not clean yet: the flusher comes by.
+                let _ = mm.panics().catch(NAME, || node.clean_after_batch());
             }
-            batches.release(shared.bdi.mm(), entry.bytes, entry.files);
+            batches.release(mm, entry.room);
         }
     }
 }
 
-impl DirNode {
-    /// Writes a file that was just closed for the last time into the open batch, if it is small and new;
-    /// whether it did.
+impl NodeOps {
+    /// Writes a file that was just closed for the last time, if it is small and new: into the open batch if there
+    /// is room and nothing of it is written yet. Whether it did that. Waits for a write that is under way.
     ///
     /// Context: no lock held. May wait for the medium.
-    pub(super) fn write_in_batch(self: &Arc<Self>) -> bool {
+    pub(super) fn write_in_batch(&self) -> bool {
         let file = self.file();
         let Some(batches) = &self.shared.batches else {
             return false;
         };
-        let Some(mapping) = file.mapping().filter(|mapping| self.is_for_batch(mapping)) else {
+        let fresh = {
+            let mut io = file.io.lock();
+            if !std::mem::take(&mut io.new) {
+                return false;
+            }
+            io.fresh.is_some()
+        };
+        let small = |mapping: &Arc<AddressSpace>| mapping.size() <= SMALL && mapping.is_dirty();
+        let Some(mapping) = file.mapping().filter(small) else {
             return false;
         };
         let bytes = mapping.size().next_multiple_of(PAGE_SIZE as u64);
-        let Some(room) = batches.reserve(&self.shared, bytes) else {
-            return false;
+        let mut room = match fresh && batches.dev == self.identity.dev {
+            true => batches.reserve(&self.shared, bytes),
+            false => None,
         };
+        let keeps = room.as_ref().is_some_and(|room| room.taken.fds > 0);
         {
             let mut io = file.io.lock();
-            if !io.fresh {
-                return false;
+            // Unless the flusher has written it since.
+            if io.fresh.is_some() {
+                std::mem::swap(&mut io.room, &mut room);
             }
-            io.room = Some(room);
         }
         mapping.fdatawrite();
         let mut io = file.io.lock();
         let left = io.room.take();
-        let batch = io.batched.last().map(|batched| batched.batch.clone());
+        let batched = io.batched.first().filter(|batched| batched.small);
+        let batch = batched.map(|batched| batched.batch.clone());
         drop(io);
         drop(left);
         let Some(batch) = batch else { return false };
+        if !keeps {
+            file.close_batched();
+        }
         let mut files = batch.files.lock();
         if let Some(files) = &mut *files {
-            files.push(Arc::downgrade(self));
+            files.push(SlabArc::downgrade(&self.0));
             return true;
         }
         drop(files);
@@ -481,18 +529,14 @@ impl DirNode {
         true
     }
 
-    fn is_for_batch(&self, mapping: &AddressSpace) -> bool {
-        let fresh = || self.file().io.lock().fresh;
-        let dev = self.shared.batches.as_ref().map(|batches| batches.dev);
-        fresh() && mapping.size() <= SMALL && mapping.is_dirty() && dev == Some(self.identity.dev)
-    }
-
     /// The batch of the file has its result: its pages become clean and its descriptor is closed, or it
     /// waits to be written again.
-    fn clean_after_batch(self: &Arc<Self>) {
-        let file = self.file();
-        if let Some(mapping) = file.mapping() {
-            mapping.flush_written();
+    fn clean_after_batch(&self) {
+        // Its pages leave the kernel's cache by a descriptor. Without one they stay until the kernel needs them.
+        let _ = self.descriptors(false);
+        if let Some(mapping) = self.file().mapping() {
+            // An error stays with the file.
+            let _ = mapping.flush_written();
         }
         self.close_or_wait();
     }

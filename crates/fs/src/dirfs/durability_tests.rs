@@ -6,7 +6,7 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, SetAttr};
+use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, SetAttr, SlabArc};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::mpsc;
@@ -23,7 +23,7 @@ fn open(source: &Path) -> DirFs {
     DirFs::open(&mm, source, DirFsOptions::default()).expect("dirfs")
 }
 
-fn create(fs: &DirFs, dir: &Arc<Inode>, name: &str) -> OpenFile {
+fn create(fs: &DirFs, dir: &SlabArc<Inode>, name: &str) -> OpenFile {
     fs.create(
         &ROOT,
         dir,
@@ -35,7 +35,7 @@ fn create(fs: &DirFs, dir: &Arc<Inode>, name: &str) -> OpenFile {
     .expect("create")
 }
 
-fn chmod(fs: &DirFs, inode: &Arc<Inode>) {
+fn chmod(fs: &DirFs, inode: &SlabArc<Inode>) {
     let mode = SetAttr {
         mode: Some(0o600),
         ..SetAttr::default()

@@ -21,6 +21,7 @@
 //!
 //! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
+use super::NodeOps;
 use super::node::DirNode;
 use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
 use super::stats::{Fallback, count};
@@ -32,7 +33,6 @@ use foliocache_sync::cell::OnceLock;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::Charge;
 use std::ops::Range;
 
 /// A descriptor for direct I/O.
@@ -118,23 +118,6 @@ impl Descriptors {
     }
 }
 
-impl Shared {
-    /// Charges an address space, with the inodes, whose heap it shares.
-    ///
-    /// # Errors
-    /// `ENOMEM` if the bound has no room.
-    pub(super) fn charge_mapping(&self) -> Result<Charge, Errno> {
-        let bytes = AddressSpace::memory_bytes() as u64;
-        let charge = self.accounts.charge(bytes);
-        if charge.is_charged() {
-            return Ok(charge);
-        }
-        // This does try where the other has given up for a while: an open is worth it.
-        self.bdi.mm().charge_metadata(bytes)?;
-        Ok(self.accounts.adopt(bytes))
-    }
-}
-
 impl DirNode {
     pub(super) fn file(&self) -> &FileState {
         self.file
@@ -173,7 +156,7 @@ impl DirNode {
     /// Sets the modification time again that the source lost when data was written late.
     fn restamp(&self, fds: &Descriptors) -> Result<(), Errno> {
         let file = self.file();
-        let _syncing = file.syncing.lock();
+        let _stamping = file.stamping.lock();
         let Some(begun) = file.times.begin() else {
             return Ok(());
         };
@@ -197,30 +180,6 @@ impl DirNode {
         let look = self.file().end_change(change, stat);
         self.attributes.doubt();
         look
-    }
-
-    /// Makes the address space of a file that has none, see [`InodeOperations::new_mapping`].
-    ///
-    /// [`InodeOperations::new_mapping`]: foliocache_vfs::InodeOperations::new_mapping
-    ///
-    /// # Errors
-    /// `ENOMEM` if the bound has no room; those of [`DirNode::path_fd`] and `fstat(2)`.
-    pub(super) fn new_mapping(self: &Arc<Self>) -> Result<Arc<AddressSpace>, Errno> {
-        let file = self.file();
-        let fd = self.path_fd()?;
-        if file.charge.get().is_none() {
-            let _ = file.charge.set(self.shared.charge_mapping()?);
-        }
-        let _opens = file.opens.lock();
-        let look = file.look();
-        let stat = fd::fstat(fd.as_fd())?;
-        let mapping = AddressSpace::new(&self.shared.bdi, self.clone(), stat.size);
-        self.attributes.update(|attributes| {
-            self.refresh(attributes, &stat, Some(look));
-            file.mapping.get_or_init(|| Arc::downgrade(&mapping));
-        });
-        file.took_over(&stat, look);
-        Ok(mapping)
     }
 
     /// Runs a change of the file's size or allocation, which the source stamps with the right time
@@ -307,7 +266,35 @@ impl DirNode {
     }
 }
 
-impl AddressSpaceOperations for DirNode {
+impl NodeOps {
+    /// Makes the address space of a file that has none, see [`InodeOperations::new_mapping`].
+    ///
+    /// [`InodeOperations::new_mapping`]: foliocache_vfs::InodeOperations::new_mapping
+    ///
+    /// # Errors
+    /// `ENOMEM` if the bound has no room; those of [`DirNode::path_fd`] and `fstat(2)`.
+    pub(super) fn make_mapping(&self) -> Result<Arc<AddressSpace>, Errno> {
+        let file = self.file();
+        if file.charge.get().is_none() {
+            let _ = file.charge.set(self.shared.bdi.charge_mapping()?);
+        }
+        let _opens = file.opens.lock();
+        let look = file.look();
+        let stat = match file.unchanged_since_made() {
+            Some(stat) => stat,
+            None => fd::fstat(self.path_fd()?.as_fd())?,
+        };
+        let mapping = AddressSpace::new(&self.shared.bdi, Arc::new(self.clone()), stat.size);
+        self.attributes.update(|attributes| {
+            self.refresh(attributes, &stat, Some(look));
+            file.mapping.get_or_init(|| Arc::downgrade(&mapping));
+        });
+        file.took_over(&stat, look);
+        Ok(mapping)
+    }
+}
+
+impl AddressSpaceOperations for NodeOps {
     fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(false)?;
         transfer::read(&self.shared, &fds, pos, segments)
@@ -334,13 +321,14 @@ impl AddressSpaceOperations for DirNode {
         let file = self.file();
         let (room, cached) = {
             let mut io = file.io.lock();
-            io.fresh = false;
+            io.fresh = None;
             (io.room.take(), io.cached.clone())
         };
         let small = room.is_some();
-        let writing = self.shared.batches.as_ref().and_then(|batches| {
-            (small || batches.collects(self.identity.dev)).then(|| batches.enter(room))
-        });
+        let writing =
+            self.shared.batches.as_ref().and_then(|batches| {
+                (batches.dev == self.identity.dev).then(|| batches.enter(room))
+            });
         let change = file.begin_change(LocalChange::Data);
         // Before the write: what it may have done is not durable, however it ends.
         file.data.changed();
@@ -359,10 +347,13 @@ impl AddressSpaceOperations for DirNode {
         }
         let mut io = file.io.lock();
         if let Some(writing) = &writing {
+            let batch = writing.batch.clone();
+            io.batched.retain(|old| !old.is_covered_by(&batch));
             io.batched.push(Batched {
-                batch: writing.batch.clone(),
+                batch,
                 data,
                 size: file.size.begin(),
+                small,
             });
         }
         for range in written.buffered.into_iter().flatten() {
@@ -384,10 +375,16 @@ impl AddressSpaceOperations for DirNode {
             (std::mem::take(&mut io.batched), io.cached.clone())
         };
         if let Some(batches) = &self.shared.batches {
-            for Batched { batch, data, size } in batched {
-                batches.settle(&self.shared, &batch)?;
-                file.data.end(data);
-                size.into_iter().for_each(|size| file.size.end(size));
+            for batched in batched {
+                if batched.small {
+                    batches.settle(&self.shared, &batched.batch)?;
+                } else if !batched.batch.has_succeeded() {
+                    // The file's own descriptor knows how it went, and of what came later.
+                    break;
+                }
+                file.data.end(batched.data);
+                let size = batched.size.into_iter();
+                size.for_each(|size| file.size.end(size));
             }
         }
         self.flush_data()?;
@@ -399,6 +396,12 @@ impl AddressSpaceOperations for DirNode {
             transfer::drop_behind(fds.buffered.as_fd(), cached);
         }
         Ok(())
+    }
+
+    fn flush_together(&self) {
+        if let Some(batches) = &self.shared.batches {
+            batches.settle_open(&self.shared);
+        }
     }
 
     fn truncate(&self, size: u64) -> Result<(), Errno> {

@@ -6,6 +6,9 @@
 //! [`file`](super::file), and gets in line here. Whoever opens, closes or looks at a file takes a
 //! step for those who wait: nobody else comes by.
 //!
+//! How many descriptors may be kept in this way, by files in line and by those of
+//! [batches](super::batch), is counted by [`KeptFds`].
+//!
 //! # Locking
 //!
 //! The lock of the line is a leaf. It is not taken where nobody waits, so that files which have nothing
@@ -16,48 +19,54 @@
 //! `nr` is changed under the lock and read without, `Relaxed`: who misses a file that has just got in line
 //! leaves it to the next one, as if he had come a moment earlier.
 
+use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::fd::KeptFds;
+use foliocache_vfs::SlabArc;
+use foliocache_vfs::SlabWeak;
 use std::collections::VecDeque;
 
 /// The line.
 pub(super) struct IdleFiles {
-    files: Mutex<VecDeque<Weak<DirNode>>>,
+    files: Mutex<VecDeque<SlabWeak<DirNode>>>,
     nr: AtomicUsize,
-    /// Files beyond which one is written back for each that gets in line.
-    most: usize,
+    /// Beyond what this allows, one is written back for each that gets in line.
+    kept: Arc<KeptFds>,
 }
 
 impl IdleFiles {
-    pub(super) fn new(most: usize) -> IdleFiles {
+    pub(super) fn new(kept: Arc<KeptFds>) -> IdleFiles {
         IdleFiles {
             files: Mutex::default(),
             nr: AtomicUsize::new(0),
-            most,
+            kept,
         }
     }
 
     /// Context: the file's `idle` just set, under its `opens`.
-    pub(super) fn push(&self, file: Weak<DirNode>) {
+    pub(super) fn push(&self, file: SlabWeak<DirNode>) {
         let mut files = self.files.lock();
         files.push_back(file);
+        self.kept.keep();
         // Relaxed: see the module's header.
         self.nr.store(files.len(), Ordering::Relaxed);
     }
 
-    /// The first, if more than `keep` wait.
-    fn pop_beyond(&self, keep: usize) -> Option<Weak<DirNode>> {
+    /// The first in line.
+    fn pop(&self) -> Option<SlabWeak<DirNode>> {
         // Relaxed: see the module's header.
-        if self.nr.load(Ordering::Relaxed) <= keep {
+        if self.nr.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let mut files = self.files.lock();
-        let first = (files.len() > keep).then(|| files.pop_front()).flatten();
+        let first = files.pop_front()?;
+        self.kept.release(1);
         // Relaxed: see the module's header.
         self.nr.store(files.len(), Ordering::Relaxed);
-        first
+        Some(first)
     }
 
     fn len(&self) -> usize {
@@ -69,6 +78,12 @@ impl IdleFiles {
     pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
         let _files = self.files.lock();
         run()
+    }
+}
+
+impl Drop for IdleFiles {
+    fn drop(&mut self) {
+        self.kept.release(self.len());
     }
 }
 
@@ -87,7 +102,7 @@ impl Shared {
     /// Looks at `n` idle files and closes the descriptors of those whose data is safe.
     pub(super) fn close_idle(&self, n: usize) {
         for _ in 0..n {
-            let Some(weak) = self.idle.pop_beyond(0) else {
+            let Some(weak) = self.idle.pop() else {
                 return;
             };
             let Some(node) = weak.upgrade() else {
@@ -110,7 +125,8 @@ impl Shared {
     /// Context: no lock held; may block on I/O.
     pub(super) fn limit_idle(&self) {
         for _ in 0..2 {
-            let Some(weak) = self.idle.pop_beyond(self.idle.most) else {
+            let first = self.idle.kept.too_many().then(|| self.idle.pop());
+            let Some(weak) = first.flatten() else {
                 return;
             };
             let Some(node) = weak.upgrade() else {
@@ -130,11 +146,11 @@ impl Shared {
     }
 }
 
-impl DirNode {
+impl NodeOps {
     /// Closes the descriptors of a file without handles, or puts it in line if they are still needed.
     ///
     /// Context: takes `opens`.
-    pub(super) fn close_or_wait(self: &Arc<Self>) {
+    pub(super) fn close_or_wait(&self) {
         let file = self.file();
         let mut opens = file.opens.lock();
         if opens.handles > 0 {
@@ -144,7 +160,7 @@ impl DirNode {
             file.discard();
         } else if !file.close() && !opens.idle {
             opens.idle = true;
-            self.shared.idle.push(Arc::downgrade(self));
+            self.shared.idle.push(SlabArc::downgrade(&self.0));
         }
     }
 }

@@ -31,7 +31,7 @@ use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_vfs::{
-    Accounts, Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, Verdict, hash_ino,
+    Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, SlabArc, Verdict, hash_ino,
 };
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -92,7 +92,7 @@ impl Inodes {
         }
     }
 
-    pub(super) fn find(&self, wanted: &Identity) -> Option<Arc<Inode>> {
+    pub(super) fn find(&self, wanted: &Identity) -> Option<SlabArc<Inode>> {
         let is_it = |inode: &Inode| identity(inode) == Some(wanted);
         self.cache.find(hash_ino(wanted.ino), is_it)
     }
@@ -103,8 +103,8 @@ impl Inodes {
         &self,
         wanted: Identity,
         number: Option<u64>,
-        make: impl FnOnce(u64) -> Arc<Inode>,
-    ) -> Arc<Inode> {
+        make: impl FnOnce(u64) -> Inode,
+    ) -> SlabArc<Inode> {
         let taken = Cell::new(false);
         let is_it = |inode: &Inode| {
             let found = identity(inode) == Some(&wanted);
@@ -115,7 +115,8 @@ impl Inodes {
             let free = |ino: &u64| !taken.get() && !self.orphans.contains(*ino);
             // Relaxed: see the module's header.
             let synthetic = || self.next_synthetic.fetch_add(1, Ordering::Relaxed);
-            Ok::<_, Infallible>(make(number.filter(free).unwrap_or_else(synthetic)))
+            let inode = make(number.filter(free).unwrap_or_else(synthetic));
+            Ok::<_, Infallible>(inode)
         });
         match found {
             Ok(Iget::Found(inode)) => inode,
@@ -125,7 +126,7 @@ impl Inodes {
     }
 
     /// The file of this inode is gone from the source, which may give its identity to another.
-    pub(super) fn orphan(&self, inode: &Arc<Inode>) {
+    pub(super) fn orphan(&self, inode: &SlabArc<Inode>) {
         if let Ok(node) = DirNode::of(inode)
             && node.orphaned.set(Arc::downgrade(&self.orphans)).is_ok()
         {
@@ -140,7 +141,7 @@ impl Inodes {
     }
 
     /// All that can be found, in no order.
-    pub(super) fn all(&self) -> Vec<Arc<Inode>> {
+    pub(super) fn all(&self) -> Vec<SlabArc<Inode>> {
         self.cache.all()
     }
 
@@ -148,19 +149,11 @@ impl Inodes {
         self.cache.stats()
     }
 
-    pub(super) fn accounts(&self) -> Accounts {
-        self.cache.accounts().clone()
-    }
-
     pub(super) fn spare(&self) -> u64 {
         self.cache.spare()
     }
 
-    pub(super) fn release(&self, bytes: u64) -> u64 {
-        self.cache.release(bytes)
-    }
-
-    /// Bytes charged for them, and for their address spaces.
+    /// Bytes charged for their pages.
     pub(super) fn bytes(&self) -> u64 {
         self.cache.inode_bytes()
     }
@@ -173,7 +166,7 @@ impl Inodes {
     }
 
     /// Evicts those of `inodes` that nobody else holds and that nothing would be lost with.
-    pub(super) fn evict(&self, inodes: Vec<Arc<Inode>>) {
+    pub(super) fn evict(&self, inodes: Vec<SlabArc<Inode>>) {
         for inode in inodes {
             self.cache.evict(&inode, judge);
         }

@@ -73,10 +73,11 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::clock::coarse_monotonic_ms;
-use foliocache_sys::fd::{AsFd, OFlags, OwnedFd};
+use foliocache_sys::fd::{AsFd, KeptFds, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::{Accounts, AttrCell, Generation, Inode, SharedSlab};
+use foliocache_vfs::{AttrCell, Generation, Inode, SharedSlab, SlabArc};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -104,8 +105,8 @@ pub struct DirFsOptions {
     /// Descriptors kept for names, an eighth of the limit of open files at most.
     pub path_descriptors: usize,
     /// Closed files that may wait with open descriptors, two each, for their data to be written; beyond
-    /// it closing a file writes another one's data first. By default a quarter of the process's soft
-    /// limit of open files when the directory is opened.
+    /// it closing a file writes another one's data first. By default all directories of the process share a
+    /// quarter of its soft limit of open files.
     pub idle_files: Option<usize>,
     /// Raise the process's soft limit of open files to the hard one when the directory is opened. Off by
     /// default, because it is the whole process that is changed: `select(2)` cannot handle descriptors from
@@ -172,6 +173,7 @@ struct Shared {
     permissions: Arc<Generation>,
     /// Memory for those of all nodes.
     attributes: SharedSlab<AttrCell>,
+    nodes: SharedSlab<DirNode>,
     /// What reads in the background; `None` without io_uring.
     engine: Option<Arc<Engine>>,
     counters: Counters,
@@ -182,8 +184,6 @@ struct Shared {
     forgotten: Durability,
     next_node: AtomicU64,
     bdi: Arc<BackingDevInfo>,
-    /// Of inodes, and of what comes to them.
-    accounts: Accounts,
 }
 
 impl Shared {
@@ -206,12 +206,21 @@ impl Shared {
 pub struct DirFs {
     shared: Arc<Shared>,
     inodes: Inodes,
-    root: Arc<Inode>,
+    root: SlabArc<Inode>,
     root_dev: u64,
 }
 
-/// The private part of an inode: its node.
-struct NodeOps(Arc<DirNode>);
+/// A reference of a node: the private part of its inode, and the store behind its address space.
+#[derive(Clone)]
+struct NodeOps(SlabArc<DirNode>);
+
+impl Deref for NodeOps {
+    type Target = DirNode;
+
+    fn deref(&self) -> &DirNode {
+        &self.0
+    }
+}
 
 impl DirFs {
     /// Opens the directory `source` through the cache `mm`.
@@ -229,9 +238,8 @@ impl DirFs {
             tracing::debug!(%errno, "the limit of open files stays as it is");
         }
         let open_files = fd::open_file_limit();
-        let idle_files = options
-            .idle_files
-            .unwrap_or((open_files / 4).clamp(32, 8192) as usize);
+        let kept = options.idle_files;
+        let kept = Arc::new(kept.map_or_else(KeptFds::of_process, KeptFds::own));
         let path_descriptors = options
             .path_descriptors
             .min((open_files / 8).max(1) as usize);
@@ -249,7 +257,7 @@ impl DirFs {
             .ok()
             .map(Arc::new);
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
-        let batches = Batches::new(mm, root.as_fd(), stat.dev(), idle_files)
+        let batches = Batches::new(mm, root.as_fd(), stat.dev(), kept.clone())
             .filter(|_| options.batch_small_files && !options.read_only);
         let inodes = Inodes::new(mm);
         let shared = Arc::new(Shared {
@@ -258,17 +266,17 @@ impl DirFs {
             moves: RwLock::new(()),
             path_fds: PathFds::new(path_descriptors),
             permissions: Arc::default(),
-            attributes: SharedSlab::new(),
+            attributes: SharedSlab::new(mm.clone()),
+            nodes: SharedSlab::new(mm.clone()),
             options,
             engine,
             counters,
-            idle: IdleFiles::new(idle_files),
+            idle: IdleFiles::new(kept),
             batches,
             sync_calls: SyncCalls::default(),
             forgotten: Durability::new(),
             next_node: AtomicU64::new(0),
             bdi,
-            accounts: inodes.accounts(),
         });
         let root = names::make_root(&shared, &inodes, &stat);
         let root_dev = stat.dev();
@@ -305,11 +313,11 @@ impl DirFs {
 
     /// Writes back and flushes every file, all of them at once where that can be.
     fn sync_files(&self) -> Result<(), Errno> {
-        let _collecting = self.shared.batches.as_ref().map(Batches::collect);
         let mut result = Ok(());
-        for error in self.shared.bdi.sync() {
-            tracing::error!(%error, "could not be written back");
-            result = result.and(Err(error.errno()));
+        for (mapping, errno) in self.shared.bdi.sync() {
+            let file = mapping.name();
+            tracing::error!(file, %errno, "could not be written back");
+            result = result.and(Err(errno));
         }
         result
     }

@@ -10,30 +10,24 @@ use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
-    FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID,
+    FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID, SlabArc,
 };
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
 /// The inode of the source itself.
-pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> Arc<Inode> {
+pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> SlabArc<Inode> {
     inodes.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
         let attributes = shared.attributes(stat);
-        let node = Arc::new(DirNode::new(
+        let node = NodeOps(shared.nodes.alloc(DirNode::new(
             shared,
             ino,
             stat,
             attributes.clone(),
             Location::Root,
-        ));
+        )));
         let generation = node.identity.generation();
-        Arc::new(Inode::new(
-            ino,
-            generation,
-            node.kind,
-            attributes,
-            Box::new(NodeOps(node)),
-        ))
+        Inode::new(ino, generation, node.kind, attributes, Box::new(node))
     })
 }
 
@@ -50,7 +44,7 @@ impl DirFs {
     pub(super) fn directory<'a>(
         &self,
         dir: &'a Inode,
-    ) -> Result<(&'a Arc<DirNode>, Arc<OwnedFd>), Errno> {
+    ) -> Result<(&'a NodeOps, Arc<OwnedFd>), Errno> {
         let node = DirNode::of(dir)?;
         if dir.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);
@@ -62,37 +56,48 @@ impl DirFs {
         Ok((node, node.path_fd()?))
     }
 
-    /// The inode of what was found under `name` in `parent`. Context: `moves` held.
+    /// The inode of what is under `name` in `parent`, whose descriptor is `dir`. Context: `moves` held.
+    pub(super) fn adopt_name(
+        &self,
+        dir: BorrowedFd<'_>,
+        parent: &SlabArc<Inode>,
+        name: &OsStr,
+    ) -> Result<SlabArc<Inode>, Errno> {
+        let found = self.open_name(dir, name)?;
+        let inode = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
+        let id = DirNode::of(&inode)?.id;
+        self.shared.path_fds.insert(id, &Arc::new(found));
+        Ok(inode)
+    }
+
+    /// The inode of a file under `name` in `parent`, whose attributes are `stat`. Context: `moves` held.
     pub(super) fn adopt(
         &self,
-        parent: &Arc<Inode>,
+        parent: &SlabArc<Inode>,
         name: &OsStr,
-        found: OwnedFd,
-    ) -> Result<Arc<Inode>, Errno> {
-        let stat = fd::fstat(found.as_fd())?;
+        stat: &Stat,
+    ) -> Result<SlabArc<Inode>, Errno> {
         let wanted = (stat.dev() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
         let inode = self
             .inodes
-            .find_or_insert(Identity::of(&stat), wanted, |ino| {
-                let attributes = self.shared.attributes(&stat);
+            .find_or_insert(Identity::of(stat), wanted, |ino| {
+                let attributes = self.shared.attributes(stat);
                 let location = Location::Named {
                     parent: parent.clone(),
-                    name: name.to_owned(),
+                    name: name.as_bytes().into(),
                 };
-                let node = Arc::new(DirNode::new(
+                let node = NodeOps(self.shared.nodes.alloc(DirNode::new(
                     &self.shared,
                     ino,
-                    &stat,
+                    stat,
                     attributes.clone(),
                     location,
-                ));
+                )));
                 let generation = node.identity.generation();
-                let ops = Box::new(NodeOps(node));
-                Arc::new(Inode::new(ino, generation, stat.kind(), attributes, ops))
+                let ops = Box::new(node);
+                Inode::new(ino, generation, stat.kind(), attributes, ops)
             });
-        let node = DirNode::of(&inode)?;
-        node.found_at(parent, name);
-        self.shared.path_fds.insert(node.id, &Arc::new(found));
+        DirNode::of(&inode)?.found_at(parent, name);
         Ok(inode)
     }
 
@@ -107,15 +112,16 @@ impl DirFs {
         }
     }
 
-    /// Gives what was just made to the caller, with the mode asked for.
+    /// Gives what was just made, with the attributes `stat`, to the caller, with the mode asked for; the
+    /// attributes that it has then.
     pub(super) fn give_to(
         &self,
         ctx: &OpContext,
         dir: BorrowedFd<'_>,
         made: BorrowedFd<'_>,
         mode: u32,
-    ) -> Result<(), Errno> {
-        let stat = fd::fstat(made)?;
+        stat: Stat,
+    ) -> Result<Stat, Errno> {
         let uid = (stat.uid != ctx.uid).then_some(ctx.uid);
         let mut gid = (stat.gid != ctx.gid).then_some(ctx.gid);
         // In a set-group-id directory the directory's group and its bit are handed down.
@@ -130,22 +136,25 @@ impl DirFs {
                 Err(error) => return Err(error),
             }
         }
-        if stat.kind() == FileKind::Symlink {
-            return Ok(());
+        if stat.kind() != FileKind::Symlink {
+            let found = stat.mode & PERMISSION_BITS;
+            let mut wanted = mode & !ctx.umask & PERMISSION_BITS;
+            if stat.kind() == FileKind::Directory {
+                wanted |= found & S_ISGID;
+            }
+            if wanted & 0o777 != found & 0o777 && has_default_acl(dir)? {
+                // The source has applied it, and the umask does not count.
+                wanted = wanted & !0o777 | found & 0o777;
+            }
+            if given || found != wanted {
+                fd::fchmod(made, wanted)?;
+                given = true;
+            }
         }
-        let found = stat.mode & PERMISSION_BITS;
-        let mut wanted = mode & !ctx.umask & PERMISSION_BITS;
-        if stat.kind() == FileKind::Directory {
-            wanted |= found & S_ISGID;
+        match given {
+            true => fd::fstat(made),
+            false => Ok(stat),
         }
-        if wanted & 0o777 != found & 0o777 && has_default_acl(dir)? {
-            // The source has applied it, and the umask does not count.
-            wanted = wanted & !0o777 | found & 0o777;
-        }
-        if given || found != wanted {
-            fd::fchmod(made, wanted)?;
-        }
-        Ok(())
     }
 
     /// Makes something that is no directory, or a directory, with `make`, and gives it to the
@@ -153,27 +162,30 @@ impl DirFs {
     pub(super) fn make(
         &self,
         ctx: &OpContext,
-        parent: &Arc<Inode>,
+        parent: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
         make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         self.writable()?;
         check_component(name)?;
         let (_, dir) = self.directory(parent)?;
         let _moves = self.shared.moves.read();
         make(dir.as_fd())?;
         let made = self.open_name(dir.as_fd(), name)?;
-        let kind = fd::fstat(made.as_fd())?.kind();
-        if let Err(error) = self.give_to(ctx, dir.as_fd(), made.as_fd(), mode) {
-            let _ = match kind {
-                FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
-                _ => dir::unlinkat(dir.as_fd(), name),
-            };
-            return Err(error);
-        }
-        let inode = self.adopt(parent, name, made)?;
+        let stat = fd::fstat(made.as_fd())?;
+        let kind = stat.kind();
+        let stat = self
+            .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
+            .inspect_err(|_| {
+                let _ = match kind {
+                    FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
+                    _ => dir::unlinkat(dir.as_fd(), name),
+                };
+            })?;
+        let inode = self.adopt(parent, name, &stat)?;
         let node = DirNode::of(&inode)?;
+        self.shared.path_fds.insert(node.id, &Arc::new(made));
         // As when a file is created.
         node.attributes.doubt();
         node.name_changed();
@@ -184,7 +196,7 @@ impl DirFs {
     pub(super) fn handle(
         &self,
         ctx: &OpContext,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         flags: OpenFlags,
         fds: Option<Descriptors>,
     ) -> Result<OpenFile, Errno> {
@@ -215,7 +227,13 @@ impl DirFs {
     }
 
     /// A name of `inode` is gone. Context: `moves` held for writing.
-    pub(super) fn lost_name(&self, inode: &Arc<Inode>, parent: &Inode, name: &OsStr, fd: OwnedFd) {
+    pub(super) fn lost_name(
+        &self,
+        inode: &SlabArc<Inode>,
+        parent: &Inode,
+        name: &OsStr,
+        fd: OwnedFd,
+    ) {
         let Ok(node) = DirNode::of(inode) else { return };
         let nlink = match inode.kind() {
             FileKind::Directory => 0,
@@ -229,18 +247,18 @@ impl DirFs {
     }
 
     /// Gives up what lost its name: its pages if no handle leads to it, and all of it if nobody holds it.
-    pub(super) fn discard_unused(&self, inode: Arc<Inode>) {
+    pub(super) fn discard_unused(&self, inode: SlabArc<Inode>) {
         if let Ok(node) = DirNode::of(&inode) {
             node.discard_unused();
         }
-        inode.put();
+        Inode::put(inode);
         self.inodes.reap();
     }
 
     /// Takes a name away; `remove` is the call that does it.
     pub(super) fn remove(
         &self,
-        parent: &Arc<Inode>,
+        parent: &SlabArc<Inode>,
         name: &OsStr,
         remove: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {

@@ -25,7 +25,7 @@ use foliocache_sys::fd::xattr::{self, SetXattr};
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{
     Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, ROOT_INO, RenameMode, SetAttr, StatFs, Validity, XattrMode, check_name,
+    OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, Validity, XattrMode, check_name,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -47,23 +47,31 @@ impl FileSystem for DirFs {
     }
 
     fn inode_bytes(&self) -> u64 {
-        self.inodes.bytes() + self.shared.bdi.mapping_extra_bytes()
+        let super::Shared {
+            attributes,
+            nodes,
+            bdi,
+            ..
+        } = &*self.shared;
+        self.inodes.bytes() + attributes.bytes() + nodes.bytes() + bdi.mapping_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {
         self.inodes.shrink(nr)
     }
 
-    fn evict_inodes(&self, inodes: Vec<Arc<Inode>>) {
+    fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
         self.inodes.evict(inodes);
     }
 
-    fn spare(&self) -> u64 {
-        self.inodes.spare()
-    }
-
-    fn release(&self, bytes: u64) -> u64 {
-        self.inodes.release(bytes)
+    fn spare_inodes(&self) -> u64 {
+        let super::Shared {
+            attributes, nodes, ..
+        } = &*self.shared;
+        self.inodes
+            .spare()
+            .min(attributes.spare())
+            .min(nodes.spare())
     }
 
     fn reap(&self) -> usize {
@@ -74,11 +82,11 @@ impl FileSystem for DirFs {
         &self.shared.permissions
     }
 
-    fn root(&self) -> Arc<Inode> {
+    fn root(&self) -> SlabArc<Inode> {
         self.root.clone()
     }
 
-    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+    fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
         let (node, fd) = self.directory(dir)?;
         match name.as_bytes() {
             b"." => return Ok(dir.clone()),
@@ -87,16 +95,20 @@ impl FileSystem for DirFs {
             _ => check_component(name)?,
         }
         let _moves = self.shared.moves.read();
-        let found = self.open_name(fd.as_fd(), name)?;
-        self.adopt(dir, name, found)
+        self.adopt_name(fd.as_fd(), dir, name)
     }
 
-    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
         self.shared.bdi.mm().check_fork()?;
         inode.ops().getattr(inode)
     }
 
-    fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno> {
+    fn setattr(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+        set: &SetAttr,
+    ) -> Result<Attr, Errno> {
         self.writable()?;
         self.shared.bdi.mm().check_fork()?;
         DirNode::of(inode)?.setattr(ctx, inode, set)
@@ -105,7 +117,7 @@ impl FileSystem for DirFs {
     fn create(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
@@ -114,67 +126,56 @@ impl FileSystem for DirFs {
         self.writable()?;
         check_component(name)?;
         let (_, dir_fd) = self.directory(dir)?;
-        loop {
-            if !exclusive {
-                match self.lookup(dir, name) {
-                    Ok(inode) => return self.open(ctx, &inode, flags),
-                    Err(Errno::ENOENT) => {}
-                    Err(error) => return Err(error),
-                }
+        // First: without room for its pages a file is not left behind.
+        let charge = self.shared.bdi.charge_mapping()?;
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+        let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
+        let moves = self.shared.moves.read();
+        let made = match make() {
+            Err(Errno::EEXIST) if !exclusive => {
+                drop(moves);
+                let there = self.lookup(dir, name)?;
+                return self.open(ctx, &there, flags);
             }
-            // First: without room for its pages a file is not left behind.
-            let charge = self.shared.charge_mapping()?;
-            let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-            let moves = self.shared.moves.read();
-            let made = match dir::openat(dir_fd.as_fd(), name, how, mode & 0o777) {
-                Err(Errno::EEXIST) if !exclusive => continue,
-                Err(Errno::EMFILE | Errno::ENFILE) => {
-                    self.shared.make_room();
-                    dir::openat(dir_fd.as_fd(), name, how, mode & 0o777)?
-                }
-                done => done?,
-            };
-            let adopted = self
-                .give_to(ctx, dir_fd.as_fd(), made.as_fd(), mode)
-                .and_then(|()| self.open_name(dir_fd.as_fd(), name))
-                .and_then(|path| self.adopt(dir, name, path));
-            let inode = match adopted {
-                Ok(inode) => inode,
-                Err(error) => {
-                    let _ = dir::unlinkat(dir_fd.as_fd(), name);
-                    return Err(error);
-                }
-            };
-            let node = DirNode::of(&inode)?;
-            // A look-up beside this may have found it before it had its owner and mode.
-            node.attributes.doubt();
-            node.name_changed();
-            if let Some(file) = &node.file {
-                let _ = file.charge.set(charge);
-                file.io.lock().fresh = true;
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                self.shared.make_room();
+                make()?
             }
-            drop(moves);
-            if Identity::of(&fd::fstat(made.as_fd())?) != node.identity {
-                // Somebody else put another file in its place already.
-                return Err(Errno::ESTALE);
-            }
-            let flags = OpenFlags {
-                truncate: false,
-                ..flags
-            };
-            return self.handle(ctx, &inode, flags, Some(Descriptors::new(made, true)));
+            done => done?,
+        };
+        let stat = fd::fstat(made.as_fd())
+            .and_then(|stat| self.give_to(ctx, dir_fd.as_fd(), made.as_fd(), mode, stat))
+            .inspect_err(|_| {
+                let _ = dir::unlinkat(dir_fd.as_fd(), name);
+            })?;
+        let inode = self.adopt(dir, name, &stat)?;
+        let node = DirNode::of(&inode)?;
+        // A look-up beside this may have found it before it had its owner and mode.
+        node.attributes.doubt();
+        node.name_changed();
+        let file = node.file();
+        let _ = file.charge.set(charge);
+        {
+            let mut io = file.io.lock();
+            (io.fresh, io.new) = (Some(Box::new(stat)), true);
         }
+        drop(moves);
+        let flags = OpenFlags {
+            truncate: false,
+            ..flags
+        };
+        self.handle(ctx, &inode, flags, Some(Descriptors::new(made, true)))
     }
 
     fn mknod(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         kind: FileKind,
         mode: u32,
         rdev: Device,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         let rdev = rdev.raw();
         self.make(ctx, dir, name, mode, |fd| {
             dir::mknodat(fd, name, kind, mode & 0o777, rdev)
@@ -184,10 +185,10 @@ impl FileSystem for DirFs {
     fn mkdir(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         self.make(ctx, dir, name, mode, |fd| {
             dir::mkdirat(fd, name, mode & 0o777)
         })
@@ -196,21 +197,26 @@ impl FileSystem for DirFs {
     fn symlink(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         target: &OsStr,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         self.make(ctx, dir, name, 0o777, |fd| dir::symlinkat(target, fd, name))
     }
 
-    fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno> {
+    fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno> {
         if inode.kind() != FileKind::Symlink {
             return Err(Errno::EINVAL);
         }
         DirNode::of(inode)?.target()
     }
 
-    fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn link(
+        &self,
+        inode: &SlabArc<Inode>,
+        dir: &SlabArc<Inode>,
+        name: &OsStr,
+    ) -> Result<(), Errno> {
         self.writable()?;
         check_component(name)?;
         let node = DirNode::of(inode)?;
@@ -225,12 +231,12 @@ impl FileSystem for DirFs {
         Ok(())
     }
 
-    fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         check_component(name)?;
         self.remove(dir, name, |fd| dir::unlinkat(fd, name))
     }
 
-    fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         match name.as_bytes() {
             b".." => return Err(Errno::ENOTEMPTY),
             _ => check_component(name)?,
@@ -240,9 +246,9 @@ impl FileSystem for DirFs {
 
     fn rename(
         &self,
-        from_dir: &Arc<Inode>,
+        from_dir: &SlabArc<Inode>,
         from: &OsStr,
-        to_dir: &Arc<Inode>,
+        to_dir: &SlabArc<Inode>,
         to: &OsStr,
         mode: RenameMode,
     ) -> Result<(), Errno> {
@@ -323,7 +329,7 @@ impl FileSystem for DirFs {
     fn open(
         &self,
         ctx: &OpContext,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         match inode.kind() {
@@ -338,7 +344,7 @@ impl FileSystem for DirFs {
         self.handle(ctx, inode, flags, None)
     }
 
-    fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+    fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
         let (_, fd) = self.directory(inode)?;
         Ok(Box::new(DirStream::open(inode, fd.as_fd())?))
     }
@@ -368,13 +374,13 @@ impl FileSystem for DirFs {
         Ok(())
     }
 
-    fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
+    fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
         xattr::get(DirNode::of(inode)?.path_fd()?.as_fd(), &xattr_name(name)?)
     }
 
     fn setxattr(
         &self,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         name: &OsStr,
         value: &[u8],
         mode: XattrMode,
@@ -387,7 +393,7 @@ impl FileSystem for DirFs {
         self.xattr_change(inode, name, |fd, name| xattr::set(fd, name, value, how))
     }
 
-    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno> {
+    fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
         let names = xattr::list(DirNode::of(inode)?.path_fd()?.as_fd())?;
         Ok(names
             .into_iter()
@@ -395,7 +401,7 @@ impl FileSystem for DirFs {
             .collect())
     }
 
-    fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         self.xattr_change(inode, name, xattr::remove)
     }
 }

@@ -32,6 +32,7 @@
 //! `unlinked` is `Relaxed`: it is set under `moves` and read by calls that come after it, or that may
 //! as well have come before.
 
+use super::NodeOps;
 use super::Shared;
 use super::inodes::Orphans;
 use super::state::FileState;
@@ -43,9 +44,11 @@ use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
+use smallvec::SmallVec;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 /// Longest target of a symbolic link that is kept, in bytes: part of what an inode is charged.
 const LONGEST_TARGET: usize = 256;
@@ -77,6 +80,12 @@ impl Identity {
     }
 }
 
+/// A name in a directory. Up to 32 bytes take no memory besides the node's, which is charged.
+pub(super) type NodeName = SmallVec<[u8; 32]>;
+
+/// A directory, and a name in it.
+type ParentAndName = (SlabArc<Inode>, NodeName);
+
 /// Where a node was seen last.
 pub(super) enum Location {
     /// The source itself.
@@ -84,9 +93,9 @@ pub(super) enum Location {
     /// Under this name.
     Named {
         /// The directory.
-        parent: Arc<Inode>,
+        parent: SlabArc<Inode>,
         /// The name in it.
-        name: OsString,
+        name: NodeName,
     },
     /// Under no name that is known; this descriptor keeps it alive.
     Pinned(Arc<OwnedFd>),
@@ -106,7 +115,7 @@ pub(super) struct DirNode {
     pub(super) attributes: SlabArc<AttrCell>,
     pub(super) location: Mutex<Location>,
     /// Where it was seen before that, as far as that name is not known to be gone.
-    spare: Mutex<Option<(Arc<Inode>, OsString)>>,
+    spare: Mutex<Option<Box<ParentAndName>>>,
     /// What a regular file has besides.
     pub(super) file: Option<FileState>,
     /// Its name, and those of the directories above it.
@@ -118,6 +127,10 @@ pub(super) struct DirNode {
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
 }
+
+/// Seven nodes fit into a page of their slab.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<DirNode>() <= 568);
 
 impl DirNode {
     pub(super) fn new(
@@ -157,11 +170,8 @@ impl DirNode {
     ///
     /// # Errors
     /// `EXDEV` for an inode of another one.
-    pub(super) fn of(inode: &Inode) -> Result<&Arc<DirNode>, Errno> {
-        inode
-            .private::<super::NodeOps>()
-            .map(|ops| &ops.0)
-            .ok_or(Errno::EXDEV)
+    pub(super) fn of(inode: &Inode) -> Result<&NodeOps, Errno> {
+        inode.private().ok_or(Errno::EXDEV)
     }
 
     /// A descriptor of the node, good for everything but I/O.
@@ -256,29 +266,31 @@ impl DirNode {
     }
 
     /// Parent and name, if the node has them.
-    pub(super) fn named(&self) -> Option<(Arc<Inode>, OsString)> {
+    pub(super) fn named(&self) -> Option<(SlabArc<Inode>, OsString)> {
         match &*self.location.lock() {
-            Location::Named { parent, name } => Some((parent.clone(), name.clone())),
+            Location::Named { parent, name } => {
+                Some((parent.clone(), OsStr::from_bytes(name).to_owned()))
+            }
             Location::Root | Location::Pinned(_) | Location::Detached => None,
         }
     }
 
     /// The node was found under `name` in `parent`. Context: `moves` held.
-    pub(super) fn found_at(&self, parent: &Arc<Inode>, name: &OsStr) {
+    pub(super) fn found_at(&self, parent: &SlabArc<Inode>, name: &OsStr) {
         let mut location = self.location.lock();
         let old = match &*location {
             Location::Root => return,
             Location::Named {
                 parent: known,
                 name: at,
-            } if at == name && Arc::ptr_eq(known, parent) => {
+            } if at[..] == *name.as_bytes() && SlabArc::ptr_eq(known, parent) => {
                 return;
             }
             _ => std::mem::replace(
                 &mut *location,
                 Location::Named {
                     parent: parent.clone(),
-                    name: name.to_owned(),
+                    name: name.as_bytes().into(),
                 },
             ),
         };
@@ -286,7 +298,7 @@ impl DirNode {
         self.unlinked.store(false, Ordering::Relaxed);
         let gone = match old {
             Location::Named { parent, name } if self.kind != FileKind::Directory => {
-                (None, self.spare.lock().replace((parent, name)))
+                (None, self.spare.lock().replace(Box::new((parent, name))))
             }
             old => (Some(old), None),
         };
@@ -297,7 +309,8 @@ impl DirNode {
     /// The node was moved away from this name. Context: `moves` held for writing.
     pub(super) fn left(&self, parent: &Inode, name: &OsStr) {
         let mut spare = self.spare.lock();
-        let gone = spare.take_if(|(known, at)| at == name && known.ino() == parent.ino());
+        let gone =
+            spare.take_if(|spare| spare.1[..] == *name.as_bytes() && spare.0.ino() == parent.ino());
         drop(spare);
         drop(gone);
     }
@@ -315,12 +328,12 @@ impl DirNode {
             Location::Named {
                 parent: known,
                 name: at,
-            } => at == name && known.ino() == parent.ino(),
+            } => at[..] == *name.as_bytes() && known.ino() == parent.ino(),
             Location::Root | Location::Pinned(_) | Location::Detached => false,
         };
         if here || nlink == 0 {
             let spare = self.spare.lock().take();
-            let now = match spare {
+            let now = match spare.map(|spare| *spare) {
                 Some((parent, name)) if nlink > 0 => Location::Named { parent, name },
                 _ => Location::Pinned(fd.clone()),
             };
@@ -365,7 +378,7 @@ impl DirNode {
     /// Those of `fsync(2)`; the names then still count as new.
     pub(super) fn sync_name(&self) -> Result<(), Errno> {
         // From the node up: what a sync of each name covers, and the directory that the name is in.
-        let mut names: Vec<(u32, Arc<Inode>)> = Vec::new();
+        let mut names: Vec<(u32, SlabArc<Inode>)> = Vec::new();
         loop {
             let node = match names.last() {
                 Some((_, above)) => DirNode::of(above)?,

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     fn fd() -> Arc<OwnedFd> {
-        Arc::new(foliocache_sys::fd::memfd(c"path_fds", 0).expect("memfd"))
+        Arc::new(tempfile::tempfile().expect("a file").into())
     }
 
     #[test]

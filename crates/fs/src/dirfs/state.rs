@@ -29,19 +29,18 @@
 //! *Protects*: `opens` the counts of handles; it serialises opening, closing, the comparison with the
 //! source, and the making of the address space. `syncing` the descriptors' error state: the kernel tells
 //! an error once a descriptor, so one call at a time asks for it. *Order*: `opens`, then the address
-//! space's locks, then `syncing`; the lock of the attributes, then `io`, which is innermost and not held
+//! space's locks, then `syncing` or `stamping`; the lock of the attributes, then `io`, which is innermost and not held
 //! across I/O.
 
 use super::batch::{Batch, Room};
 use super::file::Descriptors;
-use foliocache_mm::AddressSpace;
+use foliocache_mm::{AddressSpace, MappingCharge};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{OwnedFd, Stat};
-use foliocache_vfs::Charge;
 use std::ops::Range;
 
 /// What the source said about a file after our own last change.
@@ -119,13 +118,24 @@ pub(super) struct Batched {
     pub(super) data: u32,
     /// Of the size, unless that was durable.
     pub(super) size: Option<u32>,
+    /// No descriptor may be left that would report an error of it.
+    pub(super) small: bool,
+}
+
+impl Batched {
+    /// Whether a write into `batch` makes this one unnecessary.
+    pub(super) fn is_covered_by(&self, batch: &Arc<Batch>) -> bool {
+        !self.small && (Arc::ptr_eq(&self.batch, batch) || self.batch.has_succeeded())
+    }
 }
 
 /// What is to be done for a file, and what was seen of it.
 pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
-    /// Made through us, and nothing of it was written yet.
-    pub(super) fresh: bool,
+    /// What the source said of it when it was made through us, until something of it is written.
+    pub(super) fresh: Option<Box<Stat>>,
+    /// Made through us, and not closed since.
+    pub(super) new: bool,
     /// What the next write takes into the open batch.
     pub(super) room: Option<Room>,
     /// Batches that data of it is in and that no flush has asked about.
@@ -150,7 +160,7 @@ pub(super) struct FileState {
     /// Set when the address space is made.
     pub(super) mapping: OnceLock<Weak<AddressSpace>>,
     /// That of the address space, from before there is one to the end of the node, which the address space holds.
-    pub(super) charge: OnceLock<Charge>,
+    pub(super) charge: OnceLock<MappingCharge>,
     pub(super) opens: Mutex<Opens>,
     pub(super) io: Mutex<IoState>,
     /// Data written, and flushed.
@@ -162,6 +172,8 @@ pub(super) struct FileState {
     pub(super) times: Durability,
     /// Attributes changed, and made durable.
     pub(super) attributes: Durability,
+    /// Held over setting the modification time, so that none is overwritten by an older one.
+    pub(super) stamping: Mutex<()>,
     /// Held over the calls that make any of these durable.
     pub(super) syncing: Mutex<()>,
 }
@@ -176,7 +188,8 @@ impl FileState {
             opens: Mutex::new(Opens::default()),
             io: Mutex::new(IoState {
                 fds: None,
-                fresh: false,
+                fresh: None,
+                new: false,
                 room: None,
                 batched: Vec::new(),
                 error: None,
@@ -190,6 +203,7 @@ impl FileState {
             size,
             times: Durability::new(),
             attributes: Durability::new(),
+            stamping: Mutex::new(()),
             syncing: Mutex::new(()),
         }
     }
@@ -242,6 +256,20 @@ impl FileState {
         drop(io);
         drop(fds);
         true
+    }
+
+    /// Closes the descriptors of a file whose data is in a batch, which hears of errors in their place.
+    pub(super) fn close_batched(&self) {
+        let opens = self.opens.lock();
+        let mut io = self.io.lock();
+        let batched = io.batched.last().map(|batched| batched.data);
+        let all = self.data.begin().is_none_or(|data| Some(data) == batched)
+            && io.batched.iter().all(|batched| batched.small);
+        if opens.handles == 0 && io.changing == 0 && all && self.times.is_durable() {
+            let fds = io.fds.take();
+            drop(io);
+            drop(fds);
+        }
     }
 
     /// Whether data waits for a flush.
@@ -312,6 +340,12 @@ impl FileState {
         io.batched = Vec::new();
         io.error = None;
         io.cached = None;
+    }
+
+    /// What the source said of a file that was made through us, if nothing of ours changed it since.
+    pub(super) fn unchanged_since_made(&self) -> Option<Stat> {
+        let io = self.io.lock();
+        io.fresh.as_deref().copied().filter(|_| io.changes == 0)
     }
 
     /// To be asked before a look at the source.

@@ -1,21 +1,21 @@
 //! Reading a directory of the source.
 
 use super::node::DirNode;
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::Mutex;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::DirReader;
 use foliocache_sys::fd::BorrowedFd;
-use foliocache_vfs::{DirEntry, Inode, OpenDirectory};
+use foliocache_vfs::{DirEntry, Inode, OpenDirectory, SlabArc};
 use std::os::unix::ffi::OsStrExt;
 
 /// A directory of the source that is being read.
 pub(super) struct DirStream {
     reader: Mutex<DirReader>,
-    inode: Arc<Inode>,
+    inode: SlabArc<Inode>,
 }
 
 impl DirStream {
-    pub(super) fn open(inode: &Arc<Inode>, fd: BorrowedFd<'_>) -> Result<DirStream, Errno> {
+    pub(super) fn open(inode: &SlabArc<Inode>, fd: BorrowedFd<'_>) -> Result<DirStream, Errno> {
         Ok(DirStream {
             reader: Mutex::new(DirReader::open(fd)?),
             inode: inode.clone(),

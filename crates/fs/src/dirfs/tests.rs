@@ -1,5 +1,6 @@
 //! Reading in the background: the engine, and everything it falls back to.
 
+use super::NodeOps;
 use super::stats::Fallback;
 use super::transfer::finish_read;
 use super::{DirFs, DirFsOptions, DirNode};
@@ -27,7 +28,7 @@ fn bytes() -> Vec<u8> {
 }
 
 /// A file system over `source`, which gets one file, and the file's node.
-fn with_file(source: &Path, options: DirFsOptions) -> (DirFs, Arc<DirNode>) {
+fn with_file(source: &Path, options: DirFsOptions) -> (DirFs, NodeOps) {
     std::fs::write(source.join("file"), bytes()).expect("write");
     let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
     let fs = DirFs::open(&mm, source, options).expect("dirfs");
@@ -61,7 +62,7 @@ fn expect_bytes(segments: &[IoSegment<'_>], pos: usize, len: usize) {
 
 /// Starts a read of `lens` bytes in turn and waits for its end.
 #[track_caller]
-fn read(node: &DirNode, pos: usize, lens: &[usize]) -> Result<usize, Errno> {
+fn read(node: &NodeOps, pos: usize, lens: &[usize]) -> Result<usize, Errno> {
     let segments: Vec<_> = lens.iter().map(|&len| memory(len)).collect();
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |result| tell.send(result).expect("the test waits"));
@@ -74,7 +75,7 @@ fn read(node: &DirNode, pos: usize, lens: &[usize]) -> Result<usize, Errno> {
 }
 
 /// What every way of reading must do.
-fn reads(node: &DirNode) {
+fn reads(node: &NodeOps) {
     assert_eq!(read(node, 0, &[1 << 20, 2 << 20]), Ok(3 << 20));
     assert_eq!(read(node, 1 << 20, &[PAGE_SIZE; 300]), Ok(300 * PAGE_SIZE));
     // Across the end, at the end, and behind it.

@@ -35,14 +35,18 @@ mod node;
 use self::node::{Data, MemNode, Nothing, entries, new_directory};
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     AttrCell, Attributes, Device, FileKind, Generation, Inode, PERMISSION_BITS, ROOT_INO,
-    SharedSlab, inode_bytes,
+    SharedSlab, SlabArc,
 };
 use std::collections::BTreeMap;
+
+/// What the allocator holds for the private part of an inode.
+const NODE_BYTES: u64 = size_of::<MemNode>() as u64 + 16;
 
 struct Shared {
     mm: Arc<Mm>,
@@ -52,6 +56,7 @@ struct Shared {
     next_ino: AtomicU64,
     permissions: Arc<Generation>,
     attributes: SharedSlab<AttrCell>,
+    inodes: SharedSlab<Inode>,
     /// Held by whoever changes names, so that changes to two directories are one.
     changes: Mutex<()>,
 }
@@ -59,7 +64,7 @@ struct Shared {
 /// A file system in the memory of a cache.
 pub struct MemFs {
     shared: Arc<Shared>,
-    root: Arc<Inode>,
+    root: SlabArc<Inode>,
 }
 
 impl Shared {
@@ -70,10 +75,7 @@ impl Shared {
         uid: u32,
         gid: u32,
         data: Data,
-    ) -> Result<Arc<Inode>, Errno> {
-        self.mm
-            .charge_metadata(inode_bytes())
-            .map_err(|_| Errno::ENOSPC)?;
+    ) -> Result<SlabArc<Inode>, Errno> {
         // Relaxed: see the module's header.
         let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
         let now = coarse_realtime();
@@ -101,15 +103,19 @@ impl Shared {
             FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
             _ => AttrCell::new(attributes),
         };
-        let attributes = self.attributes.alloc(attributes.without_store());
+        let no_room = Errno::ENOSPC;
+        let attributes = self.attributes.try_alloc(|| attributes.without_store());
+        let attributes = attributes.ok_or(no_room)?;
         let node = MemNode {
             shared: self.clone(),
             data,
             xattrs: Mutex::new(BTreeMap::new()),
-            charged: AtomicU64::new(inode_bytes()),
+            mapping_charge: OnceLock::new(),
+            charged: AtomicU64::new(0),
         };
-        let inode = Arc::new(Inode::new(ino, 0, kind, attributes, Box::new(node)));
-        Ok(inode)
+        node.charge(NODE_BYTES)?;
+        let make = || Inode::new(ino, 0, kind, attributes, Box::new(node));
+        self.inodes.try_alloc(make).ok_or(no_room)
     }
 }
 
@@ -126,10 +132,11 @@ impl MemFs {
             nothing: Arc::new(Nothing),
             next_ino: AtomicU64::new(ROOT_INO),
             permissions: Arc::default(),
-            attributes: SharedSlab::new(),
+            attributes: SharedSlab::new(mm.clone()),
+            inodes: SharedSlab::new(mm.clone()),
             changes: Mutex::new(()),
         });
-        let data = new_directory(Weak::new());
+        let data = new_directory(None);
         let root = shared
             .new_inode(FileKind::Directory, 0o755, 0, 0, data)
             .map_err(MmError::Setup)?;

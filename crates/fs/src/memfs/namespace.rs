@@ -11,7 +11,7 @@ use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, OpContext,
     OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
-    StatFs, XattrMode, check_name, cleared_set_id, inode_bytes,
+    SlabArc, StatFs, XattrMode, check_name, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -35,10 +35,10 @@ impl MemFs {
     fn make(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         new: New,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         let New { kind, mode, .. } = new;
         let _changes = self.shared.changes.lock();
         check_name_in(dir, name)?;
@@ -71,7 +71,7 @@ impl MemFs {
     }
 
     /// The inode under `name`, which must be there.
-    fn existing(dir: &Inode, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+    fn existing(dir: &Inode, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
         entries(dir)?.lock().get(name).ok_or(Errno::ENOENT)
     }
 
@@ -88,9 +88,9 @@ impl MemFs {
     ///
     /// Context: `changes` held.
     fn enter(
-        inode: &Arc<Inode>,
-        from: &Arc<Inode>,
-        to: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
+        from: &SlabArc<Inode>,
+        to: &SlabArc<Inode>,
         name: &OsStr,
     ) -> Result<(), Errno> {
         entries(to)?.lock().insert(name, inode.clone());
@@ -98,8 +98,8 @@ impl MemFs {
         inode
             .attributes()
             .update(|attributes| attributes.ctime = coarse_realtime());
-        if is_directory(inode) && !Arc::ptr_eq(from, to) {
-            entries(inode)?.lock().parent = Arc::downgrade(to);
+        if is_directory(inode) && !SlabArc::ptr_eq(from, to) {
+            entries(inode)?.lock().parent = Some(SlabArc::downgrade(to));
             add_links(from, -1);
             add_links(to, 1);
         }
@@ -107,15 +107,15 @@ impl MemFs {
     }
 
     /// Whether `inode` is `dir` or above it. Context: `changes` held.
-    fn is_above(inode: &Arc<Inode>, dir: &Arc<Inode>) -> bool {
+    fn is_above(inode: &SlabArc<Inode>, dir: &SlabArc<Inode>) -> bool {
         let mut at = Some(dir.clone());
         while let Some(here) = at {
-            if Arc::ptr_eq(&here, inode) {
+            if SlabArc::ptr_eq(&here, inode) {
                 return true;
             }
             at = entries(&here)
                 .ok()
-                .and_then(|entries| entries.lock().parent.upgrade());
+                .and_then(|entries| entries.lock().above());
         }
         false
     }
@@ -142,16 +142,16 @@ impl FileSystem for MemFs {
         &self.shared.permissions
     }
 
-    fn root(&self) -> Arc<Inode> {
+    fn root(&self) -> SlabArc<Inode> {
         self.root.clone()
     }
 
-    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+    fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
         let entries = entries(dir)?;
         match name.as_bytes() {
             b"." => Ok(dir.clone()),
             b".." if dir.ino() == ROOT_INO => Ok(dir.clone()),
-            b".." => entries.lock().parent.upgrade().ok_or(Errno::ENOENT),
+            b".." => entries.lock().above().ok_or(Errno::ENOENT),
             _ => {
                 check_name_in(dir, name)?;
                 entries.lock().get(name).ok_or(Errno::ENOENT)
@@ -159,11 +159,16 @@ impl FileSystem for MemFs {
         }
     }
 
-    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
         inode.ops().getattr(inode)
     }
 
-    fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno> {
+    fn setattr(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+        set: &SetAttr,
+    ) -> Result<Attr, Errno> {
         MemNode::of(inode)?;
         if let Some(size) = set.size {
             let mapping = match inode.kind() {
@@ -172,7 +177,7 @@ impl FileSystem for MemFs {
                 _ => return Err(Errno::EINVAL),
             };
             inode.remove_privileges(ctx)?;
-            mapping.truncate(size).map_err(|error| error.errno())?;
+            mapping.truncate(size)?;
             inode.attributes().data_changed();
         }
         let now = coarse_realtime();
@@ -201,7 +206,7 @@ impl FileSystem for MemFs {
     fn create(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
@@ -230,12 +235,12 @@ impl FileSystem for MemFs {
     fn mknod(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         kind: FileKind,
         mode: u32,
         rdev: Device,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         let data = match kind {
             FileKind::Regular => Data::File,
             FileKind::CharDevice | FileKind::BlockDevice => Data::Special(rdev),
@@ -254,11 +259,11 @@ impl FileSystem for MemFs {
     fn mkdir(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         mode: u32,
-    ) -> Result<Arc<Inode>, Errno> {
-        let data = new_directory(Arc::downgrade(dir));
+    ) -> Result<SlabArc<Inode>, Errno> {
+        let data = new_directory(Some(SlabArc::downgrade(dir)));
         let new = New {
             kind: FileKind::Directory,
             mode,
@@ -271,10 +276,10 @@ impl FileSystem for MemFs {
     fn symlink(
         &self,
         ctx: &OpContext,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         target: &OsStr,
-    ) -> Result<Arc<Inode>, Errno> {
+    ) -> Result<SlabArc<Inode>, Errno> {
         match target.len() {
             0 => return Err(Errno::ENOENT),
             len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
@@ -289,14 +294,19 @@ impl FileSystem for MemFs {
         self.make(ctx, dir, name, new)
     }
 
-    fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno> {
+    fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno> {
         match &MemNode::of(inode)?.data {
             Data::Symlink(target) => Ok(target.clone()),
             _ => Err(Errno::EINVAL),
         }
     }
 
-    fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn link(
+        &self,
+        inode: &SlabArc<Inode>,
+        dir: &SlabArc<Inode>,
+        name: &OsStr,
+    ) -> Result<(), Errno> {
         let node = MemNode::of(inode)?;
         let _changes = self.shared.changes.lock();
         check_name_in(dir, name)?;
@@ -320,7 +330,7 @@ impl FileSystem for MemFs {
         Ok(())
     }
 
-    fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         let _changes = self.shared.changes.lock();
         check_name_in(dir, name)?;
         let inode = Self::existing(dir, name)?;
@@ -331,7 +341,7 @@ impl FileSystem for MemFs {
         Self::unlinked(dir, &inode)
     }
 
-    fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         if name.as_bytes() == b".." {
             return Err(Errno::ENOTEMPTY);
         }
@@ -347,9 +357,9 @@ impl FileSystem for MemFs {
 
     fn rename(
         &self,
-        from_dir: &Arc<Inode>,
+        from_dir: &SlabArc<Inode>,
         from: &OsStr,
-        to_dir: &Arc<Inode>,
+        to_dir: &SlabArc<Inode>,
         to: &OsStr,
         mode: RenameMode,
     ) -> Result<(), Errno> {
@@ -367,7 +377,7 @@ impl FileSystem for MemFs {
             return Err(Errno::EINVAL);
         }
         if let Some(target) = &target {
-            if Arc::ptr_eq(target, &moved) {
+            if SlabArc::ptr_eq(target, &moved) {
                 return Ok(());
             }
             let above = is_directory(target) && Self::is_above(target, from_dir);
@@ -408,7 +418,7 @@ impl FileSystem for MemFs {
     fn open(
         &self,
         ctx: &OpContext,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         match inode.kind() {
@@ -424,7 +434,7 @@ impl FileSystem for MemFs {
         Ok(file)
     }
 
-    fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+    fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
         entries(inode)?;
         Ok(Box::new(DirStream(inode.clone())))
     }
@@ -449,7 +459,7 @@ impl FileSystem for MemFs {
         Ok(())
     }
 
-    fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
+    fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
         MemNode::of(inode)?
             .xattrs
             .lock()
@@ -460,7 +470,7 @@ impl FileSystem for MemFs {
 
     fn setxattr(
         &self,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         name: &OsStr,
         value: &[u8],
         mode: XattrMode,
@@ -489,11 +499,11 @@ impl FileSystem for MemFs {
         Ok(())
     }
 
-    fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno> {
+    fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
         Ok(MemNode::of(inode)?.xattrs.lock().keys().cloned().collect())
     }
 
-    fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         let node = MemNode::of(inode)?;
         let old = node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?;
         node.uncharge(xattr_bytes(name, &old));
@@ -517,7 +527,7 @@ fn xattr_bytes(name: &OsStr, value: &[u8]) -> u64 {
 }
 
 /// A directory of `memfs` that is being read.
-struct DirStream(Arc<Inode>);
+struct DirStream(SlabArc<Inode>);
 
 impl OpenDirectory for DirStream {
     fn read(&self, offset: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
@@ -530,7 +540,7 @@ impl OpenDirectory for DirStream {
                 match at {
                     0 => Some((1, OsString::from("."), self.0.clone())),
                     1 => {
-                        let parent = entries.parent.upgrade().unwrap_or_else(|| self.0.clone());
+                        let parent = entries.above().unwrap_or_else(|| self.0.clone());
                         Some((2, OsString::from(".."), parent))
                     }
                     _ => entries

@@ -1,13 +1,15 @@
 //! A node of `memfs`: its data, its entries if it is a directory, and what it is charged.
 
 use super::Shared;
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, MappingCharge, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
-    Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, cleared_set_id,
+    Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, SlabArc, SlabWeak,
+    cleared_set_id,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -28,9 +30,10 @@ pub(super) enum Data {
 
 pub(super) struct Entries {
     pub(super) by_name: HashMap<OsString, u64>,
-    pub(super) by_cookie: BTreeMap<u64, (OsString, Arc<Inode>)>,
+    pub(super) by_cookie: BTreeMap<u64, (OsString, SlabArc<Inode>)>,
     pub(super) next_cookie: u64,
-    pub(super) parent: Weak<Inode>,
+    /// `None` of the root.
+    pub(super) parent: Option<SlabWeak<Inode>>,
     /// The directory itself was removed: nothing may be made in it.
     pub(super) dead: bool,
 }
@@ -40,7 +43,8 @@ pub(super) struct MemNode {
     pub(super) shared: Arc<Shared>,
     pub(super) data: Data,
     pub(super) xattrs: Mutex<BTreeMap<OsString, Vec<u8>>>,
-    /// Bytes charged to the bound.
+    pub(super) mapping_charge: OnceLock<MappingCharge>,
+    /// Bytes charged to the bound for names and extended attributes.
     pub(super) charged: AtomicU64,
 }
 
@@ -75,19 +79,24 @@ impl AddressSpaceOperations for Nothing {
 }
 
 impl Entries {
-    pub(super) fn get(&self, name: &OsStr) -> Option<Arc<Inode>> {
+    /// The directory that it is in.
+    pub(super) fn above(&self) -> Option<SlabArc<Inode>> {
+        self.parent.as_ref().and_then(SlabWeak::upgrade)
+    }
+
+    pub(super) fn get(&self, name: &OsStr) -> Option<SlabArc<Inode>> {
         let cookie = self.by_name.get(name)?;
         self.by_cookie.get(cookie).map(|(_, inode)| inode.clone())
     }
 
-    pub(super) fn insert(&mut self, name: &OsStr, inode: Arc<Inode>) {
+    pub(super) fn insert(&mut self, name: &OsStr, inode: SlabArc<Inode>) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         self.by_name.insert(name.to_owned(), cookie);
         self.by_cookie.insert(cookie, (name.to_owned(), inode));
     }
 
-    pub(super) fn remove(&mut self, name: &OsStr) -> Option<Arc<Inode>> {
+    pub(super) fn remove(&mut self, name: &OsStr) -> Option<SlabArc<Inode>> {
         let cookie = self.by_name.remove(name)?;
         self.by_cookie.remove(&cookie).map(|(_, inode)| inode)
     }
@@ -164,7 +173,7 @@ pub(super) fn is_directory(inode: &Inode) -> bool {
 }
 
 /// A directory without names.
-pub(super) fn new_directory(parent: Weak<Inode>) -> Data {
+pub(super) fn new_directory(parent: Option<SlabWeak<Inode>>) -> Data {
     let entries = Entries {
         by_name: HashMap::new(),
         by_cookie: BTreeMap::new(),
@@ -185,8 +194,9 @@ impl InodeOperations for MemNode {
     }
 
     fn new_mapping(&self, _inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
-        self.charge(AddressSpace::memory_bytes() as u64)?;
         let Shared { bdi, nothing, .. } = &*self.shared;
+        let charge = bdi.charge_mapping().map_err(|_| Errno::ENOSPC)?;
+        let _ = self.mapping_charge.set(charge);
         Ok(AddressSpace::new(bdi, nothing.clone(), 0))
     }
 

@@ -1,9 +1,12 @@
-//! What the tests of this crate share: caches and sources.
+//! What the tests of this crate share: caches, sources and contents.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
+use foliocache_vfs::OpenFile;
+use std::ffi::OsStr;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -17,6 +20,30 @@ pub(crate) fn on_disk() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
+/// Whether the machine is known to lack what a test needs, which then says so and is skipped.
+pub(crate) fn lacks(need: &str) -> bool {
+    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    let lacks = missing.split(',').any(|name| name == need);
+    if lacks {
+        eprintln!("SKIPPED: there is no {need}");
+    }
+    lacks
+}
+
+/// A place on a tmpfs; `None` where the machine is known to lack one.
+pub(crate) fn tmpfs() -> Option<&'static Path> {
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+    if lacks("tmpfs") {
+        return None;
+    }
+    let places = ["/dev/shm", "/tmp", "/run"].map(Path::new);
+    let found = places.into_iter().find(|place| {
+        let is_tmpfs = rustix::fs::statfs(*place).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
+        is_tmpfs && tempfile::tempdir_in(place).is_ok()
+    });
+    Some(found.expect("a tmpfs at /dev/shm, /tmp or /run"))
+}
+
 /// An empty directory on a tmpfs.
 pub(crate) fn on_tmpfs() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory")
@@ -24,4 +51,37 @@ pub(crate) fn on_tmpfs() -> TempDir {
 
 pub(crate) fn dirfs(mm: &Arc<Mm>, source: &Path, options: DirFsOptions) -> DirFs {
     DirFs::open(mm, source, options).expect("dirfs")
+}
+
+/// Bytes that differ by position and by `seed`.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|at| {
+            let mixed =
+                (at + seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            (mixed >> 56) as u8 | 1
+        })
+        .collect()
+}
+
+/// Writes all of `bytes`.
+pub(crate) fn write_all(file: &OpenFile, bytes: &[u8], pos: u64) {
+    let n = file.write_at(bytes, pos).expect("write");
+    assert_eq!(n, bytes.len(), "a write fell short");
+}
+
+/// The whole content.
+pub(crate) fn read_all(file: &OpenFile) -> Vec<u8> {
+    let mut bytes = vec![0xee; file.size() as usize + 10];
+    let n = file.read_at(&mut bytes, 0).expect("read");
+    bytes.truncate(n);
+    bytes
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, arguments: &[&OsStr]) {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {arguments:?}: {error}");
 }

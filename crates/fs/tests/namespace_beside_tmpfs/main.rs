@@ -1,14 +1,17 @@
 //! Operations on names beside the kernel's: the same is done to a file system of ours and to a directory
 //! on a tmpfs, and results, errors and what is there in the end are compared.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod races;
 mod steps;
 mod threads;
 mod world;
 
+use common::tmpfs;
 use foliocache_vfs::RenameMode;
 use steps::{Anywhere, At, Random, Step, at, from, step};
-use world::{Held, Ours, World, tmpfs};
+use world::{Held, Ours, World};
 
 /// Runs steps from nothing; the first that differs, and how.
 fn run(ours: Ours, steps: &[Step]) -> Result<(), (usize, String)> {

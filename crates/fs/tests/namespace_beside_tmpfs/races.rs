@@ -1,7 +1,8 @@
 //! Moves that run beside walks: what a walk may find then.
 
+use crate::common::tmpfs;
 use crate::steps::Random;
-use crate::world::{Ours, World, tmpfs};
+use crate::world::{Ours, World};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, Namei, OpContext, OpenFlags, OpenHow, RenameMode, WalkError};

@@ -1,8 +1,9 @@
 //! Several threads at once, each with names of its own, so that what it sees is determined; and others that
 //! look at everything meanwhile.
 
+use crate::common::tmpfs;
 use crate::steps::{At, Paths, Random, Step, at, step};
-use crate::world::{Held, Ours, World, tmpfs};
+use crate::world::{Held, Ours, World};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Namei, OpContext};
 use std::ffi::OsStr;

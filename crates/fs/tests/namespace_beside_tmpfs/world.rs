@@ -8,7 +8,7 @@ use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
     Attr, Device, FileKind, FileSystem, Inode, Namei, OpContext, OpenFlags, OpenHow, RenameMode,
-    SetAttr, SuperBlock, WalkError,
+    SetAttr, SlabArc, SuperBlock, WalkError,
 };
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,20 +61,6 @@ pub(crate) struct World {
     source: Option<TempDir>,
     _top: TempDir,
     top_fd: OwnedFd,
-}
-
-/// Where a tmpfs is; the tests are skipped where none is.
-pub(crate) fn tmpfs() -> Option<&'static Path> {
-    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
-    let places = ["/dev/shm", "/tmp", "/run"].map(Path::new);
-    let found = places.into_iter().find(|place| {
-        let is_tmpfs = rustix::fs::statfs(*place).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
-        is_tmpfs && tempfile::tempdir_in(place).is_ok()
-    });
-    if found.is_none() {
-        eprintln!("SKIPPED: no tmpfs to compare with");
-    }
-    found
 }
 
 fn errno(error: rustix::io::Errno) -> Errno {
@@ -292,7 +278,7 @@ impl World {
         Ok(Seen::Done)
     }
 
-    fn names_in(&self, inode: &Arc<Inode>) -> Result<BTreeSet<String>, Errno> {
+    fn names_in(&self, inode: &SlabArc<Inode>) -> Result<BTreeSet<String>, Errno> {
         let all = self.names.fs().opendir(inode)?.read_all()?;
         let mut names = BTreeSet::new();
         for entry in all {

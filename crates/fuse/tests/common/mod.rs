@@ -10,7 +10,7 @@ use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, FileSystem, Generation, Inode,
     InodeOperations, OpContext, OpenDirectory, OpenFile, OpenFlags, RenameMode, SeekSparse,
-    SetAttr, SharedSlab, StatFs, SuperBlock, XattrMode,
+    SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -36,7 +36,7 @@ pub(crate) type BeforeLookup =
 pub(crate) struct HookedFs {
     pub(crate) memory: MemFs,
     /// Names at the top that lead to other inodes, with their attributes.
-    pub(crate) extra: Vec<(OsString, Arc<Inode>)>,
+    pub(crate) extra: Vec<(OsString, SlabArc<Inode>)>,
     pub(crate) before_lookup: BeforeLookup,
 }
 
@@ -49,10 +49,10 @@ impl HookedFs {
         }
     }
 
-    fn is_extra(&self, inode: &Arc<Inode>) -> bool {
+    fn is_extra(&self, inode: &SlabArc<Inode>) -> bool {
         self.extra
             .iter()
-            .any(|(_, extra)| Arc::ptr_eq(extra, inode))
+            .any(|(_, extra)| SlabArc::ptr_eq(extra, inode))
     }
 }
 
@@ -66,15 +66,15 @@ macro_rules! delegate {
 }
 
 impl FileSystem for HookedFs {
-    fn lookup(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<Arc<Inode>, Errno> {
+    fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
         (self.before_lookup)(&self.memory, name)?;
         match self.extra.iter().find(|(extra, _)| extra == name) {
-            Some((_, inode)) => Ok(Arc::clone(inode)),
+            Some((_, inode)) => Ok(inode.clone()),
             None => self.memory.lookup(dir, name),
         }
     }
 
-    fn getattr(&self, inode: &Arc<Inode>) -> Result<Attr, Errno> {
+    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
         match self.is_extra(inode) {
             true => Ok(Attr {
                 ino: inode.ino(),
@@ -91,11 +91,11 @@ impl FileSystem for HookedFs {
     fn open(
         &self,
         ctx: &OpContext,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         match self.is_extra(inode) {
-            true => OpenFile::new(Arc::clone(inode), flags, *ctx),
+            true => OpenFile::new(inode.clone(), flags, *ctx),
             false => self.memory.open(ctx, inode, flags),
         }
     }
@@ -103,32 +103,32 @@ impl FileSystem for HookedFs {
     delegate! {
         fn kind(&self) -> &'static str;
         fn permissions(&self) -> &Arc<Generation>;
-        fn root(&self) -> Arc<Inode>;
-        fn setattr(&self, ctx: &OpContext, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
+        fn root(&self) -> SlabArc<Inode>;
+        fn setattr(&self, ctx: &OpContext, inode: &SlabArc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
         fn create(
-            &self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags,
+            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags,
             exclusive: bool
         ) -> Result<OpenFile, Errno>;
         fn mknod(
-            &self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
+            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
             rdev: Device
-        ) -> Result<Arc<Inode>, Errno>;
-        fn mkdir(&self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, mode: u32) -> Result<Arc<Inode>, Errno>;
-        fn symlink(&self, ctx: &OpContext, dir: &Arc<Inode>, name: &OsStr, target: &OsStr) -> Result<Arc<Inode>, Errno>;
-        fn readlink(&self, inode: &Arc<Inode>) -> Result<OsString, Errno>;
-        fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn unlink(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn rmdir(&self, dir: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        ) -> Result<SlabArc<Inode>, Errno>;
+        fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
+        fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
+        fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
+        fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
         fn rename(
-            &self, from_dir: &Arc<Inode>, from: &OsStr, to_dir: &Arc<Inode>, to: &OsStr, mode: RenameMode
+            &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
         ) -> Result<(), Errno>;
-        fn opendir(&self, inode: &Arc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+        fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
         fn statfs(&self) -> Result<StatFs, Errno>;
         fn sync_fs(&self) -> Result<(), Errno>;
-        fn getxattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
-        fn setxattr(&self, inode: &Arc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
-        fn listxattr(&self, inode: &Arc<Inode>) -> Result<Vec<OsString>, Errno>;
-        fn removexattr(&self, inode: &Arc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
+        fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
+        fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
+        fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
     }
 }
 
@@ -173,7 +173,7 @@ impl HookedFs {
         size: u64,
     ) {
         let now = coarse_realtime();
-        let attributes = SharedSlab::new().alloc(AttrCell::new(Attributes {
+        let attributes = SlabArc::new(AttrCell::new(Attributes {
             mode: 0o666,
             nlink: 1,
             uid: 0,
@@ -191,7 +191,7 @@ impl HookedFs {
         // No number of a file in memory.
         let number = (1 << 40) + self.extra.len() as u64;
         let inode = Inode::new(number, 0, FileKind::Regular, attributes, ops);
-        self.extra.push((name.into(), Arc::new(inode)));
+        self.extra.push((name.into(), SlabArc::new(inode)));
     }
 }
 

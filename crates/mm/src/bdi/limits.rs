@@ -144,8 +144,6 @@ impl BackingDevInfo {
     pub(crate) fn dirty_limits(&self) -> Limits {
         let frames = self.mm.frames.capacity();
         let share = self.dirty_share();
-        // Relaxed: counts that steer.
-        let unevictable = self.mm.nr_unevictable.load(Ordering::Relaxed);
         let percent = |percent: u32| frames * u64::from(percent) / 100 * share / WHOLE;
         // What others hold and cannot write must leave readers something (invariant 3).
         let others = self
@@ -153,7 +151,7 @@ impl BackingDevInfo {
             .counts
             .not_durable()
             .saturating_sub(self.counts.not_durable());
-        let ceiling = frames.saturating_sub(unevictable) / 4 * 3;
+        let ceiling = self.mm.unreclaimable().most_dirty();
         let config = &self.mm.config;
         let limit = percent(config.dirty_percent)
             .min(ceiling.saturating_sub(others))
@@ -170,8 +168,9 @@ impl BackingDevInfo {
         if self.counts.get(Count::Failed) == 0 {
             return Ok(());
         }
-        let over_cap = self.mm.counts.get(Count::Failed) >= self.mm.frames.capacity() / 4;
-        if over_cap || self.counts.not_durable() >= self.dirty_limits().full {
+        if self.mm.unreclaimable().refuses_failed()
+            || self.counts.not_durable() >= self.dirty_limits().full
+        {
             return Err(self.error().unwrap_or(Errno::EIO));
         }
         Ok(())

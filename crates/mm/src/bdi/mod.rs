@@ -22,11 +22,11 @@
 //! # Invariants
 //!
 //! 1. A file with dirty or unstable pages is on its file system's list, which keeps it alive.
-//! 2. Failed pages of all file systems together pass a quarter of the bound only by what was
-//!    under way: beyond it, or once its own share of the dirty limit is used up, writes to a file
-//!    system that has failed pages return its error.
-//! 3. Dirty pages of all file systems together leave a quarter of what memory file systems leave,
-//!    but for 16 pages a file system: readers can go on however many stores hang.
+//! 2. Failed pages of all file systems together pass their share ([`crate::unreclaimable`]) only by
+//!    what was under way: beyond it, or once its own share of the dirty limit is used up, writes to a
+//!    file system that has failed pages return its error.
+//! 3. Dirty pages of all file systems stay within the budget of what cannot be reclaimed, together
+//!    with its classes, but for 16 pages a file system: readers can go on however many stores hang.
 //!
 //! # Memory ordering
 //!
@@ -61,6 +61,7 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex};
 use foliocache_sys::Errno;
 
+use crate::address_space::AddressSpace;
 use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts};
@@ -74,7 +75,7 @@ pub enum BdiKind {
     /// A store that pages are read from and written to.
     Storage,
     /// Nothing: the cache is the store. Pages are never written back nor evicted, and may take up
-    /// to half the bound.
+    /// to half of the memory for pages.
     Memory,
 }
 
@@ -156,10 +157,23 @@ impl BackingDevInfo {
         self.kind == BdiKind::Memory
     }
 
-    /// Bytes that its address spaces are charged besides [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes) each.
-    pub fn mapping_extra_bytes(&self) -> u64 {
+    /// Bytes that its address spaces are charged: [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes)
+    /// for each [charge](Self::charge_mapping), and what they take to count hits.
+    pub fn mapping_bytes(&self) -> u64 {
         // Relaxed: a figure.
         self.hit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Charges an address space to the bound.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the bound has no room.
+    pub fn charge_mapping(self: &Arc<Self>) -> Result<MappingCharge, Errno> {
+        let bytes = AddressSpace::memory_bytes() as u64;
+        self.mm.charge_metadata(bytes)?;
+        // Relaxed: a figure.
+        self.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(MappingCharge(Arc::clone(self)))
     }
 
     /// Pages not safely on the medium: dirty, under writeback and unstable together.
@@ -201,6 +215,19 @@ impl BackingDevInfo {
         if !self.stopped.swap(true, Ordering::Relaxed) {
             self.flusher.stop();
         }
+    }
+}
+
+/// What an address space is charged, until it is dropped.
+#[derive(Debug)]
+pub struct MappingCharge(Arc<BackingDevInfo>);
+
+impl Drop for MappingCharge {
+    fn drop(&mut self) {
+        let bytes = AddressSpace::memory_bytes() as u64;
+        self.0.mm.uncharge_metadata(bytes);
+        // Relaxed: a figure.
+        self.0.hit_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

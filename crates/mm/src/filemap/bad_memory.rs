@@ -55,7 +55,7 @@ impl AddressSpace {
         let (frame, order) = self.detach_folio(locked);
         if let Err(error) = mm.frames.free_bad(frame, order) {
             tracing::error!(%error, "frames in bad memory stay in use");
-            // Relaxed: a figure, and see `Mm::prepare`.
+            // Relaxed: a figure.
             mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
         }
         Ok(())

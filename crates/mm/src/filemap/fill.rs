@@ -24,7 +24,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use crate::address_space::{AddFolioError, AddressSpace};
+use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
 use crate::mm::{Mm, Prepared, READAHEAD_PART};
@@ -217,13 +217,11 @@ impl AddressSpace {
         let mut at = range.start;
         while at < range.end {
             let order = max_order.min((range.end.0 - at.0).ilog2());
-            match self.add_folio(at, order, prepared) {
-                Ok(locked) => {
-                    at = locked.end();
-                    folios.push(locked);
-                }
-                Err(AddFolioError::Occupied | AddFolioError::NeedMemory) => break,
-            }
+            let Some(locked) = self.add_folio(at, order, prepared) else {
+                break;
+            };
+            at = locked.end();
+            folios.push(locked);
         }
         folios
     }

@@ -82,7 +82,7 @@ impl AddressSpace {
         let first_uses = self.note_read_in_place(handle, pos, end, &held);
         drop(held);
         for (page, order) in first_uses {
-            self.used_readahead(handle, page, order, true);
+            self.used_readahead(handle, page, order);
         }
         Some(result)
     }

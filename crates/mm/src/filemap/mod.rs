@@ -12,7 +12,7 @@ mod write;
 
 #[cfg(loom)]
 pub(crate) use lookup::Lookup;
-pub use nowait::{Fetch, Nowait};
+pub use nowait::Fetch;
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
 pub(crate) use write::Appended;

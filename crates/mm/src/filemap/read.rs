@@ -16,9 +16,9 @@ use foliocache_sys::Errno;
 use super::bad_memory;
 use super::lookup::Lookup;
 use crate::address_space::AddressSpace;
-use crate::error::{IoError, IoOperation};
 use crate::folio::{LockedFolio, flag, grains};
-use crate::iov::{IovIter, Stopped};
+use crate::iocb::Iocb;
+use crate::iov::{IovIter, Iovec, Stopped};
 use crate::mm::Mm;
 use crate::readahead::{ReadaheadState, Window};
 use crate::stats::bump;
@@ -27,130 +27,144 @@ use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 /// What a hole of a memory file is read from.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
-/// What a copy from the cache is for.
-#[derive(Clone, Copy)]
-pub(super) struct Purpose {
-    /// Up to here the request brought the bytes in itself: copying them is their first use.
-    pub(super) fetched: u64,
-    /// Whether the caller may wait, for a store that cannot read in the background.
-    pub(super) may_wait: bool,
-}
-
-impl Purpose {
-    /// Bytes that may be there already, for a caller who may wait.
-    const HIT: Self = Self {
-        fetched: 0,
-        may_wait: true,
-    };
-}
-
 /// How the copy of one piece ended.
-pub(super) enum CopyOutcome {
-    /// So many bytes were copied and the position moved on by them.
+enum CopyOutcome {
+    /// So many bytes were copied.
     Copied(usize),
-    /// The same, of a folio that is known to be in use: nobody learns from it, so the handle need not
-    /// note it, and threads that share the handle write nothing that others read.
-    Known(usize),
     /// The caller's memory faulted at once.
     Fault,
 }
 
 impl AddressSpace {
-    /// Reads from byte `pos` into `iter` up to its end or the end of the file; returns the bytes.
+    /// Reads from `iocb.pos` into `iter` up to its end or the end of the file; returns the bytes.
     ///
     /// A hit makes no system call and writes nothing that others share. A miss blocks for I/O and
-    /// takes memory of the bound, waiting for it if it must.
+    /// takes memory of the bound, waiting for it if it must; with `iocb.nowait` it does neither, and
+    /// only faults of the caller's memory block.
     ///
     /// # Errors
     /// Only if nothing was read: `EFAULT` for bad memory of the caller's, the backing store's
-    /// error, `ECHILD` after a fork.
+    /// error, `ECHILD` after a fork. `EAGAIN` also after some progress, if the rest has to be waited for.
     #[doc(alias = "filemap_read")]
+    #[inline]
     pub fn read(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        pos: u64,
+        iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
-    ) -> Result<usize, IoError> {
-        // Most requests end in the folio that they begin in.
-        let wanted = iter.remaining();
-        let first = match self.mm().check_fork() {
-            Ok(()) => self.read_hit(handle, pos, Purpose::HIT, iter),
-            Err(_) => None,
-        };
-        match first {
-            Some(CopyOutcome::Known(n)) if n == wanted => Ok(n),
-            Some(CopyOutcome::Copied(n)) if n == wanted => {
-                handle.note_read(pos + n as u64);
-                Ok(n)
-            }
-            first => self.read_on(handle, pos, wanted, first, iter),
+    ) -> Result<usize, Errno> {
+        let to = iter.iovec();
+        if iocb.pos >= iocb.fetched && self.read_iovec_in_use(iocb.pos, to) {
+            iocb.advance(iter, to.len());
+            return Ok(to.len());
         }
+        self.read_on(handle, iocb, iter)
     }
 
-    /// Goes on with a request for `wanted` bytes from `pos` on after its first piece.
+    /// Fills `buf` from byte `pos` on with bytes of one folio that is known to be in use, as most reads do.
+    /// False if they are not that, or if anything went wrong: then nothing counts, and
+    /// [`AddressSpace::read_on`] is what is left to do.
+    ///
+    /// Neither blocks nor writes what others share.
+    #[inline]
+    pub fn read_in_use(&self, pos: u64, buf: &mut [u8]) -> bool {
+        self.read_iovec_in_use(pos, Iovec::destination(buf))
+    }
+
+    /// As [`AddressSpace::read_in_use`]: the path of most hits. It does only what each of them needs, so that
+    /// its arguments and what it keeps over the copy fit into registers. The handle learns nothing from
+    /// such a hit, so that threads that share the handle write nothing that others read.
+    #[inline(never)]
+    pub(super) fn read_iovec_in_use(&self, pos: u64, to: Iovec<'_>) -> bool {
+        let mm: &Mm = self.mm();
+        if mm.check_fork().is_err() || self.left(pos, to.len()) != to.len() {
+            return false;
+        }
+        let rcu = rcu::read_lock();
+        let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry));
+        let Some(found) = found else { return false };
+        let spot = found.spot;
+        // None at all is not a hit, either.
+        if !found.is_in_use() || to.len().wrapping_sub(1) >= spot.rest() {
+            return false;
+        }
+        let from = mm.frames.addr(spot.frame).wrapping_add(spot.offset);
+        let whole = to.copy_from_frame(from).is_ok() && found.validate();
+        drop(rcu);
+        // A truncate beside the copy may have zeroed what it cut off.
+        if !whole || self.left(pos, to.len()) != to.len() {
+            return false;
+        }
+        self.count_copied(pos, &CopyOutcome::Copied(to.len()));
+        true
+    }
+
+    /// As [`AddressSpace::read`], after [`AddressSpace::read_in_use`] said no.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::read`].
     #[cold]
-    fn read_on(
+    pub fn read_on(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        pos: u64,
-        wanted: usize,
-        first: Option<CopyOutcome>,
+        iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
-    ) -> Result<usize, IoError> {
-        let result = self.read_pages(handle, pos, first, iter);
-        let done = wanted - iter.remaining();
+    ) -> Result<usize, Errno> {
+        let start = iocb.pos;
+        let result = self.read_pages(handle, iocb, iter);
+        let done = (iocb.pos - start) as usize;
         if done > 0 {
-            handle.note_read(pos + done as u64);
+            handle.note_read(iocb.pos);
         }
-        match result {
-            Err(errno) if done == 0 => {
-                Err(self.error(IoOperation::Read, pos, wanted as u64, errno))
-            }
-            _ => Ok(done),
-        }
+        iocb.end(done, result)
     }
 
     fn read_pages(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        mut pos: u64,
-        mut piece: Option<CopyOutcome>,
+        iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let mut faulted = false;
-        let mut purpose = Purpose::HIT;
-        loop {
+        let mut missed = iocb.pos < iocb.fetched;
+        while iter.remaining() > 0 {
+            let piece = match self.read_hit(handle, iocb, iter.iovec()) {
+                Some(piece) => piece,
+                None => {
+                    let to = iter.iovec().first(self.left(iocb.pos, iter.remaining()));
+                    if to.len() == 0 {
+                        return Ok(());
+                    }
+                    self.read_miss(handle, iocb, to)?
+                }
+            };
             match piece {
-                Some(CopyOutcome::Copied(n) | CopyOutcome::Known(n)) => {
-                    pos += n as u64;
+                CopyOutcome::Copied(n) => {
+                    if std::mem::take(&mut missed) {
+                        // It is what the bytes were brought in for.
+                        self.count_hits(-1);
+                    }
+                    iocb.advance(iter, n);
                     faulted = false;
                 }
                 // Faulted in just now and no progress again: the memory is bad.
-                Some(CopyOutcome::Fault) if faulted => return Err(Errno::EFAULT),
-                Some(CopyOutcome::Fault) => {
-                    if !iter.fault_in(PAGE_SIZE - offset_in_page(pos)) {
+                CopyOutcome::Fault if faulted => return Err(Errno::EFAULT),
+                CopyOutcome::Fault => {
+                    if !iter.fault_in(PAGE_SIZE - offset_in_page(iocb.pos)) {
                         return Err(Errno::EFAULT);
                     }
                     faulted = true;
                 }
-                None => {
-                    let left = self.left(pos, iter);
-                    if left == 0 {
-                        return Ok(());
-                    }
-                    piece = Some(self.read_miss(handle, pos, left, &mut purpose.fetched, iter)?);
-                    continue;
-                }
             }
-            piece = self.read_hit(handle, pos, purpose, iter);
         }
+        Ok(())
     }
 
-    /// Bytes that are asked for from `pos` on and are in the file.
+    /// Bytes of `len` from `pos` on that are in the file.
     #[inline]
-    pub(super) fn left(&self, pos: u64, iter: &IovIter<'_>) -> usize {
-        self.size().saturating_sub(pos).min(iter.remaining() as u64) as usize
+    pub(super) fn left(&self, pos: u64, len: usize) -> usize {
+        self.size().saturating_sub(pos).min(len as u64) as usize
     }
 
     /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none, or
@@ -159,14 +173,14 @@ impl AddressSpace {
     /// Always inlined, as [`Lookup::begin`] is: what they hand on is several words, and through memory
     /// it costs a small read up to a fifth of its time.
     #[inline(always)]
-    pub(super) fn read_hit(
+    fn read_hit(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        pos: u64,
-        purpose: Purpose,
-        iter: &mut IovIter<'_>,
+        iocb: &Iocb,
+        to: Iovec<'_>,
     ) -> Option<CopyOutcome> {
-        let left = self.left(pos, iter);
+        let pos = iocb.pos;
+        let left = self.left(pos, to.len());
         if left == 0 {
             return None;
         }
@@ -174,28 +188,23 @@ impl AddressSpace {
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry))?;
         let spot = found.spot;
-        let frame = mm.frames.addr(spot.frame);
-        let result = iter.peek_copy(
-            frame.wrapping_add(offset_in_page(pos)),
-            left.min(spot.rest()),
-        );
+        let result = to
+            .first(left.min(spot.rest()))
+            .copy_from_frame(mm.frames.addr(spot.frame).wrapping_add(spot.offset));
         if !found.validate() {
             return None;
         }
-        let known = found.seen.flags() & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED;
+        let known = found.is_in_use();
         // Going on within a folio is the same use of it.
-        let goes_on = || pos < purpose.fetched || (spot.offset != 0 && handle.continues(pos));
+        let goes_on = || pos < iocb.fetched || (spot.offset != 0 && handle.continues(pos));
         let first_use = !known && !goes_on() && found.folio.mark_accessed(found.seen);
         drop(rcu);
         if first_use {
-            self.used_readahead(handle, PageIndex::of(pos), spot.order, purpose.may_wait);
+            self.used_readahead(handle, PageIndex::of(pos), spot.order);
         }
-        let piece = self.count_copy(pos, result, iter).ok()?;
+        let piece = self.count_copy(pos, result).ok()?;
         self.count_copied(pos, &piece);
-        Some(match piece {
-            CopyOutcome::Copied(n) if known => CopyOutcome::Known(n),
-            piece => piece,
-        })
+        Some(piece)
     }
 
     /// Counts a hit for each page that a copy was of.
@@ -207,7 +216,8 @@ impl AddressSpace {
         }
     }
 
-    /// The first use of a folio of `order` that readahead brought in, at `page`.
+    /// The first use of a folio of `order` that readahead brought in, at `page`. Starts reads only where
+    /// the store reads in the background, so it does not block.
     ///
     /// Context: no folio lock, no RCU read section.
     #[cold]
@@ -216,14 +226,9 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         order: u32,
-        may_wait: bool,
     ) {
         bump(&self.counters.readahead_used, 1 << order);
         self.counters.feedback.note_used(1 << order);
-        if !may_wait && !self.ops.reads_in_background() {
-            // The next miss goes on, on a thread that may.
-            return;
-        }
         let limits = self.readahead_limits();
         let windows = handle.on_first_use(page, &limits);
         if !windows.is_empty() {
@@ -234,43 +239,41 @@ impl AddressSpace {
         }
     }
 
-    /// Moves the position on by what was copied and is still within the file: a truncate beside
-    /// the copy may have zeroed what is not. `EIO` if the folio's own memory stopped it.
-    fn count_copy(
-        &self,
-        pos: u64,
-        result: Result<usize, Stopped>,
-        iter: &mut IovIter<'_>,
-    ) -> Result<CopyOutcome, Errno> {
+    /// What of a copy counts: what is still within the file, since a truncate beside the copy may have
+    /// zeroed the rest. `EIO` if the folio's own memory stopped it.
+    #[inline]
+    fn count_copy(&self, pos: u64, result: Result<usize, Stopped>) -> Result<CopyOutcome, Errno> {
         let copied = match result {
             Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
             Err(stopped) if stopped.copied == 0 => return Ok(CopyOutcome::Fault),
             Err(stopped) => stopped.copied,
         };
-        let within = self.size().saturating_sub(pos).min(copied as u64) as usize;
-        iter.advance(within);
-        Ok(CopyOutcome::Copied(within))
+        Ok(CopyOutcome::Copied(self.left(pos, copied)))
     }
 
-    /// Brings the page in, with readahead, and copies from it under its lock.
+    /// Brings the page in, with readahead, and copies from it under its lock. What does not wait copies
+    /// only what is there.
     #[cold]
     fn read_miss(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        pos: u64,
-        left: usize,
-        fetched: &mut u64,
-        iter: &mut IovIter<'_>,
+        iocb: &mut Iocb,
+        to: Iovec<'_>,
     ) -> Result<CopyOutcome, Errno> {
+        let pos = iocb.pos;
+        // No I/O is ever done under the folio locks of a memory file system.
         if self.bdi().is_memory() {
-            return self.read_memory(pos, left, iter);
+            return self.read_memory(pos, to);
         }
-        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left as u64 - 1));
+        if iocb.nowait {
+            return self.read_locked_nowait(pos, to);
+        }
+        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + to.len() as u64 - 1));
         let mut retries = 0;
         let (locked, behind, result) = loop {
             let (locked, behind) = self.read_folio(handle, page, last)?;
-            let result = self.copy_locked(&locked, pos, left, iter);
+            let result = self.copy_locked(&locked, pos, to);
             if !bad_memory::failed(&result) || retries == bad_memory::RETRIES {
                 break (locked, behind, result);
             }
@@ -282,19 +285,12 @@ impl AddressSpace {
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
         drop(locked);
         if first_use {
-            self.used_readahead(handle, page, order, true);
+            self.used_readahead(handle, page, order);
         }
-        if let Some(Behind {
-            fetched: to,
-            window,
-        }) = behind
-        {
-            *fetched = to.pos();
-            if let Some(window) = window {
-                self.start_fill(window);
-            }
+        if let Some(behind) = behind {
+            self.follow_miss(iocb, behind);
         }
-        let piece = self.count_copy(pos, result, iter)?;
+        let piece = self.count_copy(pos, result)?;
         if !missed {
             // Somebody else brought it in while we waited for the lock.
             self.count_copied(pos, &piece);
@@ -302,29 +298,32 @@ impl AddressSpace {
         Ok(piece)
     }
 
-    /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
-    /// free: for large folios that were written in part, which lockless readers leave alone.
-    pub(super) fn read_locked_nowait(
-        &self,
-        pos: u64,
-        left: usize,
-        iter: &mut IovIter<'_>,
-    ) -> Result<Option<CopyOutcome>, Errno> {
-        let Some(locked) = self.try_lock_folio(PageIndex::of(pos)) else {
-            return Ok(None);
-        };
-        if !self.has_grain_at(&locked, pos) {
-            return Ok(None);
+    /// What a miss leaves to be done once its own page is copied.
+    pub(super) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
+        iocb.fetched = iocb.fetched.max(behind.fetched.pos());
+        if let Some(window) = behind.window {
+            self.start_fill(window);
         }
-        let result = self.copy_locked(&locked, pos, left, iter);
+    }
+
+    /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
+    /// free: for large folios that were written in part, which lockless readers leave alone. Else `EAGAIN`.
+    fn read_locked_nowait(&self, pos: u64, to: Iovec<'_>) -> Result<CopyOutcome, Errno> {
+        let locked = self
+            .try_lock_folio(PageIndex::of(pos))
+            .ok_or(Errno::EAGAIN)?;
+        if !self.has_grain_at(&locked, pos) {
+            return Err(Errno::EAGAIN);
+        }
+        let result = self.copy_locked(&locked, pos, to);
         if bad_memory::failed(&result) {
             self.drop_bad_folio(locked)?;
-            return Ok(None);
+            return Err(Errno::EAGAIN);
         }
         drop(locked);
-        let piece = self.count_copy(pos, result, iter)?;
+        let piece = self.count_copy(pos, result)?;
         self.count_copied(pos, &piece);
-        Ok(Some(piece))
+        Ok(piece)
     }
 
     /// Copies what of a locked folio is uptodate from byte `pos` of the file on.
@@ -332,26 +331,21 @@ impl AddressSpace {
         &self,
         locked: &LockedFolio<'_>,
         pos: u64,
-        left: usize,
-        iter: &mut IovIter<'_>,
+        to: Iovec<'_>,
     ) -> Result<usize, Stopped> {
         let offset = (pos - locked.index().pos()) as usize;
         let readable = grains::run_from(locked.uptodate_grains(), locked.order(), offset);
         debug_assert!(readable > 0, "the grain at {pos} is not uptodate");
-        iter.peek_copy(self.addr(locked, offset), left.min(readable))
+        to.first(readable)
+            .copy_from_frame(self.addr(locked, offset))
     }
 
     /// As `read_miss` where the cache is the store: a hole is read as zeros and takes no memory,
     /// which nothing but a truncate would ever give back.
-    pub(super) fn read_memory(
-        &self,
-        pos: u64,
-        left: usize,
-        iter: &mut IovIter<'_>,
-    ) -> Result<CopyOutcome, Errno> {
+    fn read_memory(&self, pos: u64, to: Iovec<'_>) -> Result<CopyOutcome, Errno> {
         let result = match self.lock_folio(PageIndex::of(pos)) {
             Some(locked) if self.has_grain_at(&locked, pos) => {
-                let result = self.copy_locked(&locked, pos, left, iter);
+                let result = self.copy_locked(&locked, pos, to);
                 if bad_memory::failed(&result) {
                     self.drop_bad_folio(locked)?;
                 }
@@ -359,10 +353,11 @@ impl AddressSpace {
             }
             _ => {
                 let offset = offset_in_page(pos);
-                iter.peek_copy(ZEROS[offset..].as_ptr(), left.min(PAGE_SIZE - offset))
+                to.first(PAGE_SIZE - offset)
+                    .copy_from_frame(ZEROS[offset..].as_ptr())
             }
         };
-        self.count_copy(pos, result, iter)
+        self.count_copy(pos, result)
     }
 
     pub(super) fn has_grain_at(&self, locked: &LockedFolio<'_>, pos: u64) -> bool {

@@ -19,9 +19,8 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
-use crate::address_space::{AddressSpace, find_page};
+use crate::address_space::AddressSpace;
 use crate::direct_map;
-use crate::error::{IoError, IoOperation};
 use crate::folio::{LockedFolio, Operation, grains};
 use crate::stats::Count;
 use crate::types::{MAX_FILE_SIZE, PageIndex, pages_for};
@@ -35,9 +34,8 @@ impl AddressSpace {
     /// # Errors
     /// `EFBIG`; the backing store's error, with size and data as they were; `ECHILD` after a fork.
     #[doc(alias = "truncate_setsize")]
-    pub fn truncate(self: &Arc<Self>, size: u64) -> Result<(), IoError> {
-        self.try_truncate(size, false)
-            .map_err(|errno| self.error(IoOperation::Truncate, size, 0, errno))
+    pub fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+        self.resize(size, false)
     }
 
     /// Grows the file to `size` bytes if it is shorter; what is new reads as zeros.
@@ -46,12 +44,11 @@ impl AddressSpace {
     ///
     /// # Errors
     /// As [`AddressSpace::truncate`].
-    pub fn extend(self: &Arc<Self>, size: u64) -> Result<(), IoError> {
-        self.try_truncate(size, true)
-            .map_err(|errno| self.error(IoOperation::Truncate, size, 0, errno))
+    pub fn extend(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+        self.resize(size, true)
     }
 
-    fn try_truncate(self: &Arc<Self>, size: u64, only_grow: bool) -> Result<(), Errno> {
+    fn resize(self: &Arc<Self>, size: u64, only_grow: bool) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if size > MAX_FILE_SIZE {
             return Err(Errno::EFBIG);
@@ -88,12 +85,7 @@ impl AddressSpace {
     /// `EINVAL` for no bytes, `EFBIG`, the backing store's error, with the data as it was;
     /// `ECHILD` after a fork.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
-    pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), IoError> {
-        self.try_punch_hole(pos, len)
-            .map_err(|errno| self.error(IoOperation::PunchHole, pos, len, errno))
-    }
-
-    fn try_punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
+    pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -151,35 +143,24 @@ impl AddressSpace {
     ///
     /// Context: `wb_lock` held, so the device is not reading the folio.
     fn zero_range(&self, pos: u64, end: u64) {
-        let last = PageIndex::of(end - 1);
-        let mut at = PageIndex::of(pos);
-        loop {
-            let Some(page) = find_page(&self.index, at, last) else {
-                return;
-            };
-            let page = page.max(at);
-            let Some(locked) = self.lock_folio(page) else {
-                at = page.add(1);
-                continue;
-            };
+        let lock = |page| self.lock_folio(page);
+        let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
+        self.for_each_folio(first, last, lock, |locked| {
             let start = locked.index().pos();
             let from = pos.saturating_sub(start).min(locked.place().bytes() as u64) as usize;
             let to = end.saturating_sub(start).min(locked.place().bytes() as u64) as usize;
-            if from < to {
-                direct_map::zero(self.addr(&locked, from), to - from);
-                let zero = grains::inside(locked.order(), from..to);
-                if locked.order() > 0 && locked.dirty_grains() & zero != 0 {
-                    locked.set_dirty_grains(locked.dirty_grains() & !zero);
-                    if locked.dirty_grains() == 0 {
-                        self.clear_dirty(&locked);
-                    }
-                }
-            }
-            at = locked.end();
-            if at > last {
+            if from >= to {
                 return;
             }
-        }
+            direct_map::zero(self.addr(&locked, from), to - from);
+            let zero = grains::inside(locked.order(), from..to);
+            if locked.order() > 0 && locked.dirty_grains() & zero != 0 {
+                locked.set_dirty_grains(locked.dirty_grains() & !zero);
+                if locked.dirty_grains() == 0 {
+                    self.clear_dirty(&locked);
+                }
+            }
+        });
     }
 
     /// Drops the clean pages of a range from the cache; what is not durable stays.
@@ -202,25 +183,15 @@ impl AddressSpace {
         last: PageIndex,
         lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
     ) -> u64 {
-        let (mut at, mut dropped) = (first, 0);
-        loop {
-            let Some(page) = find_page(&self.index, at, last) else {
-                return dropped;
-            };
-            let mut next = page.max(at).add(1);
-            if let Some(locked) = lock(page) {
-                next = locked.end();
-                let inside = locked.index() >= first && next.0 - 1 <= last.0;
-                if inside && locked.may(Operation::Evict) {
-                    dropped += locked.nr_pages();
-                    self.remove_folio(locked);
-                }
+        let mut dropped = 0;
+        self.for_each_folio(first, last, lock, |locked| {
+            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
+            if inside && locked.may(Operation::Evict) {
+                dropped += locked.nr_pages();
+                self.remove_folio(locked);
             }
-            if next > last {
-                return dropped;
-            }
-            at = next;
-        }
+        });
+        dropped
     }
 
     /// Takes over a size that the backing store changed to by itself, with no page cached beyond

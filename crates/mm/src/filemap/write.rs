@@ -44,12 +44,12 @@ use foliocache_sys::Errno;
 use std::ops::Range;
 
 use super::bad_memory;
-use crate::address_space::{AddFolioError, AddressSpace};
+use crate::address_space::AddressSpace;
 use crate::direct_map;
-use crate::error::{IoError, IoOperation};
 use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, flag, grains};
-use crate::iov::IovIter;
+use crate::iocb::Iocb;
+use crate::iov::{IovIter, Iovec, Stopped};
 use crate::mm::{Mm, Prepared};
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
 
@@ -62,41 +62,73 @@ const SMALL_WRITE: usize = 64 << 10;
 /// Most pages that a write waits for at once.
 const WAIT_BATCH: u64 = 64;
 
-/// Whether a write may wait: for locks, for memory, for I/O, for its share of the dirty limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
-    /// It may.
-    May,
-    /// It ends with `EAGAIN` where it would have to.
-    MustNot,
-}
-
 impl AddressSpace {
-    /// Writes `iter` at byte `pos`; returns the bytes, fewer than given only for bad memory of the
-    /// caller's or an error after some progress.
+    /// Writes `iter` at `iocb.pos`, or at the end with `iocb.append`; returns the bytes, fewer than given
+    /// only for bad memory of the caller's or an error after some progress.
     ///
     /// The data is in the cache then, dirty. Blocks for memory of the bound, for the dirty limits,
-    /// and for I/O where a page is written in part that is not in the cache.
+    /// and for I/O where a page is written in part that is not in the cache; with `iocb.nowait` only for
+    /// faults of the caller's memory.
     ///
     /// # Errors
     /// Only if nothing was written: `EFAULT`; `EFBIG` past the largest size; `ENOSPC` where a
     /// memory file system is full; the backing store's error; the file system's stored error while
-    /// too much of it has failed to be written; `ECHILD` after a fork.
+    /// too much of it has failed to be written; `ECHILD` after a fork. `EAGAIN` also after some progress,
+    /// if the rest has to be waited for.
     #[doc(alias = "generic_file_write_iter")]
-    pub fn write(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> Result<usize, IoError> {
+    #[inline]
+    pub fn write(
+        self: &Arc<Self>,
+        iocb: &mut Iocb,
+        iter: &mut IovIter<'_>,
+    ) -> Result<usize, Errno> {
         let wanted = iter.remaining();
-        if self.write_hit(pos, iter, Wait::May) {
+        let from = iter.iovec();
+        let hit = || match from.len() == wanted {
+            true => self.overwrite_iovec(iocb.pos, from),
+            false => self.overwrite_iovecs(iocb, iter),
+        };
+        if !iocb.append && !iocb.nowait && hit() {
+            iocb.advance(iter, wanted);
             return Ok(wanted);
         }
-        // Whatever the hit got done is in the file; the rest goes the long way.
-        let result = self.write_locked(pos + (wanted - iter.remaining()) as u64, iter);
-        self.written(pos, wanted, iter, result)
+        self.write_on(iocb, iter)
     }
 
-    /// Overwrites part of one cached folio under its lock alone; whether all was written.
+    /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do. False if they are not that,
+    /// or if anything went wrong: then nothing counts, and [`AddressSpace::write_on`] is what is left to do.
+    ///
+    /// Does not block, but for the dirty limits.
     #[inline]
-    fn write_hit(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>, wait: Wait) -> bool {
+    pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> bool {
+        self.overwrite_iovec(pos, Iovec::source(bytes))
+    }
+
+    /// As [`AddressSpace::overwrite`]: the path of most hits, apart from others so that its arguments fit
+    /// into registers.
+    #[inline(never)]
+    fn overwrite_iovec(self: &Arc<Self>, pos: u64, from: Iovec<'_>) -> bool {
+        self.write_hit(pos, from.len(), false, |frame| from.copy_to_frame(frame))
+    }
+
+    /// As [`AddressSpace::overwrite`], with all of `iter`, which stays where it is.
+    fn overwrite_iovecs(self: &Arc<Self>, iocb: &Iocb, iter: &IovIter<'_>) -> bool {
         let len = iter.remaining();
+        self.write_hit(iocb.pos, len, iocb.nowait, |frame| {
+            iter.copy_to_frame(frame, len)
+        })
+    }
+
+    /// Overwrites part of one cached folio under its lock alone: the `len` bytes that `copy` puts there.
+    /// Whether it could; what it cannot goes the long way, from the beginning, which meets its errors.
+    #[inline(always)]
+    fn write_hit(
+        self: &Arc<Self>,
+        pos: u64,
+        len: usize,
+        nowait: bool,
+        copy: impl FnOnce(*mut u8) -> Result<usize, Stopped>,
+    ) -> bool {
         if len == 0 || self.check_write(pos, len).is_err() {
             return false;
         }
@@ -111,29 +143,47 @@ impl AddressSpace {
         if !seen.has(flag::UPTODATE) && !locked.has_grains(bytes) {
             return false;
         }
-        let (frame, within) = (self.mm().frames.addr(spot.frame), spot.offset);
-        let copied = match iter.copy_to_frame(frame.wrapping_add(offset_in_page(pos)), len) {
-            Ok(()) => len,
-            Err(stopped) if stopped.callers_side => stopped.copied,
-            Err(_) => {
-                // The long way meets an error, too.
-                let _ = self.drop_bad_folio(locked);
-                return false;
-            }
-        };
+        let result = copy(self.mm().frames.addr(spot.frame).wrapping_add(spot.offset));
+        if bad_memory::failed(&result) {
+            let _ = self.drop_bad_folio(locked);
+            return false;
+        }
+        let copied = result.map_or_else(|stopped| stopped.copied, |_| len);
         let mut dirtied = 0;
         if copied > 0 {
-            dirtied = self.mark_dirty(&locked, within..within + copied);
+            dirtied = self.mark_dirty(&locked, spot.offset..spot.offset + copied);
             if !seen.has(flag::DIRTY) {
                 locked.mark_accessed(seen);
             }
         }
         drop(locked);
-        if wait == Wait::May {
+        if !nowait {
             // The bytes are in the file; of a stored error the next write is told.
             let _ = self.throttle_writer(dirtied);
         }
         copied == len
+    }
+
+    /// As [`AddressSpace::write`], after [`AddressSpace::overwrite`] said no.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::write`].
+    #[cold]
+    pub fn write_on(
+        self: &Arc<Self>,
+        iocb: &mut Iocb,
+        iter: &mut IovIter<'_>,
+    ) -> Result<usize, Errno> {
+        if iocb.append && iocb.nowait {
+            return Err(Errno::EAGAIN);
+        }
+        let (wanted, mut dirtied) = (iter.remaining(), 0);
+        let mut result = self.write_locked(iocb, iter, &mut dirtied);
+        if !iocb.nowait {
+            // Only now, so that other writers of the file do not wait for this one's share.
+            result = result.and(self.throttle_writer(dirtied));
+        }
+        iocb.end(wanted - iter.remaining(), result)
     }
 
     /// As [`AddressSpace::try_lock_folio`], with the state that the folio is in, which
@@ -151,37 +201,6 @@ impl AddressSpace {
         here.then_some((locked, seen))
     }
 
-    /// Writes `iter` at the end of the file, wherever that is once the writer has it to itself.
-    /// Returns where the bytes went and how many.
-    ///
-    /// # Errors
-    /// As [`AddressSpace::write`].
-    #[doc(alias = "O_APPEND")]
-    pub fn append(self: &Arc<Self>, iter: &mut IovIter<'_>) -> Result<(u64, usize), IoError> {
-        let wanted = iter.remaining();
-        let exclusive = self.i_rwsem.write();
-        let (pos, mut dirtied) = (self.size(), 0);
-        let result = self
-            .check_write(pos, wanted)
-            .and_then(|()| self.perform_write(pos, iter, Wait::May, &mut dirtied));
-        drop(exclusive);
-        let result = result.and(self.throttle_writer(dirtied));
-        Ok((pos, self.written(pos, wanted, iter, result)?))
-    }
-
-    fn written(
-        &self,
-        pos: u64,
-        wanted: usize,
-        iter: &IovIter<'_>,
-        result: Result<(), Errno>,
-    ) -> Result<usize, IoError> {
-        match (wanted - iter.remaining(), result) {
-            (0, Err(errno)) => Err(self.error(IoOperation::Write, pos, wanted as u64, errno)),
-            (done, _) => Ok(done),
-        }
-    }
-
     pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
         self.mm().check_fork()?;
         match pos.checked_add(len as u64) {
@@ -190,47 +209,40 @@ impl AddressSpace {
         }
     }
 
-    fn write_locked(self: &Arc<Self>, pos: u64, iter: &mut IovIter<'_>) -> Result<(), Errno> {
-        self.check_write(pos, iter.remaining())?;
-        let end = pos + iter.remaining() as u64;
-        let mut dirtied = 0;
-        let shared = self.i_rwsem.read();
-        let result = if end <= self.size() {
-            let result = self.perform_write(pos, iter, Wait::May, &mut dirtied);
-            drop(shared);
-            result
-        } else {
-            drop(shared);
-            let _exclusive = self.i_rwsem.write();
-            self.perform_write(pos, iter, Wait::May, &mut dirtied)
-        };
-        // Only now, so that other writers of the file do not wait for this one's share.
-        result.and(self.throttle_writer(dirtied))
-    }
-
-    /// Writes what can be written without waiting; `EAGAIN` where the rest cannot.
-    pub(super) fn write_pages_nowait(
+    fn write_locked(
         self: &Arc<Self>,
-        pos: u64,
+        iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
+        dirtied: &mut u64,
     ) -> Result<(), Errno> {
-        let wanted = iter.remaining();
-        self.check_write(pos, wanted)?;
-        if wanted == 0 {
-            return Ok(());
+        let len = iter.remaining();
+        if iocb.append {
+            let _exclusive = self.i_rwsem.write();
+            iocb.pos = self.size();
+            self.check_write(iocb.pos, len)?;
+            return self.perform_write(iocb, iter, dirtied);
         }
-        self.try_throttle_writer()?;
-        if self.write_hit(pos, iter, Wait::MustNot) {
-            return Ok(());
+        self.check_write(iocb.pos, len)?;
+        if iocb.nowait {
+            self.try_throttle_writer()?;
+            if self.overwrite_iovecs(iocb, iter) {
+                iocb.advance(iter, len);
+                return Ok(());
+            }
         }
-        let at = pos + (wanted - iter.remaining()) as u64;
-        let shared = self.i_rwsem.try_read().ok_or(Errno::EAGAIN)?;
-        if pos + wanted as u64 <= self.size() {
-            return self.perform_write(at, iter, Wait::MustNot, &mut 0);
+        let shared = match iocb.nowait {
+            true => self.i_rwsem.try_read().ok_or(Errno::EAGAIN)?,
+            false => self.i_rwsem.read(),
+        };
+        if iocb.pos + len as u64 <= self.size() {
+            return self.perform_write(iocb, iter, dirtied);
         }
         drop(shared);
-        let _exclusive = self.i_rwsem.try_write().ok_or(Errno::EAGAIN)?;
-        self.perform_write(at, iter, Wait::MustNot, &mut 0)
+        let _exclusive = match iocb.nowait {
+            true => self.i_rwsem.try_write().ok_or(Errno::EAGAIN)?,
+            false => self.i_rwsem.write(),
+        };
+        self.perform_write(iocb, iter, dirtied)
     }
 
     /// `EAGAIN` if a writer would have to pause now.
@@ -247,9 +259,8 @@ impl AddressSpace {
     #[doc(alias = "generic_perform_write")]
     fn perform_write(
         self: &Arc<Self>,
-        mut pos: u64,
+        iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
-        wait: Wait,
         dirtied: &mut u64,
     ) -> Result<(), Errno> {
         let mut prepared = None;
@@ -261,10 +272,10 @@ impl AddressSpace {
         let (mut faulted, mut retries) = (false, 0);
         while iter.remaining() > 0 {
             let piece = iter.remaining().min(limit);
-            let locked = self.folio_for_write(pos, (piece, small), &mut prepared, wait)?;
-            let room = (locked.end().pos() - pos) as usize;
+            let locked = self.folio_for_write(iocb, (piece, small), &mut prepared)?;
+            let room = (locked.end().pos() - iocb.pos) as usize;
             let len = piece.min(room);
-            let progress = self.write_piece(&locked, pos, len, iter, wait);
+            let progress = self.write_piece(&locked, iocb, len, iter);
             let Some(progress) = progress.transpose() else {
                 self.drop_bad_folio(locked)?;
                 retries += 1;
@@ -277,8 +288,8 @@ impl AddressSpace {
             drop(self.keep_content(locked));
             match progress? {
                 Progress::Wrote(n, newly_dirty) => {
+                    iocb.advance(iter, n);
                     unseen += newly_dirty;
-                    pos += n as u64;
                     (limit, faulted) = (usize::MAX, false);
                 }
                 Progress::TryShorter(n) => limit = n,
@@ -294,7 +305,7 @@ impl AddressSpace {
             }
             if unseen >= batch {
                 *dirtied += std::mem::take(&mut unseen);
-                if wait == Wait::MustNot {
+                if iocb.nowait {
                     self.try_throttle_writer()?;
                 } else if self.bdi().must_wait(self, *dirtied) {
                     prepared = None;
@@ -319,28 +330,28 @@ impl AddressSpace {
     #[doc(alias = "write_begin")]
     fn folio_for_write<'a>(
         &'a self,
-        pos: u64,
+        iocb: &Iocb,
         (remaining, small): (usize, bool),
         prepared: &mut Option<Prepared<'a>>,
-        wait: Wait,
     ) -> Result<LockedFolio<'a>, Errno> {
+        let pos = iocb.pos;
         let page = PageIndex::of(pos);
         loop {
-            let found = match wait {
-                Wait::May => self.lock_folio(page),
-                Wait::MustNot => self.lock_folio_nowait(page)?,
+            let found = match iocb.nowait {
+                true => self.lock_folio_nowait(page)?,
+                false => self.lock_folio(page),
             };
             if let Some(locked) = found {
                 return Ok(locked);
             }
             let order = self.order_for_write(pos, remaining, small);
-            if let Some(ready) = prepared {
-                match self.add_folio(page, order, ready) {
-                    Ok(locked) => return Ok(locked),
-                    Err(AddFolioError::Occupied) => continue,
-                    Err(AddFolioError::NeedMemory) => *prepared = None,
-                }
+            if let Some(ready) = prepared
+                && let Some(locked) = self.add_folio(page, order, ready)
+            {
+                return Ok(locked);
             }
+            // Gives back what is left: nobody waits for memory while holding some.
+            *prepared = None;
             let last = PageIndex::of(pos + remaining as u64 - 1);
             let last = last.min(page.add(self.write_batch() - 1));
             let last = last.max(page.add((1 << order) - 1));
@@ -348,7 +359,7 @@ impl AddressSpace {
                 *prepared = Some(ready);
                 continue;
             }
-            if wait == Wait::MustNot {
+            if iocb.nowait {
                 return Err(Errno::EAGAIN);
             }
             // Nobody waits for a large folio's memory.
@@ -387,35 +398,29 @@ impl AddressSpace {
     fn write_piece(
         self: &Arc<Self>,
         locked: &LockedFolio<'_>,
-        pos: u64,
+        iocb: &Iocb,
         len: usize,
-        iter: &mut IovIter<'_>,
-        wait: Wait,
+        iter: &IovIter<'_>,
     ) -> Result<Option<Progress>, Errno> {
+        let pos = iocb.pos;
         let seen = locked.state.load();
         let order = locked.order();
         let offset = (pos - locked.index().pos()) as usize;
         let piece = offset..offset + len;
         // Grains that will be uptodate only once the copy is through them.
-        let fresh = self.prepare_grains(locked, piece.clone(), wait)?;
-        // In those nobody can read yet what is half written: the copy may be taken back.
-        let saved = (fresh != 0).then(|| iter.save());
+        let fresh = self.prepare_grains(locked, piece.clone(), iocb.nowait)?;
         let copied = match iter.copy_to_frame(self.addr(locked, offset), len) {
-            Ok(()) => len,
+            Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Ok(None),
             Err(stopped) if stopped.copied == 0 => return Ok(Some(Progress::Fault)),
             Err(stopped) => {
                 let last = grains::of(order, offset + stopped.copied - 1);
                 let reached = offset + stopped.copied;
-                match saved {
-                    Some(saved)
-                        if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) =>
-                    {
-                        iter.restore(saved);
-                        return Ok(Some(Progress::TryShorter(stopped.copied)));
-                    }
-                    _ => stopped.copied,
+                // A fresh grain that is half written does not count: nobody can read it yet.
+                if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) {
+                    return Ok(Some(Progress::TryShorter(stopped.copied)));
                 }
+                stopped.copied
             }
         };
         let written = grains::touched(order, offset..offset + copied);
@@ -439,7 +444,7 @@ impl AddressSpace {
         &self,
         locked: &LockedFolio<'_>,
         piece: Range<usize>,
-        wait: Wait,
+        nowait: bool,
     ) -> Result<u64, Errno> {
         let order = locked.order();
         let fresh = grains::touched(order, piece.clone()) & !locked.uptodate_grains();
@@ -469,7 +474,7 @@ impl AddressSpace {
             zero(first, piece.start.min(end));
             zero(piece.end.max(first), end);
         }
-        if to_read != 0 && wait == Wait::MustNot {
+        if to_read != 0 && nowait {
             return Err(Errno::EAGAIN);
         }
         self.fill_grains(locked, to_read)?;

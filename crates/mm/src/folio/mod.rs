@@ -49,17 +49,13 @@ pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use foliocache_sync::hint;
 use foliocache_sync::rank::{self, Rank, RankToken};
 use foliocache_sync::wait::WaitTable;
 use std::task::Waker;
 
 use crate::frames::FrameNumber;
-use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
-use state::{FolioState, Snapshot};
-
-/// Turns of the lock's spin before it sleeps: about the time a copy of a page takes.
-const LOCK_SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
+use crate::types::{PAGE_SIZE, PageIndex};
+use state::{FolioState, LOCK, Snapshot};
 
 /// A folio's descriptor: one cache line.
 #[doc(alias = "struct folio")]
@@ -107,16 +103,15 @@ impl Place {
     /// Whether `page` of its file is one of its own: folios are aligned.
     #[inline]
     pub(crate) fn covers(&self, page: PageIndex) -> bool {
-        page.0 & !((1 << self.order) - 1) == self.index.0
+        (page.0 ^ self.index.0) >> self.order == 0
     }
 
     /// Where byte `pos` of its file is, which it covers.
     #[inline]
     pub(crate) fn spot(&self, pos: u64) -> Spot {
-        let offset = pos as usize & (self.bytes() - 1);
         Spot {
-            frame: self.frame.add((offset >> PAGE_SHIFT) as u32),
-            offset,
+            frame: self.frame,
+            offset: (pos - self.index.pos()) as usize,
             order: self.order,
         }
     }
@@ -125,7 +120,7 @@ impl Place {
 /// Where a byte of a file is in a folio.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
-    /// The frame of the byte's page.
+    /// The folio's first frame.
     pub(crate) frame: FrameNumber,
     /// Bytes before it in the folio.
     pub(crate) offset: usize,
@@ -245,11 +240,10 @@ impl Folio {
     #[track_caller]
     pub(crate) fn lock<'a>(&'a self, waits: &'a WaitTable) -> LockedFolio<'a> {
         let token = rank::acquire_nested(Rank::FolioLock);
-        self.lock_slow_path(waits);
+        LOCK.lock(self.state.word(), waits);
         LockedFolio {
-            folio: self,
-            waits,
-            token: Some(token),
+            lock: Lock { folio: self, waits },
+            token,
         }
     }
 
@@ -257,29 +251,16 @@ impl Folio {
     /// that holds it: the one caller that knows of it.
     pub(crate) fn adopt<'a>(&'a self, waits: &'a WaitTable) -> LockedFolio<'a> {
         debug_assert!(self.state.load().has(flag::LOCKED), "nobody's lock");
-        LockedFolio {
-            folio: self,
-            waits,
-            token: Some(rank::acquire_try(Rank::FolioLock)),
-        }
+        self.locked(waits)
     }
 
-    #[cfg_attr(
-        any(loom, shuttle),
-        allow(
-            clippy::reversed_empty_ranges,
-            reason = "a model does not spin before it sleeps"
-        )
-    )]
-    fn lock_slow_path(&self, waits: &WaitTable) {
-        for _ in 0..LOCK_SPINS {
-            if self.state.try_lock() {
-                return;
-            }
-            hint::spin_loop();
-        }
-        while !self.state.try_lock() {
-            self.wait_while(flag::LOCKED, waits);
+    /// The lock that was just taken, or taken over.
+    #[inline]
+    #[track_caller]
+    fn locked<'a>(&'a self, waits: &'a WaitTable) -> LockedFolio<'a> {
+        LockedFolio {
+            lock: Lock { folio: self, waits },
+            token: rank::acquire_try(Rank::FolioLock),
         }
     }
 
@@ -287,11 +268,7 @@ impl Folio {
     #[inline]
     #[track_caller]
     pub(crate) fn try_lock<'a>(&'a self, waits: &'a WaitTable) -> Option<LockedFolio<'a>> {
-        self.state.try_lock().then(|| LockedFolio {
-            folio: self,
-            waits,
-            token: Some(rank::acquire_try(Rank::FolioLock)),
-        })
+        LOCK.try_lock(self.state.word()).then(|| self.locked(waits))
     }
 
     /// As [`Folio::try_lock`], with the state that the folio was in, the lock not yet taken; fails, too,
@@ -303,44 +280,14 @@ impl Folio {
         waits: &'a WaitTable,
     ) -> Option<(LockedFolio<'a>, Snapshot)> {
         let seen = self.state.try_lock_seen()?;
-        let locked = LockedFolio {
-            folio: self,
-            waits,
-            token: Some(rank::acquire_try(Rank::FolioLock)),
-        };
-        Some((locked, seen))
-    }
-
-    /// Sleeps until none of `flags` is set at some moment.
-    ///
-    /// Context: may block.
-    pub(crate) fn wait_while(&self, flags: u64, waits: &WaitTable) {
-        waits.wait(self.wait_key(), || !self.state.announce_waiter(flags));
+        Some((self.locked(waits), seen))
     }
 
     /// Has `waker` called when the folio is unlocked; whether it is already.
     ///
     /// Does not block. The folio may be locked again by then, or be another's.
     pub(crate) fn wait_unlocked_async(&self, waits: &WaitTable, waker: &Waker) -> bool {
-        waits.wait_async(self.wait_key(), waker, || {
-            !self.state.announce_waiter(flag::LOCKED)
-        })
-    }
-
-    /// Clears `flags` and wakes whoever waits for that.
-    pub(crate) fn release(&self, flags: u64, waits: &WaitTable) {
-        if self.state.release(flags) {
-            self.wake(waits);
-        }
-    }
-
-    #[cold]
-    fn wake(&self, waits: &WaitTable) {
-        waits.wake_all(self.wait_key());
-    }
-
-    fn wait_key(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+        LOCK.wait_clear_async(self.state.word(), waits, flag::LOCKED, waker)
     }
 
     /// A use by a reader or writer: clears READAHEAD at the first, sets REFERENCED at later ones.
@@ -362,47 +309,55 @@ impl Folio {
 /// A folio whose lock is held; dropping it unlocks.
 #[derive(Debug)]
 pub(crate) struct LockedFolio<'a> {
+    lock: Lock<'a>,
+    token: RankToken,
+}
+
+/// The lock of a folio, without its rank.
+#[derive(Debug)]
+struct Lock<'a> {
     folio: &'a Folio,
     waits: &'a WaitTable,
-    /// There until the lock is handed over.
-    token: Option<RankToken>,
 }
 
 impl<'a> LockedFolio<'a> {
     /// The descriptor, with the lifetime of the pool and not of the lock.
     pub(crate) fn folio(&self) -> &'a Folio {
-        self.folio
+        self.lock.folio
     }
 
     /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
     pub(crate) fn attach(&self, mapping: usize, place: Place) {
         // Release: partner is the Acquire in `Folio::locate`, which then sees that the version grew.
-        self.folio.index.store(place.index.0, Ordering::Release);
-        self.folio.state.set_order(place.order);
-        self.folio.mapping.store(mapping, Ordering::Relaxed);
+        self.lock
+            .folio
+            .index
+            .store(place.index.0, Ordering::Release);
+        self.lock.folio.state.set_order(place.order);
+        self.lock.folio.mapping.store(mapping, Ordering::Relaxed);
         self.set_frame(place.frame);
     }
 
     /// Ends the folio's identity after it left the index, and returns its frames, which may be
     /// reused from now on: the first, and the order.
     pub(crate) fn detach(&self) -> (FrameNumber, u32) {
-        self.folio.mapping.store(0, Ordering::Relaxed);
-        self.folio.uptodate.store(0, Ordering::Relaxed);
-        self.folio.dirty.store(0, Ordering::Relaxed);
-        self.folio.state.bump_version(flag::CONTENT);
-        (self.folio.frame(), self.folio.order())
+        self.lock.folio.mapping.store(0, Ordering::Relaxed);
+        self.lock.folio.uptodate.store(0, Ordering::Relaxed);
+        self.lock.folio.dirty.store(0, Ordering::Relaxed);
+        self.lock.folio.state.bump_version(flag::CONTENT);
+        (self.lock.folio.frame(), self.lock.folio.order())
     }
 
     /// Makes the folio its own lower half; the index says so already. The version grows.
     pub(crate) fn halve(&self) {
-        self.folio.state.halve();
+        self.lock.folio.state.halve();
     }
 
     /// The grains that are uptodate.
     pub(crate) fn uptodate_grains(&self) -> u64 {
-        match self.folio.state.load().has(flag::UPTODATE) {
+        match self.lock.folio.state.load().has(flag::UPTODATE) {
             true => grains::all(self.order()),
-            false => self.folio.uptodate.load(Ordering::Relaxed),
+            false => self.lock.folio.uptodate.load(Ordering::Relaxed),
         }
     }
 
@@ -411,9 +366,10 @@ impl<'a> LockedFolio<'a> {
         let before = self.uptodate_grains();
         if before | grains == grains::all(self.order()) {
             // Release, in `set`: a lockless reader that sees the flag sees the bytes.
-            self.folio.state.set(flag::UPTODATE);
+            self.lock.folio.state.set(flag::UPTODATE);
         } else {
-            self.folio
+            self.lock
+                .folio
                 .uptodate
                 .store(before | grains, Ordering::Relaxed);
         }
@@ -424,9 +380,9 @@ impl<'a> LockedFolio<'a> {
     #[inline]
     pub(crate) fn place_at(&self, seen: Snapshot) -> Place {
         Place {
-            index: self.folio.index(),
+            index: self.lock.folio.index(),
             order: seen.order(),
-            frame: self.folio.frame(),
+            frame: self.lock.folio.frame(),
         }
     }
 
@@ -444,43 +400,44 @@ impl<'a> LockedFolio<'a> {
     /// The grains that are dirty.
     pub(crate) fn dirty_grains(&self) -> u64 {
         match self.order() {
-            0 => u64::from(self.folio.state.load().has(flag::DIRTY)),
-            _ => self.folio.dirty.load(Ordering::Relaxed),
+            0 => u64::from(self.lock.folio.state.load().has(flag::DIRTY)),
+            _ => self.lock.folio.dirty.load(Ordering::Relaxed),
         }
     }
 
     /// Says which grains are dirty; the flag is the caller's to change.
     pub(crate) fn set_dirty_grains(&self, grains: u64) {
-        if self.order() > 0 && self.folio.dirty.load(Ordering::Relaxed) != grains {
-            self.folio.dirty.store(grains, Ordering::Relaxed);
+        if self.order() > 0 && self.lock.folio.dirty.load(Ordering::Relaxed) != grains {
+            self.lock.folio.dirty.store(grains, Ordering::Relaxed);
         }
     }
 
     /// Says which grains are uptodate, of a folio that is split.
     pub(crate) fn set_uptodate_grains(&self, grains: u64) {
-        self.folio.uptodate.store(grains, Ordering::Relaxed);
+        self.lock.folio.uptodate.store(grains, Ordering::Relaxed);
     }
 
     /// Leaves the folio locked, for an I/O whose end will [`Folio::adopt`] it on whatever thread.
-    pub(crate) fn hand_over(mut self) -> &'a Folio {
-        if let Some(token) = self.token.take() {
-            token.disown();
-        }
-        let folio = self.folio;
-        std::mem::forget(self);
+    pub(crate) fn hand_over(self) -> &'a Folio {
+        self.token.disown();
+        let folio = self.lock.folio;
+        std::mem::forget(self.lock);
         folio
     }
 
     /// Moves the folio to `frame`, whose bytes are in place; returns the old one for reuse.
     pub(crate) fn migrate(&self, frame: FrameNumber) -> FrameNumber {
-        let old = self.folio.frame();
+        let old = self.lock.folio.frame();
         self.set_frame(frame);
-        self.folio.state.bump_version(0);
+        self.lock.folio.state.bump_version(0);
         old
     }
 
     fn set_frame(&self, frame: FrameNumber) {
-        self.folio.frame.store(frame.as_u32(), Ordering::Release);
+        self.lock
+            .folio
+            .frame
+            .store(frame.as_u32(), Ordering::Release);
     }
 }
 
@@ -488,15 +445,13 @@ impl std::ops::Deref for LockedFolio<'_> {
     type Target = Folio;
 
     fn deref(&self) -> &Folio {
-        self.folio
+        self.lock.folio
     }
 }
 
-impl Drop for LockedFolio<'_> {
+impl Drop for Lock<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.folio.state.unlock() {
-            self.folio.wake(self.waits);
-        }
+        LOCK.unlock(self.folio.state.word(), self.waits);
     }
 }

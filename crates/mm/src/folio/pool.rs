@@ -51,13 +51,8 @@ pub(crate) struct FolioPool {
     /// Descriptors brought into use so far, number 0 included though it is never handed out.
     nr_ready: AtomicU32,
     max: u32,
-    free: RankedMutex<FreeList>,
-}
-
-#[derive(Debug)]
-struct FreeList {
-    head: FolioId,
-    len: u32,
+    /// The first free one.
+    free: RankedMutex<FolioId>,
 }
 
 impl FolioPool {
@@ -69,7 +64,7 @@ impl FolioPool {
             range: ReservedRange::reserve(chunks * CHUNK)?,
             nr_ready: AtomicU32::new(0),
             max: chunks as u32 * PER_CHUNK,
-            free: RankedMutex::new(Rank::FolioPool, FreeList { head: 0, len: 0 }),
+            free: RankedMutex::new(Rank::FolioPool, 0),
         })
     }
 
@@ -78,13 +73,12 @@ impl FolioPool {
     /// May make a system call; charges the bound for a chunk now and then.
     pub(crate) fn alloc(&self, frames: &Frames) -> Option<&Folio> {
         let mut free = self.free.lock();
-        if free.head == 0 && !self.grow(&mut free, frames) {
+        if *free == 0 && !self.grow(&mut free, frames) {
             return None;
         }
-        let folio = self.get(free.head);
+        let folio = self.get(*free);
         // Relaxed: `lru_next` of a free descriptor is protected by the list's lock.
-        free.head = folio.lru_next.load(Ordering::Relaxed);
-        free.len -= 1;
+        *free = folio.lru_next.load(Ordering::Relaxed);
         Some(folio)
     }
 
@@ -98,12 +92,11 @@ impl FolioPool {
     pub(crate) fn free(&self, folio: &Folio) {
         let mut free = self.free.lock();
         // Relaxed: as in `alloc`.
-        folio.lru_next.store(free.head, Ordering::Relaxed);
-        free.head = self.id(folio);
-        free.len += 1;
+        folio.lru_next.store(*free, Ordering::Relaxed);
+        *free = self.id(folio);
     }
 
-    fn grow(&self, free: &mut FreeList, frames: &Frames) -> bool {
+    fn grow(&self, free: &mut FolioId, frames: &Frames) -> bool {
         // Relaxed: changed only under the free list's lock, which is held.
         let first = self.nr_ready.load(Ordering::Relaxed);
         if first >= self.max || !frames.charge_metadata(CHUNK as u64) {
@@ -125,9 +118,8 @@ impl FolioPool {
         self.nr_ready.store(first + PER_CHUNK, Ordering::Relaxed);
         for id in (first.max(1)..first + PER_CHUNK).rev() {
             // Relaxed: protected by the list's lock.
-            self.get(id).lru_next.store(free.head, Ordering::Relaxed);
-            free.head = id;
-            free.len += 1;
+            self.get(id).lru_next.store(*free, Ordering::Relaxed);
+            *free = id;
         }
         true
     }

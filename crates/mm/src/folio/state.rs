@@ -12,7 +12,7 @@
 //! | flag | meaning | set and cleared by | under |
 //! |---|---|---|---|
 //! | `LOCKED` | the folio lock | whoever takes it | itself |
-//! | `WAITERS` | somebody sleeps on `LOCKED` or `WRITEBACK` | set by the sleeper, cleared by who wakes | the wait queue |
+//! | `WAITERS` | a thread or a future waits for `LOCKED` | set by the waiter, cleared with `LOCKED` | the wait queue |
 //! | `UPTODATE` | every byte is the file's (a large folio without it: see its grains) | set by the filler or writer, cleared on removal | folio lock |
 //! | `DIRTY` | some byte is newer than what was handed to the backing store | set by writers and failed writeback, cleared when writeback starts | folio lock |
 //! | `WRITEBACK` | `writepages` is reading the frame | set by writeback; cleared when the I/O ended | set: folio lock; cleared: `wb_lock` |
@@ -46,6 +46,7 @@
 //! - `REFERENCED` and `READAHEAD` are Relaxed: hints that order nothing.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
+use foliocache_sync::wait::LockBits;
 
 /// Flags of the state word; see the module's table.
 pub(crate) mod flag {
@@ -70,6 +71,12 @@ const ORDER_SHIFT: u32 = 16;
 const ORDER_ONE: u64 = 1 << ORDER_SHIFT;
 const VERSION_SHIFT: u32 = 20;
 const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
+
+/// The folio lock.
+pub(super) const LOCK: LockBits = LockBits {
+    locked: flag::LOCKED,
+    waiters: flag::WAITERS,
+};
 
 /// The state word.
 #[derive(Debug)]
@@ -111,6 +118,12 @@ impl Snapshot {
 impl FolioState {
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
+    }
+
+    /// The word, for [`LOCK`].
+    #[inline]
+    pub(super) fn word(&self) -> &AtomicU64 {
+        &self.0
     }
 
     /// Flags, order and version now. Acquire: what the setter of a flag wrote before it is visible.
@@ -186,15 +199,6 @@ impl FolioState {
         self.0.fetch_and(!flags, Ordering::Relaxed) & flags != 0
     }
 
-    /// Tries to take the folio lock. Writes nothing where it is taken, so that those who spin for it
-    /// share the line with its holder.
-    #[inline]
-    pub(crate) fn try_lock(&self) -> bool {
-        // Relaxed: the addition of the bit decides. Acquire: partner is the Release in `release`.
-        self.0.load(Ordering::Relaxed) & flag::LOCKED == 0
-            && self.0.fetch_or(flag::LOCKED, Ordering::Acquire) & flag::LOCKED == 0
-    }
-
     /// Tries to take the folio lock at the state that is returned.
     #[inline]
     pub(crate) fn try_lock_seen(&self) -> Option<Snapshot> {
@@ -203,7 +207,7 @@ impl FolioState {
         if seen & flag::LOCKED != 0 {
             return None;
         }
-        // Acquire: partner is the Release in `release`. Relaxed on failure: nothing is done.
+        // Acquire: partner is the Release in `LockBits`. Relaxed on failure: nothing is done.
         self.0
             .compare_exchange(
                 seen,
@@ -213,34 +217,6 @@ impl FolioState {
             )
             .ok()
             .map(Snapshot)
-    }
-
-    /// Releases the folio lock; whether sleepers must be woken. Release: as [`Self::release`].
-    #[inline]
-    #[must_use]
-    pub(crate) fn unlock(&self) -> bool {
-        // LOCKED is set, so the subtraction clears it and touches nothing else; unlike clearing a
-        // mask it also tells the old value in one instruction.
-        let before = self.0.fetch_sub(flag::LOCKED, Ordering::Release);
-        debug_assert!(before & flag::LOCKED != 0, "unlock of an unlocked folio");
-        before & flag::WAITERS != 0 && self.release(0)
-    }
-
-    /// Clears `flags` and WAITERS in one step; whether there were waiters to wake. Release: the
-    /// partner is the Acquire of the next holder, or of `load` by who waited for writeback.
-    #[inline]
-    #[must_use]
-    pub(crate) fn release(&self, flags: u64) -> bool {
-        self.0
-            .fetch_and(!(flags | flag::WAITERS), Ordering::Release)
-            & flag::WAITERS
-            != 0
-    }
-
-    /// Announces a sleeper and says whether any of `flags` is still set.
-    pub(crate) fn announce_waiter(&self, flags: u64) -> bool {
-        // Acquire: when the flag is gone, what its holder wrote is visible (partner `release`).
-        self.0.fetch_or(flag::WAITERS, Ordering::Acquire) & flags != 0
     }
 
     /// Ends the folio's identity: the version grows and everything about the content is cleared.

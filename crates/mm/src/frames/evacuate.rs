@@ -18,11 +18,10 @@
 //!
 //! # Safety
 //!
-//! The one unsafe call gives memory back; invariant 2 is its premise.
+//! The unsafe calls give memory back; invariant 2 is their premise, of frames in bad memory, too.
 #![allow(unsafe_code)]
 
 use super::block::{State, Table};
-use super::buddy::InUse;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rcu;
@@ -74,39 +73,6 @@ impl Isolated {
     }
 }
 
-/// The frames of a block that were in use at one moment; see [`Frames::block_frames`].
-#[derive(Clone, Debug)]
-pub struct BlockFrames {
-    block: u32,
-    word: usize,
-    bits: InUse,
-}
-
-impl Iterator for BlockFrames {
-    type Item = FrameNumber;
-
-    fn next(&mut self) -> Option<FrameNumber> {
-        while *self.bits.get(self.word)? == 0 {
-            self.word += 1;
-        }
-        let bits = &mut self.bits[self.word];
-        let index = self.word as u32 * 64 + bits.trailing_zeros();
-        *bits &= *bits - 1;
-        Some(FrameNumber(self.block << MAX_ORDER | index))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self
-            .bits
-            .iter()
-            .map(|word| word.count_ones() as usize)
-            .sum();
-        (left, Some(left))
-    }
-}
-
-impl ExactSizeIterator for BlockFrames {}
-
 impl Frames {
     /// Isolates up to `want` blocks, about those with the fewest frames in use, but none in `except`:
     /// nothing is allocated from them any more, and what is freed into them stays in them.
@@ -124,19 +90,6 @@ impl Frames {
         self.magazines.reopen(&table);
         blocks.truncate(refused.unwrap_or(blocks.len()));
         blocks.into_iter().map(BlockNumber).collect()
-    }
-
-    /// Isolates a block of the caller's choice; false when it is not held, isolated already, or needed
-    /// for the promises made.
-    pub fn isolate(&self, block: BlockNumber) -> bool {
-        let mut table = self.table.lock();
-        if table.state(block.0) != State::Open {
-            return false;
-        }
-        self.magazines.gather(&mut table);
-        let isolated = self.isolate_gathered(&mut table, block.0);
-        self.magazines.reopen(&table);
-        isolated
     }
 
     /// Isolates an open block if the promises allow.
@@ -165,17 +118,18 @@ impl Frames {
     /// The frames of a block that are in use now. For an isolated block none is added to them.
     ///
     /// In a block that is not isolated, free frames in magazines count as in use.
-    pub fn block_frames(&self, block: BlockNumber) -> BlockFrames {
-        let table = self.table.lock();
-        let bits = match table.state(block.0) {
-            State::Open | State::Isolated => table.in_use(block.0),
-            _ => [0; BLOCK_FRAMES as usize / 64],
+    pub fn block_frames(&self, block: BlockNumber) -> Vec<FrameNumber> {
+        let in_use = {
+            let table = self.table.lock();
+            match table.state(block.0) {
+                State::Open | State::Isolated => table.in_use(block.0),
+                _ => return Vec::new(),
+            }
         };
-        BlockFrames {
-            block: block.0,
-            word: 0,
-            bits,
-        }
+        (0..BLOCK_FRAMES)
+            .filter(|index| in_use[*index as usize / 64] & 1 << (index % 64) != 0)
+            .map(|index| FrameNumber(block.0 << MAX_ORDER | index))
+            .collect()
     }
 
     /// Gives back those of the isolated `blocks` of which no frame is in use, and takes them out of the
@@ -283,16 +237,37 @@ impl Frames {
         gone
     }
 
+    /// Frees 2^`order` frames, the first of which is `frame`, with new memory in place of theirs, which
+    /// cannot be accessed any more. Where the kernel refuses they stay in use for ever.
+    ///
+    /// Context: no folio has the frames since before the call, and no I/O is under way to them. Waits
+    /// for a grace period; no lock of rank `Frames` or inner.
+    pub(crate) fn free_bad(&self, frame: FrameNumber, order: u32) -> Result<(), Errno> {
+        rcu::synchronize();
+        let start = (frame.as_u32() as usize) << crate::PAGE_SHIFT;
+        let range = start..start + (crate::PAGE_SIZE << order);
+        // SAFETY: the frames are the caller's, so nobody else copies or does I/O to or from them, and
+        // readers that saw them in a folio are gone.
+        unsafe { self.range.give_back(range.clone()) }?;
+        // What took the access away may not have been the memory.
+        self.range.activate(range.clone(), false)?;
+        if let Err(error) = self.range.populate(range) {
+            // The frames are usable all the same: each page comes with its first touch.
+            tracing::warn!(%error, "new memory for frames could not be populated");
+        }
+        self.free(frame, order);
+        Ok(())
+    }
+
     /// Counts memory that the kernel did not take back; says so in the log the first time, since it is
     /// tried again and again.
     pub(crate) fn note_give_back_failure(&self, error: Errno) {
         // Relaxed: a statistic.
-        if self
+        let before = self
             .hints
             .give_back_failures
-            .fetch_add(1, Ordering::Relaxed)
-            == 0
-        {
+            .fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
             tracing::warn!(%error, "the kernel does not take memory back: it stays in use");
         }
     }

@@ -172,14 +172,16 @@ impl Frames {
     }
 
     /// Whether so little room is left for metadata, and no block that could be had at once in its place, that
-    /// caches of metadata should give some up before somebody is refused. A few loads.
-    pub fn metadata_low(&self) -> bool {
+    /// caches of metadata should give some up before somebody is refused. `fixed` says that no block may be had. A few
+    /// loads.
+    pub fn metadata_low(&self, fixed: bool) -> bool {
         let hints = &self.hints;
         if self.budget.room() >= (self.limit() / METADATA_LOW) as i64 {
             return false;
         }
         let high = u64::from(hints.high.load(Ordering::Relaxed));
-        hints.capacity.load(Ordering::Relaxed) <= 1
+        fixed
+            || hints.capacity.load(Ordering::Relaxed) <= 1
             || self.available() < u64::from(BLOCK_FRAMES) + high
     }
 
@@ -273,15 +275,10 @@ impl Frames {
         self.budget.counts().available < i64::from(self.hints.low.load(Ordering::Relaxed))
     }
 
-    /// Whether the background reclaimer, once started, should go on: fewer than twice the low mark are
-    /// available. Two loads.
+    /// Whether the background reclaimer, once started, should go on: fewer than twice the low mark and
+    /// `spare` frames are available. Two loads.
     #[inline]
-    pub fn below_high(&self) -> bool {
-        self.budget.counts().available < i64::from(self.hints.high.load(Ordering::Relaxed))
-    }
-
-    /// As [`Frames::below_high`], with `spare` frames on top of the mark.
-    pub fn below_high_and(&self, spare: u64) -> bool {
+    pub fn below_high(&self, spare: u64) -> bool {
         let high = u64::from(self.hints.high.load(Ordering::Relaxed)) + spare;
         self.budget.counts().available < high as i64
     }
@@ -298,12 +295,18 @@ impl Frames {
     }
 
     pub(super) fn excess_now(&self, table: &Table) -> u64 {
-        table.excess(self.metadata(table))
+        table.excess(self.metadata_under(table.limit, table.capacity))
     }
 
-    fn metadata(&self, table: &Table) -> u64 {
-        let blocks = u64::from(table.capacity) * BLOCK_SIZE as u64;
-        (table.limit as i64 - blocks as i64 - self.budget.room()).max(0) as u64
+    /// Bytes charged as metadata: a hint, three loads.
+    pub(crate) fn metadata(&self) -> u64 {
+        let capacity = self.hints.capacity.load(Ordering::Relaxed);
+        self.metadata_under(self.limit(), capacity)
+    }
+
+    fn metadata_under(&self, limit: u64, capacity: u32) -> u64 {
+        let blocks = u64::from(capacity) * BLOCK_SIZE as u64;
+        (limit as i64 - blocks as i64 - self.budget.room()).max(0) as u64
     }
 
     /// All figures at one moment. Takes the table's lock: for statistics and tests.
@@ -318,7 +321,7 @@ impl Frames {
             limit: table.limit,
             blocks_held,
             bytes_held: blocks_held * BLOCK_SIZE as u64,
-            metadata: self.metadata(&table),
+            metadata: self.metadata_under(table.limit, table.capacity),
             reserved: counts.reserved,
             in_use,
             free_in_blocks: (blocks_held * u64::from(BLOCK_FRAMES)).saturating_sub(in_use),

@@ -23,9 +23,8 @@
 //! | `magazine`, `buddy`, `block` | where free frames lie |
 //! | `supply` | allocation and free across the three |
 //! | `fragments` | chunks of a larger order that are missing, and blocks worth emptying for them |
-//! | `evacuate` | isolating a block and giving it back |
+//! | `evacuate` | isolating a block and giving it back, new memory for bad frames |
 //! | `owners` | from a block to the folios in it |
-//! | `renew` | new memory for frames whose memory went bad |
 //! | `limit` | the bound, and how blocks and metadata share it |
 //!
 //! # Invariants
@@ -55,8 +54,9 @@ mod evacuate;
 mod fragments;
 mod limit;
 mod magazine;
+#[cfg(any(test, shuttle))]
+mod model_linear;
 mod owners;
-mod renew;
 mod supply;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -73,7 +73,8 @@ use limit::Hints;
 use magazine::Magazines;
 use owners::Owners;
 
-pub use evacuate::BlockFrames;
+#[cfg(any(test, shuttle))]
+pub use model_linear::{LinearRange, PatternStore};
 pub use types::{BlockNumber, FrameNumber, FrameUsage, FramesError};
 pub use waiters::Ticket;
 
@@ -141,12 +142,6 @@ impl Frames {
         self.range.as_ptr().wrapping_add(offset)
     }
 
-    /// The number of the block that a frame lies in.
-    #[inline]
-    pub fn block_of(frame: FrameNumber) -> u32 {
-        frame.0 >> MAX_ORDER
-    }
-
     /// Promises `n` frames of order 0; `None` when they are not available, or while others wait.
     ///
     /// Counts against the bound from now on, takes no memory yet. Does not sleep. Whoever gets `None`
@@ -187,25 +182,6 @@ impl<'a> Reservation<'a> {
     #[inline]
     pub fn left(&self) -> u32 {
         self.left
-    }
-
-    /// Moves `n` of the promised frames into a reservation of their own. Panics if there are fewer.
-    pub fn split(&mut self, n: u32) -> Self {
-        assert!(n <= self.left, "{n} of {} promised frames", self.left);
-        self.left -= n;
-        Self::new(self.frames, n)
-    }
-
-    /// Adds what another reservation of the same frame space holds.
-    pub fn merge(&mut self, mut other: Self) {
-        assert!(std::ptr::eq(self.frames, other.frames));
-        self.left += std::mem::take(&mut other.left);
-    }
-
-    /// Gives back all but `n` of the promised frames, if there are more.
-    pub fn shrink_to(&mut self, n: u32) {
-        let surplus = self.left.saturating_sub(n);
-        drop(self.split(surplus));
     }
 
     #[inline]

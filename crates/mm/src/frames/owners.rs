@@ -85,7 +85,7 @@ impl Frames {
     /// The owners of the chunks of a block that are in use now, each with the first frame, and others
     /// that were: see invariant 1.
     pub(crate) fn owners(&self, block: BlockNumber) -> impl Iterator<Item = (FrameNumber, u32)> {
-        self.block_frames(block).filter_map(|frame| {
+        self.block_frames(block).into_iter().filter_map(|frame| {
             let owner = self.owners.entry(frame).load(Ordering::Acquire);
             (owner != 0).then_some((frame, owner))
         })

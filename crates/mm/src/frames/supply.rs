@@ -60,40 +60,15 @@ impl Frames {
             reservation.left() >= 1 << order,
             "2^{order} frames were not reserved"
         );
-        if order == 0 {
-            return Some(self.alloc(reservation));
-        }
-        let Some(frame) = self.chunk(order) else {
-            self.note_fragmentation(order);
-            return None;
-        };
-        reservation.use_up(self, 1 << order);
-        self.budget.settle(1 << order);
-        Some(frame)
-    }
-
-    /// Takes 2^`order` contiguous, naturally aligned frames without a reservation; `order` is 0 to 9.
-    ///
-    /// Best effort: `None` when they are not available, when others wait for frames, or when no chunk is
-    /// whole. Charged like any frame. May take a new block and sleep as [`Frames::alloc`] does.
-    pub fn try_alloc_order(&self, order: u32) -> Option<FrameNumber> {
-        assert!(order <= MAX_ORDER, "no folio has order {order}");
-        if order == 0 {
-            let mut reservation = self.try_reserve(1)?;
-            return Some(self.alloc(&mut reservation));
-        }
-        if !self.budget.take(1 << order, false) {
-            return None;
-        }
-        let frame = self.chunk(order);
+        let frame = self.alloc_chunk(reservation, order);
         if frame.is_none() {
             self.note_fragmentation(order);
-            self.budget.add(1 << order);
         }
         frame
     }
 
-    /// As [`Frames::try_alloc_order`], for a folio that is moved and frees as many frames elsewhere.
+    /// Takes 2^`order` frames, 0 to 9, without a reservation for a folio that is moved and frees as many
+    /// frames elsewhere, if they are available.
     ///
     /// While blocks are held beyond the limit it goes before those who wait: what is moved out of them
     /// comes back as available at once. That no chunk is there is nothing to compact for.
@@ -105,9 +80,12 @@ impl Frames {
         if !self.budget.reserve(1 << order, surplus) {
             return None;
         }
-        let mut reservation = Reservation::new(self, 1 << order);
+        self.alloc_chunk(&mut Reservation::new(self, 1 << order), order)
+    }
+
+    fn alloc_chunk(&self, reservation: &mut Reservation<'_>, order: u32) -> Option<FrameNumber> {
         if order == 0 {
-            return Some(self.alloc(&mut reservation));
+            return Some(self.alloc(reservation));
         }
         let frame = self.chunk(order)?;
         reservation.use_up(self, 1 << order);

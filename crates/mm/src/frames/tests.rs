@@ -22,6 +22,16 @@ fn stamped(frames: &Frames, frame: FrameNumber) -> u64 {
     unsafe { &*addr }.load(Ordering::Relaxed)
 }
 
+/// The number of the block that a frame lies in.
+fn block_of(frame: FrameNumber) -> u32 {
+    frame.as_u32() / BLOCK_FRAMES
+}
+
+/// Takes a chunk of an order, if it is there.
+fn take(frames: &Frames, order: u32) -> Option<FrameNumber> {
+    frames.alloc_order(&mut frames.try_reserve(1 << order)?, order)
+}
+
 /// Isolates about the emptiest block.
 fn isolate(frames: &Frames) -> Option<BlockNumber> {
     frames.isolate_blocks(1, &HashSet::new()).pop()
@@ -69,13 +79,12 @@ fn a_reservation_is_counted_and_given_back() {
     let frames = Frames::new(8 * MIB).unwrap();
     let capacity = frames.capacity() as u32;
     assert_eq!(capacity, 3 * 512);
-    let mut all = frames.try_reserve(capacity).unwrap();
+    let mut all = frames.try_reserve(capacity - 40).unwrap();
+    let part = frames.try_reserve(40).unwrap();
     assert!(frames.try_reserve(1).is_none());
     assert_eq!(frames.usage().blocks_held, 0);
-    let mut part = all.split(100);
-    part.shrink_to(60);
+    drop(part);
     assert_eq!(frames.available(), 40);
-    all.merge(part);
     assert_eq!(all.left(), capacity - 40);
     let frame = frames.alloc(&mut all);
     let usage = frames.usage();
@@ -105,14 +114,14 @@ fn all_of_the_capacity_can_be_allocated_and_merges_again() {
     let owned: BTreeSet<_> = (0..capacity).map(|_| frames.alloc(&mut all)).collect();
     assert_eq!(owned.len() as u32, capacity);
     assert_eq!(all.left(), 0);
-    assert!(frames.try_alloc_order(3).is_none());
+    assert!(take(&frames, 3).is_none());
     for &frame in &owned {
         frames.free(frame, 0);
     }
     // Some frames rest in this thread's magazine; a gathering merges them too.
     assert_eq!(frames.trim(true) as u32, capacity / 512);
     let whole: Vec<_> = (0..capacity / 512)
-        .map(|_| frames.try_alloc_order(9).unwrap())
+        .map(|_| take(&frames, 9).unwrap())
         .collect();
     assert!(frames.try_reserve(1).is_none());
     // A chunk may be freed in parts.
@@ -156,7 +165,7 @@ fn densely_filled_blocks_are_used_first() {
     // Block 0 loses 300 frames, block 1 loses 30.
     owned.retain(|&frame| {
         let index = frame.as_u32() % 512;
-        let gone = match Frames::block_of(frame) {
+        let gone = match block_of(frame) {
             0 => index < 300,
             1 => index < 30,
             _ => false,
@@ -172,7 +181,7 @@ fn densely_filled_blocks_are_used_first() {
     frames.unisolate(isolated);
     let mut some = frames.try_reserve(16).unwrap();
     for _ in 0..16 {
-        assert_eq!(Frames::block_of(frames.alloc(&mut some)), 1);
+        assert_eq!(block_of(frames.alloc(&mut some)), 1);
     }
 }
 
@@ -181,9 +190,7 @@ fn metadata_has_a_floor_and_takes_blocks_beyond_it() {
     let frames = Frames::new(16 * MIB).unwrap();
     let blocks = frames.capacity() as u32 / 512;
     let own = frames.usage().metadata;
-    let owned: Vec<_> = (0..blocks)
-        .map(|_| frames.try_alloc_order(9).unwrap())
-        .collect();
+    let owned: Vec<_> = (0..blocks).map(|_| take(&frames, 9).unwrap()).collect();
     // The floor is there although every block is held.
     assert!(frames.charge_metadata(16 * MIB / 32 - own));
     assert!(!frames.charge_metadata(2 * MIB));
@@ -195,12 +202,12 @@ fn metadata_has_a_floor_and_takes_blocks_beyond_it() {
     let usage = frames.usage();
     assert!(usage.total() <= usage.limit);
     assert_eq!(usage.capacity, u64::from(blocks - 1) * 512);
-    assert!(frames.try_alloc_order(9).is_none() && frames.try_reserve(1).is_none());
+    assert!(take(&frames, 9).is_none() && frames.try_reserve(1).is_none());
     frames.uncharge_metadata(2 * MIB);
     assert_eq!(frames.capacity(), u64::from(blocks) * 512);
     frames.uncharge_metadata(16 * MIB / 32 - own);
     assert_eq!(frames.usage().metadata, own);
-    assert!(frames.try_alloc_order(9).is_some());
+    assert!(take(&frames, 9).is_some());
     assert!(!frames.charge_metadata(u64::MAX));
 }
 
@@ -231,14 +238,14 @@ fn a_promise_outlives_a_shrink() {
 #[test]
 fn the_queue_is_served_in_order() {
     let frames = Arc::new(Frames::new(4 * MIB).unwrap());
-    let mut all = frames.try_reserve(512).unwrap();
+    let (all, seven) = (frames.try_reserve(505).unwrap(), frames.try_reserve(7));
     let mut first = frames.enqueue(10);
     let mut second = frames.enqueue(1);
     assert!(first.try_take().is_none());
-    all.shrink_to(505);
+    drop(seven);
     // Seven are available, but the first needs ten, and nobody passes it.
     assert!(first.try_take().is_none() && second.try_take().is_none());
-    assert!(frames.try_reserve(1).is_none() && frames.try_alloc_order(1).is_none());
+    assert!(frames.try_reserve(1).is_none() && take(&frames, 1).is_none());
     assert!(!first.wait(Duration::from_millis(1)) && !second.wait(Duration::from_millis(1)));
     // A ticket that is dropped lets the next one pass.
     drop(first);
@@ -251,7 +258,7 @@ fn the_queue_is_served_in_order() {
     // Threads queue one after the other and are served in that order; only one fits at a time, so
     // that what they note is the order they were served in.
     let order = Mutex::new(Vec::new());
-    all.merge(frames.try_reserve(7).unwrap());
+    let all = (all, frames.try_reserve(7).unwrap());
     thread::scope(|scope| {
         for n in 0..6 {
             let (frames, order) = (&frames, &order);
@@ -345,7 +352,7 @@ fn the_bound_holds_while_blocks_come_and_go() {
                     for _ in 0..rounds(6000) {
                         let order = random.below(10);
                         if random.below(8) == 0 {
-                            owned.extend(frames.try_alloc_order(order).map(|f| (f, order)));
+                            owned.extend(take(frames, order).map(|f| (f, order)));
                         } else if let Some(mut some) = frames.try_reserve(1 + random.below(64)) {
                             for _ in 0..random.below(some.left() + 1) {
                                 owned.push((frames.alloc(&mut some), 0));
@@ -524,7 +531,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn got(&mut self, space: &Frames, frame: FrameNumber, order: u32) {
         assert_eq!(frame.as_u32() % (1 << order), 0);
-        let block = BlockNumber::from_u32(Frames::block_of(frame));
+        let block = BlockNumber::from_u32(block_of(frame));
         assert!(!self.isolated.contains(&block), "allocated from {block:?}");
         for i in 0..1 << order {
             assert!(
@@ -598,7 +605,7 @@ impl<'a> Model<'a> {
                 }
             }
             Op::TryOrder(order) => {
-                if let Some(frame) = space.try_alloc_order(order) {
+                if let Some(frame) = take(space, order) {
                     self.got(space, frame, order);
                 }
             }
@@ -628,7 +635,7 @@ impl<'a> Model<'a> {
             Op::Isolate => self.isolated.extend(isolate(space)),
             Op::GiveBack(which) if !self.isolated.is_empty() => {
                 let at = which.index(self.isolated.len());
-                let empty = space.block_frames(self.isolated[at]).len() == 0;
+                let empty = space.block_frames(self.isolated[at]).is_empty();
                 let given = space.give_back(&mut vec![self.isolated[at]]);
                 assert_eq!(given, usize::from(empty));
                 if empty {
@@ -640,7 +647,7 @@ impl<'a> Model<'a> {
                 while let Some(at) = self
                     .owned
                     .iter()
-                    .position(|&(f, _)| Frames::block_of(f) == block.as_u32())
+                    .position(|&(f, _)| block_of(f) == block.as_u32())
                 {
                     self.free(space, at);
                 }
@@ -688,7 +695,7 @@ proptest! {
         prop_assert_eq!(usage.capacity, 5 * 512);
         prop_assert_eq!(usage.available, usage.capacity);
         for _ in 0..5 {
-            prop_assert!(space.try_alloc_order(9).is_some());
+            prop_assert!(take(&space, 9).is_some());
         }
     }
 }

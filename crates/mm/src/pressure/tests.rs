@@ -321,7 +321,7 @@ impl crate::AddressSpaceOperations for Nothing {
 
 #[test]
 fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
-    use crate::{AddressSpace, BackingDevInfo, BdiKind, IovIter, ReadaheadState};
+    use crate::{AddressSpace, BackingDevInfo, BdiKind, Iocb, IovIter, ReadaheadState};
     let bound = 512 * MIB;
     let mut config = crate::MmConfig::new(bound);
     config.external_pressure = false;
@@ -336,7 +336,10 @@ fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
         .collect();
     // As much as a file system in memory may have.
     let mut filled = 0;
-    while memory.write(filled, &mut IovIter::source(&bytes)).is_ok() {
+    while memory
+        .write(&mut Iocb::at(filled), &mut IovIter::source(&bytes))
+        .is_ok()
+    {
         filled += MIB;
     }
     assert!(filled > bound / 3, "{filled}");
@@ -344,7 +347,7 @@ fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
     let read = |pos| {
         let mut buf = vec![0xee; MIB as usize];
         let mut iov = IovIter::destination(&mut buf);
-        file.read(&ReadaheadState::new(), pos, &mut iov)
+        file.read(&ReadaheadState::new(), &mut Iocb::at(pos), &mut iov)
             .map(|_| buf)
     };
     for pos in (0..2 * bound).step_by(MIB as usize) {
@@ -375,7 +378,7 @@ fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
     for pos in (0..filled).step_by(MIB as usize) {
         let mut iov = IovIter::destination(&mut found);
         memory
-            .read(&ReadaheadState::new(), pos, &mut iov)
+            .read(&ReadaheadState::new(), &mut Iocb::at(pos), &mut iov)
             .expect("memory");
         assert!(found == bytes, "at {pos}");
     }

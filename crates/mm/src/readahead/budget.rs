@@ -146,21 +146,13 @@ impl Counts {
 ///
 /// Relaxed throughout: a guess that sizes windows. An update that is lost to another at the moment
 /// of halving is a page more or less.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReadaheadFeedback {
     used: AtomicU32,
     wasted: AtomicU32,
 }
 
 impl ReadaheadFeedback {
-    /// Nothing is known yet.
-    pub(crate) fn new() -> Self {
-        Self {
-            used: AtomicU32::new(0),
-            wasted: AtomicU32::new(0),
-        }
-    }
-
     /// Notes the first use of a folio of `pages` pages that readahead brought in.
     #[inline]
     pub(crate) fn note_used(&self, pages: u32) {

@@ -40,7 +40,7 @@
 //!
 //! All Relaxed: `prev_pos` and `access` are hints. Threads that share a handle may confuse them, not
 //! break them. `prev_pos` is stored to only when it changes, and not at all for a hit on a folio that is
-//! known to be in use (`Piece::Known` in `filemap::read`): threads that share a handle and read
+//! known to be in use (`AddressSpace::read_in_use`): threads that share a handle and read
 //! what is hot write nothing that the others read.
 //!
 //! # Differences from Linux

@@ -136,16 +136,15 @@ impl Mm {
             }
         }
         let nodes = self.nodes.stats();
-        if self.frames.below_high() && nodes.free > nodes.nodes / 2 {
+        if self.frames.below_high(0) && nodes.free > nodes.nodes / 2 {
             // Files that were sparse or large are gone: what their indexes had serves as frames.
             self.nodes.shrink();
         }
-        if self.frames.below_high() {
+        if self.frames.below_high(0) {
             self.shrink_caches(u64::MAX);
-            self.release_caches(u64::MAX);
         }
         self.make_room_ahead();
-        while self.frames.below_high_and(self.spare_for_compaction()) {
+        while self.frames.below_high(self.spare_for_compaction()) {
             if self.shrink_lru(BATCH) == 0 {
                 // Nothing clean: writeback has been asked for and will make some.
                 break;

@@ -93,7 +93,7 @@ impl Mm {
         }
         let mut whole = 0;
         for block in blocks {
-            whole += u64::from(self.frames.block_frames(block).len() == 0);
+            whole += u64::from(self.frames.block_frames(block).is_empty());
             self.frames.unisolate(block);
         }
         whole

@@ -82,7 +82,7 @@ impl Mm {
             for &block in blocks.iter() {
                 self.folios_in(block)
                     .for_each(|locked| self.evacuate_folio(locked));
-                empty += usize::from(self.frames.block_frames(block).len() == 0);
+                empty += usize::from(self.frames.block_frames(block).is_empty());
                 if given + empty >= want {
                     break;
                 }

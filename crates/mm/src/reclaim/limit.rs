@@ -47,9 +47,8 @@ impl Mm {
     /// that could not be written; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork().map_err(MmError::Setup)?;
-        // Descriptors that were ever in use stay, and so does what cannot be reclaimed; under a limit
-        // that leaves no block beside them nothing could be read or written any more.
-        let blocks = self.unreclaimable() + BLOCK_SIZE as u64;
+        // Descriptors that were ever in use stay; what cannot be reclaimed keeps to its budget.
+        let blocks = self.unreclaimable().needed();
         let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
         if bytes < min {
             return Err(FramesError::LimitTooSmall { limit: bytes, min }.into());

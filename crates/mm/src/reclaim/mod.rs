@@ -44,7 +44,7 @@ use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
-use crate::stats::{Count, bump};
+use crate::stats::bump;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
 
@@ -64,7 +64,7 @@ pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 pub(crate) const MAX_HOPELESS: u32 = 50;
 
 /// How long a caller sleeps before it looks again whether others made room.
-const NAP: Duration = Duration::from_millis(20);
+pub(crate) const NAP: Duration = Duration::from_millis(20);
 
 /// Waits for the frames of `ticket`, not for long; whether they are there.
 ///
@@ -149,15 +149,7 @@ impl Mm {
     /// Whether waiting can help: some frame holds, or is promised for, what may still be evicted.
     pub(crate) fn anything_reclaimable(&self) -> bool {
         let usage = self.usage();
-        (usage.in_use + usage.reserved) << PAGE_SHIFT > self.unreclaimable()
-    }
-
-    /// Bytes that are neither evicted nor written back: memory file systems, and data that could not be
-    /// written.
-    pub(crate) fn unreclaimable(&self) -> u64 {
-        // Relaxed: a hint; callers look again.
-        let memory = self.nr_unevictable.load(Ordering::Relaxed);
-        (memory + self.counts.get(Count::Failed)) << PAGE_SHIFT
+        (usage.in_use + usage.reserved) << PAGE_SHIFT > self.unreclaimable().bytes()
     }
 
     /// Evicts clean folios of `want` pages or a little more; returns how many pages it evicted.
@@ -212,7 +204,7 @@ impl Mm {
     ///
     /// Context: as [`Mm::shrink_lru`].
     pub(crate) fn drop_behind(&self, mapping: &AddressSpace, range: Range<PageIndex>, spare: u64) {
-        if range.is_empty() || !self.frames.below_high_and(spare) {
+        if range.is_empty() || !self.frames.below_high(spare) {
             return;
         }
         // Relaxed, all of them: hints.

@@ -4,7 +4,7 @@
 //!
 //! What names and inodes take is charged to the bound beside the pages of files. While memory is free
 //! their caches grow as they like. Once it is short each side is safe from the other: what all of them hold
-//! beyond a [`SHARE`] of the bound goes first, whoever needs memory; what they hold within it is
+//! beyond their share (see [`unreclaimable`](crate::unreclaimable)) goes first, whoever needs memory; what they hold within it is
 //! left alone, and pages are evicted.
 //!
 //! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
@@ -25,9 +25,6 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
 
 use crate::mm::Mm;
-
-/// Caches of metadata keep one of so many bytes of the bound while memory is short.
-const SHARE: u64 = 4;
 
 /// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low.
 const AHEAD: u64 = 16;
@@ -59,11 +56,6 @@ pub trait Shrinker: Send + Sync {
 
     /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
     fn spare(&self) -> u64 {
-        0
-    }
-
-    /// Gives up to so many of those back; how many. Does not sleep.
-    fn release(&self, _bytes: u64) -> u64 {
         0
     }
 }
@@ -106,7 +98,7 @@ impl Mm {
             if self.shrink_caches(bytes.max(BATCH)) == 0 {
                 break;
             }
-            if elsewhere() || self.frames.charge_metadata(bytes) {
+            if elsewhere() || self.take_metadata(bytes) {
                 return Ok(());
             }
         }
@@ -121,7 +113,7 @@ impl Mm {
 
     /// Charges metadata if there is room without making any.
     pub fn try_charge_metadata(&self, bytes: u64) -> bool {
-        let charged = self.frames.charge_metadata(bytes);
+        let charged = self.take_metadata(bytes);
         if charged {
             self.wake_ahead();
         }
@@ -140,15 +132,7 @@ impl Mm {
 
     /// Whether there is hardly any room left for metadata.
     pub fn metadata_is_short(&self) -> bool {
-        self.frames.metadata_low()
-    }
-
-    /// Has the caches give back up to so many bytes that they are charged for nothing, because others need memory.
-    pub(crate) fn release_caches(&self, bytes: u64) {
-        let mut released = 0;
-        for cache in self.caches() {
-            released += cache.release(bytes - released);
-        }
+        self.frames.metadata_low(!self.metadata_may_grow())
     }
 
     /// Whether metadata was refused a moment ago.
@@ -161,7 +145,7 @@ impl Mm {
     ///
     /// Context: as [`Shrinker::shrink`].
     pub(super) fn make_room_ahead(&self) {
-        if !self.frames.metadata_low() {
+        if !self.metadata_is_short() {
             return;
         }
         let wanted = (self.frames.limit() / AHEAD).max(BATCH);
@@ -184,7 +168,7 @@ impl Mm {
         let caches = self.caches();
         let held: Vec<u64> = caches.iter().map(|cache| cache.bytes()).collect();
         let all: u64 = held.iter().sum();
-        let bytes = bytes.min(all.saturating_sub(self.frames.limit() / SHARE));
+        let bytes = bytes.min(self.metadata_surplus(all, bytes.min(BATCH)));
         if bytes > 0 {
             for (cache, held) in caches.iter().zip(held) {
                 cache.shrink((u128::from(bytes) * u128::from(held) / u128::from(all)) as u64);

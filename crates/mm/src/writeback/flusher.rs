@@ -5,8 +5,11 @@
 //! It works when the background limit is passed, when memory is short, and when data has been
 //! dirty for long enough. It goes in turns over the dirty files, first those that are dirty for long
 //! enough. It looks for those only when there may be some, and for others only until the limit is kept: a
-//! round does not visit files that need nothing. A turn writes what the store takes in a tenth of a second, so that no file waits for a
-//! large one, and nobody who makes a file durable waits long for the turn that the file has.
+//! round does not visit files that need nothing. A turn writes what the store takes in a tenth of a second, so that no
+//! file waits for a large one, and a caller that makes a file durable does not wait long for the turn that the file has.
+//!
+//! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
+//! may need one operation for all of them.
 //!
 //! # Locking
 //!
@@ -17,6 +20,7 @@ use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Condvar, Mutex, background, thread};
 use foliocache_sys::{Errno, clock};
 
+use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, flush_due};
 use crate::stats::Count;
 
@@ -25,6 +29,12 @@ const NAME: &str = "foliocache-flush";
 
 /// Rest of the thread after a panic of the store's code.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
+
+/// Most files whose flushes come together.
+const MOST_TOGETHER: usize = 1000;
+
+/// Fewest files for which the store is asked to flush them in one operation. That may wait for data of others, too.
+const FEWEST_TOGETHER: usize = 8;
 
 /// The thread and what it is asked to do.
 #[derive(Debug)]
@@ -173,6 +183,7 @@ impl BackingDevInfo {
         }
         let mut oldest = clock::monotonic_ns();
         let mut again = false;
+        let mut written = Vec::new();
         for _ in 0..self.nr_dirty_files() {
             let over = self.nr_not_durable() > self.dirty_limits().background;
             if !old && !memory && !over {
@@ -191,9 +202,21 @@ impl BackingDevInfo {
                 memory || old || flush_due(limits, unstable, self.nr_not_durable())
             };
             let measured = over.then(|| self.measure_pass());
-            let worked = file.background_writeback(self.turn(), flush);
+            let turn = self.turn();
+            let (mut worked, flush) = file.background_writeback(turn, flush);
+            if flush {
+                written.push(file);
+            }
+            let full = written.len() >= MOST_TOGETHER || self.counts.get(Count::Unstable) >= turn;
+            if full && !written.is_empty() {
+                worked = flush_all(&mut written);
+            }
             drop(measured);
             again |= worked && over && !memory;
+        }
+        if !written.is_empty() {
+            let over = self.nr_not_durable() > self.dirty_limits().background;
+            again |= flush_all(&mut written) && over && !memory;
         }
         if old {
             // Each file was visited. Those queued meanwhile are younger.
@@ -203,11 +226,20 @@ impl BackingDevInfo {
     }
 }
 
+/// Flushes files that were written; whether none failed. The error stays with the file.
+fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
+    if files.len() >= FEWEST_TOGETHER {
+        files[0].ops.flush_together();
+    }
+    let failed = files.drain(..).filter(|file| file.flush_written().is_err());
+    failed.count() == 0
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::address_space::AddressSpace;
     use crate::bdi::BdiKind;
+    use crate::iocb::Iocb;
     use crate::iov::IovIter;
     use crate::mm::{Mm, MmConfig};
     use crate::ops::{AddressSpaceOperations, IoSegment};
@@ -246,7 +278,8 @@ mod tests {
         bdi.stop();
         let files = (0..files).map(|_| {
             let file = AddressSpace::new(&bdi, Arc::new(Sink), 0);
-            file.write(0, &mut IovIter::source(b"dirty")).unwrap();
+            file.write(&mut Iocb::at(0), &mut IovIter::source(b"dirty"))
+                .unwrap();
             file
         });
         let files = files.collect();
@@ -277,7 +310,9 @@ mod tests {
             foliocache_sync::time::sleep(Duration::from_millis(5));
             bdi.flush_round(false);
         }
-        files[7].write(0, &mut IovIter::source(b"again")).unwrap();
+        files[7]
+            .write(&mut Iocb::at(0), &mut IovIter::source(b"again"))
+            .unwrap();
         bdi.flush_round(true);
         assert_eq!(bdi.nr_dirty_files(), 0);
     }

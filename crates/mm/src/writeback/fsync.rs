@@ -9,7 +9,6 @@ use std::ops::Range;
 
 use crate::address_space::AddressSpace;
 use crate::bdi::BackingDevInfo;
-use crate::error::{IoError, IoOperation};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::flag;
 use crate::stats::Count;
@@ -28,25 +27,23 @@ impl AddressSpace {
     /// # Errors
     /// The error of this attempt, else one of an earlier attempt; `ECHILD` after a fork.
     #[doc(alias = "fdatasync")]
-    pub fn fsync(self: &Arc<Self>, cursor: &ErrSeqCursor) -> Result<(), IoError> {
-        let failed = |errno| self.error(IoOperation::Fsync, 0, self.size(), errno);
-        self.mm().check_fork().map_err(failed)?;
+    pub fn fsync(self: &Arc<Self>, cursor: &ErrSeqCursor) -> Result<(), Errno> {
+        self.mm().check_fork()?;
         if self.bdi().is_memory() {
             return Ok(());
         }
         let attempt = self.make_durable();
         let told = self.wb_err.check_and_advance(cursor);
-        attempt.and(told).map_err(failed)
+        attempt.and(told)
     }
 
     /// Writes everything back and flushes, without telling anybody's cursor.
     ///
     /// # Errors
     /// As [`AddressSpace::fsync`].
-    pub fn sync(self: &Arc<Self>) -> Result<(), IoError> {
-        let failed = |errno| self.error(IoOperation::Fsync, 0, self.size(), errno);
-        self.mm().check_fork().map_err(failed)?;
-        self.make_durable().map_err(failed)
+    pub fn sync(self: &Arc<Self>) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        self.make_durable()
     }
 
     /// Writes everything that is dirty now, without a flush: it is with the store afterwards, and not
@@ -63,22 +60,22 @@ impl AddressSpace {
         let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
     }
 
-    /// Flushes what is written, without writing what is dirty. After an error it is dirty again, and every
-    /// handle is told.
+    /// Flushes what is written, without writing what is dirty.
     ///
-    /// Blocks for I/O. Uses no memory of the bound. Does nothing after a fork.
-    pub fn flush_written(self: &Arc<Self>) {
-        if self.mm().check_fork().is_err() {
-            return;
-        }
+    /// Blocks for I/O. Uses no memory of the bound.
+    ///
+    /// # Errors
+    /// Those of the store: what was written is dirty again, and every handle is told. `ECHILD` after a fork.
+    pub fn flush_written(self: &Arc<Self>) -> Result<(), Errno> {
+        self.mm().check_fork()?;
         let ticket = self.wb_lock.lock().flushes.ticket();
         if self.counts.get(Count::Unstable) == 0 {
-            return;
+            return Ok(());
         }
-        // An error stays with the file.
-        let _ = self.flush_through(ticket);
+        let flushed = self.flush_through(ticket);
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
+        flushed
     }
 
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
@@ -195,19 +192,20 @@ fn push_pages(ranges: &mut Vec<Range<u64>>, pages: Range<PageIndex>, size: u64) 
 }
 
 impl BackingDevInfo {
-    /// Makes every file of the file system durable; returns what failed.
+    /// Makes every file of the file system durable; returns those that failed.
     ///
     /// Blocks for the I/O.
     #[doc(alias = "sync_filesystem")]
-    pub fn sync(&self) -> Vec<IoError> {
-        // All writes first: the flush of one file then often does for others, whose metadata the
-        // store commits with it. What fails here fails again, and is told, below.
-        for file in self.dirty_files() {
-            file.fdatawrite();
+    pub fn sync(&self) -> Vec<(Arc<AddressSpace>, Errno)> {
+        // All writes first: then one flush does for many files. What fails here fails again, and is told, below.
+        let files = self.dirty_files();
+        files.iter().for_each(|file| file.fdatawrite());
+        if let Some(file) = files.first() {
+            file.ops.flush_together();
         }
         self.dirty_files()
-            .iter()
-            .filter_map(|file| file.sync().err())
+            .into_iter()
+            .filter_map(|file| file.sync().err().map(|errno| (file, errno)))
             .collect()
     }
 

@@ -262,18 +262,18 @@ impl AddressSpace {
         newly
     }
 
-    /// One turn of the flusher on this file: at most `budget` pages, then a flush if `flush`.
-    /// Whether it got anything done, and without an error.
+    /// One turn of the flusher on this file: at most `budget` pages. Whether it wrote anything, and without an
+    /// error, and whether a flush has to follow: if `flush` says so.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
     pub(crate) fn background_writeback(
         self: &Arc<Self>,
         budget: u64,
         flush: impl FnOnce() -> bool,
-    ) -> bool {
+    ) -> (bool, bool) {
         if self.is_awaited() {
-            // Who makes the file durable does all that this could do.
-            return false;
+            // The caller that makes the file durable does all that this could do.
+            return (false, false);
         }
         let mut wb = self.wb_lock.lock();
         // What failed waits for its time. The rest of the file does not, or memory would: neither
@@ -281,7 +281,7 @@ impl AddressSpace {
         let retry = !wb.backing_off();
         let fresh = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
         if !retry && !fresh && self.counts.get(Count::Unstable) == 0 {
-            return false;
+            return (false, false);
         }
         let pass = if retry { Pass::Retry } else { Pass::Fresh };
         // Relaxed: changes under `wb_lock` alone.
@@ -307,21 +307,16 @@ impl AddressSpace {
             wb.next = next.unwrap_or_default();
             result = wrapped;
         }
-        let mut worked = written() != before;
+        let worked = written() != before;
         let flush = !self.is_awaited() && flush() && self.counts.get(Count::Unstable) > 0;
         // A flush that follows says itself how it went.
         if result.is_err() || (retry && !flush) {
             wb.note(result);
         }
-        let ticket = wb.flushes.ticket();
         drop(wb);
-        if flush {
-            result = result.and(self.flush_through(ticket));
-            worked = true;
-        }
         self.bdi().note_progress();
         self.bdi().unqueue_if_durable(self);
-        worked && result.is_ok()
+        (worked && result.is_ok(), flush)
     }
 
     pub(crate) fn note_write(&self, bytes: u64, took: Duration) {

@@ -140,7 +140,6 @@ impl AddressSpace {
             let mut index = self.index.lock();
             for locked in &folios {
                 index.clear_mark(locked.index().0, Mark::Dirty);
-                index.set_mark(locked.index().0, Mark::Writeback);
             }
         }
         let mut run = Run {
@@ -268,13 +267,11 @@ impl AddressSpace {
     }
 
     fn finish_written(&self, run: &Run<'_>, whole: usize, wb: &WritebackState) {
-        let mm: &Mm = self.mm();
         let (unstable, before) = wb.flushes.marks();
         let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
         {
             let mut index = self.index.lock();
             for Taken { folio, .. } in &run.folios[..whole] {
-                index.clear_mark(folio.index().0, Mark::Writeback);
                 index.clear_mark(folio.index().0, before);
                 index.set_mark(folio.index().0, unstable);
                 let before = folio.state.set(flag::UNSTABLE);
@@ -288,7 +285,7 @@ impl AddressSpace {
         self.uncount(Count::Failed, recovered);
         self.uncount(Count::Writeback, pages);
         for Taken { folio, .. } in &run.folios[..whole] {
-            folio.release(flag::WRITEBACK, &mm.waits);
+            folio.state.clear(flag::WRITEBACK);
         }
     }
 
@@ -298,11 +295,8 @@ impl AddressSpace {
         for taken in &run.folios[whole..] {
             let locked = taken.folio.lock(&mm.waits);
             newly_failed += u64::from(self.mark_failed(&locked, taken.grains));
-            self.index
-                .lock()
-                .clear_mark(locked.index().0, Mark::Writeback);
             self.uncount(Count::Writeback, locked.nr_pages());
-            locked.release(flag::WRITEBACK, &mm.waits);
+            locked.state.clear(flag::WRITEBACK);
         }
         self.bdi().set_error(Some(error));
         if newly_failed > 0 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, IovIter, Mm,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
     MmConfig, ReadaheadState,
 };
 use foliocache_sys::Errno;
@@ -108,7 +108,7 @@ pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     let n = file
         .read(
             &ReadaheadState::new(),
-            pos,
+            &mut Iocb::at(pos),
             &mut IovIter::destination(&mut bytes),
         )
         .unwrap();
@@ -118,7 +118,9 @@ pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
 
 /// Writes all of `bytes` at `pos`.
 pub(crate) fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
-    let n = file.write(pos, &mut IovIter::source(bytes)).unwrap();
+    let n = file
+        .write(&mut Iocb::at(pos), &mut IovIter::source(bytes))
+        .unwrap();
     assert_eq!(n, bytes.len());
 }
 

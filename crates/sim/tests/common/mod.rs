@@ -10,11 +10,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, ErrSeqCursor, IoError, IovIter,
-    Mm, MmConfig, ReadaheadState,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, ErrSeqCursor, Iocb, IovIter, Mm,
+    MmConfig, ReadaheadState,
 };
 use foliocache_sim::{Answer, Faults, Operation};
 use foliocache_sync::Arc;
+use foliocache_sys::Errno;
 
 /// Bytes of a page.
 pub const PAGE: usize = foliocache_mm::PAGE_SIZE;
@@ -76,24 +77,28 @@ impl Handle {
         }
     }
 
-    pub fn try_read(&self, pos: u64, len: usize) -> Result<Vec<u8>, IoError> {
+    pub fn try_read(&self, pos: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0xa5; len];
         let read = self.read_into(pos, &mut bytes)?;
         bytes.truncate(read);
         Ok(bytes)
     }
 
-    pub fn read_into(&self, pos: u64, bytes: &mut [u8]) -> Result<usize, IoError> {
-        self.mapping
-            .read(&self.ra, pos, &mut IovIter::destination(bytes))
+    pub fn read_into(&self, pos: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.mapping.read(
+            &self.ra,
+            &mut Iocb::at(pos),
+            &mut IovIter::destination(bytes),
+        )
     }
 
     pub fn read(&self, pos: u64, len: usize) -> Vec<u8> {
         self.try_read(pos, len).expect("read")
     }
 
-    pub fn try_write(&self, pos: u64, bytes: &[u8]) -> Result<usize, IoError> {
-        self.mapping.write(pos, &mut IovIter::source(bytes))
+    pub fn try_write(&self, pos: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.mapping
+            .write(&mut Iocb::at(pos), &mut IovIter::source(bytes))
     }
 
     /// Writes all of `bytes`.
@@ -101,19 +106,25 @@ impl Handle {
         assert_eq!(self.try_write(pos, bytes).expect("write"), bytes.len());
     }
 
-    pub fn fsync(&self) -> Result<(), IoError> {
+    pub fn fsync(&self) -> Result<(), Errno> {
         self.mapping.fsync(&self.wb_err)
     }
 
     /// Does one operation of a workload.
-    pub fn apply(&self, operation: &Operation) -> Result<Answer, IoError> {
+    pub fn apply(&self, operation: &Operation) -> Result<Answer, Errno> {
         Ok(match *operation {
             Operation::Write { pos, len, fill } => {
                 Answer::Written(self.try_write(pos, &fill.bytes(pos, len))?)
             }
             Operation::Append { len, fill } => {
                 let bytes = fill.bytes(self.mapping.size(), len);
-                let (_, written) = self.mapping.append(&mut IovIter::source(&bytes))?;
+                let mut iocb = Iocb {
+                    append: true,
+                    ..Iocb::at(0)
+                };
+                let written = self
+                    .mapping
+                    .write(&mut iocb, &mut IovIter::source(&bytes))?;
                 Answer::Written(written)
             }
             Operation::Read { pos, len } => Answer::Bytes(self.try_read(pos, len)?),

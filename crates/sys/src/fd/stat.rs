@@ -219,8 +219,14 @@ pub struct StatVfs {
     pub flags: u64,
 }
 
-pub(crate) fn statvfs_from(st: fs::StatVfs) -> StatVfs {
-    StatVfs {
+/// How full the file system of `fd` is. May block.
+///
+/// # Errors
+///
+/// Those of `fstatfs(2)`.
+pub fn fstatvfs(fd: BorrowedFd<'_>) -> Result<StatVfs, Errno> {
+    let st = retry_on_intr(|| fs::fstatvfs(fd))?;
+    Ok(StatVfs {
         bsize: st.f_bsize,
         frsize: st.f_frsize,
         blocks: st.f_blocks,
@@ -232,16 +238,7 @@ pub(crate) fn statvfs_from(st: fs::StatVfs) -> StatVfs {
         fsid: st.f_fsid,
         namemax: st.f_namemax,
         flags: st.f_flag.bits(),
-    }
-}
-
-/// How full the file system of `fd` is. May block.
-///
-/// # Errors
-///
-/// Those of `fstatfs(2)`.
-pub fn fstatvfs(fd: BorrowedFd<'_>) -> Result<StatVfs, Errno> {
-    Ok(statvfs_from(retry_on_intr(|| fs::fstatvfs(fd))?))
+    })
 }
 
 /// The magic number of the file system's type (`statfs.f_type`), as in `linux/magic.h`. May block.

@@ -64,19 +64,6 @@ pub(crate) struct Group {
     version: Version,
 }
 
-/// Bytes charged to the process's memory cgroup (and the groups below it), or `None` without one.
-pub fn cgroup_memory_usage() -> Option<u64> {
-    let group = Group::of_process()?;
-    group.usage(&group.dir)
-}
-
-/// The smallest memory limit of the process's cgroup and those above it that can be seen, in bytes;
-/// `None` where nothing limits.
-pub fn cgroup_memory_limit() -> Option<u64> {
-    let group = Group::of_process()?;
-    group.levels().filter_map(|dir| group.limit(dir)).min()
-}
-
 pub(crate) fn number(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -90,12 +77,6 @@ pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 impl Group {
-    fn of_process() -> Option<Group> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        Group::find(&groups, &mounts)
-    }
-
     /// The group that the two texts, of `/proc/self/cgroup` and `/proc/self/mountinfo`, speak of.
     pub(crate) fn find(groups: &str, mounts: &str) -> Option<Group> {
         // hierarchy:controllers:path; version 2 is hierarchy 0 without controllers.

@@ -128,7 +128,4 @@ fn totals_are_plausible() {
     let resident = Resident::of_process().unwrap();
     assert!(resident.rss >= resident.pss && resident.pss > 0);
     assert!(process_anon_bytes().unwrap() < total_memory());
-    if let Some(usage) = cgroup_memory_usage() {
-        assert!(usage > 0);
-    }
 }

@@ -131,7 +131,7 @@ fn events_file(dir: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// A trigger on a file in the format of PSI, which becomes readable while tasks stand still.
-pub(crate) fn stall_trigger(file: &Path) -> Result<OwnedFd, Errno> {
+fn stall_trigger(file: &Path) -> Result<OwnedFd, Errno> {
     let fd = open(file, OFlags::RDWR | OFlags::NONBLOCK)?;
     rustix::io::write(fd.as_fd(), TRIGGER)?;
     Ok(fd)

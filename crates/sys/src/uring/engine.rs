@@ -33,20 +33,20 @@
 //!
 //! # Locking
 //!
-//! *Protects*: `state` the queue and the worker's state. *Order*: nothing is taken under
-//! it; `done` is called with no lock held. *May block*: starting the thread happens inside it, once.
+//! The lock of [`handoff`]; `done` is called with no lock held. *May block*: starting the thread happens
+//! inside it, once.
 //!
 //! # Memory ordering
 //!
 //! The statistics and hints are Relaxed: nobody concludes anything about other memory from them.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use self::device::Device;
+use self::handoff::Handoff;
 use super::Op;
-use super::lock::{Arc, JoinHandle, Mutex, ThreadBuilder, current_thread, lock};
+use super::lock::{self, Arc, JoinHandle, ThreadBuilder, current_thread};
 use super::piece::Piece;
 use super::ring::Ring;
 use super::split::split;
@@ -56,6 +56,7 @@ use crate::fork::ForkGuard;
 
 mod depth;
 mod device;
+mod handoff;
 mod worker;
 
 /// What to call when an I/O has ended: bytes moved or why none were.
@@ -81,22 +82,9 @@ struct Active {
     done: IoDone,
 }
 
-struct State {
-    /// I/Os that the worker has not seen.
-    requests: VecDeque<Active>,
-    /// The thread, once it was started.
-    worker: Option<JoinHandle<()>>,
-    /// The worker could not start, or the kernel takes no more of it.
-    failed: Option<Errno>,
-    /// No further requests come: the worker ends when it has nothing left.
-    closing: bool,
-    /// The worker has seen all of the above, and looks again only when it is woken.
-    asleep: bool,
-}
-
 /// What the engine and its worker share.
 struct Shared {
-    state: Mutex<State>,
+    handoff: Handoff<Active, JoinHandle<()>, Errno>,
     guard: ForkGuard,
     wake: OwnedFd,
     /// I/Os submitted and not ended.
@@ -175,13 +163,7 @@ impl Engine {
         drop(Ring::new(1)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Shared {
-            state: Mutex::new(State {
-                requests: VecDeque::new(),
-                worker: None,
-                failed: None,
-                closing: false,
-                asleep: false,
-            }),
+            handoff: Handoff::new(),
             guard: ForkGuard::new()?,
             wake,
             pending: AtomicUsize::new(0),
@@ -289,7 +271,7 @@ impl Engine {
         if self.shared.guard.is_child() {
             return Some(Errno::ECHILD);
         }
-        lock(&self.shared.state).failed
+        self.shared.handoff.failed()
     }
 
     /// Counts and present state. Takes the engine's lock for a moment.
@@ -298,7 +280,7 @@ impl Engine {
         let mut stats = EngineStats::default();
         // A child has its own copy of a lock that some thread of the parent may hold.
         if !shared.guard.is_child() {
-            stats.failed = lock(&shared.state).failed;
+            stats.failed = shared.handoff.failed();
         }
         // Relaxed: see the module.
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -319,39 +301,31 @@ impl Engine {
     }
 }
 
-impl State {
-    /// Whether the calling thread is the worker.
-    fn is_worker(&self) -> bool {
-        let worker = self.worker.as_ref();
-        worker.is_some_and(|worker| worker.thread().id() == current_thread().id())
-    }
-}
-
 impl Shared {
     /// Hands an I/O to the worker, which is started if need be; gives it back where it cannot.
     fn enqueue(self: &Arc<Shared>, active: Active) -> Result<(), (Active, Errno)> {
-        let mut state = lock(&self.state);
-        if state.worker.is_none() && state.failed.is_none() {
+        // Relaxed: see the module. Before the worker can have ended it.
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let put = self.handoff.put(active, || {
             let shared = Arc::clone(self);
             let named = ThreadBuilder::new().name("foliocache-io".to_owned());
-            match named.spawn(move || worker::run(shared)) {
-                Ok(worker) => state.worker = Some(worker),
-                Err(error) => state.failed = Some(Errno::from(error)),
+            Ok(named.spawn(move || worker::run(shared))?)
+        });
+        match put {
+            Ok(asleep) => {
+                self.wake_if(asleep);
+                Ok(())
+            }
+            Err(back) => {
+                self.pending.fetch_sub(1, Ordering::Relaxed);
+                Err(back)
             }
         }
-        if let Some(error) = state.failed {
-            return Err((active, error));
-        }
-        state.requests.push_back(active);
-        // Relaxed: see the module.
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.rouse(&mut state);
-        Ok(())
     }
 
-    /// Makes the worker look at the state again, if it would not by itself.
-    fn rouse(&self, state: &mut State) {
-        if std::mem::take(&mut state.asleep) {
+    /// Makes the worker look at what is new, if it would not by itself.
+    fn wake_if(&self, asleep: bool) {
+        if asleep {
             // Relaxed: see the module.
             self.counters.wakes.fetch_add(1, Ordering::Relaxed);
             // Adding 1 to a counter of 64 bits cannot fail in this process's life.
@@ -367,14 +341,10 @@ impl Drop for Engine {
         if self.shared.guard.is_child() {
             return;
         }
-        let mut state = lock(&self.shared.state);
-        state.closing = true;
-        self.shared.rouse(&mut state);
-        let is_worker = state.is_worker();
-        let worker = state.worker.take();
-        drop(state);
+        let (worker, asleep) = self.shared.handoff.close();
+        self.shared.wake_if(asleep);
         if let Some(worker) = worker
-            && !is_worker
+            && worker.thread().id() != current_thread().id()
         {
             // A worker that panicked has printed why, and left nothing in flight.
             let _ = worker.join();

@@ -1,7 +1,7 @@
 //! How segments become operations, and what an engine does whose ring the kernel no longer serves.
 #![allow(unsafe_code)]
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::lock::Arc;
@@ -176,7 +176,7 @@ fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
         eprintln!("no io_uring here");
         return;
     };
-    let file = Arc::new(fd::memfd(c"f", 1 << 20).unwrap());
+    let file = Arc::new(memfd(1 << 20));
     let (tell, told) = std::sync::mpsc::channel();
     let submit = || {
         let segment = [IoSegment::from_mut(Box::leak(Box::new([0_u8; 100])))];
@@ -205,7 +205,7 @@ fn an_engine_whose_worker_panics_fails_what_it_has_and_what_comes() {
         eprintln!("no io_uring here");
         return;
     };
-    let file = Arc::new(fd::memfd(c"f", 1 << 20).unwrap());
+    let file = Arc::new(memfd(1 << 20));
     let submit = || {
         let segment = [IoSegment::from_mut(Box::leak(Box::new([0_u8; 100])))];
         let (tell, told) = std::sync::mpsc::channel();
@@ -221,4 +221,11 @@ fn an_engine_whose_worker_panics_fails_what_it_has_and_what_comes() {
     assert_eq!(submit(), Err(Errno::EIO));
     let stats = engine.stats();
     assert_eq!((stats.panics, stats.pending), (1, 0));
+}
+
+/// A file in memory.
+fn memfd(size: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("f", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    fd::ftruncate(fd.as_fd(), size).unwrap();
+    fd
 }

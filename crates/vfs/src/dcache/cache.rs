@@ -34,18 +34,16 @@
 //! systems of a cache.
 
 use super::deferred::DeferredFree;
-use super::dentry::Dentry;
+use super::dentry::{Dentry, INLINE};
 use super::evict::Clock;
 use super::inode::DentryInode;
-use super::layout::Layout;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
-use crate::accounts::Accounts;
 use crate::bound::MetadataBound;
 use crate::generation::{Changing, Generation};
 use crate::hash::RcuHash;
 use crate::limbo::Limbo;
-use crate::slab::Slab;
+use crate::slab::{Slab, SlabArc, Slot};
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
@@ -55,9 +53,9 @@ use std::fmt;
 use std::ptr;
 use std::task::Waker;
 
-/// What a dentry is charged: itself, and its part of what is free in pages that are not full.
-pub const DENTRY_BYTES: u64 = 256;
-/// The same for a long name besides its bytes, in two allocations.
+/// What a dentry takes, with its part of the header of its page: what is charged are pages.
+pub const DENTRY_BYTES: u64 = 196;
+/// What a long name is charged besides its bytes, in two allocations.
 const LONG_NAME_BYTES: u64 = 80;
 /// Dentries to evict when there is no room for one.
 const MAKE_ROOM: usize = 64;
@@ -73,8 +71,6 @@ pub(super) struct Inner<I: DentryInode> {
     /// Of the places of directories.
     pub(super) places: Arc<Generation>,
     pub(super) clock: Clock,
-    /// Those of dentries. After the limbo: dropped after it.
-    pub(super) accounts: Accounts,
     pub(super) bound: Arc<dyn MetadataBound>,
     pub(super) counts: Counts,
     closing: AtomicBool,
@@ -146,14 +142,13 @@ impl<I: DentryInode> DentryCache<I> {
         Self {
             inner: Arc::new(Inner {
                 hash: RcuHash::new(buckets, Arc::clone(&bound)),
-                slab: Slab::new(),
+                slab: Slab::new(Arc::clone(&bound)),
                 limbo: Limbo::new(),
                 rename: RankedMutex::new(Rank::DentryRename, ()),
                 rename_seq: SeqCount::new(),
                 walks: RankedMutex::new(Rank::DentryWalk, ()),
                 places: Arc::default(),
                 clock: Clock::default(),
-                accounts: Accounts::new(&bound, 0),
                 bound,
                 counts: Counts::default(),
                 closing: AtomicBool::new(false),
@@ -175,10 +170,10 @@ impl<I: DentryInode> DentryCache<I> {
     ///
     /// Context: as [`add`](Self::add), but for the directory's lock.
     #[doc(alias = "d_make_root")]
-    pub fn make_root(&self, inode: Arc<I>) -> DentryRef<I> {
+    pub fn make_root(&self, inode: SlabArc<I>) -> DentryRef<I> {
         let cache = &self.inner;
-        let charged = cache.charge_dentry();
-        let root = Dentry::new_root(Arc::clone(cache), Arc::clone(&inode), charged);
+        let (slot, charged) = cache.reserve();
+        let root = Dentry::new_root(Arc::clone(cache), slot, inode.clone(), charged);
         cache.counts.dentries.inc();
         if inode.is_dir() {
             let _renaming = cache.rename.lock();
@@ -243,19 +238,14 @@ impl<I: DentryInode> DentryCache<I> {
         &self.inner.places
     }
 
-    /// Bytes charged for dentries of names that are not long, and for the table. Cheap.
+    /// Bytes charged for pages of dentries, and for the table. Cheap.
     pub fn bytes(&self) -> u64 {
-        self.inner.counts.dentries.sum_positive() * DENTRY_BYTES + self.inner.hash.bytes()
+        self.inner.slab.bytes() + self.inner.hash.bytes()
     }
 
-    /// Bytes that are charged for no dentry: room for new ones.
+    /// Dentries that there is charged room for.
     pub(crate) fn spare(&self) -> u64 {
-        self.inner.accounts.stock()
-    }
-
-    /// Gives up to so many of them back to the bound; how many.
-    pub(crate) fn release(&self, bytes: u64) -> u64 {
-        self.inner.accounts.release(bytes)
+        self.inner.slab.spare()
     }
 
     /// What the cache holds and did. Adds up many counters: not for a hot path.
@@ -350,45 +340,41 @@ impl<I: DentryInode> Inner<I> {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Charges a dentry, evicting others if there is no room; 0 if there is none even so.
+    /// Memory for a dentry, evicting others if there is no room, and whether it is charged.
     ///
     /// Context: no lock of rank `Dentry` or inner, and no read section; **sleeps**, for readers.
-    pub(super) fn charge_dentry(&self) -> u64 {
-        match self.make_room_for(|| self.accounts.take(DENTRY_BYTES)) {
-            true => DENTRY_BYTES,
-            false => 0,
+    pub(super) fn reserve(&self) -> (Slot<Dentry<I>>, bool) {
+        match self.make_room_for(|| self.slab.reserve()) {
+            Some(slot) => (slot, true),
+            None => (self.slab.reserve_uncharged(), false),
         }
     }
 
-    /// Tries to charge something, evicting dentries if there is no room; whether it was charged.
-    fn make_room_for(&self, charge: impl Fn() -> bool) -> bool {
-        if charge() {
-            return true;
+    /// Tries to charge something, evicting dentries if there is no room.
+    fn make_room_for<T>(&self, charge: impl Fn() -> Option<T>) -> Option<T> {
+        if let Some(charged) = charge() {
+            return Some(charged);
         }
         let evicted = self.shrink(MAKE_ROOM);
-        if charge() {
-            return true;
+        if evicted > 0 {
+            // Evicted, but not yet free.
+            self.limbo.flush();
         }
-        if evicted == 0 {
-            return false;
-        }
-        // Evicted, but not yet free.
-        self.limbo.flush();
         charge()
     }
 
     /// Makes a name ready to be put into a dentry.
     ///
-    /// Context: as [`charge_dentry`](Self::charge_dentry).
+    /// Context: as [`reserve`](Self::reserve).
     pub(super) fn new_name<'a>(&self, name: Name<'a>) -> NewName<'a> {
         let len = name.bytes().len();
         debug_assert!(len <= crate::MAX_NAME, "longer than a name may be");
-        let long = (len > I::Layout::INLINE).then(|| {
+        let long = (len > INLINE).then(|| {
             let bytes = LONG_NAME_BYTES + len as u64;
-            let charged = self.make_room_for(|| self.bound.charge(bytes));
+            let charged = self.make_room_for(|| self.bound.charge(bytes).then_some(()));
             Box::new(LongName {
                 bytes: name.bytes().into(),
-                charged: if charged { bytes } else { 0 },
+                charged: charged.map_or(0, |()| bytes),
                 bound: Arc::clone(&self.bound),
             })
         });

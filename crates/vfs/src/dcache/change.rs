@@ -47,8 +47,7 @@ use super::inode::DentryInode;
 use super::name::{Name, NewName};
 use super::reference::{DentryRef, forget_alias, lock_with_parent, unhash};
 use super::rename::How;
-use crate::slab::SlabBox;
-use foliocache_sync::Arc;
+use crate::slab::{self, SlabArc, SlabBox};
 use foliocache_sync::rcu;
 use std::ptr::{self, NonNull};
 
@@ -68,7 +67,7 @@ impl<I: DentryInode> DentryCache<I> {
         &self,
         parent: &DentryRef<I>,
         name: &Name<'_>,
-        inode: Option<Arc<I>>,
+        inode: Option<SlabArc<I>>,
     ) -> Result<DentryRef<I>, DentryError> {
         let cache = &self.inner;
         let is_dir = inode.as_deref().is_some_and(I::is_dir);
@@ -96,7 +95,7 @@ impl<I: DentryInode> DentryCache<I> {
     pub fn instantiate(
         &self,
         dentry: &DentryRef<I>,
-        inode: Arc<I>,
+        inode: SlabArc<I>,
     ) -> Result<DentryRef<I>, DentryError> {
         let given = self.inner.give_inode(dentry, inode);
         self.inner.limbo.tend();
@@ -135,44 +134,36 @@ pub(super) struct Added<I: DentryInode> {
     /// What had to make way, to be dropped when no lock is held.
     _displaced: Vec<DentryRef<I>>,
     /// What was made and not needed.
-    _unneeded: Option<Unused<I>>,
-}
-
-/// A dentry that nobody has found yet; uncharged if it is dropped.
-pub(super) struct Unused<I: DentryInode>(Option<SlabBox<Dentry<I>>>);
-
-impl<I: DentryInode> Drop for Unused<I> {
-    fn drop(&mut self) {
-        if let Some(dentry) = self.0.take() {
-            let cache = dentry.cache_ptr();
-            let charged = dentry.charged();
-            drop(dentry);
-            // SAFETY: its maker has the parent, which keeps the cache.
-            unsafe { cache.as_ref() }.accounts.put(charged);
-        }
-    }
+    _unneeded: Option<SlabBox<Dentry<I>>>,
 }
 
 impl<I: DentryInode> Inner<I> {
     /// Makes a dentry.
     ///
-    /// Context: as [`charge_dentry`](Self::charge_dentry).
-    fn make(&self, parent: &DentryRef<I>, name: &Name<'_>, inode: Option<Arc<I>>) -> Unused<I> {
+    /// Context: as [`reserve`](Self::reserve).
+    fn make(
+        &self,
+        parent: &DentryRef<I>,
+        name: &Name<'_>,
+        inode: Option<SlabArc<I>>,
+    ) -> SlabBox<Dentry<I>> {
         let name = self.new_name(*name);
-        let charged = self.charge_dentry();
-        if charged == 0 {
+        let (slot, charged) = self.reserve();
+        if !charged {
             self.counts.one_offs.inc();
         }
-        let dentry = Dentry::new(parent.cache_ptr(), parent.as_ptr(), name, inode, charged);
-        Unused(Some(dentry))
+        let dir = (parent.cache_ptr(), parent.as_ptr());
+        Dentry::new(slot, dir, name, inode, charged)
     }
 
     /// Puts a new dentry into its place, unless one that says the same is there.
-    fn insert(&self, parent: &DentryRef<I>, name: &Name<'_>, mut new: Unused<I>) -> Added<I> {
+    fn insert(
+        &self,
+        parent: &DentryRef<I>,
+        name: &Name<'_>,
+        dentry: SlabBox<Dentry<I>>,
+    ) -> Added<I> {
         let mut displaced = Vec::new();
-        let Some(dentry) = new.0.take() else {
-            unreachable!("made and not used yet")
-        };
         let is_dir = dentry.is_dir();
         let mut parent_guard = parent.lock();
         {
@@ -184,7 +175,7 @@ impl<I: DentryInode> Inner<I> {
                     return Added {
                         dentry: guard.get(),
                         _displaced: displaced,
-                        _unneeded: Some(Unused(Some(dentry))),
+                        _unneeded: Some(dentry),
                     };
                 }
                 displaced.push(guard.get());
@@ -202,7 +193,9 @@ impl<I: DentryInode> Inner<I> {
         // The reference that a child holds of its parent, until `bury` takes it back.
         let _ = parent_guard.get().into_raw();
         parent_guard.link(&added);
-        if added.charged() > 0 {
+        // SAFETY: in the slab; `bury` hides it, and the limbo keeps it for a grace period.
+        unsafe { slab::publish(&*added) };
+        if added.is_charged() {
             self.hash_in(&added, name.hash_in(added.parent_ptr().addr()));
         }
         Added {
@@ -229,25 +222,22 @@ impl<I: DentryInode> Inner<I> {
         &self,
         parent: &DentryRef<I>,
         name: &Name<'_>,
-        mut new: Unused<I>,
+        mut new: SlabBox<Dentry<I>>,
     ) -> Result<Added<I>, DentryError> {
-        let Some(dentry) = new.0.as_deref_mut() else {
-            unreachable!("made and not used yet")
-        };
-        let Some(inode) = dentry.inode() else {
+        let Some(inode) = new.inode() else {
             unreachable!("a directory has an inode")
         };
         let mut renaming = self.rename.lock();
         match Self::alias_of(&inode) {
             None => {
-                Self::set_alias(&inode, dentry);
+                Self::set_alias(&inode, &new);
                 Ok(self.insert(parent, name, new))
             }
             Some(alias) => {
                 debug_assert!(ptr::eq(alias.cache(), self), "an inode in two caches");
                 let name = NewName {
                     name: *name,
-                    long: dentry.take_long(),
+                    long: new.take_long(),
                 };
                 let in_place = alias.is_hashed() && alias.is_named(parent.as_ptr(), &name.name);
                 let displaced = if in_place {
@@ -285,7 +275,7 @@ impl<I: DentryInode> Inner<I> {
     }
 
     /// Gives a negative dentry an inode, or gives it back.
-    fn give_inode(&self, dentry: &DentryRef<I>, inode: Arc<I>) -> Result<(), Arc<I>> {
+    fn give_inode(&self, dentry: &DentryRef<I>, inode: SlabArc<I>) -> Result<(), SlabArc<I>> {
         // Keeps away those who look for the directory's dentry.
         let renaming = inode.is_dir().then(|| self.rename.lock());
         if renaming.is_some() && Self::alias_of(&inode).is_some() {

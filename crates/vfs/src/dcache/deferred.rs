@@ -7,17 +7,15 @@
 //!
 //! # Safety
 //!
-//! A dead dentry is owned by its [`DeadDentry`]. The accounts are the cache's, which drops them after the limbo.
+//! A dead dentry is owned by its [`DeadDentry`].
 #![allow(unsafe_code)]
 
 use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::name::LongName;
-use crate::accounts::Accounts;
 use crate::limbo::LimboItem;
 use crate::retired::Retired;
-use crate::slab::SlabBox;
-use foliocache_sync::Arc;
+use crate::slab::{SlabArc, SlabBox};
 use std::ptr::NonNull;
 
 /// Something that readers may still look at.
@@ -26,7 +24,7 @@ pub(super) enum DeferredFree<I: DentryInode> {
     /// A dead dentry, with its inode and its long name.
     Dentry(DeadDentry<I>),
     /// What a dentry led to.
-    Inode(Arc<I>),
+    Inode(SlabArc<I>),
     /// What a dentry was called.
     Name(Box<LongName>),
 }
@@ -63,10 +61,9 @@ impl<I: DentryInode> LimboItem for DeferredFree<I> {
 /// A dead dentry, owned. Not a `SlabBox`: readers still have it.
 pub(super) struct DeadDentry<I: DentryInode> {
     dentry: NonNull<Dentry<I>>,
-    accounts: NonNull<Accounts>,
 }
 
-// SAFETY: it owns a dentry, which is `Send`; accounts are `Sync`.
+// SAFETY: it owns a dentry, which is `Send`.
 unsafe impl<I: DentryInode> Send for DeadDentry<I> {}
 
 impl<I: DentryInode> DeadDentry<I> {
@@ -75,22 +72,15 @@ impl<I: DentryInode> DeadDentry<I> {
     /// # Safety
     ///
     /// It was given up by a `SlabBox`, is dead, unhashed and unlinked, and nobody else frees it. The value is dropped
-    /// a grace period later, and before the accounts.
-    pub(super) unsafe fn new(dentry: NonNull<Dentry<I>>, accounts: &Accounts) -> Self {
-        Self {
-            dentry,
-            accounts: NonNull::from(accounts),
-        }
+    /// a grace period later.
+    pub(super) unsafe fn new(dentry: NonNull<Dentry<I>>) -> Self {
+        Self { dentry }
     }
 }
 
 impl<I: DentryInode> Drop for DeadDentry<I> {
     fn drop(&mut self) {
         // SAFETY: the contract of `new`.
-        let dentry = unsafe { SlabBox::from_raw(self.dentry) };
-        let charged = dentry.charged();
-        drop(dentry);
-        // SAFETY: the contract of `new`.
-        unsafe { self.accounts.as_ref() }.put(charged);
+        drop(unsafe { SlabBox::from_raw(self.dentry) });
     }
 }

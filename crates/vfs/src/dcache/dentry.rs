@@ -11,8 +11,7 @@
 //! ```
 //!
 //! A look-up that hits a name of 16 bytes or less reads one line of the dentry; up to 72 bytes, two. Nothing on
-//! these lines changes when a reference is taken: counting the references of a hot name costs those who
-//! count, and not those who merely look ([`layout`](super::layout) has the twin that does).
+//! these lines changes when a reference is taken, so taking references of a hot name slows down no look-up.
 //!
 //! # Invariants
 //!
@@ -26,7 +25,7 @@
 //! 4. A dentry that is not hashed has references, or is being torn down.
 //! 5. The memory of a dentry, an inode that a dentry gave up, and a long name that was replaced are freed
 //!    after a grace period.
-//! 6. A name of up to [`Layout::INLINE`] bytes is inline, the rest of its last word being zeros; `long` is
+//! 6. A name of up to [`INLINE`] bytes is inline, the rest of its last word being zeros; `long` is
 //!    null then. Else it is in `long`, which never changes itself.
 //!
 //! # Locking
@@ -55,11 +54,10 @@
 use super::cache::Inner;
 use super::guard::{Children, Siblings};
 use super::inode::DentryInode;
-use super::layout::Layout;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
 use crate::hash::{HashLink, HashNode};
-use crate::slab::SlabBox;
+use crate::slab::{SlabArc, SlabBox, Slot};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
@@ -73,9 +71,10 @@ use std::ptr::{self, NonNull};
 /// Flag: the dentry is in the hash.
 const HASHED: u8 = 1;
 
-type Near<I> = <<I as DentryInode>::Layout as Layout>::Near;
-type Far<I> = <<I as DentryInode>::Layout as Layout>::Far;
-type Words<I> = <<I as DentryInode>::Layout as Layout>::Words;
+/// Words of an inline name. A model has fewer, since each is a place where threads may be switched.
+const WORDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 9 };
+/// Bytes of the longest inline name.
+pub(super) const INLINE: usize = WORDS * 8;
 
 /// A name in a directory. See the module's header.
 ///
@@ -90,11 +89,10 @@ pub struct Dentry<I: DentryInode> {
     referenced: AtomicBool,
     flags: AtomicU8,
     parent: AtomicPtr<Dentry<I>>,
-    /// A reference of an `Arc`; null in a negative dentry.
+    /// A reference of a `SlabArc`; null in a negative dentry.
     inode: AtomicPtr<I>,
     stamp: AtomicU64,
-    near: Near<I>,
-    words: Words<I>,
+    words: [AtomicU64; WORDS],
     /// Invariant 6.
     long: AtomicPtr<LongName>,
     counted: Counted<I>,
@@ -103,26 +101,23 @@ pub struct Dentry<I: DentryInode> {
 /// What changes together with the count.
 #[repr(C, align(64))]
 struct Counted<I: DentryInode> {
-    lockref: Far<I>,
+    lockref: LockRef,
     /// Under the lock.
     children: UnsafeCell<Children<I>>,
     /// Under the parent's lock.
     siblings: UnsafeCell<Siblings<I>>,
     /// Invariant 3: the root above holds a reference.
     cache: NonNull<Inner<I>>,
-    /// Bytes that were charged for the dentry itself; zero if there was no room.
-    charged: u64,
+    /// Whether the bound had room for it.
+    charged: bool,
 }
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
-    use super::layout::Split;
-    use std::marker::PhantomData;
     use std::mem::offset_of;
 
-    struct Probe<L>(PhantomData<L>);
-    impl<L: Layout> DentryInode for Probe<L> {
-        type Layout = L;
+    struct Probe;
+    impl DentryInode for Probe {
         fn is_dir(&self) -> bool {
             false
         }
@@ -130,7 +125,7 @@ const _: () = {
             unreachable!()
         }
     }
-    type Ours = Dentry<Probe<Split>>;
+    type Ours = Dentry<Probe>;
 
     assert!(size_of::<Ours>() == 192 && align_of::<Ours>() == 64);
     // All that a look-up of a short name reads is on the first line, the name's 16 bytes included.
@@ -140,17 +135,7 @@ const _: () = {
     // The second ends with the name; the count begins the third.
     assert!(offset_of!(Ours, long) + 8 == 128);
     assert!(offset_of!(Ours, counted) == 128);
-    assert!(<Split as Layout>::INLINE == 72);
-
-    #[cfg(any(test, feature = "bench"))]
-    {
-        use super::layout::Packed;
-        type Twin = Dentry<Probe<Packed>>;
-        assert!(size_of::<Twin>() == 192 && align_of::<Twin>() == 64);
-        // The twin's count is on the first line.
-        assert!(offset_of!(Twin, near) == 48 && size_of::<Near<Probe<Packed>>>() == 8);
-        assert!(offset_of!(Twin, counted) == 128);
-    }
+    assert!(INLINE == 72);
 };
 
 // SAFETY: all fields are atomics, or reached under locks (see the module's header); the inodes it shares
@@ -170,16 +155,13 @@ unsafe impl<I: DentryInode> HashNode for Dentry<I> {
 impl<I: DentryInode> Dentry<I> {
     /// A dentry that nobody can find yet, with one reference; not linked to its parent.
     pub(super) fn new(
-        cache: NonNull<Inner<I>>,
-        parent: *mut Dentry<I>,
+        slot: Slot<Self>,
+        (cache, parent): (NonNull<Inner<I>>, *mut Dentry<I>),
         name: NewName<'_>,
-        inode: Option<Arc<I>>,
-        charged: u64,
+        inode: Option<SlabArc<I>>,
+        charged: bool,
     ) -> SlabBox<Self> {
-        let (near, far) = <I::Layout as Layout>::new(1);
-        // SAFETY: the caller holds a reference of the cache.
-        let slab = &unsafe { cache.as_ref() }.slab;
-        let dentry = slab.alloc(Self {
+        let dentry = slot.fill(Self {
             link: HashLink::new(),
             seq: SeqCount::new(),
             len: AtomicU16::new(0),
@@ -188,11 +170,10 @@ impl<I: DentryInode> Dentry<I> {
             parent: AtomicPtr::new(parent),
             inode: AtomicPtr::new(into_raw(inode)),
             stamp: AtomicU64::new(0),
-            near,
-            words: <I::Layout as Layout>::words(),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
             long: AtomicPtr::new(ptr::null_mut()),
             counted: Counted {
-                lockref: far,
+                lockref: LockRef::new(1),
                 children: UnsafeCell::new(Children::none()),
                 siblings: UnsafeCell::new(Siblings::none()),
                 cache,
@@ -204,7 +185,12 @@ impl<I: DentryInode> Dentry<I> {
     }
 
     /// A root, with one reference.
-    pub(super) fn new_root(cache: Arc<Inner<I>>, inode: Arc<I>, charged: u64) -> DentryRef<I> {
+    pub(super) fn new_root(
+        cache: Arc<Inner<I>>,
+        slot: Slot<Self>,
+        inode: SlabArc<I>,
+        charged: bool,
+    ) -> DentryRef<I> {
         let name = NewName {
             name: Name::new(b""),
             long: None,
@@ -212,14 +198,14 @@ impl<I: DentryInode> Dentry<I> {
         // The root's reference (invariant 3), until `bury` takes it back.
         let cache = Arc::into_raw(cache).cast_mut();
         let cache = NonNull::new(cache).expect("an Arc is not null");
-        let root = Self::new(cache, ptr::null_mut(), name, Some(inode), charged);
+        let root = Self::new(slot, (cache, ptr::null_mut()), name, Some(inode), charged);
         // SAFETY: the reference with which it was made.
         unsafe { DentryRef::from_raw(root.into_raw()) }
     }
 
     #[inline(always)]
     pub(super) fn lockref(&self) -> &LockRef {
-        <I::Layout as Layout>::lockref(&self.near, &self.counted.lockref)
+        &self.counted.lockref
     }
 
     /// The address.
@@ -247,7 +233,8 @@ impl<I: DentryInode> Dentry<I> {
         &self.counted.siblings
     }
 
-    pub(super) fn charged(&self) -> u64 {
+    /// Whether the bound had room for it.
+    pub(super) fn is_charged(&self) -> bool {
         self.counted.charged
     }
 
@@ -278,10 +265,9 @@ impl<I: DentryInode> Dentry<I> {
 
     #[inline(always)]
     fn same_bytes(&self, name: &Name<'_>, seq: u32) -> bool {
-        if name.bytes().len() <= I::Layout::INLINE {
-            let words = self.words.as_ref();
+        if name.bytes().len() <= INLINE {
             // Relaxed: covered by the seqcount.
-            name.all_words(|i, word| words[i].load(Ordering::Relaxed) == word)
+            name.all_words(|i, word| self.words[i].load(Ordering::Relaxed) == word)
         } else {
             self.same_long(name, seq)
         }
@@ -346,9 +332,8 @@ impl<I: DentryInode> Dentry<I> {
         // Release pairs with the Acquire in `parent_rcu`.
         self.parent.store(parent, Ordering::Release);
         if long.is_none() {
-            let words = self.words.as_ref();
             name.all_words(|i, word| {
-                words[i].store(word, Ordering::Relaxed);
+                self.words[i].store(word, Ordering::Relaxed);
                 true
             });
         }
@@ -373,7 +358,7 @@ impl<I: DentryInode> Dentry<I> {
             return;
         }
         let end = text.len() + len;
-        for word in self.words.as_ref() {
+        for word in &self.words {
             text.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
         text.truncate(end);
@@ -384,7 +369,7 @@ impl<I: DentryInode> Dentry<I> {
     /// Context: in write sections of both.
     pub(super) fn swap_names(&self, other: &Self) {
         // Relaxed: covered by the seqcounts, but for what is behind the pointers.
-        for (a, b) in self.words.as_ref().iter().zip(other.words.as_ref()) {
+        for (a, b) in self.words.iter().zip(&other.words) {
             let word = a.load(Ordering::Relaxed);
             a.store(b.load(Ordering::Relaxed), Ordering::Relaxed);
             b.store(word, Ordering::Relaxed);
@@ -423,11 +408,11 @@ impl<I: DentryInode> Dentry<I> {
     /// Puts another inode in; returns the old one, which may be dropped after a grace period.
     ///
     /// Context: in a write section.
-    pub(super) fn replace_inode(&self, inode: Option<Arc<I>>) -> Option<Arc<I>> {
+    pub(super) fn replace_inode(&self, inode: Option<SlabArc<I>>) -> Option<SlabArc<I>> {
         // Release pairs with the Acquire in `inode_rcu`; Acquire, since the old one will be dropped.
         let old = self.inode.swap(into_raw(inode), Ordering::AcqRel);
         // SAFETY: the field owned this reference.
-        (!old.is_null()).then(|| unsafe { Arc::from_raw(old) })
+        NonNull::new(old).map(|old| unsafe { SlabArc::from_raw(old) })
     }
 
     /// The inode as a number, to be compared.
@@ -480,13 +465,11 @@ impl<I: DentryInode> Dentry<I> {
 
     /// A reference of the inode, taken under RCU.
     #[inline]
-    pub fn inode_get(&self, rcu: &RcuReadGuard) -> Option<Arc<I>> {
-        let inode = ptr::from_ref(self.inode_rcu(rcu)?);
-        // SAFETY: it came out of `Arc::into_raw`, and the dentry's reference is not dropped before the end of
+    pub fn inode_get(&self, rcu: &RcuReadGuard) -> Option<SlabArc<I>> {
+        let inode = self.inode_rcu(rcu)?;
+        // SAFETY: it came out of a `SlabArc`, and the dentry's reference is not dropped before the end of
         // the read section.
-        unsafe { Arc::increment_strong_count(inode) };
-        // SAFETY: the reference just taken.
-        Some(unsafe { Arc::from_raw(inode) })
+        Some(unsafe { SlabArc::from_borrow(inode) })
     }
 
     /// The directory, or `None` at a root. Valid as long as the read section; whether it is the directory of
@@ -547,7 +530,7 @@ impl<I: DentryInode> Dentry<I> {
 
     /// A reference of the inode, or `None` if the dentry is negative now.
     #[doc(alias = "d_inode")]
-    pub fn inode(&self) -> Option<Arc<I>> {
+    pub fn inode(&self) -> Option<SlabArc<I>> {
         self.inode_get(&rcu::read_lock())
     }
 
@@ -571,8 +554,8 @@ impl<I: DentryInode> Dentry<I> {
     }
 }
 
-fn into_raw<I>(inode: Option<Arc<I>>) -> *mut I {
-    inode.map_or(ptr::null_mut(), |inode| Arc::into_raw(inode).cast_mut())
+fn into_raw<I>(inode: Option<SlabArc<I>>) -> *mut I {
+    inode.map_or(ptr::null_mut(), |inode| inode.into_raw().as_ptr())
 }
 
 impl<I: DentryInode> Drop for Dentry<I> {

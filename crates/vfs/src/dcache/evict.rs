@@ -2,13 +2,14 @@
 //!
 //! # Model
 //!
-//! The hand goes round the hash. A dentry with references stays, and with it the directories above, whose
-//! references their children are. One that was looked up since the hand came by gets a second chance: its
-//! mark is cleared. The rest die. A directory whose last child went is unused from then on, and is met in one
+//! The hand goes round the pages of the slab, so that pages come free. A dentry with references stays, and with it
+//! the directories above, whose references their children are. One that was looked up since the hand came by gets a
+//! second chance: its mark is cleared. The rest die, and with them the few that would keep their page
+//! ([`slab::cold`]). A directory whose last child went is unused from then on, and is met in one
 //! of the next rounds.
 //!
-//! The hand goes on where it stopped. A call passes at most [`EACH`] buckets for each dentry that it is to evict, and
-//! two rounds. If nothing was found in two rounds, everything is in use, and a call passes a [`LESS`] of
+//! The hand goes on where it stopped. A call passes at most [`EACH`] times the pages that the dentries take which it is
+//! to evict, and two rounds. If nothing was found in two rounds, everything is in use, and a call passes a [`LESS`] of
 //! that, until something is found again. So a name that the bound refuses costs a bounded number of steps.
 //!
 //! [`DentryCache::prune`] and [`DentryCache::invalidate`] go through a subtree instead, along the lists of
@@ -36,33 +37,38 @@ use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::reference::{DentryRef, HeldRefs, bury, kill, lock_with_parent, put, tear_down, unhash};
 use crate::hash::Hand;
+#[cfg(not(any(loom, shuttle)))]
+use crate::slab;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rcu;
 
 /// Buckets that the hand goes over in one read section.
 const PIECE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
-/// Buckets to pass for each dentry that is to be evicted: some are empty, and marks are cleared first.
+/// Pages to pass for each that is to be emptied: marks are cleared first.
 const EACH: usize = 8;
 /// The part of these that is passed while there is nothing to evict.
 const LESS: usize = 64;
 /// Children that are visited while their directory stays locked.
 const BATCH: usize = 32;
 
-/// Where the hand is.
+/// What the hand did.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
+    #[cfg(any(loom, shuttle))]
     hand: Hand,
-    /// Buckets passed since something was evicted.
+    passed: AtomicUsize,
+    /// Pages passed since something was evicted.
     in_vain: AtomicUsize,
 }
 
 impl Clock {
-    /// Buckets that the hand has passed.
+    /// Pages that the hand has passed.
     pub(super) fn passed(&self) -> u64 {
-        self.hand.passed()
+        // Relaxed: a figure.
+        self.passed.load(Ordering::Relaxed) as u64
     }
 
-    /// How many buckets to pass for `nr` dentries, of a table that is gone round twice in `rounds`.
+    /// How many pages to pass for `nr` pages of dentries, where `rounds` are two rounds.
     fn budget(&self, nr: usize, rounds: usize) -> usize {
         let most = nr.saturating_mul(EACH).min(rounds);
         // Relaxed, here and below: a hint.
@@ -70,10 +76,11 @@ impl Clock {
             true => most / LESS,
             false => most,
         }
-        .max(PIECE)
+        .max(1)
     }
 
     fn note(&self, passed: usize, evicted: usize) {
+        self.passed.fetch_add(passed, Ordering::Relaxed);
         match evicted {
             0 => _ = self.in_vain.fetch_add(passed, Ordering::Relaxed),
             _ => self.in_vain.store(0, Ordering::Relaxed),
@@ -85,6 +92,7 @@ impl Clock {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mercy {
     /// Those that were not looked up since the last round.
+    #[cfg(any(loom, shuttle))]
     SecondChance,
     /// All that are unused, and directories as they become so.
     None,
@@ -163,13 +171,44 @@ impl<I: DentryInode> Inner<I> {
 
     /// See [`DentryCache::shrink`].
     pub(super) fn shrink(&self, nr: usize) -> usize {
-        // Twice round: what has its second chance in the first round has lost it in the second.
-        let buckets = self.clock.budget(nr, self.buckets() * 2);
-        let evicted = self.go_round(&self.clock.hand, buckets, nr, Mercy::SecondChance);
-        self.clock.note(buckets, evicted);
+        let (passed, evicted) = self.evict_cold(nr);
+        self.clock.note(passed, evicted);
         self.counts.evicted.add(evicted as i64);
         self.limbo.advance();
         evicted
+    }
+
+    /// As [`DentryCache::shrink`]; the pages passed, and the dentries evicted.
+    #[cfg(not(any(loom, shuttle)))]
+    fn evict_cold(&self, nr: usize) -> (usize, usize) {
+        // Twice round: what has its second chance in the first round has lost it in the second.
+        let pages = self
+            .clock
+            .budget(nr.div_ceil(self.slab.per_page()), self.slab.round() * 2);
+        let mut evicted = 0;
+        for passed in 0..pages {
+            if evicted >= nr {
+                return (passed, evicted);
+            }
+            let rcu = rcu::read_lock();
+            let Some(page) = self.slab.next_page(&rcu) else {
+                break;
+            };
+            let held = |dentry: &Dentry<I>| dentry.count() != 0;
+            let unused = slab::cold(page, held, Dentry::take_referenced, self.slab.per_page());
+            evicted += kill_all(unused, false);
+        }
+        (pages, evicted)
+    }
+
+    /// In a model objects lie in no pages: the hash is gone round.
+    #[cfg(any(loom, shuttle))]
+    fn evict_cold(&self, nr: usize) -> (usize, usize) {
+        let buckets = self.clock.budget(nr, self.buckets() * 2);
+        (
+            buckets,
+            self.go_round(&self.clock.hand, buckets, nr, Mercy::SecondChance),
+        )
     }
 
     /// Moves the hand over so many buckets, or until about `nr` dentries are evicted.
@@ -188,12 +227,7 @@ impl<I: DentryInode> Inner<I> {
                 }
             };
             self.hash.scan(hand, PIECE, look, &rcu);
-            for dentry in unused {
-                if let Some(left) = kill(dentry, 0) {
-                    evicted += 1;
-                    left.put(mercy == Mercy::None);
-                }
-            }
+            evicted += kill_all(unused, mercy == Mercy::None);
         }
         evicted
     }
@@ -227,6 +261,14 @@ impl<I: DentryInode> Inner<I> {
         }
         evicted
     }
+}
+
+/// Evicts dentries that are still unused; how many. With `upwards` directories that are unused then go, too.
+///
+/// Context: in the read section in which they were found.
+fn kill_all<I: DentryInode>(unused: Vec<&Dentry<I>>, upwards: bool) -> usize {
+    let dead = unused.into_iter().filter_map(|dentry| kill(dentry, 0));
+    dead.map(|left| left.put(upwards)).count()
 }
 
 /// A directory, and how many of its children are to be visited.

@@ -21,7 +21,6 @@
 //! `i_dentry` lists all dentries of an inode, whatever it is; nobody here looks for the names of a file.
 
 use super::dentry::Dentry;
-use super::layout::Layout;
 use crate::retired::Retired;
 use foliocache_sync::atomic::{AtomicPtr, Ordering};
 use foliocache_sync::rcu::RcuReadGuard;
@@ -33,9 +32,6 @@ use std::ptr;
 /// The cache keeps inodes as [`Arc<Self>`](foliocache_sync::Arc). It drops them a grace period after it
 /// has given them up, outside its locks, in whichever call finds the grace period over.
 pub trait DentryInode: Send + Sync + Sized + 'static {
-    /// The layout of the dentries: [`Split`](super::Split).
-    type Layout: Layout;
-
     /// Whether it is a directory. Never changes.
     fn is_dir(&self) -> bool;
 

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! ```text
-//!  DentryCache ──hash──▶ Dentry ──inode──▶ Arc<I>, or null: a negative dentry
+//!  DentryCache ──hash──▶ Dentry ──inode──▶ SlabArc<I>, or null: a negative dentry
 //!                          │ ▲
 //!                   parent ▼ │ children
 //!                        Dentry, up to a root, which holds the cache
@@ -14,7 +14,6 @@
 //! | `name` | [`Name`]: a path component, hashed |
 //! | `dentry` | [`Dentry`]: the layout, and what walkers under RCU read |
 //! | `guard` | its lock, and the list of children |
-//! | `layout` | [`Split`]; for tests and a benchmark its twin `Packed` |
 //! | `inode` | [`DentryInode`]: what is asked of an inode |
 //! | `reference` | [`DentryRef`], and how a dentry ends |
 //! | `cache` | [`DentryCache`]: looking up |
@@ -56,7 +55,6 @@ mod dentry;
 mod evict;
 mod guard;
 mod inode;
-mod layout;
 mod name;
 mod reference;
 mod rename;
@@ -66,9 +64,6 @@ mod tests;
 pub use cache::{DENTRY_BYTES, DentryCache, DentryError, DentryStats};
 pub use dentry::Dentry;
 pub use inode::{AliasSlot, DentryInode};
-#[cfg(any(test, feature = "bench"))]
-pub use layout::Packed;
-pub use layout::{Layout, Split};
 pub use name::Name;
 pub(crate) use name::{all_words, last_slash, mix, tail_word};
 pub use reference::DentryRef;

@@ -37,6 +37,7 @@ use super::deferred::{DeadDentry, DeferredFree};
 use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
+use crate::slab;
 use foliocache_sync::Arc;
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use std::fmt;
@@ -285,9 +286,11 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
     if dentry.is_negative() {
         cache.counts.negative.dec();
     }
+    // SAFETY: in the slab.
+    unsafe { slab::hide(dentry) };
     // SAFETY: dead, unhashed and unlinked by `tear_down`, whose caller we are; the limbo keeps it for a grace
     // period.
-    let dead = unsafe { DeadDentry::new(NonNull::from(dentry), &cache.accounts) };
+    let dead = unsafe { DeadDentry::new(NonNull::from(dentry)) };
     cache.limbo.retire(DeferredFree::Dentry(dead));
     left
 }

@@ -200,7 +200,7 @@ impl<I: DentryInode> Inner<I> {
                     displaced.push(guard.get());
                     unhash(&mut guard);
                 }
-                let hashed = was_hashed || (how == How::Splice && dentry.charged() > 0);
+                let hashed = was_hashed || (how == How::Splice && dentry.is_charged());
                 displaced.extend(self.put_below(&mut parents, dentry, name, hashed));
             }
         }

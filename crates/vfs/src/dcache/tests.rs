@@ -1,23 +1,20 @@
 //! Tests of every operation, in one thread.
 
 use super::*;
-use crate::bound::MetadataBound;
+use crate::bound::{MetadataBound, Unbounded};
+use crate::slab::{SharedSlab, SlabArc};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::rcu;
-use std::marker::PhantomData;
 
-struct Node<L: Layout> {
+struct Node {
     ino: u64,
     dir: bool,
-    alias: AliasSlot<Node<L>>,
+    alias: AliasSlot<Node>,
     world: Arc<World>,
-    _layout: PhantomData<L>,
 }
 
-impl<L: Layout> DentryInode for Node<L> {
-    type Layout = L;
-
+impl DentryInode for Node {
     fn is_dir(&self) -> bool {
         self.dir
     }
@@ -27,7 +24,7 @@ impl<L: Layout> DentryInode for Node<L> {
     }
 }
 
-impl<L: Layout> Drop for Node<L> {
+impl Drop for Node {
     fn drop(&mut self) {
         self.world.inodes.fetch_sub(1, Ordering::Relaxed);
     }
@@ -55,14 +52,15 @@ impl MetadataBound for World {
     }
 }
 
-struct Setup<L: Layout> {
-    cache: DentryCache<Node<L>>,
+struct Setup {
+    cache: DentryCache<Node>,
+    inodes: SharedSlab<Node>,
     world: Arc<World>,
 }
 
-type Ref<L> = DentryRef<Node<L>>;
+type Ref = DentryRef<Node>;
 
-impl<L: Layout> Setup<L> {
+impl Setup {
     fn new() -> Self {
         let world = Arc::new(World {
             used: AtomicU64::new(0),
@@ -71,42 +69,46 @@ impl<L: Layout> Setup<L> {
         });
         let bound: Arc<dyn MetadataBound> = Arc::<World>::clone(&world);
         let cache = DentryCache::new(16, bound);
-        Self { cache, world }
+        let inodes = SharedSlab::new(Arc::new(Unbounded));
+        Self {
+            cache,
+            inodes,
+            world,
+        }
     }
 
-    fn inode(&self, ino: u64, dir: bool) -> Arc<Node<L>> {
+    fn inode(&self, ino: u64, dir: bool) -> SlabArc<Node> {
         self.world.inodes.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Node {
+        self.inodes.alloc(Node {
             ino,
             dir,
             alias: AliasSlot::new(),
             world: Arc::clone(&self.world),
-            _layout: PhantomData,
         })
     }
 
-    fn root(&self) -> Ref<L> {
+    fn root(&self) -> Ref {
         self.cache.make_root(self.inode(1, true))
     }
 
-    fn add(&self, parent: &Ref<L>, name: &str, inode: Option<Arc<Node<L>>>) -> Ref<L> {
+    fn add(&self, parent: &Ref, name: &str, inode: Option<SlabArc<Node>>) -> Ref {
         let added = self.cache.add(parent, &Name::from(name), inode);
         added.expect("no loop")
     }
 
-    fn file(&self, parent: &Ref<L>, name: &str, ino: u64) -> Ref<L> {
+    fn file(&self, parent: &Ref, name: &str, ino: u64) -> Ref {
         self.add(parent, name, Some(self.inode(ino, false)))
     }
 
-    fn dir(&self, parent: &Ref<L>, name: &str, ino: u64) -> Ref<L> {
+    fn dir(&self, parent: &Ref, name: &str, ino: u64) -> Ref {
         self.add(parent, name, Some(self.inode(ino, true)))
     }
 
     /// The inode's number, or 0 for a negative dentry, as both forms of look-up find it.
-    fn find(&self, parent: &Ref<L>, name: &str) -> Option<u64> {
+    fn find(&self, parent: &Ref, name: &str) -> Option<u64> {
         let name = Name::from(name);
         let found = self.cache.lookup(parent, &name);
-        let number = |inode: Option<&Node<L>>| inode.map_or(0, |inode| inode.ino);
+        let number = |inode: Option<&Node>| inode.map_or(0, |inode| inode.ino);
         let ino = found.map(|found| number(found.inode().as_deref()));
         let rcu = rcu::read_lock();
         let under_rcu = self.cache.lookup_rcu(parent, &name, &rcu);
@@ -123,7 +125,7 @@ impl<L: Layout> Setup<L> {
         ino
     }
 
-    fn rename(&self, from: &Ref<L>, to: &Ref<L>, name: &str, exchange: bool) {
+    fn rename(&self, from: &Ref, to: &Ref, name: &str, exchange: bool) {
         let renamed = self.cache.rename(from, to, &Name::from(name), exchange);
         renamed.expect("no loop");
     }
@@ -141,34 +143,9 @@ impl<L: Layout> Setup<L> {
     }
 }
 
-macro_rules! both_layouts {
-    ($($name:ident),+ $(,)?) => {
-        mod split {
-            $(#[test] fn $name() { super::$name::<super::Split>(); })+
-        }
-        mod packed {
-            $(#[test] fn $name() { super::$name::<super::Packed>(); })+
-        }
-    };
-}
-
-both_layouts!(
-    names_are_found_in_their_directory,
-    names_of_every_length,
-    the_newest_answer_counts,
-    positive_and_negative,
-    renames,
-    exchanges,
-    a_directory_has_one_dentry,
-    invalidated_things_are_found_no_more,
-    the_hand_gives_a_second_chance,
-    readers_notice_changes,
-    deep_trees,
-    no_room,
-);
-
-fn names_are_found_in_their_directory<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn names_are_found_in_their_directory() {
+    let t = Setup::new();
     let root = t.root();
     let a = t.dir(&root, "a", 2);
     let b = t.dir(&root, "b", 3);
@@ -196,8 +173,9 @@ fn names_are_found_in_their_directory<L: Layout>() {
     t.finish();
 }
 
-fn names_of_every_length<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn names_of_every_length() {
+    let t = Setup::new();
     let root = t.root();
     let text: String = (0..255).map(|i| char::from(b'a' + i % 26)).collect();
     for len in 1..=255 {
@@ -221,11 +199,12 @@ fn names_of_every_length<L: Layout>() {
     t.finish();
 }
 
-fn the_newest_answer_counts<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn the_newest_answer_counts() {
+    let t = Setup::new();
     let root = t.root();
     let inode = t.inode(2, false);
-    let first = t.add(&root, "x", Some(Arc::clone(&inode)));
+    let first = t.add(&root, "x", Some(inode.clone()));
     let again = t.add(&root, "x", Some(inode));
     assert!(first.same(&again));
     assert_eq!(t.cache.stats().dentries, 2);
@@ -247,8 +226,9 @@ fn the_newest_answer_counts<L: Layout>() {
     t.finish();
 }
 
-fn positive_and_negative<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn positive_and_negative() {
+    let t = Setup::new();
     let root = t.root();
     let x = t.add(&root, "x", None);
     assert!(x.is_negative());
@@ -284,7 +264,7 @@ fn positive_and_negative<L: Layout>() {
     assert_eq!(t.cache.stats().dentries, 2);
     // What was found out elsewhere meanwhile counts.
     let inode = t.inode(5, false);
-    t.add(&root, "z", Some(Arc::clone(&inode)));
+    t.add(&root, "z", Some(inode.clone()));
     let z = t
         .cache
         .lookup(&root, &Name::from("z"))
@@ -298,8 +278,9 @@ fn positive_and_negative<L: Layout>() {
     t.finish();
 }
 
-fn renames<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn renames() {
+    let t = Setup::new();
     let root = t.root();
     let a = t.dir(&root, "a", 2);
     let b = t.dir(&a, "b", 3);
@@ -341,8 +322,9 @@ fn renames<L: Layout>() {
     t.finish();
 }
 
-fn exchanges<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn exchanges() {
+    let t = Setup::new();
     let root = t.root();
     let long = "a name so long that it does not fit into the dentry, whatever its layout is like";
     let a = t.dir(&root, "a", 2);
@@ -370,15 +352,16 @@ fn exchanges<L: Layout>() {
     t.finish();
 }
 
-fn a_directory_has_one_dentry<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn a_directory_has_one_dentry() {
+    let t = Setup::new();
     let root = t.root();
     let d = t.dir(&root, "d", 2);
     let x = t.file(&d, "x", 3);
     let inode = d.inode().expect("a directory");
     // It turns up elsewhere.
     let e = t.dir(&root, "e", 4);
-    let moved = t.add(&e, "moved", Some(Arc::clone(&inode)));
+    let moved = t.add(&e, "moved", Some(inode.clone()));
     assert!(moved.same(&d));
     assert_eq!(t.find(&root, "d"), None);
     assert_eq!(t.find(&e, "moved"), Some(2));
@@ -391,11 +374,11 @@ fn a_directory_has_one_dentry<L: Layout>() {
     // Unhashed while in use, and found again.
     t.cache.invalidate(&d);
     assert_eq!(t.find(&e, "moved"), None);
-    assert!(t.add(&e, "moved", Some(Arc::clone(&inode))).same(&d));
+    assert!(t.add(&e, "moved", Some(inode.clone())).same(&d));
     assert_eq!(t.find(&e, "moved"), Some(2));
     // Made here, found elsewhere first.
     let new = t.inode(5, true);
-    let elsewhere = t.add(&root, "elsewhere", Some(Arc::clone(&new)));
+    let elsewhere = t.add(&root, "elsewhere", Some(new.clone()));
     let here = t.add(&root, "here", None);
     let made = t.cache.instantiate(&here, new).expect("no loop");
     assert!(made.same(&elsewhere) && !here.is_hashed());
@@ -411,8 +394,9 @@ fn a_directory_has_one_dentry<L: Layout>() {
     t.finish();
 }
 
-fn invalidated_things_are_found_no_more<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn invalidated_things_are_found_no_more() {
+    let t = Setup::new();
     let root = t.root();
     let a = t.dir(&root, "a", 2);
     let b = t.dir(&a, "b", 3);
@@ -437,8 +421,9 @@ fn invalidated_things_are_found_no_more<L: Layout>() {
     t.finish();
 }
 
-fn the_hand_gives_a_second_chance<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn the_hand_gives_a_second_chance() {
+    let t = Setup::new();
     let root = t.root();
     let d = t.dir(&root, "d", 2);
     let held = t.file(&d, "held", 3);
@@ -448,12 +433,13 @@ fn the_hand_gives_a_second_chance<L: Layout>() {
     for i in 0..100 {
         assert_eq!(t.find(&d, &format!("f{i}")), Some(100 + i));
     }
-    // Three of four go in one round of the hand; those that were used are not among them.
+    // Three of four go in one round of the hand; those that were used are not among them, but for a few that would
+    // keep a page which holds hardly anything else.
     let evicted = t.cache.shrink(380);
-    assert!((380..=400).contains(&evicted), "{evicted}");
-    for i in 0..100 {
-        assert_eq!(t.find(&d, &format!("f{i}")), Some(100 + i));
-    }
+    assert!((380..=420).contains(&evicted), "{evicted}");
+    let found = |i: &u64| t.find(&d, &format!("f{i}")) == Some(100 + i);
+    let left = (0..100).filter(found).count();
+    assert!(left >= 95, "{left} of 100 that were used");
     assert_eq!(t.cache.stats().evicted, evicted as u64);
     // The rest goes, but what is held and what is above it.
     while t.cache.shrink(1000) > 0 {}
@@ -468,8 +454,9 @@ fn the_hand_gives_a_second_chance<L: Layout>() {
     t.finish();
 }
 
-fn readers_notice_changes<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn readers_notice_changes() {
+    let t = Setup::new();
     let root = t.root();
     let x = t.file(&root, "x", 2);
     {
@@ -507,11 +494,12 @@ fn readers_notice_changes<L: Layout>() {
     t.finish();
 }
 
-fn deep_trees<L: Layout>() {
+#[test]
+fn deep_trees() {
     const DEPTH: u64 = 50_000;
-    let t = Setup::<L>::new();
+    let t = Setup::new();
     let root = t.root();
-    let chain = |top: Ref<L>| {
+    let chain = |top: Ref| {
         let mut at = top;
         for i in 0..DEPTH {
             at = t.dir(&at, "d", 10 + i);
@@ -533,11 +521,12 @@ fn deep_trees<L: Layout>() {
     t.finish();
 }
 
-fn no_room<L: Layout>() {
-    let t = Setup::<L>::new();
+#[test]
+fn no_room() {
+    let t = Setup::new();
     let root = t.root();
-    // As much as there is, and 20 dentries.
-    let limit = t.world.used.load(Ordering::Relaxed) + 20 * 256;
+    // As much as there is: the page of the root has room for 20 dentries more.
+    let limit = t.world.used.load(Ordering::Relaxed);
     t.world.limit.store(limit, Ordering::Relaxed);
     for i in 0..1000 {
         t.file(&root, &format!("f{i}"), 100 + i);
@@ -571,12 +560,16 @@ fn no_room<L: Layout>() {
 #[test]
 fn a_refused_name_costs_a_bounded_number_of_steps() {
     for names in [1_000, 8_000] {
-        let t = Setup::<Split>::new();
+        let t = Setup::new();
         let root = t.root();
         let mut held: Vec<_> = (0..names)
             .map(|i| t.file(&root, &format!("f{i}"), 100 + i))
             .collect();
         t.world.limit.store(0, Ordering::Relaxed);
+        // The last page has room left.
+        while t.cache.stats().one_offs == 0 {
+            held.push(t.file(&root, &format!("g{}", held.len()), 1));
+        }
         let refused = |i: u64| {
             let before = t.cache.stats();
             drop(t.file(&root, &format!("r{i}"), i));
@@ -586,10 +579,10 @@ fn a_refused_name_costs_a_bounded_number_of_steps() {
         };
         let steps: Vec<u64> = (0..1000).map(refused).collect();
         let most = steps.iter().max().expect("a thousand");
-        assert!(*most <= 1024, "{names} names: {most} buckets for one");
+        assert!(*most <= 64, "{names} names: {most} pages for one");
         // Nothing was found all the way round, so hardly any more work is spent.
         let late: u64 = steps[500..].iter().sum();
-        assert!(late <= 64 * 500, "{names} names: {late} buckets for 500");
+        assert!(late <= 4 * 500, "{names} names: {late} pages for 500");
         // What is let go of is found, and makes room.
         let limit = t.world.used.load(Ordering::Relaxed);
         t.world.limit.store(limit, Ordering::Relaxed);
@@ -607,7 +600,7 @@ fn a_refused_name_costs_a_bounded_number_of_steps() {
 
 #[test]
 fn references_outlive_the_cache() {
-    let t = Setup::<Split>::new();
+    let t = Setup::new();
     let root = t.root();
     let x = t.file(&t.dir(&root, "d", 2), "x", 3);
     let world = t.world;

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! The hand passes buckets of the hash in turn. For each inode in them:
+//! The hand passes the pages of the slab in turn, so that pages come free. For each inode in them:
 //!
 //! ```text
 //!  found since the last round?   spare it, once
@@ -32,15 +32,19 @@
 
 use std::fmt;
 
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::rcu::{self, RcuReadGuard};
 
 use super::{CachedInode, InodeCache, link};
 use crate::hash::Hand;
+#[cfg(not(any(loom, shuttle)))]
+use crate::slab;
+use crate::slab::SlabArc;
 
 /// Buckets that are passed in one read section.
 const STRETCH: usize = 16;
-/// Buckets that are passed at most for each inode that is to be looked at: the table may be nearly empty.
-const EMPTY: usize = 8;
+/// Pages to pass for each that is to be emptied: marks are cleared first.
+#[cfg(not(any(loom, shuttle)))]
+const EACH: usize = 8;
 
 /// What a file system says of an inode that nobody holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +66,9 @@ enum Outcome {
 }
 
 impl<T: CachedInode> InodeCache<T> {
-    /// Moves the clock's hand on past some `nr_to_scan` inodes, and evicts those that nobody holds, that were
-    /// not found since the hand last passed, and that `judge` gives free. What it wants written is
+    /// Moves the clock's hand on over pages of inodes, until about `nr` are evicted or some times as many were passed:
+    /// those that nobody holds, that were not found since the hand last passed, or few would keep their page
+    /// (`slab::cold`), and that `judge` gives free. What it wants written is
     /// handed to `write`, then judged once more. Returns how many were evicted; their memory comes back when
     /// their readers are gone.
     ///
@@ -74,33 +79,60 @@ impl<T: CachedInode> InodeCache<T> {
     #[doc(alias = "prune_icache_sb")]
     pub fn shrink(
         &self,
-        nr_to_scan: usize,
+        nr: usize,
         mut judge: impl FnMut(&T) -> Verdict,
-        mut write: impl FnMut(&Arc<T>),
+        mut write: impl FnMut(&SlabArc<T>),
     ) -> usize {
-        let most = self
-            .hash
-            .buckets()
-            .min(nr_to_scan.saturating_mul(EMPTY).max(STRETCH));
-        let mut scanned = 0;
-        let mut passed = 0;
         let mut evicted = 0;
-        while scanned < nr_to_scan && passed < most {
-            // About an inode a bucket.
-            let stretch = STRETCH.min(most - passed).min(nr_to_scan - scanned);
-            let (seen, gone) = self.pass(&self.hand, stretch, true, &mut judge, &mut write);
-            passed += stretch;
-            scanned += seen;
-            evicted += gone;
+        for _ in 0..self.budget(nr) {
+            if evicted >= nr {
+                break;
+            }
+            let rcu = rcu::read_lock();
+            let (gone, dirty) = self.evict_each(self.cold(&rcu), &mut judge);
+            drop(rcu);
+            evicted += gone + self.write_and_evict(dirty, &mut judge, &mut write);
         }
         evicted
+    }
+
+    /// Pages to pass for so many inodes.
+    #[cfg(not(any(loom, shuttle)))]
+    fn budget(&self, nr: usize) -> usize {
+        let slab = self.slab.slab();
+        let pages = nr.div_ceil(slab.per_page());
+        pages.saturating_mul(EACH).min(slab.round())
+    }
+
+    /// What is to be evicted of the page that the hand comes to.
+    #[cfg(not(any(loom, shuttle)))]
+    fn cold<'g>(&'g self, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
+        let slab = self.slab.slab();
+        let Some(page) = slab.next_page(rcu) else {
+            return Vec::new();
+        };
+        let take_referenced = |inode: &T| CachedInode::link(inode).take_referenced();
+        slab::cold(page, is_held, take_referenced, slab.per_page())
+    }
+
+    /// In a model objects lie in no pages: the hash is gone round.
+    #[cfg(any(loom, shuttle))]
+    fn budget(&self, nr: usize) -> usize {
+        nr.min(self.hash.buckets())
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn cold<'g>(&'g self, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
+        let mut unused = self.unused(&self.hand, 1, rcu);
+        unused.retain(|inode| !CachedInode::link(*inode).take_referenced());
+        unused
     }
 
     /// Evicts an inode of which nobody but the caller has a reference, if `judge` gives it free; whether it did.
     /// Its memory comes back when the caller has dropped it and its readers are gone.
     ///
     /// Context: as for [`shrink`](Self::shrink).
-    pub fn evict(&self, inode: &Arc<T>, mut judge: impl FnMut(&T) -> Verdict) -> bool {
+    pub fn evict(&self, inode: &SlabArc<T>, mut judge: impl FnMut(&T) -> Verdict) -> bool {
         let evicted = self.try_evict(inode, 1, &mut judge) == Outcome::Evicted;
         if evicted {
             self.evicted.add(1);
@@ -117,17 +149,16 @@ impl<T: CachedInode> InodeCache<T> {
     pub fn evict_all(
         &self,
         mut judge: impl FnMut(&T) -> Verdict,
-        mut write: impl FnMut(&Arc<T>),
+        mut write: impl FnMut(&SlabArc<T>),
     ) -> usize {
         let hand = Hand::new();
-        let mut left = self.hash.buckets();
-        while left > 0 {
-            let stretch = STRETCH.min(left);
-            self.pass(&hand, stretch, false, &mut judge, &mut write);
-            left -= stretch;
+        for _ in 0..self.hash.buckets().div_ceil(STRETCH) {
+            let rcu = rcu::read_lock();
+            let (_, dirty) = self.evict_each(self.unused(&hand, STRETCH, &rcu), &mut judge);
+            drop(rcu);
+            self.write_and_evict(dirty, &mut judge, &mut write);
         }
         self.limbo.flush();
-        self.accounts.release(u64::MAX);
         self.len()
     }
 
@@ -147,44 +178,51 @@ impl<T: CachedInode> InodeCache<T> {
         self.limbo.flush();
     }
 
-    /// Passes some buckets; how many inodes were looked at, and how many evicted.
-    fn pass(
+    /// The inodes in some buckets that nobody holds, and so many buckets at least.
+    fn unused<'g>(&'g self, hand: &Hand, buckets: usize, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
+        let mut unused: Vec<&T> = Vec::new();
+        self.hash
+            .scan(hand, buckets, |inode| unused.push(inode), rcu);
+        unused.retain(|inode| !is_held(*inode));
+        unused
+    }
+
+    /// Evicts those that are given free; how many, and those that have to be written first.
+    ///
+    /// Context: in the read section in which they were met.
+    fn evict_each(
         &self,
-        hand: &Hand,
-        buckets: usize,
-        spare_referenced: bool,
+        unused: Vec<&T>,
         judge: &mut impl FnMut(&T) -> Verdict,
-        write: &mut impl FnMut(&Arc<T>),
-    ) -> (usize, usize) {
-        let mut scanned = 0;
+    ) -> (usize, Vec<SlabArc<T>>) {
         let mut evicted = 0;
         let mut dirty = Vec::new();
-        let rcu = rcu::read_lock();
-        let visit = |inode: &T| {
-            scanned += 1;
-            // SAFETY: met in this read section.
-            let held = || unsafe { link::count(inode) } > 1;
-            if !CachedInode::link(inode).pass(spare_referenced) || held() {
-                return;
-            }
+        for inode in unused {
             match self.try_evict(inode, 0, judge) {
                 Outcome::Evicted => evicted += 1,
                 Outcome::Kept => (),
                 // SAFETY: met in this read section.
                 Outcome::Dirty => dirty.extend(unsafe { link::get(inode, false) }),
             }
-        };
-        self.hash.scan(hand, buckets, visit, &rcu);
-        drop(rcu);
-        for inode in dirty {
-            write(&inode);
-            if self.try_evict(&inode, 1, judge) == Outcome::Evicted {
-                evicted += 1;
-            }
         }
         self.evicted.add(evicted as i64);
+        (evicted, dirty)
+    }
+
+    /// Writes inodes and evicts those that are then given free; how many. Frees what was evicted before.
+    fn write_and_evict(
+        &self,
+        dirty: Vec<SlabArc<T>>,
+        judge: &mut impl FnMut(&T) -> Verdict,
+        write: &mut impl FnMut(&SlabArc<T>),
+    ) -> usize {
+        let mut evicted = 0;
+        for inode in dirty {
+            write(&inode);
+            evicted += usize::from(self.evict(&inode, &mut *judge));
+        }
         self.limbo.tend();
-        (scanned, evicted)
+        evicted
     }
 
     /// Evicts an inode that nobody has references of but the cache, and `ours` by the caller.
@@ -201,10 +239,10 @@ impl<T: CachedInode> InodeCache<T> {
             Verdict::Evict => {
                 let removed = bucket.remove(inode);
                 debug_assert!(removed, "neither gone nor in the hash");
-                link.set_gone();
-                drop(bucket);
                 // SAFETY: just taken out.
-                self.limbo.retire(unsafe { link::from_cache(inode) });
+                let own = unsafe { link::from_cache(inode) };
+                drop(bucket);
+                self.limbo.retire(own);
                 Outcome::Evicted
             }
             verdict => {
@@ -216,6 +254,14 @@ impl<T: CachedInode> InodeCache<T> {
             }
         }
     }
+}
+
+/// Whether it is in use, or the cache's no more.
+///
+/// Context: in the read section in which it was met.
+fn is_held<T: CachedInode>(inode: &T) -> bool {
+    // SAFETY: met in this read section.
+    !CachedInode::link(inode).is_idle() || unsafe { link::count(inode) } > 1
 }
 
 impl<T: CachedInode> Drop for InodeCache<T> {

@@ -1,4 +1,4 @@
-//! What an inode carries for the cache: its hash link, its state word, and what it is charged for.
+//! What an inode carries for the cache: its hash link and its state word.
 //!
 //! # Model
 //!
@@ -11,14 +11,14 @@
 //! bits 32 to 63  pins        finders that are about to take a reference
 //! ```
 //!
-//! A reference is an [`Arc`]; the cache owns one. Under RCU alone nobody may clone it, since the cache
+//! A reference is a [`SlabArc`]; the cache owns one. Under RCU alone nobody may clone it, since the cache
 //! could give its own up between the look and the clone. So a finder and an evictor do this:
 //!
 //! ```text
 //! finder (read section)                evictor (bucket's lock)
 //!   1  FREEING, GONE clear?              A  pins == 0, NEW, FREEING, GONE clear?
 //!      pins += 1, in the same step          set FREEING, in the same step
-//!   2  count of the Arc += 1             B  count of the Arc == 1?   no: clear FREEING, keep it
+//!   2  count of the SlabArc += 1         B  count of the SlabArc == 1?   no: clear FREEING, keep it
 //!   3  pins -= 1                         C  judge it; unhash it, set GONE
 //! ```
 //!
@@ -62,21 +62,19 @@
 //!
 //! # Safety
 //!
-//! The count of the `Arc` is raised by step 2, by invariant 1.
+//! The count of the `SlabArc` is raised by step 2, by invariant 1.
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
-use foliocache_sync::cell::OnceLock;
 use foliocache_sync::wait::{LockBits, WaitTable};
 
-use crate::accounts::Charge;
 use crate::hash::{HashLink, HashNode};
 use crate::limbo::LimboItem;
 use crate::retired::Retired;
+use crate::slab::{self, SlabArc};
 
 const NEW: u64 = 1;
 const FREEING: u64 = 1 << 1;
@@ -95,13 +93,11 @@ const FILLING: LockBits = LockBits {
 pub struct InodeLink<T> {
     pub(super) hash: HashLink<T>,
     state: AtomicU64,
-    /// Set when it goes into a cache, which it does once.
-    pub(super) charge: OnceLock<Charge>,
     #[cfg(loom)]
     steps: AtomicU64,
 }
 
-/// What can be in an [`InodeCache`](super::InodeCache), as an `Arc`.
+/// What can be in an [`InodeCache`](super::InodeCache), as a `SlabArc`.
 ///
 /// # Safety
 ///
@@ -113,16 +109,13 @@ pub unsafe trait CachedInode: Send + Sync + Sized {
     /// Its number: the identity that `iget` goes by. Does not change.
     fn ino(&self) -> u64;
 
-    /// Bytes of memory to charge for it, for as long as it lives.
-    fn bytes(&self) -> u64;
-
     /// Where the references are counted that the cache has given up and that wait for readers, if they are.
     fn retired(&self) -> Option<&Retired> {
         None
     }
 }
 
-impl<T: CachedInode> LimboItem for Arc<T> {
+impl<T: CachedInode> LimboItem for SlabArc<T> {
     fn enter(&self) {
         (**self).retired().into_iter().for_each(Retired::enter);
     }
@@ -157,7 +150,6 @@ impl<T> InodeLink<T> {
         Self {
             hash: HashLink::new(),
             state: AtomicU64::new(NEW),
-            charge: OnceLock::new(),
             #[cfg(loom)]
             steps: AtomicU64::new(0),
         }
@@ -295,18 +287,19 @@ impl<T> InodeLink<T> {
         }
     }
 
-    /// What the clock's hand does: whether it is worth trying to evict this one now.
-    pub(super) fn pass(&self, spare_referenced: bool) -> bool {
+    /// Whether nobody fills it, evicts it or is about to take a reference. A hint.
+    pub(super) fn is_idle(&self) -> bool {
+        self.peek() & (PINS | NEW | FREEING | GONE) == 0
+    }
+
+    /// Whether it was found since the last call.
+    pub(super) fn take_referenced(&self) -> bool {
         // Relaxed below: a hint, as this is; `freeze` decides.
-        let state = self.peek();
-        if state & (PINS | NEW | FREEING | GONE) != 0 {
-            return false;
-        }
-        if spare_referenced && state & REFERENCED != 0 {
+        let referenced = self.peek() & REFERENCED != 0;
+        if referenced {
             self.state.fetch_and(!REFERENCED, Ordering::Relaxed);
-            return false;
         }
-        true
+        referenced
     }
 }
 
@@ -336,26 +329,22 @@ impl<T> fmt::Debug for InodeLink<T> {
 }
 
 /// What the cache holds of an inode: a reference made a pointer. Given back by [`from_cache`].
-pub(super) fn to_cache<T>(inode: Arc<T>) -> NonNull<T> {
-    let pointer = Arc::into_raw(inode);
-    // For `pointer_of`, which has a borrow of the inode alone.
-    pointer.expose_provenance();
-    NonNull::new(pointer.cast_mut()).expect("an Arc is not null")
+pub(super) fn to_cache<T>(inode: SlabArc<T>) -> NonNull<T> {
+    inode.into_raw()
 }
 
-/// The cache's own reference.
+/// The cache's own reference, of an inode that is gone from now on.
 ///
 /// # Safety
 ///
-/// The caller has just taken the inode out of the hash (invariant 1).
-pub(super) unsafe fn from_cache<T>(inode: &T) -> Arc<T> {
+/// The caller has just taken the inode out of the hash (invariant 1), under the bucket's lock, or alone. The
+/// reference is dropped a grace period later, if there are readers.
+pub(super) unsafe fn from_cache<T: CachedInode>(inode: &T) -> SlabArc<T> {
+    CachedInode::link(inode).set_gone();
+    // SAFETY: in a slab, since it comes from `to_cache`.
+    unsafe { slab::hide(inode) };
     // SAFETY: from `to_cache`, and nobody else takes it: the caller's contract.
-    unsafe { Arc::from_raw(pointer_of(inode)) }
-}
-
-/// The pointer that `to_cache` made: a borrow may not be used for the count that is beside the inode.
-fn pointer_of<T>(inode: &T) -> *const T {
-    ptr::with_exposed_provenance(ptr::from_ref(inode).addr())
+    unsafe { SlabArc::adopt(inode) }
 }
 
 /// Takes a reference of an inode found under RCU; `None` if it is being evicted, or gone. `touch` has the hand
@@ -365,7 +354,7 @@ fn pointer_of<T>(inode: &T) -> *const T {
 ///
 /// The inode was found in the hash in the read section that the caller is still in.
 #[inline]
-pub(super) unsafe fn get<T: CachedInode>(inode: &T, touch: bool) -> Option<Arc<T>> {
+pub(super) unsafe fn get<T: CachedInode>(inode: &T, touch: bool) -> Option<SlabArc<T>> {
     let link = CachedInode::link(inode);
     if !link.pin(touch) {
         return None;
@@ -381,15 +370,12 @@ pub(super) unsafe fn get<T: CachedInode>(inode: &T, touch: bool) -> Option<Arc<T
 ///
 /// # Safety
 ///
-/// The inode is in an `Arc`, whose count is one or more, as the cache's own reference is there: by
+/// The inode is in a `SlabArc`, whose count is one or more, as the cache's own reference is there: by
 /// invariant 1, with a pin or under the bucket's lock.
 #[inline]
-pub(super) unsafe fn get_counted<T: CachedInode>(inode: &T) -> Arc<T> {
-    let pointer = pointer_of(inode);
+pub(super) unsafe fn get_counted<T: CachedInode>(inode: &T) -> SlabArc<T> {
     // SAFETY: the caller's contract.
-    unsafe { Arc::increment_strong_count(pointer) };
-    // SAFETY: the count just taken.
-    unsafe { Arc::from_raw(pointer) }
+    unsafe { SlabArc::from_borrow(inode) }
 }
 
 /// References of an inode, at some moment. A hint.
@@ -398,9 +384,8 @@ pub(super) unsafe fn get_counted<T: CachedInode>(inode: &T) -> Arc<T> {
 ///
 /// As for [`get`], or the caller has a reference.
 pub(super) unsafe fn count<T: CachedInode>(inode: &T) -> usize {
-    // SAFETY: it is in an `Arc`, which is not dropped here.
-    let arc = std::mem::ManuallyDrop::new(unsafe { Arc::from_raw(pointer_of(inode)) });
-    Arc::strong_count(&arc)
+    // SAFETY: the caller's contract.
+    unsafe { SlabArc::count_of(inode) }
 }
 
 /// Steps A and B: whether nobody has a reference but the cache, and `ours` by the caller, nor gets one

@@ -1,63 +1,81 @@
 //! The pages of a [`Slab`](super::Slab), and where they are when they are free. See [`super`].
 //!
+//! # Memory ordering
+//!
+//! A scan reads `visible` (`Acquire`) without a lock. The object was published with `Release`, after it was made; and one
+//! that is hidden is freed a grace period later, so not while a scan that saw its bit may look at it.
+//!
 //! # Safety
 //!
 //! As stated in [`super`].
 #![allow(unsafe_code)]
 
-use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use super::supply::{REGION_PAGES, Supply};
+use crate::bound::MetadataBound;
+use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, CachePadded, shard_count, thread_shard};
 use foliocache_sys::memory::{AnonymousRange, PAGE_SIZE};
 use std::alloc::Layout;
+use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
-/// Pages that are mapped at a time: 1 MiB of address space.
-const REGION_PAGES: usize = if cfg!(loom) { 2 } else { 256 };
-/// Free pages that keep their memory, for who needs one next.
+/// Free pages that keep their memory and their charge.
 const MOST_WARM: usize = if cfg!(loom) { 0 } else { 16 };
-/// Slots of a page at most.
-const MOST_SLOTS: usize = if cfg!(loom) { 2 } else { PAGE_SIZE };
-/// Bytes of the header of a page, and the alignment of what follows.
+/// Slots of a page at most: each has a bit.
+const MOST_SLOTS: usize = if cfg!(loom) { 2 } else { 64 };
+/// Bytes before the first slot of a page. The last word belongs to the first slot.
 const HEADER: usize = 64;
+/// A word before each shared object: its counts.
+pub(super) const COUNT_BYTES: usize = 8;
 
-/// What is at the beginning of a page that is not free.
+/// At the beginning of a page that is not free.
+#[repr(C)]
 struct Header {
+    /// A bit for each slot whose object a scan may visit. Zero in a free page, too.
+    #[cfg(not(loom))]
+    visible: AtomicU64,
     home: Home,
     state: State,
 }
 
-/// What stays the same until the page is free.
+/// Stays the same until the page is free.
 struct Home {
     /// A reference of an `Arc` (invariant 3).
     pool: NonNull<Pool>,
-    shard: usize,
-    page: Page,
+    page: u32,
+    shard: u16,
+    charged: bool,
 }
 
-/// What changes under the lock of the shard.
+/// Changes under the lock of the shard.
 struct State {
     /// Slots that were freed, linked through their first word.
     free: *mut Slot,
-    /// Slots that were never used begin with this one.
-    fresh: u32,
-    /// Objects.
-    live: u32,
     /// The ring of the shard; the page itself, if it is not in it.
     next: NonNull<Header>,
     previous: NonNull<Header>,
+    /// Slots that were never used begin with this one.
+    fresh: u16,
+    /// Objects.
+    live: u16,
 }
 
-const _: () = assert!(size_of::<Header>() <= HEADER);
+const _: () = assert!(size_of::<Header>() <= HEADER - COUNT_BYTES);
 
 /// A free slot.
 struct Slot {
     next: *mut Slot,
 }
 
-/// A ring of pages that have free slots; the first is allocated from.
+/// Two rings of pages that have free slots, those without a charge and the others; the first of a ring is allocated
+/// from.
 struct Shard {
-    first: Option<NonNull<Header>>,
+    first: [Option<NonNull<Header>>; 2],
+    /// Free slots in all pages with a charge.
+    free: usize,
+    /// Objects in pages without one.
+    uncharged: u64,
     /// The slab is gone: no page is kept for the next object.
     closed: bool,
 }
@@ -65,69 +83,118 @@ struct Shard {
 // SAFETY: it owns what it links, with its lock.
 unsafe impl Send for Shard {}
 
-#[derive(Default)]
-struct Supply {
-    regions: Vec<Arc<AnonymousRange>>,
-    warm: Vec<Page>,
-    /// They have no memory, or none any more.
-    cold: Vec<Page>,
-}
-
-/// Which page: the number of its region, and its own there.
-#[derive(Clone, Copy)]
-struct Page {
-    region: u32,
-    number: u32,
-}
-
 /// What a slab and its pages share.
 pub(super) struct Pool {
     slot_bytes: usize,
-    slots: u32,
+    slots: u16,
+    bound: Arc<dyn MetadataBound>,
     shards: Box<[CachePadded<RankedMutex<Shard>>]>,
     roomy: AtomicUsize,
     supply: RankedMutex<Supply>,
+    /// Pages that are charged, and that are not.
+    charged: AtomicU64,
+    uncharged: AtomicU64,
 }
 
 impl Pool {
-    pub(super) fn new<T>() -> Arc<Pool> {
+    /// Pages for objects of type `T`, each with `before` bytes before it.
+    pub(super) fn new<T>(bound: Arc<dyn MetadataBound>, before: usize) -> Arc<Pool> {
         const {
-            assert!(align_of::<T>() <= HEADER && size_of::<T>() <= (PAGE_SIZE - HEADER) / 4);
+            assert!(align_of::<T>() <= HEADER && size_of::<T>() <= (PAGE_SIZE - HEADER) / 3 - 64);
         }
-        let slot = Layout::new::<T>().pad_to_align();
-        let align = slot.align().max(align_of::<Slot>());
-        let slot_bytes = slot.size().max(size_of::<Slot>()).next_multiple_of(align);
+        let align = align_of::<T>().max(align_of::<Slot>());
+        let bytes = size_of::<T>().max(size_of::<Slot>()) + before;
+        let slot_bytes = bytes.next_multiple_of(align);
         let shard = || {
             let shard = Shard {
-                first: None,
+                first: [None; 2],
+                free: 0,
+                uncharged: 0,
                 closed: false,
             };
             CachePadded::new(RankedMutex::new(Rank::Leaf, shard))
         };
         Arc::new(Pool {
             slot_bytes,
-            slots: ((PAGE_SIZE - HEADER) / slot_bytes).min(MOST_SLOTS) as u32,
+            slots: ((PAGE_SIZE - HEADER + before) / slot_bytes).min(MOST_SLOTS) as u16,
+            bound,
             shards: std::iter::repeat_with(shard).take(shard_count()).collect(),
             roomy: AtomicUsize::new(0),
             supply: RankedMutex::new(Rank::Leaf, Supply::default()),
+            charged: AtomicU64::new(0),
+            uncharged: AtomicU64::new(0),
         })
     }
 
-    /// A free slot, which is the caller's now.
-    pub(super) fn take(self: &Arc<Self>) -> NonNull<u8> {
-        let number = thread_shard() & (self.shards.len() - 1);
-        let shard = &self.shards[number];
-        {
-            let mut shard = shard.lock();
-            if let Some(page) = shard.first {
-                return self.take_from(&mut shard, page);
-            }
+    /// A free slot, which is the caller's now. `None` if a page would have to be charged, and the bound refuses
+    /// it.
+    ///
+    /// Context: that of [`MetadataBound::charge`].
+    pub(super) fn take(self: &Arc<Self>) -> Option<NonNull<u8>> {
+        if let Some(slot) = self.take_free() {
+            return Some(slot);
         }
-        if let Some(slot) = self.take_elsewhere() {
+        let warm = self.supply.lock().warm.pop();
+        if let Some(page) = warm {
+            return Some(self.take_new(page, true));
+        }
+        // Others may free slots while the bound makes room.
+        let found = Cell::new(None);
+        let find = || {
+            found.set(self.take_free());
+            found.get().is_some()
+        };
+        if !self.bound.charge_or(PAGE_SIZE as u64, &find) {
+            return None;
+        }
+        if found.get().is_some() {
+            return found.get();
+        }
+        // Relaxed, here and below: figures.
+        self.charged.fetch_add(1, Ordering::Relaxed);
+        Some(self.take_new(self.cold_page(), true))
+    }
+
+    /// As [`Pool::take`], whatever the bound says. Does not sleep.
+    pub(super) fn take_uncharged(self: &Arc<Self>) -> NonNull<u8> {
+        let own = || self.take_own(false);
+        if let Some(slot) = self.take_free().or_else(own) {
             return slot;
         }
-        let page = self.new_page(number);
-        let mut shard = shard.lock();
+        let charged = self.bound.try_charge(PAGE_SIZE as u64);
+        let count = if charged {
+            &self.charged
+        } else {
+            &self.uncharged
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.take_new(self.cold_page(), charged)
+    }
+
+    fn shard(&self) -> usize {
+        thread_shard() & (self.shards.len() - 1)
+    }
+
+    /// A slot of a page that is charged and has objects already.
+    fn take_free(&self) -> Option<NonNull<u8>> {
+        self.take_own(true).or_else(|| self.take_elsewhere())
+    }
+
+    /// A slot of a page of the thread's shard.
+    fn take_own(&self, charged: bool) -> Option<NonNull<u8>> {
+        let mut shard = self.shards[self.shard()].lock();
+        let page = shard.first[usize::from(charged)]?;
+        Some(self.take_from(&mut shard, page))
+    }
+
+    /// A slot of a page that has none.
+    fn take_new(self: &Arc<Self>, page: u32, charged: bool) -> NonNull<u8> {
+        let number = self.shard();
+        let page = self.new_page(page, number, charged);
+        let mut shard = self.shards[number].lock();
+        if charged {
+            shard.free += usize::from(self.slots);
+        }
         // SAFETY: it was made for this shard.
         unsafe { shard.link(page) };
         self.take_from(&mut shard, page)
@@ -145,7 +212,9 @@ impl Pool {
             let Some(mut shard) = self.shards[number].try_lock() else {
                 continue;
             };
-            let Some(first) = shard.first else { continue };
+            let Some(first) = shard.first[1] else {
+                continue;
+            };
             // SAFETY: in the ring.
             let last = unsafe { shard.state(first) }.previous;
             if last != first {
@@ -160,6 +229,11 @@ impl Pool {
     /// Context: the page is in the ring of `shard`.
     fn take_from(&self, shard: &mut Shard, page: NonNull<Header>) -> NonNull<u8> {
         // SAFETY: in the ring.
+        match unsafe { Home::of(page) }.charged {
+            true => shard.free -= 1,
+            false => shard.uncharged += 1,
+        }
+        // SAFETY: in the ring.
         let state = unsafe { shard.state(page) };
         state.live += 1;
         let slot = match NonNull::new(state.free) {
@@ -169,7 +243,7 @@ impl Pool {
                 slot.cast()
             }
             None => {
-                let offset = HEADER + state.fresh as usize * self.slot_bytes;
+                let offset = HEADER + usize::from(state.fresh) * self.slot_bytes;
                 state.fresh += 1;
                 // SAFETY: within the page: a page in the ring has a free slot (invariant 2).
                 unsafe { page.cast::<u8>().add(offset) }
@@ -182,23 +256,32 @@ impl Pool {
         slot
     }
 
+    /// The page of a slot.
+    fn page_of(slot: NonNull<u8>) -> NonNull<Header> {
+        // An object may have come by a reference, which is not one to the page: see `new_page`.
+        let address = slot.addr().get() & !(PAGE_SIZE - 1);
+        let page = NonNull::new(ptr::with_exposed_provenance_mut(address));
+        page.expect("no slot lies in the first page")
+    }
+
     /// Takes back a slot that [`Pool::take`] gave out.
     ///
     /// # Safety
     ///
     /// Nobody uses the slot any more.
     pub(super) unsafe fn put(slot: NonNull<u8>) {
-        // An object may have come by a reference, which is not one to the page: see `new_page`.
-        let address = slot.addr().get() & !(PAGE_SIZE - 1);
-        let page = NonNull::new(ptr::with_exposed_provenance_mut(address));
-        let page: NonNull<Header> = page.expect("no slot lies in the first page");
+        let page = Self::page_of(slot);
         let slot: NonNull<u8> = page.cast().with_addr(slot.addr());
         // SAFETY: it stays as it is while there is an object, and there is one.
         let home = unsafe { Home::of(page) };
         // SAFETY: the page holds a reference of the pool (invariant 3), until `retire` takes it.
         let pool = unsafe { home.pool.as_ref() };
         {
-            let mut shard = pool.shards[home.shard].lock();
+            let mut shard = pool.shards[usize::from(home.shard)].lock();
+            match home.charged {
+                true => shard.free += 1,
+                false => shard.uncharged -= 1,
+            }
             // SAFETY: not free, since it has an object.
             let state = unsafe { shard.state(page) };
             let free: NonNull<Slot> = slot.cast();
@@ -213,8 +296,12 @@ impl Pool {
                 // SAFETY: it was not in the ring (invariant 2).
                 unsafe { shard.link(page) };
             }
-            if !is_empty || (is_only && !shard.closed) {
+            // The next object will want a page; none without a charge is kept for it.
+            if !is_empty || (is_only && home.charged && !shard.closed) {
                 return;
+            }
+            if home.charged {
+                shard.free -= usize::from(pool.slots);
             }
             // SAFETY: it is in the ring.
             unsafe { shard.unlink(page) };
@@ -223,34 +310,40 @@ impl Pool {
         unsafe { Pool::retire(page) };
     }
 
-    /// A page without objects, of which nobody knows.
-    fn new_page(self: &Arc<Self>, shard: usize) -> NonNull<Header> {
-        let (page, address) = self.free_page();
-        let address: NonNull<Header> = address.cast();
+    /// Makes a free page one without objects, of which nobody knows.
+    fn new_page(self: &Arc<Self>, page: u32, shard: usize, charged: bool) -> NonNull<Header> {
+        let address: NonNull<Header> = self.supply.lock().address(page).cast();
         // The page's reference.
         let pool = Arc::into_raw(Arc::clone(self)).cast_mut();
-        let header = Header {
-            home: Home {
-                pool: NonNull::new(pool).expect("an Arc is not null"),
-                shard,
-                page,
-            },
-            state: State {
-                free: ptr::null_mut(),
-                fresh: 0,
-                live: 0,
-                next: address,
-                previous: address,
-            },
+        let home = Home {
+            pool: NonNull::new(pool).expect("an Arc is not null"),
+            page,
+            shard: shard as u16,
+            charged,
         };
+        let state = State {
+            free: ptr::null_mut(),
+            next: address,
+            previous: address,
+            fresh: 0,
+            live: 0,
+        };
+        // A scan may look at `visible` meanwhile: it is not written.
+        // SAFETY: within the page.
+        let of_home = unsafe { &raw mut (*address.as_ptr()).home };
         // SAFETY: a free page, and nobody else's.
-        unsafe { address.write(header) };
-        // For `put`, which is given an object.
+        unsafe { of_home.write(home) };
+        // SAFETY: as above.
+        let of_state = unsafe { &raw mut (*address.as_ptr()).state };
+        // SAFETY: as above.
+        unsafe { of_state.write(state) };
+        // For `page_of`, which is given an object.
         let _ = address.as_ptr().expose_provenance();
         address
     }
 
-    fn free_page(&self) -> (Page, NonNull<u8>) {
+    /// A page without memory.
+    fn cold_page(&self) -> u32 {
         loop {
             if let Some(page) = self.supply.lock().take() {
                 return page;
@@ -270,21 +363,36 @@ impl Pool {
     /// It has no object and is in no ring, and nobody else does this.
     unsafe fn retire(page: NonNull<Header>) {
         // SAFETY: nobody else has the page.
-        let Home { pool, page, .. } = *unsafe { Home::of(page) };
+        let Home {
+            pool,
+            page,
+            charged,
+            ..
+        } = *unsafe { Home::of(page) };
         // SAFETY: the page's reference (invariant 3), which is not used again.
         let pool = unsafe { Arc::from_raw(pool.as_ptr()) };
-        let region = {
+        let (region, number) = {
             let mut supply = pool.supply.lock();
-            if supply.warm.len() < MOST_WARM {
+            if charged && supply.warm.len() < MOST_WARM {
                 supply.warm.push(page);
                 return;
             }
-            Arc::clone(&supply.regions[page.region as usize])
+            supply.region(page)
         };
-        let number = page.number as usize;
-        // SAFETY: the page is free. If the system does not take it back, it keeps its memory.
-        let _ = unsafe { region.discard(number..number + 1) };
-        pool.supply.lock().cold.push(page);
+        // SAFETY: the page is free.
+        let discarded = unsafe { region.discard(number..number + 1) }.is_ok();
+        if charged && !discarded {
+            // The system did not take it back: it keeps its memory, and its charge.
+            pool.supply.lock().warm.push(page);
+            return;
+        }
+        pool.supply.lock().put(page);
+        if charged {
+            pool.charged.fetch_sub(1, Ordering::Relaxed);
+            pool.bound.uncharge(PAGE_SIZE as u64);
+        } else {
+            pool.uncharged.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Nothing is allocated any more: pages without objects go back.
@@ -294,12 +402,13 @@ impl Pool {
                 let mut shard = shard.lock();
                 shard.closed = true;
                 // A page without an object was the only one of its ring, and is the first if others came.
-                shard
-                    .first
+                let empty = shard.first[1]
                     // SAFETY: in the ring.
                     .filter(|&page| unsafe { shard.state(page) }.live == 0)
                     // SAFETY: as above.
-                    .inspect(|&page| unsafe { shard.unlink(page) })
+                    .inspect(|&page| unsafe { shard.unlink(page) });
+                shard.free -= empty.map_or(0, |_| usize::from(self.slots));
+                empty
             };
             if let Some(page) = empty {
                 // SAFETY: it has no object, and is in the ring no more.
@@ -308,11 +417,111 @@ impl Pool {
         }
     }
 
+    /// Whether the bound has hardly any room.
+    pub(super) fn is_short(&self) -> bool {
+        self.bound.is_short()
+    }
+
+    /// Bytes of the pages that are charged.
+    pub(super) fn bytes(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed) * PAGE_SIZE as u64
+    }
+
+    /// Objects in pages without a charge.
+    pub(super) fn uncharged(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().uncharged).sum()
+    }
+
+    /// Objects that there is room for in the pages there are.
+    pub(super) fn spare(&self) -> u64 {
+        let free: usize = self.shards.iter().map(|shard| shard.lock().free).sum();
+        free as u64
+    }
+
+    /// Slots of a page.
+    #[cfg(not(loom))]
+    pub(super) fn slots(&self) -> usize {
+        usize::from(self.slots)
+    }
+
     /// Pages that are not free, and free ones that keep their memory.
     #[cfg(all(test, not(loom)))]
     pub(super) fn resident_pages(self: &Arc<Self>) -> (usize, usize) {
         // One reference is the caller's.
         (Arc::strong_count(self) - 1, self.supply.lock().warm.len())
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Pool {
+    /// The word of an object in its page, and its bit there.
+    fn visible<'a>(object: NonNull<u8>) -> (&'a AtomicU64, u64) {
+        let page = Self::page_of(object);
+        // SAFETY: there, since there is an object.
+        let home = unsafe { Home::of(page) };
+        // SAFETY: the page's reference.
+        let pool = unsafe { home.pool.as_ref() };
+        let slot = (object.addr().get() % PAGE_SIZE - HEADER) / pool.slot_bytes;
+        // SAFETY: a page is never unmapped while it has objects.
+        (unsafe { &(*page.as_ptr()).visible }, 1 << slot)
+    }
+
+    /// Has scans visit an object.
+    ///
+    /// # Safety
+    ///
+    /// It is in a slot. It is hidden a grace period before its slot is put back.
+    pub(super) unsafe fn publish(object: NonNull<u8>) {
+        let (word, bit) = Self::visible(object);
+        // Release pairs with the Acquire in `next_page`: the object is made.
+        word.fetch_or(bit, Ordering::Release);
+    }
+
+    /// Has scans that begin from now on pass over an object.
+    ///
+    /// # Safety
+    ///
+    /// It is in a slot.
+    pub(super) unsafe fn hide(object: NonNull<u8>) {
+        let (word, bit) = Self::visible(object);
+        // Relaxed: the grace period that follows orders it.
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    /// Pages that have memory: a round of the hand.
+    pub(super) fn round(&self) -> usize {
+        let charged = self.charged.load(Ordering::Relaxed);
+        (charged + self.uncharged.load(Ordering::Relaxed)) as usize
+    }
+
+    /// The objects of the next page that has memory, of those that are published; none if there is no such
+    /// page. The hand goes round by address, and pages are taken in that order.
+    pub(super) fn next_page(&self) -> Option<impl Iterator<Item = NonNull<u8>> + use<>> {
+        let address = {
+            let mut supply = self.supply.lock();
+            let page = supply.next()?;
+            supply.address(page)
+        };
+        let page: NonNull<Header> = address.cast();
+        // Regions stay mapped as long as the pool, and what was given back reads as zero.
+        // Acquire pairs with the Release in `publish`.
+        // SAFETY: mapped, and written by atomics alone.
+        let mut bits = unsafe { &(*page.as_ptr()).visible }.load(Ordering::Acquire);
+        let slot_bytes = self.slot_bytes;
+        Some(std::iter::from_fn(move || {
+            let slot = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            // SAFETY: within the page.
+            Some(unsafe { address.add(HEADER + slot * slot_bytes) })
+        }))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Their memory goes with the regions.
+        let warm = self.supply.lock().warm.len();
+        self.bound.uncharge((warm * PAGE_SIZE) as u64);
     }
 }
 
@@ -343,7 +552,9 @@ impl Shard {
     ///
     /// It is of this shard, not free, and not in the ring.
     unsafe fn link(&mut self, page: NonNull<Header>) {
-        let first = *self.first.get_or_insert(page);
+        // SAFETY: the caller's contract.
+        let charged = unsafe { Home::of(page) }.charged;
+        let first = *self.first[usize::from(charged)].get_or_insert(page);
         // SAFETY: in the ring, or `page`.
         let last = std::mem::replace(&mut unsafe { self.state(first) }.previous, page);
         // SAFETY: as above: a page that is in no ring comes before itself.
@@ -367,28 +578,10 @@ impl Shard {
         unsafe { self.state(next) }.previous = previous;
         // SAFETY: as above.
         unsafe { self.state(previous) }.next = next;
-        if self.first == Some(page) {
-            self.first = (next != page).then_some(next);
+        // SAFETY: the caller's contract.
+        let first = &mut self.first[usize::from(unsafe { Home::of(page) }.charged)];
+        if *first == Some(page) {
+            *first = (next != page).then_some(next);
         }
-    }
-}
-
-impl Supply {
-    fn take(&mut self) -> Option<(Page, NonNull<u8>)> {
-        let page = self.warm.pop().or_else(|| self.cold.pop())?;
-        let base = self.regions[page.region as usize].as_ptr();
-        // SAFETY: within the region.
-        Some((page, unsafe { base.add(page.number as usize * PAGE_SIZE) }))
-    }
-
-    /// Has the pages of a new region, the first one to be taken first.
-    fn add(&mut self, region: AnonymousRange) {
-        let number = self.regions.len() as u32;
-        let pages = (0..region.pages() as u32).rev().map(|page| Page {
-            region: number,
-            number: page,
-        });
-        self.cold.extend(pages);
-        self.regions.push(Arc::new(region));
     }
 }

@@ -1,8 +1,10 @@
 //! Slabs: how objects lie, what is used again, and what goes back.
 
 use super::{SharedSlab, Slab, SlabArc, SlabBox};
+use crate::bound::{MetadataBound, Unbounded};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::rcu;
 use std::collections::HashSet;
 use std::ptr;
 
@@ -34,6 +36,12 @@ impl Drop for Object {
     }
 }
 
+impl<T> Slab<T> {
+    fn alloc(&self, value: T) -> SlabBox<T> {
+        self.reserve().expect("there is room").fill(value)
+    }
+}
+
 fn page_of(object: &SlabBox<Object>) -> usize {
     ptr::from_ref(&**object).addr() / 4096
 }
@@ -41,7 +49,7 @@ fn page_of(object: &SlabBox<Object>) -> usize {
 #[test]
 fn objects_lie_side_by_side() {
     assert_eq!(size_of::<Object>(), 192);
-    let slab = Slab::new();
+    let slab = Slab::new(Arc::new(Unbounded));
     let objects: Vec<_> = (0..10 * SLOTS).map(|n| slab.alloc(object(n))).collect();
     for (number, object) in objects.iter().enumerate() {
         assert_eq!(object.number, number);
@@ -57,7 +65,7 @@ fn objects_lie_side_by_side() {
 
 #[test]
 fn what_is_free_is_used_again() {
-    let slab = Slab::new();
+    let slab = Slab::new(Arc::new(Unbounded));
     let mut objects: Vec<_> = (0..4 * SLOTS)
         .map(|n| Some(slab.alloc(object(n))))
         .collect();
@@ -77,7 +85,7 @@ fn what_is_free_is_used_again() {
 
 #[test]
 fn what_other_threads_left_free_is_used() {
-    let slab = Slab::new();
+    let slab = Slab::new(Arc::new(Unbounded));
     let fill = |from: usize| -> Vec<_> {
         let numbers = from..from + 40 * SLOTS;
         numbers.map(|n| slab.alloc(object(n))).collect()
@@ -106,7 +114,7 @@ fn what_other_threads_left_free_is_used() {
 
 #[test]
 fn pages_without_objects_go_back() {
-    let slab = Slab::new();
+    let slab = Slab::new(Arc::new(Unbounded));
     let objects: Vec<_> = (0..100 * SLOTS).map(|n| slab.alloc(object(n))).collect();
     assert_eq!(slab.pool.resident_pages(), (100, 0));
     drop(objects);
@@ -124,7 +132,7 @@ fn pages_without_objects_go_back() {
 
 #[test]
 fn objects_outlive_their_slab() {
-    let slab = Slab::new();
+    let slab = Slab::new(Arc::new(Unbounded));
     let pool = Arc::downgrade(&slab.pool);
     let mut objects: Vec<_> = (0..2 * SLOTS).map(|n| slab.alloc(object(n))).collect();
     drop(objects.drain(SLOTS..));
@@ -138,7 +146,7 @@ fn objects_outlive_their_slab() {
     drop(objects);
     assert!(pool.upgrade().is_none(), "memory is left");
     // An empty slab has none.
-    let slab: Slab<Object> = Slab::new();
+    let slab: Slab<Object> = Slab::new(Arc::new(Unbounded));
     let pool = Arc::downgrade(&slab.pool);
     drop(slab.alloc(object(1)));
     drop(slab);
@@ -148,7 +156,7 @@ fn objects_outlive_their_slab() {
 #[test]
 fn threads_free_what_others_allocated() {
     let dropped = Arc::new(AtomicUsize::new(0));
-    let slab = Slab::new();
+    let slab = Slab::new(Arc::new(Unbounded));
     let pool = Arc::downgrade(&slab.pool);
     const EACH: usize = 20_000;
     std::thread::scope(|scope| {
@@ -180,7 +188,7 @@ fn threads_free_what_others_allocated() {
 #[test]
 fn shared_objects_go_with_the_last_reference() {
     let dropped = Arc::new(AtomicUsize::new(0));
-    let slab = SharedSlab::new();
+    let slab = SharedSlab::new(Arc::new(Unbounded));
     let first = slab.alloc(counted(7, &dropped));
     drop(slab);
     std::thread::scope(|scope| {
@@ -197,4 +205,96 @@ fn shared_objects_go_with_the_last_reference() {
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
     drop(first);
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
+}
+
+/// A bound of so many pages.
+struct Pages(AtomicUsize);
+
+impl MetadataBound for Pages {
+    fn charge(&self, bytes: u64) -> bool {
+        assert_eq!(bytes, 4096);
+        let less = |left: usize| left.checked_sub(1);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.0.fetch_add(bytes as usize / 4096, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn pages_are_charged_as_long_as_they_have_memory() {
+    let bound = Arc::new(Pages(AtomicUsize::new(40)));
+    let slab = Slab::new(bound.clone());
+    let left = || bound.0.load(Ordering::Relaxed);
+    let mut objects: Vec<_> = (0..40 * SLOTS).map(|n| slab.alloc(object(n))).collect();
+    assert_eq!((left(), slab.bytes(), slab.spare()), (0, 40 * 4096, 0));
+    assert!(slab.reserve().is_none(), "there are no more pages");
+    let refused = slab.reserve_uncharged().fill(object(1));
+    assert!(slab.reserve().is_none(), "nobody else gets into its page");
+    assert_eq!(slab.uncharged(), 1);
+    drop(refused);
+    assert_eq!(slab.uncharged(), 0);
+    // One of each page is left: there is room, but no page comes back.
+    let mut number = 0;
+    objects.retain(|_| {
+        number += 1;
+        number % SLOTS == 0
+    });
+    assert_eq!((left(), slab.spare()), (0, 40 * (SLOTS as u64 - 1)));
+    drop(objects);
+    // A few pages stay warm, one for the next object.
+    assert_eq!(left(), 40 - 17);
+    drop(slab);
+    assert_eq!(left(), 40);
+}
+
+#[test]
+fn a_scan_passes_what_is_published_page_by_page() {
+    let slab = Slab::new(Arc::new(Unbounded));
+    let objects: Vec<_> = (0..3 * SLOTS).map(|n| slab.alloc(object(n))).collect();
+    // SAFETY: nobody scans when they are freed.
+    let publish = |each: &SlabBox<Object>| unsafe { super::publish(&**each) };
+    objects.iter().step_by(2).for_each(publish);
+    // SAFETY: in the slab.
+    unsafe { super::hide(&*objects[4]) };
+    let rcu = rcu::read_lock();
+    let page = || -> Vec<usize> {
+        let objects = slab.next_page(&rcu).expect("there are pages");
+        objects.map(|object| object.number).collect()
+    };
+    let expected = |page: usize| -> Vec<usize> {
+        let numbers = page * SLOTS..(page + 1) * SLOTS;
+        numbers.filter(|n| n % 2 == 0 && *n != 4).collect()
+    };
+    for number in [0, 1, 2, 0] {
+        assert_eq!(page(), expected(number));
+    }
+}
+
+#[test]
+fn a_scan_before_the_first_page_finds_nothing() {
+    let slab: Slab<Object> = Slab::new(Arc::new(Unbounded));
+    assert!(slab.next_page(&rcu::read_lock()).is_none());
+}
+
+#[test]
+fn a_weak_reference_keeps_no_object() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let slab = SharedSlab::new(Arc::new(Unbounded));
+    let first = slab.alloc(counted(7, &dropped));
+    let weak = SlabArc::downgrade(&first);
+    let again = weak.upgrade().expect("it is there");
+    drop(first);
+    assert_eq!((again.number, dropped.load(Ordering::Relaxed)), (7, 0));
+    drop(again);
+    assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    assert!(weak.upgrade().is_none());
+    // Its memory is not another's yet.
+    let other = slab.alloc(counted(8, &dropped));
+    assert!(weak.upgrade().is_none());
+    drop((weak, slab));
+    assert_eq!(other.number, 8);
 }

@@ -10,8 +10,8 @@ use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
+use crate::slab::SlabArc;
 use crate::types::{Device, FileKind, OpContext, OpenFlags, RenameMode, S_ISVTX};
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -29,7 +29,7 @@ impl SuperBlock {
         dir: &DentryRef<Inode>,
         name: &OsStr,
         credentials: Option<&Credentials>,
-        make: impl FnOnce(&Arc<Inode>) -> Result<(R, Arc<Inode>), Errno>,
+        make: impl FnOnce(&SlabArc<Inode>) -> Result<(R, SlabArc<Inode>), Errno>,
     ) -> Result<(R, DentryRef<Inode>), Errno> {
         let inode = Self::directory(dir)?;
         let _names = inode.names().write();
@@ -154,14 +154,14 @@ impl SuperBlock {
     /// Those of [`FileSystem::link`](crate::FileSystem::link); `EACCES` as [`SuperBlock::create`].
     pub fn link(
         &self,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         dir: &DentryRef<Inode>,
         name: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
         let made = self.make(dir, name, credentials, |dir| {
             self.caches.fs.link(inode, dir, name)?;
-            Ok(((), Arc::clone(inode)))
+            Ok(((), inode.clone()))
         })?;
         Ok(made.1)
     }
@@ -203,7 +203,7 @@ impl SuperBlock {
         dir: &DentryRef<Inode>,
         name: &OsStr,
         credentials: Option<&Credentials>,
-        remove: impl FnOnce(&Arc<Inode>) -> Result<(), Errno>,
+        remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let inode = Self::directory(dir)?;
         let names = inode.names().write();
@@ -232,7 +232,7 @@ impl SuperBlock {
     /// Whether `credentials` may take `name` away from a directory. Context: its names locked.
     fn check_delete(
         &self,
-        dir: &Arc<Inode>,
+        dir: &SlabArc<Inode>,
         name: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
@@ -279,7 +279,7 @@ impl SuperBlock {
                     Errno::ENOTEMPTY
                 });
             }
-            if Arc::ptr_eq(target, &moved) {
+            if SlabArc::ptr_eq(target, &moved) {
                 return Ok(());
             }
         }
@@ -298,7 +298,7 @@ impl SuperBlock {
                 }
             }
         }
-        if !Arc::ptr_eq(&from_inode, &to_inode) {
+        if !SlabArc::ptr_eq(&from_inode, &to_inode) {
             // Its `..` changes.
             let exchanged = target.as_ref().filter(|_| exchange);
             for inode in std::iter::once(&moved).chain(exchanged) {
@@ -311,10 +311,13 @@ impl SuperBlock {
     }
 
     /// Whether `dir` is a directory or below it.
-    fn is_at_or_below(dir: &DentryRef<Inode>, above: &Arc<Inode>) -> bool {
+    fn is_at_or_below(dir: &DentryRef<Inode>, above: &SlabArc<Inode>) -> bool {
         let mut at = Some(dir.clone());
         while let Some(here) = at {
-            if here.inode().is_some_and(|inode| Arc::ptr_eq(&inode, above)) {
+            if here
+                .inode()
+                .is_some_and(|inode| SlabArc::ptr_eq(&inode, above))
+            {
                 return true;
             }
             at = here.parent();
@@ -337,7 +340,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
         let (from_inode, to_inode) = (Self::directory(from_dir)?, Self::directory(to_dir)?);
-        let one = Arc::ptr_eq(&from_inode, &to_inode);
+        let one = SlabArc::ptr_eq(&from_inode, &to_inode);
         // With it no directory changes its place above another.
         let rename = (!one).then(|| self.rename.lock());
         let (first, second) = match one || Self::comes_first(from_dir, to_dir) {
@@ -369,7 +372,9 @@ impl SuperBlock {
                 // Two names of one file stay as they are, as does a name that is moved to itself.
                 let same = target.is_some_and(|target| {
                     let (target, moved) = (target.inode(), moved.inode());
-                    target.zip(moved).is_some_and(|(a, b)| Arc::ptr_eq(&a, &b))
+                    target
+                        .zip(moved)
+                        .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
                 });
                 let renamed = |moved| self.caches.dcache.rename(moved, to_dir, &new, exchange);
                 if !same && renamed(&moved).is_err() {
@@ -394,7 +399,7 @@ impl SuperBlock {
     fn known(
         &self,
         dir: &DentryRef<Inode>,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         name: &Name<'_>,
     ) -> Result<DentryRef<Inode>, Errno> {
         let now = self.now();

@@ -5,7 +5,7 @@
 //! ```text
 //!  SuperBlock ──fs──▶ FileSystem: asked for what is not cached, and told of every change
 //!      │
-//!      └──dcache──▶ dentries ──▶ Arc<Inode>
+//!      └──dcache──▶ dentries ──▶ SlabArc<Inode>
 //! ```
 //!
 //! All front doors of a file system go through one `SuperBlock`, so that its names are cached once.
@@ -38,6 +38,7 @@ use crate::filesystem::{FileSystem, Validity};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::reaper::Reaper;
+use crate::slab::SlabArc;
 use crate::types::{Attr, FileKind, MAX_NAME, OpContext, SetAttr};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
@@ -78,7 +79,7 @@ pub struct Named {
     /// The name.
     pub dentry: DentryRef<Inode>,
     /// What it leads to.
-    pub inode: Arc<Inode>,
+    pub inode: SlabArc<Inode>,
 }
 
 impl Named {
@@ -136,9 +137,9 @@ impl SuperBlock {
     /// was the last reference.
     ///
     /// Context: no lock; may block on I/O.
-    pub fn put(&self, inode: impl Into<Option<Arc<Inode>>>) {
+    pub fn put(&self, inode: impl Into<Option<SlabArc<Inode>>>) {
         if let Some(inode) = inode.into() {
-            inode.put();
+            Inode::put(inode);
         }
         if let Some(reaper) = &self.reaper {
             reaper.wake();
@@ -151,8 +152,6 @@ impl SuperBlock {
         self.caches.dcache.evict_all();
         self.caches.dcache.wait_for_limbo();
         self.caches.fs.shrink_inodes(usize::MAX);
-        self.caches.dcache.release(u64::MAX);
-        self.caches.fs.release(u64::MAX);
     }
 
     /// Has somebody asked for inodes when memory is short, for as long as it lives.
@@ -410,6 +409,18 @@ impl SuperBlock {
         Named::new(found)
     }
 
+    /// What the cache says of a name in a directory, while that is believed.
+    pub(crate) fn cached_child(
+        &self,
+        dir: &Named,
+        name: &Name<'_>,
+        now: u64,
+    ) -> Option<DentryRef<Inode>> {
+        let dentry = self.caches.dcache.lookup(&dir.dentry, name)?;
+        self.is_valid(&dentry, dentry.is_negative(), now)
+            .then_some(dentry)
+    }
+
     /// What a name in a directory leads to, by the cache or else by the file system.
     pub(crate) fn lookup_child(
         &self,
@@ -417,11 +428,7 @@ impl SuperBlock {
         name: &Name<'_>,
         now: u64,
     ) -> Result<Named, Stop> {
-        let cached = || {
-            let dentry = self.caches.dcache.lookup(&dir.dentry, name)?;
-            let believed = self.is_valid(&dentry, dentry.is_negative(), now);
-            believed.then_some(dentry)
-        };
+        let cached = || self.cached_child(dir, name, now);
         if let Some(dentry) = cached() {
             return Ok(Named::new(dentry)?);
         }
@@ -464,7 +471,7 @@ impl SuperBlock {
         &self,
         dir: &DentryRef<Inode>,
         name: &Name<'_>,
-        inode: Option<Arc<Inode>>,
+        inode: Option<SlabArc<Inode>>,
         asked: u64,
     ) -> Result<DentryRef<Inode>, Errno> {
         // Something in the store leads back to a directory above: a bind mount, say.
@@ -484,7 +491,7 @@ impl SuperBlock {
     /// `EACCES`, those of [`FileSystem::getattr`].
     pub fn check(
         &self,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         access: Access,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
@@ -498,7 +505,7 @@ impl SuperBlock {
     }
 
     /// Asks for the attributes that a permission check looks at, unless they are believed.
-    pub(crate) fn renew(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+    pub(crate) fn renew(&self, inode: &SlabArc<Inode>) -> Result<(), Errno> {
         match inode.attributes().is_believed(self.now()) {
             true => Ok(()),
             false => self.caches.fs.getattr(inode).map(drop),
@@ -513,7 +520,7 @@ impl SuperBlock {
     pub fn setattr(
         &self,
         ctx: &OpContext,
-        inode: &Arc<Inode>,
+        inode: &SlabArc<Inode>,
         set: &SetAttr,
         credentials: Option<&Credentials>,
     ) -> Result<Attr, Errno> {
@@ -528,7 +535,7 @@ impl SuperBlock {
     }
 
     /// The inode of a directory.
-    pub(crate) fn directory(dir: &DentryRef<Inode>) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn directory(dir: &DentryRef<Inode>) -> Result<SlabArc<Inode>, Errno> {
         let inode = dir.inode().ok_or(Errno::ENOENT)?;
         match inode.kind() {
             FileKind::Directory => Ok(inode),

@@ -94,19 +94,9 @@ impl Shrinker for Shrinkable {
         let caches = self.caches.try_read();
         let caches = caches.as_deref().and_then(Option::as_ref);
         caches.map_or(0, |caches| {
-            // A file takes a name and an inode, and neither is charged from what the other left.
-            let names = caches.dcache.spare() / DENTRY_BYTES;
-            let inodes = caches.fs.spare() / inode_bytes();
-            names.min(inodes) * (DENTRY_BYTES + inode_bytes())
-        })
-    }
-
-    fn release(&self, bytes: u64) -> u64 {
-        let caches = self.caches.try_read();
-        let caches = caches.as_deref().and_then(Option::as_ref);
-        caches.map_or(0, |caches| {
-            let released = caches.dcache.release(bytes);
-            released + caches.fs.release(bytes - released)
+            // A file takes a name and an inode, and neither has room that the other left.
+            let files = caches.dcache.spare().min(caches.fs.spare_inodes());
+            files * (DENTRY_BYTES + inode_bytes())
         })
     }
 

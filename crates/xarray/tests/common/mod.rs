@@ -2,14 +2,32 @@
 //! seeded runs and the fuzz target, so that each of them runs the same operations with the same
 //! checks.
 
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foliocache_sync::rcu;
+use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_xarray::{
-    Entry, Extent, HeapChunks, InsertError, Mark, NodePool, SplitError, XArray, max_nodes_needed,
+    Entry, Extent, Found, HeapChunks, InsertError, Mark, NodePool, SplitError, XArray,
     split_nodes_needed,
 };
+
+/// Every entry that overlaps `first..=last` and has the mark, in ascending order.
+pub(crate) fn range<'a>(
+    xa: &'a XArray,
+    first: u64,
+    last: u64,
+    mark: Option<Mark>,
+    rcu: &'a RcuReadGuard,
+) -> impl Iterator<Item = Found<'a>> {
+    let mut next = Some(first);
+    std::iter::from_fn(move || {
+        let found = xa.find(next?, last, mark, rcu)?;
+        next = found.last().checked_add(1).filter(|&next| next <= last);
+        Some(found)
+    })
+}
 
 /// What the index should hold: first index → order, entry, marks.
 type Model = BTreeMap<u64, (u32, Entry, [bool; Mark::ALL.len()])>;
@@ -102,8 +120,7 @@ impl Run {
 
     fn step(&mut self, source: &mut Source<'_>) -> Option<()> {
         match source.byte()? % 16 {
-            0..=3 => self.insert(source, false),
-            4 => self.insert(source, true),
+            0..=4 => self.insert(source),
             5 | 6 => {
                 let index = source.index()?;
                 let expected = extent(&self.model, index);
@@ -113,10 +130,9 @@ impl Run {
                 }
                 Some(())
             }
-            7 => self.replace(source),
+            7 => self.erase_if(source),
             8 => self.split(source),
-            9 | 10 => self.mark(source),
-            11 => self.copy_mark(source),
+            9..=11 => self.mark(source),
             12 => self.erase_range(source),
             13 | 14 => self.look(source),
             _ => {
@@ -139,77 +155,43 @@ impl Run {
         }
     }
 
-    fn insert(&mut self, source: &mut Source<'_>, store: bool) -> Option<()> {
+    fn insert(&mut self, source: &mut Source<'_>) -> Option<()> {
         let order = source.order()?;
         let index = source.index()? & !((1 << order) - 1);
         let last = index + ((1 << order) - 1);
         let entry = self.entry();
-        let need = self.xa.nodes_needed(index, order, &rcu::read_lock());
-        assert!(need <= max_nodes_needed(index, order));
         let in_the_way = first_in(&self.model, index, last, None);
         let mut preload = self.pool.empty_preload();
-        if need > 0 && in_the_way.is_none() {
+        let mut result = self.xa.lock().insert(index, order, entry, &mut preload);
+        if let Err(InsertError::NeedNodes { short: need }) = result {
             // With a node too few nothing may change.
             preload.refill(need - 1).expect("the heap has more");
             let short = self.xa.lock().insert(index, order, entry, &mut preload);
             assert_eq!(short, Err(InsertError::NeedNodes { short: 1 }));
             assert_eq!(preload.len(), need - 1);
+            preload.refill(need).expect("the heap has more");
+            result = self.xa.lock().insert(index, order, entry, &mut preload);
         }
-        preload.refill(need).expect("the heap has more");
-        let result = if store {
-            self.xa.lock().store(index, order, entry, &mut preload)
-        } else {
-            self.xa
-                .lock()
-                .insert(index, order, entry, &mut preload)
-                .map(|()| None)
-        };
         match in_the_way {
             None => {
-                assert_eq!(result, Ok(None));
-                assert_eq!(
-                    preload.len(),
-                    0,
-                    "the estimate is exact when nothing else runs"
-                );
+                assert_eq!(result, Ok(()));
+                assert_eq!(preload.len(), 0, "it takes the nodes that it asked for");
                 self.model.insert(index, (order, entry, Default::default()));
-            }
-            Some(old) if store && (old.index, old.order) == (index, order) => {
-                assert_eq!(result, Ok(Some(old.entry)));
-                self.model.get_mut(&index)?.1 = entry;
             }
             Some(old) => assert_eq!(result, Err(InsertError::Occupied(old))),
         }
         Some(())
     }
 
-    fn replace(&mut self, source: &mut Source<'_>) -> Option<()> {
-        let how = source.byte()?;
+    /// Erases an entry if it is the one that is expected.
+    fn erase_if(&mut self, source: &mut Source<'_>) -> Option<()> {
         let index = source.index()?;
-        let entry = self.entry();
+        let foreign = self.entry();
         let old = extent(&self.model, index);
-        let mut xa = self.xa.lock();
-        let stored = match (how % 4, old) {
-            (0, Some(old)) => {
-                assert_eq!(xa.cmpxchg(index, old.entry, entry), Ok(old));
-                true
-            }
-            (1, _) => {
-                assert_eq!(
-                    xa.cmpxchg(index, entry, entry),
-                    Err(old.map(|old| old.entry))
-                );
-                assert_eq!(xa.erase_if(index, entry), None);
-                false
-            }
-            _ => {
-                assert_eq!(xa.replace(index, entry), old);
-                old.is_some()
-            }
-        };
-        drop(xa);
-        if let (true, Some(old)) = (stored, old) {
-            self.model.get_mut(&old.index)?.1 = entry;
+        assert_eq!(self.xa.lock().erase_if(index, foreign), None);
+        if let Some(old) = old {
+            assert_eq!(self.xa.lock().erase_if(index, old.entry), Some(old));
+            self.model.remove(&old.index);
         }
         Some(())
     }
@@ -262,29 +244,7 @@ impl Run {
         let marks = &mut self.model.get_mut(&first)?.2;
         assert_eq!(changed, marks[mark as usize] != set);
         marks[mark as usize] = set;
-        assert_eq!(xa.get_mark(index, mark), set);
-        Some(())
-    }
-
-    fn copy_mark(&mut self, source: &mut Source<'_>) -> Option<()> {
-        let (from, to) = (source.mark()?, source.mark()?);
-        let (a, b) = (source.index()?, source.index()?);
-        let limit = usize::from(source.byte()?);
-        let (first, last) = (a.min(b), a.max(b));
-        let (mut count, mut next, mut at) = (0, None, Some(first));
-        while let Some(found) = at.and_then(|at| first_in(&self.model, at, last, Some(from))) {
-            if count == limit {
-                next = Some(found.index.max(first));
-                break;
-            }
-            count += 1;
-            self.model.get_mut(&found.index)?.2[to as usize] = true;
-            at = found.last().checked_add(1);
-        }
-        assert_eq!(
-            self.xa.lock().copy_mark(first, last, from, to, limit),
-            (count, next)
-        );
+        assert_eq!(xa.find(index, index, Some(mark)).is_some(), set);
         Some(())
     }
 
@@ -313,11 +273,9 @@ impl Run {
                 expected.map(|extent| extent.entry)
             );
             if let Some((entry, slot)) = self.xa.load_slot(index, &rcu) {
-                assert_eq!(slot.reload(), Some(entry));
                 assert!(slot.holds(entry));
             }
         }
-        let mut state = self.xa.cursor(&rcu);
         for mark in [None, Some(mark)] {
             let found = self.xa.find(first, last, mark, &rcu);
             let expected = first_in(&self.model, first, last, mark);
@@ -329,21 +287,8 @@ impl Run {
                 }),
                 expected
             );
-            let found = state.find(first, last, mark);
-            assert_eq!(
-                found.map(|f| Extent {
-                    entry: f.entry,
-                    index: f.index,
-                    order: f.order
-                }),
-                expected
-            );
-            assert_eq!(
-                state.load(a),
-                covering(&self.model, a).map(|(.., entry)| entry)
-            );
         }
-        let range = self.xa.range(first..=last, Some(mark), &rcu);
+        let range = range(&self.xa, first, last, Some(mark), &rcu);
         let from = covering(&self.model, first).map_or(first, |(index, ..)| index);
         let expected = self
             .model
@@ -360,11 +305,10 @@ impl Run {
     /// The whole index against the model.
     fn compare(&self) {
         let rcu = rcu::read_lock();
-        let found: Vec<_> = self
-            .xa
-            .range(0..=u64::MAX, None, &rcu)
+        let found: Vec<_> = range(&self.xa, 0, u64::MAX, None, &rcu)
             .map(|found| {
-                let marks = Mark::ALL.map(|mark| self.xa.get_mark(found.index, mark, &rcu));
+                let (xa, at) = (&self.xa, found.index);
+                let marks = Mark::ALL.map(|mark| xa.find(at, at, Some(mark), &rcu).is_some());
                 (found.index, (found.order, found.entry, marks))
             })
             .collect();
@@ -379,8 +323,9 @@ impl Run {
                 .model
                 .values()
                 .any(|(_, _, marks)| marks[mark as usize]);
-            assert_eq!(self.xa.marked(mark, &rcu), any);
-            for found in self.xa.range(0..=u64::MAX, Some(mark), &rcu) {
+            let marked = self.xa.find(0, u64::MAX, Some(mark), &rcu);
+            assert_eq!(marked.is_some(), any);
+            for found in range(&self.xa, 0, u64::MAX, Some(mark), &rcu) {
                 assert!(self.model[&found.index].2[mark as usize]);
             }
         }

@@ -58,7 +58,7 @@ impl Model {
     pub(super) fn new(file_pages: u64) -> Self {
         Self {
             budget: Arc::new(ReadaheadBudget::new(8192)),
-            feedback: Arc::new(ReadaheadFeedback::new()),
+            feedback: Arc::new(ReadaheadFeedback::default()),
             max: 1024,
             max_order: 9,
             background: true,

@@ -30,7 +30,7 @@ use std::time::Instant;
 use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
-use super::super::lock::{Arc, lock, panicking};
+use super::super::lock::{Arc, panicking};
 use super::super::piece::{MAX_RETRIES, Next, pause};
 use super::super::ring::{DRAIN, Ring, abort};
 use super::super::split::outcome;
@@ -124,12 +124,7 @@ impl Worker {
 
 /// The engine takes nothing any more, because of `error`, and fails what it has.
 fn close(shared: &Shared, error: Errno) {
-    let requests = {
-        let mut state = lock(&shared.state);
-        state.failed.get_or_insert(error);
-        std::mem::take(&mut state.requests)
-    };
-    for active in requests {
+    for active in shared.handoff.fail(error) {
         end(shared, active.done, Err(error));
     }
 }
@@ -157,7 +152,7 @@ impl Drop for Worker {
         // Relaxed: see the engine's module.
         self.shared.counters.panics.fetch_add(1, Ordering::Relaxed);
         // Before anybody is told: whose I/O fails now asks whether it was the engine.
-        lock(&self.shared.state).failed.get_or_insert(Errno::EIO);
+        close(&self.shared, Errno::EIO);
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(Errno::EIO));
         }
@@ -183,12 +178,7 @@ impl Worker {
 
     /// Takes over what is new; whether the engine is closing.
     fn take(&mut self) -> bool {
-        let (requests, closing) = {
-            let mut state = lock(&self.shared.state);
-            let requests = std::mem::take(&mut state.requests);
-            state.asleep = true;
-            (requests, state.closing)
-        };
+        let (requests, closing) = self.shared.handoff.take();
         for active in requests {
             self.admit(active);
         }

@@ -1,9 +1,11 @@
 //! The shared test body, over every file system and every way of doing I/O.
 
+mod cases;
+#[path = "../common/mod.rs"]
 mod common;
 
+use cases::conformance;
 use common::{cache, dirfs, on_disk, on_tmpfs};
-use foliocache_fs::testing::conformance;
 use foliocache_fs::{DirFsOptions, DirFsStats, Fallback, MemFs};
 use std::path::Path;
 

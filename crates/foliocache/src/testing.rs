@@ -7,7 +7,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
-    OpenFile, OpenFlags, SeekSparse, SharedSlab,
+    OpenFile, OpenFlags, SeekSparse, SlabArc,
 };
 
 /// What an inode without a file system can do: nothing beyond its pages.
@@ -45,14 +45,14 @@ impl InodeOperations for Bare {
 ///
 /// # Errors
 /// No thread could be started for its writeback.
-pub fn file_over(
+pub(crate) fn file_over(
     mm: &Arc<Mm>,
     store: Arc<dyn AddressSpaceOperations>,
     size: u64,
-) -> Result<Arc<Inode>, MmError> {
+) -> Result<SlabArc<Inode>, MmError> {
     let bdi = BackingDevInfo::new(mm, store.describe(), BdiKind::Storage)?;
     let now = coarse_realtime();
-    let attributes = SharedSlab::new().alloc(AttrCell::new(Attributes {
+    let attributes = SlabArc::new(AttrCell::new(Attributes {
         mode: 0o644,
         nlink: 1,
         uid: 0,
@@ -68,13 +68,13 @@ pub fn file_over(
     }));
     let mapping = AddressSpace::new(&bdi, store, size);
     let (kind, ops) = (FileKind::Regular, Box::new(Bare(mapping)));
-    Ok(Arc::new(Inode::new(2, 0, kind, attributes, ops)))
+    Ok(SlabArc::new(Inode::new(2, 0, kind, attributes, ops)))
 }
 
 /// Opens an inode of [`file_over`].
 ///
 /// # Errors
 /// `EINVAL` for what is no regular file.
-pub fn open(inode: &Arc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
-    OpenFile::new(Arc::clone(inode), flags, OpContext::ROOT)
+pub(crate) fn open(inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
+    OpenFile::new(inode.clone(), flags, OpContext::ROOT)
 }

@@ -1,4 +1,4 @@
-//! The test body that every file system passes.
+//! The cases that every file system passes.
 //!
 //! # Model
 //!
@@ -10,34 +10,30 @@
 mod attributes;
 mod files;
 mod names;
-mod store;
 
-pub use store::{file_over, open};
-
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags};
+use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, SlabArc};
 use std::ffi::OsStr;
 
 /// Where a case runs.
-pub struct Place<'a> {
+pub(crate) struct Place<'a> {
     /// The file system.
-    pub fs: &'a dyn FileSystem,
+    pub(crate) fs: &'a dyn FileSystem,
     /// An empty directory that nobody else uses.
-    pub dir: Arc<Inode>,
+    pub(crate) dir: SlabArc<Inode>,
 }
 
 /// A named case.
-pub type Case = (&'static str, fn(&Place<'_>));
+pub(crate) type Case = (&'static str, fn(&Place<'_>));
 
 /// All cases.
-pub const CASES: &[&[Case]] = &[files::CASES, names::CASES, attributes::CASES];
+pub(crate) const CASES: &[&[Case]] = &[files::CASES, names::CASES, attributes::CASES];
 
 /// Runs all cases over `fs`, each in a new directory below the root.
 ///
 /// # Panics
 /// If one fails.
-pub fn conformance(fs: &dyn FileSystem) {
+pub(crate) fn conformance(fs: &dyn FileSystem) {
     for (name, case) in CASES.iter().copied().flatten() {
         let dir = fs
             .mkdir(&OpContext::ROOT, &fs.root(), OsStr::new(name), 0o755)
@@ -48,23 +44,12 @@ pub fn conformance(fs: &dyn FileSystem) {
     fs.sync_fs().expect("everything is durable at the end");
 }
 
-/// Bytes that differ by position and by `seed`.
-pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64)
-        .map(|at| {
-            let mixed =
-                (at + seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-            (mixed >> 56) as u8 | 1
-        })
-        .collect()
-}
-
 impl Place<'_> {
     /// A new file, open for reading and writing.
     ///
     /// # Panics
     /// If it cannot be made.
-    pub fn create(&self, name: &str) -> OpenFile {
+    pub(crate) fn create(&self, name: &str) -> OpenFile {
         self.fs
             .create(
                 &OpContext::ROOT,
@@ -78,7 +63,7 @@ impl Place<'_> {
     }
 
     /// The inode of a name.
-    pub fn lookup(&self, name: &str) -> Result<Arc<Inode>, Errno> {
+    pub(crate) fn lookup(&self, name: &str) -> Result<SlabArc<Inode>, Errno> {
         self.fs.lookup(&self.dir, OsStr::new(name))
     }
 
@@ -86,7 +71,7 @@ impl Place<'_> {
     ///
     /// # Panics
     /// If it cannot be.
-    pub fn open(&self, name: &str, flags: OpenFlags) -> OpenFile {
+    pub(crate) fn open(&self, name: &str, flags: OpenFlags) -> OpenFile {
         let inode = self
             .lookup(name)
             .unwrap_or_else(|error| panic!("look up {name}: {error}"));
@@ -95,7 +80,7 @@ impl Place<'_> {
             .unwrap_or_else(|error| panic!("open {name}: {error}"))
     }
 
-    fn mkdir(&self, name: &str) -> Arc<Inode> {
+    fn mkdir(&self, name: &str) -> SlabArc<Inode> {
         self.fs
             .mkdir(&OpContext::ROOT, &self.dir, OsStr::new(name), 0o755)
             .unwrap_or_else(|error| panic!("mkdir {name}: {error}"))
@@ -114,24 +99,4 @@ impl Place<'_> {
         names.sort();
         names
     }
-}
-
-/// Writes all of `bytes`.
-///
-/// # Panics
-/// If that fails or falls short.
-pub fn write_all(file: &OpenFile, bytes: &[u8], pos: u64) {
-    let n = file.write_at(bytes, pos).expect("write");
-    assert_eq!(n, bytes.len(), "a write fell short");
-}
-
-/// The whole content.
-///
-/// # Panics
-/// If it cannot be read.
-pub fn read_all(file: &OpenFile) -> Vec<u8> {
-    let mut bytes = vec![0xee; file.size() as usize + 10];
-    let n = file.read_at(&mut bytes, 0).expect("read");
-    bytes.truncate(n);
-    bytes
 }

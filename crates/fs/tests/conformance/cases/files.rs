@@ -1,6 +1,7 @@
 //! Cases about the content of files.
 
-use super::{Case, Place, pattern, read_all, write_all};
+use super::{Case, Place};
+use crate::common::{pattern, read_all, write_all};
 use foliocache_mm::MAX_FILE_SIZE;
 use foliocache_sync::thread;
 use foliocache_sys::Errno;

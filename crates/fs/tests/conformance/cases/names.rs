@@ -1,9 +1,9 @@
 //! Cases about names, links, directories and attributes.
 
-use super::{Case, Place, read_all, write_all};
-use foliocache_sync::Arc;
+use super::{Case, Place};
+use crate::common::{read_all, write_all};
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode};
+use foliocache_vfs::{FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
 fn lookup_gives_one_inode(place: &Place<'_>) {
     let file = place.create("file");
     let inode = place.lookup("file").expect("lookup");
-    assert!(Arc::ptr_eq(&inode, file.inode()));
+    assert!(SlabArc::ptr_eq(&inode, file.inode()));
     assert_eq!(place.lookup("missing").map(drop), Err(Errno::ENOENT));
     let through_file = place.fs.lookup(&inode, OsStr::new("x"));
     assert_eq!(through_file.map(drop), Err(Errno::ENOTDIR));
@@ -37,8 +37,8 @@ fn lookup_gives_one_inode(place: &Place<'_>) {
 
 fn dot_and_dot_dot(place: &Place<'_>) {
     let sub = place.mkdir("sub");
-    assert!(Arc::ptr_eq(&place.lookup(".").expect("."), &place.dir));
-    assert!(Arc::ptr_eq(
+    assert!(SlabArc::ptr_eq(&place.lookup(".").expect("."), &place.dir));
+    assert!(SlabArc::ptr_eq(
         &place.fs.lookup(&sub, OsStr::new("..")).expect(".."),
         &place.dir
     ));
@@ -69,7 +69,7 @@ fn strange_names(place: &Place<'_>) {
             .unwrap_or_else(|error| panic!("{name:?}: {error}"));
         write_all(&file, name.as_bytes(), 0);
         let inode = place.fs.lookup(&place.dir, name).expect("lookup");
-        assert!(Arc::ptr_eq(&inode, file.inode()));
+        assert!(SlabArc::ptr_eq(&inode, file.inode()));
     }
     let stream = place.fs.opendir(&place.dir).expect("opendir");
     let found: BTreeSet<_> = stream
@@ -213,7 +213,7 @@ fn rename_over(place: &Place<'_>) {
     write_all(&two, b"content of two", 0);
     rename(place, "one", "two", RenameMode::Replace).expect("rename");
     assert_eq!(place.names(), ["two"]);
-    assert!(Arc::ptr_eq(
+    assert!(SlabArc::ptr_eq(
         &place.lookup("two").expect("lookup"),
         one.inode()
     ));
@@ -280,18 +280,18 @@ fn rename_between_directories(place: &Place<'_>) {
         .fs
         .rename(&a, sub_name, &b, new, RenameMode::Replace)
         .expect("rename");
-    assert!(Arc::ptr_eq(
+    assert!(SlabArc::ptr_eq(
         &place.fs.lookup(&b, new).expect("lookup"),
         &sub
     ));
-    assert!(Arc::ptr_eq(
+    assert!(SlabArc::ptr_eq(
         &place.fs.lookup(&sub, OsStr::new("..")).expect(".."),
         &b
     ));
     file.fsync().expect("fsync");
     assert_eq!(read_all(&file), b"moved along");
     let found = place.fs.lookup(&sub, OsStr::new("file")).expect("lookup");
-    assert!(Arc::ptr_eq(&found, file.inode()));
+    assert!(SlabArc::ptr_eq(&found, file.inode()));
     let into_itself = place.fs.rename(
         &place.dir,
         OsStr::new("b"),
@@ -316,11 +316,11 @@ fn rename_modes(place: &Place<'_>) {
     );
     match rename(place, "one", "two", RenameMode::Exchange) {
         Ok(()) => {
-            assert!(Arc::ptr_eq(
+            assert!(SlabArc::ptr_eq(
                 &place.lookup("two").expect("lookup"),
                 one.inode()
             ));
-            assert!(Arc::ptr_eq(
+            assert!(SlabArc::ptr_eq(
                 &place.lookup("one").expect("lookup"),
                 two.inode()
             ));
@@ -353,7 +353,10 @@ fn hard_links(place: &Place<'_>) {
         .fs
         .link(&inode, &place.dir, OsStr::new("two"))
         .expect("link");
-    assert!(Arc::ptr_eq(&place.lookup("two").expect("lookup"), &inode));
+    assert!(SlabArc::ptr_eq(
+        &place.lookup("two").expect("lookup"),
+        &inode
+    ));
     assert_eq!(place.fs.getattr(&inode).expect("getattr").nlink, 2);
     assert_eq!(
         place.fs.link(&inode, &place.dir, OsStr::new("two")),

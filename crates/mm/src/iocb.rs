@@ -1,0 +1,54 @@
+//! One call on a file: where it stands and how it is to go.
+
+use foliocache_sys::Errno;
+
+use crate::iov::IovIter;
+
+/// A read or write of a file, from its first step to its last.
+///
+/// It belongs to no thread and borrows nothing, so a caller can keep it over a wait and go on with it.
+#[doc(alias = "kiocb")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iocb {
+    /// The next byte. It moves with each byte that is done, also before an error.
+    #[doc(alias = "ki_pos")]
+    pub pos: u64,
+    /// The bytes before this one were brought in for this very read: copying them is their first use.
+    pub fetched: u64,
+    /// Ends with `EAGAIN` where it would have to wait: for I/O, a lock, memory of the bound or the dirty
+    /// limits. An append ends so at once.
+    #[doc(alias = "IOCB_NOWAIT")]
+    pub nowait: bool,
+    /// Writes at the end of the file, wherever that is once the writer has the file to itself.
+    #[doc(alias = "IOCB_APPEND")]
+    pub append: bool,
+}
+
+impl Iocb {
+    /// A call at byte `pos` that may wait.
+    #[must_use]
+    pub const fn at(pos: u64) -> Self {
+        Self {
+            pos,
+            fetched: 0,
+            nowait: false,
+            append: false,
+        }
+    }
+
+    /// Notes that `n` more bytes are done.
+    pub(crate) fn advance(&mut self, iter: &mut IovIter<'_>, n: usize) {
+        iter.advance(n);
+        self.pos += n as u64;
+    }
+
+    /// How a call ends that did `done` bytes: an error counts only if that is none, or if the rest
+    /// would have to wait.
+    pub(crate) fn end(&self, done: usize, result: Result<(), Errno>) -> Result<usize, Errno> {
+        match result {
+            Err(Errno::EAGAIN) if self.nowait => Err(Errno::EAGAIN),
+            Err(errno) if done == 0 => Err(errno),
+            _ => Ok(done),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory that cannot be reclaimed: one budget, and the share of each class in it.
+//!
+//! # Model
+//!
+//! ```text
+//!   │◀─────────────────────────────── the bound ────────────────────────────────▶│
+//!   │◀───────────────── memory for pages ──────────────────▶│◀──── metadata ────▶│
+//!   │◀────────── most: 3/4 ──────────▶│◀─ always for reads ─▶│  at most 3/4 of all
+//! ```
+//!
+//! | class | share of the memory for pages | beyond it |
+//! |---|---|---|
+//! | pages of memory file systems | a half | the write gets `ENOSPC` |
+//! | dirty pages whose write failed | a quarter | writes to their file system get its stored error |
+//! | other pages that are not durable | what memory file systems leave | writers wait for the store |
+//!
+//! Pages that are not durable are no class of their own: they can be written. But a store may hang, or
+//! fail later, so dirty limits count on the worst, and a memory file system waits for the store before it
+//! takes the last of the budget.
+//!
+//! Metadata takes memory from pages while it leaves a quarter of the bound, and enough for what
+//! cannot be reclaimed to stay within the budget. Beyond that names replace each other, and a charge that
+//! finds nothing to replace gets `ENOMEM`. Index nodes and descriptors are taken in any case: they belong to
+//! pages, and go or are used again with them.
+//!
+//! # Invariants
+//!
+//! 1. The classes together hold at most three quarters of the memory for pages: reads go on in the rest.
+//!    A shrink of the bound may leave less, and concurrent writers may pass it by some pages.
+//!
+//! # Memory ordering
+//!
+//! All counts are Relaxed: they steer.
+
+use foliocache_sync::atomic::Ordering;
+use foliocache_sync::time::sleep;
+use foliocache_sys::Errno;
+
+use crate::address_space::AddressSpace;
+use crate::frames::BLOCK_SIZE;
+use crate::mm::Mm;
+use crate::reclaim::{MAX_HOPELESS, NAP};
+use crate::stats::Count;
+use crate::types::PAGE_SHIFT;
+
+/// Names and inodes keep one of so many bytes of the bound while memory is short.
+const NAMES_PART: u64 = 4;
+
+/// One of so many bytes of the bound is left to pages, whatever metadata there is.
+const PAGES_PART: u64 = 4;
+
+/// Pages that cannot be reclaimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unreclaimable {
+    /// Pages of memory file systems, and frames in bad memory that the kernel did not replace.
+    pub memory: u64,
+    /// Dirty pages whose last write failed.
+    pub failed: u64,
+    /// The budget: the most that all classes may hold together.
+    pub most: u64,
+    /// The most that memory file systems may hold.
+    pub most_memory: u64,
+    /// The most that may have failed before writes are refused.
+    pub most_failed: u64,
+}
+
+impl Unreclaimable {
+    /// The classes under a bound that leaves `capacity` pages.
+    const fn new(memory: u64, failed: u64, capacity: u64) -> Self {
+        Self {
+            memory,
+            failed,
+            most: capacity / 4 * 3,
+            most_memory: capacity / 2,
+            most_failed: capacity / 4,
+        }
+    }
+
+    /// Pages of all classes.
+    pub const fn total(&self) -> u64 {
+        self.memory + self.failed
+    }
+
+    /// Bytes of all classes.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.total() << PAGE_SHIFT
+    }
+
+    /// Bytes that pages need for the classes to stay within the budget, at least a block.
+    pub(crate) fn needed(&self) -> u64 {
+        let bytes = self.bytes();
+        (bytes + bytes.div_ceil(3)).max(bytes + BLOCK_SIZE as u64)
+    }
+
+    /// Whether writes to a file system that has failed pages are refused.
+    pub(crate) const fn refuses_failed(&self) -> bool {
+        self.failed >= self.most_failed || self.total() >= self.most
+    }
+
+    /// Most pages that may be dirty, under writeback or unstable: all of them may turn out to fail.
+    pub(crate) const fn most_dirty(&self) -> u64 {
+        self.most.saturating_sub(self.memory)
+    }
+}
+
+impl Mm {
+    /// What cannot be reclaimed now.
+    pub(crate) fn unreclaimable(&self) -> Unreclaimable {
+        Unreclaimable::new(
+            self.nr_unevictable.load(Ordering::Relaxed),
+            self.counts.get(Count::Failed),
+            self.frames.capacity(),
+        )
+    }
+
+    /// Whether a file may have `wanted` pages more: one of a memory file system within its share.
+    ///
+    /// # Errors
+    /// `ENOSPC` where the share or the budget is used up; `EAGAIN` where writeback makes room.
+    pub(crate) fn check_memory_share(
+        &self,
+        mapping: &AddressSpace,
+        wanted: u32,
+    ) -> Result<(), Errno> {
+        if !mapping.bdi().is_memory() {
+            return Ok(());
+        }
+        let now = self.unreclaimable();
+        let memory = now.memory + u64::from(wanted);
+        if memory > now.most_memory || memory + now.failed > now.most {
+            return Err(Errno::ENOSPC);
+        }
+        match memory + self.counts.not_durable() <= now.most {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// As [`Mm::check_memory_share`], after a wait for writeback if that makes room.
+    ///
+    /// Context: may block for writeback.
+    ///
+    /// # Errors
+    /// `ENOSPC`, also if the stores take nothing for about a second.
+    pub(crate) fn wait_for_memory_share(
+        &self,
+        mapping: &AddressSpace,
+        wanted: u32,
+    ) -> Result<(), Errno> {
+        let (mut least, mut idle) = (u64::MAX, 0);
+        while let Err(error) = self.check_memory_share(mapping, wanted) {
+            if error != Errno::EAGAIN || idle > MAX_HOPELESS {
+                return Err(Errno::ENOSPC);
+            }
+            self.request_writeback();
+            sleep(NAP);
+            let left = self.counts.not_durable();
+            idle = if left < least { 0 } else { idle + 1 };
+            least = least.min(left);
+        }
+        Ok(())
+    }
+
+    /// Bytes that metadata leaves to pages, whole blocks.
+    fn kept_for_pages(&self) -> u64 {
+        let needed = self.unreclaimable().needed();
+        let kept = needed.max(self.frames.limit() / PAGES_PART);
+        kept.next_multiple_of(BLOCK_SIZE as u64)
+    }
+
+    /// Whether metadata may take memory from pages.
+    pub(crate) fn metadata_may_grow(&self) -> bool {
+        self.frames.capacity() << PAGE_SHIFT > self.kept_for_pages()
+    }
+
+    /// What caches of metadata that hold `held` bytes have to give up for `bytes` more: what they hold beyond
+    /// their share while memory is short, or what all metadata takes of the pages' part.
+    pub(crate) fn metadata_surplus(&self, held: u64, bytes: u64) -> u64 {
+        let limit = self.frames.limit();
+        let all = self.frames.metadata() + bytes + self.kept_for_pages();
+        let surplus = all.saturating_sub(limit).min(held);
+        surplus.max(held.saturating_sub(limit / NAMES_PART))
+    }
+}

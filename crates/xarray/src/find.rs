@@ -1,0 +1,130 @@
+//! Searching: the first entry in a range, with a mark or without.
+//!
+//! # Model
+//!
+//! A search looks at the bitmaps of a node for the next candidate, goes down where it is a child,
+//! and begins at the head again behind a node that it has been through: one walk for 64 slots.
+//!
+//! # Invariants
+//!
+//! A search goes forward: each step has a higher index than the one before, or comes after a slot
+//! changed under it.
+//!
+//! # Memory ordering
+//!
+//! An extent is read between two loads of the slot. If both show the same word the layout in
+//! between is that of the word: a writer stores the layout before the slots when an entry comes,
+//! and after them when it goes.
+
+use foliocache_sync::atomic::Ordering;
+
+use crate::entry::{Entry, Mark};
+use crate::node::{Node, SLOTS, canonical, node_mask, offset, shift, slot_mask, width};
+use crate::xarray::{Slot, SlotRef, View};
+
+/// An entry that a lockless search found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The entry.
+    pub entry: Entry,
+    /// The first index that it covers.
+    pub index: u64,
+    /// It covers 2^`order` indices.
+    pub order: u32,
+    /// The slot that it was loaded from.
+    pub slot: SlotRef<'a>,
+}
+
+impl Found<'_> {
+    /// The last index that the entry covers.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.index + ((1 << self.order) - 1)
+    }
+}
+
+impl<'a> View<'a> {
+    /// The first entry that overlaps `first..=last` and has `mark`; as [`crate::XArray::find`].
+    pub(crate) fn find(self, first: u64, last: u64, mark: Option<Mark>) -> Option<Found<'a>> {
+        let mut index = first;
+        while index <= last {
+            let (node, level) = self
+                .head()
+                .filter(|&(_, level)| index >> shift(level) < SLOTS as u64)?;
+            match self.find_below(node, level, index, last, mark) {
+                Ok(found) => return found,
+                Err(end) => index = end.checked_add(1)?,
+            }
+        }
+        None
+    }
+
+    /// Searches from `index` on in the node that covers it, and in the first node below that has a
+    /// candidate. `Err(end)`: nothing up to and including `end`, go on behind it.
+    fn find_below(
+        self,
+        mut node: &'a Node,
+        mut level: usize,
+        mut index: u64,
+        last: u64,
+        mark: Option<Mark>,
+    ) -> Result<Option<Found<'a>>, u64> {
+        loop {
+            let from = offset(index, level);
+            let candidates = node.candidates(mark);
+            // The entry that covers `index` may have begun in an earlier slot, where its mark is.
+            let first = canonical(node.siblings(), from);
+            let at = if candidates >> first & 1 != 0 {
+                from
+            } else {
+                let later = candidates & (u64::MAX << from);
+                if later == 0 {
+                    return Err(index | node_mask(level));
+                }
+                later.trailing_zeros() as usize
+            };
+            if at != from {
+                index = (index & !node_mask(level)) | (at as u64) << shift(level);
+                if index > last {
+                    return Ok(None);
+                }
+            }
+            let entry = match self.slot(node, at) {
+                Slot::Entry(entry) => entry,
+                Slot::Node(child) => {
+                    node = child;
+                    level -= 1;
+                    continue;
+                }
+                Slot::Empty => {
+                    // Erased since, or a hint that came late.
+                    let end = index | slot_mask(level);
+                    if at == SLOTS - 1 {
+                        return Err(end);
+                    }
+                    index = end + 1;
+                    if index > last {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+            };
+            let siblings = node.siblings();
+            let slot = node.slot(at);
+            // Acquire is not needed: the same word as before, whose first load was Acquire. A later
+            // layout would have shown that the word had left (memory ordering of the node module).
+            if slot.load(Ordering::Relaxed) != entry.word() {
+                continue;
+            }
+            let first = canonical(siblings, at);
+            let order = shift(level) + width(siblings, first).trailing_zeros();
+            let index = (index & !node_mask(level)) | (first as u64) << shift(level);
+            return Ok(Some(Found {
+                entry,
+                index,
+                order,
+                slot: SlotRef { slot },
+            }));
+        }
+    }
+}
