@@ -12,7 +12,7 @@ mod common;
 use common::{PAGE, on_disk, pattern};
 use foliocache::{Cache, Directory, Errno, Error, File};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Memory {
     start: *mut u8,
@@ -27,11 +27,17 @@ impl Memory {
         Memory::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
+    /// Where nobody else maps: what a test unmaps stays unmapped.
     fn map(len: usize, flags: i32, fd: i32) -> Memory {
+        static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
+        // Relaxed: only has to differ.
+        let at = NEXT.fetch_add(1 << 30, Ordering::Relaxed);
+        let at = std::ptr::with_exposed_provenance_mut(at);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = flags | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: a new mapping.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
-        assert_ne!(start, libc::MAP_FAILED);
+        let start = unsafe { libc::mmap(at, len, protection, flags, fd, 0) };
+        assert_eq!(start, at, "{}", std::io::Error::last_os_error());
         let start = start.cast();
         Memory { start, len }
     }
@@ -58,7 +64,7 @@ impl Memory {
     }
 
     fn unmap(&self, from: usize) {
-        // SAFETY: our mapping; who touches it expects faults.
+        // SAFETY: our part of the address space; who touches it expects faults.
         let done = unsafe { libc::munmap(self.at(from).cast(), self.len - from) };
         assert_eq!(done, 0);
     }
@@ -165,35 +171,34 @@ fn a_source_that_becomes_readable_while_the_write_runs() {
         let file = dir.create("f").unwrap();
         let bytes = pattern(2, 16 * PAGE);
         let source = Memory::filled(&bytes);
-        let (mut whole, mut stopped) = (0, 0);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // Relaxed: only ends the loop.
-                while !stop.load(Ordering::Relaxed) {
-                    source.protect(7 * PAGE, 9 * PAGE, libc::PROT_NONE);
-                    std::thread::yield_now();
-                    source.protect(7 * PAGE, 9 * PAGE, libc::PROT_READ);
-                    std::thread::yield_now();
+        let (whole, stopped) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let (mut whole, mut stopped) = (0, 0);
+                for round in 0..400_u64 {
+                    file.set_len(0).unwrap();
+                    if round % 2 == 0 {
+                        file.write_all_at(&vec![0xee; 16 * PAGE], 0).unwrap();
+                    }
+                    let n = source.write_to(&file, 0, 0).unwrap();
+                    assert!(n >= 7 * PAGE, "the good pages before it count");
+                    let now = content(&file);
+                    assert!(now[..n] == bytes[..n]);
+                    assert!(now[n..].iter().all(|&byte| byte == 0xee));
+                    assert_eq!(now.len(), if round % 2 == 0 { 16 * PAGE } else { n });
+                    match n == bytes.len() {
+                        true => whole += 1,
+                        false => stopped += 1,
+                    }
                 }
+                (whole, stopped)
             });
-            for round in 0..400_u64 {
-                file.set_len(0).unwrap();
-                if round % 2 == 0 {
-                    file.write_all_at(&vec![0xee; 16 * PAGE], 0).unwrap();
-                }
-                let n = source.write_to(&file, 0, 0).unwrap();
-                assert!(n >= 7 * PAGE, "the good pages before it count");
-                let now = content(&file);
-                assert!(now[..n] == bytes[..n]);
-                assert!(now[n..].iter().all(|&byte| byte == 0xee));
-                assert_eq!(now.len(), if round % 2 == 0 { 16 * PAGE } else { n });
-                match n == bytes.len() {
-                    true => whole += 1,
-                    false => stopped += 1,
-                }
+            while !writer.is_finished() {
+                source.protect(7 * PAGE, 9 * PAGE, libc::PROT_NONE);
+                std::thread::yield_now();
+                source.protect(7 * PAGE, 9 * PAGE, libc::PROT_READ);
+                std::thread::yield_now();
             }
-            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
         });
         println!("{whole} whole, {stopped} stopped");
         assert_eq!(source.write_to(&file, 0, 0).unwrap(), bytes.len());

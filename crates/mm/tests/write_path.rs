@@ -309,6 +309,26 @@ fn a_source_that_appears_in_the_middle_is_written() {
     assert!(watch.faults().is_empty(), "nobody looked before");
 }
 
+/// Each byte that was copied before the fault counts, though a second try could not read it again.
+#[test]
+fn a_source_that_goes_away_when_its_end_faults() {
+    let (_mm, bdi) = storage(8);
+    let source = pattern(7, 0, 2 * PAGE);
+    for good in [1, 100, 700, PAGE] {
+        for fault in 0..4 {
+            let (file, mut expected) = old_file(&bdi, true);
+            let memory = Memory::holding(&source);
+            memory.forbid(PAGE);
+            let _watch = Watch::forbid_at(&memory, fault);
+            let from = PAGE - good;
+            let n = write_from(&file, 50, &memory, from, 2 * good).unwrap_or(0);
+            assert!(n == good || fault < 3 && n < good, "{n} of {good}");
+            expected[50..50 + n].copy_from_slice(&source[from..from + n]);
+            assert!(read(&file, 0, 30_000) == expected, "{n} of {good} counted");
+        }
+    }
+}
+
 /// Another thread takes the source's second page away and gives it back all the time.
 #[test]
 fn a_source_that_flickers() {

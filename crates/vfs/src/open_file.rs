@@ -226,20 +226,28 @@ impl OpenFile {
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
         let may = self.flags.write && !self.flags.append;
-        if may
-            && !self.inode.has_privileges_to_remove(&self.ctx)
-            && self.mapping.overwrite(pos, buf)
-        {
-            self.inode.attributes().data_changed();
-            return Ok(buf.len());
+        if may && !self.inode.has_privileges_to_remove(&self.ctx) {
+            let hit = self.mapping.overwrite(pos, buf);
+            if hit > 0 {
+                self.inode.attributes().data_changed();
+            }
+            if hit > 0 && hit == buf.len() {
+                return Ok(hit);
+            }
+            return self.write_rest(buf, pos, hit);
         }
-        self.write_on(buf, pos)
+        self.write_rest(buf, pos, 0)
     }
 
-    /// As [`OpenFile::write_at`] where that is no hit.
+    /// What is left of [`OpenFile::write_at`] when `done` bytes were a hit.
     #[cold]
-    fn write_on(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
-        self.write_iter(&mut Iocb::at(pos), &mut IovIter::source(buf))
+    fn write_rest(&self, buf: &[u8], pos: u64, done: usize) -> Result<usize, Errno> {
+        let iocb = &mut Iocb::at(pos + done as u64);
+        match self.write_iter(iocb, &mut IovIter::source(&buf[done..])) {
+            Ok(n) => Ok(done + n),
+            Err(_) if done > 0 => Ok(done),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`OpenFile::write_at`], from whatever memory `iter` stands for, as `iocb` says.

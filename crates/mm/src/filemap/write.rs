@@ -82,37 +82,39 @@ impl AddressSpace {
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
-        let wanted = iter.remaining();
-        let from = iter.iovec();
-        let hit = || match from.len() == wanted {
-            true => self.overwrite_iovec(iocb.pos, from),
-            false => self.overwrite_iovecs(iocb, iter),
-        };
-        if !iocb.append && !iocb.nowait && hit() {
-            iocb.advance(iter, wanted);
-            return Ok(wanted);
+        let mut hit = 0;
+        if !iocb.append && !iocb.nowait {
+            let (wanted, from) = (iter.remaining(), iter.iovec());
+            hit = match from.len() == wanted {
+                true => self.overwrite_iovec(iocb.pos, from),
+                false => self.overwrite_iovecs(iocb, iter),
+            };
+            iocb.advance(iter, hit);
+            if hit == wanted {
+                return Ok(wanted);
+            }
         }
-        self.write_on(iocb, iter)
+        self.write_on(iocb, iter, hit)
     }
 
-    /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do. False if they are not that,
-    /// or if anything went wrong: then nothing counts, and [`AddressSpace::write_on`] is what is left to do.
+    /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do, and returns how many:
+    /// none, if they are not that, or if anything went wrong. What is left to do is [`AddressSpace::write`]'s.
     ///
     /// Does not block, but for the dirty limits.
     #[inline]
-    pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> bool {
+    pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> usize {
         self.overwrite_iovec(pos, Iovec::source(bytes))
     }
 
     /// As [`AddressSpace::overwrite`]: the path of most hits, apart from others so that its arguments fit
     /// into registers.
     #[inline(never)]
-    fn overwrite_iovec(self: &Arc<Self>, pos: u64, from: Iovec<'_>) -> bool {
+    fn overwrite_iovec(self: &Arc<Self>, pos: u64, from: Iovec<'_>) -> usize {
         self.write_hit(pos, from.len(), false, |frame| from.copy_to_frame(frame))
     }
 
     /// As [`AddressSpace::overwrite`], with all of `iter`, which stays where it is.
-    fn overwrite_iovecs(self: &Arc<Self>, iocb: &Iocb, iter: &IovIter<'_>) -> bool {
+    fn overwrite_iovecs(self: &Arc<Self>, iocb: &Iocb, iter: &IovIter<'_>) -> usize {
         let len = iter.remaining();
         self.write_hit(iocb.pos, len, iocb.nowait, |frame| {
             iter.copy_to_frame(frame, len)
@@ -120,7 +122,7 @@ impl AddressSpace {
     }
 
     /// Overwrites part of one cached folio under its lock alone: the `len` bytes that `copy` puts there.
-    /// Whether it could; what it cannot goes the long way, from the beginning, which meets its errors.
+    /// Returns how many it put there: they are the file's then, also if the rest meets an error.
     #[inline(always)]
     fn write_hit(
         self: &Arc<Self>,
@@ -128,25 +130,25 @@ impl AddressSpace {
         len: usize,
         nowait: bool,
         copy: impl FnOnce(*mut u8) -> Result<usize, Stopped>,
-    ) -> bool {
+    ) -> usize {
         if len == 0 || self.check_write(pos, len).is_err() {
-            return false;
+            return 0;
         }
         let Some((locked, seen)) = self.try_lock_seen(PageIndex::of(pos)) else {
-            return false;
+            return 0;
         };
         let spot = locked.place_at(seen).spot(pos);
         let bytes = spot.offset..spot.offset + len;
         if len > spot.rest() || pos + len as u64 > self.size() {
-            return false;
+            return 0;
         }
         if !seen.has(flag::UPTODATE) && !locked.has_grains(bytes) {
-            return false;
+            return 0;
         }
         let result = copy(self.mm().frames.addr(spot.frame).wrapping_add(spot.offset));
         if bad_memory::failed(&result) {
             let _ = self.drop_bad_folio(locked);
-            return false;
+            return 0;
         }
         let copied = result.map_or_else(|stopped| stopped.copied, |_| len);
         let mut dirtied = 0;
@@ -161,18 +163,16 @@ impl AddressSpace {
             // The bytes are in the file; of a stored error the next write is told.
             let _ = self.throttle_writer(dirtied);
         }
-        copied == len
+        copied
     }
 
-    /// As [`AddressSpace::write`], after [`AddressSpace::overwrite`] said no.
-    ///
-    /// # Errors
-    /// As [`AddressSpace::write`].
+    /// The rest of a write of which `done` bytes were a hit.
     #[cold]
-    pub fn write_on(
+    fn write_on(
         self: &Arc<Self>,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
+        done: usize,
     ) -> Result<usize, Errno> {
         if iocb.append && iocb.nowait {
             return Err(Errno::EAGAIN);
@@ -183,7 +183,7 @@ impl AddressSpace {
             // Only now, so that other writers of the file do not wait for this one's share.
             result = result.and(self.throttle_writer(dirtied));
         }
-        iocb.end(wanted - iter.remaining(), result)
+        iocb.end(done + wanted - iter.remaining(), result)
     }
 
     /// As [`AddressSpace::try_lock_folio`], with the state that the folio is in, which
@@ -225,8 +225,9 @@ impl AddressSpace {
         self.check_write(iocb.pos, len)?;
         if iocb.nowait {
             self.try_throttle_writer()?;
-            if self.overwrite_iovecs(iocb, iter) {
-                iocb.advance(iter, len);
+            let hit = self.overwrite_iovecs(iocb, iter);
+            iocb.advance(iter, hit);
+            if hit == len {
                 return Ok(());
             }
         }

@@ -29,14 +29,19 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// So many pages, readable and writable, zero.
+    /// So many pages, readable and writable, zero, where nobody else maps: what a test unmaps stays
+    /// unmapped.
     pub(crate) fn new(pages: usize) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
         let len = pages * PAGE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // Relaxed: only has to differ.
+        let at = NEXT.fetch_add(1 << 30, Ordering::Relaxed);
+        let at = std::ptr::with_exposed_provenance_mut(at);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-        assert_ne!(start, libc::MAP_FAILED);
+        let start = unsafe { libc::mmap(at, len, prot, flags, -1, 0) };
+        assert_eq!(start, at, "{}", std::io::Error::last_os_error());
         Self {
             start: start.cast(),
             len,
@@ -74,11 +79,11 @@ impl Memory {
         self.protect(from, libc::PROT_READ | libc::PROT_WRITE);
     }
 
-    /// Puts a hole where the pages from `from` on were: nothing is mapped there.
+    /// Puts a hole where the pages from `from` on were.
     pub(crate) fn unmap(&self, from: usize) {
-        // SAFETY: pages of ours, which nobody touches but through `usercopy`. The drop unmaps them
-        // again, which is no error; the tests of one process that map memory meanwhile hold `Watch`.
-        unsafe { libc::munmap(self.at(from).cast(), self.len - from) };
+        // SAFETY: our part of the address space, which nobody touches but through `usercopy`.
+        let rc = unsafe { libc::munmap(self.at(from).cast(), self.len - from) };
+        assert_eq!(rc, 0);
     }
 
     /// A copy of the bytes, which must be accessible.
@@ -90,8 +95,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
+        self.unmap(0);
     }
 }
 
@@ -99,6 +103,8 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 /// Faults passed on before one is resolved.
 static PASS: AtomicUsize = AtomicUsize::new(0);
+/// The fault at which all of the memory becomes inaccessible.
+static FORBID: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// 0: no hook; 1: the fault that will be resolved waits; 2: go on.
 static GATE: AtomicUsize = AtomicUsize::new(0);
 const MOST: usize = 64;
@@ -134,6 +140,13 @@ impl Watch {
     /// As [`Watch::resolve_after`], and the first fault to be resolved waits for [`Watch::open`].
     pub(crate) fn gated(memory: &Memory, pass: usize) -> Self {
         Self::new(memory, pass, 1)
+    }
+
+    /// Passes each fault on, and makes all of the memory inaccessible at the fault with this number.
+    pub(crate) fn forbid_at(memory: &Memory, fault: usize) -> Self {
+        let watch = Self::new(memory, usize::MAX, 0);
+        FORBID.store(fault, Ordering::SeqCst);
+        watch
     }
 
     fn new(memory: &Memory, pass: usize, gate: usize) -> Self {
@@ -187,6 +200,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         END.store(0, Ordering::SeqCst);
+        FORBID.store(usize::MAX, Ordering::SeqCst);
     }
 }
 
@@ -222,7 +236,8 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
     let fault = unsafe { &*info };
     // SAFETY: the signal is one that has an address.
     let address = unsafe { fault.si_addr() }.addr();
-    if (START.load(Ordering::SeqCst)..END.load(Ordering::SeqCst)).contains(&address) {
+    let (start, end) = (START.load(Ordering::SeqCst), END.load(Ordering::SeqCst));
+    if (start..end).contains(&address) {
         let page = address & !(PAGE - 1);
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel passes a valid context.
@@ -233,11 +248,16 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
             seen[1].store(at as usize, Ordering::SeqCst);
         }
         FAULTS.store(fault + 1, Ordering::SeqCst);
+        if fault == FORBID.load(Ordering::SeqCst) {
+            let memory = std::ptr::with_exposed_provenance_mut::<c_void>(start);
+            // SAFETY: the watched memory.
+            unsafe { libc::mprotect(memory, end - start, libc::PROT_NONE) };
+        }
         if fault >= PASS.load(Ordering::SeqCst) {
             // A gate that nobody opens is a deadlock: go on, so that the test fails and ends.
-            let start = now();
+            let waiting_since = now();
             while GATE.load(Ordering::SeqCst) == 1 {
-                if now() > start + 20 {
+                if now() > waiting_since + 20 {
                     GATE.store(3, Ordering::SeqCst);
                 }
             }
