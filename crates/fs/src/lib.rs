@@ -16,7 +16,7 @@
 //! let mm = Mm::new(MmConfig::new(16 << 20))?;
 //! let fs = MemFs::new(&mm)?;
 //! let name = OsStr::new("greeting");
-//! let file = fs.create(&OpContext::ROOT, &fs.root(), name, 0o644, OpenFlags::READ_WRITE, true)?;
+//! let file = fs.create(&OpContext::ROOT, &fs.root(), name, 0o644, OpenFlags::READ_WRITE)?;
 //! file.write_at(b"hello", 0)?;
 //! let mut buf = [0; 16];
 //! assert_eq!(file.read_at(&mut buf, 1)?, 4);

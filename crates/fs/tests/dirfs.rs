@@ -6,13 +6,15 @@ use common::{cache, dirfs, on_disk, on_tmpfs, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
+use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Advice, FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SetTime,
-    SlabArc,
+    Advice, FileSystem, Inode, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr,
+    SetTime, SlabArc, SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
@@ -40,7 +42,6 @@ fn create(fs: &dyn FileSystem, name: &str) -> OpenFile {
         OsStr::new(name),
         0o644,
         OpenFlags::READ_WRITE,
-        true,
     )
     .unwrap_or_else(|error| panic!("create {name}: {error}"))
 }
@@ -262,14 +263,7 @@ fn more_files_than_descriptors() {
         for at in 0..10 {
             let name = format!("file{at}");
             let file = fs
-                .create(
-                    &ROOT,
-                    &dir,
-                    OsStr::new(&name),
-                    0o644,
-                    OpenFlags::READ_WRITE,
-                    true,
-                )
+                .create(&ROOT, &dir, OsStr::new(&name), 0o644, OpenFlags::READ_WRITE)
                 .expect("create");
             write_all(&file, &pattern(depth * 10 + at, 3000), 0);
             inodes.push((file.inode().clone(), depth * 10 + at));
@@ -344,9 +338,8 @@ fn names_do_not_lead_out_of_the_source() {
         OsStr::new("file"),
         0o644,
         OpenFlags::WRITE.truncate(),
-        false,
     );
-    assert_eq!(over.map(drop), Err(Errno::ELOOP));
+    assert_eq!(over.map(drop), Err(Errno::EEXIST));
     for name in ["..", "../..", "/etc/passwd", "dir/../../x", "dir/inner"] {
         let made = fs.mkdir(&ROOT, &root, OsStr::new(name), 0o755).map(drop);
         assert_eq!(made, Err(Errno::EINVAL), "{name}");
@@ -450,7 +443,7 @@ fn read_only_sources_refuse_every_change() {
         erofs
     );
     assert_eq!(
-        fs.create(&ROOT, &root, name, 0o644, OpenFlags::WRITE, true)
+        fs.create(&ROOT, &root, name, 0o644, OpenFlags::WRITE)
             .map(drop),
         erofs
     );
@@ -484,7 +477,6 @@ fn what_the_source_holds_is_what_others_read() {
             OsStr::new("file"),
             0o640,
             OpenFlags::READ_WRITE,
-            true,
         )
         .expect("create");
     write_all(&file, &pattern(1, 3 << 20), 0);
@@ -567,39 +559,38 @@ fn many_writers_and_renames_at_once() -> io::Result<()> {
     let source = on_disk();
     let mut options = DirFsOptions::default();
     options.path_descriptors = 4;
-    let fs = dirfs(&cache(32), source.path(), options);
+    let mm = cache(32);
+    let fs = Arc::new(dirfs(&mm, source.path(), options));
+    let names = SuperBlock::new(fs.clone(), &mm);
     let started = SystemTime::now();
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
-            let fs = &fs;
+            let (names, top) = (&names, names.root());
             scope.spawn(move || {
                 let dir_name = format!("dir{thread}");
-                let dir = fs
-                    .mkdir(&ROOT, &fs.root(), OsStr::new(&dir_name), 0o755)
-                    .expect("mkdir");
+                let dir = names.mkdir(&ROOT, top, OsStr::new(&dir_name), 0o755, None);
+                let dir = dir.expect("mkdir");
+                let rename = |dir: &DentryRef<Inode>, old: &str, new: &str| {
+                    let (old, new) = (OsStr::new(old), OsStr::new(new));
+                    names
+                        .rename(dir, old, dir, new, RenameMode::Replace, None)
+                        .expect("rename");
+                };
                 for round in 0..40 {
                     let (old, new) = (format!("old{round}"), format!("new{}", round % 7));
-                    let (old, new) = (OsStr::new(&old), OsStr::new(&new));
-                    let file = fs
-                        .create(&ROOT, &dir, old, 0o644, OpenFlags::READ_WRITE, true)
+                    let (name, flags) = (OsStr::new(&old), OpenFlags::READ_WRITE);
+                    let (file, _) = names
+                        .create(&ROOT, &dir, name, 0o644, flags, None)
                         .expect("create");
                     write_all(&file, &pattern(thread * 100 + round, 9000), 0);
-                    fs.rename(&dir, old, &dir, new, RenameMode::Replace)
-                        .expect("rename");
+                    rename(&dir, &old, &new);
                     if round % 3 == 0 {
                         file.fsync().expect("fsync");
                     }
                     // The directory itself moves too.
                     let (a, b) = (format!("dir{thread}"), format!("moved{thread}"));
                     let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
-                    fs.rename(
-                        &fs.root(),
-                        OsStr::new(&a),
-                        &fs.root(),
-                        OsStr::new(&b),
-                        RenameMode::Replace,
-                    )
-                    .expect("rename");
+                    rename(top, &a, &b);
                 }
             });
         }
@@ -734,13 +725,29 @@ fn few_names_many_threads() {
     let mut options = DirFsOptions::default();
     options.path_descriptors = 3;
     options.idle_files = Some(2);
-    let fs = dirfs(&cache(16), source.path(), options);
+    let mm = cache(16);
+    let fs = Arc::new(dirfs(&mm, source.path(), options));
+    let names = SuperBlock::new(fs.clone(), &mm);
     let rounds =
         300 * std::env::var("FOLIOCACHE_STRESS").map_or(1, |n| n.parse().expect("a number"));
     std::thread::scope(|scope| {
         for thread in 0..6_u64 {
-            let fs = &fs;
+            let (fs, names) = (&fs, &names);
             scope.spawn(move || {
+                let paths = Namei {
+                    names,
+                    start: names.root(),
+                    beneath: true,
+                    ctx: ROOT,
+                    credentials: None,
+                };
+                let how = OpenHow {
+                    flags: OpenFlags::READ_WRITE,
+                    create: true,
+                    exclusive: false,
+                    follow: false,
+                    mode: 0o644,
+                };
                 let mut seed = thread + 1;
                 let mut random = move |n: u64| {
                     seed ^= seed << 13;
@@ -748,45 +755,39 @@ fn few_names_many_threads() {
                     seed ^= seed << 17;
                     seed % n
                 };
-                let root = fs.root();
                 for _ in 0..rounds {
                     let name = format!("name{}", random(4));
                     let name = OsStr::new(&name);
                     let gone = [Errno::ENOENT, Errno::ESTALE];
                     match random(8) {
-                        0..=3 => {
-                            let flags = OpenFlags::READ_WRITE;
-                            match fs.create(&ROOT, &root, name, 0o644, flags, false) {
-                                Ok(file) => {
-                                    // Every byte of a page says the same.
-                                    let page = [random(255) as u8 + 1; 4096];
-                                    write_all(&file, &page, 4096 * random(40));
-                                    if random(4) == 0 {
-                                        file.fsync().expect("fsync");
-                                    }
+                        0..=3 => match paths.open(name, how) {
+                            Ok(file) => {
+                                // Every byte of a page says the same.
+                                let page = [random(255) as u8 + 1; 4096];
+                                write_all(&file, &page, 4096 * random(40));
+                                if random(4) == 0 {
+                                    file.fsync().expect("fsync");
                                 }
-                                Err(error) => assert!(gone.contains(&error), "create: {error}"),
                             }
-                        }
-                        4 => match fs.unlink(&root, name) {
+                            Err(error) => {
+                                let error = error.errno();
+                                assert!(gone.contains(&error), "create: {error}");
+                            }
+                        },
+                        4 => match paths.unlink(name).map_err(WalkError::errno) {
                             Ok(()) | Err(Errno::ENOENT) => {}
                             Err(error) => panic!("unlink: {error}"),
                         },
                         5 => {
                             let other = format!("name{}", random(4));
-                            match fs.rename(
-                                &root,
-                                name,
-                                &root,
-                                OsStr::new(&other),
-                                RenameMode::Replace,
-                            ) {
+                            let (top, other) = (names.root(), OsStr::new(&other));
+                            match names.rename(top, name, top, other, RenameMode::Replace, None) {
                                 Ok(()) | Err(Errno::ENOENT) => {}
                                 Err(error) => panic!("rename: {error}"),
                             }
                         }
                         6 => {
-                            if let Ok(inode) = fs.lookup(&root, name) {
+                            if let Ok(inode) = paths.inode(name, false) {
                                 let size = SetAttr {
                                     size: Some(4096 * random(40)),
                                     ..SetAttr::default()
@@ -800,7 +801,7 @@ fn few_names_many_threads() {
                             }
                         }
                         _ => {
-                            if let Ok(inode) = fs.lookup(&root, name)
+                            if let Ok(inode) = paths.inode(name, false)
                                 && let Ok(file) = fs.open(&ROOT, &inode, OpenFlags::READ)
                             {
                                 for page in read_all(&file).chunks(4096) {

@@ -97,7 +97,7 @@ impl Drop for Disk {
 fn create(fs: &DirFs, name: &str) -> OpenFile {
     let (root, name) = (fs.root(), OsStr::new(name));
     let flags = OpenFlags::READ_WRITE;
-    fs.create(&OpContext::ROOT, &root, name, 0o644, flags, true)
+    fs.create(&OpContext::ROOT, &root, name, 0o644, flags)
         .expect("create")
 }
 

@@ -66,15 +66,8 @@ impl Drop for Frozen<'_> {
 
 fn create(fs: &DirFs, name: &str) -> OpenFile {
     let flags = OpenFlags::READ_WRITE;
-    fs.create(
-        &OpContext::ROOT,
-        &fs.root(),
-        OsStr::new(name),
-        0o644,
-        flags,
-        true,
-    )
-    .expect("create")
+    fs.create(&OpContext::ROOT, &fs.root(), OsStr::new(name), 0o644, flags)
+        .expect("create")
 }
 
 /// Runs `body` on a thread of its own, which must end in time.

@@ -406,11 +406,11 @@ fn without_room_for_an_address_space_a_file_is_not_opened() {
         fs.getattr(inode).expect("it is there all the same");
     }
     let (root, name) = (memory.root(), OsStr::new("another"));
-    let made = memory.create(&ROOT, &root, name, 0o644, OpenFlags::READ_WRITE, true);
+    let made = memory.create(&ROOT, &root, name, 0o644, OpenFlags::READ_WRITE);
     assert_eq!(made.expect_err("no room"), Errno::ENOSPC);
     assert!(memory.lookup(&root, name).is_err());
     let root = local.root();
-    let made = local.create(&ROOT, &root, name, 0o644, OpenFlags::READ_WRITE, true);
+    let made = local.create(&ROOT, &root, name, 0o644, OpenFlags::READ_WRITE);
     assert_eq!(made.expect_err("no room"), Errno::ENOMEM);
     assert!(!source.path().join(name).exists(), "it was left behind");
     mm.uncharge_metadata(filled);

@@ -270,9 +270,7 @@ impl fuser::Filesystem for Server {
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
                 let flags = OpenFlags::from_raw(flags & !O_APPEND);
-                let created = conn
-                    .names
-                    .create(&ctx, &dir, &name, mode, flags, true, None);
+                let created = conn.names.create(&ctx, &dir, &name, mode, flags, None);
                 let (file, dentry) = match created {
                     // The kernel found no such name, so it has checked the directory alone. `ESTALE`
                     // makes it look the name up again and open the file as `open` does: it checks the

@@ -40,7 +40,7 @@ fn create(conn: &FuseConn, name: &str) -> u64 {
     let (root, flags) = (conn.fs().root(), OpenFlags::READ_WRITE);
     let file = conn
         .fs()
-        .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags, true)
+        .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags)
         .unwrap();
     conn.insert_file(file).0
 }
@@ -197,15 +197,7 @@ fn told_of(conn: &FuseConn, nr: usize) -> Vec<u64> {
         let name = format!("f{at}");
         let (_, dentry) = conn
             .names
-            .create(
-                &OpContext::ROOT,
-                root,
-                name.as_ref(),
-                0o644,
-                flags,
-                true,
-                None,
-            )
+            .create(&OpContext::ROOT, root, name.as_ref(), 0o644, flags, None)
             .unwrap();
         conn.entry_of(dentry).unwrap().0.ino.0
     };

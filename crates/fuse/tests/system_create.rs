@@ -22,7 +22,7 @@ const RACED: &str = "raced";
 /// Makes a file with a mode and some bytes, as root.
 fn make_file(fs: &dyn FileSystem, name: &str, mode: u32) {
     let (root, flags) = (OpContext::ROOT, OpenFlags::READ_WRITE);
-    let file = fs.create(&root, &fs.root(), OsStr::new(name), mode, flags, true);
+    let file = fs.create(&root, &fs.root(), OsStr::new(name), mode, flags);
     let file = file.unwrap();
     file.write_at(b"secret", 0).unwrap();
     let set = SetAttr {

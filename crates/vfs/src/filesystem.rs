@@ -110,11 +110,10 @@ pub trait FileSystem: Send + Sync {
         set: &SetAttr,
     ) -> Result<Attr, Errno>;
 
-    /// Makes a regular file of `mode` and opens it; with `exclusive` an existing name is an
-    /// error, without it the existing file is opened.
+    /// Makes a regular file of `mode` and opens it.
     ///
     /// # Errors
-    /// `EEXIST`, `EISDIR`, `ENOSPC`, `EROFS`, and those of [`FileSystem::open`].
+    /// `EEXIST`, `ENOSPC`, `EROFS`, and those of [`FileSystem::open`].
     fn create(
         &self,
         ctx: &OpContext,
@@ -122,7 +121,6 @@ pub trait FileSystem: Send + Sync {
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
-        exclusive: bool,
     ) -> Result<OpenFile, Errno>;
 
     /// Makes a node that is neither a directory nor a symbolic link.

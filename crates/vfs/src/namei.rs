@@ -343,7 +343,7 @@ impl Namei<'_> {
             let mut refused = Errno::EEXIST;
             if how.exclusive || !self.is_cached(&dir, &name)? {
                 let (names, who) = (self.names, self.credentials);
-                match names.create(&self.ctx, &dir, &name, how.mode, how.flags, true, who) {
+                match names.create(&self.ctx, &dir, &name, how.mode, how.flags, who) {
                     Err(error) if !how.exclusive => refused = error,
                     made => return Ok(made?.0),
                 }

@@ -31,7 +31,7 @@ fn dirfs(source: &Path, mib: u64, change: impl FnOnce(&mut DirFsOptions)) -> Arc
 fn create(fs: &DirFs, name: &str) -> OpenFile {
     let (root, name) = (fs.root(), OsStr::new(name));
     let flags = OpenFlags::READ_WRITE;
-    fs.create(&OpContext::ROOT, &root, name, 0o644, flags, true)
+    fs.create(&OpContext::ROOT, &root, name, 0o644, flags)
         .expect("create")
 }
 

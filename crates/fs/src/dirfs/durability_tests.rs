@@ -24,15 +24,8 @@ fn open(source: &Path) -> DirFs {
 }
 
 fn create(fs: &DirFs, dir: &SlabArc<Inode>, name: &str) -> OpenFile {
-    fs.create(
-        &ROOT,
-        dir,
-        OsStr::new(name),
-        0o644,
-        OpenFlags::READ_WRITE,
-        true,
-    )
-    .expect("create")
+    fs.create(&ROOT, dir, OsStr::new(name), 0o644, OpenFlags::READ_WRITE)
+        .expect("create")
 }
 
 fn chmod(fs: &DirFs, inode: &SlabArc<Inode>) {

@@ -121,7 +121,6 @@ impl FileSystem for DirFs {
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
-        exclusive: bool,
     ) -> Result<OpenFile, Errno> {
         self.writable()?;
         check_component(name)?;
@@ -132,11 +131,6 @@ impl FileSystem for DirFs {
         let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
         let moves = self.shared.moves.read();
         let made = match make() {
-            Err(Errno::EEXIST) if !exclusive => {
-                drop(moves);
-                let there = self.lookup(dir, name)?;
-                return self.open(ctx, &there, flags);
-            }
             Err(Errno::EMFILE | Errno::ENFILE) => {
                 self.shared.make_room();
                 make()?

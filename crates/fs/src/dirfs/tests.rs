@@ -236,7 +236,7 @@ fn a_creation_waits_for_no_other_creation_and_no_look_up() {
         let (fs, ctx, root) = (&fs, &OpContext::ROOT, fs.root());
         scope.spawn(move || {
             let flags = OpenFlags::READ_WRITE;
-            fs.create(ctx, &root, OsStr::new("file"), 0o640, flags, true)
+            fs.create(ctx, &root, OsStr::new("file"), 0o640, flags)
                 .expect("create");
             fs.mkdir(ctx, &root, OsStr::new("dir"), 0o750)
                 .expect("mkdir");

@@ -210,26 +210,14 @@ impl FileSystem for MemFs {
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
-        exclusive: bool,
     ) -> Result<OpenFile, Errno> {
-        loop {
-            let new = New {
-                kind: FileKind::Regular,
-                mode,
-                data: Data::File,
-                opened: true,
-            };
-            match self.make(ctx, dir, name, new) {
-                Ok(inode) => return OpenFile::new(inode, flags, *ctx),
-                Err(Errno::EEXIST) if !exclusive => {}
-                Err(error) => return Err(error),
-            }
-            match self.lookup(dir, name) {
-                // Unlinked in between: it can be made now.
-                Err(Errno::ENOENT) => {}
-                found => return self.open(ctx, &found?, flags),
-            }
-        }
+        let new = New {
+            kind: FileKind::Regular,
+            mode,
+            data: Data::File,
+            opened: true,
+        };
+        OpenFile::new(self.make(ctx, dir, name, new)?, flags, *ctx)
     }
 
     fn mknod(

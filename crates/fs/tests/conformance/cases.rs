@@ -57,7 +57,6 @@ impl Place<'_> {
                 OsStr::new(name),
                 0o644,
                 OpenFlags::READ_WRITE,
-                true,
             )
             .unwrap_or_else(|error| panic!("create {name}: {error}"))
     }

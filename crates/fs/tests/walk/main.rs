@@ -80,16 +80,8 @@ impl Calls for SuperBlock {
     fn make_file(&self, path: &str) {
         let (dir, name) = parts(path);
         let flags = OpenFlags::READ_WRITE;
-        self.create(
-            &OpContext::ROOT,
-            &self.dir(dir),
-            name,
-            0o644,
-            flags,
-            true,
-            None,
-        )
-        .expect("a file");
+        self.create(&OpContext::ROOT, &self.dir(dir), name, 0o644, flags, None)
+            .expect("a file");
     }
 
     fn make_link(&self, path: &str, target: &str) {
@@ -303,7 +295,6 @@ fn changes_of_names_are_seen_at_once() {
             name("x"),
             0o644,
             OpenFlags::READ_WRITE,
-            true,
             None,
         );
         assert!(in_gone.is_err(), "made in a directory that is gone");

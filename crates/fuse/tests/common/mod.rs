@@ -106,8 +106,7 @@ impl FileSystem for HookedFs {
         fn root(&self) -> SlabArc<Inode>;
         fn setattr(&self, ctx: &OpContext, inode: &SlabArc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
         fn create(
-            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags,
-            exclusive: bool
+            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
         ) -> Result<OpenFile, Errno>;
         fn mknod(
             &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,

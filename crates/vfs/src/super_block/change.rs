@@ -73,15 +73,11 @@ impl SuperBlock {
         name: &OsStr,
         mode: u32,
         flags: OpenFlags,
-        exclusive: bool,
         credentials: Option<&Credentials>,
     ) -> Result<(OpenFile, DentryRef<Inode>), Errno> {
         self.make(dir, name, credentials, |inode| {
             let mode = new_mode(credentials, inode, FileKind::Regular, mode);
-            let file = self
-                .caches
-                .fs
-                .create(ctx, inode, name, mode, flags, exclusive)?;
+            let file = self.caches.fs.create(ctx, inode, name, mode, flags)?;
             let made = file.inode().clone();
             Ok((file, made))
         })

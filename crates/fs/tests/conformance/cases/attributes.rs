@@ -27,7 +27,6 @@ fn permission_bits(place: &Place<'_>) {
             OsStr::new("file"),
             0o666,
             OpenFlags::READ_WRITE,
-            true,
         )
         .expect("create");
     let mode = |inode| place.fs.getattr(inode).expect("getattr").mode;
@@ -75,7 +74,6 @@ fn owners(place: &Place<'_>) {
             OsStr::new("file"),
             0o4755,
             OpenFlags::READ_WRITE,
-            true,
         )
         .expect("create");
     assert_eq!(owner(file.inode()), (1234, 5678));

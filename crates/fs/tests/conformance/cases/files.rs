@@ -160,19 +160,6 @@ fn truncate_at_open(place: &Place<'_>) {
     assert_eq!((file.size(), again.size()), (0, 0));
     write_all(&again, b"new", 0);
     assert_eq!(read_all(&file), b"new");
-    let created = place
-        .fs
-        .create(
-            &OpContext::ROOT,
-            &place.dir,
-            OsStr::new("file"),
-            0o600,
-            OpenFlags::WRITE.truncate(),
-            false,
-        )
-        .expect("create what exists");
-    assert_eq!(created.size(), 0);
-    assert_eq!(created.inode().ino(), file.inode().ino());
 }
 
 fn punch(place: &Place<'_>) {

@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
     ("lookup_gives_one_inode", lookup_gives_one_inode),
     ("dot_and_dot_dot", dot_and_dot_dot),
     ("strange_names", strange_names),
-    ("create_flags", create_flags),
+    ("create_over_names", create_over_names),
     ("directories", directories),
     ("unlink_and_rmdir_errors", unlink_and_rmdir_errors),
     ("rename_over", rename_over),
@@ -65,7 +65,7 @@ fn strange_names(place: &Place<'_>) {
         let name = OsStr::from_bytes(name);
         let file = place
             .fs
-            .create(&ctx, &place.dir, name, 0o644, OpenFlags::READ_WRITE, true)
+            .create(&ctx, &place.dir, name, 0o644, OpenFlags::READ_WRITE)
             .unwrap_or_else(|error| panic!("{name:?}: {error}"));
         write_all(&file, name.as_bytes(), 0);
         let inode = place.fs.lookup(&place.dir, name).expect("lookup");
@@ -103,36 +103,20 @@ fn strange_names(place: &Place<'_>) {
     }
 }
 
-fn create_flags(place: &Place<'_>) {
+fn create_over_names(place: &Place<'_>) {
     let ctx = OpContext::ROOT;
     drop(place.create("file"));
-    let make = |name, exclusive| {
-        place
-            .fs
-            .create(
-                &ctx,
-                &place.dir,
-                OsStr::new(name),
-                0o644,
-                OpenFlags::READ_WRITE,
-                exclusive,
-            )
-            .map(drop)
-    };
-    assert_eq!(make("file", true), Err(Errno::EEXIST));
-    assert_eq!(make("file", false), Ok(()));
     place.mkdir("dir");
-    assert_eq!(make("dir", true), Err(Errno::EEXIST));
-    assert_eq!(make("dir", false), Err(Errno::EISDIR));
     place
         .fs
         .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new("file"))
         .expect("symlink");
-    assert_eq!(
-        make("link", false),
-        Err(Errno::ELOOP),
-        "links are the caller's to follow"
-    );
+    for name in ["file", "dir", "link"] {
+        let flags = OpenFlags::READ_WRITE.truncate();
+        let name = OsStr::new(name);
+        let made = place.fs.create(&ctx, &place.dir, name, 0o644, flags);
+        assert_eq!(made.map(drop), Err(Errno::EEXIST), "{name:?}");
+    }
 }
 
 fn directories(place: &Place<'_>) {
@@ -265,14 +249,7 @@ fn rename_between_directories(place: &Place<'_>) {
         .expect("mkdir");
     let file = place
         .fs
-        .create(
-            &ctx,
-            &sub,
-            OsStr::new("file"),
-            0o644,
-            OpenFlags::READ_WRITE,
-            true,
-        )
+        .create(&ctx, &sub, OsStr::new("file"), 0o644, OpenFlags::READ_WRITE)
         .expect("create");
     write_all(&file, b"moved along", 0);
     let (sub_name, new) = (OsStr::new("sub"), OsStr::new("moved"));
