@@ -14,15 +14,15 @@
 //! locks one bucket, looks again and inserts it, marked new; its maker fills it and
 //! [unlocks](NewInode::unlock) it, and who finds it meanwhile waits for that.
 //!
-//! There is no list of unused inodes. The hand of a clock goes round the hash ([`InodeCache::shrink`]):
+//! There is no list of unused inodes. The hand of a clock goes round the slab ([`InodeCache::shrink`]):
 //! an inode that was found since the last round is spared, one that somebody holds is left alone, of
-//! the others the file system is asked ([`Verdict`]).
+//! the others the file system is asked.
 //!
 //! # What no file system uses yet
 //!
-//! The local file systems fill an inode before it is inserted and unlock it at once, and they keep dirty inodes.
-//! What is here for stores that are reached over a network, whose inodes are filled and written with I/O: an inode
-//! that is being filled (NEW), the wait for it, a filling that fails, and [`Verdict::WriteFirst`].
+//! The local file systems fill an inode before it is inserted and unlock it at once. What is here for stores that are
+//! reached over a network, whose inodes are filled with I/O: an inode that is being filled (NEW), the wait for it, and
+//! a filling that fails.
 //!
 //! # Callbacks
 //!
@@ -31,12 +31,11 @@
 //! | `test` | several times, in a read section, with or without the bucket's lock | may not block, nor take any but leaf locks; under RCU it may see an inode that is being filled, evicted, or gone: it goes by what does not change from before the insertion |
 //! | `make` | once at most, on a miss, with no lock | may block; what it returns may be thrown away, if another thread came first |
 //! | `judge` | under the bucket's lock | may not block, nor take any but leaf locks; nobody holds the inode, so nothing about it changes but by the work of others in the background |
-//! | `write` | with no lock, with a reference | may block |
 //!
 //! # Invariants
 //!
 //! 1. There are never two inodes of one identity that can be found: insertion looks again under the
-//!    bucket's lock, and an inode is unhashed under it, once what was dirty is written.
+//!    bucket's lock, and an inode is unhashed under it.
 //! 2. What is found by reference was filled to the end.
 //! 3. Each inode lies in the cache's slab, whose pages are charged.
 //!
@@ -45,13 +44,12 @@
 //! # Locking
 //!
 //! A bucket's lock ([`Rank::HashBucket`](foliocache_sync::rank::Rank::HashBucket)), in bounded sections.
-//! All methods may be called with outer locks held, and sleep only where they say so. All but
-//! [`InodeCache::find_rcu`] are called outside read sections.
+//! All methods may be called with outer locks held, and sleep only where they say so. All are called outside read
+//! sections.
 //!
 //! # Differences from Linux
 //!
-//! - `I_CREATING`, `I_SYNC`, `I_WILL_FREE` and their waits are not there. A dirty inode is written by its
-//!   evictor while it is in use like any other, so no finder waits for I/O of an eviction.
+//! - `I_CREATING`, `I_SYNC`, `I_WILL_FREE` and their waits are not there: a dirty inode is not evicted.
 //! - References are `SlabArc`s: `iput` is a drop, and the last one does nothing but make the inode unused.
 //! - `igrab` is a clone; there is no `ilookup` that fails on an inode that is being freed.
 //!
@@ -63,29 +61,46 @@
 use std::fmt;
 use std::ops::Deref;
 
-use foliocache_sync::rcu::{self, RcuReadGuard};
+use foliocache_sync::rcu;
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, ShardedCounter};
 
 use crate::bound::MetadataBound;
-use crate::hash::{Bucket, Hand, RcuHash};
+use crate::hash::{Bucket, Hand, HashLink, HashNode, RcuHash};
 use crate::limbo::Limbo;
-use crate::slab::{self, SharedSlab, SlabArc};
+use crate::slab::{self, SharedSlab, SlabArc, SlabRetired};
 use link::Fill;
 
 mod evict;
 mod link;
 
-pub use evict::Verdict;
-pub use link::{CachedInode, InodeLink};
+pub use link::InodeLink;
 
 const WAIT_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 32 };
+
+/// What can be in an [`InodeCache`].
+///
+/// # Safety
+///
+/// `link` gives the same link each time, one that is part of the inode and used for nothing else.
+pub unsafe trait CachedInode: Send + Sync + Sized {
+    /// The inode's link.
+    fn link(&self) -> &InodeLink<Self>;
+}
+
+// SAFETY: the link's link.
+unsafe impl<T: CachedInode> HashNode for T {
+    #[inline(always)]
+    fn link(&self) -> &HashLink<Self> {
+        &CachedInode::link(self).hash
+    }
+}
 
 /// The inodes of one file system.
 pub struct InodeCache<T: CachedInode> {
     hash: RcuHash<T>,
     /// References of the cache's own, of inodes that are out of the hash.
-    limbo: Limbo<SlabArc<T>>,
+    limbo: Limbo<SlabRetired<T>>,
     #[cfg(any(loom, shuttle))]
     hand: Hand,
     waits: WaitTable,
@@ -131,7 +146,7 @@ pub struct InodeCacheStats {
     pub hash_bytes: u64,
 }
 
-/// The hash of a number: the one that [`InodeCache::iget`] uses.
+/// The hash of a number.
 #[must_use]
 #[inline]
 pub fn hash_ino(ino: u64) -> u64 {
@@ -158,12 +173,6 @@ impl<T: CachedInode> InodeCache<T> {
         }
     }
 
-    /// The inode of this number. Waits if it is being filled.
-    #[doc(alias = "ilookup")]
-    pub fn find_ino(&self, ino: u64) -> Option<SlabArc<T>> {
-        self.find(hash_ino(ino), |inode| inode.ino() == ino)
-    }
-
     /// The inode with this hash for which `test` says yes, with a reference. Takes no lock, but where it
     /// meets an eviction.
     ///
@@ -178,36 +187,6 @@ impl<T: CachedInode> InodeCache<T> {
         found
     }
 
-    /// The inode with this hash for which `test` says yes, without a reference: valid until the read section
-    /// ends, though it may be evicted meanwhile. Finds none that is being filled. Writes nothing shared when
-    /// the inode was found before, and is not counted.
-    #[doc(alias = "find_inode_rcu")]
-    #[inline]
-    pub fn find_rcu<'g>(
-        &'g self,
-        hash: u64,
-        test: impl Fn(&T) -> bool,
-        rcu: &'g RcuReadGuard,
-    ) -> Option<&'g T> {
-        let inode = self.hash.find(hash, test, rcu)?;
-        let link = CachedInode::link(inode);
-        if link.fill() != Fill::Filled {
-            return None;
-        }
-        link.touch();
-        Some(inode)
-    }
-
-    /// The inode of this number, or a new one that `make` makes.
-    ///
-    /// # Errors
-    ///
-    /// What `make` fails with.
-    #[doc(alias = "iget5_locked_rcu")]
-    pub fn iget<E>(&self, ino: u64, make: impl FnOnce() -> Result<T, E>) -> Result<Iget<'_, T>, E> {
-        self.iget_with(hash_ino(ino), |inode| inode.ino() == ino, make)
-    }
-
     /// The inode with this hash for which `test` says yes, or a new one that `make` makes, with that hash and
     /// so that `test` would say yes. A hit takes no lock, and a miss one.
     ///
@@ -219,7 +198,7 @@ impl<T: CachedInode> InodeCache<T> {
     ///
     /// What `make` fails with.
     #[doc(alias = "iget5_locked_rcu")]
-    pub fn iget_with<E>(
+    pub fn iget<E>(
         &self,
         hash: u64,
         test: impl Fn(&T) -> bool,
@@ -238,10 +217,9 @@ impl<T: CachedInode> InodeCache<T> {
         loop {
             let mut bucket = self.hash.lock(hash);
             let Some(inode) = self.grab_locked(&bucket, test) else {
-                let own = link::to_cache(made.clone());
                 // SAFETY: in no table, since it was in no cache. The reference keeps it until it was removed
                 // and a grace period is over (invariant 1 of `link`).
-                unsafe { bucket.insert(own) };
+                unsafe { bucket.insert(made.clone().into_raw()) };
                 // SAFETY: in the slab, and hidden when it is taken out.
                 unsafe { slab::publish(&*made) };
                 drop(bucket);
@@ -276,24 +254,15 @@ impl<T: CachedInode> InodeCache<T> {
         {
             let rcu = rcu::read_lock();
             let inode = self.hash.find(hash, test, &rcu)?;
-            // SAFETY: found in this section.
-            if let Some(reference) = unsafe { link::get(inode, true) } {
-                return Some(reference);
+            CachedInode::link(inode).touch();
+            // SAFETY: found in this section (invariant 1 of `link`).
+            let reference = unsafe { SlabArc::try_from_borrow(inode) };
+            if reference.is_some() && !CachedInode::link(inode).is_gone() {
+                return reference;
             }
         }
         // It is being evicted, or it is gone and another may be there: all that is decided behind the lock.
         self.grab_locked(&self.hash.lock(hash), test)
-    }
-
-    /// Takes a reference as if nobody evicted, which is wrong: what the canary of the models needs.
-    #[cfg(loom)]
-    #[doc(hidden)]
-    pub fn find_unpinned(&self, ino: u64) -> Option<SlabArc<T>> {
-        let rcu = rcu::read_lock();
-        let inode = self.find_rcu(hash_ino(ino), |inode| inode.ino() == ino, &rcu)?;
-        foliocache_sync::thread::yield_now();
-        // SAFETY: found in this section. That it may be gone is the point.
-        Some(unsafe { link::get_counted(inode) })
     }
 
     fn grab_locked(
@@ -303,8 +272,8 @@ impl<T: CachedInode> InodeCache<T> {
     ) -> Option<SlabArc<T>> {
         let inode = bucket.find(test)?;
         CachedInode::link(inode).touch();
-        // SAFETY: in the hash, under the bucket's lock.
-        Some(unsafe { link::get_counted(inode) })
+        // SAFETY: in the hash, under the bucket's lock: the cache's is there, and not frozen.
+        Some(unsafe { SlabArc::from_borrow(inode) })
     }
 
     /// Waits until the filling is over; whether it went well.
@@ -327,25 +296,26 @@ impl<T: CachedInode> InodeCache<T> {
     /// Context: no read section; may wait for readers, and drop other inodes.
     #[doc(alias = "remove_inode_hash")]
     pub fn remove(&self, inode: &SlabArc<T>) -> bool {
-        let own = self.unhash(inode);
-        let removed = own.is_some();
-        if let Some(own) = own {
-            self.limbo.retire(own);
-            self.limbo.tend();
+        let mut bucket = self.hash.lock(CachedInode::link(&**inode).hash.hash());
+        if !bucket.remove(inode) {
+            return false;
         }
-        removed
+        self.note_gone(inode);
+        drop(bucket);
+        // SAFETY: from `insert`, and just taken out.
+        let own = unsafe { SlabArc::adopt(&**inode) };
+        self.limbo.retire(own.retire());
+        self.limbo.tend();
+        true
     }
 
-    /// Takes an inode out of the hash and gives the cache's reference, for the limbo; `None` if it was not in
-    /// it.
-    fn unhash(&self, inode: &T) -> Option<SlabArc<T>> {
-        let link = CachedInode::link(inode);
-        let mut bucket = self.hash.lock(link.hash.hash());
-        if !bucket.remove(inode) {
-            return None;
-        }
-        // SAFETY: just taken out.
-        Some(unsafe { link::from_cache(inode) })
+    /// An inode was taken out of the hash.
+    ///
+    /// Context: the bucket's lock, or nobody else has the cache.
+    fn note_gone(&self, inode: &T) {
+        CachedInode::link(inode).set_gone();
+        // SAFETY: in the slab.
+        unsafe { slab::hide(inode) };
     }
 
     /// All inodes that are there throughout, filled ones, with references; in no order.
@@ -356,7 +326,7 @@ impl<T: CachedInode> InodeCache<T> {
         let rcu = rcu::read_lock();
         let visit = |inode: &T| {
             // SAFETY: met in this section.
-            found.extend(unsafe { link::get(inode, false) });
+            found.extend(unsafe { SlabArc::try_from_borrow(inode) });
         };
         self.hash.scan(&hand, self.hash.buckets(), visit, &rcu);
         drop(rcu);
@@ -407,6 +377,19 @@ impl<T: CachedInode> fmt::Debug for InodeCache<T> {
     }
 }
 
+impl<T: CachedInode> Drop for InodeCache<T> {
+    fn drop(&mut self) {
+        // Nobody looks anything up: that borrows the cache.
+        self.hash.drain(|inode| {
+            // SAFETY: from `insert`, and just taken out.
+            let inode = unsafe { SlabArc::from_raw(inode) };
+            CachedInode::link(&*inode).set_gone();
+            // SAFETY: in the slab.
+            unsafe { slab::hide(&*inode) };
+        });
+    }
+}
+
 /// An inode that this thread fills. Whoever looks it up waits.
 ///
 /// [`unlock`](Self::unlock) says that it is filled. Dropping it without that says that the filling failed:
@@ -447,20 +430,14 @@ impl<T: CachedInode> Drop for NewInode<'_, T> {
             return;
         };
         // Out of the hash before the waiters wake: they look again, and must not find it.
-        let own = self.cache.unhash(&inode);
+        self.cache.remove(&inode);
         CachedInode::link(&*inode).end_filling(&self.cache.waits);
-        if let Some(own) = own {
-            self.cache.limbo.retire(own);
-            self.cache.limbo.tend();
-        }
     }
 }
 
 impl<T: CachedInode> fmt::Debug for NewInode<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewInode")
-            .field("ino", &self.ino())
-            .finish_non_exhaustive()
+        f.debug_struct("NewInode").finish_non_exhaustive()
     }
 }
 

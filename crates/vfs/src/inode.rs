@@ -42,7 +42,6 @@
 use crate::attr::AttrCell;
 use crate::dcache::{AliasSlot, DentryInode};
 use crate::icache::{CachedInode, InodeLink};
-use crate::retired::Retired;
 use crate::slab::SlabArc;
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
 use foliocache_mm::AddressSpace;
@@ -72,8 +71,6 @@ pub struct Inode {
     /// Protects the names in a directory, see [`SuperBlock`](crate::SuperBlock).
     names: RankedRwLock<()>,
     making: RankedMutex<()>,
-    /// References of it that wait for readers.
-    retired: Retired,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -142,8 +139,8 @@ pub trait InodeOperations: Any + Send + Sync {
     fn released(&self, inode: &Inode, writable: bool);
 
     /// The inode is dead: its last reference is gone, but for those that wait for RCU readers. Gives up what it
-    /// takes besides its memory, its pages and descriptors for instance. Called once at most; an inode that
-    /// nobody reads is dropped without it.
+    /// takes besides its memory, its pages and descriptors for instance. Called once at most, before the inode is
+    /// dropped; an inode whose last reference goes otherwise than by [`Inode::put`] is dropped without it.
     #[doc(alias = "evict_inode")]
     fn evict(&self, _inode: &Inode) {}
 
@@ -174,27 +171,18 @@ impl Inode {
             alias: AliasSlot::new(),
             names: RankedRwLock::new(Rank::Names, ()),
             making: RankedMutex::new(Rank::Mapping, ()),
-            retired: Retired::new(),
         }
     }
 
     /// Drops a reference. If it is the last one, what the inode takes besides its memory is given up at once,
     /// though readers may still look at the inode itself.
     ///
-    /// A plain drop is right too, but leaves that to the end of a grace period. So do two that come at the same
-    /// moment.
+    /// A plain drop is right too, but leaves that to the end of a grace period.
     ///
     /// Context: no lock that [`InodeOperations::evict`] takes, and no read section; may block.
     #[doc(alias = "iput")]
     pub fn put(this: SlabArc<Self>) {
-        Self::evict_if_last(&this);
-    }
-
-    /// See [`Inode::put`]; the caller drops its reference afterwards.
-    pub(crate) fn evict_if_last(this: &SlabArc<Self>) {
-        if this.retired.is_last(this, || this.link.is_pinned()) {
-            this.ops.evict(this);
-        }
+        this.put(|inode| inode.ops.evict(inode));
     }
 
     /// The number, unique among the live inodes of the file system; the root's is 1.
@@ -311,24 +299,12 @@ impl DentryInode for Inode {
     fn alias(&self) -> &AliasSlot<Inode> {
         &self.alias
     }
-
-    fn retired(&self) -> Option<&Retired> {
-        Some(&self.retired)
-    }
 }
 
 // SAFETY: the field.
 unsafe impl CachedInode for Inode {
     fn link(&self) -> &InodeLink<Inode> {
         &self.link
-    }
-
-    fn ino(&self) -> u64 {
-        self.ino
-    }
-
-    fn retired(&self) -> Option<&Retired> {
-        Some(&self.retired)
     }
 }
 

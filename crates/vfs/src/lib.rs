@@ -8,9 +8,7 @@
 //! | `icache` | [`InodeCache`]: the inodes in memory, one for each identity |
 //! | [`dcache`] | which name in which directory leads to which inode |
 //! | `slab` | [`SharedSlab`]: memory for many objects of one kind, side by side |
-//! | `limbo` | what is unpublished and waits for its readers |
-//! | `retired` | [`Retired`]: how many references of an inode are in a limbo |
-//! | `reaper` | the thread that frees what is in a file system's limbos |
+//! | `limbo` | what is unpublished and waits for its readers, and the thread that frees it |
 //! | `bound` | [`MetadataBound`]: who is asked for memory |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
@@ -41,8 +39,6 @@ mod inode;
 mod limbo;
 mod namei;
 mod open_file;
-mod reaper;
-mod retired;
 mod slab;
 mod super_block;
 mod types;
@@ -53,13 +49,10 @@ pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, Validity, check_name};
 pub use generation::{Changing, Generation};
-pub use icache::{
-    CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, Verdict, hash_ino,
-};
+pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
-pub use retired::Retired;
 #[cfg(loom)]
 pub use slab::model as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};

@@ -1,4 +1,4 @@
-//! [`Limbo`]: what was unpublished and waits for its readers before it is freed.
+//! [`Limbo`]: what was unpublished and waits for its readers before it is freed; [`Reaper`]: the thread that frees it.
 //!
 //! # Model
 //!
@@ -12,9 +12,10 @@
 //! read sections; [`Limbo::tend`], which the owner calls when it holds nothing, polls once a batch is
 //! there, frees what is done, and waits for the readers when too much waits.
 //!
-//! What is retired stays charged to whatever it is charged to until it is dropped. A limbo that was empty can
-//! wake somebody who tends it ([`Limbo::wake_when_retired`]): few items would wait for ever in an idle
-//! process otherwise.
+//! What is retired stays charged to whatever it is charged to until it is dropped. The rest would wait for ever in an
+//! idle process, and a file that nobody can open would keep its space. So a limbo that was empty wakes a file system's
+//! reaper ([`Limbo::wake_when_retired`]), which looks every [`PERIOD`] until nothing waits. The first look comes a
+//! period after the wake-up: a wake-up and a grace period for each name that goes would cost more than the name.
 //!
 //! # Invariants
 //!
@@ -27,19 +28,27 @@
 //! *Protects*: a shard's lock, a leaf, its lists. Items are dropped without it. *May block*: `tend` and
 //! [`Limbo::flush`] wait for readers, and whatever dropping an item does.
 //!
+//! # Memory ordering
+//!
+//! The reaper's `stop` is stored with `Release` before the thread is unparked, and loaded with `Acquire`: what the owner
+//! did before is over. To unpark is to release, too: the thread sees what was retired before, and looks again if it
+//! was on its way to sleep.
+//!
 //! # Differences from Linux
 //!
-//! `call_rcu` runs callbacks in threads of its own. Here callers do most of it, and a file system's
-//! [reaper](crate::reaper) the rest.
+//! `call_rcu` runs callbacks in threads that serve the whole kernel. Here callers do most of it, and each file system
+//! has a reaper of its own, so that a store that does not answer holds up no other.
 
 use std::fmt;
-use std::task::Waker;
 
-use foliocache_sync::CachePadded;
-use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use foliocache_sync::background::{self, Panics};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
+use foliocache_sync::time::{Duration, sleep};
+use foliocache_sync::{Arc, CachePadded, thread};
+use foliocache_sys::Errno;
 
 /// Shards, a power of two; threads are spread over them.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
@@ -48,50 +57,29 @@ const BATCH: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 /// Items in a shard at which `tend` waits.
 const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 512 };
 
-/// What can be retired.
-pub(crate) trait LimboItem {
-    /// It goes into the limbo.
-    fn enter(&self) {}
+/// Time between two looks of a reaper: some grace periods of an idle process.
+const PERIOD: Duration = Duration::from_millis(1);
 
-    /// It is about to be dropped.
-    fn leave(&self) {}
-}
-
-/// An item in the limbo.
-struct Item<T: LimboItem>(T);
-
-impl<T: LimboItem> Drop for Item<T> {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
-
-struct Lists<T: LimboItem> {
-    filling: Vec<Item<T>>,
-    waiting: Vec<Item<T>>,
+struct Lists<T> {
+    filling: Vec<T>,
+    waiting: Vec<T>,
     /// `Some` exactly if `waiting` is not empty.
     cookie: Option<GpCookie>,
 }
 
-struct Shard<T: LimboItem> {
+struct Shard<T> {
     lists: RankedMutex<Lists<T>>,
     /// Items in both lists. Changed under the lock.
     len: AtomicUsize,
 }
 
 /// Things that wait for a grace period.
-pub(crate) struct Limbo<T: LimboItem> {
+pub(crate) struct Limbo<T> {
     shards: Box<[CachePadded<Shard<T>>]>,
-    waker: OnceLock<Waker>,
+    reaper: OnceLock<Reaper>,
 }
 
-impl<T: LimboItem> Default for Limbo<T> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<T: LimboItem> Shard<T> {
+impl<T> Shard<T> {
     fn len(&self) -> usize {
         // Relaxed: a hint; the lists are looked at under the lock.
         self.len.load(Ordering::Relaxed)
@@ -122,9 +110,8 @@ impl<T: LimboItem> Shard<T> {
     }
 }
 
-impl<T: LimboItem> Limbo<T> {
+impl<T> Limbo<T> {
     /// An empty one.
-    #[must_use]
     pub(crate) fn new() -> Self {
         let shard = || Shard {
             lists: RankedMutex::new(
@@ -139,14 +126,13 @@ impl<T: LimboItem> Limbo<T> {
         };
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::new(shard())).collect(),
-            waker: OnceLock::new(),
+            reaper: OnceLock::new(),
         }
     }
 
-    /// Whoever `waker` wakes calls [`advance`](Self::advance) until nothing waits. It is woken under no lock of this
-    /// limbo's. Counts once.
-    pub(crate) fn wake_when_retired(&self, waker: Waker) {
-        let _ = self.waker.set(waker);
+    /// `reaper` calls [`advance`](Self::advance) until nothing waits. Counts once.
+    pub(crate) fn wake_when_retired(&self, reaper: Reaper) {
+        let _ = self.reaper.set(reaper);
     }
 
     fn shard(&self) -> &Shard<T> {
@@ -159,17 +145,16 @@ impl<T: LimboItem> Limbo<T> {
     /// is over.
     pub(crate) fn retire(&self, item: T) {
         let shard = self.shard();
-        item.enter();
         let mut lists = shard.lists.lock();
-        lists.filling.push(Item(item));
+        lists.filling.push(item);
         // Relaxed: as in `Shard::len`.
         let len = shard.len.load(Ordering::Relaxed) + 1;
         shard.len.store(len, Ordering::Relaxed);
         drop(lists);
         if len == 1
-            && let Some(waker) = self.waker.get()
+            && let Some(reaper) = self.reaper.get()
         {
-            waker.wake_by_ref();
+            reaper.wake();
         }
     }
 
@@ -230,7 +215,7 @@ impl<T: LimboItem> Limbo<T> {
     }
 }
 
-impl<T: LimboItem> Drop for Limbo<T> {
+impl<T> Drop for Limbo<T> {
     /// Waits for the readers, unless this thread is one: then the items are leaked.
     fn drop(&mut self) {
         if self.len() == 0 {
@@ -249,18 +234,62 @@ impl<T: LimboItem> Drop for Limbo<T> {
     }
 }
 
-impl<T: LimboItem> fmt::Debug for Limbo<T> {
+impl<T> fmt::Debug for Limbo<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limbo").field("len", &self.len()).finish()
+    }
+}
+
+/// The thread of a file system that frees what is in its limbos. Ends soon after [`Reaper::stop`].
+#[derive(Clone)]
+pub(crate) struct Reaper {
+    thread: thread::Thread,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reaper {
+    /// Starts the thread. It calls `reap`, which frees what it can without waiting and returns how much still
+    /// waits. What a panic kept it from freeing is looked at again. Blocks for whatever dropping an item does.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub(crate) fn start(
+        panics: &Arc<Panics>,
+        reap: impl Fn() -> usize + Send + 'static,
+    ) -> Result<Reaper, Errno> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            // Acquire pairs with the Release in `stop`.
+            while !stopped.load(Ordering::Acquire) {
+                if reap() == 0 {
+                    thread::park();
+                }
+                // After a wake-up, too: what is given up one by one is freed together.
+                sleep(PERIOD);
+            }
+        };
+        let handle = background::spawn("foliocache-reap", panics, run).map_err(Errno::from)?;
+        let thread = handle.thread().clone();
+        Ok(Reaper { thread, stop })
+    }
+
+    /// Has the thread look. Takes no lock, so it may be called in a read section.
+    pub(crate) fn wake(&self) {
+        self.thread.unpark();
+    }
+
+    pub(crate) fn stop(&self) {
+        // Release pairs with the Acquire in the thread.
+        self.stop.store(true, Ordering::Release);
+        self.wake();
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use foliocache_sync::{Arc, thread};
-
-    impl LimboItem for Arc<()> {}
+    use foliocache_sync::atomic::AtomicU64;
 
     #[test]
     fn nothing_is_freed_before_its_readers_are_gone() {
@@ -298,5 +327,23 @@ mod tests {
         });
         drop(limbo);
         assert_eq!(Arc::strong_count(&item), 1);
+    }
+
+    #[test]
+    fn the_reaper_outlives_panics_and_counts_them() {
+        let panics = Arc::new(Panics::new(|_, _| {}));
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&calls);
+        // What a call that panics left is still there for the next.
+        let reap = move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => panic!("injected by the test"),
+            call => usize::from(call < 5),
+        };
+        let reaper = Reaper::start(&panics, reap).expect("a thread");
+        while calls.load(Ordering::Relaxed) < 6 {
+            sleep(PERIOD);
+        }
+        assert_eq!(panics.count(), 2);
+        reaper.stop();
     }
 }

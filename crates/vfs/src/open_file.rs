@@ -9,6 +9,11 @@
 //! # Differences from Linux
 //!
 //! Reads do not move `atime` (as on a `noatime` mount).
+//!
+//! # Safety
+//!
+//! The inode's reference is taken once, by the drop.
+#![allow(unsafe_code)]
 
 use crate::inode::Inode;
 use crate::slab::SlabArc;
@@ -20,6 +25,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::ManuallyDrop;
 use std::task::Waker;
 
 /// What the caller means to do with a file.
@@ -40,7 +46,7 @@ pub enum Advice {
 
 /// An open file.
 pub struct OpenFile {
-    inode: SlabArc<Inode>,
+    inode: ManuallyDrop<SlabArc<Inode>>,
     /// The inode's, kept here to save the hot paths a step.
     mapping: Arc<AddressSpace>,
     flags: OpenFlags,
@@ -60,7 +66,7 @@ impl OpenFile {
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
             readahead: ReadaheadState::new(),
-            inode,
+            inode: ManuallyDrop::new(inode),
             mapping,
             flags,
             ctx,
@@ -453,14 +459,15 @@ impl Drop for OpenFile {
         self.inode
             .ops()
             .released(&self.inode, self.flags.write || self.flags.truncate);
-        Inode::evict_if_last(&self.inode);
+        // SAFETY: see the module's header.
+        Inode::put(unsafe { ManuallyDrop::take(&mut self.inode) });
     }
 }
 
 impl fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenFile")
-            .field("inode", &self.inode)
+            .field("inode", &**self.inode)
             .field("flags", &self.flags)
             .finish_non_exhaustive()
     }

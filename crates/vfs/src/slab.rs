@@ -50,8 +50,6 @@
 //! other lock.
 #![allow(unsafe_code)]
 
-#[cfg(not(shuttle))]
-mod counts;
 #[cfg(loom)]
 pub mod model;
 #[cfg(not(shuttle))]
@@ -60,12 +58,14 @@ mod shared;
 #[cfg(not(shuttle))]
 mod supply;
 
+pub(crate) use shared::SlabRetired;
 pub use shared::{SharedSlab, SlabArc, SlabWeak};
 
 use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
 #[cfg(not(any(loom, shuttle)))]
 use foliocache_sync::rcu::RcuReadGuard;
+use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
 #[cfg(not(any(loom, shuttle)))]
@@ -256,19 +256,54 @@ impl<T> Slot<T> {
 }
 
 impl<T> Slot<T> {
+    /// The memory, with `before` bytes before it.
+    fn into_memory(self, _before: usize) -> NonNull<T> {
+        #[cfg(not(any(loom, shuttle)))]
+        return ManuallyDrop::new(self).memory;
+        #[cfg(any(loom, shuttle))]
+        {
+            let layout = allocation(Layout::new::<T>(), _before);
+            // SAFETY: nothing in it has no size.
+            let memory = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory");
+            let _ = memory.as_ptr().expose_provenance();
+            // SAFETY: within the allocation.
+            unsafe { memory.byte_add(_before) }.cast()
+        }
+    }
+
     /// Makes the object.
     pub(crate) fn fill(self, value: T) -> SlabBox<T> {
-        #[cfg(not(any(loom, shuttle)))]
-        let object = {
-            let object = ManuallyDrop::new(self).memory;
-            // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
-            unsafe { object.write(value) };
-            object
-        };
-        #[cfg(any(loom, shuttle))]
-        let object = NonNull::from(Box::leak(Box::new(value)));
+        let object = self.into_memory(0);
+        // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
+        unsafe { object.write(value) };
         SlabBox(object)
     }
+}
+
+/// Frees the memory of an object of this layout.
+///
+/// # Safety
+///
+/// It comes from [`Slot::into_memory`] with the same space before it, and nobody uses it any more.
+unsafe fn free(object: NonNull<u8>, _layout: Layout, _before: usize) {
+    #[cfg(not(any(loom, shuttle)))]
+    // SAFETY: it is in a slot, which is free now.
+    unsafe {
+        Pool::put(object);
+    }
+    #[cfg(any(loom, shuttle))]
+    {
+        let memory = std::ptr::with_exposed_provenance_mut(object.addr().get() - _before);
+        // SAFETY: allocated so.
+        unsafe { std::alloc::dealloc(memory, allocation(_layout, _before)) };
+    }
+}
+
+/// What a model allocates for an object.
+#[cfg(any(loom, shuttle))]
+fn allocation(object: Layout, before: usize) -> Layout {
+    let layout = Layout::from_size_align(object.size() + before, 128);
+    layout.expect("an object has a layout")
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -338,16 +373,10 @@ impl<T> DerefMut for SlabBox<T> {
 
 impl<T> Drop for SlabBox<T> {
     fn drop(&mut self) {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            // SAFETY: it is owned, and not touched again.
-            unsafe { self.0.drop_in_place() };
-            // SAFETY: it is in a slot, which is free now.
-            unsafe { Pool::put(self.0.cast()) };
-        }
-        #[cfg(any(loom, shuttle))]
-        // SAFETY: it is owned, and was made so.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        // SAFETY: it is owned, and not touched again.
+        unsafe { self.0.drop_in_place() };
+        // SAFETY: from `Slot::fill`.
+        unsafe { free(self.0.cast(), Layout::new::<T>(), 0) };
     }
 }
 

@@ -4,7 +4,8 @@
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
-use foliocache_vfs::slab_model::{Pages, Shared};
+use foliocache_vfs::SlabArc;
+use foliocache_vfs::slab_model::Pages;
 
 /// Its owner writes to it at the end, and everybody reads before: loom sees if the two may meet.
 struct Object {
@@ -36,7 +37,7 @@ impl Drop for Object {
 fn the_last_reference_drops_what_nobody_reads() {
     explore(3, 100, || {
         let counted = Arc::new(());
-        let object = Shared::new(Object {
+        let object = SlabArc::new(Object {
             value: UnsafeCell::new(7),
             _counted: Arc::clone(&counted),
         });
@@ -62,11 +63,11 @@ fn the_last_reference_drops_what_nobody_reads() {
 fn a_weak_reference_gives_the_object_or_nothing() {
     explore(2, 20, || {
         let counted = Arc::new(());
-        let object = Shared::new(Object {
+        let object = SlabArc::new(Object {
             value: UnsafeCell::new(7),
             _counted: Arc::clone(&counted),
         });
-        let weak = object.downgrade();
+        let weak = SlabArc::downgrade(&object);
         let upgrades = thread::spawn(move || {
             if let Some(found) = weak.upgrade() {
                 assert_eq!(found.read(), 7);

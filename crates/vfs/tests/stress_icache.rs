@@ -8,7 +8,7 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use foliocache_sync::{Arc, thread};
 use foliocache_vfs::{
-    CachedInode, Iget, InodeCache, InodeLink, MetadataBound, SlabArc, Unbounded, Verdict, hash_ino,
+    CachedInode, Iget, InodeCache, InodeLink, MetadataBound, Unbounded, hash_ino,
 };
 
 fn scale() -> u64 {
@@ -27,10 +27,6 @@ struct Inode {
 unsafe impl CachedInode for Inode {
     fn link(&self) -> &InodeLink<Self> {
         &self.link
-    }
-
-    fn ino(&self) -> u64 {
-        self.ino
     }
 }
 
@@ -51,39 +47,46 @@ fn make(ino: u64, live: &Arc<AtomicI64>) -> Result<Inode, Infallible> {
     })
 }
 
-fn judge(inode: &Inode) -> Verdict {
-    match inode.dirty.load(Relaxed) {
-        true => Verdict::WriteFirst,
-        false => Verdict::Evict,
-    }
+fn get<'a>(cache: &'a InodeCache<Inode>, ino: u64, live: &Arc<AtomicI64>) -> Iget<'a, Inode> {
+    let Ok(iget) = cache.iget(hash_ino(ino), |i| i.ino == ino, || make(ino, live));
+    iget
 }
 
-/// How an inode is found or made.
-type Get = for<'a> fn(&'a InodeCache<Inode>, u64, &Arc<AtomicI64>) -> Iget<'a, Inode>;
+/// Evicts all that nobody holds; how many are left. The first round takes the marks of what was found.
+fn evict_all(cache: &InodeCache<Inode>, judge: impl Fn(&Inode) -> bool) -> usize {
+    cache.shrink(usize::MAX, &judge);
+    cache.shrink(usize::MAX, &judge);
+    cache.wait_for_limbo();
+    cache.len()
+}
 
 /// Writers of their own files, makers that fail, removers and evictors, all over a few identities. The next
 /// inode of an identity starts from what the one before had written, or else a write was lost.
-fn no_write_is_lost(get: Get) {
+#[test]
+fn no_write_is_lost() {
     const INOS: u64 = 60;
     let cache = InodeCache::<Inode>::new(8, Arc::new(Unbounded));
     let live = Arc::default();
     let rounds = 20_000 * scale();
     let store: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
     let expected: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
-    let flush = |inode: &SlabArc<Inode>| {
-        if inode.dirty.swap(false, Relaxed) {
+    // Nobody has the inode meanwhile.
+    let judge = |inode: &Inode| {
+        if inode.dirty.load(Relaxed) {
+            inode.dirty.store(false, Relaxed);
             store[inode.ino as usize].store(inode.value.load(Relaxed), Relaxed);
         }
+        true
     };
     thread::scope(|scope| {
         let writer = |part| {
-            let (cache, live, store, expected, flush) = (&cache, &live, &store, &expected, &flush);
+            let (cache, live, store, expected, judge) = (&cache, &live, &store, &expected, &judge);
             scope.spawn(move || {
                 let mut x = part + 1;
                 for round in 0..rounds {
                     // However the threads are scheduled, something is evicted.
                     if round % 64 == 0 {
-                        cache.shrink(10, judge, flush);
+                        cache.shrink(10, judge);
                     }
                     x = hash_ino(x);
                     let ino = x % INOS;
@@ -111,24 +114,16 @@ fn no_write_is_lost(get: Get) {
         };
         let writers = [writer(0), writer(1)];
         while !writers.iter().all(|writer| writer.is_finished()) {
-            cache.shrink(10, judge, &flush);
+            cache.shrink(10, judge);
         }
     });
     let stats = cache.stats();
     assert!(stats.evicted > 0 && stats.hits > 0, "{stats:?}");
-    assert_eq!(cache.evict_all(judge, &flush), 0);
+    assert_eq!(evict_all(&cache, judge), 0);
     assert_eq!(live.load(Relaxed), 0);
     for (stored, expected) in store.iter().zip(&expected) {
         assert_eq!(stored.load(Relaxed), expected.load(Relaxed));
     }
-}
-
-#[test]
-fn no_write_is_lost_under_rcu() {
-    no_write_is_lost(|cache, ino, live| {
-        let Ok(iget) = cache.iget(ino, || make(ino, live));
-        iget
-    });
 }
 
 /// Walks over many more files than are kept, each new inode moving the hand, beside lookups of some that
@@ -143,12 +138,9 @@ fn a_walk_keeps_few_and_gives_everything_back() {
     let live = Arc::default();
     let bound: Arc<dyn MetadataBound> = mm.clone();
     let cache = InodeCache::<Inode>::new(64, bound);
-    let get = |ino| {
-        let Ok(iget) = cache.iget(ino, || make(ino, &live));
-        match iget {
-            Iget::Found(inode) => inode,
-            Iget::New(new) => new.unlock(),
-        }
+    let get = |ino| match get(&cache, ino, &live) {
+        Iget::Found(inode) => inode,
+        Iget::New(new) => new.unlock(),
     };
     let files = 50_000 * scale();
     thread::scope(|scope| {
@@ -163,7 +155,7 @@ fn a_walk_keeps_few_and_gives_everything_back() {
                     drop(inode);
                     assert_eq!(get(file % STAY).ino, file % STAY);
                     if cache.len() > 2000 {
-                        cache.shrink(4, judge, |_| ());
+                        cache.shrink(4, |_| true);
                     }
                 }
             });
@@ -173,7 +165,7 @@ fn a_walk_keeps_few_and_gives_everything_back() {
     assert!(stats.inodes < 10_000, "{stats:?}");
     assert!(stats.misses >= 2 * files, "{stats:?}");
     assert!(stats.hits > files, "{stats:?}");
-    assert_eq!(cache.evict_all(judge, |_| ()), 0);
+    assert_eq!(evict_all(&cache, |_| true), 0);
     let stats = cache.stats();
     assert_eq!((stats.uncharged, stats.limbo), (0, 0));
     // A few pages stay warm.

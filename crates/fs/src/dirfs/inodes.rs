@@ -31,7 +31,7 @@ use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_vfs::{
-    Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, SlabArc, Verdict, hash_ino,
+    Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, SlabArc, hash_ino,
 };
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -111,7 +111,7 @@ impl Inodes {
             taken.set(taken.get() || (!found && Some(inode.ino()) == number));
             found
         };
-        let found = self.cache.iget_with(hash_ino(wanted.ino), is_it, || {
+        let found = self.cache.iget(hash_ino(wanted.ino), is_it, || {
             let free = |ino: &u64| !taken.get() && !self.orphans.contains(*ino);
             // Relaxed: see the module's header.
             let synthetic = || self.next_synthetic.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl Inodes {
 
     /// Evicts about so many inodes that nobody holds and that nothing would be lost with; how many.
     pub(super) fn shrink(&self, nr: usize) -> usize {
-        let evicted = self.cache.shrink(nr, judge, |_| {});
+        let evicted = self.cache.shrink(nr, judge);
         self.cache.wait_for_limbo();
         evicted
     }
@@ -168,24 +168,24 @@ impl Inodes {
     /// Evicts those of `inodes` that nobody else holds and that nothing would be lost with.
     pub(super) fn evict(&self, inodes: Vec<SlabArc<Inode>>) {
         for inode in inodes {
-            self.cache.evict(&inode, judge);
+            self.cache.evict(inode, judge);
         }
         self.cache.wait_for_limbo();
     }
 }
 
-/// Whether something would be lost with an inode that nobody holds.
-fn judge(inode: &Inode) -> Verdict {
+/// Whether nothing would be lost with an inode that nobody holds.
+fn judge(inode: &Inode) -> bool {
     let ops = inode.private::<NodeOps>();
     let busy = ops.is_some_and(NodeOps::is_busy);
     let pages = inode
         .mapping()
         .is_some_and(|mapping| mapping.nr_pages() > 0 || mapping.is_dirty());
     if busy || pages {
-        return Verdict::Keep;
+        return false;
     }
     if let Some(NodeOps(node)) = ops {
         node.note_eviction();
     }
-    Verdict::Evict
+    true
 }

@@ -130,7 +130,7 @@ pub(super) struct DirNode {
 
 /// Seven nodes fit into a page of their slab.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<DirNode>() <= 568);
+const _: () = assert!(size_of::<DirNode>() <= 560);
 
 impl DirNode {
     pub(super) fn new(

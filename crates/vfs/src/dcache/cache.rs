@@ -33,16 +33,15 @@
 //! A cache has its own table, so two caches know nothing of each other. One rename lock serves all file
 //! systems of a cache.
 
-use super::deferred::DeferredFree;
 use super::dentry::{Dentry, INLINE};
 use super::evict::Clock;
 use super::inode::DentryInode;
 use super::name::{LongName, Name, NewName};
-use super::reference::DentryRef;
+use super::reference::{DeferredFree, DentryRef};
 use crate::bound::MetadataBound;
 use crate::generation::{Changing, Generation};
 use crate::hash::RcuHash;
-use crate::limbo::Limbo;
+use crate::limbo::{Limbo, Reaper};
 use crate::slab::{Slab, SlabArc, Slot};
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
@@ -51,7 +50,6 @@ use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, ShardedCounter};
 use std::fmt;
 use std::ptr;
-use std::task::Waker;
 
 /// What a dentry takes, with its part of the header of its page: what is charged are pages.
 pub const DENTRY_BYTES: u64 = 196;
@@ -276,10 +274,9 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.limbo.len()
     }
 
-    /// Has `waker` woken when something is given up and nothing waited before; whoever it wakes calls
-    /// [`reap`](Self::reap) until nothing waits.
-    pub(crate) fn wake_when_retired(&self, waker: Waker) {
-        self.inner.limbo.wake_when_retired(waker);
+    /// Has `reaper`, which calls [`reap`](Self::reap), woken when something is given up and nothing waited before.
+    pub(crate) fn wake_when_retired(&self, reaper: Reaper) {
+        self.inner.limbo.wake_when_retired(reaper);
     }
 
     /// Waits for readers, then frees everything that was given up before the call.

@@ -40,12 +40,11 @@
 #![allow(unsafe_code)]
 
 use super::cache::{DentryCache, DentryError, Inner};
-use super::deferred::DeferredFree;
 use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
-use super::reference::{DentryRef, forget_alias, lock_with_parent, unhash};
+use super::reference::{DeferredFree, DentryRef, forget_alias, lock_with_parent, unhash};
 use super::rename::How;
 use crate::slab::{self, SlabArc, SlabBox};
 use foliocache_sync::rcu;
@@ -320,7 +319,7 @@ impl<I: DentryInode> Inner<I> {
         }
         if let Some(inode) = old {
             self.counts.negative.inc();
-            self.limbo.retire(DeferredFree::Inode(inode));
+            self.limbo.retire(DeferredFree::Inode(inode.retire()));
         }
         twin
     }

@@ -57,7 +57,7 @@ use super::inode::DentryInode;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
 use crate::hash::{HashLink, HashNode};
-use crate::slab::{SlabArc, SlabBox, Slot};
+use crate::slab::{SlabArc, SlabBox, SlabRetired, Slot};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
@@ -415,6 +415,22 @@ impl<I: DentryInode> Dentry<I> {
         NonNull::new(old).map(|old| unsafe { SlabArc::from_raw(old) })
     }
 
+    /// Gives the reference of the inode up, which readers still find: it is kept whole until
+    /// [`forget_inode`](Self::forget_inode).
+    ///
+    /// Context: after the dentry's death, once.
+    pub(super) fn retire_inode(&self) -> Option<SlabRetired<I>> {
+        // Acquire pairs with the Release in `replace_inode`.
+        let inode = NonNull::new(self.inode.load(Ordering::Acquire))?;
+        // SAFETY: the field's own reference, which is not taken again.
+        Some(unsafe { SlabArc::from_raw(inode) }.retire())
+    }
+
+    pub(super) fn forget_inode(&self) {
+        // Relaxed: nobody else has the dentry.
+        self.inode.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+
     /// The inode as a number, to be compared.
     pub(super) fn inode_ptr(&self) -> *const I {
         // Relaxed: not followed.
@@ -463,13 +479,12 @@ impl<I: DentryInode> Dentry<I> {
         unsafe { inode.as_ref() }
     }
 
-    /// A reference of the inode, taken under RCU.
+    /// A reference of the inode, taken under RCU; none of one that the dentry gave up and nobody else has.
     #[inline]
     pub fn inode_get(&self, rcu: &RcuReadGuard) -> Option<SlabArc<I>> {
         let inode = self.inode_rcu(rcu)?;
-        // SAFETY: it came out of a `SlabArc`, and the dentry's reference is not dropped before the end of
-        // the read section.
-        Some(unsafe { SlabArc::from_borrow(inode) })
+        // SAFETY: what the dentry gives up is kept for the readers of this section.
+        unsafe { SlabArc::try_from_borrow(inode) }
     }
 
     /// The directory, or `None` at a root. Valid as long as the read section; whether it is the directory of

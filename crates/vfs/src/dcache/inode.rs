@@ -21,7 +21,6 @@
 //! `i_dentry` lists all dentries of an inode, whatever it is; nobody here looks for the names of a file.
 
 use super::dentry::Dentry;
-use crate::retired::Retired;
 use foliocache_sync::atomic::{AtomicPtr, Ordering};
 use foliocache_sync::rcu::RcuReadGuard;
 use std::fmt;
@@ -29,19 +28,14 @@ use std::ptr;
 
 /// An inode as the dentry cache sees it.
 ///
-/// The cache keeps inodes as [`Arc<Self>`](foliocache_sync::Arc). It drops them a grace period after it
-/// has given them up, outside its locks, in whichever call finds the grace period over.
+/// The cache keeps references of inodes ([`SlabArc`](crate::SlabArc)). What it has given up it keeps for its readers, until
+/// whichever call finds the grace period over, outside its locks.
 pub trait DentryInode: Send + Sync + Sized + 'static {
     /// Whether it is a directory. Never changes.
     fn is_dir(&self) -> bool;
 
     /// Where the cache remembers the dentry of a directory. Always the same slot.
     fn alias(&self) -> &AliasSlot<Self>;
-
-    /// Where the references are counted that the cache has given up and that wait for readers, if they are.
-    fn retired(&self) -> Option<&Retired> {
-        None
-    }
 }
 
 /// The dentry of a directory, as its inode remembers it. Belongs to one [`DentryCache`](super::DentryCache).

@@ -15,12 +15,11 @@
 //! | `dentry` | [`Dentry`]: the layout, and what walkers under RCU read |
 //! | `guard` | its lock, and the list of children |
 //! | `inode` | [`DentryInode`]: what is asked of an inode |
-//! | `reference` | [`DentryRef`], and how a dentry ends |
+//! | `reference` | [`DentryRef`], how a dentry ends, and what then waits for a grace period |
 //! | `cache` | [`DentryCache`]: looking up |
 //! | `change` | adding, giving and taking inodes |
 //! | `rename` | moves |
 //! | `evict` | the clock hand, prune, invalidate |
-//! | `deferred` | what waits for a grace period |
 //!
 //! A walk under RCU:
 //!
@@ -50,7 +49,6 @@
 
 mod cache;
 mod change;
-mod deferred;
 mod dentry;
 mod evict;
 mod guard;

@@ -33,11 +33,11 @@
 #![allow(unsafe_code)]
 
 use super::cache::Inner;
-use super::deferred::{DeadDentry, DeferredFree};
 use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
-use crate::slab;
+use super::name::LongName;
+use crate::slab::{self, SlabBox, SlabRetired};
 use foliocache_sync::Arc;
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use std::fmt;
@@ -288,11 +288,42 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
     }
     // SAFETY: in the slab.
     unsafe { slab::hide(dentry) };
-    // SAFETY: dead, unhashed and unlinked by `tear_down`, whose caller we are; the limbo keeps it for a grace
-    // period.
-    let dead = unsafe { DeadDentry::new(NonNull::from(dentry)) };
+    let dead = DeadDentry {
+        dentry: NonNull::from(dentry),
+        _inode: dentry.retire_inode(),
+    };
     cache.limbo.retire(DeferredFree::Dentry(dead));
     left
+}
+
+/// What the cache gave up and readers under RCU may still look at: it waits in the limbo, which drops it with no lock
+/// held, since an inode's destructor may do much.
+#[expect(dead_code, reason = "what is in it is kept until it is dropped")]
+pub(super) enum DeferredFree<I: DentryInode> {
+    /// A dead dentry, with its inode and its long name.
+    Dentry(DeadDentry<I>),
+    /// What a dentry led to.
+    Inode(SlabRetired<I>),
+    /// What a dentry was called.
+    Name(Box<LongName>),
+}
+
+/// A dead dentry, owned, and its inode. Not a `SlabBox`: readers still have it.
+pub(super) struct DeadDentry<I: DentryInode> {
+    dentry: NonNull<Dentry<I>>,
+    _inode: Option<SlabRetired<I>>,
+}
+
+// SAFETY: it owns a dentry, which is `Send`.
+unsafe impl<I: DentryInode> Send for DeadDentry<I> {}
+
+impl<I: DentryInode> Drop for DeadDentry<I> {
+    fn drop(&mut self) {
+        // SAFETY: dead, unhashed and unlinked by `tear_down`, whose caller `bury` took it over from, and its readers
+        // are gone.
+        let dentry = unsafe { SlabBox::from_raw(self.dentry) };
+        dentry.forget_inode();
+    }
 }
 
 /// Takes a dentry out of the hash, so that nobody finds it any more; whether it was there.

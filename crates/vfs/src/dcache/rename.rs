@@ -46,12 +46,11 @@
 #![allow(unsafe_code)]
 
 use super::cache::{DentryCache, DentryError, Inner};
-use super::deferred::DeferredFree;
 use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
-use super::reference::{DentryRef, unhash};
+use super::reference::{DeferredFree, DentryRef, unhash};
 use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use std::ptr::{self, NonNull};

@@ -1,23 +1,19 @@
-//! Giving inodes back: the clock's hand, its second chance, and the end of a cache.
+//! Giving inodes back: the clock's hand and its second chance.
 //!
 //! # Model
 //!
 //! The hand passes the pages of the slab in turn, so that pages come free. For each inode in them:
 //!
 //! ```text
-//!  found since the last round?   spare it, once
-//!  held by somebody?             leave it
-//!  else, frozen:  judge ──▶ Evict        unhash it; it is freed after its readers
-//!                       ──▶ Keep         leave it
-//!                       ──▶ WriteFirst   with a reference and without locks: write, then once more
+//!  found since the last round?      spare it, once
+//!  held by somebody?                leave it
+//!  else, frozen:  judge says yes    unhash it; it is freed after its readers
+//!                            no     leave it
 //! ```
-//!
-//! What is written is in use like any other inode meanwhile: whoever finds it has it, without waiting,
-//! and then it is not evicted.
 //!
 //! # Locking
 //!
-//! `judge` runs under the bucket's lock; `write` and the freeing run with no lock held.
+//! `judge` runs under the bucket's lock, the freeing with no lock held.
 //!
 //! # Differences from Linux
 //!
@@ -26,73 +22,44 @@
 //!
 //! # Safety
 //!
-//! The cache's own reference is taken back when an inode leaves the hash, by invariant 1 of
-//! [`link`].
+//! The cache's own reference is frozen and taken back by invariants 1 and 2 of [`link`](super::link).
 #![allow(unsafe_code)]
-
-use std::fmt;
 
 use foliocache_sync::rcu::{self, RcuReadGuard};
 
-use super::{CachedInode, InodeCache, link};
-use crate::hash::Hand;
+use super::{CachedInode, InodeCache};
 #[cfg(not(any(loom, shuttle)))]
 use crate::slab;
 use crate::slab::SlabArc;
 
-/// Buckets that are passed in one read section.
-const STRETCH: usize = 16;
 /// Pages to pass for each that is to be emptied: marks are cleared first.
 #[cfg(not(any(loom, shuttle)))]
 const EACH: usize = 8;
 
-/// What a file system says of an inode that nobody holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing would be lost.
-    Evict,
-    /// It has to stay, or is worth it.
-    Keep,
-    /// Something of it has to be written first.
-    WriteFirst,
-}
-
-/// What became of an inode that the hand came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Evicted,
-    Kept,
-    Dirty,
-}
-
 impl<T: CachedInode> InodeCache<T> {
     /// Moves the clock's hand on over pages of inodes, until about `nr` are evicted or some times as many were passed:
     /// those that nobody holds, that were not found since the hand last passed, or few would keep their page
-    /// (`slab::cold`), and that `judge` gives free. What it wants written is
-    /// handed to `write`, then judged once more. Returns how many were evicted; their memory comes back when
-    /// their readers are gone.
+    /// (`slab::cold`), and that `judge` gives free: nothing would be lost. Returns how many were evicted; their memory
+    /// comes back when their readers are gone.
     ///
     /// Several threads may do this at once: they share the hand.
     ///
-    /// Context: no read section, and no lock that `write` or the drop of an inode needs; may wait for
-    /// readers.
+    /// Context: no read section, and no lock that the drop of an inode needs; may wait for readers.
     #[doc(alias = "prune_icache_sb")]
-    pub fn shrink(
-        &self,
-        nr: usize,
-        mut judge: impl FnMut(&T) -> Verdict,
-        mut write: impl FnMut(&SlabArc<T>),
-    ) -> usize {
+    pub fn shrink(&self, nr: usize, mut judge: impl FnMut(&T) -> bool) -> usize {
         let mut evicted = 0;
         for _ in 0..self.budget(nr) {
             if evicted >= nr {
                 break;
             }
             let rcu = rcu::read_lock();
-            let (gone, dirty) = self.evict_each(self.cold(&rcu), &mut judge);
+            for inode in self.cold(&rcu) {
+                evicted += usize::from(self.try_evict(inode, 1, &mut judge));
+            }
             drop(rcu);
-            evicted += gone + self.write_and_evict(dirty, &mut judge, &mut write);
+            self.limbo.tend();
         }
+        self.evicted.add(evicted as i64);
         evicted
     }
 
@@ -123,43 +90,24 @@ impl<T: CachedInode> InodeCache<T> {
 
     #[cfg(any(loom, shuttle))]
     fn cold<'g>(&'g self, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
-        let mut unused = self.unused(&self.hand, 1, rcu);
-        unused.retain(|inode| !CachedInode::link(*inode).take_referenced());
-        unused
+        let mut cold: Vec<&T> = Vec::new();
+        self.hash.scan(&self.hand, 1, |inode| cold.push(inode), rcu);
+        cold.retain(|inode| !is_held(*inode) && !CachedInode::link(*inode).take_referenced());
+        cold
     }
 
-    /// Evicts an inode of which nobody but the caller has a reference, if `judge` gives it free; whether it did.
-    /// Its memory comes back when the caller has dropped it and its readers are gone.
+    /// Drops a reference, and evicts the inode if that was the last one but the cache's, whether it was found lately or
+    /// not, and `judge` gives it free; whether it did.
     ///
     /// Context: as for [`shrink`](Self::shrink).
-    pub fn evict(&self, inode: &SlabArc<T>, mut judge: impl FnMut(&T) -> Verdict) -> bool {
-        let evicted = self.try_evict(inode, 1, &mut judge) == Outcome::Evicted;
+    pub fn evict(&self, inode: SlabArc<T>, mut judge: impl FnMut(&T) -> bool) -> bool {
+        let evicted = self.try_evict(&inode, 2, &mut judge);
         if evicted {
+            // It was frozen with the cache's own.
+            std::mem::forget(inode);
             self.evicted.add(1);
         }
         evicted
-    }
-
-    /// Evicts all that nobody holds, whether it was found lately or not; with `judge` and `write` as for
-    /// [`shrink`](Self::shrink). For unmounting: call it when nobody looks anything up any more. Waits until
-    /// what was evicted is freed, and returns how many inodes are left.
-    ///
-    /// Context: as for [`shrink`](Self::shrink); waits for readers.
-    #[doc(alias = "evict_inodes")]
-    pub fn evict_all(
-        &self,
-        mut judge: impl FnMut(&T) -> Verdict,
-        mut write: impl FnMut(&SlabArc<T>),
-    ) -> usize {
-        let hand = Hand::new();
-        for _ in 0..self.hash.buckets().div_ceil(STRETCH) {
-            let rcu = rcu::read_lock();
-            let (_, dirty) = self.evict_each(self.unused(&hand, STRETCH, &rcu), &mut judge);
-            drop(rcu);
-            self.write_and_evict(dirty, &mut judge, &mut write);
-        }
-        self.limbo.flush();
-        self.len()
     }
 
     /// Frees what waits for its readers, as far as they are gone, without waiting for any; how many inodes
@@ -178,110 +126,38 @@ impl<T: CachedInode> InodeCache<T> {
         self.limbo.flush();
     }
 
-    /// The inodes in some buckets that nobody holds, and so many buckets at least.
-    fn unused<'g>(&'g self, hand: &Hand, buckets: usize, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
-        let mut unused: Vec<&T> = Vec::new();
-        self.hash
-            .scan(hand, buckets, |inode| unused.push(inode), rcu);
-        unused.retain(|inode| !is_held(*inode));
-        unused
-    }
-
-    /// Evicts those that are given free; how many, and those that have to be written first.
-    ///
-    /// Context: in the read section in which they were met.
-    fn evict_each(
-        &self,
-        unused: Vec<&T>,
-        judge: &mut impl FnMut(&T) -> Verdict,
-    ) -> (usize, Vec<SlabArc<T>>) {
-        let mut evicted = 0;
-        let mut dirty = Vec::new();
-        for inode in unused {
-            match self.try_evict(inode, 0, judge) {
-                Outcome::Evicted => evicted += 1,
-                Outcome::Kept => (),
-                // SAFETY: met in this read section.
-                Outcome::Dirty => dirty.extend(unsafe { link::get(inode, false) }),
-            }
-        }
-        self.evicted.add(evicted as i64);
-        (evicted, dirty)
-    }
-
-    /// Writes inodes and evicts those that are then given free; how many. Frees what was evicted before.
-    fn write_and_evict(
-        &self,
-        dirty: Vec<SlabArc<T>>,
-        judge: &mut impl FnMut(&T) -> Verdict,
-        write: &mut impl FnMut(&SlabArc<T>),
-    ) -> usize {
-        let mut evicted = 0;
-        for inode in dirty {
-            write(&inode);
-            evicted += usize::from(self.evict(&inode, &mut *judge));
-        }
-        self.limbo.tend();
-        evicted
-    }
-
-    /// Evicts an inode that nobody has references of but the cache, and `ours` by the caller.
+    /// Evicts an inode of which there are so many references, the cache's and the caller's.
     ///
     /// Context: in the read section in which it was met, or with a reference.
-    fn try_evict(&self, inode: &T, ours: usize, judge: &mut impl FnMut(&T) -> Verdict) -> Outcome {
+    fn try_evict(&self, inode: &T, references: u32, judge: &mut impl FnMut(&T) -> bool) -> bool {
         let link = CachedInode::link(inode);
         let mut bucket = self.hash.lock(link.hash.hash());
-        // SAFETY: not gone, which `freeze` finds out, so it is in the hash; the lock is held.
-        if !unsafe { link::freeze(inode, ours) } {
-            return Outcome::Kept;
+        if link.is_gone() {
+            return false;
         }
-        match judge(inode) {
-            Verdict::Evict => {
-                let removed = bucket.remove(inode);
-                debug_assert!(removed, "neither gone nor in the hash");
-                // SAFETY: just taken out.
-                let own = unsafe { link::from_cache(inode) };
-                drop(bucket);
-                self.limbo.retire(own);
-                Outcome::Evicted
-            }
-            verdict => {
-                link::thaw(inode);
-                match verdict {
-                    Verdict::WriteFirst => Outcome::Dirty,
-                    _ => Outcome::Kept,
-                }
-            }
+        // SAFETY: in the hash, whose lock is held: one of them is the cache's, the other the caller's.
+        if !unsafe { SlabArc::freeze(inode, references) } {
+            return false;
         }
+        if !judge(inode) {
+            // SAFETY: frozen above.
+            unsafe { SlabArc::thaw(inode, references) };
+            return false;
+        }
+        let removed = bucket.remove(inode);
+        debug_assert!(removed, "neither gone nor in the hash");
+        self.note_gone(inode);
+        drop(bucket);
+        // SAFETY: frozen above; the cache's was in the hash, and the caller forgets its own.
+        self.limbo.retire(unsafe { SlabArc::retire_frozen(inode) });
+        true
     }
 }
 
-/// Whether it is in use, or the cache's no more.
+/// Whether somebody holds it, or decides whether to evict it.
 ///
 /// Context: in the read section in which it was met.
 fn is_held<T: CachedInode>(inode: &T) -> bool {
     // SAFETY: met in this read section.
-    !CachedInode::link(inode).is_idle() || unsafe { link::count(inode) } > 1
-}
-
-impl<T: CachedInode> Drop for InodeCache<T> {
-    fn drop(&mut self) {
-        // Nobody looks anything up: that borrows the cache.
-        self.hash.drain(|inode| {
-            // SAFETY: valid until the cache's reference is dropped, below.
-            let inode = unsafe { inode.as_ref() };
-            // SAFETY: just taken out.
-            drop(unsafe { link::from_cache(inode) });
-        });
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Evict => "evict",
-            Self::Keep => "keep",
-            Self::WriteFirst => "write first",
-        })
-    }
+    unsafe { SlabArc::count_of(inode) != 1 }
 }

@@ -41,10 +41,6 @@ unsafe impl CachedInode for Inode {
     fn link(&self) -> &InodeLink<Self> {
         &self.link
     }
-
-    fn ino(&self) -> u64 {
-        self.ino
-    }
 }
 
 impl Drop for Inode {
@@ -81,10 +77,27 @@ impl Setup {
         })
     }
 
+    fn find(&self, ino: u64) -> Option<SlabArc<Inode>> {
+        self.cache.find(hash_ino(ino), |inode| inode.ino == ino)
+    }
+
+    fn iget(&self, ino: u64) -> Iget<'_, Inode> {
+        let is_it = |inode: &Inode| inode.ino == ino;
+        let Ok(iget) = self.cache.iget(hash_ino(ino), is_it, || self.make(ino));
+        iget
+    }
+
     /// The inode, filled by whoever makes it.
     fn get(&self, ino: u64) -> SlabArc<Inode> {
-        let Ok(iget) = self.cache.iget(ino, || self.make(ino));
-        Self::fill(iget)
+        Self::fill(self.iget(ino))
+    }
+
+    /// Evicts all that nobody holds; how many are left. The first round takes the marks of what was found.
+    fn evict_all(&self) -> usize {
+        self.cache.shrink(usize::MAX, judge);
+        self.cache.shrink(usize::MAX, judge);
+        self.cache.wait_for_limbo();
+        self.cache.len()
     }
 
     fn fill(iget: Iget<'_, Inode>) -> SlabArc<Inode> {
@@ -113,29 +126,18 @@ impl Setup {
     }
 }
 
-fn judge(inode: &Inode) -> Verdict {
-    match inode.dirty.load(Ordering::Relaxed) {
-        true => Verdict::WriteFirst,
-        false => Verdict::Evict,
-    }
-}
-
-fn write(inode: &SlabArc<Inode>) {
-    inode.dirty.store(false, Ordering::Relaxed);
+fn judge(inode: &Inode) -> bool {
+    !inode.dirty.load(Ordering::Relaxed)
 }
 
 #[test]
 fn a_miss_makes_one_and_a_hit_finds_it() {
     let s = setup(1 << 20);
-    assert!(s.cache.find_ino(1).is_none());
+    assert!(s.find(1).is_none());
     let first = s.get(1);
     let locks = s.cache.stats().bucket_locks;
     let second = s.get(1);
     assert!(SlabArc::ptr_eq(&first, &second));
-    let rcu = rcu::read_lock();
-    let third = s.cache.find_rcu(hash_ino(1), |i| i.ino == 1, &rcu);
-    assert!(std::ptr::eq(third.expect("it is there"), &*first));
-    drop(rcu);
     let stats = s.cache.stats();
     assert_eq!((stats.inodes, stats.hits, stats.misses), (1, 1, 2));
     assert_eq!((locks, stats.bucket_locks), (1, 1), "hits take no lock");
@@ -156,14 +158,9 @@ fn a_miss_takes_one_lock() {
 #[test]
 fn a_failed_filling_leaves_nothing() {
     let s = setup(1 << 20);
-    let Ok(Iget::New(new)) = s.cache.iget(1, || s.make(1)) else {
+    let Iget::New(new) = s.iget(1) else {
         panic!("it is new");
     };
-    {
-        let rcu = rcu::read_lock();
-        let filled = s.cache.find_rcu(hash_ino(1), |_| true, &rcu);
-        assert!(filled.is_none(), "it is not filled");
-    }
     thread::scope(|scope| {
         let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| s.get(1))).collect();
         while s.cache.stats().waits < 3 {
@@ -175,7 +172,7 @@ fn a_failed_filling_leaves_nothing() {
         assert_eq!(got[0].filled.load(Ordering::Relaxed), 2);
     });
     assert_eq!(s.cache.len(), 1);
-    let failed: Result<Iget<'_, Inode>, &str> = s.cache.iget(2, || Err("no room"));
+    let failed: Result<Iget<'_, Inode>, &str> = s.cache.iget(2, |_| false, || Err("no room"));
     assert_eq!(failed.err(), Some("no room"));
     assert_eq!(s.cache.len(), 1);
     s.end();
@@ -189,35 +186,20 @@ fn the_hand_spares_what_is_held_found_or_wanted() {
     s.get(3).dirty.store(true, Ordering::Relaxed);
     s.get(4);
     s.get(4);
-    // 2 is evicted, 3 written and evicted; 4 was found since.
-    let round = |s: &Setup| s.cache.shrink(1000, judge, write);
-    assert_eq!(round(&s), 2);
+    // 2 is evicted, 3 is wanted; 4 was found since.
+    let round = |s: &Setup| s.cache.shrink(1000, judge);
+    assert_eq!(round(&s), 1);
     assert_eq!(round(&s), 1, "the second round takes 4");
     assert_eq!(round(&s), 0);
-    assert_eq!(s.cache.len(), 1);
-    assert!(s.cache.find_ino(2).is_none());
-    drop(held);
-    assert_eq!(s.cache.shrink(1000, |_| Verdict::Keep, write), 0);
-    let kept = |_: &Inode| Verdict::WriteFirst;
-    assert_eq!(s.cache.shrink(1000, kept, write), 0, "still dirty: kept");
-    assert_eq!(s.cache.evict_all(judge, write), 0);
+    assert_eq!(s.cache.len(), 2);
+    assert!(s.find(2).is_none());
+    s.get(3).dirty.store(false, Ordering::Relaxed);
+    assert!(!s.cache.evict(held.clone(), judge), "held twice");
+    assert!(s.cache.evict(held, judge));
+    assert_eq!(s.cache.shrink(1000, |_| false), 0);
+    assert_eq!(s.evict_all(), 0);
     assert_eq!(s.live.load(Ordering::Relaxed), 0);
     assert_eq!(s.cache.stats().evicted, 4);
-    s.end();
-}
-
-#[test]
-fn what_is_found_while_it_is_written_stays() {
-    let s = setup(1 << 20);
-    s.get(1).dirty.store(true, Ordering::Relaxed);
-    let found = std::cell::RefCell::new(None);
-    let evicted = s.cache.shrink(100, judge, |inode| {
-        write(inode);
-        *found.borrow_mut() = s.cache.find_ino(1);
-    });
-    assert_eq!(evicted, 0);
-    assert!(found.take().is_some_and(|inode| !inode.link.is_gone()));
-    assert_eq!(s.cache.len(), 1);
     s.end();
 }
 
@@ -228,7 +210,7 @@ fn what_is_removed_is_missed_and_lives_on_with_its_holders() {
     assert!(s.cache.remove(&old));
     assert!(!s.cache.remove(&old));
     assert!(old.link.is_gone());
-    assert!(s.cache.find_ino(1).is_none());
+    assert!(s.find(1).is_none());
     let new = s.get(1);
     assert!(!SlabArc::ptr_eq(&old, &new));
     s.cache.limbo.flush();
@@ -245,9 +227,9 @@ fn a_bound_without_room_is_counted() {
     let held: Vec<_> = (0..2000).map(|ino| s.get(ino)).collect();
     let stats = s.cache.stats();
     assert!(stats.uncharged > 0 && stats.uncharged < 2000, "{stats:?}");
-    assert!((0..2000).all(|ino| s.cache.find_ino(ino).is_some()));
+    assert!((0..2000).all(|ino| s.find(ino).is_some()));
     drop(held);
-    assert_eq!(s.cache.evict_all(judge, write), 0);
+    assert_eq!(s.evict_all(), 0);
     assert_eq!(s.cache.stats().uncharged, 0);
     s.end();
 }
@@ -258,9 +240,9 @@ fn an_identity_of_the_callers_own() {
     // All in one chain.
     for ino in 0..50 {
         let test = |inode: &Inode| inode.ino == ino;
-        let Ok(iget) = s.cache.iget_with(7, test, || s.make(ino));
+        let Ok(iget) = s.cache.iget(7, test, || s.make(ino));
         Setup::fill(iget);
-        let Ok(again) = s.cache.iget_with(7, test, || s.make(ino));
+        let Ok(again) = s.cache.iget(7, test, || s.make(ino));
         assert!(matches!(again, Iget::Found(inode) if inode.ino == ino));
     }
     assert_eq!(s.cache.all().len(), 50);

@@ -6,12 +6,10 @@
 //! As stated in [`super`].
 #![allow(unsafe_code)]
 
-use super::counts::Counts;
 use super::page::Pool;
 use crate::bound::Unbounded;
 use foliocache_sync::{Arc, Weak};
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
@@ -57,90 +55,6 @@ impl<T> Pages<T> {
 impl<T> Drop for Pages<T> {
     fn drop(&mut self) {
         self.pool.close();
-    }
-}
-
-/// A shared object with the counts of a [`SlabArc`](super::SlabArc), in a box.
-pub struct Shared<T>(NonNull<Boxed<T>>);
-
-/// A reference that does not keep it.
-pub struct WeakShared<T>(NonNull<Boxed<T>>);
-
-struct Boxed<T> {
-    counts: Counts,
-    value: ManuallyDrop<T>,
-}
-
-// SAFETY: as of an `Arc`.
-unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: as of a `Weak`.
-unsafe impl<T: Send + Sync> Send for WeakShared<T> {}
-
-fn counts<'a, T>(object: NonNull<Boxed<T>>) -> &'a Counts {
-    // SAFETY: all callers have a reference of some kind, which keeps the memory.
-    unsafe { &(*object.as_ptr()).counts }
-}
-
-fn put_weak<T>(object: NonNull<Boxed<T>>) {
-    if counts(object).put_weak() {
-        // SAFETY: the last one, and made so.
-        drop(unsafe { Box::from_raw(object.as_ptr()) });
-    }
-}
-
-impl<T> Shared<T> {
-    /// The first reference.
-    pub fn new(value: T) -> Self {
-        let counts = Counts::one();
-        let value = ManuallyDrop::new(value);
-        Self(NonNull::from(Box::leak(Box::new(Boxed { counts, value }))))
-    }
-
-    /// A weak reference.
-    pub fn downgrade(&self) -> WeakShared<T> {
-        counts(self.0).get_weak();
-        WeakShared(self.0)
-    }
-}
-
-impl<T> WeakShared<T> {
-    /// The object, if it is there.
-    pub fn upgrade(&self) -> Option<Shared<T>> {
-        counts(self.0).upgrade().then(|| Shared(self.0))
-    }
-}
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        counts(self.0).get();
-        Self(self.0)
-    }
-}
-
-impl<T> Deref for Shared<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: there as long as this reference is.
-        unsafe { &(*self.0.as_ptr()).value }
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    fn drop(&mut self) {
-        if counts(self.0).put() {
-            // SAFETY: the last one; the memory is there.
-            let value = unsafe { &mut (*self.0.as_ptr()).value };
-            // SAFETY: it is not used again.
-            unsafe { ManuallyDrop::drop(value) };
-            put_weak(self.0);
-        }
-    }
-}
-
-impl<T> Drop for WeakShared<T> {
-    fn drop(&mut self) {
-        put_weak(self.0);
     }
 }
 

@@ -24,10 +24,8 @@ use std::ptr::{self, NonNull};
 const MOST_WARM: usize = if cfg!(loom) { 0 } else { 16 };
 /// Slots of a page at most: each has a bit.
 const MOST_SLOTS: usize = if cfg!(loom) { 2 } else { 64 };
-/// Bytes before the first slot of a page. The last word belongs to the first slot.
+/// Bytes before the first object of a page. Its counts are among them.
 const HEADER: usize = 64;
-/// A word before each shared object: its counts.
-pub(super) const COUNT_BYTES: usize = 8;
 
 /// At the beginning of a page that is not free.
 #[repr(C)]
@@ -50,8 +48,8 @@ struct Home {
 
 /// Changes under the lock of the shard.
 struct State {
-    /// Slots that were freed, linked through their first word.
-    free: *mut Slot,
+    /// Where in the page the slot is that was freed last; each holds that of the one before. Zero ends the list.
+    free: u16,
     /// The ring of the shard; the page itself, if it is not in it.
     next: NonNull<Header>,
     previous: NonNull<Header>,
@@ -61,12 +59,8 @@ struct State {
     live: u16,
 }
 
-const _: () = assert!(size_of::<Header>() <= HEADER - COUNT_BYTES);
-
-/// A free slot.
-struct Slot {
-    next: *mut Slot,
-}
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Header>() <= HEADER - super::shared::COUNT_BYTES);
 
 /// Two rings of pages that have free slots, those without a charge and the others; the first of a ring is allocated
 /// from.
@@ -102,8 +96,8 @@ impl Pool {
         const {
             assert!(align_of::<T>() <= HEADER && size_of::<T>() <= (PAGE_SIZE - HEADER) / 3 - 64);
         }
-        let align = align_of::<T>().max(align_of::<Slot>());
-        let bytes = size_of::<T>().max(size_of::<Slot>()) + before;
+        let align = align_of::<T>().max(align_of::<u16>());
+        let bytes = size_of::<T>().max(size_of::<u16>()) + before;
         let slot_bytes = bytes.next_multiple_of(align);
         let shard = || {
             let shard = Shard {
@@ -236,19 +230,19 @@ impl Pool {
         // SAFETY: in the ring.
         let state = unsafe { shard.state(page) };
         state.live += 1;
-        let slot = match NonNull::new(state.free) {
-            Some(slot) => {
-                // SAFETY: a free slot holds the next one, see `put`.
-                state.free = unsafe { slot.as_ref() }.next;
-                slot.cast()
-            }
-            None => {
-                let offset = HEADER + usize::from(state.fresh) * self.slot_bytes;
+        let offset = match state.free {
+            0 => {
                 state.fresh += 1;
-                // SAFETY: within the page: a page in the ring has a free slot (invariant 2).
-                unsafe { page.cast::<u8>().add(offset) }
+                HEADER + usize::from(state.fresh - 1) * self.slot_bytes
             }
+            free => usize::from(free),
         };
+        // SAFETY: within the page: a page in the ring has a free slot (invariant 2).
+        let slot = unsafe { page.cast::<u8>().add(offset) };
+        if state.free != 0 {
+            // SAFETY: a free slot holds the next one, see `put`.
+            state.free = unsafe { slot.cast().read() };
+        }
         if state.live == self.slots {
             // SAFETY: it is in the ring.
             unsafe { shard.unlink(page) };
@@ -284,10 +278,9 @@ impl Pool {
             }
             // SAFETY: not free, since it has an object.
             let state = unsafe { shard.state(page) };
-            let free: NonNull<Slot> = slot.cast();
             // SAFETY: the slot is free from now on, and large enough.
-            unsafe { free.write(Slot { next: state.free }) };
-            state.free = free.as_ptr();
+            unsafe { slot.cast().write(state.free) };
+            state.free = (slot.addr().get() % PAGE_SIZE) as u16;
             let was_full = state.live == pool.slots;
             state.live -= 1;
             let is_empty = state.live == 0;
@@ -322,7 +315,7 @@ impl Pool {
             charged,
         };
         let state = State {
-            free: ptr::null_mut(),
+            free: 0,
             next: address,
             previous: address,
             fresh: 0,

@@ -1,40 +1,103 @@
-//! [`SlabArc`] and [`SlabWeak`]: an object of a slab that is shared.
+//! [`SlabArc`], [`SlabWeak`] and [`SlabRetired`]: an object of a slab that is shared.
 //!
 //! # Model
 //!
-//! An [`Arc`](foliocache_sync::Arc). Its counts are the word before the object, so that an
-//! object that begins on a cache line has them on the line of the one before it. In a model it is an `Arc`:
-//! what is modelled is the use of objects; the [counts](super::counts) have a model of their own.
+//! | count | of those who | the one that takes it to zero |
+//! |---|---|---|
+//! | `strong` | use the object: [`SlabArc`] | gives up one of `retired`, which all of them had together |
+//! | `retired` | keep it whole for its RCU readers: [`SlabRetired`] | drops it, and gives up one of `weak`, likewise |
+//! | `weak` | keep its memory: [`SlabWeak`] | frees that |
+//!
+//! A cache that unpublishes an object [retires](SlabArc::retire) its reference into a limbo. So `strong` is of those who
+//! use the object, whatever waits: the last of them is known at once, and nobody gets a reference after it. A reader
+//! under RCU takes one unless `strong` is zero ([`SlabArc::try_from_borrow`]). A cache whose reference is the only
+//! one may [freeze](SlabArc::freeze) it, and then knows that nobody takes one.
+//!
+//! The counts lie before the object, so that an object that begins on a cache line has them on the line of the one
+//! before it.
+//!
+//! # Memory ordering
+//!
+//! To take one more by one that is had needs no order (`Relaxed`). Each decrement is a `Release`, and the last one puts
+//! an `Acquire` fence behind it: what others did to the object comes before its end. An exchange that takes `strong`
+//! from another value than zero, or to zero, is an `Acquire`, which pairs with the `Release` of those who gave a
+//! reference up, and of [`SlabArc::thaw`].
 //!
 //! # Safety
 //!
-//! Each `SlabArc` stands for one of `strong`; the one that takes it to zero owns the object. Each `SlabWeak`, and all
-//! `SlabArc`s together, stand for one of `weak`; the one that takes it to zero owns the slot.
+//! Each reference stands for one of its count, and all of a kind together for one of the next: who takes `retired` to
+//! zero owns the object, who takes `weak` to zero the slot. While `strong` is frozen its last references are the
+//! freezer's.
 #![allow(unsafe_code)]
 
-use super::Slab;
+use super::{Slab, Slot, free};
 use crate::bound::{MetadataBound, Unbounded};
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicU32, Ordering, fence};
 use foliocache_sync::time::{Duration, sleep};
+use std::alloc::Layout;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
-#[cfg(not(any(loom, shuttle)))]
-use super::counts::Counts;
-#[cfg(not(any(loom, shuttle)))]
-use super::page::{COUNT_BYTES, Pool};
-#[cfg(any(loom, shuttle))]
-use foliocache_sync::Weak;
+/// Bytes before each shared object, for its counts. A model's are larger.
+pub(super) const COUNT_BYTES: usize = if cfg!(any(loom, shuttle)) { 128 } else { 16 };
+
+/// Nobody has so many references, unless they are lost in a loop.
+const MOST: u32 = i32::MAX as u32;
+
+struct Counts {
+    strong: Count,
+    retired: Count,
+    weak: Count,
+}
+
+const _: () = assert!(size_of::<Counts>() <= COUNT_BYTES);
+
+struct Count(AtomicU32);
+
+impl Count {
+    fn one() -> Self {
+        Self(AtomicU32::new(1))
+    }
+
+    fn get(&self) {
+        // Relaxed: see the module's header.
+        if self.0.fetch_add(1, Ordering::Relaxed) > MOST {
+            std::process::abort();
+        }
+    }
+
+    /// Whether it was the last one; what others did comes before then.
+    #[must_use]
+    fn put(&self) -> bool {
+        // Release pairs with the fence.
+        let last = self.0.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            // Acquire: see the module's header.
+            fence(Ordering::Acquire);
+        }
+        last
+    }
+
+    /// One more, unless there is none.
+    #[must_use]
+    fn upgrade(&self) -> bool {
+        let more = |count: u32| (count > 0).then_some(count + 1);
+        // Acquire: see the module's header. Relaxed on failure: nothing is had then.
+        self.0
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, more)
+            .is_ok()
+    }
+}
 
 /// The counts of a shared object.
-#[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 fn counts_of<'a, T: ?Sized>(object: NonNull<T>) -> &'a Counts {
     // By the address: the pointer may come from a borrow of the object, which the counts are not part of.
     let counts: *const Counts = ptr::with_exposed_provenance(object.addr().get() - COUNT_BYTES);
-    // SAFETY: there as long as a reference of any kind is, which all callers have. `new_page` exposed the provenance.
+    // SAFETY: there as long as a reference of any kind is, which all callers have. The slot's provenance is exposed.
     unsafe { &*counts }
 }
 
@@ -47,26 +110,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct SharedSlab<T>(Slab<T>);
 
-/// A shared object of a [`SharedSlab`].
-pub struct SlabArc<T: ?Sized> {
-    #[cfg(not(any(loom, shuttle)))]
-    object: NonNull<T>,
-    #[cfg(any(loom, shuttle))]
-    object: Arc<T>,
-}
-
-// SAFETY: as of an `Arc`: it shares a `T`, and the last one drops it.
-unsafe impl<T: ?Sized + Send + Sync> Send for SlabArc<T> {}
-// SAFETY: as above.
-unsafe impl<T: ?Sized + Send + Sync> Sync for SlabArc<T> {}
-
 impl<T> SharedSlab<T> {
     /// A slab without memory, whose pages are charged to `bound`.
     pub fn new(bound: Arc<dyn MetadataBound>) -> Self {
-        #[cfg(not(any(loom, shuttle)))]
-        return Self(Slab::with_space(bound, COUNT_BYTES));
-        #[cfg(any(loom, shuttle))]
-        Self(Slab::with_space(bound, 0))
+        Self(Slab::with_space(bound, COUNT_BYTES))
     }
 
     /// Makes an object; `None` if the bound has no room. Takes a lock of the thread's shard, and now and then a page
@@ -106,58 +153,50 @@ impl<T> SharedSlab<T> {
     }
 }
 
+/// A shared object of a [`SharedSlab`].
+pub struct SlabArc<T: ?Sized> {
+    object: NonNull<T>,
+}
+
+// SAFETY: as of an `Arc`: it shares a `T`, and the last one drops it.
+unsafe impl<T: ?Sized + Send + Sync> Send for SlabArc<T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized + Send + Sync> Sync for SlabArc<T> {}
+
 impl<T> SlabArc<T> {
     /// An object in a slab of its own, that is not charged: for tests.
     pub fn new(value: T) -> Self {
         SharedSlab::new(Arc::new(Unbounded)).alloc(value)
     }
 
-    #[cfg(not(any(loom, shuttle)))]
-    fn make(slot: super::Slot<T>, value: T) -> Self {
-        let object = slot.fill(value).into_raw();
-        // SAFETY: the word before the object is its own, see `SharedSlab::new`.
-        let counts = unsafe { object.cast::<Counts>().sub(1) };
+    fn make(slot: Slot<T>, value: T) -> Self {
+        let object = slot.into_memory(COUNT_BYTES);
+        // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
+        unsafe { object.write(value) };
+        // SAFETY: the bytes before the object are its own, see `SharedSlab::new`.
+        let counts = unsafe { object.byte_sub(COUNT_BYTES) };
+        let ones = Counts {
+            strong: Count::one(),
+            retired: Count::one(),
+            weak: Count::one(),
+        };
         // SAFETY: as above.
-        unsafe { counts.write(Counts::one()) };
-        Self { object }
-    }
-
-    #[cfg(any(loom, shuttle))]
-    fn make(_slot: super::Slot<T>, value: T) -> Self {
-        let object = Arc::new(value);
+        unsafe { counts.cast().write(ones) };
         Self { object }
     }
 
     /// The reference as a pointer, for [`SlabArc::from_raw`].
     pub(crate) fn into_raw(self) -> NonNull<T> {
-        #[cfg(not(any(loom, shuttle)))]
-        return ManuallyDrop::new(self).object;
-        #[cfg(any(loom, shuttle))]
-        {
-            let this = ManuallyDrop::new(self);
-            // SAFETY: taken out once, since `this` is not dropped.
-            let object = Arc::into_raw(unsafe { ptr::read(&this.object) });
-            // For `from_raw` by a borrow.
-            object.expose_provenance();
-            NonNull::new(object.cast_mut()).expect("an Arc is not null")
-        }
+        ManuallyDrop::new(self).object
     }
 
     /// Takes a reference over.
     ///
     /// # Safety
     ///
-    /// It comes from [`SlabArc::into_raw`], or is one that [`SlabArc::increment`] counted, and nobody else takes it.
+    /// It comes from [`SlabArc::into_raw`], and nobody else takes it.
     pub(crate) unsafe fn from_raw(object: NonNull<T>) -> Self {
-        #[cfg(not(any(loom, shuttle)))]
-        return Self { object };
-        #[cfg(any(loom, shuttle))]
-        {
-            let object = ptr::with_exposed_provenance(object.addr().get());
-            // SAFETY: the caller's contract.
-            let object = unsafe { Arc::from_raw(object) };
-            Self { object }
-        }
+        Self { object }
     }
 
     /// As [`SlabArc::from_raw`], by a borrow.
@@ -166,73 +205,135 @@ impl<T> SlabArc<T> {
     ///
     /// As for [`SlabArc::from_raw`].
     pub(crate) unsafe fn adopt(object: &T) -> Self {
-        // SAFETY: the caller's contract.
-        ManuallyDrop::into_inner(unsafe { Self::borrowed(object) })
+        Self {
+            object: pointer_to(object),
+        }
     }
 
     /// One more reference of an object.
     ///
     /// # Safety
     ///
-    /// The object is in a `SlabArc`, whose count is one or more.
+    /// There is one, which is not frozen.
     #[inline]
     pub(crate) unsafe fn from_borrow(object: &T) -> Self {
-        // SAFETY: the caller's contract.
-        (*unsafe { Self::borrowed(object) }).clone()
+        let object = pointer_to(object);
+        counts_of(object).strong.get();
+        Self { object }
     }
 
-    /// References at some moment.
+    /// One more reference of an object, unless there is none, or it is frozen.
     ///
     /// # Safety
     ///
-    /// As for [`SlabArc::from_borrow`].
-    pub(crate) unsafe fn count_of(object: &T) -> usize {
-        // SAFETY: the caller's contract.
-        Self::count(&*unsafe { Self::borrowed(object) })
+    /// A reference of some kind keeps the memory, or it is freed a grace period after a [`SlabRetired`] that readers
+    /// like the caller still wait for.
+    #[inline]
+    pub(crate) unsafe fn try_from_borrow(object: &T) -> Option<Self> {
+        let object = pointer_to(object);
+        counts_of(object).strong.upgrade().then(|| Self { object })
     }
 
-    /// A reference that is not counted.
+    /// References at some moment; none while it is frozen.
     ///
     /// # Safety
     ///
-    /// As for [`SlabArc::from_borrow`], as long as it is used.
-    unsafe fn borrowed(object: &T) -> ManuallyDrop<Self> {
-        // A borrow may not be used for the end of the object; `new_page` and `into_raw` exposed the provenance.
-        let object = ptr::with_exposed_provenance_mut(ptr::from_ref(object).addr());
-        let object = NonNull::new(object).expect("a reference is not null");
-        // SAFETY: the caller's contract; it is not dropped.
-        ManuallyDrop::new(unsafe { Self::from_raw(object) })
+    /// As for [`SlabArc::try_from_borrow`].
+    pub(crate) unsafe fn count_of(object: &T) -> u32 {
+        // Relaxed: a hint.
+        counts_of(pointer_to(object))
+            .strong
+            .0
+            .load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller's are all references there are, `references` of them. Then nobody gets one any more, until
+    /// [`SlabArc::thaw`]; and what the holders of others did comes before.
+    ///
+    /// # Safety
+    ///
+    /// These references are the caller's, if there are no others. It lets go of them by
+    /// [`SlabArc::retire_frozen`], or thaws them.
+    pub(crate) unsafe fn freeze(object: &T, references: u32) -> bool {
+        let strong = &counts_of(pointer_to(object)).strong.0;
+        // Acquire: see the module's header. Relaxed on failure: nothing is concluded.
+        strong
+            .compare_exchange(references, 0, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Takes a [`SlabArc::freeze`] back.
+    ///
+    /// # Safety
+    ///
+    /// It was frozen so by the caller.
+    pub(crate) unsafe fn thaw(object: &T, references: u32) {
+        // Release: see the module's header.
+        counts_of(pointer_to(object))
+            .strong
+            .0
+            .store(references, Ordering::Release);
+    }
+
+    /// Retires the references that the caller has frozen.
+    ///
+    /// # Safety
+    ///
+    /// They are frozen by the caller, who has them no longer.
+    pub(crate) unsafe fn retire_frozen(object: &T) -> SlabRetired<T> {
+        // The one of `retired` that they had together.
+        SlabRetired {
+            object: pointer_to(object),
+        }
+    }
+
+    /// Gives the reference up, and keeps the object whole for its readers.
+    pub(crate) fn retire(self) -> SlabRetired<T> {
+        let object = self.object;
+        counts_of(object).retired.get();
+        SlabRetired { object }
+    }
+
+    /// Drops the reference. If it is the last one `last` is called before the object is dropped: at once, though readers
+    /// may still look at it.
+    pub fn put(self, last: impl FnOnce(&T)) {
+        let object = ManuallyDrop::new(self).object;
+        if counts_of(object).strong.put() {
+            let retired = SlabRetired { object };
+            // SAFETY: `retired` keeps it.
+            last(unsafe { retired.object.as_ref() });
+        }
+    }
+
+    /// A reference that does not keep the object.
+    pub fn downgrade(this: &Self) -> SlabWeak<T> {
+        counts_of(this.object).weak.get();
+        SlabWeak {
+            object: this.object,
+        }
     }
 }
 
-impl<T: ?Sized> SlabArc<T> {
-    /// References at some moment.
-    pub fn count(this: &Self) -> usize {
-        #[cfg(not(any(loom, shuttle)))]
-        return counts_of(this.object).strong();
-        #[cfg(any(loom, shuttle))]
-        Arc::strong_count(&this.object)
-    }
+/// The object as a pointer with which it may be ended: a borrow may not be used for that.
+fn pointer_to<T>(object: &T) -> NonNull<T> {
+    // The slot's provenance is exposed.
+    let object = ptr::with_exposed_provenance_mut(ptr::from_ref(object).addr());
+    NonNull::new(object).expect("a reference is not null")
+}
 
+impl<T: ?Sized> SlabArc<T> {
     /// Whether both are of one object.
     pub fn ptr_eq(one: &Self, other: &Self) -> bool {
-        ptr::addr_eq(&raw const **one, &raw const **other)
+        ptr::addr_eq(one.object.as_ptr(), other.object.as_ptr())
     }
 }
 
 impl<T: ?Sized> Clone for SlabArc<T> {
     #[inline]
     fn clone(&self) -> Self {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            counts_of(self.object).get();
-            Self {
-                object: self.object,
-            }
-        }
-        #[cfg(any(loom, shuttle))]
+        counts_of(self.object).strong.get();
         Self {
-            object: Arc::clone(&self.object),
+            object: self.object,
         }
     }
 }
@@ -242,21 +343,17 @@ impl<T: ?Sized> Deref for SlabArc<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        #[cfg(not(any(loom, shuttle)))]
         // SAFETY: it is there as long as this reference is.
-        return unsafe { self.object.as_ref() };
-        #[cfg(any(loom, shuttle))]
-        &self.object
+        unsafe { self.object.as_ref() }
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 impl<T: ?Sized> Drop for SlabArc<T> {
     fn drop(&mut self) {
-        if counts_of(self.object).put() {
-            // SAFETY: it was the last one.
-            unsafe { self.object.drop_in_place() };
-            put_weak(self.object.cast());
+        if counts_of(self.object).strong.put() {
+            drop(SlabRetired {
+                object: self.object,
+            });
         }
     }
 }
@@ -267,12 +364,29 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for SlabArc<T> {
     }
 }
 
+/// A reference that was given up, and keeps the object whole for its readers.
+pub(crate) struct SlabRetired<T: ?Sized> {
+    object: NonNull<T>,
+}
+
+// SAFETY: as of a `SlabArc`.
+unsafe impl<T: ?Sized + Send + Sync> Send for SlabRetired<T> {}
+
+impl<T: ?Sized> Drop for SlabRetired<T> {
+    fn drop(&mut self) {
+        if counts_of(self.object).retired.put() {
+            // SAFETY: it is there until it is dropped, below.
+            let layout = Layout::for_value(unsafe { self.object.as_ref() });
+            // SAFETY: it was the last one.
+            unsafe { self.object.drop_in_place() };
+            put_weak(self.object.cast(), layout);
+        }
+    }
+}
+
 /// A reference of an object that does not keep it, but its memory.
 pub struct SlabWeak<T> {
-    #[cfg(not(any(loom, shuttle)))]
     object: NonNull<T>,
-    #[cfg(any(loom, shuttle))]
-    object: Weak<T>,
 }
 
 // SAFETY: as of a `Weak`.
@@ -280,54 +394,33 @@ unsafe impl<T: Send + Sync> Send for SlabWeak<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for SlabWeak<T> {}
 
-impl<T> SlabArc<T> {
-    /// A reference that does not keep the object.
-    pub fn downgrade(this: &Self) -> SlabWeak<T> {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            counts_of(this.object).get_weak();
-            SlabWeak {
-                object: this.object,
-            }
-        }
-        #[cfg(any(loom, shuttle))]
-        SlabWeak {
-            object: Arc::downgrade(&this.object),
-        }
-    }
-}
-
 impl<T> SlabWeak<T> {
-    /// The object, if it is still there.
+    /// The object, if it is still in use. One that a cache is about to evict may be missed.
     pub fn upgrade(&self) -> Option<SlabArc<T>> {
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let object = self.object;
-            counts_of(object).upgrade().then(|| SlabArc { object })
-        }
-        #[cfg(any(loom, shuttle))]
-        self.object.upgrade().map(|object| SlabArc { object })
+        let object = self.object;
+        counts_of(object)
+            .strong
+            .upgrade()
+            .then(|| SlabArc { object })
     }
 }
 
-/// Drops one of the weak references.
-#[cfg(not(any(loom, shuttle)))]
-fn put_weak(object: NonNull<u8>) {
-    if counts_of(object).put_weak() {
-        // SAFETY: the object is dropped, and its slot is free now.
-        unsafe { Pool::put(object) };
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
 impl<T> Drop for SlabWeak<T> {
     fn drop(&mut self) {
-        put_weak(self.object.cast());
+        put_weak(self.object.cast(), Layout::new::<T>());
     }
 }
 
 impl<T> fmt::Debug for SlabWeak<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SlabWeak").finish_non_exhaustive()
+    }
+}
+
+/// Drops one of the weak references of an object of this layout.
+fn put_weak(object: NonNull<u8>, layout: Layout) {
+    if counts_of(object).weak.put() {
+        // SAFETY: the object is dropped, and its slot is free now.
+        unsafe { free(object, layout, COUNT_BYTES) };
     }
 }

@@ -37,7 +37,7 @@ use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::{FileSystem, Validity};
 use crate::generation::Generation;
 use crate::inode::Inode;
-use crate::reaper::Reaper;
+use crate::limbo::Reaper;
 use crate::slab::SlabArc;
 use crate::types::{Attr, FileKind, MAX_NAME, OpContext, SetAttr};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
@@ -109,7 +109,7 @@ impl SuperBlock {
         let reap = move || reaped.upgrade().map_or(0, |shrinkable| shrinkable.reap());
         let reaper = Reaper::start(mm.panics(), reap).ok();
         if let Some(reaper) = &reaper {
-            caches.dcache.wake_when_retired(reaper.waker());
+            caches.dcache.wake_when_retired(reaper.clone());
         }
         SuperBlock {
             root,
@@ -548,6 +548,9 @@ impl Drop for SuperBlock {
     fn drop(&mut self) {
         self.shrinkable.end();
         self.caches.dcache.close();
+        if let Some(reaper) = &self.reaper {
+            reaper.stop();
+        }
     }
 }
 
