@@ -14,7 +14,10 @@
 //! # Locking
 //!
 //! Every method may block on I/O and takes no lock of the caller's. Calls on one file system may
-//! come from any number of threads.
+//! come from any number of threads. Those that change names come with the names of each directory that they are
+//! given locked exclusively, and [`FileSystem::lookup`] with those of its directory locked shared; moves between two directories
+//! come one at a time. [`SuperBlock`](crate::SuperBlock) does that, as the kernel's VFS does, so a file system need not. The
+//! names in a directory that is removed are not locked.
 //!
 //! [`MAX_NAME`]: crate::MAX_NAME
 

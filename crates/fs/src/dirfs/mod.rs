@@ -29,7 +29,8 @@
 //!
 //! # Locking
 //!
-//! Order: a file's `opens`, then the locks of its address space, then `Shared::moves` (reading and
+//! Order: the names of directories, locked by the caller, then a file's `opens`, then the locks of its
+//! address space, then `Shared::moves` (reading and
 //! writing a file may have to find it first), then the leaves (`location`, the attributes, after them
 //! `io`, the tables). Under `moves` an `opens` is only ever tried, and no address space is called or
 //! made.
@@ -167,7 +168,8 @@ struct Shared {
     /// The source's path, for messages.
     name: String,
     options: DirFsOptions,
-    /// Held for writing while names are moved or taken away, for reading while they are made or looked up.
+    /// Held for reading by who moves names or takes them away, until the nodes say so; for writing by a walk
+    /// to a node that was not found where it was seen last.
     moves: RwLock<()>,
     path_fds: PathFds,
     permissions: Arc<Generation>,

@@ -56,7 +56,7 @@ impl DirFs {
         Ok((node, node.path_fd()?))
     }
 
-    /// The inode of what is under `name` in `parent`, whose descriptor is `dir`. Context: `moves` held.
+    /// The inode of what is under `name` in `parent`, whose descriptor is `dir`.
     pub(super) fn adopt_name(
         &self,
         dir: BorrowedFd<'_>,
@@ -70,7 +70,7 @@ impl DirFs {
         Ok(inode)
     }
 
-    /// The inode of a file under `name` in `parent`, whose attributes are `stat`. Context: `moves` held.
+    /// The inode of a file under `name` in `parent`, whose attributes are `stat`.
     pub(super) fn adopt(
         &self,
         parent: &SlabArc<Inode>,
@@ -101,7 +101,7 @@ impl DirFs {
         Ok(inode)
     }
 
-    /// Opens what is under `name`, for its identity. Context: `moves` held.
+    /// Opens what is under `name`, for its identity.
     pub(super) fn open_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
         match dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
             Err(Errno::EMFILE | Errno::ENFILE) => {
@@ -170,7 +170,6 @@ impl DirFs {
         self.writable()?;
         check_component(name)?;
         let (_, dir) = self.directory(parent)?;
-        let _moves = self.shared.moves.read();
         make(dir.as_fd())?;
         let made = self.open_name(dir.as_fd(), name)?;
         let stat = fd::fstat(made.as_fd())?;
@@ -226,7 +225,7 @@ impl DirFs {
         Ok(handle)
     }
 
-    /// A name of `inode` is gone. Context: `moves` held for writing.
+    /// A name of `inode` is gone. Context: `moves` held.
     pub(super) fn lost_name(
         &self,
         inode: &SlabArc<Inode>,
@@ -252,7 +251,6 @@ impl DirFs {
             node.discard_unused();
         }
         Inode::put(inode);
-        self.inodes.reap();
     }
 
     /// Takes a name away; `remove` is the call that does it.
@@ -265,7 +263,7 @@ impl DirFs {
         self.writable()?;
         let (_, dir) = self.directory(parent)?;
         let live = {
-            let _moves = self.shared.moves.write();
+            let _moves = self.shared.moves.read();
             let fd = self.open_name(dir.as_fd(), name)?;
             match self.inodes.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
                 None => {

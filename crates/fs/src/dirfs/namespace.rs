@@ -2,10 +2,11 @@
 //!
 //! # Model
 //!
-//! Every operation goes straight to the source, relative to the descriptor of the directory. What
-//! has to be kept in step beside it is where nodes are: `Shared::moves` is held for writing from
-//! before a name is moved or taken away until the locations say so, and for reading while a name is
-//! made, or looked up, and its node is told of it. So creations wait for no other creation and no look-up.
+//! Every operation goes straight to the source, relative to the descriptor of the directory. What has to
+//! be kept in step beside it is where nodes are. The names of a directory are locked by the caller, so what is
+//! found or made there stays there until its node says so. `Shared::moves` is held, for reading, from
+//! before a name is moved or taken away until the locations say so: who walks to a node and does not find it takes
+//! the lock for writing and walks again. So changes in different directories do not wait for each other.
 //!
 //! # Differences from Linux
 //!
@@ -94,7 +95,6 @@ impl FileSystem for DirFs {
             b".." => return node.named().map(|(parent, _)| parent).ok_or(Errno::ENOENT),
             _ => check_component(name)?,
         }
-        let _moves = self.shared.moves.read();
         self.adopt_name(fd.as_fd(), dir, name)
     }
 
@@ -129,7 +129,6 @@ impl FileSystem for DirFs {
         let charge = self.shared.bdi.charge_mapping()?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
-        let moves = self.shared.moves.read();
         let made = match make() {
             Err(Errno::EMFILE | Errno::ENFILE) => {
                 self.shared.make_room();
@@ -144,7 +143,7 @@ impl FileSystem for DirFs {
             })?;
         let inode = self.adopt(dir, name, &stat)?;
         let node = DirNode::of(&inode)?;
-        // A look-up beside this may have found it before it had its owner and mode.
+        // A file that was removed outside may have had its identity.
         node.attributes.doubt();
         node.name_changed();
         let file = node.file();
@@ -153,7 +152,6 @@ impl FileSystem for DirFs {
             let mut io = file.io.lock();
             (io.fresh, io.new) = (Some(Box::new(stat)), true);
         }
-        drop(moves);
         let flags = OpenFlags {
             truncate: false,
             ..flags
@@ -216,7 +214,6 @@ impl FileSystem for DirFs {
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
         let (_, dir_fd) = self.directory(dir)?;
-        let _moves = self.shared.moves.read();
         node.own_change(fd.as_fd(), LocalChange::Attributes, || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
@@ -257,7 +254,7 @@ impl FileSystem for DirFs {
             RenameMode::Exchange => Rename::Exchange,
         };
         let replaced = {
-            let _moves = self.shared.moves.write();
+            let _moves = self.shared.moves.read();
             let moved_fd = self.open_name(from_fd.as_fd(), from)?;
             let moved_id = Identity::of(&fd::fstat(moved_fd.as_fd())?);
             let target = match self.open_name(to_fd.as_fd(), to) {

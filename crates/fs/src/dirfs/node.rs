@@ -18,9 +18,10 @@
 //! 2. `location` is [`Location::Pinned`] once no name is known to lead to the node; `spare` is
 //!    another name that led to it, so that a file of several names needs no descriptor when one is
 //!    taken away.
-//! 3. A call that takes a name of the source away, or moves it, holds `Shared::moves` for writing until
-//!    the locations say so. One that walks, makes a name, or enters what it found under a name, holds it
-//!    for reading.
+//! 3. A call that takes a name of the source away, or moves it, holds `Shared::moves` for reading until
+//!    the locations say so. A node that is not found where it was seen last is gone if it is not found with `moves` held
+//!    for writing, either.
+//! 4. A node that is unlinked stays so.
 //!
 //! # Locking
 //!
@@ -29,8 +30,8 @@
 //!
 //! # Memory ordering
 //!
-//! `unlinked` is `Relaxed`: it is set under `moves` and read by calls that come after it, or that may
-//! as well have come before.
+//! `unlinked` is `Relaxed`: it is set under `location` and read there, or by calls that come after it, or that
+//! may as well have come before.
 
 use super::NodeOps;
 use super::Shared;
@@ -176,7 +177,7 @@ impl DirNode {
 
     /// A descriptor of the node, good for everything but I/O.
     ///
-    /// Context: takes `moves`; may block.
+    /// Context: takes `moves` if the node is not where it was seen last; may block.
     ///
     /// # Errors
     /// `ESTALE` if the node is no longer where it was seen last, `ENOENT` if it was unlinked and let
@@ -188,14 +189,14 @@ impl DirNode {
         if self.is_unlinked() {
             return Err(Errno::ENOENT);
         }
-        let _moves = self.shared.moves.read();
         match self.walk() {
-            Err(Errno::EMFILE | Errno::ENFILE) => {
-                self.shared.make_room();
-                self.walk()
-            }
-            done => done,
+            Err(Errno::EMFILE | Errno::ENFILE) => self.shared.make_room(),
+            Err(Errno::ESTALE) => {}
+            done => return done,
         }
+        // It, or a directory above it, may be on its way.
+        let _moves = self.shared.moves.write();
+        self.walk()
     }
 
     /// A descriptor that is open anyway.
@@ -210,7 +211,7 @@ impl DirNode {
         own.or_else(|| self.shared.path_fds.get(self.id))
     }
 
-    /// Walks from the nearest ancestor that has a descriptor. Context: `moves` held for reading.
+    /// Walks from the nearest ancestor that has a descriptor.
     fn walk(&self) -> Result<Arc<OwnedFd>, Errno> {
         let Some((mut parent, name)) = self.named() else {
             return self.held_fd().ok_or(Errno::ESTALE);
@@ -275,11 +276,12 @@ impl DirNode {
         }
     }
 
-    /// The node was found under `name` in `parent`. Context: `moves` held.
+    /// The node was found under `name` in `parent`, whose names are locked.
     pub(super) fn found_at(&self, parent: &SlabArc<Inode>, name: &OsStr) {
         let mut location = self.location.lock();
         let old = match &*location {
             Location::Root => return,
+            _ if self.is_unlinked() => return,
             Location::Named {
                 parent: known,
                 name: at,
@@ -294,8 +296,6 @@ impl DirNode {
                 },
             ),
         };
-        // Relaxed: see the module's header.
-        self.unlinked.store(false, Ordering::Relaxed);
         let gone = match old {
             Location::Named { parent, name } if self.kind != FileKind::Directory => {
                 (None, self.spare.lock().replace(Box::new((parent, name))))
@@ -306,7 +306,7 @@ impl DirNode {
         drop(gone);
     }
 
-    /// The node was moved away from this name. Context: `moves` held for writing.
+    /// The node was moved away from this name. Context: `moves` held.
     pub(super) fn left(&self, parent: &Inode, name: &OsStr) {
         let mut spare = self.spare.lock();
         let gone =
@@ -316,14 +316,14 @@ impl DirNode {
     }
 
     /// The name `name` in `parent` is gone; `fd` is a descriptor of the node, which has `nlink`
-    /// names left. Context: `moves` held for writing.
+    /// names left. Context: `moves` held.
     pub(super) fn lost_name(&self, parent: &Inode, name: &OsStr, fd: &Arc<OwnedFd>, nlink: u32) {
+        self.left(parent, name);
+        let mut location = self.location.lock();
         if nlink == 0 {
             // Relaxed: see the module's header.
             self.unlinked.store(true, Ordering::Relaxed);
         }
-        self.left(parent, name);
-        let mut location = self.location.lock();
         let here = match &*location {
             Location::Named {
                 parent: known,

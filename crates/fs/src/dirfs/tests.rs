@@ -8,7 +8,8 @@ use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Credentials, FileSystem, Namei, OpContext, OpenFlags, OpenHow, SuperBlock, WalkFlags,
+    Credentials, FileSystem, Namei, OpContext, OpenFlags, OpenHow, RenameMode, SuperBlock,
+    WalkFlags,
 };
 use std::ffi::OsStr;
 use std::path::Path;
@@ -224,32 +225,58 @@ fn files_that_lose_one_of_their_names_need_no_descriptors() {
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 0);
 }
 
-/// With the lock of a look-up held, which a creation in another directory holds, too.
+/// With the lock held that a change in another directory holds over its system calls.
 #[test]
-fn a_creation_waits_for_no_other_creation_and_no_look_up() {
+fn changes_of_names_in_different_directories_do_not_wait_for_each_other() {
     let source = tempfile::tempdir().expect("a directory");
     let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
     let fs = DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs");
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
-        let looking = fs.shared.moves.read();
+        let elsewhere = fs.shared.moves.read();
         let (fs, ctx, root) = (&fs, &OpContext::ROOT, fs.root());
         scope.spawn(move || {
-            let flags = OpenFlags::READ_WRITE;
-            fs.create(ctx, &root, OsStr::new("file"), 0o640, flags)
+            let [file, dir, moved] = ["file", "dir", "moved"].map(OsStr::new);
+            fs.create(ctx, &root, file, 0o640, OpenFlags::READ_WRITE)
                 .expect("create");
-            fs.mkdir(ctx, &root, OsStr::new("dir"), 0o750)
-                .expect("mkdir");
+            fs.mkdir(ctx, &root, dir, 0o750).expect("mkdir");
+            fs.rename(&root, file, &root, moved, RenameMode::Replace)
+                .expect("rename");
+            fs.unlink(&root, moved).expect("unlink");
+            fs.rmdir(&root, dir).expect("rmdir");
             tell.send(()).expect("the test waits");
         });
         let made = told.recv_timeout(LONG);
-        drop(looking);
-        made.expect("a creation waited");
+        drop(elsewhere);
+        made.expect("a change waited");
     });
-    for (name, mode) in [("file", 0o640), ("dir", 0o750)] {
-        let inode = fs.lookup(&fs.root(), OsStr::new(name)).expect("lookup");
-        assert_eq!(fs.getattr(&inode).expect("getattr").mode, mode);
-    }
+}
+
+#[test]
+fn a_walk_waits_for_a_directory_that_is_being_moved() {
+    let source = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(source.path().join("old")).expect("mkdir");
+    std::fs::write(source.path().join("old/file"), "data").expect("write");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let fs = DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs");
+    let dir = fs.lookup(&fs.root(), OsStr::new("old")).expect("lookup");
+    let file = fs.lookup(&dir, OsStr::new("file")).expect("lookup");
+    fs.shared.path_fds.clear();
+    thread::scope(|scope| {
+        // As `rename` does it.
+        let moving = fs.shared.moves.read();
+        std::fs::rename(source.path().join("old"), source.path().join("new")).expect("rename");
+        let walk = scope.spawn(|| fs.getattr(&file).map(|attr| attr.size));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!walk.is_finished(), "{:?}", walk.join());
+        let node = DirNode::of(&dir).expect("ours");
+        node.found_at(&fs.root(), OsStr::new("new"));
+        drop(moving);
+        assert_eq!(walk.join().expect("no panic"), Ok(4));
+    });
+    fs.shared.path_fds.clear();
+    std::fs::rename(source.path().join("new"), source.path().join("gone")).expect("rename");
+    assert_eq!(fs.getattr(&file).map(drop), Err(Errno::ESTALE), "outside");
 }
 
 /// A file whose path is cached and whose descriptors are there is opened, read and closed without any lock that

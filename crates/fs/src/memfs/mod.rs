@@ -21,13 +21,13 @@
 //!
 //! # Locking
 //!
-//! `changes` is held by whoever changes names; `entries` of one directory is innermost, and two of
-//! them are never held at once. Nothing blocks under either.
+//! The caller locks the names of a directory that changes, see [`FileSystem`](foliocache_vfs::FileSystem). It does
+//! not lock those of a directory that goes: `dead` is set and looked at under `entries`. That is innermost,
+//! two of them are never held at once, and nothing blocks under it.
 //!
 //! # Memory ordering
 //!
-//! Counters and `unlinked` are `Relaxed`: numbers need only differ, and link counts change under
-//! `changes`.
+//! Counters are `Relaxed`: numbers need only differ.
 
 mod namespace;
 mod node;
@@ -57,8 +57,6 @@ struct Shared {
     permissions: Arc<Generation>,
     attributes: SharedSlab<AttrCell>,
     inodes: SharedSlab<Inode>,
-    /// Held by whoever changes names, so that changes to two directories are one.
-    changes: Mutex<()>,
 }
 
 /// A file system in the memory of a cache.
@@ -134,7 +132,6 @@ impl MemFs {
             permissions: Arc::default(),
             attributes: SharedSlab::new(mm.clone()),
             inodes: SharedSlab::new(mm.clone()),
-            changes: Mutex::new(()),
         });
         let data = new_directory(None);
         let root = shared

@@ -40,12 +40,7 @@ impl MemFs {
         new: New,
     ) -> Result<SlabArc<Inode>, Errno> {
         let New { kind, mode, .. } = new;
-        let _changes = self.shared.changes.lock();
-        check_name_in(dir, name)?;
-        let above = entries(dir)?;
-        if above.lock().by_name.contains_key(name) {
-            return Err(Errno::EEXIST);
-        }
+        Self::check_free(dir, name)?;
         let parent = dir.attributes().get();
         let set_group = parent.mode & S_ISGID != 0;
         let mut mode = match kind {
@@ -61,9 +56,7 @@ impl MemFs {
             // Before anybody sees a file that then cannot be opened.
             inode.open_mapping()?;
         }
-        MemNode::of(dir)?.charge(entry_bytes(name))?;
-        above.lock().insert(name, inode.clone());
-        entries_changed(dir, 1);
+        Self::enter(&inode, dir, name)?;
         if kind == FileKind::Directory {
             add_links(dir, 1);
         }
@@ -72,10 +65,43 @@ impl MemFs {
 
     /// The inode under `name`, which must be there.
     fn existing(dir: &Inode, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
+        check_name_in(dir, name)?;
         entries(dir)?.lock().get(name).ok_or(Errno::ENOENT)
     }
 
-    /// Takes a name away that is there. Context: `changes` held.
+    /// `EEXIST` if `name` is there.
+    fn check_free(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
+        check_name_in(dir, name)?;
+        match entries(dir)?.lock().by_name.contains_key(name) {
+            true => Err(Errno::EEXIST),
+            false => Ok(()),
+        }
+    }
+
+    /// Charges a name that is not there, and enters it, unless the directory has been removed.
+    fn enter(inode: &SlabArc<Inode>, dir: &Inode, name: &OsStr) -> Result<(), Errno> {
+        let node = MemNode::of(dir)?;
+        node.charge(entry_bytes(name))?;
+        let mut entries = entries(dir)?.lock();
+        if entries.dead {
+            drop(entries);
+            node.uncharge(entry_bytes(name));
+            return Err(Errno::ENOENT);
+        }
+        entries.insert(name, inode.clone());
+        drop(entries);
+        entries_changed(dir, 1);
+        Ok(())
+    }
+
+    /// Enters `inode` in place of what is there under `name`, whose charge stays.
+    fn replace(inode: &SlabArc<Inode>, dir: &Inode, name: &OsStr) -> Result<(), Errno> {
+        entries(dir)?.lock().insert(name, inode.clone());
+        entries_changed(dir, 0);
+        Ok(())
+    }
+
+    /// Takes a name away that is there.
     fn remove_entry(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
         let removed = entries(dir)?.lock().remove(name);
         MemNode::of(dir)?.uncharge(entry_bytes(name));
@@ -84,21 +110,12 @@ impl MemFs {
         Ok(())
     }
 
-    /// Enters what was taken out of `from` under `name`, whose charge is there already.
-    ///
-    /// Context: `changes` held.
-    fn enter(
-        inode: &SlabArc<Inode>,
-        from: &SlabArc<Inode>,
-        to: &SlabArc<Inode>,
-        name: &OsStr,
-    ) -> Result<(), Errno> {
-        entries(to)?.lock().insert(name, inode.clone());
-        entries_changed(to, 1);
+    /// `inode` was moved from one directory to another, or to the same.
+    fn moved(inode: &Inode, from: &Inode, to: &SlabArc<Inode>) -> Result<(), Errno> {
         inode
             .attributes()
             .update(|attributes| attributes.ctime = coarse_realtime());
-        if is_directory(inode) && !SlabArc::ptr_eq(from, to) {
+        if is_directory(inode) && from.ino() != to.ino() {
             entries(inode)?.lock().parent = Some(SlabArc::downgrade(to));
             add_links(from, -1);
             add_links(to, 1);
@@ -106,7 +123,7 @@ impl MemFs {
         Ok(())
     }
 
-    /// Whether `inode` is `dir` or above it. Context: `changes` held.
+    /// Whether `inode` is `dir` or above it.
     fn is_above(inode: &SlabArc<Inode>, dir: &SlabArc<Inode>) -> bool {
         let mut at = Some(dir.clone());
         while let Some(here) = at {
@@ -120,16 +137,26 @@ impl MemFs {
         false
     }
 
-    /// What a name gives up when it is removed or replaced. Context: `changes` held.
-    fn unlinked(dir: &Inode, inode: &Inode) -> Result<(), Errno> {
+    /// From here on nothing is made in a directory, which must be empty. Of others there is nothing to do.
+    fn kill(inode: &Inode) -> Result<(), Errno> {
         if is_directory(inode) {
-            entries(inode)?.lock().dead = true;
+            let mut entries = entries(inode)?.lock();
+            if !entries.by_name.is_empty() {
+                return Err(Errno::ENOTEMPTY);
+            }
+            entries.dead = true;
+        }
+        Ok(())
+    }
+
+    /// What a name gives up when it is removed or replaced.
+    fn unlinked(dir: &Inode, inode: &Inode) {
+        if is_directory(inode) {
             add_links(inode, -2);
             add_links(dir, -1);
         } else {
             add_links(inode, -1);
         }
-        Ok(())
     }
 }
 
@@ -296,51 +323,42 @@ impl FileSystem for MemFs {
         name: &OsStr,
     ) -> Result<(), Errno> {
         let node = MemNode::of(inode)?;
-        let _changes = self.shared.changes.lock();
-        check_name_in(dir, name)?;
-        let entries = entries(dir)?;
-        if entries.lock().by_name.contains_key(name) {
-            return Err(Errno::EEXIST);
-        }
+        Self::check_free(dir, name)?;
         if !Arc::ptr_eq(&node.shared, &self.shared) {
             return Err(Errno::EXDEV);
         }
         if is_directory(inode) {
             return Err(Errno::EPERM);
         }
-        if inode.attributes().get().nlink == 0 {
+        // First: its last name may be on its way out.
+        if !add_links(inode, 1) {
             return Err(Errno::ENOENT);
         }
-        MemNode::of(dir)?.charge(entry_bytes(name))?;
-        entries.lock().insert(name, inode.clone());
-        entries_changed(dir, 1);
-        add_links(inode, 1);
-        Ok(())
+        Self::enter(inode, dir, name).inspect_err(|_| {
+            add_links(inode, -1);
+        })
     }
 
     fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        let _changes = self.shared.changes.lock();
-        check_name_in(dir, name)?;
         let inode = Self::existing(dir, name)?;
         if is_directory(&inode) {
             return Err(Errno::EISDIR);
         }
         Self::remove_entry(dir, name)?;
-        Self::unlinked(dir, &inode)
+        Self::unlinked(dir, &inode);
+        Ok(())
     }
 
     fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         if name.as_bytes() == b".." {
             return Err(Errno::ENOTEMPTY);
         }
-        let _changes = self.shared.changes.lock();
-        check_name_in(dir, name)?;
         let inode = Self::existing(dir, name)?;
-        if !entries(&inode)?.lock().by_name.is_empty() {
-            return Err(Errno::ENOTEMPTY);
-        }
+        entries(&inode)?;
+        Self::kill(&inode)?;
         Self::remove_entry(dir, name)?;
-        Self::unlinked(dir, &inode)
+        Self::unlinked(dir, &inode);
+        Ok(())
     }
 
     fn rename(
@@ -351,8 +369,6 @@ impl FileSystem for MemFs {
         to: &OsStr,
         mode: RenameMode,
     ) -> Result<(), Errno> {
-        let _changes = self.shared.changes.lock();
-        check_name_in(from_dir, from)?;
         let moved = Self::existing(from_dir, from)?;
         check_name_in(to_dir, to)?;
         let target = entries(to_dir)?.lock().get(to);
@@ -376,31 +392,28 @@ impl FileSystem for MemFs {
                 _ => match (is_directory(&moved), is_directory(target)) {
                     (true, false) => return Err(Errno::ENOTDIR),
                     (false, true) => return Err(Errno::EISDIR),
-                    (true, true) if !entries(target)?.lock().by_name.is_empty() => {
-                        return Err(Errno::ENOTEMPTY);
-                    }
-                    _ => {}
+                    _ => Self::kill(target)?,
                 },
             }
         }
-        // From here on nothing fails but the charge of the new name, which comes first.
-        MemNode::of(to_dir)?.charge(entry_bytes(to))?;
-        if let Some(target) = &target {
-            Self::remove_entry(to_dir, to)?;
-            if mode != RenameMode::Exchange {
-                Self::unlinked(to_dir, target)?;
+        // From here on nothing fails but the charge of a new name, which comes first.
+        match target {
+            None => {
+                Self::enter(&moved, to_dir, to)?;
+                Self::remove_entry(from_dir, from)?;
+            }
+            Some(target) => {
+                Self::replace(&moved, to_dir, to)?;
+                if mode == RenameMode::Exchange {
+                    Self::replace(&target, from_dir, from)?;
+                    Self::moved(&target, to_dir, from_dir)?;
+                } else {
+                    Self::remove_entry(from_dir, from)?;
+                    Self::unlinked(to_dir, &target);
+                }
             }
         }
-        Self::remove_entry(from_dir, from)?;
-        Self::enter(&moved, from_dir, to_dir, to)?;
-        if let Some(target) = target
-            && mode == RenameMode::Exchange
-        {
-            // Its old name made room for this one, which may only be longer by a few bytes.
-            let _ = MemNode::of(from_dir)?.charge(entry_bytes(from));
-            Self::enter(&target, to_dir, from_dir, from)?;
-        }
-        Ok(())
+        Self::moved(&moved, from_dir, to_dir)
     }
 
     fn open(

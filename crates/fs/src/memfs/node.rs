@@ -89,10 +89,13 @@ impl Entries {
         self.by_cookie.get(cookie).map(|(_, inode)| inode.clone())
     }
 
+    /// Enters `inode` under `name`, in place of what is there.
     pub(super) fn insert(&mut self, name: &OsStr, inode: SlabArc<Inode>) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.by_name.insert(name.to_owned(), cookie);
+        if let Some(old) = self.by_name.insert(name.to_owned(), cookie) {
+            self.by_cookie.remove(&old);
+        }
         self.by_cookie.insert(cookie, (name.to_owned(), inode));
     }
 
@@ -152,11 +155,16 @@ pub(super) fn entries(inode: &Inode) -> Result<&Mutex<Entries>, Errno> {
     }
 }
 
-pub(super) fn add_links(inode: &Inode, n: i64) {
+/// Whether there was a link, to which others are added.
+pub(super) fn add_links(inode: &Inode, n: i64) -> bool {
     inode.attributes().update(|attributes| {
-        attributes.nlink = (i64::from(attributes.nlink) + n) as u32;
-        attributes.ctime = coarse_realtime();
-    });
+        let linked = attributes.nlink > 0;
+        if linked {
+            attributes.nlink = (i64::from(attributes.nlink) + n) as u32;
+            attributes.ctime = coarse_realtime();
+        }
+        linked
+    })
 }
 
 /// A directory has `n` names more.
