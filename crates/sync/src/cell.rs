@@ -11,7 +11,7 @@
 //! The model's `ready` is stored Release after the value is set and loaded Acquire before it is read:
 //! they are partners.
 
-pub use std::cell::{Cell, OnceCell, RefCell};
+pub use std::cell::{Cell, RefCell};
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell;
@@ -47,11 +47,6 @@ impl<T> UnsafeCell<T> {
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
-    }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner()
     }
 }
 

@@ -74,8 +74,6 @@ pub mod wait;
 pub mod workers;
 
 pub use facade::{__private, Arc, Weak, atomic, hint, thread};
-pub use lock::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
-};
+pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use padded::{CachePadded, LazyCounter, ShardedCounter};
 pub use shard::{shard_count, thread_shard};

@@ -19,7 +19,15 @@
 use crate::facade::imp;
 pub use crate::facade::imp::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use crate::time::Duration;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError, TryLockResult};
+
+fn unless_held<G>(attempt: TryLockResult<G>) -> Option<G> {
+    match attempt {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
 
 /// Mutual exclusion without poisoning: a panic while holding it merely releases it.
 #[derive(Debug, Default)]
@@ -42,21 +50,7 @@ impl<T> Mutex<T> {
     /// Takes the mutex if nobody holds it.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// The value, without locking: the exclusive borrow proves that nobody holds the mutex.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        unless_held(self.0.try_lock())
     }
 }
 
@@ -88,42 +82,13 @@ impl<T> RwLock<T> {
     /// Takes the lock shared if nobody holds it exclusively.
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        match self.0.try_read() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_held(self.0.try_read())
     }
 
     /// Takes the lock exclusively if nobody holds it.
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        match self.0.try_write() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// The value, without locking: the exclusive borrow proves that nobody holds the lock.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Says whether a timed wait ended because its time was up. Always `false` in a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitTimeoutResult(bool);
-
-impl WaitTimeoutResult {
-    /// Whether the time was up before a notification came.
-    pub fn timed_out(&self) -> bool {
-        self.0
+        unless_held(self.0.try_write())
     }
 }
 
@@ -145,19 +110,19 @@ impl Condvar {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Like [`wait`](Self::wait), for at most `timeout`. In a model the time is never up: what makes
-    /// progress only by a timeout deadlocks there, and is thus found.
+    /// Like [`wait`](Self::wait), for at most `timeout`; also says whether the time was up. In a model it never is:
+    /// what makes progress only by a timeout deadlocks there, and is thus found.
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         timeout: Duration,
-    ) -> (MutexGuard<'a, T>, WaitTimeoutResult) {
+    ) -> (MutexGuard<'a, T>, bool) {
         let (guard, result) = self
             .0
             .wait_timeout(guard, timeout)
             .unwrap_or_else(PoisonError::into_inner);
-        (guard, WaitTimeoutResult(result.timed_out()))
+        (guard, result.timed_out())
     }
 
     /// Wakes one waiter, if there is one.

@@ -49,11 +49,6 @@ impl<T> CachePadded<T> {
     pub const fn new(value: T) -> Self {
         Self(value)
     }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.0
-    }
 }
 
 impl<T> Deref for CachePadded<T> {
@@ -68,12 +63,6 @@ impl<T> DerefMut for CachePadded<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0
-    }
-}
-
-impl<T> From<T> for CachePadded<T> {
-    fn from(value: T) -> Self {
-        Self(value)
     }
 }
 

@@ -35,9 +35,7 @@
 
 use crate::seqcount::Exclusive;
 use crate::time::Duration;
-use crate::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
-};
+use crate::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -277,21 +275,64 @@ impl RankOf {
             take(Rank::Leaf, how)
         }
     }
+
+    /// Checks that the lock may be waited for, and takes it.
+    #[track_caller]
+    #[inline(always)]
+    fn hold<G>(self, how: How, lock: impl FnOnce() -> G) -> Ranked<G> {
+        let token = self.take(how);
+        Ranked {
+            guard: lock(),
+            token,
+        }
+    }
+
+    #[track_caller]
+    #[inline(always)]
+    fn held<G>(self, guard: G) -> Ranked<G> {
+        let token = self.take(How::Try);
+        Ranked { guard, token }
+    }
 }
 
-/// A [`Mutex`] with a place in the lock order.
+/// A held lock with a rank. Not `Send`.
+#[derive(Debug)]
+pub struct Ranked<G> {
+    guard: G,
+    // Below the guard: dropped after the lock is released.
+    token: RankToken,
+}
+
+/// A held [`RankedMutex`].
+pub type RankedMutexGuard<'a, T> = Ranked<MutexGuard<'a, T>>;
+/// A [`RankedRwLock`] held shared.
+pub type RankedReadGuard<'a, T> = Ranked<RwLockReadGuard<'a, T>>;
+/// A [`RankedRwLock`] held exclusively.
+pub type RankedWriteGuard<'a, T> = Ranked<RwLockWriteGuard<'a, T>>;
+
+impl<G: Deref> Deref for Ranked<G> {
+    type Target = G::Target;
+    #[inline]
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Ranked<G> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+impl<G: Exclusive> Exclusive for Ranked<G> {}
+
+/// A [`Mutex`] with a place in the lock order. What waits for it panics in debug builds on a rank inversion, or when a
+/// sleeping rank is taken in an RCU read section.
 #[derive(Debug)]
 pub struct RankedMutex<T> {
     rank: RankOf,
     inner: Mutex<T>,
-}
-
-/// A held [`RankedMutex`]. Not `Send`.
-#[derive(Debug)]
-pub struct RankedMutexGuard<'a, T> {
-    guard: MutexGuard<'a, T>,
-    // Below the guard: dropped after the lock is released.
-    token: RankToken,
 }
 
 impl<T> RankedMutex<T> {
@@ -303,29 +344,10 @@ impl<T> RankedMutex<T> {
     }
 
     /// Waits for the mutex and takes it. May block.
-    ///
-    /// # Panics
-    ///
-    /// In debug builds, on a rank inversion, or when a sleeping rank is taken in an RCU read section.
     #[track_caller]
     #[inline]
     pub fn lock(&self) -> RankedMutexGuard<'_, T> {
-        let token = self.rank.take(How::Ordered);
-        RankedMutexGuard {
-            guard: self.inner.lock(),
-            token,
-        }
-    }
-
-    /// Like [`lock`](Self::lock), with locks of the same rank held in an order of the caller's.
-    #[track_caller]
-    #[inline]
-    pub fn lock_nested(&self) -> RankedMutexGuard<'_, T> {
-        let token = self.rank.take(How::Nested);
-        RankedMutexGuard {
-            guard: self.inner.lock(),
-            token,
-        }
+        self.rank.hold(How::Ordered, || self.inner.lock())
     }
 
     /// Takes the mutex if nobody holds it; may be out of order.
@@ -333,39 +355,9 @@ impl<T> RankedMutex<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
         let guard = self.inner.try_lock()?;
-        Some(RankedMutexGuard {
-            guard,
-            token: self.rank.take(How::Try),
-        })
-    }
-
-    /// The value, without locking.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut()
-    }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.inner.into_inner()
+        Some(self.rank.held(guard))
     }
 }
-
-impl<T> Deref for RankedMutexGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-impl<T> DerefMut for RankedMutexGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
-    }
-}
-
-impl<T> Exclusive for RankedMutexGuard<'_, T> {}
 
 impl Condvar {
     /// [`wait`](Self::wait) for a ranked mutex. It keeps its place on the list of held locks meanwhile.
@@ -385,11 +377,9 @@ impl Condvar {
         &self,
         guard: RankedMutexGuard<'a, T>,
     ) -> RankedMutexGuard<'a, T> {
-        let RankedMutexGuard { guard, token } = guard;
-        RankedMutexGuard {
-            guard: self.wait(guard),
-            token,
-        }
+        let Ranked { guard, token } = guard;
+        let guard = self.wait(guard);
+        Ranked { guard, token }
     }
 
     /// [`wait_timeout`](Self::wait_timeout) for a ranked mutex; the time is never up in a model.
@@ -402,34 +392,20 @@ impl Condvar {
         &self,
         guard: RankedMutexGuard<'a, T>,
         timeout: Duration,
-    ) -> (RankedMutexGuard<'a, T>, WaitTimeoutResult) {
+    ) -> (RankedMutexGuard<'a, T>, bool) {
         might_sleep();
-        let RankedMutexGuard { guard, token } = guard;
-        let (guard, result) = self.wait_timeout(guard, timeout);
-        (RankedMutexGuard { guard, token }, result)
+        let Ranked { guard, token } = guard;
+        let (guard, timed_out) = self.wait_timeout(guard, timeout);
+        (Ranked { guard, token }, timed_out)
     }
 }
 
-/// An [`RwLock`] with a place in the lock order. Shared and exclusive acquisitions are checked alike:
-/// a waiting writer makes shared ones wait for each other.
+/// An [`RwLock`] with a place in the lock order. Shared and exclusive acquisitions are checked alike, as those of
+/// [`RankedMutex`]: a waiting writer makes shared ones wait for each other.
 #[derive(Debug)]
 pub struct RankedRwLock<T> {
     rank: RankOf,
     inner: RwLock<T>,
-}
-
-/// A [`RankedRwLock`] held shared. Not `Send`.
-#[derive(Debug)]
-pub struct RankedReadGuard<'a, T> {
-    guard: RwLockReadGuard<'a, T>,
-    _token: RankToken,
-}
-
-/// A [`RankedRwLock`] held exclusively. Not `Send`.
-#[derive(Debug)]
-pub struct RankedWriteGuard<'a, T> {
-    guard: RwLockWriteGuard<'a, T>,
-    _token: RankToken,
 }
 
 impl<T> RankedRwLock<T> {
@@ -441,44 +417,24 @@ impl<T> RankedRwLock<T> {
     }
 
     /// Waits until nobody holds the lock exclusively, and takes it shared. May block.
-    ///
-    /// # Panics
-    ///
-    /// In debug builds, on a rank inversion, or when a sleeping rank is taken in an RCU read section.
     #[track_caller]
     #[inline]
     pub fn read(&self) -> RankedReadGuard<'_, T> {
-        let token = self.rank.take(How::Ordered);
-        RankedReadGuard {
-            guard: self.inner.read(),
-            _token: token,
-        }
+        self.rank.hold(How::Ordered, || self.inner.read())
     }
 
     /// Waits until nobody holds the lock, and takes it exclusively. May block.
-    ///
-    /// # Panics
-    ///
-    /// In debug builds, on a rank inversion, or when a sleeping rank is taken in an RCU read section.
     #[track_caller]
     #[inline]
     pub fn write(&self) -> RankedWriteGuard<'_, T> {
-        let token = self.rank.take(How::Ordered);
-        RankedWriteGuard {
-            guard: self.inner.write(),
-            _token: token,
-        }
+        self.rank.hold(How::Ordered, || self.inner.write())
     }
 
     /// Like [`write`](Self::write), with locks of the same rank held in an order of the caller's.
     #[track_caller]
     #[inline]
     pub fn write_nested(&self) -> RankedWriteGuard<'_, T> {
-        let token = self.rank.take(How::Nested);
-        RankedWriteGuard {
-            guard: self.inner.write(),
-            _token: token,
-        }
+        self.rank.hold(How::Nested, || self.inner.write())
     }
 
     /// Takes the lock shared if nobody holds it exclusively; may be out of order.
@@ -486,10 +442,7 @@ impl<T> RankedRwLock<T> {
     #[inline]
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
         let guard = self.inner.try_read()?;
-        Some(RankedReadGuard {
-            guard,
-            _token: self.rank.take(How::Try),
-        })
+        Some(self.rank.held(guard))
     }
 
     /// Takes the lock exclusively if nobody holds it; may be out of order.
@@ -497,47 +450,9 @@ impl<T> RankedRwLock<T> {
     #[inline]
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
         let guard = self.inner.try_write()?;
-        Some(RankedWriteGuard {
-            guard,
-            _token: self.rank.take(How::Try),
-        })
-    }
-
-    /// The value, without locking.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut()
-    }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.inner.into_inner()
+        Some(self.rank.held(guard))
     }
 }
-
-impl<T> Deref for RankedReadGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-impl<T> Deref for RankedWriteGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-impl<T> DerefMut for RankedWriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
-    }
-}
-
-impl<T> Exclusive for RankedWriteGuard<'_, T> {}
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 #[path = "rank/tests.rs"]

@@ -17,7 +17,6 @@ pub use model::{Instant, sleep};
 #[cfg(any(loom, shuttle))]
 mod model {
     use super::Duration;
-    use std::ops::{Add, Sub};
 
     /// A moment of model time, counted from the start of the execution; [`now`](Self::now) never
     /// advances.
@@ -27,18 +26,12 @@ mod model {
     impl Instant {
         /// The one moment there is.
         pub fn now() -> Self {
-            // A day in, so that a caller can look back.
-            Self(Duration::from_secs(86_400))
+            Self(Duration::ZERO)
         }
 
-        /// Time since this moment.
+        /// None.
         pub fn elapsed(&self) -> Duration {
-            Self::now().duration_since(*self)
-        }
-
-        /// Time since `earlier`, or zero when that is later.
-        pub fn duration_since(&self, earlier: Self) -> Duration {
-            self.0.saturating_sub(earlier.0)
+            Duration::ZERO
         }
 
         /// Time since `earlier`, or zero when that is later.
@@ -49,32 +42,6 @@ mod model {
         /// The moment `duration` later.
         pub fn checked_add(&self, duration: Duration) -> Option<Self> {
             self.0.checked_add(duration).map(Self)
-        }
-
-        /// The moment `duration` earlier.
-        pub fn checked_sub(&self, duration: Duration) -> Option<Self> {
-            self.0.checked_sub(duration).map(Self)
-        }
-    }
-
-    impl Add<Duration> for Instant {
-        type Output = Self;
-        fn add(self, duration: Duration) -> Self {
-            Self(self.0 + duration)
-        }
-    }
-
-    impl Sub<Duration> for Instant {
-        type Output = Self;
-        fn sub(self, duration: Duration) -> Self {
-            Self(self.0 - duration)
-        }
-    }
-
-    impl Sub for Instant {
-        type Output = Duration;
-        fn sub(self, earlier: Self) -> Duration {
-            self.duration_since(earlier)
         }
     }
 

@@ -45,7 +45,6 @@
 use crate::atomic::{AtomicU64, Ordering};
 use crate::padded::CachePadded;
 use crate::rank::{self, Rank, RankedMutex};
-use crate::time::{Duration, Instant};
 use crate::{Condvar, hint};
 use std::task::Waker;
 
@@ -109,48 +108,15 @@ impl WaitTable {
     /// Sleeps until `condition` is true. It is called at once, and again after every wake-up of the key, each
     /// time under the bucket's lock; what makes it true must be followed by [`wake_all`](Self::wake_all).
     ///
-    /// Context: may hold locks outer to [`Rank::WaitTable`]; sleeps.
+    /// Context: may hold locks outer to [`Rank::WaitTable`]; sleeps. In a read section only for what takes a bounded
+    /// number of instructions: the caller checks ([`rank::might_sleep`]).
     #[track_caller]
-    pub fn wait(&self, key: usize, condition: impl FnMut() -> bool) {
-        rank::might_sleep();
-        self.wait_short(key, condition);
-    }
-
-    /// [`wait`](Self::wait) for what takes a bounded number of instructions, which a read section may.
-    #[track_caller]
-    fn wait_short(&self, key: usize, mut condition: impl FnMut() -> bool) {
+    pub fn wait(&self, key: usize, mut condition: impl FnMut() -> bool) {
         let bucket = self.bucket(key);
         let mut waiting = bucket.waiting.lock();
         while !condition() {
             waiting.sleepers += 1;
             waiting = bucket.wakeup.wait_ranked_short(waiting);
-            waiting.sleepers -= 1;
-        }
-    }
-
-    /// Like [`wait`](Self::wait), for at most `timeout`. Returns whether the condition was true at the
-    /// last look. The time is never up in a model.
-    #[track_caller]
-    pub fn wait_timeout(
-        &self,
-        key: usize,
-        timeout: Duration,
-        mut condition: impl FnMut() -> bool,
-    ) -> bool {
-        rank::might_sleep();
-        let start = Instant::now();
-        let bucket = self.bucket(key);
-        let mut waiting = bucket.waiting.lock();
-        loop {
-            if condition() {
-                return true;
-            }
-            let rest = timeout.saturating_sub(start.elapsed());
-            if rest.is_zero() {
-                return false;
-            }
-            waiting.sleepers += 1;
-            waiting = bucket.wakeup.wait_timeout_ranked(waiting, rest).0;
             waiting.sleepers -= 1;
         }
     }
@@ -243,7 +209,7 @@ impl LockBits {
                 return;
             }
         }
-        table.wait_short(key_of(word), || {
+        table.wait(key_of(word), || {
             // Relaxed: the exchanges below decide.
             let mut state = word.load(Ordering::Relaxed);
             loop {
@@ -308,7 +274,7 @@ impl LockBits {
         // Acquire pairs with the Release in `clear`.
         let mut state = word.load(Ordering::Acquire);
         if state & bits != 0 {
-            table.wait_short(key_of(word), || {
+            table.wait(key_of(word), || {
                 state = self.announce(word, bits);
                 state & bits == 0
             });
@@ -421,26 +387,19 @@ mod tests {
         assert_eq!(std::sync::Arc::strong_count(&count), 1);
     }
 
-    #[test]
-    fn time_runs_out() {
-        let table = WaitTable::new();
-        assert!(!table.wait_timeout(1, Duration::from_millis(5), || false));
-        assert!(table.wait_timeout(1, Duration::ZERO, || true));
-    }
-
     #[cfg(debug_assertions)]
     #[test]
     #[should_panic(expected = "inside an RCU read section")]
     fn waiting_in_a_read_section_panics() {
         let table = WaitTable::new();
         let _guard = rcu::read_lock();
-        table.wait(1, || true);
+        BITS.wait_clear(&AtomicU64::new(0), &table, BUSY);
     }
 
     #[test]
     fn cells_hand_out_their_content() {
         let cell = UnsafeCell::new(5);
-        cell.with(|pointer| assert!(!pointer.is_null()));
-        assert_eq!(cell.into_inner(), 5);
+        let pointer = cell.with(|pointer| pointer);
+        assert!(!pointer.is_null() && cell.with_mut(|same| pointer == same));
     }
 }

@@ -240,11 +240,11 @@ impl<J> Shared<J> {
                 break;
             }
             state.idle += 1;
-            let (locked, timeout) = self.work.wait_timeout(state, self.limits.idle);
+            let (locked, timed_out) = self.work.wait_timeout(state, self.limits.idle);
             state = locked;
             state.idle -= 1;
             // Invariant 1: a job may have come with the end of the wait.
-            if timeout.timed_out() && state.ready() == 0 {
+            if timed_out && state.ready() == 0 {
                 break;
             }
         }

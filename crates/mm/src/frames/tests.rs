@@ -282,7 +282,7 @@ fn the_queue_is_served_in_order() {
         }
         drop(all);
     });
-    assert_eq!(order.into_inner(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(*order.lock(), [0, 1, 2, 3, 4, 5]);
     assert_eq!(frames.available(), 512);
 }
 

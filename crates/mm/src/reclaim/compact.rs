@@ -64,7 +64,7 @@ impl Mm {
             let whole = self.compact_blocks(blocks as usize);
             bump(&self.compacted, whole);
         }
-        passes.next = Some(start + PAUSE.max(start.elapsed() * PART));
+        passes.next = start.checked_add(PAUSE.max(start.elapsed() * PART));
     }
 
     /// Makes up to `want` blocks whole; returns how many it did.

@@ -42,7 +42,10 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 /// Bytes before each shared object, for its counts. A model's are larger.
-pub(super) const COUNT_BYTES: usize = if cfg!(any(loom, shuttle)) { 128 } else { 16 };
+pub(super) const COUNT_BYTES: usize = match cfg!(any(loom, shuttle)) {
+    true => size_of::<Counts>().next_multiple_of(128),
+    false => 16,
+};
 
 /// Nobody has so many references, unless they are lost in a loop.
 const MOST: u32 = i32::MAX as u32;
@@ -125,7 +128,8 @@ impl<T> SharedSlab<T> {
     }
 
     /// As [`SharedSlab::try_alloc`], where the object is needed whatever the bound says. While the bound is short it waits
-    /// a moment for others, who were asked to give up some of theirs.
+    /// a moment for others, who were asked to give up some of theirs: without that a kernel that walks a mount is ahead
+    /// of what it forgets, and thousands of inodes are not charged.
     pub fn alloc(&self, value: T) -> SlabArc<T> {
         let mut slot = self.0.reserve();
         for _ in 0..TRIES {

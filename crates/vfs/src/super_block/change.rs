@@ -65,7 +65,6 @@ impl SuperBlock {
     /// # Errors
     /// Those of [`FileSystem::create`](crate::FileSystem::create);
     /// `EACCES` if `credentials` may not make names in `dir`.
-    #[expect(clippy::too_many_arguments, reason = "as the file system's own")]
     pub fn create(
         &self,
         ctx: &OpContext,
