@@ -12,7 +12,7 @@
 //!
 //! | operation | `i_rwsem` | `wb_lock` | `invalidate_lock` | folio lock | may block |
 //! |---|---|---|---|---|---|
-//! | `read_folios` | any | no | shared | the folios being filled | yes |
+//! | `read_folios` | any | no | any | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `writepages` | any | held | no | no (the folios are under writeback) | yes |
 //! | `flush` | any | no | no | no | yes |
@@ -20,8 +20,8 @@
 //! | `truncate` | exclusive | held | exclusive | no | yes |
 //! | `punch_hole` | exclusive | held | exclusive | no | yes |
 //!
-//! A read that was started may thus be beside a `truncate` or a `punch_hole`, which wait for its folios
-//! afterwards and take nothing that it read there. A `flush` may be beside any other operation of the
+//! A read may thus be beside a `truncate` or a `punch_hole`, which wait for its folios afterwards and take
+//! nothing that it read there. A `flush` may be beside any other operation of the
 //! file but a second `flush`.
 //!
 //! The memory of the segments belongs to folios that the cache keeps in place (locked, or under
@@ -53,7 +53,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// Any error of the medium. Nothing of the range is then taken as read.
     fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
 
-    /// Starts reading as [`AddressSpaceOperations::read_folios`] does, and calls `done` once when it
+    /// Starts reading as [`AddressSpaceOperations::read_folios`] does for a caller that waits, and calls `done` once when it
     /// has ended: on any thread, perhaps before this returns.
     ///
     /// The memory of the segments stays the read's until `done` is called. A store that drops `done`

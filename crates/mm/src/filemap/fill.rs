@@ -3,13 +3,13 @@
 //! # Model
 //!
 //! The folios of a window go into the index locked and not uptodate, so that whoever wants one
-//! waits for it; vectored reads fill them; then they are uptodate and unlocked. A caller that needs
-//! a page fills it and waits ([`AddressSpace::fill`]); what is read ahead of its use is only started
-//! ([`AddressSpace::start_fill`]) and finished by whatever thread learns that the read has ended.
+//! waits for it; vectored reads fill them ([`Fill`]); then they are uptodate and unlocked. A caller that
+//! needs a page starts such a read and waits for its end ([`AddressSpace::fill`]); a read ahead of its use is
+//! only started ([`AddressSpace::start_fill`]), and ended by whatever thread learns of it.
 //!
 //! # Invariants
 //!
-//! 1. A fill that does not end well leaves nothing behind: [`Filling`]'s drop takes the folios out.
+//! 1. A fill that does not end well leaves nothing behind: [`Fill`]'s drop takes the folios out.
 //! 2. Bytes past the end of the backing file, and past `size`, are zero.
 //! 3. The memory of a read belongs to its folios, which stay locked and in the index until it has
 //!    ended, whoever gave up waiting for it.
@@ -18,7 +18,7 @@
 //!
 //! `invalidate_lock` shared until the folios are in the index: a truncate that comes later finds
 //! them there and waits for their locks. Memory is reserved before; a read that is only started
-//! takes what is free, and neither waits for memory nor for `invalidate_lock`.
+//! takes what is free, and waits neither for memory nor for `invalidate_lock`.
 
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
@@ -35,20 +35,6 @@ use crate::types::{PageIndex, pages_for};
 
 /// Most pages in one read that is only started: whoever waits for its first page waits for all.
 const READ_PAGES: u64 = 256;
-
-/// Folios being filled; those still in it when it is dropped leave the index.
-struct Filling<'a> {
-    mapping: &'a AddressSpace,
-    folios: Vec<LockedFolio<'a>>,
-}
-
-impl Drop for Filling<'_> {
-    fn drop(&mut self) {
-        for locked in self.folios.drain(..) {
-            self.mapping.remove_folio(locked);
-        }
-    }
-}
 
 impl AddressSpace {
     /// Largest window now, in pages: less when callers wait for memory, or where the bound is small.
@@ -107,7 +93,7 @@ impl AddressSpace {
     /// # Errors
     /// The backing store's error, if the page itself cannot be read.
     pub(super) fn fill(
-        &self,
+        self: &Arc<Self>,
         page: PageIndex,
         last: PageIndex,
         window: Window,
@@ -119,7 +105,7 @@ impl AddressSpace {
     }
 
     fn try_fill(
-        &self,
+        self: &Arc<Self>,
         page: PageIndex,
         last: PageIndex,
         window: Window,
@@ -130,34 +116,15 @@ impl AddressSpace {
         let Some(free) = self.free_around(page, self.within_file(window, page)) else {
             return Ok(None);
         };
-        let mut filling = Filling {
-            mapping: self,
-            folios: self.add_folios(free, window.order, &mut prepared),
-        };
-        drop(prepared);
-        if !filling.folios.iter().any(|locked| locked.holds(page)) {
-            drop((filling, invalidate));
+        let asked = page..last.add(1);
+        let fill = Fill::new(self, free, window.order, &mut prepared, asked);
+        drop((prepared, invalidate));
+        match fill.filter(|fill| page < fill.end) {
+            Some(fill) => fill.wait(page).map(|folio| folio.map(|id| self.adopt(id))),
             // Descriptors ran out on the way to the page, or somebody else came first.
-            return match window.start < page {
-                true => self.try_fill(page, last, Window::one(page)),
-                false => Ok(None),
-            };
+            None if window.start < page => self.try_fill(page, last, Window::one(page)),
+            None => Ok(None),
         }
-        let pieces = filling
-            .folios
-            .iter()
-            .map(|locked| (locked, 0..locked.place().bytes()));
-        self.read_in(pieces)?;
-        drop(invalidate);
-        let mut wanted = None;
-        for locked in std::mem::take(&mut filling.folios) {
-            let asked = page < locked.end() && locked.index() <= last;
-            self.filled(&locked, !asked);
-            if locked.holds(page) {
-                wanted = Some(locked);
-            }
-        }
-        Ok(wanted)
     }
 
     /// Reserves memory for a window, or, where there is not enough for it at once, for what the
@@ -205,27 +172,6 @@ impl AddressSpace {
         Some(start..end)
     }
 
-    /// New folios, locked, from the first page of `range` on as far as there is nothing in the way
-    /// and memory in hand.
-    fn add_folios<'a>(
-        &'a self,
-        range: Range<PageIndex>,
-        max_order: u32,
-        prepared: &mut Prepared<'a>,
-    ) -> Vec<LockedFolio<'a>> {
-        let mut folios = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let order = max_order.min((range.end.0 - at.0).ilog2());
-            let Some(locked) = self.add_folio(at, order, prepared) else {
-                break;
-            };
-            at = locked.end();
-            folios.push(locked);
-        }
-        folios
-    }
-
     /// Marks a locked folio of which every byte was read as uptodate, and queues it.
     fn filled(&self, locked: &LockedFolio<'_>, ahead: bool) {
         if ahead {
@@ -248,29 +194,14 @@ impl AddressSpace {
     pub(super) fn fill_grains(&self, locked: &LockedFolio<'_>, wanted: u64) -> Result<(), Errno> {
         let missing = wanted & !locked.uptodate_grains();
         for bytes in grains::ranges(missing, locked.order()) {
-            self.read_in(std::iter::once((locked, bytes)))?;
+            let pos = locked.index().pos() + bytes.start as u64;
+            let segments = [self.segment(locked, bytes)];
+            let read = self.ops.read_folios(pos, &segments)?;
+            self.zero_unread(pos, &segments, read, self.size());
         }
         if missing != 0 {
             self.set_uptodate(locked, missing);
         }
-        Ok(())
-    }
-
-    /// Reads into parts of locked folios that follow one another in the file, and zeroes what the
-    /// file does not have.
-    fn read_in<'l>(
-        &self,
-        pieces: impl Iterator<Item = (&'l LockedFolio<'l>, Range<usize>)>,
-    ) -> Result<(), Errno> {
-        let mut pos = None;
-        let mut segments: Vec<IoSegment<'l>> = Vec::with_capacity(4);
-        for (locked, bytes) in pieces {
-            pos.get_or_insert(locked.index().pos() + bytes.start as u64);
-            direct_map::push_merged(&mut segments, self.segment(locked, bytes));
-        }
-        let Some(pos) = pos else { return Ok(()) };
-        let read = self.ops.read_folios(pos, &segments)?;
-        self.zero_unread(pos, &segments, read, self.size());
         Ok(())
     }
 
@@ -309,7 +240,7 @@ impl AddressSpace {
             return 0;
         };
         let end = PageIndex(end.0.min(pages_for(self.size())));
-        let mut reads = Vec::new();
+        let mut fills = Vec::new();
         let mut at = window.start;
         while at < end {
             let until = PageIndex(end.0.min(at.0 + READ_PAGES));
@@ -318,14 +249,19 @@ impl AddressSpace {
                 continue;
             };
             let next = free.end;
-            let folios = self.add_folios(free, window.order, &mut prepared);
-            let Some(last) = folios.last() else { break };
-            at = last.end().max(next);
-            reads.push(BackgroundFill::new(self, folios, asked.clone()));
+            let fill = Fill::new(self, free, window.order, &mut prepared, asked.clone());
+            let Some(fill) = fill else { break };
+            at = fill.end.max(next);
+            fills.push(fill);
         }
-        drop(prepared);
-        drop(invalidate);
-        reads.into_iter().map(BackgroundFill::start).sum()
+        drop((prepared, invalidate));
+        fills.into_iter().map(Fill::start).sum()
+    }
+
+    /// Takes over the lock of a folio that was read.
+    fn adopt(&self, folio: FolioId) -> LockedFolio<'_> {
+        let mm: &Mm = self.mm();
+        mm.folios.get(folio).adopt(&mm.waits)
     }
 
     /// The page after the folio that holds `page`, or the next page.
@@ -342,7 +278,7 @@ impl AddressSpace {
     /// # Errors
     /// The backing store's error; `ECHILD` after a fork.
     #[doc(alias = "POSIX_FADV_WILLNEED")]
-    pub fn populate(&self, pos: u64, len: u64) -> Result<(), Errno> {
+    pub fn populate(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if self.bdi().is_memory() {
             return Ok(());
@@ -365,77 +301,98 @@ impl AddressSpace {
     }
 }
 
-/// A read that was started: its folios are locked until it ends, on whatever thread that is.
-struct BackgroundFill {
+/// One read of new folios, which stay locked until it ends, on whatever thread that is. Those still in it when
+/// it is dropped leave the index.
+struct Fill {
     mapping: Arc<AddressSpace>,
     folios: Vec<FolioId>,
-    pages: u64,
+    /// The page after the last.
+    end: PageIndex,
     pos: u64,
     segments: Vec<IoSegment<'static>>,
     /// The file's size when the folios went into the index. What a truncate takes away later it
     /// zeroes itself, and one that fails leaves the size in between to nobody.
     size: u64,
-    /// Pages that somebody waits for.
+    /// Pages that somebody waits for; the others are read ahead.
     asked: Range<PageIndex>,
 }
 
-impl BackgroundFill {
-    fn new(
-        mapping: &Arc<AddressSpace>,
-        folios: Vec<LockedFolio<'_>>,
+impl Fill {
+    /// Puts new folios into the index, from the first page of `range` on as far as there is nothing in the
+    /// way and memory in hand. `None` if that is no folio.
+    ///
+    /// Context: `invalidate_lock` held shared.
+    fn new<'a>(
+        mapping: &'a Arc<AddressSpace>,
+        range: Range<PageIndex>,
+        max_order: u32,
+        prepared: &mut Prepared<'a>,
         asked: Range<PageIndex>,
-    ) -> Self {
+    ) -> Option<Self> {
         let mut fill = Self {
             mapping: Arc::clone(mapping),
+            folios: Vec::new(),
+            end: range.start,
+            pos: range.start.pos(),
+            segments: Vec::with_capacity(4),
             size: mapping.size(),
             asked,
-            folios: Vec::with_capacity(folios.len()),
-            pages: 0,
-            pos: folios[0].index().pos(),
-            segments: Vec::with_capacity(4),
         };
-        for locked in folios {
-            let bytes = 0..locked.place().bytes();
-            direct_map::push_merged(&mut fill.segments, mapping.segment(&locked, bytes));
-            fill.pages += locked.nr_pages();
+        while fill.end < range.end {
+            let order = max_order.min((range.end.0 - fill.end.0).ilog2());
+            let Some(locked) = mapping.add_folio(fill.end, order, prepared) else {
+                break;
+            };
+            fill.end = locked.end();
+            let segment = mapping.segment(&locked, 0..locked.place().bytes());
+            direct_map::push_merged(&mut fill.segments, segment);
             fill.folios.push(mapping.mm().folios.id(locked.hand_over()));
         }
-        fill
+        (!fill.folios.is_empty()).then_some(fill)
     }
 
     /// Hands the read to the store; returns its pages.
     fn start(self) -> u64 {
-        let (pos, pages) = (self.pos, self.pages);
-        let mapping = Arc::clone(&self.mapping);
-        let segments = self.segments.clone();
-        mapping
-            .ops
-            .start_read(pos, segments, Box::new(move |result| self.end(result)));
+        let (pos, pages) = (self.pos, self.end.0 - PageIndex::of(self.pos).0);
+        let (mapping, segments) = (Arc::clone(&self.mapping), self.segments.clone());
+        let done = move |result| {
+            // After an error whoever needs a page reads it again, and is told why not.
+            if let Ok(read) = result {
+                self.end(read, None);
+            }
+        };
+        mapping.ops.start_read(pos, segments, Box::new(done));
         pages
     }
 
-    fn end(mut self, result: Result<usize, Errno>) {
-        let Ok(read) = result else {
-            // Dropping it takes the folios out; who needs one reads it again, and is told why not.
-            return;
-        };
+    /// Has the store read and wait; returns the folio that holds `page`, still locked.
+    fn wait(self, page: PageIndex) -> Result<Option<FolioId>, Errno> {
+        let read = self.mapping.ops.read_folios(self.pos, &self.segments)?;
+        Ok(self.end(read, Some(page)))
+    }
+
+    /// Ends a read of `read` bytes: unlocks the folios, but for the one that holds `kept`, which it returns.
+    fn end(mut self, read: usize, kept: Option<PageIndex>) -> Option<FolioId> {
         let mapping = &self.mapping;
         mapping.zero_unread(self.pos, &self.segments, read, self.size);
+        let mut still_locked = None;
         for folio in std::mem::take(&mut self.folios) {
-            let mm: &Mm = self.mapping.mm();
-            let locked = mm.folios.get(folio).adopt(&mm.waits);
+            let locked = mapping.adopt(folio);
             let asked = locked.index() < self.asked.end && self.asked.start < locked.end();
-            self.mapping.filled(&locked, !asked);
+            mapping.filled(&locked, !asked);
+            if kept.is_some_and(|page| locked.holds(page)) {
+                locked.hand_over();
+                still_locked = Some(folio);
+            }
         }
+        still_locked
     }
 }
 
-impl Drop for BackgroundFill {
+impl Drop for Fill {
     fn drop(&mut self) {
         for folio in self.folios.drain(..) {
-            let mm: &Mm = self.mapping.mm();
-            let locked = mm.folios.get(folio).adopt(&mm.waits);
-            self.mapping.remove_folio(locked);
+            self.mapping.remove_folio(self.mapping.adopt(folio));
         }
     }
 }
