@@ -45,7 +45,7 @@ use crate::bdi::{BackingDevInfo, NO_SLOT};
 use crate::direct_map;
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
-use crate::folio::{LockedFolio, Operation, Place, flag, grains};
+use crate::folio::{Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameNumber, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
@@ -303,12 +303,12 @@ impl AddressSpace {
         let (folio, frame, order) = prepared.take(self, page, order)?;
         let mm: &Mm = self.mm();
         let locked = folio.lock(&mm.waits);
-        let place = Place {
+        let identity = Identity {
             index: page,
             order,
             frame,
         };
-        locked.attach(self.key(), place);
+        locked.attach(self.key(), identity);
         mm.frames.set_owner(frame, mm.folios.id(folio));
         if self.bdi.is_memory() {
             locked.state.set(flag::UNEVICTABLE);

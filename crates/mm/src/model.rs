@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 
 use crate::address_space::find_page;
 use crate::filemap::{Lookup, split_in_index};
-use crate::folio::{Folio, Place, flag};
+use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;
 use crate::owner;
 use crate::types::{PAGE_SIZE, PageIndex};
@@ -97,9 +97,9 @@ impl TwoPages {
         let locked = pages.lower.lock(&pages.waits);
         locked.attach(
             OURS,
-            Place {
+            Identity {
                 order: 1,
-                ..place(0, 0)
+                ..identity(0, 0)
             },
         );
         locked.state.set(flag::UPTODATE);
@@ -134,9 +134,9 @@ impl TwoPages {
         let found = Lookup::begin(&self.index, PageIndex(first).pos(), &rcu, |entry| {
             self.folio(entry)
         })?;
-        let spot = found.spot;
-        let frame = spot.frame.add((spot.offset / PAGE_SIZE) as u32);
-        let Some(bytes) = self.copy(frame, spot.rest() / PAGE_SIZE) else {
+        let location = found.location;
+        let frame = location.frame.add((location.offset / PAGE_SIZE) as u32);
+        let Some(bytes) = self.copy(frame, location.rest() / PAGE_SIZE) else {
             return Some(vec![OUTSIDE]);
         };
         found.validate().then_some(bytes)
@@ -170,7 +170,7 @@ impl TwoPages {
     pub fn split(&self) {
         let lower = self.lower.lock(&self.waits);
         let upper = self.upper.lock(&self.waits);
-        upper.attach(OURS, place(1, 1));
+        upper.attach(OURS, identity(1, 1));
         let mut nodes = self.index.pool().empty_preload();
         split_in_index(&self.index, &lower, &upper, self.entries(), &mut nodes);
         lower.halve();
@@ -195,7 +195,7 @@ impl TwoPages {
         locked.detach();
         drop(locked);
         let locked = self.lower.lock(&self.waits);
-        locked.attach(OTHER, place(7, frame));
+        locked.attach(OTHER, identity(7, frame));
         locked.state.set(flag::UPTODATE);
     }
 
@@ -221,8 +221,8 @@ impl TwoPages {
 }
 
 /// A page at `index`, in frame `frame`.
-fn place(index: u64, frame: u32) -> Place {
-    Place {
+fn identity(index: u64, frame: u32) -> Identity {
+    Identity {
         index: PageIndex(index),
         order: 0,
         frame: FrameNumber::from_u32(frame),
@@ -253,7 +253,7 @@ impl OnePage {
         };
         page.frames[0].store(byte, Ordering::Relaxed);
         let locked = page.folio.lock(&page.waits);
-        locked.attach(OURS, place(0, 0));
+        locked.attach(OURS, identity(0, 0));
         if uptodate {
             locked.state.set(flag::UPTODATE);
         }
@@ -282,7 +282,7 @@ impl OnePage {
     pub fn read(&self) -> Option<u64> {
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, 0, &rcu, |_| &*self.folio)?;
-        let byte = self.byte(found.spot.frame);
+        let byte = self.byte(found.location.frame);
         found.validate().then_some(byte)
     }
 
@@ -343,7 +343,7 @@ impl OnePage {
         let frame = FrameNumber::from_u32(1);
         self.store(frame, left_over);
         let locked = self.folio.lock(&self.waits);
-        locked.attach(OURS, place(0, 1));
+        locked.attach(OURS, identity(0, 1));
         self.index
             .lock()
             .insert(0, 0, self.entry(), &mut self.index.pool().empty_preload())
@@ -365,9 +365,9 @@ impl OnePage {
         let locked = self.folio.lock(&self.waits);
         locked.attach(
             OTHER,
-            Place {
+            Identity {
                 frame,
-                ..place(7, 0)
+                ..identity(7, 0)
             },
         );
         self.store(frame, byte);

@@ -311,8 +311,12 @@ fn a_bad_spot_in_a_large_folio_keeps_its_own_page_from_the_store() {
     {
         file.sync().unwrap_err();
     }
-    let spot = 200 * 4096..201 * 4096;
-    assert!(file.failed_ranges().into_iter().eq(std::iter::once(spot)));
+    let location = 200 * 4096..201 * 4096;
+    assert!(
+        file.failed_ranges()
+            .into_iter()
+            .eq(std::iter::once(location))
+    );
     let stored = store.store.content();
     assert!(stored[..200 * 4096] == bytes[..200 * 4096]);
     assert!(stored[201 * 4096..] == bytes[201 * 4096..]);

@@ -344,7 +344,7 @@ impl Fill {
                 break;
             };
             fill.end = locked.end();
-            let segment = mapping.segment(&locked, 0..locked.place().bytes());
+            let segment = mapping.segment(&locked, 0..locked.identity().bytes());
             direct_map::push_merged(&mut fill.segments, segment);
             fill.folios.push(mapping.mm().folios.id(locked.hand_over()));
         }

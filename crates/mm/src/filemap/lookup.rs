@@ -39,7 +39,7 @@ use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_xarray::{Entry, XArray};
 
 use crate::folio::state::Snapshot;
-use crate::folio::{Folio, Spot, flag};
+use crate::folio::{Folio, Location, flag};
 use crate::types::PageIndex;
 
 /// A folio that was found without a lock: steps 1 to 3.
@@ -48,7 +48,7 @@ pub(crate) struct Lookup<'a> {
     /// Its state before the copy.
     pub(crate) seen: Snapshot,
     /// Where the byte is that was looked for.
-    pub(crate) spot: Spot,
+    pub(crate) location: Location,
 }
 
 impl<'a> Lookup<'a> {
@@ -69,8 +69,12 @@ impl<'a> Lookup<'a> {
         if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
             return None;
         }
-        let spot = folio.locate(seen, pos)?;
-        Some(Self { folio, seen, spot })
+        let location = folio.locate(seen, pos)?;
+        Some(Self {
+            folio,
+            seen,
+            location,
+        })
     }
 
     /// Whether it is known to be in use: a further use changes none of its flags.

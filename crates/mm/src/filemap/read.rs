@@ -83,12 +83,12 @@ impl AddressSpace {
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry));
         let Some(found) = found else { return false };
-        let spot = found.spot;
+        let location = found.location;
         // None at all is not a hit, either.
-        if !found.is_in_use() || to.len().wrapping_sub(1) >= spot.rest() {
+        if !found.is_in_use() || to.len().wrapping_sub(1) >= location.rest() {
             return false;
         }
-        let from = mm.frames.addr(spot.frame).wrapping_add(spot.offset);
+        let from = mm.frames.addr(location.frame).wrapping_add(location.offset);
         let whole = to.copy_from_frame(from).is_ok() && found.validate();
         drop(rcu);
         // A truncate beside the copy may have zeroed what it cut off.
@@ -187,20 +187,20 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry))?;
-        let spot = found.spot;
+        let location = found.location;
         let result = to
-            .first(left.min(spot.rest()))
-            .copy_from_frame(mm.frames.addr(spot.frame).wrapping_add(spot.offset));
+            .first(left.min(location.rest()))
+            .copy_from_frame(mm.frames.addr(location.frame).wrapping_add(location.offset));
         if !found.validate() {
             return None;
         }
         let known = found.is_in_use();
         // Going on within a folio is the same use of it.
-        let goes_on = || pos < iocb.fetched || (spot.offset != 0 && handle.continues(pos));
+        let goes_on = || pos < iocb.fetched || (location.offset != 0 && handle.continues(pos));
         let first_use = !known && !goes_on() && found.folio.mark_accessed(found.seen);
         drop(rcu);
         if first_use {
-            self.used_readahead(handle, PageIndex::of(pos), spot.order);
+            self.used_readahead(handle, PageIndex::of(pos), location.order);
         }
         let piece = self.count_copy(pos, result).ok()?;
         self.count_copied(pos, &piece);
@@ -379,10 +379,10 @@ impl AddressSpace {
         let Some(locked) = self.lock_folio(page) else {
             return Ok(None);
         };
-        let place = locked.place();
-        let from = (page.0 - place.index.0) as usize * PAGE_SIZE;
-        let to = ((last.0 + 1 - place.index.0) as usize * PAGE_SIZE).min(place.bytes());
-        match self.fill_grains(&locked, grains::touched(place.order, from..to)) {
+        let identity = locked.identity();
+        let from = (page.0 - identity.index.0) as usize * PAGE_SIZE;
+        let to = ((last.0 + 1 - identity.index.0) as usize * PAGE_SIZE).min(identity.bytes());
+        match self.fill_grains(&locked, grains::touched(identity.order, from..to)) {
             Ok(()) => Ok(Some(locked)),
             Err(error) => {
                 drop(self.keep_content(locked));

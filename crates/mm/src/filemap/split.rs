@@ -26,7 +26,7 @@
 use foliocache_xarray::{Entry, Preload, XArray};
 
 use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, Operation, Place, flag, grains};
+use crate::folio::{Identity, LockedFolio, Operation, flag, grains};
 use crate::mm::Mm;
 use crate::types::PageIndex;
 
@@ -82,11 +82,11 @@ impl AddressSpace {
     /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked.
     fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
         let mm: &Mm = self.mm();
-        let Place {
+        let Identity {
             index,
             order,
             frame,
-        } = lower.place();
+        } = lower.identity();
         debug_assert!(lower.may(Operation::Split), "invariant 1");
         let folio = mm.folios.alloc(&mm.frames)?;
         let half = 1_u32 << (order - 1);
@@ -97,13 +97,13 @@ impl AddressSpace {
         };
         // Ascending index: the lower half is locked already.
         let upper = folio.lock(&mm.waits);
-        let place = Place {
+        let identity = Identity {
             index: index.add(u64::from(half)),
             order: order - 1,
             frame: frame.add(half),
         };
-        upper.attach(self.key(), place);
-        mm.frames.set_owner(place.frame, mm.folios.id(folio));
+        upper.attach(self.key(), identity);
+        mm.frames.set_owner(identity.frame, mm.folios.id(folio));
         let uptodate = grains::halves(lower.uptodate_grains(), order);
         let dirty = grains::halves(lower.dirty_grains(), order);
         upper.set_uptodate_grains(uptodate[1]);

@@ -147,8 +147,12 @@ impl AddressSpace {
         let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
         self.for_each_folio(first, last, lock, |locked| {
             let start = locked.index().pos();
-            let from = pos.saturating_sub(start).min(locked.place().bytes() as u64) as usize;
-            let to = end.saturating_sub(start).min(locked.place().bytes() as u64) as usize;
+            let from = pos
+                .saturating_sub(start)
+                .min(locked.identity().bytes() as u64) as usize;
+            let to = end
+                .saturating_sub(start)
+                .min(locked.identity().bytes() as u64) as usize;
             if from >= to {
                 return;
             }

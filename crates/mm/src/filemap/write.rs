@@ -137,15 +137,20 @@ impl AddressSpace {
         let Some((locked, seen)) = self.try_lock_seen(PageIndex::of(pos)) else {
             return 0;
         };
-        let spot = locked.place_at(seen).spot(pos);
-        let bytes = spot.offset..spot.offset + len;
-        if len > spot.rest() || pos + len as u64 > self.size() {
+        let location = locked.identity_at(seen).location(pos);
+        let bytes = location.offset..location.offset + len;
+        if len > location.rest() || pos + len as u64 > self.size() {
             return 0;
         }
         if !seen.has(flag::UPTODATE) && !locked.has_grains(bytes) {
             return 0;
         }
-        let result = copy(self.mm().frames.addr(spot.frame).wrapping_add(spot.offset));
+        let result = copy(
+            self.mm()
+                .frames
+                .addr(location.frame)
+                .wrapping_add(location.offset),
+        );
         if bad_memory::failed(&result) {
             let _ = self.drop_bad_folio(locked);
             return 0;
@@ -153,7 +158,7 @@ impl AddressSpace {
         let copied = result.map_or_else(|stopped| stopped.copied, |_| len);
         let mut dirtied = 0;
         if copied > 0 {
-            dirtied = self.mark_dirty(&locked, spot.offset..spot.offset + copied);
+            dirtied = self.mark_dirty(&locked, location.offset..location.offset + copied);
             if !seen.has(flag::DIRTY) {
                 locked.mark_accessed(seen);
             }
@@ -197,7 +202,7 @@ impl AddressSpace {
             mm.folios.of_entry(self.index.load(page.0, &rcu)?)
         };
         let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        let here = locked.mapping() == self.key() && locked.place_at(seen).covers(page);
+        let here = locked.mapping() == self.key() && locked.identity_at(seen).covers(page);
         here.then_some((locked, seen))
     }
 

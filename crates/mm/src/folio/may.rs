@@ -53,7 +53,7 @@ impl LockedFolio<'_> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::folio::{Folio, Place};
+    use crate::folio::{Folio, Identity};
     use crate::frames::FrameNumber;
     use crate::types::PageIndex;
     use foliocache_sync::wait::WaitTable;
@@ -79,12 +79,12 @@ mod tests {
         );
         let (folio, waits) = (Folio::new(), WaitTable::new());
         let locked = folio.lock(&waits);
-        let place = Place {
+        let identity = Identity {
             index: PageIndex(8),
             order: 3,
             frame: FrameNumber::from_u32(8),
         };
-        locked.attach(64, place);
+        locked.attach(64, identity);
         for state in 0..1 << FLAGS.len() {
             let set = |at: usize| state >> at & 1 != 0;
             let flags = (0..FLAGS.len()).filter(|&at| set(at)).map(|at| FLAGS[at]);

@@ -87,13 +87,13 @@ pub(crate) struct Folio {
 
 /// Where a folio is and what it covers, as it was at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Identity {
     pub(crate) index: PageIndex,
     pub(crate) order: u32,
     pub(crate) frame: FrameNumber,
 }
 
-impl Place {
+impl Identity {
     /// Bytes of the folio.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
@@ -108,8 +108,8 @@ impl Place {
 
     /// Where byte `pos` of its file is, which it covers.
     #[inline]
-    pub(crate) fn spot(&self, pos: u64) -> Spot {
-        Spot {
+    pub(crate) fn location(&self, pos: u64) -> Location {
+        Location {
             frame: self.frame,
             offset: (pos - self.index.pos()) as usize,
             order: self.order,
@@ -119,7 +119,7 @@ impl Place {
 
 /// Where a byte of a file is in a folio.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct Location {
     /// The folio's first frame.
     pub(crate) frame: FrameNumber,
     /// Bytes before it in the folio.
@@ -128,7 +128,7 @@ pub(crate) struct Spot {
     pub(crate) order: u32,
 }
 
-impl Spot {
+impl Location {
     /// Bytes from it to the end of the folio.
     #[inline]
     pub(crate) fn rest(&self) -> usize {
@@ -190,22 +190,23 @@ impl Folio {
     /// that position. `None` if it is another folio by now, or not one that covers the byte: order,
     /// index and frame are of one identity, so the bytes to the end of the folio can be read.
     #[inline]
-    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Spot> {
-        let place = Place {
+    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Location> {
+        let identity = Identity {
             // Acquire: partner is the Release in `attach`.
             index: PageIndex(self.index.load(Ordering::Acquire)),
             order: seen.order(),
             frame: self.frame(),
         };
-        (self.state.validate(seen) && place.covers(PageIndex::of(pos))).then(|| place.spot(pos))
+        (self.state.validate(seen) && identity.covers(PageIndex::of(pos)))
+            .then(|| identity.location(pos))
     }
 
-    /// All of its place.
+    /// Page, order and frame at once.
     ///
     /// Context: as for [`Folio::index`].
     #[inline]
-    pub(crate) fn place(&self) -> Place {
-        Place {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
             index: self.index(),
             order: self.order(),
             frame: self.frame(),
@@ -327,15 +328,15 @@ impl<'a> LockedFolio<'a> {
     }
 
     /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
-    pub(crate) fn attach(&self, mapping: usize, place: Place) {
+    pub(crate) fn attach(&self, mapping: usize, identity: Identity) {
         // Release: partner is the Acquire in `Folio::locate`, which then sees that the version grew.
         self.lock
             .folio
             .index
-            .store(place.index.0, Ordering::Release);
-        self.lock.folio.state.set_order(place.order);
+            .store(identity.index.0, Ordering::Release);
+        self.lock.folio.state.set_order(identity.order);
         self.lock.folio.mapping.store(mapping, Ordering::Relaxed);
-        self.set_frame(place.frame);
+        self.set_frame(identity.frame);
     }
 
     /// Ends the folio's identity after it left the index, and returns its frames, which may be
@@ -376,10 +377,10 @@ impl<'a> LockedFolio<'a> {
         before == 0
     }
 
-    /// Its place, where the lock was taken in state `seen`.
+    /// Its identity, where the lock was taken in state `seen`.
     #[inline]
-    pub(crate) fn place_at(&self, seen: Snapshot) -> Place {
-        Place {
+    pub(crate) fn identity_at(&self, seen: Snapshot) -> Identity {
+        Identity {
             index: self.lock.folio.index(),
             order: seen.order(),
             frame: self.lock.folio.frame(),
