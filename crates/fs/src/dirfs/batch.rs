@@ -21,8 +21,8 @@
 //! Where `syncfs` is not known to report errors there are no batches.
 //!
 //! Any thread that flushes a file of a batch makes the batch durable. A thread of the file system's own
-//! does so when a batch is full, and cleans the files of each batch afterwards. A panic on the way counts as
-//! an error of `syncfs`.
+//! does so when a batch is full, and cleans the files of each batch afterwards. Who waits for room cleans a batch
+//! meanwhile. A panic on the way counts as an error of `syncfs`.
 //!
 //! # Invariants
 //!
@@ -136,11 +136,14 @@ struct State {
 }
 
 impl State {
-    fn close_open(&mut self) {
-        if self.open.used {
+    /// Whether there was anything to close.
+    fn close_open(&mut self) -> bool {
+        let used = self.open.used;
+        if used {
             let open = std::mem::replace(&mut self.open, Entry::new());
             self.closed.push_back(open);
         }
+        used
     }
 
     fn entries(&mut self) -> impl Iterator<Item = &mut Entry> {
@@ -277,7 +280,7 @@ impl Batches {
 
     /// Room for a file of `bytes` bytes; `None` if it has to go the other way.
     ///
-    /// Context: no lock held. Waits for the medium while too much is under way.
+    /// Context: no lock held. While too much is under way, waits for the medium or cleans files of a batch.
     fn reserve(&self, shared: &Arc<Shared>, bytes: u64) -> Option<Room> {
         shared.bdi.mm().charge_metadata(bytes).ok()?;
         let mut state = self.state.lock();
@@ -290,9 +293,17 @@ impl Batches {
             if state.taken.bytes + bytes <= self.most_bytes {
                 break;
             }
-            state.close_open();
-            self.changed.notify_all();
-            state = self.changed.wait(state);
+            // Once: others who wait for room would wake each other.
+            if state.close_open() {
+                self.changed.notify_all();
+            }
+            let Some(settled) = state.settled.pop() else {
+                state = self.changed.wait(state);
+                continue;
+            };
+            drop(state);
+            self.clean(shared, settled);
+            state = self.state.lock();
         }
         let fds = usize::from(self.kept.try_keep());
         state.taken.bytes += bytes;
@@ -432,16 +443,27 @@ impl Batches {
         }
     }
 
-    /// What the thread does next; `None` at the end.
-    fn next(&self, shared: &Shared) -> Option<Vec<Entry>> {
+    /// Cleans the files of a batch that has its result, and gives its room back.
+    fn clean(&self, shared: &Shared, entry: Entry) {
+        let mm = shared.bdi.mm();
+        let files = entry.batch.files.lock().take().unwrap_or_default();
+        for node in files.iter().filter_map(SlabWeak::upgrade).map(NodeOps) {
+            // After a panic its pages are not clean yet: the flusher comes by.
+            let _ = mm.panics().catch(NAME, || node.clean_after_batch());
+        }
+        self.release(mm, entry.room);
+    }
+
+    /// What the thread is to clean next; `None` at the end.
+    fn next(&self, shared: &Shared) -> Option<Entry> {
         let mut state = self.state.lock();
         loop {
-            if !state.settled.is_empty() {
-                return Some(std::mem::take(&mut state.settled));
-            }
             if !state.closed.is_empty() && !state.syncing {
                 state = self.sync_closed(shared, state);
                 continue;
+            }
+            if let Some(settled) = state.settled.pop() {
+                return Some(settled);
             }
             if state.stopped && !state.syncing {
                 return None;
@@ -459,18 +481,11 @@ impl Drop for Batches {
 
 /// The thread.
 fn run(shared: &Arc<Shared>) {
-    let (Some(batches), mm) = (&shared.batches, shared.bdi.mm()) else {
+    let Some(batches) = &shared.batches else {
         return;
     };
     while let Some(settled) = batches.next(shared) {
-        for entry in settled {
-            let files = entry.batch.files.lock().take().unwrap_or_default();
-            for node in files.iter().filter_map(SlabWeak::upgrade).map(NodeOps) {
-                // After a panic its pages are not clean yet: the flusher comes by.
-                let _ = mm.panics().catch(NAME, || node.clean_after_batch());
-            }
-            batches.release(mm, entry.room);
-        }
+        batches.clean(shared, settled);
     }
 }
 

@@ -472,3 +472,39 @@ fn setting_times_again_waits_for_no_fsync_of_attributes() {
     file.fsync().expect("fsync");
     fs.shared.sync_calls.intercept(|_, _| Ok(()));
 }
+
+/// Those of the calling thread that it asked for.
+fn switches() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("proc");
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("a count").trim().parse().expect("a number")
+}
+
+#[test]
+fn those_who_wait_for_room_do_not_wake_each_other() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    fs.shared.sync_calls.intercept(|call, _| {
+        if call == SyncCall::FileSystem {
+            thread::sleep(Duration::from_millis(300));
+        }
+        Ok(())
+    });
+    thread::scope(|scope| {
+        for first in [0, 1000] {
+            let fs = &fs;
+            scope.spawn(move || {
+                let before = switches();
+                (first..first + 80).for_each(|number| make(fs, number, 60_000));
+                let switches = switches() - before;
+                assert!(switches < 1000, "{switches} for 80 files");
+            });
+        }
+    });
+    assert!(fs.stats().batch_flushes >= 2, "there was room for all");
+    fs.sync_fs().expect("sync");
+    for number in (0..80).chain(1000..1080) {
+        expect_in_source(source.path(), number, 60_000);
+    }
+}
