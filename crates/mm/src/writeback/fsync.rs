@@ -230,7 +230,9 @@ impl AddressSpace {
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
         wb.note(Ok(()));
-        self.bdi().note_progress();
+        if bytes > 0 {
+            self.bdi().note_progress();
+        }
         self.bdi().unqueue_if_durable(self);
         bytes
     }
