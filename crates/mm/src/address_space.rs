@@ -41,11 +41,11 @@ use foliocache_xarray::{Mark, XArray};
 use std::fmt;
 use std::ops::Range;
 
-use crate::bdi::{BackingDevInfo, NO_SLOT};
+use crate::bdi::{BackingDevInfo, NOT_DIRTY};
 use crate::direct_map;
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
-use crate::folio::{Identity, LockedFolio, Operation, flag, grains};
+use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameNumber, MAX_ORDER};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
@@ -67,7 +67,6 @@ pub struct AddressSpace {
     /// Its head is the end of the line.
     pub(crate) index: XArray,
     // What changes as pages come, go and become dirty.
-    /// Pages in the index.
     nr_pages: AtomicU64,
     pub(crate) appended: Appended,
     pub(crate) counts: PageCounts,
@@ -82,8 +81,8 @@ pub struct AddressSpace {
     pub(crate) wb_lock: RankedMutex<WritebackState>,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counters: FileCounters,
-    /// The file's slot in its device's list of dirty files, or [`NO_SLOT`]; changed under that list's lock.
-    pub(crate) dirty_slot: AtomicU32,
+    /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`]; changed under that list's lock.
+    pub(crate) dirty_turn: AtomicU64,
     /// How often [`Mm::drop_behind`] was called for the file; wraps.
     pub(crate) drops_behind: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
@@ -151,7 +150,7 @@ impl AddressSpace {
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             wb_err: ErrSeq::new(),
             counters: FileCounters::default(),
-            dirty_slot: AtomicU32::new(NO_SLOT),
+            dirty_turn: AtomicU64::new(NOT_DIRTY),
             drops_behind: AtomicU8::new(0),
             holders: AtomicU32::new(0),
             dirty_paid_until: AtomicU64::new(0),
@@ -225,17 +224,21 @@ impl AddressSpace {
         std::ptr::from_ref(self).expose_provenance()
     }
 
+    /// The folio that the index has for `page`. Without its lock it may be another's by now.
+    #[inline]
+    pub(crate) fn folio_at(&self, page: PageIndex) -> Option<&Folio> {
+        let rcu = rcu::read_lock();
+        let entry = self.index.load(page.0, &rcu)?;
+        Some(self.mm.folios.of_entry(entry))
+    }
+
     /// Finds the folio that holds `page` and locks it.
     ///
     /// Context: may block for the folio lock; no RCU read section.
     pub(crate) fn lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
         let mm: &Mm = self.mm();
         loop {
-            let folio = {
-                let rcu = rcu::read_lock();
-                mm.folios.of_entry(self.index.load(page.0, &rcu)?)
-            };
-            let locked = folio.lock(&mm.waits);
+            let locked = self.folio_at(page)?.lock(&mm.waits);
             if self.has_at(&locked, page) {
                 return Some(locked);
             }
@@ -249,42 +252,8 @@ impl AddressSpace {
     /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.
     #[inline]
     pub(crate) fn try_lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
-        let mm: &Mm = self.mm();
-        let folio = {
-            let rcu = rcu::read_lock();
-            mm.folios.of_entry(self.index.load(page.0, &rcu)?)
-        };
-        let locked = folio.try_lock(&mm.waits)?;
+        let locked = self.folio_at(page)?.try_lock(&self.mm.waits)?;
         self.has_at(&locked, page).then_some(locked)
-    }
-
-    /// The folios that lie in `range`, whose locks are free and that are `wanted`, locked.
-    pub(crate) fn try_lock_folios(
-        &self,
-        range: Range<PageIndex>,
-        wanted: impl Fn(&LockedFolio<'_>) -> bool,
-    ) -> Vec<LockedFolio<'_>> {
-        let mm: &Mm = self.mm();
-        let mut folios = Vec::new();
-        let mut at = range.start;
-        let rcu = rcu::read_lock();
-        while at < range.end
-            && let Some(found) = self.index.find(at.0, range.end.0 - 1, None, &rcu)
-        {
-            let page = PageIndex(found.index);
-            at = PageIndex(found.last() + 1);
-            if page >= range.start
-                && at <= range.end
-                && let Some(locked) = mm.folios.of_entry(found.entry).try_lock(&mm.waits)
-                && locked.mapping() == self.key()
-                && locked.index() == page
-                && locked.end() == at
-                && wanted(&locked)
-            {
-                folios.push(locked);
-            }
-        }
-        folios
     }
 
     /// Puts a new folio, locked and not uptodate, into the index at `page`: of the largest order up
@@ -567,11 +536,7 @@ impl Drop for AddressSpace {
         // `remove_range` waits for that folio's lock.
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
         owner::wait_for_holders(&self.index, &self.holders);
-        let mut activity = self.stats();
-        (activity.resident, activity.folios) = (0, 0);
-        (activity.dirty, activity.writeback) = (0, 0);
-        (activity.unstable, activity.failed) = (0, 0);
-        self.mm().unregister(self.id, &activity);
+        self.mm().unregister(self);
         self.hits.uncharge(&self.bdi);
     }
 }

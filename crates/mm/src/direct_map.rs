@@ -54,7 +54,6 @@ pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
     unsafe { usercopy::copy(to, from, len) }.is_ok()
 }
 
-/// Zeroes `len` bytes of one folio's frames.
 pub(crate) fn zero(at: *mut u8, len: usize) {
     debug_assert!(len <= BLOCK_SIZE);
     // SAFETY: inside the frames of one folio (the module's premise).

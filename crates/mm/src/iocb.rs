@@ -36,7 +36,6 @@ impl Iocb {
         }
     }
 
-    /// Notes that `n` more bytes are done.
     pub(crate) fn advance(&mut self, iter: &mut IovIter<'_>, n: usize) {
         iter.advance(n);
         self.pos += n as u64;

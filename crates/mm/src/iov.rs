@@ -39,7 +39,6 @@ pub struct IovIter<'a> {
     direction: Direction,
 }
 
-/// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     /// The memory is a write's source.
@@ -48,10 +47,8 @@ enum Direction {
     Destination,
 }
 
-/// A copy that stopped at a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped {
-    /// Bytes copied before the fault.
     pub(crate) copied: usize,
     /// Whether the caller's memory faulted; else it was the folio's.
     pub(crate) callers_side: bool,
@@ -79,7 +76,6 @@ impl<'a> Iovec<'a> {
         Self::new(bytes.as_mut_ptr(), bytes.len())
     }
 
-    /// Its bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len

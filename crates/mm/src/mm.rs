@@ -97,18 +97,14 @@ pub struct Mm {
     /// File systems that have dirty files, among which the dirty limit is shared.
     pub(crate) nr_dirty_bdis: AtomicU64,
     pub(crate) shares: Shares,
-    /// Waits of the writers of all file systems.
     pub(crate) stalls: Stalls,
     /// What readahead may hold unused.
     pub(crate) readahead: Arc<ReadaheadBudget>,
     pub(crate) background: Background,
     pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
-    /// Copies that memory of the cache itself stopped.
     pub(crate) memory_faults: AtomicU64,
-    /// Blocks that compaction made whole.
     pub(crate) compacted: AtomicU64,
-    /// Blocks that were passed over when memory was given back.
     pub(crate) skipped: AtomicU64,
     panics: Arc<Panics>,
     mappings: RankedMutex<Mappings>,
@@ -246,7 +242,7 @@ impl Mm {
             (mappings.retired, mappings.live.len() as u64)
         };
         for mapping in self.mappings() {
-            files.add(&mapping.stats());
+            mapping.add_stats(&mut files);
         }
         MmStats {
             memory: self.usage(),
@@ -307,10 +303,10 @@ impl Mm {
             .insert(mapping.id(), Arc::downgrade(mapping));
     }
 
-    pub(crate) fn unregister(&self, id: u64, activity: &FileStats) {
+    pub(crate) fn unregister(&self, mapping: &AddressSpace) {
         let mut mappings = self.mappings.lock();
-        mappings.live.remove(&id);
-        mappings.retired.add(activity);
+        mappings.live.remove(&mapping.id());
+        mapping.add_activity(&mut mappings.retired);
     }
 
     /// Reserves what adding folios at `first..=last` of `mapping` needs.

@@ -22,7 +22,6 @@ pub(crate) struct PageCounts {
     unstable: AtomicU64,
 }
 
-/// Which of the counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
     Dirty,
@@ -99,7 +98,6 @@ impl FileCounters {
 pub(crate) struct Hits(LazyCounter);
 
 impl Hits {
-    /// Counts pages, or takes back what was counted.
     #[inline]
     fn count(&self, pages: i64, bdi: &BackingDevInfo) {
         if self.0.add(pages) {
@@ -138,7 +136,6 @@ pub(crate) fn bump(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// What a statistic says.
 pub(crate) fn read(counter: &AtomicU64) -> u64 {
     // Relaxed: a statistic.
     counter.load(Ordering::Relaxed)
@@ -186,47 +183,6 @@ pub struct FileStats {
 }
 
 impl FileStats {
-    /// Adds the activity that `counters` recorded; hits and page counts are the caller's to add.
-    pub(crate) fn add_activity(&mut self, counters: &FileCounters) {
-        self.misses += read(&counters.misses);
-        self.evictions += read(&counters.evictions);
-        self.refaults += read(&counters.refaults);
-        self.readahead += read(&counters.readahead);
-        self.readahead_used += read(&counters.readahead_used);
-        self.readahead_wasted += read(&counters.readahead_wasted);
-        self.throttled_ns += read(&counters.throttled_ns);
-        self.written += read(&counters.written);
-        self.read_in += read(&counters.read_in);
-    }
-
-    /// Adds the pages that `counts` holds.
-    pub(crate) fn add_pages(&mut self, counts: &PageCounts) {
-        self.dirty += counts.get(Count::Dirty);
-        self.writeback += counts.get(Count::Writeback);
-        self.unstable += counts.get(Count::Unstable);
-        self.failed += counts.get(Count::Failed);
-    }
-
-    /// Adds another file's figures.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.resident += other.resident;
-        self.folios += other.folios;
-        self.dirty += other.dirty;
-        self.writeback += other.writeback;
-        self.unstable += other.unstable;
-        self.failed += other.failed;
-        self.hits += other.hits;
-        self.misses += other.misses;
-        self.evictions += other.evictions;
-        self.refaults += other.refaults;
-        self.readahead += other.readahead;
-        self.readahead_used += other.readahead_used;
-        self.readahead_wasted += other.readahead_wasted;
-        self.throttled_ns += other.throttled_ns;
-        self.written += other.written;
-        self.read_in += other.read_in;
-    }
-
     /// Hits as a share of hits and misses, from 0 to 1; 0 before the first access.
     pub fn hit_ratio(&self) -> f64 {
         match self.hits + self.misses {
@@ -239,15 +195,35 @@ impl FileStats {
 impl AddressSpace {
     /// Figures of this file. Costs a few loads a counter.
     pub fn stats(&self) -> FileStats {
-        let mut stats = FileStats {
-            resident: self.nr_pages(),
-            folios: self.index.nr_entries(),
-            ..FileStats::default()
-        };
-        stats.hits = self.hits.0.sum().unsigned_abs();
-        stats.add_pages(&self.counts);
-        stats.add_activity(&self.counters);
+        let mut stats = FileStats::default();
+        self.add_stats(&mut stats);
         stats
+    }
+
+    /// Adds the file's figures to those of others.
+    pub(crate) fn add_stats(&self, stats: &mut FileStats) {
+        stats.resident += self.nr_pages();
+        stats.folios += self.index.nr_entries();
+        stats.dirty += self.counts.get(Count::Dirty);
+        stats.writeback += self.counts.get(Count::Writeback);
+        stats.unstable += self.counts.get(Count::Unstable);
+        stats.failed += self.counts.get(Count::Failed);
+        self.add_activity(stats);
+    }
+
+    /// Adds what was done with the file to what was done with others.
+    pub(crate) fn add_activity(&self, stats: &mut FileStats) {
+        let counters = &self.counters;
+        stats.hits += self.hits.0.sum().unsigned_abs();
+        stats.misses += read(&counters.misses);
+        stats.evictions += read(&counters.evictions);
+        stats.refaults += read(&counters.refaults);
+        stats.readahead += read(&counters.readahead);
+        stats.readahead_used += read(&counters.readahead_used);
+        stats.readahead_wasted += read(&counters.readahead_wasted);
+        stats.throttled_ns += read(&counters.throttled_ns);
+        stats.written += read(&counters.written);
+        stats.read_in += read(&counters.read_in);
     }
 
     /// Counts pages for the file, its file system and the cache.

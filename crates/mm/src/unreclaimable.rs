@@ -82,7 +82,6 @@ impl Unreclaimable {
         self.memory + self.failed
     }
 
-    /// Bytes of all classes.
     pub(crate) const fn bytes(&self) -> u64 {
         self.total() << PAGE_SHIFT
     }
@@ -105,7 +104,6 @@ impl Unreclaimable {
 }
 
 impl Mm {
-    /// What cannot be reclaimed now.
     pub(crate) fn unreclaimable(&self) -> Unreclaimable {
         Unreclaimable::new(
             self.nr_unevictable.load(Ordering::Relaxed),

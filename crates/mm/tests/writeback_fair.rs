@@ -203,7 +203,6 @@ fn writers_to_one_slow_store_share_it() {
     );
     assert!(stats.max_ns >= stats.p999_ns, "{stats:?}");
     assert!(stats.p999_ns < 1_000_000_000, "{stats:?}");
-    assert_eq!(bdi.throttle_stats(), stats, "there is one file system");
 }
 
 #[test]

@@ -57,7 +57,6 @@
 
 use crate::types::PAGE_SIZE;
 
-/// Nanoseconds of a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
 /// Longest pause of a writer that is below the limit, in nanoseconds.
@@ -133,7 +132,6 @@ impl Limits {
     }
 }
 
-/// What is common to the flows of a file system.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Flows, as a mean over [`FLOWS_MEMORY`].

@@ -47,7 +47,6 @@ pub(crate) struct Shares {
     start: Instant,
     /// When they are due again; zero for at once.
     due: AtomicU64,
-    /// When they were looked at last.
     last: Mutex<u64>,
 }
 

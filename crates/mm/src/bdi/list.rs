@@ -4,64 +4,81 @@
 //!
 //! A file is put at the end when it becomes dirty, and goes to the end again when it had its turn. So
 //! the list is about in the order in which files became dirty, but for files that are too large for one turn.
-//! Each step is O(1): a file knows its [slot](super::ring).
+//! Turns are numbered, and a file knows its own.
 //!
 //! # Memory ordering
 //!
-//! `dirty_slot` against the file's page counts is a Dekker pair, by two SeqCst fences, each the
-//! other's partner: who dirties a page counts it and then looks at the slot; who takes a file off
-//! clears the slot and then looks at the counts. One of them sees what the other did.
+//! `dirty_turn` against the file's page counts is a Dekker pair, by two SeqCst fences, each the
+//! other's partner: who dirties a page counts it and then looks at the turn; who takes a file off
+//! clears the turn and then looks at the counts. One of them sees what the other did.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{Ordering, fence};
 use foliocache_sys::clock;
+use std::collections::BTreeMap;
 
 use super::BackingDevInfo;
 use crate::address_space::AddressSpace;
 
-/// What [`AddressSpace::dirty_slot`] holds while the file is on no list.
-pub(crate) const NO_SLOT: u32 = 0;
+/// What [`AddressSpace::dirty_turn`] holds while the file is on no list.
+pub(crate) const NOT_DIRTY: u64 = 0;
 
-/// A file on the list.
 #[derive(Debug)]
-pub(super) struct DirtyFile {
+struct DirtyFile {
     file: Arc<AddressSpace>,
     /// When the oldest of its data that is not durable became dirty, in nanoseconds of the monotonic clock.
     since: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct DirtyFiles {
+    by_turn: BTreeMap<u64, DirtyFile>,
+    last: u64,
+}
+
+impl DirtyFiles {
+    fn push_back(&mut self, dirty: DirtyFile) {
+        self.last += 1;
+        // Relaxed: changes under the list's lock; see the module for who looks without it.
+        dirty.file.dirty_turn.store(self.last, Ordering::Relaxed);
+        self.by_turn.insert(self.last, dirty);
+    }
 }
 
 impl BackingDevInfo {
     /// Files that have data not yet safely on the medium.
     pub fn dirty_files(&self) -> Vec<Arc<AddressSpace>> {
         let files = self.dirty_files.lock();
-        files.iter().map(|dirty| Arc::clone(&dirty.file)).collect()
+        let files = files.by_turn.values();
+        files.map(|dirty| Arc::clone(&dirty.file)).collect()
     }
 
     /// Puts a file on the list of dirty files, if it is not there.
     pub(crate) fn queue_dirty(&self, mapping: &Arc<AddressSpace>) {
         // Partner: the fence in `unqueue_if_durable`. Either that sees the page counted before this
-        // call, or this sees the slot cleared.
+        // call, or this sees the turn cleared.
         fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence; the slot changes under the list's lock.
-        if mapping.dirty_slot.load(Ordering::Relaxed) != NO_SLOT {
+        // Relaxed: ordered by the fence; the turn changes under the list's lock.
+        let is_queued = || mapping.dirty_turn.load(Ordering::Relaxed) != NOT_DIRTY;
+        if is_queued() {
             return;
         }
         let first = {
             let mut files = self.dirty_files.lock();
-            if mapping.dirty_slot.load(Ordering::Relaxed) != NO_SLOT {
+            if is_queued() {
                 return;
             }
-            let slot = files.push_back(DirtyFile {
+            files.push_back(DirtyFile {
                 file: Arc::clone(mapping),
                 since: clock::monotonic_ns(),
             });
-            mapping.dirty_slot.store(slot, Ordering::Relaxed);
-            if files.len() == 1 {
+            let first = files.by_turn.len() == 1;
+            if first {
                 // Nothing of it is dirty but this: it has what it is given next.
                 self.share.store(0, Ordering::Relaxed);
                 self.mm.nr_dirty_bdis.fetch_add(1, Ordering::Relaxed);
             }
-            files.len() == 1
+            first
         };
         if first {
             self.mm.shares.joined();
@@ -72,29 +89,29 @@ impl BackingDevInfo {
     /// The next file for the flusher, moved to the end of the list, and since when it is dirty.
     pub(crate) fn next_dirty_file(&self) -> Option<(Arc<AddressSpace>, u64)> {
         let mut files = self.dirty_files.lock();
-        let dirty = files.rotate()?;
-        Some((Arc::clone(&dirty.file), dirty.since))
+        let (_, dirty) = files.by_turn.pop_first()?;
+        let next = (Arc::clone(&dirty.file), dirty.since);
+        files.push_back(dirty);
+        Some(next)
     }
 
     /// What is dirty of a file became so at `since` or later.
     pub(crate) fn note_younger(&self, mapping: &AddressSpace, since: u64) {
         let mut files = self.dirty_files.lock();
         // Relaxed: changes under the lock.
-        let slot = mapping.dirty_slot.load(Ordering::Relaxed);
-        if slot != NO_SLOT {
-            let dirty = files.get_mut(slot);
+        let turn = mapping.dirty_turn.load(Ordering::Relaxed);
+        if let Some(dirty) = files.by_turn.get_mut(&turn) {
             dirty.since = dirty.since.max(since);
         }
     }
 
     pub(crate) fn nr_dirty_files(&self) -> usize {
-        self.dirty_files.lock().len()
+        self.dirty_files.lock().by_turn.len()
     }
 
-    /// Slots of the list that were looked at, ever.
     #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn list_steps(&self) -> u64 {
-        self.dirty_files.lock().steps.get()
+    pub(crate) fn turns(&self) -> u64 {
+        self.dirty_files.lock().last
     }
 
     /// Takes a file off the list if it is durable now. What was taken off is dropped unlocked.
@@ -103,18 +120,17 @@ impl BackingDevInfo {
         if mapping.is_dirty() {
             return;
         }
-        let slot = mapping.dirty_slot.swap(NO_SLOT, Ordering::Relaxed);
-        if slot == NO_SLOT {
+        let turn = mapping.dirty_turn.swap(NOT_DIRTY, Ordering::Relaxed);
+        let Some(file) = files.by_turn.remove(&turn) else {
             return;
-        }
-        let file = files.remove(slot);
-        if files.len() == 0 {
+        };
+        if files.by_turn.is_empty() {
             self.mm.nr_dirty_bdis.fetch_sub(1, Ordering::Relaxed);
         }
         drop(files);
         // Partner: the fence in `queue_dirty`.
         fence(Ordering::SeqCst);
-        // A writer may have dirtied it after the look above and seen the slot still set.
+        // A writer may have dirtied it after the look above and seen the turn still set.
         if mapping.is_dirty() {
             self.queue_dirty(mapping);
         }

@@ -52,7 +52,6 @@ pub(super) struct Meter {
     measured: u64,
     /// Bytes a second of writes alone, flushes left out.
     write_speed: f64,
-    /// Passes under way.
     working: u32,
     /// When the interval began that is open while `working`.
     since: u64,
@@ -74,7 +73,6 @@ impl Meter {
         }
     }
 
-    /// A pass under pressure begins.
     pub(super) fn begin(&mut self, now: u64) {
         if self.working == 0 {
             self.since = now;
@@ -82,7 +80,6 @@ impl Meter {
         self.working += 1;
     }
 
-    /// A pass ends that [`Meter::begin`] was called for.
     pub(super) fn end(&mut self, now: u64) {
         self.advance(now);
         self.working -= 1;

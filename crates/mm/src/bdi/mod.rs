@@ -9,16 +9,6 @@
 //!                     │                  │ law says               │ until there is room
 //! ```
 //!
-//! | module | what it does |
-//! |---|---|
-//! | `law` | how long a writer pauses: the theory, without clocks and locks |
-//! | `meter` | how much the store takes |
-//! | `throttle` | writers wait, flusher's turns are measured |
-//! | `limits` | the limits, as shares of the bound, and who gets how much |
-//! | `list` | the dirty files |
-//! | `ring` | the list's form: entries are moved and taken out in a bounded number of steps |
-//! | `stalls` | how long waits took |
-//!
 //! # Invariants
 //!
 //! 1. A file with dirty or unstable pages is on its file system's list, which keeps it alive.
@@ -30,7 +20,7 @@
 //!
 //! # Memory ordering
 //!
-//! Counts, limits and estimates are Relaxed: they steer. `dirty_slot` against the file's page
+//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn` against the file's page
 //! counts is a Dekker pair, by two SeqCst fences, each the other's partner (see `list`).
 //!
 //! # Locking
@@ -43,15 +33,14 @@ mod law;
 mod limits;
 mod list;
 mod meter;
-mod ring;
 mod stalls;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod throttle;
 
 pub(crate) use limits::Shares;
-use list::DirtyFile;
-pub(crate) use list::NO_SLOT;
+use list::DirtyFiles;
+pub(crate) use list::NOT_DIRTY;
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;
 pub(crate) use throttle::flush_due;
@@ -66,7 +55,6 @@ use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts};
 use crate::writeback::Flusher;
-use ring::Ring;
 use throttle::Throttle;
 
 /// What backs the files of a file system.
@@ -98,7 +86,7 @@ pub struct BackingDevInfo {
     share: AtomicU64,
     /// Its failed pages are the end of the line.
     pub(crate) counts: PageCounts,
-    dirty_files: RankedMutex<Ring<DirtyFile>>,
+    dirty_files: RankedMutex<DirtyFiles>,
     pub(crate) flusher: Flusher,
     throttle: Throttle,
     /// Sleepers over the limit, woken when pages became durable.
@@ -125,7 +113,7 @@ impl BackingDevInfo {
             kind,
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
-            dirty_files: RankedMutex::new(Rank::BdiList, Ring::new()),
+            dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
             flusher: Flusher::new(),
             throttle: Throttle::new(mm.shares.now()),
             share: AtomicU64::new(0),

@@ -20,7 +20,6 @@ const FIRST: u32 = 10;
 const OCTAVES: u32 = 25;
 const BUCKETS: usize = ((OCTAVES as usize) << STEPS) + 1;
 
-/// Waits of writers, by length.
 #[derive(Debug)]
 pub(crate) struct Stalls {
     // Relaxed throughout: a statistic; nothing is ordered by it.
@@ -46,7 +45,6 @@ pub struct ThrottleStats {
     pub max_ns: u64,
 }
 
-/// The bucket of a wait.
 fn bucket(nanoseconds: u64) -> usize {
     if nanoseconds >> FIRST == 0 {
         return 0;
@@ -56,7 +54,6 @@ fn bucket(nanoseconds: u64) -> usize {
     ((((octave - FIRST) as usize) << STEPS) + step + 1).min(BUCKETS - 1)
 }
 
-/// The longest wait that falls into a bucket.
 fn end_of(bucket: usize) -> u64 {
     let octave = FIRST + (bucket as u32 >> STEPS);
     let step = bucket as u64 & ((1 << STEPS) - 1);
@@ -71,7 +68,6 @@ impl Stalls {
         }
     }
 
-    /// Counts a wait.
     pub(crate) fn record(&self, nanoseconds: u64) {
         self.buckets[bucket(nanoseconds)].fetch_add(1, Ordering::Relaxed);
         self.longest.fetch_max(nanoseconds, Ordering::Relaxed);

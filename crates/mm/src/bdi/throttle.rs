@@ -20,7 +20,6 @@ use std::time::Duration;
 use super::BackingDevInfo;
 use super::law::{Limits, Pace, SECOND};
 use super::meter::Meter;
-use super::stalls::{Stalls, ThrottleStats};
 use crate::address_space::AddressSpace;
 use crate::stats::bump;
 use crate::types::PAGE_SIZE;
@@ -56,12 +55,10 @@ pub(crate) fn flush_due(limits: Limits, unstable: u64, held: u64) -> bool {
     unstable >= limits.background / 2 || held >= limits.full
 }
 
-/// The state of one file system's throttle.
 #[derive(Debug)]
 pub(super) struct Throttle {
     pace: Mutex<Pace>,
     meter: Mutex<Meter>,
-    stalls: Stalls,
     /// Pages that a writer should dirty between two charges.
     batch: AtomicU64,
 }
@@ -71,7 +68,6 @@ impl Throttle {
         Self {
             pace: Mutex::new(Pace::new(now)),
             meter: Mutex::new(Meter::new()),
-            stalls: Stalls::new(),
             batch: AtomicU64::new(LONGEST_BATCH),
         }
     }
@@ -88,11 +84,6 @@ impl Drop for MeasuredPass<'_> {
 }
 
 impl BackingDevInfo {
-    /// How long writers to this file system waited, since it was made. Costs a hundred loads.
-    pub fn throttle_stats(&self) -> ThrottleStats {
-        self.throttle.stalls.stats()
-    }
-
     /// Bytes a second that the store took lately when it was kept busy, flushes included.
     pub fn write_bandwidth(&self) -> u64 {
         self.throttle.meter.lock().rate(self.mm.shares.now())
@@ -111,14 +102,12 @@ impl BackingDevInfo {
         MeasuredPass(self)
     }
 
-    /// Counts what the store took.
     pub(crate) fn note_written(&self, bytes: u64, took: Duration) {
         let now = self.mm.shares.now();
         let mut meter = self.throttle.meter.lock();
         meter.wrote(now, bytes, took.as_nanos() as u64);
     }
 
-    /// Pages of one file that are written before it is the next file's turn.
     pub(crate) fn turn(&self) -> u64 {
         turn(self.throttle.meter.lock().write_speed())
     }
@@ -168,7 +157,6 @@ impl BackingDevInfo {
         paused.then(|| (limits, held, mapping.counts.not_durable()))
     }
 
-    /// Lets a writer wait for one batch, and counts the wait.
     fn wait_for_batch(
         &self,
         mapping: &AddressSpace,
@@ -189,23 +177,14 @@ impl BackingDevInfo {
         };
         let took = self.mm.shares.now() - start;
         bump(&mapping.counters.throttled_ns, took);
-        self.throttle.stalls.record(took);
         self.mm.stalls.record(took);
         result
     }
 
-    /// Whether a writer may dirty pages now without having to pause for it. Sets the flusher to work
-    /// where that is due; does not block.
-    pub(crate) fn may_dirty(&self) -> bool {
-        if self.is_memory() {
-            return true;
-        }
-        let limits = self.dirty_limits();
-        let held = self.counts.not_durable();
-        if held > limits.background {
-            self.flusher.wake_background();
-        }
-        held <= limits.freerun
+    /// Whether a writer may dirty pages of a file now without having to pause for it. Sets the flusher to
+    /// work where that is due; does not block.
+    pub(crate) fn may_dirty(&self, mapping: &AddressSpace) -> bool {
+        self.is_memory() || self.position(mapping).is_none()
     }
 
     /// What a writer of `pages` pages has to pause for them, in nanoseconds.
@@ -254,7 +233,6 @@ impl BackingDevInfo {
         }
     }
 
-    /// Tells sleepers that pages became durable.
     pub(crate) fn note_progress(&self) {
         drop(self.progress.0.lock());
         self.progress.1.notify_all();

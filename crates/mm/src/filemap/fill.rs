@@ -48,7 +48,6 @@ impl AddressSpace {
         }
     }
 
-    /// What readahead may do now.
     pub(super) fn readahead_limits(&self) -> Limits<'_> {
         let mm: &Mm = self.mm();
         // The bound may have changed.
@@ -286,11 +285,7 @@ impl AddressSpace {
         let end = pos.saturating_add(len).min(self.size());
         let mut page = PageIndex::of(pos);
         while page.pos() < end {
-            let there = {
-                let rcu = rcu::read_lock();
-                self.index.load(page.0, &rcu).is_some()
-            };
-            if !there {
+            if self.folio_at(page).is_none() {
                 let pages = self.max_window().min(pages_for(end) - page.0);
                 let window = Window::whole(page, pages, self.max_order());
                 drop(self.fill(page, page, window)?);
@@ -306,7 +301,6 @@ impl AddressSpace {
 struct Fill {
     mapping: Arc<AddressSpace>,
     folios: Vec<FolioId>,
-    /// The page after the last.
     end: PageIndex,
     pos: u64,
     segments: Vec<IoSegment<'static>>,

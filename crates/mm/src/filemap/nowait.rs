@@ -16,7 +16,7 @@
 //! What does not wait takes folio locks only where they are free. [`AddressSpace::fetch`] is an
 //! ordinary miss.
 
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::task::Waker;
 
@@ -65,12 +65,7 @@ impl AddressSpace {
         };
         for _ in 0..LOOKS {
             let mm: &Mm = self.mm();
-            let folio = {
-                let rcu = rcu::read_lock();
-                let entry = self.index.load(page.0, &rcu);
-                entry.map(|entry| mm.folios.of_entry(entry))
-            };
-            let Some(folio) = folio else {
+            let Some(folio) = self.folio_at(page) else {
                 if !std::mem::take(&mut may_start) {
                     // It was there already and is gone again, or could not be read.
                     return Ok(Fetch::Look);
@@ -160,14 +155,10 @@ impl AddressSpace {
         &self,
         page: PageIndex,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let mm: &Mm = self.mm();
-        let folio = {
-            let rcu = rcu::read_lock();
-            let entry = self.index.load(page.0, &rcu);
-            entry.map(|entry| mm.folios.of_entry(entry))
+        let Some(folio) = self.folio_at(page) else {
+            return Ok(None);
         };
-        let Some(folio) = folio else { return Ok(None) };
-        let locked = folio.try_lock(&mm.waits).ok_or(Errno::EAGAIN)?;
+        let locked = folio.try_lock(&self.mm().waits).ok_or(Errno::EAGAIN)?;
         match self.has_at(&locked, page) {
             true => Ok(Some(locked)),
             false => Err(Errno::EAGAIN),

@@ -253,7 +253,7 @@ impl AddressSpace {
 
     /// `EAGAIN` if a writer would have to pause now.
     fn try_throttle_writer(&self) -> Result<(), Errno> {
-        match self.bdi().may_dirty() {
+        match self.bdi().may_dirty(self) {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }

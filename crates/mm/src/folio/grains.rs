@@ -18,7 +18,6 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 /// Binary logarithm of the grains that a word has room for.
 const WORD_SHIFT: u32 = u64::BITS.ilog2();
 
-/// Binary logarithm of the pages in a grain of a folio of `order`.
 fn pages_shift(order: u32) -> u32 {
     order.saturating_sub(WORD_SHIFT)
 }
@@ -28,12 +27,10 @@ pub(crate) fn size(order: u32) -> usize {
     PAGE_SIZE << pages_shift(order)
 }
 
-/// Pages of the set grains.
 pub(crate) fn pages(order: u32, grains: u64) -> u64 {
     u64::from(grains.count_ones()) << pages_shift(order)
 }
 
-/// `len` bits from bit `first` on.
 fn bits(first: u32, len: u32) -> u64 {
     match len {
         0 => 0,
@@ -41,7 +38,6 @@ fn bits(first: u32, len: u32) -> u64 {
     }
 }
 
-/// Every grain of a folio.
 pub(crate) fn all(order: u32) -> u64 {
     bits(0, 1 << order.min(WORD_SHIFT))
 }
@@ -63,7 +59,6 @@ pub(crate) fn inside(order: u32, bytes: Range<usize>) -> u64 {
     bits(first as u32, end.saturating_sub(first) as u32)
 }
 
-/// The grain that holds a byte of a folio.
 pub(crate) fn of(order: u32, byte: usize) -> u64 {
     1 << (byte / size(order))
 }

@@ -18,21 +18,17 @@
 
 use super::{LockedFolio, flag};
 
-/// An operation on a folio; see the module's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Reclaim, or whatever else drops a folio whose data can be read again.
     Evict,
-    /// Moving it to other frames.
     Migrate,
-    /// Splitting it in halves.
     Split,
     /// Truncation, a hole, the end of the file's last user.
     Remove,
 }
 
 impl Operation {
-    /// The flags with which it may not be done.
     const fn forbidden(self) -> u64 {
         match self {
             Self::Evict => flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE | flag::UNEVICTABLE,

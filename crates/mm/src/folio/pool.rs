@@ -38,20 +38,17 @@ use crate::frames::Frames;
 /// Bytes brought into use at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Descriptors in a chunk.
 const PER_CHUNK: u32 = (CHUNK / size_of::<Folio>()) as u32;
 
 /// The position of a descriptor in the pool; 0 is no descriptor.
 pub(crate) type FolioId = u32;
 
-/// The descriptors of one cache.
 #[derive(Debug)]
 pub(crate) struct FolioPool {
     range: ReservedRange,
     /// Descriptors brought into use so far, number 0 included though it is never handed out.
     nr_ready: AtomicU32,
     max: u32,
-    /// The first free one.
     free: RankedMutex<FolioId>,
 }
 
@@ -140,7 +137,6 @@ impl FolioPool {
         unsafe { &*self.slot(id) }
     }
 
-    /// The number of a descriptor.
     pub(crate) fn id(&self, folio: &Folio) -> FolioId {
         let offset = std::ptr::from_ref(folio).addr() - self.range.as_ptr().addr();
         (offset / CHUNK) as u32 * PER_CHUNK + (offset % CHUNK / size_of::<Folio>()) as u32
@@ -160,7 +156,6 @@ impl FolioPool {
         unsafe { pointer.as_ref() }
     }
 
-    /// The index entry for a descriptor of this pool.
     pub(crate) fn entry(&self, folio: &Folio) -> foliocache_xarray::Entry {
         foliocache_xarray::Entry::from_ptr(std::ptr::NonNull::from(folio))
     }

@@ -37,7 +37,6 @@ const ORDER_CANDIDATES: usize = 16;
 /// How many blocks of a class are compared when the emptiest is looked for.
 const ISOLATE_CANDIDATES: usize = 256;
 
-/// Where a block is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Absent,
@@ -80,7 +79,6 @@ pub(super) struct Table {
     /// in line.
     #[doc(alias = "managed_pages")]
     pub(super) managed: i64,
-    /// Somebody is taking a block.
     pub(super) growing: bool,
     /// Blocks taken past the limit, ever.
     pub(super) forced: u64,
@@ -111,7 +109,6 @@ impl Table {
     pub(super) const BYTES_PER_BLOCK: u64 =
         (size_of::<Block>() + size_of::<u32>() + Owners::BYTES_PER_BLOCK) as u64;
 
-    /// Makes space for `active` blocks.
     pub(super) fn reserve(&mut self, active: u32) {
         self.active = self.active.max(active);
         let more = (self.active as usize).saturating_sub(self.blocks.len());
@@ -125,7 +122,6 @@ impl Table {
         (u64::from(self.held) * BLOCK_SIZE as u64 + metadata).saturating_sub(self.limit)
     }
 
-    /// Blocks held beyond the capacity, as frames.
     pub(super) fn surplus_frames(&self) -> i64 {
         i64::from(self.held.saturating_sub(self.capacity)) * i64::from(BLOCK_FRAMES)
     }
@@ -137,19 +133,16 @@ impl Table {
         i64::from(self.capacity) * i64::from(BLOCK_FRAMES) - penalty
     }
 
-    /// Where a block is in its life.
     pub(super) fn state(&self, number: u32) -> State {
         self.blocks
             .get(number as usize)
             .map_or(State::Absent, |block| block.state)
     }
 
-    /// Free frames of a block.
     pub(super) fn free_in(&self, number: u32) -> u32 {
         self.blocks[number as usize].buddy.free_frames()
     }
 
-    /// Frames of a block that are not in its free chunks.
     pub(super) fn in_use(&self, number: u32) -> InUse {
         self.blocks[number as usize].buddy.in_use()
     }
@@ -188,7 +181,6 @@ impl Table {
         self.link(number);
     }
 
-    /// Takes an open block off the lists.
     pub(super) fn isolate(&mut self, number: u32) {
         assert_eq!(self.state(number), State::Open);
         self.unlink(number);
@@ -253,7 +245,6 @@ impl Table {
         false
     }
 
-    /// An open block without a frame in use.
     pub(super) fn empty(&self) -> Option<u32> {
         Some(self.heads[EMPTY]).filter(|&head| head != NONE)
     }

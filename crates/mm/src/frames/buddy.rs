@@ -25,13 +25,11 @@ use super::{BLOCK_FRAMES, MAX_ORDER};
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 const WORDS: usize = 16;
-/// Where the bits of each order begin.
 const FIRST_BIT: [u32; ORDERS] = [0, 512, 768, 896, 960, 992, 1008, 1016, 1020, 1022];
 
 /// Which frames of a block are in use: bit `i % 64` of word `i / 64`.
 pub(super) type InUse = [u64; BLOCK_FRAMES as usize / 64];
 
-/// Free chunks of one block.
 #[derive(Clone, Debug)]
 pub(super) struct Buddy {
     bits: [u64; WORDS],
@@ -41,7 +39,6 @@ pub(super) struct Buddy {
 }
 
 impl Buddy {
-    /// A block all of whose frames are free.
     pub(super) fn new() -> Self {
         let mut buddy = Self {
             bits: [0; WORDS],
@@ -53,7 +50,6 @@ impl Buddy {
         buddy
     }
 
-    /// Free frames.
     #[inline]
     pub(super) fn free_frames(&self) -> u32 {
         u32::from(self.free)
@@ -107,7 +103,6 @@ impl Buddy {
         self.set(at, chunk);
     }
 
-    /// The frames in use.
     pub(super) fn in_use(&self) -> InUse {
         let mut used = [u64::MAX; BLOCK_FRAMES as usize / 64];
         for order in 0..=MAX_ORDER {
@@ -123,7 +118,6 @@ impl Buddy {
         used
     }
 
-    /// Whether any frame of a chunk is free.
     fn overlaps_free(&self, index: u32, order: u32) -> bool {
         let covered = (order..=MAX_ORDER).any(|at| self.get(at, index >> at));
         covered

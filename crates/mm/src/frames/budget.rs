@@ -46,7 +46,6 @@ const RESERVED: u64 = WAITERS - 1;
 const WAITERS: u64 = 1 << 31;
 const AVAILABLE_SHIFT: u32 = 32;
 
-/// What the packed word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) available: i64,
@@ -66,11 +65,8 @@ impl Counts {
 
 /// The counts of one frame space, and the queue of those who wait for them.
 pub(super) struct Budget {
-    /// Packed as the module's model says.
     word: CachePadded<AtomicU64>,
-    /// Bytes that metadata may still take.
     room: AtomicI64,
-    /// What the first waiter needs.
     head_need: AtomicU32,
     pub(super) waiters: Waiters,
 }
@@ -164,7 +160,6 @@ impl Budget {
         }
     }
 
-    /// Wakes the first waiter if `available` frames are what it needs.
     #[cold]
     fn tell(&self, available: i64) {
         // Relaxed: see the module's header.

@@ -23,55 +23,13 @@
 
 use super::block::{State, Table};
 use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
-use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use std::collections::HashSet;
 
 /// Most blocks that share one grace period.
 const TRIM_BATCH: usize = 64;
-
-/// The isolated blocks, for a look without a lock.
-///
-/// # Memory ordering
-///
-/// All relaxed: set while all magazines are closed under their locks, and read under the lock of one,
-/// which orders the two. Who reads an isolation that has ended only takes the longer way.
-pub(super) struct Isolated {
-    count: AtomicU32,
-    bits: Box<[AtomicU64]>,
-}
-
-impl Isolated {
-    pub(super) fn new(blocks: u32) -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            bits: (0..blocks.div_ceil(64))
-                .map(|_| AtomicU64::new(0))
-                .collect(),
-        }
-    }
-
-    pub(super) fn bytes(blocks: u32) -> u64 {
-        u64::from(blocks.div_ceil(64)) * 8
-    }
-
-    #[inline]
-    pub(super) fn contains(&self, block: u32) -> bool {
-        self.count.load(Ordering::Relaxed) != 0
-            && self.bits[block as usize / 64].load(Ordering::Relaxed) & 1 << (block % 64) != 0
-    }
-
-    fn insert(&self, block: u32) {
-        self.bits[block as usize / 64].fetch_or(1 << (block % 64), Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn remove(&self, block: u32) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        self.bits[block as usize / 64].fetch_and(!(1 << (block % 64)), Ordering::Relaxed);
-    }
-}
 
 impl Frames {
     /// Isolates up to `want` blocks, about those with the fewest frames in use, but none in `except`:
@@ -108,7 +66,8 @@ impl Frames {
         };
         if allowed {
             table.managed = now;
-            self.isolated.insert(block);
+            // Relaxed: see `Frames::isolated`.
+            self.isolated.fetch_add(1, Ordering::Relaxed);
         } else {
             table.open(block);
         }
@@ -164,7 +123,7 @@ impl Frames {
 
     fn reopen_isolated(&self, table: &mut Table, block: u32) {
         table.open(block);
-        self.isolated.remove(block);
+        self.isolated.fetch_sub(1, Ordering::Relaxed);
         self.account(table, 0);
     }
 
@@ -221,7 +180,7 @@ impl Frames {
                 Ok(()) => {
                     let mut table = self.table.lock();
                     table.gone(block);
-                    self.isolated.remove(block);
+                    self.isolated.fetch_sub(1, Ordering::Relaxed);
                     self.account(&mut table, 0);
                     self.serve_metadata(&mut table);
                     gone += 1;
@@ -272,7 +231,6 @@ impl Frames {
         }
     }
 
-    /// Times that the kernel did not take memory back, ever.
     pub(crate) fn give_back_failures(&self) -> u64 {
         // Relaxed: a statistic.
         self.hints.give_back_failures.load(Ordering::Relaxed)

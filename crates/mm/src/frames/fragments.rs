@@ -14,7 +14,6 @@ use super::{BLOCK_FRAMES, BlockNumber, Frames};
 use foliocache_sync::atomic::Ordering;
 
 impl Frames {
-    /// Leaves a note that no chunk of `order` was there.
     #[cold]
     pub(super) fn note_fragmentation(&self, order: u32) {
         let hints = &self.hints;

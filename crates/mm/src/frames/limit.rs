@@ -24,7 +24,6 @@
 //! The limit and the capacity change under the table's lock; charging within the room needs no lock.
 
 use super::block::Table;
-use super::evacuate::Isolated;
 use super::magazine::Magazines;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameUsage, Frames, FramesError, MIN_LIMIT};
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -41,8 +40,6 @@ pub(super) struct Hints {
     limit: AtomicU64,
     capacity: AtomicU32,
     target: AtomicU32,
-    low: AtomicU32,
-    high: AtomicU32,
     /// Chunks of a larger order that were not there, though enough frames were, ever.
     pub(super) order_failures: AtomicU64,
     /// Times that the kernel did not take memory back, ever.
@@ -63,10 +60,7 @@ impl Frames {
 
     /// Whether [`Frames::set_limit`] would take `limit`; errors as of [`Frames::new`].
     pub(crate) fn check_limit(&self, limit: u64) -> Result<(), FramesError> {
-        Self::check_limit_against(limit, self.max_limit)
-    }
-
-    pub(super) fn check_limit_against(limit: u64, max: u64) -> Result<(), FramesError> {
+        let max = self.max_limit;
         if limit < MIN_LIMIT {
             let min = MIN_LIMIT;
             return Err(FramesError::LimitTooSmall { limit, min });
@@ -124,8 +118,8 @@ impl Frames {
     }
 
     /// Charges what the frame space itself takes, apart from the table.
-    pub(super) fn charge_base(&self, max_blocks: u32) {
-        let base = Magazines::BYTES + Isolated::bytes(max_blocks) + size_of::<Self>() as u64;
+    pub(super) fn charge_base(&self) {
+        let base = Magazines::BYTES + size_of::<Self>() as u64;
         self.budget.change_room(-(base as i64));
     }
 
@@ -179,10 +173,9 @@ impl Frames {
         if self.budget.room() >= (self.limit() / METADATA_LOW) as i64 {
             return false;
         }
-        let high = u64::from(hints.high.load(Ordering::Relaxed));
         fixed
             || hints.capacity.load(Ordering::Relaxed) <= 1
-            || self.available() < u64::from(BLOCK_FRAMES) + high
+            || self.available() < u64::from(BLOCK_FRAMES) + 2 * self.low()
     }
 
     /// Turns a block that could still be taken into room for metadata.
@@ -237,14 +230,10 @@ impl Frames {
     }
 
     fn publish(&self, table: &Table) {
-        let frames = table.capacity * BLOCK_FRAMES;
         let hints = &self.hints;
         hints.limit.store(table.limit, Ordering::Relaxed);
         hints.capacity.store(table.capacity, Ordering::Relaxed);
         hints.target.store(table.target, Ordering::Relaxed);
-        let low = (frames / 64).max(64).min(frames / 8);
-        hints.low.store(low, Ordering::Relaxed);
-        hints.high.store(low * 2, Ordering::Relaxed);
     }
 
     /// The bound in bytes. One load.
@@ -268,19 +257,23 @@ impl Frames {
         self.budget.counts().available.min(0).unsigned_abs()
     }
 
+    fn low(&self) -> u64 {
+        let frames = self.capacity();
+        (frames / 64).max(64).min(frames / 8)
+    }
+
     /// Whether so few frames are available (a 64th of the capacity, at least 64) that the background
     /// reclaimer should start. Two loads.
     #[inline]
     pub fn below_low(&self) -> bool {
-        self.budget.counts().available < i64::from(self.hints.low.load(Ordering::Relaxed))
+        self.budget.counts().available < self.low() as i64
     }
 
     /// Whether the background reclaimer, once started, should go on: fewer than twice the low mark and
     /// `spare` frames are available. Two loads.
     #[inline]
     pub fn below_high(&self, spare: u64) -> bool {
-        let high = u64::from(self.hints.high.load(Ordering::Relaxed)) + spare;
-        self.budget.counts().available < high as i64
+        self.budget.counts().available < (2 * self.low() + spare) as i64
     }
 
     /// Whether somebody waits in the queue. One load.
@@ -324,7 +317,6 @@ impl Frames {
             metadata: self.metadata_under(table.limit, table.capacity),
             reserved: counts.reserved,
             in_use,
-            free_in_blocks: (blocks_held * u64::from(BLOCK_FRAMES)).saturating_sub(in_use),
             available: counts.available.max(0) as u64,
             waiters,
             capacity: u64::from(table.capacity) * u64::from(BLOCK_FRAMES),

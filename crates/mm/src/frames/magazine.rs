@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! 1. Frames in a magazine are free and of blocks that are not isolated: a block is isolated while
-//!    all magazines are closed and empty, and frees of its frames pass the magazines by afterwards.
+//!    all magazines are closed and empty, and frees pass the magazines by as long as one is.
 //! 2. Frames move between magazines and buddies only under the table's lock. With all magazines closed,
 //!    the buddies hold every free frame.
 //!
@@ -17,20 +17,18 @@
 //!
 //! Each has a lock of [`Rank::Magazine`], taken inside the table's lock or alone.
 
+use super::Frames;
 use super::block::Table;
-use super::{Frames, MAX_ORDER};
 use foliocache_sync::CachePadded;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::thread_shard;
 
-/// Frames a magazine holds.
 pub(super) const SIZE: usize = 32;
 /// Frames moved at once between a magazine and the buddies.
 pub(super) const BATCH: usize = SIZE / 2;
 /// Magazines of a frame space, a power of two.
 pub(super) const SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 
-/// Free frames of one shard.
 pub(super) struct Magazine {
     frames: [u32; SIZE],
     len: u32,
@@ -60,13 +58,11 @@ impl Magazine {
     }
 }
 
-/// The magazines of a frame space.
 pub(super) struct Magazines {
     shards: Box<[CachePadded<RankedMutex<Magazine>>]>,
 }
 
 impl Magazines {
-    /// Bytes they take.
     pub(super) const BYTES: u64 = (SHARDS * size_of::<CachePadded<RankedMutex<Magazine>>>()) as u64;
 
     pub(super) fn new() -> Self {
@@ -81,7 +77,6 @@ impl Magazines {
         }
     }
 
-    /// The magazine of the calling thread.
     #[inline]
     pub(super) fn mine(&self) -> &RankedMutex<Magazine> {
         &self.shards[thread_shard() % SHARDS]
@@ -113,7 +108,6 @@ impl Magazines {
         }
     }
 
-    /// Ends what [`Magazines::gather`] began.
     pub(super) fn reopen(&self, _table: &Table) {
         for shard in &self.shards {
             shard.lock().closed = false;
@@ -145,7 +139,6 @@ impl Frames {
         Some(mine)
     }
 
-    /// Empties half of the thread's magazine into the buddies.
     pub(super) fn unload(&self, table: &mut Table) {
         let mut magazine = self.magazines.mine().lock();
         if (magazine.len as usize) < SIZE {
@@ -157,11 +150,5 @@ impl Frames {
         }
         magazine.frames.copy_within(BATCH.., 0);
         magazine.len = (SIZE - BATCH) as u32;
-    }
-
-    /// Whether frees of this frame pass the magazines by.
-    #[inline]
-    pub(super) fn bypasses(&self, frame: u32) -> bool {
-        self.isolated.contains(frame >> MAX_ORDER)
     }
 }

@@ -16,17 +16,6 @@
 //! blocks* alone: 2 MiB of private memory each, split by a buddy allocator, given back whole. *Linear
 //! ranges*, which mapped files will need, get their place behind the blocks.
 //!
-//! | file | concept |
-//! |---|---|
-//! | `budget` | what is promised, what is available, in one atomic word |
-//! | `waiters` | the queue of those who wait |
-//! | `magazine`, `buddy`, `block` | where free frames lie |
-//! | `supply` | allocation and free across the three |
-//! | `fragments` | chunks of a larger order that are missing, and blocks worth emptying for them |
-//! | `evacuate` | isolating a block and giving it back, new memory for bad frames |
-//! | `owners` | from a block to the folios in it |
-//! | `limit` | the bound, and how blocks and metadata share it |
-//!
 //! # Invariants
 //!
 //! 1. `blocks held × 2 MiB + metadata ≤ limit` at every moment, except between a shrink of the limit and
@@ -65,8 +54,8 @@ mod waiters;
 
 use block::Table;
 use budget::Budget;
-use evacuate::Isolated;
 use foliocache_sync::Condvar;
+use foliocache_sync::atomic::AtomicU32;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::memory::{ReservedRange, total_memory};
 use limit::Hints;
@@ -99,7 +88,9 @@ pub struct Frames {
     max_limit: u64,
     budget: Budget,
     magazines: Magazines,
-    isolated: Isolated,
+    /// Isolated blocks: while there are any, which is for milliseconds, frees pass the magazines by. Relaxed:
+    /// raised while all magazines are closed under their locks, and read under the lock of one.
+    isolated: AtomicU32,
     hints: Hints,
     table: RankedMutex<Table>,
     /// Notified, under the table's lock, when a new block is open.
@@ -116,7 +107,6 @@ impl Frames {
     /// space that the kernel refuses.
     pub fn new(limit: u64) -> Result<Self, FramesError> {
         let max_limit = total_memory().min(MAX_LIMIT);
-        Self::check_limit_against(limit, max_limit)?;
         let max_blocks = max_limit.div_ceil(BLOCK_SIZE as u64) as u32;
         let frames = Self {
             range: ReservedRange::reserve(max_blocks as usize * BLOCK_SIZE)?,
@@ -124,12 +114,13 @@ impl Frames {
             max_limit,
             budget: Budget::new(),
             magazines: Magazines::new(),
-            isolated: Isolated::new(max_blocks),
+            isolated: AtomicU32::new(0),
             hints: Hints::default(),
             table: RankedMutex::new(Rank::Frames, Table::new()),
             grown: Condvar::new(),
         };
-        frames.charge_base(max_blocks);
+        frames.check_limit(limit)?;
+        frames.charge_base();
         frames.apply_limit(&mut frames.table.lock(), limit)?;
         Ok(frames)
     }

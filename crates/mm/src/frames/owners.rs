@@ -31,13 +31,11 @@ use foliocache_sys::memory::ReservedRange;
 /// Blocks whose entries are activated together: whole pages.
 const STEP: u32 = 2;
 
-/// The numbers of all frames.
 pub(super) struct Owners {
     range: ReservedRange,
 }
 
 impl Owners {
-    /// Bytes for each block.
     pub(super) const BYTES_PER_BLOCK: usize = BLOCK_FRAMES as usize * size_of::<AtomicU32>();
 
     /// Reserves address space for so many blocks; uses no memory yet.

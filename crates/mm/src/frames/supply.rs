@@ -24,6 +24,7 @@
 
 use super::block::Table;
 use super::{BLOCK_SIZE, FrameNumber, Frames, MAX_ORDER, Reservation};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank::RankedMutexGuard;
 
 type TableGuard<'a> = RankedMutexGuard<'a, Table>;
@@ -102,7 +103,9 @@ impl Frames {
     pub fn free(&self, frame: FrameNumber, order: u32) {
         if order == 0 {
             let mut magazine = self.magazines.mine().lock();
-            if !self.bypasses(frame.0) && magazine.push(frame.0) {
+            // Relaxed: see `Frames::isolated`.
+            let isolated = self.isolated.load(Ordering::Relaxed);
+            if isolated == 0 && magazine.push(frame.0) {
                 drop(magazine);
                 self.budget.add(1);
                 return;

@@ -176,7 +176,7 @@ fn densely_filled_blocks_are_used_first() {
         !gone
     });
     let isolated = isolate(&frames).unwrap();
-    assert_eq!(isolated.as_u32(), 0);
+    assert_eq!(isolated.0, 0);
     assert_eq!(frames.block_frames(isolated).len(), 212);
     frames.unisolate(isolated);
     let mut some = frames.try_reserve(16).unwrap();
@@ -531,7 +531,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn got(&mut self, space: &Frames, frame: FrameNumber, order: u32) {
         assert_eq!(frame.as_u32() % (1 << order), 0);
-        let block = BlockNumber::from_u32(block_of(frame));
+        let block = BlockNumber(block_of(frame));
         assert!(!self.isolated.contains(&block), "allocated from {block:?}");
         for i in 0..1 << order {
             assert!(
@@ -644,11 +644,7 @@ impl<'a> Model<'a> {
             }
             Op::Evict(which) if !self.isolated.is_empty() => {
                 let block = self.isolated[which.index(self.isolated.len())];
-                while let Some(at) = self
-                    .owned
-                    .iter()
-                    .position(|&(f, _)| block_of(f) == block.as_u32())
-                {
+                while let Some(at) = self.owned.iter().position(|&(f, _)| block_of(f) == block.0) {
                     self.free(space, at);
                 }
             }

@@ -33,21 +33,7 @@ impl FrameNumber {
 /// Number of a general block: 2 MiB of the reserved range, 512 frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
-pub struct BlockNumber(pub(super) u32);
-
-impl BlockNumber {
-    /// The block whose number was taken with [`BlockNumber::as_u32`].
-    #[inline]
-    pub const fn from_u32(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The bare number.
-    #[inline]
-    pub const fn as_u32(self) -> u32 {
-        self.0
-    }
-}
+pub struct BlockNumber(pub u32);
 
 /// Figures of the frame space, all taken at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,8 +50,6 @@ pub struct FrameUsage {
     pub reserved: u64,
     /// Frames allocated.
     pub in_use: u64,
-    /// Free frames in the blocks held, those of isolated blocks included.
-    pub free_in_blocks: u64,
     /// Frames that a reservation could get now; zero after a shrink until enough was freed.
     pub available: u64,
     /// Tickets in the queue.

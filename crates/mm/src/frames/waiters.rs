@@ -30,7 +30,6 @@ struct Waiter {
 
 type Queue = VecDeque<Arc<Waiter>>;
 
-/// The queue; see the module's model.
 pub(super) struct Waiters {
     queue: RankedMutex<Queue>,
 }
@@ -103,11 +102,6 @@ impl<'a> Ticket<'a> {
             }
             (queue, _) = self.waiter.wake.wait_timeout_ranked(queue, left);
         }
-    }
-
-    /// Frames this ticket waits for.
-    pub fn need(&self) -> u32 {
-        self.waiter.need
     }
 
     fn servable(&self, queue: &RankedMutexGuard<'_, Queue>) -> bool {

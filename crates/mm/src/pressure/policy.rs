@@ -41,13 +41,10 @@ const STEPS: u64 = 16;
 /// Time without pressure before the cache grows again.
 pub(super) const CALM: Duration = Duration::from_secs(3);
 
-/// Time between two steps of growth.
 const GROWTH_PAUSE: Duration = Duration::from_millis(500);
 
-/// Time between two steps that stalls take.
 const STALL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Shortest time over which stalls are measured.
 const STALL_WINDOW: Duration = Duration::from_millis(200);
 
 /// The part of the time that must be lost to stalls before they count: a tenth.
@@ -71,7 +68,6 @@ fn reserve(level: &Level) -> u64 {
     }
 }
 
-/// What the cache holds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// What would go back to the system if the cache were gone, at least.
@@ -80,7 +76,6 @@ pub(crate) struct Usage {
     pub(super) floor: u64,
 }
 
-/// The state machine; see the module's model.
 #[derive(Debug)]
 pub(super) struct Policy {
     configured: u64,

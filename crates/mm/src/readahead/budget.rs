@@ -52,13 +52,11 @@ pub(crate) struct ReadaheadBudget {
 #[derive(Debug)]
 struct Counts {
     epoch: u64,
-    /// Pages asked for in this epoch.
     asked: u64,
     /// Pages leased by epoch, those of the last `EPOCHS`.
     leased: [u64; EPOCHS as usize],
 }
 
-/// What one stream holds of the budget.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     pages: u64,
@@ -66,7 +64,6 @@ pub(super) struct Lease {
 }
 
 impl ReadaheadBudget {
-    /// A budget of `cap` pages.
     pub(crate) fn new(cap: u64) -> Self {
         let counts = Counts {
             epoch: 0,
@@ -121,7 +118,6 @@ impl ReadaheadBudget {
         granted
     }
 
-    /// Gives a lease back.
     pub(super) fn release(&self, lease: &mut Lease) {
         if lease.pages > 0 {
             self.counts.lock().release(lease);

@@ -15,7 +15,6 @@
 
 use super::stream::Shape;
 
-/// Misses remembered.
 const CAPACITY: usize = 48;
 
 /// Misses searched for equal steps: enough for several strided streams in turns.
@@ -50,7 +49,6 @@ struct Miss {
 /// What a full history takes, in bytes: its vector grows by doubling.
 pub(super) const BYTES: usize = CAPACITY.next_power_of_two() * size_of::<Miss>();
 
-/// Misses in the order of time.
 #[derive(Debug, Default)]
 pub(super) struct History(Vec<Miss>);
 

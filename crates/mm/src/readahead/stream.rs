@@ -73,17 +73,14 @@ pub(super) enum Shape {
     Forward,
     Backward,
     Strided {
-        /// First page of element 0.
         base: u64,
         /// Pages from one element to the next; more than `len` either way.
         stride: i64,
-        /// Pages of an element.
         len: u64,
     },
 }
 
 impl Shape {
-    /// The unit that `page` is in.
     fn unit(self, page: u64) -> Option<u64> {
         match self {
             Self::Forward => Some(page),
@@ -101,7 +98,6 @@ impl Shape {
         }
     }
 
-    /// First page of an element.
     fn element(self, unit: u64) -> Option<u64> {
         let Self::Strided { base, stride, .. } = self else {
             return None;
@@ -110,7 +106,6 @@ impl Shape {
         base.checked_add_signed(distance)
     }
 
-    /// Pages of one unit.
     fn unit_pages(self) -> u64 {
         match self {
             Self::Forward | Self::Backward => 1,
@@ -128,7 +123,6 @@ pub(super) fn order_for(pages: u64, max_order: u32) -> u32 {
         .min(max_order)
 }
 
-/// One stream.
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -149,7 +143,6 @@ pub(super) struct Stream {
     backward: u64,
     /// Uses in a row that were not where they were expected.
     doubts: u32,
-    /// The page where it began.
     begun: u64,
     /// The first page that the reader has left behind and that was not handed out as such.
     left: u64,
@@ -231,12 +224,10 @@ impl Stream {
         now - self.touched > uses * self.size.max(FIRST_WINDOW)
     }
 
-    /// Whether the stream turned out to be none.
     pub(super) fn is_over(&self) -> bool {
         self.doubts >= MAX_DOUBTS
     }
 
-    /// Gives back what the stream holds of the budget.
     pub(super) fn end(&mut self, budget: &super::ReadaheadBudget) {
         budget.release(&mut self.lease);
     }
@@ -435,7 +426,6 @@ impl Stream {
         }
     }
 
-    /// The order of the newest window's folios.
     fn order(&self, limits: &Limits<'_>) -> u32 {
         order_for(self.size, limits.max_order)
     }
@@ -448,7 +438,6 @@ impl Stream {
         }
     }
 
-    /// Units of the newest window's folios.
     fn folio_units(&self, limits: &Limits<'_>) -> u64 {
         match self.shape {
             Shape::Forward | Shape::Backward => 1 << self.order(limits),
@@ -472,7 +461,6 @@ impl Stream {
         }
     }
 
-    /// The next window of a stream of pages.
     fn next_window(&mut self, granted: u64, limits: &Limits<'_>) -> Option<Window> {
         if granted == 0 {
             return None;

@@ -23,14 +23,12 @@ const _: () = assert!(
     size_of::<Streams>() + MAX_STREAMS * size_of::<Stream>() + super::history::BYTES <= 6 << 10
 );
 
-/// The streams of one handle.
 #[derive(Debug)]
 pub(super) struct Streams {
     live: Vec<Stream>,
     history: History,
     /// Where the last one found is in `live`, most likely the next, too.
     recent: usize,
-    /// Counts uses.
     clock: u64,
     budget: Arc<ReadaheadBudget>,
 }
@@ -84,7 +82,6 @@ impl Streams {
         self.add(stream).on_miss(request, eager, limits)
     }
 
-    /// See [`ReadaheadState::on_first_use`](super::ReadaheadState::on_first_use).
     pub(super) fn on_first_use(
         &mut self,
         page: u64,
@@ -114,7 +111,6 @@ impl Streams {
         started
     }
 
-    /// See [`ReadaheadState::left_behind`](super::ReadaheadState::left_behind).
     pub(super) fn left_behind(&mut self, page: u64, limits: &Limits<'_>) -> Range<PageIndex> {
         match self.live.get_mut(self.recent) {
             Some(stream) => stream.left_behind(page, limits),
@@ -157,7 +153,6 @@ impl Streams {
         });
     }
 
-    /// Puts a stream into the table.
     fn add(&mut self, stream: Stream) -> &mut Stream {
         self.clock += 1;
         if self.live.len() < MAX_STREAMS {

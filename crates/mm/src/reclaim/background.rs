@@ -24,12 +24,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How often it tries to give back what is held beyond the limit: data is being written meanwhile.
 const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 
-/// The thread and what it is asked to do.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     shared: Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// Held by who gives back what is over the limit.
     giving_back: Mutex<()>,
 }
 

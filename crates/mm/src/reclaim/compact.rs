@@ -22,7 +22,6 @@ use crate::frames::{BLOCK_FRAMES, BlockNumber};
 use crate::mm::Mm;
 use crate::stats::bump;
 
-/// Least time between two passes.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// The part of the time that passes may take.
@@ -34,7 +33,6 @@ const SHARE: u64 = 64;
 /// Blocks that a cache has at least before one is kept free for compaction.
 const SPARE_FROM: u64 = 24;
 
-/// When passes were made; the reclaimer's own.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     /// No pass before this moment.

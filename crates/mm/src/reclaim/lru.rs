@@ -52,7 +52,6 @@ use crate::folio::{Folio, FolioPool, LockedFolio, Operation, flag};
 use crate::types::PageIndex;
 use foliocache_sync::wait::WaitTable;
 
-/// Values of `lru_queue`.
 mod on {
     pub(super) const NONE: u8 = 0;
     pub(super) const SMALL: u8 = 1;
@@ -79,11 +78,9 @@ const KEPT_RUN: usize = 2;
 struct Queue {
     head: u32,
     tail: u32,
-    /// In pages.
     len: usize,
 }
 
-/// The queues; protected by the LRU lock.
 #[derive(Debug)]
 pub(crate) struct Lru {
     small: Queue,
@@ -99,16 +96,13 @@ pub(super) struct Evicted {
     pub(super) pages: u64,
 }
 
-/// What a scan found.
 #[derive(Debug, Default)]
 pub(crate) struct Scan<'a> {
     /// Locked, clean folios, already off their queue: the caller evicts them.
     pub(crate) victims: Vec<LockedFolio<'a>>,
-    /// Pages of the victims.
     pub(crate) pages: usize,
     /// Pages that were passed over because they are dirty, under writeback or unstable.
     pub(crate) busy: usize,
-    /// Pages looked at.
     pub(crate) scanned: usize,
 }
 
@@ -122,12 +116,10 @@ impl Lru {
         }
     }
 
-    /// Bytes of the shadow table for a cache of `frames` frames.
     pub(crate) fn metadata_bytes(frames: u64) -> u64 {
         ShadowTable::bytes_for(frames)
     }
 
-    /// Pages on the queues.
     pub(crate) fn len(&self) -> usize {
         self.small.len + self.main.len
     }
@@ -177,7 +169,6 @@ impl Lru {
         }
     }
 
-    /// Takes a folio off the small queue; whether it was there.
     pub(super) fn remove_small(&mut self, pool: &FolioPool, folio: &Folio) -> bool {
         let small = folio.lru_queue.load(Ordering::Relaxed) == on::SMALL;
         if small {
@@ -205,12 +196,10 @@ impl Lru {
         queue.insert_after(pool, lower, upper, name);
     }
 
-    /// Pages evicted and remembered so far.
     pub(crate) fn evictions(&self) -> u64 {
         self.shadows.evictions()
     }
 
-    /// Remembers an eviction.
     pub(super) fn record_eviction(&mut self, evicted: &Evicted) {
         self.shadows
             .record(evicted.owner, evicted.page, evicted.pages);

@@ -218,7 +218,14 @@ impl Mm {
             let used = flag::REFERENCED | flag::READAHEAD;
             locked.may(Operation::Evict) && !locked.state.load().has_any(used)
         };
-        let mut victims = mapping.try_lock_folios(range, unused);
+        let mut victims = Vec::new();
+        let (first, last) = (range.start, PageIndex(range.end.0 - 1));
+        let lock = |page| mapping.try_lock_folio(page);
+        mapping.for_each_folio(first, last, lock, |locked| {
+            if locked.index() >= first && locked.end() <= range.end && unused(&locked) {
+                victims.push(locked);
+            }
+        });
         {
             let mut lru = self.lru.lock();
             victims.retain(|locked| lru.remove_small(&self.folios, locked));

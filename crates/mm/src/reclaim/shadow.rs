@@ -16,10 +16,6 @@
 //!
 //! 1. The table never grows with use; a new entry takes the oldest of its set.
 //! 2. A false match (1 in 16,384 look-ups) only promotes a folio early.
-//!
-//! # Differences from Linux
-//!
-//! `mm/workingset.c` keeps shadows in the xarray and needs a shrinker for the nodes left behind.
 
 use crate::types::PageIndex;
 
@@ -28,18 +24,15 @@ const WAYS: usize = 4;
 /// Clock ticks that one turn through the table takes.
 const TICKS_PER_TURN: u32 = 4096;
 
-/// The table; protected by the LRU lock.
 #[derive(Debug)]
 pub(super) struct ShadowTable {
     sets: Box<[[u32; WAYS]]>,
-    /// Pages evicted so far.
     evictions: u64,
     /// Binary logarithm of the evictions in one tick of the clock.
     tick_shift: u32,
 }
 
 impl ShadowTable {
-    /// A table for a cache of `frames` frames.
     pub(super) fn new(frames: u64) -> Self {
         let sets = shadow_sets(frames);
         let entries = (sets * WAYS) as u64;
@@ -50,7 +43,6 @@ impl ShadowTable {
         }
     }
 
-    /// Bytes of a table for `frames` frames, for the memory bound.
     pub(super) fn bytes_for(frames: u64) -> u64 {
         (shadow_sets(frames) * size_of::<[u32; WAYS]>()) as u64
     }
@@ -63,7 +55,6 @@ impl ShadowTable {
         (set, ((hash >> 48) as u32).max(1))
     }
 
-    /// Pages evicted so far.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions
     }

@@ -64,7 +64,6 @@ pub(super) struct Generations {
 pub(crate) struct FlushState {
     /// The number of the last flush that succeeded.
     done: u32,
-    /// [`Generations::failures`].
     failures: u32,
     /// The error of the last one that failed.
     error: Errno,

@@ -32,16 +32,13 @@ const MAX_RUN: u64 = 4096;
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
 
-/// A folio of a run.
 struct Taken<'a> {
     folio: &'a Folio,
-    /// The grains that were dirty.
     grains: u64,
     /// The byte of the file after the last that is written of it.
     end: u64,
 }
 
-/// Neighbouring bytes of a run.
 struct Extent<'a> {
     pos: u64,
     bytes: usize,
@@ -71,7 +68,6 @@ impl Drop for Unfinished<'_> {
 
 /// How far the store got with a run.
 struct Outcome {
-    /// Bytes that are written.
     bytes: u64,
     /// The byte of the file up to which all of the run is written.
     end: u64,
@@ -83,7 +79,6 @@ impl Run<'_> {
         self.first
     }
 
-    /// Its pages.
     pub(super) fn len(&self) -> u64 {
         self.end.0 - self.first.0
     }
