@@ -41,10 +41,6 @@
 
 mod attributes;
 mod batch;
-#[cfg(test)]
-mod batch_tests;
-#[cfg(test)]
-mod durability_tests;
 mod file;
 mod idle;
 mod inodes;

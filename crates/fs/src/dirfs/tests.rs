@@ -1,5 +1,8 @@
 //! Reading in the background: the engine, and everything it falls back to.
 
+mod batch;
+mod durability;
+
 use super::NodeOps;
 use super::stats::Fallback;
 use super::transfer::finish_read;

@@ -1,7 +1,7 @@
 //! What fsync says while another one of the same file or directory is under way, and after it has failed.
 
-use super::sync_calls::SyncCall;
-use super::{DirFs, DirFsOptions, DirNode};
+use crate::dirfs::sync_calls::SyncCall;
+use crate::dirfs::{DirFs, DirFsOptions, DirNode};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};

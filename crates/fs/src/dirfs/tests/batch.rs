@@ -1,9 +1,9 @@
 //! Small new files: how they become durable together, and what happens when they do not.
 
-use super::batch::{SMALL, reports_errors};
-use super::node::DirNode;
-use super::sync_calls::SyncCall;
-use super::{DirFs, DirFsOptions};
+use crate::dirfs::batch::{SMALL, reports_errors};
+use crate::dirfs::node::DirNode;
+use crate::dirfs::sync_calls::SyncCall;
+use crate::dirfs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
