@@ -163,10 +163,16 @@ impl BackingDevInfo {
 
     /// The stored error, when this file system has failed pages and waiting for room would not
     /// end: they passed the cap of all, or its own share is used up (invariant 2).
+    #[inline]
     pub(crate) fn check_failed_cap(&self) -> Result<(), Errno> {
-        if self.counts.get(Count::Failed) == 0 {
-            return Ok(());
+        match self.counts.get(Count::Failed) {
+            0 => Ok(()),
+            _ => self.failed_cap(),
         }
+    }
+
+    #[cold]
+    fn failed_cap(&self) -> Result<(), Errno> {
         if self.mm.unreclaimable().refuses_failed()
             || self.counts.not_durable() >= self.dirty_limits().full
         {

@@ -77,12 +77,6 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// Whether it is known to be in use: a further use changes none of its flags.
-    #[inline]
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.seen.flags() & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED
-    }
-
     /// Whether what was copied since then counts: step 5.
     #[inline(always)]
     pub(crate) fn validate(&self) -> bool {

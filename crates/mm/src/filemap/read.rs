@@ -85,7 +85,7 @@ impl AddressSpace {
         let Some(found) = found else { return false };
         let location = found.location;
         // None at all is not a hit, either.
-        if !found.is_in_use() || to.len().wrapping_sub(1) >= location.rest() {
+        if !found.seen.is_in_use() || to.len().wrapping_sub(1) >= location.rest() {
             return false;
         }
         let from = mm.frames.addr(location.frame).wrapping_add(location.offset);
@@ -194,7 +194,7 @@ impl AddressSpace {
         if !found.validate() {
             return None;
         }
-        let known = found.is_in_use();
+        let known = found.seen.is_in_use();
         // Going on within a folio is the same use of it.
         let goes_on = || pos < iocb.fetched || (location.offset != 0 && handle.continues(pos));
         let first_use = !known && !goes_on() && found.folio.mark_accessed(found.seen);

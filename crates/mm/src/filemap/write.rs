@@ -110,65 +110,99 @@ impl AddressSpace {
     /// into registers.
     #[inline(never)]
     fn overwrite_iovec(self: &Arc<Self>, pos: u64, from: Iovec<'_>) -> usize {
-        self.write_hit(pos, from.len(), false, |frame| from.copy_to_frame(frame))
+        let Some(hit) = self.begin_hit(pos, from.len()) else {
+            return 0;
+        };
+        let result = from.copy_to_frame(hit.addr);
+        self.end_hit(hit, pos, from.len(), result.err(), false)
     }
 
     /// As [`AddressSpace::overwrite`], with all of `iter`, which stays where it is.
     fn overwrite_iovecs(self: &Arc<Self>, iocb: &Iocb, iter: &IovIter<'_>) -> usize {
         let len = iter.remaining();
-        self.write_hit(iocb.pos, len, iocb.nowait, |frame| {
-            iter.copy_to_frame(frame, len)
+        let Some(hit) = self.begin_hit(iocb.pos, len) else {
+            return 0;
+        };
+        let result = iter.copy_to_frame(hit.addr, len);
+        self.end_hit(hit, iocb.pos, len, result.err(), iocb.nowait)
+    }
+
+    /// Locks the one cached folio in which the `len` bytes at `pos` lie, if they do and may be written.
+    #[inline(always)]
+    fn begin_hit(&self, pos: u64, len: usize) -> Option<WriteHit<'_>> {
+        let mm: &Mm = self.mm();
+        mm.check_fork().ok()?;
+        self.bdi().check_failed_cap().ok()?;
+        let folio = {
+            let rcu = rcu::read_lock();
+            mm.folios
+                .of_entry(self.index.load(PageIndex::of(pos).0, &rcu)?)
+        };
+        // Fails, too, if the state changes between the look at it and the exchange. So what it was
+        // need not be waited for after the lock.
+        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
+        let identity = locked.identity_at(seen);
+        if locked.mapping() != self.key() || !identity.covers(PageIndex::of(pos)) {
+            return None;
+        }
+        let location = identity.location(pos);
+        // None at all is not a hit, either.
+        if len.wrapping_sub(1) >= location.rest() || pos + len as u64 > self.size() {
+            return None;
+        }
+        if !seen.has(flag::UPTODATE) && !locked.has_grains(location.offset..location.offset + len) {
+            return None;
+        }
+        Some(WriteHit {
+            addr: mm.frames.addr(location.frame).wrapping_add(location.offset),
+            locked,
+            seen,
         })
     }
 
-    /// Overwrites part of one cached folio under its lock alone: the `len` bytes that `copy` puts there.
-    /// Returns how many it put there: they are the file's then, also if the rest meets an error.
+    /// The end of a hit whose copy of `len` bytes to `pos` was `stopped`, if so. Returns how many are there:
+    /// they are the file's then, also if the rest meets an error.
     #[inline(always)]
-    fn write_hit(
+    fn end_hit(
         self: &Arc<Self>,
+        hit: WriteHit<'_>,
         pos: u64,
         len: usize,
+        stopped: Option<Stopped>,
         nowait: bool,
-        copy: impl FnOnce(*mut u8) -> Result<usize, Stopped>,
     ) -> usize {
-        if len == 0 || self.check_write(pos, len).is_err() {
-            return 0;
-        }
-        let Some((locked, seen)) = self.try_lock_seen(PageIndex::of(pos)) else {
-            return 0;
-        };
-        let location = locked.identity_at(seen).location(pos);
-        let bytes = location.offset..location.offset + len;
-        if len > location.rest() || pos + len as u64 > self.size() {
-            return 0;
-        }
-        if !seen.has(flag::UPTODATE) && !locked.has_grains(bytes) {
-            return 0;
-        }
-        let result = copy(
-            self.mm()
-                .frames
-                .addr(location.frame)
-                .wrapping_add(location.offset),
-        );
-        if bad_memory::failed(&result) {
-            let _ = self.drop_bad_folio(locked);
-            return 0;
-        }
-        let copied = result.map_or_else(|stopped| stopped.copied, |_| len);
-        let mut dirtied = 0;
-        if copied > 0 {
-            dirtied = self.mark_dirty(&locked, location.offset..location.offset + copied);
-            if !seen.has(flag::DIRTY) {
-                locked.mark_accessed(seen);
+        let copied = match stopped {
+            None => len,
+            Some(stopped) if stopped.callers_side => stopped.copied,
+            Some(_) => {
+                let _ = self.drop_bad_folio(hit.locked);
+                return 0;
             }
+        };
+        // A page that was dirty stays so; one that has no store never is.
+        let changes_nothing = match self.bdi().is_memory() {
+            true => hit.seen.is_in_use(),
+            false => hit.seen.has(flag::DIRTY) && hit.seen.order() == 0,
+        };
+        if !changes_nothing && copied > 0 {
+            self.note_hit(hit.locked, pos, copied, nowait);
+        }
+        copied
+    }
+
+    /// The end of a hit of `len` bytes at `pos` that changes more of their folio than them.
+    fn note_hit(self: &Arc<Self>, locked: LockedFolio<'_>, pos: u64, len: usize, nowait: bool) {
+        let seen = locked.state.load();
+        let offset = (pos - locked.index().pos()) as usize;
+        let dirtied = self.mark_dirty(&locked, offset..offset + len);
+        if !seen.has(flag::DIRTY) {
+            locked.mark_accessed(seen);
         }
         drop(locked);
         if !nowait {
             // The bytes are in the file; of a stored error the next write is told.
             let _ = self.throttle_writer(dirtied);
         }
-        copied
     }
 
     /// The rest of a write of which `done` bytes were a hit.
@@ -189,21 +223,6 @@ impl AddressSpace {
             result = result.and(self.throttle_writer(dirtied));
         }
         iocb.end(done + wanted - iter.remaining(), result)
-    }
-
-    /// As [`AddressSpace::try_lock_folio`], with the state that the folio is in, which
-    /// is known before the lock is taken and need not be waited for after it. Nothing, too, if the state
-    /// changed in between.
-    #[inline(always)]
-    fn try_lock_seen(&self, page: PageIndex) -> Option<(LockedFolio<'_>, Snapshot)> {
-        let mm: &Mm = self.mm();
-        let folio = {
-            let rcu = rcu::read_lock();
-            mm.folios.of_entry(self.index.load(page.0, &rcu)?)
-        };
-        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        let here = locked.mapping() == self.key() && locked.identity_at(seen).covers(page);
-        here.then_some((locked, seen))
     }
 
     pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
@@ -517,6 +536,15 @@ impl Appended {
         }
         (pos - self.start.load(Ordering::Relaxed).min(pos)) / PAGE_SIZE as u64
     }
+}
+
+/// A folio that is locked for a write within it.
+struct WriteHit<'a> {
+    locked: LockedFolio<'a>,
+    /// The state that it was locked in.
+    seen: Snapshot,
+    /// Where the bytes go.
+    addr: *mut u8,
 }
 
 /// How the copy of one piece ended.

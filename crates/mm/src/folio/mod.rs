@@ -355,6 +355,7 @@ impl<'a> LockedFolio<'a> {
     }
 
     /// The grains that are uptodate.
+    #[inline(always)]
     pub(crate) fn uptodate_grains(&self) -> u64 {
         match self.lock.folio.state.load().has(flag::UPTODATE) {
             true => grains::all(self.order()),
@@ -388,6 +389,7 @@ impl<'a> LockedFolio<'a> {
     }
 
     /// Whether all grains that a range of its bytes touches are uptodate.
+    #[inline(always)]
     pub(crate) fn has_grains(&self, bytes: std::ops::Range<usize>) -> bool {
         let touched = grains::touched(self.order(), bytes);
         self.uptodate_grains() & touched == touched

@@ -103,6 +103,12 @@ impl Snapshot {
         self.0 & FLAGS
     }
 
+    /// Whether the folio is known to be in use: a further use changes none of its flags.
+    #[inline]
+    pub(crate) fn is_in_use(self) -> bool {
+        self.0 & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED
+    }
+
     /// Binary logarithm of the folio's pages.
     #[inline]
     pub(crate) fn order(self) -> u32 {
