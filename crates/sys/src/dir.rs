@@ -24,7 +24,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno as Raw, retry_on_intr};
 
 use crate::Errno;
-use crate::fd::{self, FileKind, SetTime, Stat};
+use crate::fd::{self, FileKind, Stat};
 
 pub mod mount;
 mod reader;
@@ -36,7 +36,7 @@ pub use reader::{DirEntry, DirReader};
 /// # Errors
 ///
 /// `ENOENT` for an empty name; `EINVAL` for `.`, `..` and names with `/` or NUL.
-pub fn component(name: &OsStr) -> Result<CString, Errno> {
+fn component(name: &OsStr) -> Result<CString, Errno> {
     match name.as_bytes() {
         b"" => Err(Errno::ENOENT),
         b"." | b".." => Err(Errno::EINVAL),
@@ -136,16 +136,6 @@ pub fn symlinkat(target: &OsStr, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()
     Ok(retry_on_intr(|| fs::symlinkat(&*target, dir, &*name))?)
 }
 
-/// What the symbolic link `name` in `dir` holds. May block.
-///
-/// # Errors
-///
-/// Those of `readlinkat(2)`; `EINVAL` when it is no link.
-pub fn readlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OsString, Errno> {
-    let target = fs::readlinkat(dir, &*component(name)?, Vec::new())?;
-    Ok(OsString::from_vec(target.into_bytes()))
-}
-
 /// What the symbolic link behind `link`, an `O_PATH` descriptor of the link itself, holds. May
 /// block.
 ///
@@ -155,24 +145,6 @@ pub fn readlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OsString, Errno> 
 pub fn readlink_fd(link: BorrowedFd<'_>) -> Result<OsString, Errno> {
     let target = fs::readlinkat(link, c"", Vec::new())?;
     Ok(OsString::from_vec(target.into_bytes()))
-}
-
-/// Gives the file `old` in `old_dir` the further name `new` in `new_dir`; a link gets the name
-/// itself. May block.
-///
-/// # Errors
-///
-/// Those of `linkat(2)`.
-pub fn linkat(
-    old_dir: BorrowedFd<'_>,
-    old: &OsStr,
-    new_dir: BorrowedFd<'_>,
-    new: &OsStr,
-) -> Result<(), Errno> {
-    let (old, new) = (component(old)?, component(new)?);
-    Ok(retry_on_intr(|| {
-        fs::linkat(old_dir, &*old, new_dir, &*new, AtFlags::empty())
-    })?)
 }
 
 /// Gives the file behind `file` (which may be an `O_PATH` or an `O_TMPFILE` descriptor) the name
@@ -255,37 +227,4 @@ pub fn renameat2(
     Ok(retry_on_intr(|| {
         fs::renameat_with(old_dir, &*old, new_dir, &*new, flags)
     })?)
-}
-
-/// Sets the times of `name`; of the link itself when it is one. May block.
-///
-/// # Errors
-///
-/// Those of `utimensat(2)`.
-pub fn utimensat(
-    dir: BorrowedFd<'_>,
-    name: &OsStr,
-    atime: SetTime,
-    mtime: SetTime,
-) -> Result<(), Errno> {
-    let name = component(name)?;
-    let times = SetTime::pair(atime, mtime);
-    Ok(fs::utimensat(
-        dir,
-        &*name,
-        &times,
-        AtFlags::SYMLINK_NOFOLLOW,
-    )?)
-}
-
-pub(crate) fn chown_raw(
-    dir: BorrowedFd<'_>,
-    name: &CStr,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    flags: AtFlags,
-) -> Result<(), Errno> {
-    let uid = uid.map(fs::Uid::from_raw_unchecked);
-    let gid = gid.map(fs::Gid::from_raw_unchecked);
-    Ok(fs::chownat(dir, name, uid, gid, flags)?)
 }

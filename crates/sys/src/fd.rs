@@ -112,13 +112,7 @@ fn off(pos: u64) -> Result<libc::off_t, Errno> {
 }
 
 /// One `preadv` of at most [`IOV_MAX`] segments; returns the bytes read, 0 at end of file.
-///
-/// May block. Zero segments read zero bytes.
-///
-/// # Errors
-///
-/// Those of `preadv(2)`, except `EINTR`.
-pub fn preadv(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+fn preadv(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
     let (iov, count) = segment::iovecs(segments);
     let pos = off(pos)?;
     retrying(|| {
@@ -129,13 +123,7 @@ pub fn preadv(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Resul
 }
 
 /// One `pwritev` of at most [`IOV_MAX`] segments; returns the bytes written.
-///
-/// May block. Not durable until [`fdatasync`].
-///
-/// # Errors
-///
-/// Those of `pwritev(2)`, except `EINTR`.
-pub fn pwritev(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+fn pwritev(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
     let (iov, count) = segment::iovecs(segments);
     let pos = off(pos)?;
     retrying(|| {
@@ -313,35 +301,13 @@ pub fn ftruncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     Ok(retry_on_intr(|| fs::ftruncate(fd, size))?)
 }
 
-/// What [`fallocate`] does to a byte range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallocate {
-    /// Allocate blocks; the file grows to hold the range.
-    Allocate,
-    /// Allocate blocks; the size stays.
-    KeepSize,
-    /// Free the range, which reads as zeros then; the size stays.
-    PunchHole,
-    /// Make the range read as zeros, keeping its blocks where possible; the file grows.
-    ZeroRange,
-    /// Make the range read as zeros, keeping its blocks where possible; the size stays.
-    ZeroRangeKeepSize,
-}
-
-/// Allocates, frees or zeroes a byte range. May block.
+/// Allocates blocks for a byte range; the size stays. May block.
 ///
 /// # Errors
 ///
 /// Those of `fallocate(2)`: `EOPNOTSUPP` when the file system cannot, `EINVAL` for a `len` of 0.
-pub fn fallocate(fd: BorrowedFd<'_>, what: Fallocate, pos: u64, len: u64) -> Result<(), Errno> {
-    use rustix::fs::FallocateFlags as F;
-    let flags = match what {
-        Fallocate::Allocate => F::empty(),
-        Fallocate::KeepSize => F::KEEP_SIZE,
-        Fallocate::PunchHole => F::PUNCH_HOLE | F::KEEP_SIZE,
-        Fallocate::ZeroRange => F::ZERO_RANGE,
-        Fallocate::ZeroRangeKeepSize => F::ZERO_RANGE | F::KEEP_SIZE,
-    };
+pub fn allocate(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
+    let flags = fs::FallocateFlags::KEEP_SIZE;
     Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
 }
 
@@ -349,9 +315,10 @@ pub fn fallocate(fd: BorrowedFd<'_>, what: Fallocate, pos: u64, len: u64) -> Res
 ///
 /// # Errors
 ///
-/// See [`fallocate`].
+/// As [`allocate`].
 pub fn punch_hole(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
-    fallocate(fd, Fallocate::PunchHole, pos, len)
+    let flags = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
+    Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
 }
 
 /// Asks the kernel to drop its clean cached pages of a byte range (`len` 0: to the end).
@@ -386,13 +353,6 @@ impl SetTime {
         };
         fs::Timespec { tv_sec, tv_nsec }
     }
-
-    pub(crate) fn pair(atime: SetTime, mtime: SetTime) -> fs::Timestamps {
-        fs::Timestamps {
-            last_access: atime.raw(),
-            last_modification: mtime.raw(),
-        }
-    }
 }
 
 /// Sets the file's access and modification times. Works on `O_PATH` descriptors too. May block.
@@ -401,7 +361,10 @@ impl SetTime {
 ///
 /// Those of `utimensat(2)`.
 pub fn futimens(fd: BorrowedFd<'_>, atime: SetTime, mtime: SetTime) -> Result<(), Errno> {
-    let times = SetTime::pair(atime, mtime);
+    let times = fs::Timestamps {
+        last_access: atime.raw(),
+        last_modification: mtime.raw(),
+    };
     match fs::futimens(fd, &times) {
         Err(rustix::io::Errno::BADF) => Ok(fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?),
         done => Ok(done?),
@@ -428,7 +391,9 @@ pub fn fchmod(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
 ///
 /// Those of `fchownat(2)`.
 pub fn fchown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-    crate::dir::chown_raw(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+    let uid = uid.map(fs::Uid::from_raw_unchecked);
+    let gid = gid.map(fs::Gid::from_raw_unchecked);
+    Ok(fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?)
 }
 
 fn seek(fd: BorrowedFd<'_>, to: fs::SeekFrom) -> Result<Option<u64>, Errno> {
@@ -476,18 +441,18 @@ pub fn open_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the process's soft limit of open files to the hard limit; returns the limit then in
-/// force. Affects the whole process, so a library calls it only if its user asks for that.
+/// Raises the process's soft limit of open files to the hard limit. Affects the whole process, so a library
+/// calls it only if its user asks for that.
 ///
 /// # Errors
 ///
 /// Those of `setrlimit(2)`.
-pub fn raise_open_file_limit() -> Result<u64, Errno> {
+pub fn raise_open_file_limit() -> Result<(), Errno> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
         setrlimit(Resource::Nofile, limit)?;
     }
-    Ok(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+    Ok(())
 }

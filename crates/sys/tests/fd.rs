@@ -7,7 +7,7 @@ use std::path::Path;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::xattr::{self, SetXattr};
-use foliocache_sys::fd::{self, Fallocate, FileKind, IoSegment, OFlags, SetTime, SyncRange};
+use foliocache_sys::fd::{self, FileKind, IoSegment, OFlags, SetTime, SyncRange};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -156,15 +156,10 @@ fn sizes_holes_and_space() {
     fd::punch_hole(f, 256 << 10, 64 << 10).unwrap();
     assert_eq!(fd::seek_data(f, 0), Ok(None));
     assert_eq!(fd::fstat(f).unwrap().size, 1 << 20);
-    fd::fallocate(f, Fallocate::KeepSize, 1 << 20, 1 << 20).unwrap();
+    fd::allocate(f, 1 << 20, 1 << 20).unwrap();
     let st = fd::fstat(f).unwrap();
     assert_eq!((st.size, st.blocks >= 2048), (1 << 20, true));
-    fd::fallocate(f, Fallocate::Allocate, 1 << 20, 1 << 20).unwrap();
-    assert_eq!(fd::fstat(f).unwrap().size, 2 << 20);
-    assert_eq!(
-        fd::fallocate(f, Fallocate::Allocate, 0, 0),
-        Err(Errno::EINVAL)
-    );
+    assert_eq!(fd::allocate(f, 0, 0), Err(Errno::EINVAL));
     let vfs = fd::fstatvfs(f).unwrap();
     assert!(vfs.bfree <= vfs.blocks && vfs.frsize > 0 && vfs.namemax >= 255);
     assert_ne!(fd::fs_magic(f).unwrap(), 0);
@@ -224,9 +219,11 @@ fn attributes_through_ordinary_and_path_descriptors() {
 
 #[test]
 fn the_limit_of_open_files_is_raised_once() {
-    let limit = fd::raise_open_file_limit().unwrap();
+    fd::raise_open_file_limit().unwrap();
+    let limit = fd::open_file_limit();
     assert!(limit >= 3);
-    assert_eq!(fd::raise_open_file_limit(), Ok(limit));
+    fd::raise_open_file_limit().unwrap();
+    assert_eq!(fd::open_file_limit(), limit);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::stats::count;
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, Fallocate, Stat};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
@@ -309,11 +309,9 @@ impl InodeOperations for NodeOps {
         len: u64,
     ) -> Result<(), Errno> {
         match mode {
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                self.0.allocate(Fallocate::KeepSize, pos..pos + len)
-            }
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => self.0.allocate(pos, len),
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                match self.0.allocate(Fallocate::KeepSize, pos..pos + len) {
+                match self.0.allocate(pos, len) {
                     // The zeros are there; only their space cannot be promised.
                     Err(Errno::EOPNOTSUPP) => Ok(()),
                     done => done,

@@ -33,7 +33,6 @@ use foliocache_sync::cell::OnceLock;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
-use std::ops::Range;
 
 /// A descriptor for direct I/O.
 pub(super) struct Direct {
@@ -204,16 +203,9 @@ impl DirNode {
         result
     }
 
-    /// Allocates space in the source, or zeroes a range of it; the size in the source stays.
-    pub(super) fn allocate(&self, what: fd::Fallocate, range: Range<u64>) -> Result<(), Errno> {
-        self.change_size(|fds| {
-            fd::fallocate(
-                fds.buffered.as_fd(),
-                what,
-                range.start,
-                range.end - range.start,
-            )
-        })
+    /// Allocates space in the source, where the size stays.
+    pub(super) fn allocate(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.change_size(|fds| fd::allocate(fds.buffered.as_fd(), pos, len))
     }
 
     /// Makes the attributes and the name durable after the data was.

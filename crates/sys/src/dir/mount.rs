@@ -20,26 +20,12 @@ use crate::fd;
 /// One mount of this process's mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
-    /// The mount's number.
-    pub id: u64,
-    /// The number of the mount that it is mounted on.
-    pub parent: u64,
-    /// Major number of the device that holds the file system.
-    pub dev_major: u32,
-    /// Minor number of that device.
-    pub dev_minor: u32,
-    /// The directory of the file system that is seen at the mount point.
-    pub root: PathBuf,
     /// Where it is mounted.
     pub mount_point: PathBuf,
-    /// Options of the mount, separated by commas.
-    pub options: String,
     /// The type of the file system, with its subtype behind a dot (`fuse.name`).
     pub fs_type: String,
     /// What is mounted.
     pub source: OsString,
-    /// Options of the file system, separated by commas.
-    pub super_options: String,
 }
 
 /// All mounts of this process's mount namespace, a mount before those on top of it. May block.
@@ -67,30 +53,13 @@ pub fn mounts() -> Result<Vec<MountInfo>, Errno> {
 /// `id parent major:minor root point options [tag]... - type source super-options`
 fn parse_line(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let id = number(fields.next()?)?;
-    let parent = number(fields.next()?)?;
-    let mut dev = fields.next()?.split(|&byte| byte == b':');
-    let (dev_major, dev_minor) = (number(dev.next()?)?, number(dev.next()?)?);
-    let root = unescape(fields.next()?).into();
-    let mount_point = unescape(fields.next()?).into();
-    let options = text(fields.next()?);
+    let mount_point = unescape(fields.nth(4)?).into();
     fields.find(|field| *field == b"-")?;
     Some(MountInfo {
-        id,
-        parent,
-        dev_major: u32::try_from(dev_major).ok()?,
-        dev_minor: u32::try_from(dev_minor).ok()?,
-        root,
         mount_point,
-        options,
         fs_type: text(fields.next()?),
         source: unescape(fields.next()?),
-        super_options: text(fields.next().unwrap_or_default()),
     })
-}
-
-fn number(field: &[u8]) -> Option<u64> {
-    std::str::from_utf8(field).ok()?.parse().ok()
 }
 
 fn text(field: &[u8]) -> String {
@@ -183,14 +152,9 @@ mod tests {
     fn a_line_with_escapes_and_tags() {
         let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime shared:1 master:2 - fuse.ext\0113 /dev/root rw,errors=continue";
         let mount = parse_line(line).unwrap();
-        assert_eq!(
-            (mount.id, mount.parent, mount.dev_major, mount.dev_minor),
-            (36, 35, 98, 0)
-        );
         assert_eq!(mount.mount_point, Path::new(r"/mnt 2\x"));
         assert_eq!(mount.fs_type, "fuse.ext\t3");
         assert_eq!(mount.source, "/dev/root");
-        assert_eq!(mount.super_options, "rw,errors=continue");
     }
 
     #[test]

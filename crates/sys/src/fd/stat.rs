@@ -195,8 +195,6 @@ pub fn direct_io_alignment(fd: BorrowedFd<'_>) -> Option<DirectIoAlignment> {
 /// How full a file system is. Blocks are counted in `frsize` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatVfs {
-    /// Preferred size of an I/O in bytes.
-    pub bsize: u64,
     /// Bytes of one block.
     pub frsize: u64,
     /// Blocks in all.
@@ -209,14 +207,8 @@ pub struct StatVfs {
     pub files: u64,
     /// Free inodes.
     pub ffree: u64,
-    /// Free inodes for callers without privilege.
-    pub favail: u64,
-    /// Number that tells file systems apart.
-    pub fsid: u64,
     /// Most bytes of a name.
     pub namemax: u64,
-    /// Mount flags (`ST_RDONLY` and its like).
-    pub flags: u64,
 }
 
 /// How full the file system of `fd` is. May block.
@@ -227,17 +219,13 @@ pub struct StatVfs {
 pub fn fstatvfs(fd: BorrowedFd<'_>) -> Result<StatVfs, Errno> {
     let st = retry_on_intr(|| fs::fstatvfs(fd))?;
     Ok(StatVfs {
-        bsize: st.f_bsize,
         frsize: st.f_frsize,
         blocks: st.f_blocks,
         bfree: st.f_bfree,
         bavail: st.f_bavail,
         files: st.f_files,
         ffree: st.f_ffree,
-        favail: st.f_favail,
-        fsid: st.f_fsid,
         namemax: st.f_namemax,
-        flags: st.f_flag.bits(),
     })
 }
 
