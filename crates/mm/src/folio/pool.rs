@@ -4,11 +4,13 @@
 //!
 //! Descriptors live in one reserved range, 64 bytes each, and are named by their position in it
 //! (a [`FolioId`]). The range comes into use chunk by chunk, each charged to the memory bound, and
-//! no chunk goes back while the pool lives: that is what makes a stale pointer harmless.
+//! no chunk goes back while the pool lives: that is what makes a stale pointer harmless. From 2 MiB on
+//! the pool grows by huge pages, where the bound has room for one.
 //!
 //! # Invariants
 //!
-//! 1. Every descriptor below `nr_ready` is initialised and stays so until the pool is dropped.
+//! 1. Every descriptor below `nr_ready` is initialised and stays so until the pool is dropped. The first
+//!    `active` bytes of the range are charged, readable and writable.
 //! 2. A free descriptor is on the free list, is unlocked or about to be, and belongs to no mapping.
 //!
 //! # Locking
@@ -18,7 +20,7 @@
 //!
 //! # Memory ordering
 //!
-//! `nr_ready` and the links of free descriptors change under the list's lock: Relaxed. Whoever gets a
+//! `active` and the links of free descriptors change under the list's lock: Relaxed. Whoever gets a
 //! descriptor's number or address sees it initialised by how it got it: the list's lock, the index, or
 //! the frame space's numbers of owners.
 //!
@@ -27,7 +29,7 @@
 //! The only unsafe here turns positions into references; invariant 1 is its premise.
 #![allow(unsafe_code)]
 
-use foliocache_sync::atomic::{AtomicU32, Ordering};
+use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::ReservedRange;
@@ -38,6 +40,9 @@ use crate::frames::Frames;
 /// Bytes brought into use at a time.
 const CHUNK: usize = 64 << 10;
 
+/// The same once there are as many: hits at random places miss the TLB less often (decision 44).
+const HUGE_CHUNK: usize = 2 << 20;
+
 const PER_CHUNK: u32 = (CHUNK / size_of::<Folio>()) as u32;
 
 /// The position of a descriptor in the pool; 0 is no descriptor.
@@ -46,10 +51,18 @@ pub(crate) type FolioId = u32;
 #[derive(Debug)]
 pub(crate) struct FolioPool {
     range: ReservedRange,
-    /// Descriptors brought into use so far, number 0 included though it is never handed out.
-    nr_ready: AtomicU32,
+    /// Bytes brought into use so far (invariant 1).
+    active: AtomicUsize,
     max: u32,
-    free: RankedMutex<FolioId>,
+    list: RankedMutex<FreeList>,
+}
+
+#[derive(Debug, Default)]
+struct FreeList {
+    /// The first free descriptor.
+    first: FolioId,
+    /// Descriptors initialised so far, number 0 included though it is never handed out.
+    nr_ready: u32,
 }
 
 impl FolioPool {
@@ -59,9 +72,9 @@ impl FolioPool {
         let chunks = (max as usize).div_ceil(PER_CHUNK as usize);
         Ok(Self {
             range: ReservedRange::reserve(chunks * CHUNK)?,
-            nr_ready: AtomicU32::new(0),
+            active: AtomicUsize::new(0),
             max: chunks as u32 * PER_CHUNK,
-            free: RankedMutex::new(Rank::FolioPool, 0),
+            list: RankedMutex::new(Rank::FolioPool, FreeList::default()),
         })
     }
 
@@ -69,56 +82,77 @@ impl FolioPool {
     ///
     /// May make a system call; charges the bound for a chunk now and then.
     pub(crate) fn alloc(&self, frames: &Frames) -> Option<&Folio> {
-        let mut free = self.free.lock();
-        if *free == 0 && !self.grow(&mut free, frames) {
+        let mut list = self.list.lock();
+        if list.first == 0 && !self.grow(&mut list, frames) {
             return None;
         }
-        let folio = self.get(*free);
+        let folio = self.get(list.first);
         // Relaxed: `lru_next` of a free descriptor is protected by the list's lock.
-        *free = folio.lru_next.load(Ordering::Relaxed);
+        list.first = folio.lru_next.load(Ordering::Relaxed);
         Some(folio)
     }
 
     /// Bytes brought into use so far, which stay in use.
     pub(crate) fn bytes(&self) -> u64 {
         // Relaxed: a figure.
-        u64::from(self.nr_ready.load(Ordering::Relaxed)) * size_of::<Folio>() as u64
+        self.active.load(Ordering::Relaxed) as u64
     }
 
     /// Takes back a descriptor that left the index and whose lock was released.
     pub(crate) fn free(&self, folio: &Folio) {
-        let mut free = self.free.lock();
+        let mut list = self.list.lock();
         // Relaxed: as in `alloc`.
-        folio.lru_next.store(*free, Ordering::Relaxed);
-        *free = self.id(folio);
+        folio.lru_next.store(list.first, Ordering::Relaxed);
+        list.first = self.id(folio);
     }
 
-    fn grow(&self, free: &mut FolioId, frames: &Frames) -> bool {
-        // Relaxed: changed only under the free list's lock, which is held.
-        let first = self.nr_ready.load(Ordering::Relaxed);
-        if first >= self.max || !frames.charge_metadata(CHUNK as u64) {
-            return false;
-        }
+    fn grow(&self, list: &mut FreeList, frames: &Frames) -> bool {
+        let first = list.nr_ready;
         let start = first as usize * size_of::<Folio>();
-        let start = start.next_multiple_of(CHUNK);
-        if let Err(error) = self.range.activate(start..start + CHUNK, false) {
-            tracing::warn!(%error, "no memory for folio descriptors");
-            frames.uncharge_metadata(CHUNK as u64);
+        // Relaxed: changed only under the free list's lock, which is held.
+        let active = self.active.load(Ordering::Relaxed);
+        if first >= self.max || (start == active && !self.activate(start, frames)) {
             return false;
         }
         for id in first..first + PER_CHUNK {
-            // SAFETY: the slot lies in the part of the range that was just activated, is aligned
-            // (the range is, and chunks are multiples of the size), and nobody else has it yet.
+            // SAFETY: the slot lies in the active part of the range, is aligned (the range is, and
+            // chunks are multiples of the size), and nobody else has it yet.
             unsafe { self.slot(id).write(Folio::new()) };
         }
-        // Relaxed: as above.
-        self.nr_ready.store(first + PER_CHUNK, Ordering::Relaxed);
+        list.nr_ready = first + PER_CHUNK;
         for id in (first.max(1)..first + PER_CHUNK).rev() {
             // Relaxed: protected by the list's lock.
-            self.get(id).lru_next.store(*free, Ordering::Relaxed);
-            *free = id;
+            self.get(id).lru_next.store(list.first, Ordering::Relaxed);
+            list.first = id;
         }
         true
+    }
+
+    /// Brings the range from `start` on into use: a huge page of it, if there is room for one, or a chunk.
+    ///
+    /// Context: the free list's lock.
+    fn activate(&self, start: usize, frames: &Frames) -> bool {
+        let huge = start > 0
+            && start.is_multiple_of(HUGE_CHUNK)
+            && start + HUGE_CHUNK <= self.max as usize * size_of::<Folio>();
+        let sizes = [(HUGE_CHUNK, true), (CHUNK, false)];
+        for (bytes, huge) in sizes.into_iter().skip(usize::from(!huge)) {
+            if !frames.charge_metadata(bytes as u64) {
+                continue;
+            }
+            match self.range.activate(start..start + bytes, huge) {
+                Ok(()) => {
+                    // Relaxed: as in `grow`.
+                    self.active.store(start + bytes, Ordering::Relaxed);
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no memory for folio descriptors");
+                    frames.uncharge_metadata(bytes as u64);
+                }
+            }
+        }
+        false
     }
 
     fn slot(&self, id: FolioId) -> *mut Folio {
@@ -158,5 +192,44 @@ impl FolioPool {
 
     pub(crate) fn entry(&self, folio: &Folio) -> foliocache_xarray::Entry {
         foliocache_xarray::Entry::from_ptr(std::ptr::NonNull::from(folio))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const PER_HUGE_CHUNK: u32 = (HUGE_CHUNK / size_of::<Folio>()) as u32;
+
+    #[test]
+    fn a_large_pool_grows_by_huge_pages_where_there_is_room() {
+        let frames = Frames::new(64 << 20).unwrap();
+        let pool = FolioPool::new(u64::from(4 * PER_HUGE_CHUNK)).unwrap();
+        let mut last = 0;
+        let mut take = |n: u32| {
+            for _ in 0..n {
+                let id = pool.id(pool.alloc(&frames).unwrap());
+                assert_eq!(id, last + 1, "each is handed out once");
+                last = id;
+            }
+            pool.bytes() as usize
+        };
+        assert_eq!(take(1), CHUNK);
+        assert_eq!(take(PER_HUGE_CHUNK - 2), HUGE_CHUNK);
+        let charged = frames.usage().metadata;
+        assert_eq!(take(1), 2 * HUGE_CHUNK);
+        assert_eq!(frames.usage().metadata, charged + HUGE_CHUNK as u64);
+        assert_eq!(take(PER_HUGE_CHUNK - 1), 2 * HUGE_CHUNK);
+
+        let mut charged = 0;
+        while frames.charge_metadata(CHUNK as u64) {
+            charged += CHUNK as u64;
+        }
+        assert!(pool.alloc(&frames).is_none());
+        frames.uncharge_metadata(CHUNK as u64);
+        assert_eq!(take(1), 2 * HUGE_CHUNK + CHUNK, "room for no more");
+        frames.uncharge_metadata(charged - CHUNK as u64);
+        assert_eq!(take(PER_HUGE_CHUNK - 1), 3 * HUGE_CHUNK);
+        assert_eq!(take(1), 4 * HUGE_CHUNK);
     }
 }
