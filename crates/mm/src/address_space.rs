@@ -356,14 +356,6 @@ impl AddressSpace {
         self.free_frames(frame, order);
     }
 
-    /// As [`Self::remove_folio`], for a folio that is on no queue: reclaim took it off.
-    ///
-    /// Context: as there, but for the LRU lock.
-    pub(crate) fn remove_unqueued_folio(&self, locked: LockedFolio<'_>) {
-        let (frame, order) = self.detach_unqueued_folio(locked);
-        self.free_frames(frame, order);
-    }
-
     /// As [`Self::remove_folio`], but its frames are the caller's: the first, and the order.
     pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
         let mm: &Mm = self.mm();
@@ -373,7 +365,8 @@ impl AddressSpace {
         self.detach_unqueued_folio(locked)
     }
 
-    fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
+    /// As [`Self::detach_folio`], for a folio that is on no queue: reclaim took it off.
+    pub(crate) fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
         let folio = locked.folio();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_a_copy_was_told_is_told_again() {
+    fn an_error_told_to_a_copied_cursor_is_told_again() {
         let errors = ErrSeq::new();
         let handle = errors.sample(false);
         errors.record(Errno::EIO);

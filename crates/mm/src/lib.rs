@@ -56,7 +56,7 @@ pub use frames::{LinearRange, PatternStore};
 pub use iocb::Iocb;
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
-pub use ops::{AddressSpaceOperations, IoSegment, ReadDone};
+pub use ops::{AddressSpaceOperations, IoSegment, ReadDone, ReadMode};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
 pub use reclaim::Shrinker;

@@ -36,7 +36,7 @@ use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Background, Lru, MAX_HOPELESS, Shrinker};
+use crate::reclaim::{Background, Lru, MAX_RECLAIM_RETRIES, Shrinker};
 use crate::stats::{FileStats, MmStats, PageCounts, read};
 use crate::types::{PAGE_SIZE, PageIndex};
 
@@ -324,7 +324,7 @@ impl Mm {
     ) -> Result<Prepared<'a>, Errno> {
         let wanted = (last.0 - first.0 + 1) as u32;
         self.wait_for_memory_share(mapping, wanted)?;
-        let mut hopeless = 0;
+        let mut no_progress = 0;
         loop {
             let frames = self.reserve_frames(wanted)?;
             let short = match self.complete(mapping, first, last, frames) {
@@ -341,12 +341,12 @@ impl Mm {
                 Short::Descriptors => _ = self.nodes.shrink(),
             }
             self.make_room_for_metadata();
-            hopeless = if self.anything_reclaimable() {
+            no_progress = if self.anything_reclaimable() {
                 0
             } else {
-                hopeless + 1
+                no_progress + 1
             };
-            if hopeless > MAX_HOPELESS {
+            if no_progress > MAX_RECLAIM_RETRIES {
                 return Err(Errno::ENOMEM);
             }
         }

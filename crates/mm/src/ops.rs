@@ -37,6 +37,19 @@ pub use foliocache_sys::fd::IoSegment;
 /// [`AddressSpaceOperations::read_folios`] would return.
 pub type ReadDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
+/// How the reads of a store go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadMode {
+    /// The caller waits, whichever operation it calls.
+    Waiting,
+    /// The caller waits, but no longer than the copy takes, as for a device that is memory: short reads cost
+    /// little more than long ones, and what they bring in is in the processor's caches when it is used.
+    Copying,
+    /// [`AddressSpaceOperations::start_read`] returns before its read has ended, or waits no longer than a
+    /// copy takes. An async caller's thread starts reads only then.
+    Background,
+}
+
 /// The operations of one file's backing store.
 ///
 /// Every method may block on I/O. An error leaves the cache's data as it was: dirty folios stay
@@ -63,18 +76,9 @@ pub trait AddressSpaceOperations: Send + Sync {
         done(self.read_folios(pos, &segments));
     }
 
-    /// Whether [`AddressSpaceOperations::start_read`] would return before its read has ended now, or the
-    /// read takes no longer than a copy. An async caller's thread starts reads only then. Does not
-    /// block.
-    fn reads_in_background(&self) -> bool {
-        false
-    }
-
-    /// Whether a read is over as soon as its bytes are copied, as from a device that is memory: short
-    /// reads then cost little more than long ones, and what they bring in is in the processor's
-    /// caches when it is used. Does not block.
-    fn reads_are_copies(&self) -> bool {
-        false
+    /// How its reads go now. Does not block.
+    fn read_mode(&self) -> ReadMode {
+        ReadMode::Waiting
     }
 
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end

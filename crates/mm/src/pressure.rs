@@ -138,7 +138,7 @@ impl Pressure {
         let mm = Arc::downgrade(mm);
         let run = move || {
             loop {
-                let Some(pause) = mm.upgrade().map(|mm| mm.look_outside(&mut monitor)) else {
+                let Some(pause) = mm.upgrade().map(|mm| mm.follow_pressure(&mut monitor)) else {
                     return;
                 };
                 if monitor.wait(pause) {
@@ -146,7 +146,7 @@ impl Pressure {
                     // happens all the time.
                     let Some(mm) = mm.upgrade() else { return };
                     let before = mm.frames.limit();
-                    let pause = mm.look_outside(&mut monitor);
+                    let pause = mm.follow_pressure(&mut monitor);
                     let changed = mm.frames.limit() != before;
                     drop(mm);
                     if !changed {
@@ -251,7 +251,7 @@ fn adapt(
 
 impl Mm {
     /// Looks outside and does what the policy says; returns how long to wait for the next look.
-    fn look_outside(&self, monitor: &mut Monitor) -> Duration {
+    fn follow_pressure(&self, monitor: &mut Monitor) -> Duration {
         #[cfg(test)]
         self.pressure.inject_panic();
         let (outside, held) = self.sample(monitor);

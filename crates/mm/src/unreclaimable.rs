@@ -39,7 +39,7 @@ use foliocache_sys::Errno;
 use crate::address_space::AddressSpace;
 use crate::frames::BLOCK_SIZE;
 use crate::mm::Mm;
-use crate::reclaim::{MAX_HOPELESS, NAP};
+use crate::reclaim::{MAX_RECLAIM_RETRIES, RECLAIM_WAIT};
 use crate::stats::Count;
 use crate::types::PAGE_SHIFT;
 
@@ -148,11 +148,11 @@ impl Mm {
     ) -> Result<(), Errno> {
         let (mut least, mut idle) = (u64::MAX, 0);
         while let Err(error) = self.check_memory_share(mapping, wanted) {
-            if error != Errno::EAGAIN || idle > MAX_HOPELESS {
+            if error != Errno::EAGAIN || idle > MAX_RECLAIM_RETRIES {
                 return Err(Errno::ENOSPC);
             }
             self.request_writeback();
-            sleep(NAP);
+            sleep(RECLAIM_WAIT);
             let left = self.counts.not_durable();
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);

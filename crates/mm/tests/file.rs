@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 
 #[test]
-fn what_is_written_is_read_and_reaches_the_store() {
+fn written_bytes_are_read_back_and_reach_the_store() {
     let (mm, bdi) = storage(8);
     let store = Store::with(b"");
     let file = file(&bdi, &store);

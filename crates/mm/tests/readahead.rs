@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use common::{pattern, storage};
 use foliocache_mm::{
     Access, AddressSpace, AddressSpaceOperations, FileStats, IoSegment, Iocb, IovIter, Mm,
-    PAGE_SIZE, ReadDone, ReadaheadState,
+    PAGE_SIZE, ReadDone, ReadMode, ReadaheadState,
 };
 use foliocache_sys::Errno;
 
@@ -89,8 +89,8 @@ impl AddressSpaceOperations for Tape {
         self.device.send(started).unwrap();
     }
 
-    fn reads_in_background(&self) -> bool {
-        true
+    fn read_mode(&self) -> ReadMode {
+        ReadMode::Background
     }
 
     fn writepages(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
@@ -377,7 +377,7 @@ fn a_scan_of_more_than_the_cache_takes_its_room_from_itself() {
 }
 
 #[test]
-fn who_follows_a_scan_closely_does_not_read_it_again() {
+fn a_reader_close_behind_a_scan_reads_nothing_again() {
     let rig = Rig::new(64, 65_536);
     let handles = [ReadaheadState::new(), ReadaheadState::new()];
     let behind = 256;

@@ -206,7 +206,7 @@ fn writers_to_one_slow_store_share_it() {
 }
 
 #[test]
-fn who_writes_a_little_beside_a_stream_hardly_waits() {
+fn a_small_writer_beside_a_stream_hardly_waits() {
     let mm = cache(32);
     let bdi = storage(&mm, "slow");
     let device = Device::new(16 * MIB);

@@ -1,7 +1,7 @@
 //! Stores that read in the background.
 
 use foliocache::Errno;
-use foliocache_mm::{AddressSpaceOperations, IoSegment, ReadDone};
+use foliocache_mm::{AddressSpaceOperations, IoSegment, ReadDone, ReadMode};
 use foliocache_sim::FaultyBackend;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -58,8 +58,8 @@ impl AddressSpaceOperations for Parked {
         self.parked.lock().unwrap().push((pos, segments, done));
     }
 
-    fn reads_in_background(&self) -> bool {
-        true
+    fn read_mode(&self) -> ReadMode {
+        ReadMode::Background
     }
 
     fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
@@ -122,8 +122,8 @@ impl AddressSpaceOperations for Background {
         }
     }
 
-    fn reads_in_background(&self) -> bool {
-        true
+    fn read_mode(&self) -> ReadMode {
+        ReadMode::Background
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {

@@ -26,7 +26,9 @@ use super::node::DirNode;
 use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
 use super::stats::{Fallback, count};
 use super::{Shared, transfer};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone};
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
+};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
@@ -299,13 +301,12 @@ impl AddressSpaceOperations for NodeOps {
         }
     }
 
-    fn reads_in_background(&self) -> bool {
-        self.direct_engine()
-            .is_some_and(|engine| engine.failed().is_none() && !engine.is_synchronous())
-    }
-
-    fn reads_are_copies(&self) -> bool {
-        self.direct_engine().is_some_and(Engine::is_synchronous)
+    fn read_mode(&self) -> ReadMode {
+        match self.direct_engine() {
+            Some(engine) if engine.is_synchronous() => ReadMode::Copying,
+            Some(engine) if engine.failed().is_none() => ReadMode::Background,
+            _ => ReadMode::Waiting,
+        }
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {

@@ -399,7 +399,7 @@ fn sixteen_threads_of_one_file_do_not_crowd_out_another_file() {
 }
 
 #[test]
-fn who_writes_less_than_its_share_hardly_waits_beside_streams() {
+fn a_file_below_its_share_hardly_waits_beside_streams() {
     let mut habits = streams(4);
     habits.push(Habit {
         file: 4,

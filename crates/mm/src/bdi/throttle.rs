@@ -24,8 +24,8 @@ use crate::address_space::AddressSpace;
 use crate::stats::bump;
 use crate::types::PAGE_SIZE;
 
-/// Longest sleep at the limit before the writer looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Longest sleep at the limit before the writer checks again.
+const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
 /// Time that the writes of a turn take at most, at the speed that was measured, as a part of a
 /// second: who makes the file durable waits for a turn.
@@ -229,7 +229,7 @@ impl BackingDevInfo {
         let guard = self.progress.0.lock();
         // Looked at under the lock that `note_progress` takes after the counts went down.
         if self.counts.not_durable() >= held {
-            drop(self.progress.1.wait_timeout(guard, LOOK_AGAIN));
+            drop(self.progress.1.wait_timeout(guard, RECHECK_AFTER));
         }
     }
 

@@ -28,7 +28,7 @@ use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
 use crate::mm::{Mm, Prepared, READAHEAD_PART};
-use crate::ops::IoSegment;
+use crate::ops::{IoSegment, ReadMode};
 use crate::readahead::{COPY_MAX, Limits, MAX_WINDOW, ReadaheadState, WAIT_MAX, Window};
 use crate::stats::bump;
 use crate::types::{PageIndex, pages_for};
@@ -52,15 +52,15 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         // The bound may have changed.
         mm.readahead.set_cap(mm.frames.capacity() / READAHEAD_PART);
-        let background = self.ops.reads_in_background();
+        let mode = self.ops.read_mode();
         Limits {
             max: self.max_window(),
             max_order: self.max_order(),
             file_pages: pages_for(self.size()),
-            background,
-            now_max: match !background && self.ops.reads_are_copies() {
-                true => COPY_MAX,
-                false => WAIT_MAX,
+            background: mode == ReadMode::Background,
+            now_max: match mode {
+                ReadMode::Copying => COPY_MAX,
+                _ => WAIT_MAX,
             },
             budget: &mm.readahead,
             feedback: &self.counters.feedback,

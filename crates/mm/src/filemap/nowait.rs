@@ -24,18 +24,19 @@ use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
 use crate::mm::Mm;
+use crate::ops::ReadMode;
 use crate::readahead::ReadaheadState;
 use crate::stats::bump;
 use crate::types::PageIndex;
 
-/// Looks at a page that changes all the time before somebody else is to do it.
-const LOOKS: usize = 8;
+/// Tries at a page that changes all the time before another thread takes over.
+const MAX_TRIES: usize = 8;
 
 /// What is to be done about a page that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
-    /// Look for it again now.
-    Look,
+    /// Read it again now.
+    Retry,
     /// It is on its way, and the waker will be called.
     Waiting,
     /// [`AddressSpace::fetch`] it on a thread that may block.
@@ -61,14 +62,14 @@ impl AddressSpace {
     ) -> Result<Fetch, Errno> {
         self.mm().check_fork()?;
         let Some((page, last)) = self.pages_to_fetch(iocb.pos, len) else {
-            return Ok(Fetch::Look);
+            return Ok(Fetch::Retry);
         };
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_TRIES {
             let mm: &Mm = self.mm();
             let Some(folio) = self.folio_at(page) else {
                 if !std::mem::take(&mut may_start) {
                     // It was there already and is gone again, or could not be read.
-                    return Ok(Fetch::Look);
+                    return Ok(Fetch::Retry);
                 }
                 match self.start_miss(handle, page, last) {
                     Some(end) => iocb.fetched = iocb.fetched.max(end.pos()),
@@ -86,7 +87,7 @@ impl AddressSpace {
                 continue;
             }
             return Ok(match self.has_grain_at(&locked, iocb.pos) {
-                true => Fetch::Look,
+                true => Fetch::Retry,
                 // Written in part and never read.
                 false => Fetch::Blocked,
             });
@@ -102,7 +103,7 @@ impl AddressSpace {
         last: PageIndex,
     ) -> Option<PageIndex> {
         // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
-        if !self.ops.reads_in_background() || self.mm().frames.has_waiters() {
+        if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
             return None;
         }
         let limits = self.readahead_limits();

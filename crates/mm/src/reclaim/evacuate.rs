@@ -30,7 +30,7 @@ use crate::stats::bump;
 use crate::types::PAGE_SIZE;
 
 /// Sets of blocks in a row of which none could be emptied before the caller is told so.
-const PATIENCE: u32 = 4;
+const MAX_IDLE: u32 = 4;
 
 /// Rounds over a set of blocks before the rest is put back into use.
 const ROUNDS: u32 = 6;
@@ -46,7 +46,7 @@ impl Mm {
     pub(crate) fn evacuate_blocks(&self, want: usize) -> usize {
         let (mut given, mut idle) = (0, 0);
         let mut skipped = HashSet::new();
-        while given < want && idle < PATIENCE {
+        while given < want && idle < MAX_IDLE {
             // More than are wanted once some were skipped, so that few sets go through many of them.
             let set = (want - given).max(skipped.len());
             let mut blocks = self.frames.isolate_blocks(set, &skipped);

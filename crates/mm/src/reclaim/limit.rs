@@ -27,7 +27,7 @@ const MOVE_ROOM: u64 = 64;
 const EVICT_BATCH: u64 = 512;
 
 /// Looks without progress before giving back is left to the background.
-const PATIENCE: u32 = 3;
+const MAX_IDLE: u32 = 3;
 
 /// How long folios that were busy have between two looks.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -80,7 +80,7 @@ impl Mm {
                 (least, idle) = (excess, 0);
             } else {
                 idle += 1;
-                if idle == PATIENCE {
+                if idle == MAX_IDLE {
                     return;
                 }
                 foliocache_sync::time::sleep(PAUSE);

@@ -61,21 +61,21 @@ const MAX_TURNS: usize = 3;
 pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 
 /// Looks in a row that find nothing reclaimable before a caller gets `ENOMEM`.
-pub(crate) const MAX_HOPELESS: u32 = 50;
+pub(crate) const MAX_RECLAIM_RETRIES: u32 = 50;
 
 /// How long a caller sleeps before it looks again whether others made room.
-pub(crate) const NAP: Duration = Duration::from_millis(20);
+pub(crate) const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 /// Waits for the frames of `ticket`, not for long; whether they are there.
 ///
 /// A folio that was merely locked when it was looked at becomes evictable without a word, so the
-/// nap has to end by itself; in a model, where no time passes, it ends at once.
-fn nap(ticket: &Ticket<'_>) -> bool {
+/// wait has to end by itself; in a model, where no time passes, it ends at once.
+fn wait_for_frames(ticket: &Ticket<'_>) -> bool {
     if cfg!(any(loom, shuttle)) {
         foliocache_sync::thread::yield_now();
         return ticket.wait(Duration::ZERO);
     }
-    ticket.wait(NAP)
+    ticket.wait(RECLAIM_WAIT)
 }
 
 impl Mm {
@@ -118,7 +118,7 @@ impl Mm {
         rank::might_sleep();
         self.background.wake();
         let mut ticket = self.frames.enqueue(n);
-        let mut hopeless = 0;
+        let mut no_progress = 0;
         loop {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);
@@ -129,18 +129,18 @@ impl Mm {
                 // Relaxed: a statistic.
                 self.direct_reclaims.fetch_add(1, Ordering::Relaxed);
                 if self.shrink_lru((n as usize).max(BATCH)) > 0 {
-                    hopeless = 0;
+                    no_progress = 0;
                     continue;
                 }
                 self.request_writeback();
             }
-            if nap(&ticket) || self.anything_reclaimable() {
-                hopeless = 0;
+            if wait_for_frames(&ticket) || self.anything_reclaimable() {
+                no_progress = 0;
                 continue;
             }
             // Frames may be on their way from somebody who just evicted: look more than once.
-            hopeless += 1;
-            if hopeless > MAX_HOPELESS {
+            no_progress += 1;
+            if no_progress > MAX_RECLAIM_RETRIES {
                 return Err(Errno::ENOMEM);
             }
         }
@@ -242,7 +242,8 @@ impl Mm {
         let mapping = owner::hold(&locked);
         let (page, pages) = (locked.index(), locked.nr_pages());
         bump(&mapping.counters.evictions, pages);
-        mapping.remove_unqueued_folio(locked);
+        let (frame, order) = mapping.detach_unqueued_folio(locked);
+        mapping.free_frames(frame, order);
         Evicted {
             owner: mapping.id(),
             page,

@@ -37,7 +37,7 @@ const ATTEMPTS: usize = 4;
 
 /// How long nothing is tried after nothing could be reclaimed, in milliseconds: everybody who comes by then
 /// would find the same.
-const HOPELESS_MS: u64 = 20;
+const RETRY_AFTER_MS: u64 = 20;
 
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
 const AGAIN_MS: u64 = 4;
@@ -106,7 +106,7 @@ impl Mm {
         if charged.is_err() {
             // Relaxed: a hint.
             self.no_metadata_until
-                .store(now + HOPELESS_MS, Ordering::Relaxed);
+                .store(now + RETRY_AFTER_MS, Ordering::Relaxed);
         }
         charged
     }
@@ -154,7 +154,7 @@ impl Mm {
             0 => 0,
             missing => self.shrink_caches(missing),
         };
-        let pause = if asked > 0 { AGAIN_MS } else { HOPELESS_MS };
+        let pause = if asked > 0 { AGAIN_MS } else { RETRY_AFTER_MS };
         // Relaxed: a hint.
         self.no_ahead_until
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);

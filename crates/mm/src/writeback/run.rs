@@ -32,7 +32,7 @@ const MAX_RUN: u64 = 4096;
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
 
-struct Taken<'a> {
+struct RunFolio<'a> {
     folio: &'a Folio,
     grains: u64,
     /// The byte of the file after the last that is written of it.
@@ -49,7 +49,7 @@ struct Extent<'a> {
 pub(super) struct Run<'a> {
     first: PageIndex,
     end: PageIndex,
-    folios: Vec<Taken<'a>>,
+    folios: Vec<RunFolio<'a>>,
     extents: Vec<Extent<'a>>,
 }
 
@@ -147,7 +147,7 @@ impl AddressSpace {
         // `wb_lock`.
         let size = self.size();
         for locked in folios {
-            let taken = Taken {
+            let taken = RunFolio {
                 folio: locked.folio(),
                 grains: locked.dirty_grains(),
                 end: self.push_extents(&locked, size, &mut run.extents),
@@ -214,7 +214,7 @@ impl AddressSpace {
             wb.note_stored(outcome.end);
         }
         self.note_write(outcome.bytes, start.elapsed());
-        let written = |taken: &Taken<'_>| taken.end <= outcome.end;
+        let written = |taken: &RunFolio<'_>| taken.end <= outcome.end;
         let whole = match outcome.result {
             Ok(()) => run.folios.len(),
             Err(_) => run.folios.iter().take_while(|taken| written(taken)).count(),
@@ -266,7 +266,7 @@ impl AddressSpace {
         let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
         {
             let mut index = self.index.lock();
-            for Taken { folio, .. } in &run.folios[..whole] {
+            for RunFolio { folio, .. } in &run.folios[..whole] {
                 index.clear_mark(folio.index().0, before);
                 index.set_mark(folio.index().0, unstable);
                 let before = folio.state.set(flag::UNSTABLE);
@@ -279,7 +279,7 @@ impl AddressSpace {
         self.count(Count::Unstable, newly_unstable);
         self.uncount(Count::Failed, recovered);
         self.uncount(Count::Writeback, pages);
-        for Taken { folio, .. } in &run.folios[..whole] {
+        for RunFolio { folio, .. } in &run.folios[..whole] {
             folio.state.clear(flag::WRITEBACK);
         }
     }
