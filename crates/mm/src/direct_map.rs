@@ -22,7 +22,7 @@ pub(crate) fn segment<'a>(frame: *mut u8, len: usize) -> IoSegment<'a> {
     unsafe { IoSegment::new(frame, len) }
 }
 
-/// Appends `next` to a list, as part of its last piece where the two adjoin in memory.
+/// Appends `next` to a list, joined to its last segment where the two adjoin.
 pub(crate) fn push_merged<'a>(list: &mut Vec<IoSegment<'a>>, next: IoSegment<'a>) {
     match list
         .last_mut()

@@ -15,7 +15,7 @@
 //! # Invariants
 //!
 //! 1. Frames are taken on a promise, whatever their kind: one budget counts them, and one queue serves who
-//!    waits for them. A promise that is not used up goes back.
+//!    waits for them.
 //! 2. Frames that were taken are one folio's until they are freed. A source that has one frame for a page
 //!    refuses it while another folio has it.
 //! 3. Frames are freed after the folio left the index and its version grew. A reader may still be copying from

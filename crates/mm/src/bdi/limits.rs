@@ -11,8 +11,7 @@
 //!   dead, nothing   ▒▒▒▒▒
 //! ```
 //!
-//! So each has as many seconds of work waiting, about, and who is slow or dead cannot keep what
-//! others could use, while a newcomer of whom nobody knows anything has something to begin with.
+//! So each has about as many seconds of work waiting, and a newcomer has something to begin with.
 //!
 //! **A share grows at once and falls slowly**: no faster than half of what the store takes, so that
 //! writers who are at the old limit are slowed down rather than stopped; but by a quarter a second

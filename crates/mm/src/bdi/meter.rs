@@ -8,16 +8,15 @@
 //!   counted     ├───────────────────────┤          ├─────────┤
 //! ```
 //!
-//! What counts is the time in which the store could have been written to: a flush is part of it, for
-//! a store that writes fast and flushes slowly is slow; the time in which there was nothing to do
-//! is none. Only work under pressure is counted, above the background limit: a small write with its
-//! flush says what a small write costs, not what the store takes.
+//! What counts is the time in which there was something to write, flushes included. Only work above the
+//! background limit is counted: a small write with its flush says what a small write costs, not what the
+//! store takes.
 //!
 //! The rate is a mean over time, each sample weighted by how long it took, so that it is right in
 //! the mean however work and flushes fall into the samples. At first it remembers no longer than
 //! it has measured, so a wrong guess of the beginning is soon forgotten.
 //!
-//! Beside it stands the speed of the writes alone, for who has to know how long a write will take.
+//! Beside it stands the speed of the writes alone.
 //!
 //! # Invariants
 //!

@@ -20,8 +20,7 @@
 //!
 //! # Memory ordering
 //!
-//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn` against the file's page
-//! counts is a Dekker pair, by two SeqCst fences, each the other's partner (see `list`).
+//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `list`.
 //!
 //! # Locking
 //!

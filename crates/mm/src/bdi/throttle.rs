@@ -1,11 +1,5 @@
 //! Writers that wait, and the flusher's turns that are measured for them.
 //!
-//! # Model
-//!
-//! A writer that dirtied pages is charged for them once more is dirty than `freerun`: it sleeps what
-//! the law says. Where its stop is reached (`full`, or `limit` for a small file) it sleeps until
-//! pages became durable.
-//!
 //! # Locking
 //!
 //! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves. *May

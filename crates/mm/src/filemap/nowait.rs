@@ -10,11 +10,6 @@
 //!
 //! Buffers belong to folios: a caller that loses interest between a fetch and its copy leaves pages
 //! in the cache and a waker that is called for nothing.
-//!
-//! # Locking
-//!
-//! What does not wait takes folio locks only where they are free. [`AddressSpace::fetch`] is an
-//! ordinary miss.
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;

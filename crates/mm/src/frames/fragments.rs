@@ -2,9 +2,8 @@
 //!
 //! # Model
 //!
-//! An allocation that finds no chunk leaves a note of the order. Who compacts takes the note, and
-//! isolates blocks that are in use in part ([`Frames::isolate_fragmented`]); once their folios are
-//! moved, [`Frames::unisolate`] opens them again, whole.
+//! An allocation that finds no chunk leaves a note of the order. Compaction takes the note, isolates blocks
+//! that are in use in part, moves their folios, and opens them again, whole.
 //!
 //! # Locking
 //!

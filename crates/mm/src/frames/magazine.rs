@@ -3,8 +3,7 @@
 //! # Model
 //!
 //! Most allocations and frees of single frames meet only the magazine of their thread's shard. It is
-//! filled from and emptied to the buddies in batches of half its size. Who finds neither a free chunk nor
-//! a block to take looks into the magazines of the others.
+//! filled from and emptied to the buddies in batches of half its size.
 //!
 //! # Invariants
 //!

@@ -17,11 +17,9 @@
 //!   first use of what was read ahead ─▶ lead < async_size? ─▶ start the next window
 //! ```
 //!
-//! What a handle tells apart: [`MAX_STREAMS`] streams at once, forward, backward or strided.
-//! Windows are shorter when memory is short, when little of what was read ahead of this file was
-//! used, and when many streams share the budget. The order of the folios follows the window; windows
-//! end where the next one's folios can begin. A store that cannot read in the background is read when
-//! it is missed: nothing is started ahead of the need, which would only make the reader wait earlier.
+//! A handle tells [`MAX_STREAMS`] streams apart, forward, backward or strided. Windows are shorter when
+//! memory is short, when little of what was read ahead of this file was used, and when many streams share
+//! the budget. The order of the folios follows the window; windows end where the next one's folios can begin.
 //!
 //! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
 //! apart, to 6 KiB at most. Like the handle itself it is outside the bound.
@@ -102,9 +100,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) max_order: u32,
     /// Pages in the file.
     pub(crate) file_pages: u64,
-    /// Whether the store reads in the background. Where it does not, reading before there is need
-    /// saves nobody's time, and the bytes are out of the processor's caches by then: each window is
-    /// read when it is missed, and no more than `now_max` pages.
+    /// Whether the store reads in the background. Where it does not, reading before there is need saves
+    /// nobody's time: each window is read when it is missed, and no more than `now_max` pages.
     pub(crate) background: bool,
     pub(crate) now_max: u64,
     /// The cache's budget.

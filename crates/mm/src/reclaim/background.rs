@@ -3,9 +3,8 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the request flags. *Order*: leaf; nothing is done under it. *May block*: the thread
-//! only. `giving_back` *protects* nothing but the work of who gives memory back; *order*: before every
-//! lock of memory, held over waits for busy folios and for RCU.
+//! *Protects*: the request flags. *Order*: leaf. *May block*: the thread only. `giving_back` lets one thread at
+//! a time give memory back; *order*: before every lock of memory, held over waits for folios and for RCU.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::Duration;

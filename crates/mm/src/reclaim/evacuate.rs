@@ -10,9 +10,6 @@
 //! An I/O holds its folios, and with them their blocks, until it ends, which on a store that hangs it
 //! may never do. So a block is skipped that does not become empty within some milliseconds.
 //!
-//! The frame space knows which folio begins at a frame, so that emptying a block costs what is in it,
-//! however large the cache.
-//!
 //! # Invariants
 //!
 //! 1. A folio that moves keeps its place in the index; its version grows before the old frame is

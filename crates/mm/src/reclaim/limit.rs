@@ -7,8 +7,7 @@
 //!                (coldest first)                                         (what stays is moved)
 //! ```
 //!
-//! The queues say what goes, and only then are blocks emptied: a folio is not dropped because of
-//! the block that it happens to lie in, as long as there is a place to move it to.
+//! A folio is not dropped because of the block that it lies in, as long as there is a place to move it to.
 
 use foliocache_sync::MutexGuard;
 use std::time::Duration;

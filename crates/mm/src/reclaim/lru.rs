@@ -20,9 +20,6 @@
 //! would be as few as in LRU: none. With it the part that main has stays. A folio that main takes
 //! counts as used, since its next use is as far away as that of the others.
 //!
-//! A stream through a file that no cache of this size can hold is not left to the queues: it makes
-//! room where it has just been ([`Mm::drop_behind`](crate::mm::Mm::drop_behind)).
-//!
 //! # Invariants
 //!
 //! 1. A folio is on at most one queue, and `lru_queue` says which.

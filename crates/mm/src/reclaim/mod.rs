@@ -190,17 +190,12 @@ impl Mm {
         evicted
     }
 
-    /// Evicts what a stream has left behind in `range` of a file, and nobody has used twice, if fewer
-    /// than `spare` frames on top of the high mark are available: whoever reads a file that is larger
-    /// than the cache finds room where it has just been, in frames that are in the processor's caches
-    /// still, and takes it from nobody else. The background reclaimer finds nothing to do then.
+    /// Evicts what a stream has left behind in `range` of a file and nobody has used twice, if fewer than
+    /// `spare` frames on top of the high mark are available (decision 14). One range in [`KEPT_RANGES`]
+    /// passes through the queues like everything else. What goes is not remembered.
     ///
-    /// One range in [`KEPT_RANGES`] stays and passes through the queues like everything else, so that a
-    /// loop over the file comes to replace what nobody uses any more. What goes is not remembered: in a
-    /// loop it comes back as surely as what stays will be used.
-    ///
-    /// Another reader may follow close behind, and would have to read all of it again. Its first
-    /// misses tell, and nothing is dropped until the cache has turned over some times.
+    /// Another reader may follow close behind. Its first misses tell, and nothing is dropped until the cache
+    /// has turned over some times.
     ///
     /// Context: as [`Mm::shrink_lru`].
     pub(crate) fn drop_behind(&self, mapping: &AddressSpace, range: Range<PageIndex>, spare: u64) {

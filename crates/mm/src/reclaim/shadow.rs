@@ -9,8 +9,7 @@
 //! twice as many evictions as the cache has frames is a refault: in a cache three times the size it
 //! would have been a hit.
 //!
-//! The entries live here and not in the index: so their number is bounded exactly, at two for a
-//! frame (eight bytes for a page, 0.2 %), and an index node never stays behind for their sake.
+//! There are two entries for a frame: eight bytes for a page, 0.2 % (decision 2 says why not in the index).
 //!
 //! # Invariants
 //!

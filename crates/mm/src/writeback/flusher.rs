@@ -4,9 +4,8 @@
 //!
 //! It works when the background limit is passed, when memory is short, and when data has been
 //! dirty for long enough. It goes in turns over the dirty files, first those that are dirty for long
-//! enough. It looks for those only when there may be some, and for others only until the limit is kept: a
-//! round does not visit files that need nothing. A turn writes what the store takes in a tenth of a second, so that no
-//! file waits for a large one, and a caller that makes a file durable does not wait long for the turn that the file has.
+//! enough; a round does not visit files that need nothing. A turn writes what the store takes in a tenth of a
+//! second: neither another file nor a caller that makes this one durable waits for long.
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
 //! may need one operation for all of them.
