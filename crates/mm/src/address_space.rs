@@ -148,7 +148,7 @@ impl AddressSpace {
             flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
             awaited: AtomicU32::new(0),
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
-            wb_err: ErrSeq::new(),
+            wb_err: ErrSeq::default(),
             counters: FileCounters::default(),
             dirty_turn: AtomicU64::new(NOT_DIRTY),
             drops_behind: AtomicU8::new(0),

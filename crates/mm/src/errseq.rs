@@ -16,7 +16,7 @@ use foliocache_sys::Errno;
 
 /// The errors of one file. 32 bits of count, 32 bits of error number; 0 if there was none.
 #[doc(alias = "errseq_t")]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ErrSeq(AtomicU64);
 
 /// How far one open handle has been told of its file's writeback errors.
@@ -38,10 +38,6 @@ impl ErrSeqCursor {
 }
 
 impl ErrSeq {
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// Records an error for every handle that is open now.
     pub(crate) fn record(&self, error: Errno) {
         // Relaxed throughout this module: the word carries the whole message, and fsync orders
@@ -87,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_error_told_to_a_copied_cursor_is_told_again() {
-        let errors = ErrSeq::new();
+        let errors = ErrSeq::default();
         let handle = errors.sample(false);
         errors.record(Errno::EIO);
         assert_eq!(errors.check_and_advance(&handle.clone()), Err(Errno::EIO));
@@ -99,7 +95,7 @@ mod tests {
 
     #[test]
     fn each_handle_is_told_once() {
-        let errors = ErrSeq::new();
+        let errors = ErrSeq::default();
         let (early, other) = (errors.sample(false), errors.sample(false));
         errors.record(Errno::EIO);
         let late = errors.sample(false);

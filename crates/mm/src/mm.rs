@@ -160,7 +160,7 @@ impl Mm {
             shares: Shares::new(),
             stalls: Stalls::new(),
             readahead: Arc::new(ReadaheadBudget::new(nr_frames / READAHEAD_PART)),
-            background: Background::new(),
+            background: Background::default(),
             direct_reclaims: AtomicU64::new(0),
             memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),

@@ -43,7 +43,7 @@ const INITIAL: f64 = (100 << 20) as f64;
 const SLOWEST: f64 = (64 << 10) as f64;
 
 /// Measures one store. Times are nanoseconds from any start.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Meter {
     /// Bytes a second.
     rate: f64,
@@ -65,10 +65,7 @@ impl Meter {
             rate: INITIAL,
             measured: GUESS,
             write_speed: INITIAL,
-            working: 0,
-            since: 0,
-            bytes: 0,
-            time: 0,
+            ..Self::default()
         }
     }
 

@@ -113,7 +113,7 @@ impl BackingDevInfo {
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
-            flusher: Flusher::new(),
+            flusher: Flusher::default(),
             throttle: Throttle::new(mm.shares.now()),
             share: AtomicU64::new(0),
             error: AtomicI32::new(0),

@@ -76,7 +76,7 @@ pub(crate) struct Usage {
     pub(super) floor: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Policy {
     configured: u64,
     /// What the outside leaves, in whole steps; `None` while that is no less than configured.
@@ -96,14 +96,7 @@ impl Policy {
     pub(super) fn new(configured: u64) -> Self {
         Self {
             configured,
-            cap: None,
-            allowed: None,
-            source: None,
-            last_pressure: Duration::ZERO,
-            last_growth: Duration::ZERO,
-            stalls_from: None,
-            steps_down: 0,
-            steps_up: 0,
+            ..Self::default()
         }
     }
 

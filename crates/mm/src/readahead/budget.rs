@@ -49,7 +49,7 @@ pub(crate) struct ReadaheadBudget {
     counts: RankedMutex<Counts>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Counts {
     epoch: u64,
     asked: u64,
@@ -65,14 +65,9 @@ pub(super) struct Lease {
 
 impl ReadaheadBudget {
     pub(crate) fn new(cap: u64) -> Self {
-        let counts = Counts {
-            epoch: 0,
-            asked: 0,
-            leased: [0; EPOCHS as usize],
-        };
         Self {
             cap: AtomicU64::new(cap),
-            counts: RankedMutex::new(Rank::Leaf, counts),
+            counts: RankedMutex::new(Rank::Leaf, Counts::default()),
         }
     }
 

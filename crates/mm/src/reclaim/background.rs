@@ -45,10 +45,6 @@ struct Requests {
 }
 
 impl Background {
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Starts the thread, which holds the cache only while it works.
     pub(crate) fn start(&self, mm: &Arc<Mm>) -> Result<(), Errno> {
         let shared = Arc::clone(&self.shared);

@@ -60,13 +60,13 @@ pub(super) struct Generations {
 }
 
 /// What `flush_lock` protects.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FlushState {
     /// The number of the last flush that succeeded.
     done: u32,
     failures: u32,
     /// The error of the last one that failed.
-    error: Errno,
+    error: Option<Errno>,
 }
 
 /// What a caller whose writes have ended needs to be durable.
@@ -76,16 +76,6 @@ pub(super) struct Ticket {
     flush: u32,
     /// And none may fail any more: there were so many failures.
     failures: u32,
-}
-
-impl Default for FlushState {
-    fn default() -> Self {
-        Self {
-            done: 0,
-            failures: 0,
-            error: Errno::EIO,
-        }
-    }
 }
 
 impl Generations {
@@ -138,7 +128,7 @@ impl Drop for Running<'_> {
         wb.note(Err(self.error));
         wb.flushes.failures = wb.flushes.failures.wrapping_add(1);
         self.state.failures = wb.flushes.failures;
-        self.state.error = self.error;
+        self.state.error = Some(self.error);
     }
 }
 
@@ -153,7 +143,7 @@ impl AddressSpace {
     pub(super) fn flush_through(self: &Arc<Self>, ticket: Ticket) -> Result<(), Errno> {
         let mut state = self.flush_lock.lock();
         if state.failures != ticket.failures {
-            return Err(state.error);
+            return Err(state.error.unwrap_or(Errno::EIO));
         }
         if ticket.flush.wrapping_sub(state.done) as i32 <= 0 {
             return Ok(());

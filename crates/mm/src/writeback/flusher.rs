@@ -34,7 +34,7 @@ const MOST_TOGETHER: usize = 1000;
 /// Fewest files for which the store is asked to flush them in one operation. That may wait for data of others, too.
 const FEWEST_TOGETHER: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Flusher {
     shared: Arc<Shared>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -60,14 +60,6 @@ struct Requests {
 }
 
 impl Flusher {
-    pub(crate) fn new() -> Self {
-        Self {
-            shared: Arc::default(),
-            thread: Mutex::new(None),
-            oldest: AtomicU64::new(0),
-        }
-    }
-
     pub(crate) fn start(&self, bdi: &Arc<BackingDevInfo>) -> Result<(), Errno> {
         let shared = Arc::clone(&self.shared);
         let panics = bdi.mm().panics();
