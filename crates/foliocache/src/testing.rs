@@ -1,5 +1,5 @@
 //! An open file over any backing store, without a file system: for tests whose store is slow, or
-//! fails.
+//! fails. Those of the FUSE server compile it, too.
 
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::Arc;
@@ -51,14 +51,24 @@ pub(crate) fn file_over(
     size: u64,
 ) -> Result<SlabArc<Inode>, MmError> {
     let bdi = BackingDevInfo::new(mm, store.describe(), BdiKind::Storage)?;
+    Ok(inode_over(&bdi, 2, store, size))
+}
+
+/// An inode of this number with `size` bytes behind `store`.
+pub(crate) fn inode_over(
+    bdi: &Arc<BackingDevInfo>,
+    number: u64,
+    store: Arc<dyn AddressSpaceOperations>,
+    size: u64,
+) -> SlabArc<Inode> {
     let now = coarse_realtime();
     let attributes = SlabArc::new(AttrCell::new(Attributes {
-        mode: 0o644,
+        mode: 0o666,
         nlink: 1,
         uid: 0,
         gid: 0,
         rdev: Device::default(),
-        size: 0,
+        size,
         blocks: 0,
         blksize: 4096,
         atime: now,
@@ -66,9 +76,9 @@ pub(crate) fn file_over(
         ctime: now,
         btime: None,
     }));
-    let mapping = AddressSpace::new(&bdi, store, size);
+    let mapping = AddressSpace::new(bdi, store, size);
     let (kind, ops) = (FileKind::Regular, Box::new(Bare(mapping)));
-    Ok(SlabArc::new(Inode::new(2, 0, kind, attributes, ops)))
+    SlabArc::new(Inode::new(number, 0, kind, attributes, ops))
 }
 
 /// Opens an inode of [`file_over`].

@@ -3,18 +3,19 @@
 
 use foliocache_fs::MemFs;
 use foliocache_fuse::{Mount, MountOptions};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, Mm, MmConfig};
+use foliocache_mm::{AddressSpaceOperations, BackingDevInfo, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
-    Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, FileSystem, Generation, Inode,
-    InodeOperations, OpContext, OpenDirectory, OpenFile, OpenFlags, RenameMode, SeekSparse,
-    SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+    Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+#[path = "../../../foliocache/src/testing.rs"]
+mod testing;
 
 /// Whether there is no root or no FUSE, without which a test is to be skipped; says so then.
 pub(crate) fn no_root_or_fuse() -> bool {
@@ -131,37 +132,6 @@ impl FileSystem for HookedFs {
     }
 }
 
-/// An inode over a store of the test's own: nothing beyond its pages.
-struct StoreFile(Arc<AddressSpace>);
-
-impl InodeOperations for StoreFile {
-    fn getattr(&self, _: &Inode) -> Result<Attr, Errno> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn new_mapping(&self, _: &Inode) -> Result<Arc<AddressSpace>, Errno> {
-        Ok(self.0.clone())
-    }
-
-    fn remove_privileges(&self, _: &Inode) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn sync(&self, _: &Inode, _: bool) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn allocate(&self, _: &Inode, _: FallocateMode, _: u64, _: u64) -> Result<(), Errno> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn seek_sparse(&self, _: &Inode, _: SeekSparse, _: u64) -> Result<u64, Errno> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn released(&self, _: &Inode, _: bool) {}
-}
-
 impl HookedFs {
     /// Has `name` at the top lead to a file of `size` bytes over `store`.
     pub(crate) fn add_store(
@@ -171,26 +141,10 @@ impl HookedFs {
         store: Arc<dyn AddressSpaceOperations>,
         size: u64,
     ) {
-        let now = coarse_realtime();
-        let attributes = SlabArc::new(AttrCell::new(Attributes {
-            mode: 0o666,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: Device::default(),
-            size,
-            blocks: 0,
-            blksize: 4096,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: None,
-        }));
-        let ops = Box::new(StoreFile(AddressSpace::new(bdi, store, size)));
         // No number of a file in memory.
         let number = (1 << 40) + self.extra.len() as u64;
-        let inode = Inode::new(number, 0, FileKind::Regular, attributes, ops);
-        self.extra.push((name.into(), SlabArc::new(inode)));
+        let inode = testing::inode_over(bdi, number, store, size);
+        self.extra.push((name.into(), inode));
     }
 }
 
