@@ -77,7 +77,7 @@ pub(crate) fn inode_over(
         btime: None,
     }));
     let mapping = AddressSpace::new(bdi, store, size);
-    let (kind, ops) = (FileKind::Regular, Box::new(Bare(mapping)));
+    let (kind, ops) = (FileKind::Regular, SlabArc::new(Bare(mapping)));
     SlabArc::new(Inode::new(number, 0, kind, attributes, ops))
 }
 

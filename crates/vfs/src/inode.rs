@@ -36,7 +36,8 @@
 //!
 //! # Safety
 //!
-//! The link to the inode cache is the inode's own, and nothing else uses it.
+//! The link to the inode cache is the inode's own, and nothing else uses it. The file system's own part came in a
+//! `SlabArc` of its type.
 #![allow(unsafe_code)]
 
 use crate::attr::AttrCell;
@@ -59,7 +60,7 @@ pub struct Inode {
     ino: u64,
     generation: u64,
     attributes: SlabArc<AttrCell>,
-    ops: Box<dyn InodeOperations>,
+    ops: SlabArc<dyn InodeOperations>,
     /// The pages of a regular file that was opened; empty for everything else.
     mapping: OnceLock<Arc<AddressSpace>>,
     kind: FileKind,
@@ -158,13 +159,13 @@ impl Inode {
         generation: u64,
         kind: FileKind,
         attributes: SlabArc<AttrCell>,
-        ops: Box<dyn InodeOperations>,
+        ops: SlabArc<impl InodeOperations>,
     ) -> Inode {
         Inode {
             ino,
             generation,
             attributes,
-            ops,
+            ops: ops.into_operations(),
             mapping: OnceLock::new(),
             kind,
             link: InodeLink::new(),
@@ -273,6 +274,13 @@ impl Inode {
     /// The file system's own part, if it is of type `T`.
     pub fn private<T: InodeOperations>(&self) -> Option<&T> {
         (&*self.ops as &dyn Any).downcast_ref()
+    }
+
+    /// As [`Inode::private`], to be kept.
+    pub fn private_arc<T: InodeOperations>(&self) -> Option<SlabArc<T>> {
+        let ops = self.private::<T>()?;
+        // SAFETY: a `SlabArc<T>` when it came in, and `ops` is borrowed from it.
+        Some(unsafe { SlabArc::from_borrow(ops) })
     }
 
     /// Whether a write by this caller has privileges to remove first, which may block.

@@ -263,42 +263,40 @@ impl DirNode {
     }
 }
 
-impl InodeOperations for NodeOps {
+impl InodeOperations for DirNode {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
-        self.0.getattr(inode)
+        self.getattr(inode)
     }
 
-    fn new_mapping(&self, _inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
-        self.make_mapping()
+    fn new_mapping(&self, inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+        NodeOps::of(inode)?.make_mapping()
     }
 
     fn cached_attr(&self, inode: &Inode, now: u64, attr: &mut Attr) -> bool {
-        let node = &self.0;
-        let believed = node.attributes.is_believed(now);
+        let believed = self.attributes.is_believed(now);
         if believed {
-            *attr = node.show(inode);
+            *attr = self.show(inode);
         }
         believed
     }
 
     fn cached_target(&self) -> Option<&OsStr> {
-        self.0.known_target()
+        self.known_target()
     }
 
     fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {
-        let node = &self.0;
-        let fd = node.path_fd()?;
+        let fd = self.path_fd()?;
         let fd = fd.as_fd();
         let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
         let cleared = cleared_set_id(mode);
         if cleared != mode {
-            node.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, cleared))?;
+            self.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, cleared))?;
         }
         Ok(())
     }
 
     fn sync(&self, _inode: &Inode, datasync: bool) -> Result<(), Errno> {
-        self.0.sync_attributes(datasync)
+        self.sync_attributes(datasync)
     }
 
     fn allocate(
@@ -309,9 +307,9 @@ impl InodeOperations for NodeOps {
         len: u64,
     ) -> Result<(), Errno> {
         match mode {
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => self.0.allocate(pos, len),
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => self.allocate(pos, len),
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                match self.0.allocate(pos, len) {
+                match self.allocate(pos, len) {
                     // The zeros are there; only their space cannot be promised.
                     Err(Errno::EOPNOTSUPP) => Ok(()),
                     done => done,
@@ -325,7 +323,7 @@ impl InodeOperations for NodeOps {
         let mapping = inode.open_mapping()?;
         // The source knows of no hole that is dirty in the cache, and of no data either.
         mapping.sync()?;
-        let fds = self.0.descriptors(false)?;
+        let fds = self.descriptors(false)?;
         let (fd, size) = (fds.buffered.as_fd(), mapping.size());
         if pos >= size {
             return Err(Errno::ENXIO);
@@ -339,30 +337,31 @@ impl InodeOperations for NodeOps {
             .ok_or(Errno::ENXIO)
     }
 
-    fn released(&self, _inode: &Inode, writable: bool) {
-        let node = self;
-        let file = node.file();
-        if node.shared.bdi.mm().check_fork().is_err() {
+    fn released(&self, inode: &Inode, writable: bool) {
+        if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
         let last = {
-            let mut opens = file.opens.lock();
+            let mut opens = self.file().opens.lock();
             opens.handles -= 1;
             opens.writers -= u32::from(writable);
             opens.handles == 0
         };
-        if last && (node.is_unlinked() || !node.write_in_batch()) {
+        if last
+            && let Ok(node) = NodeOps::of(inode)
+            && (node.is_unlinked() || !node.write_in_batch())
+        {
             node.close_or_wait();
         }
-        node.shared.close_idle(2);
-        node.shared.limit_idle();
+        self.shared.close_idle(2);
+        self.shared.limit_idle();
     }
 
     fn evict(&self, _inode: &Inode) {
-        self.0.evict();
+        self.evict();
     }
 
     fn is_busy(&self) -> bool {
-        self.0.file.as_ref().is_some_and(FileState::unflushed)
+        self.file.as_ref().is_some_and(FileState::unflushed)
     }
 }

@@ -25,7 +25,6 @@
 //! lock; an insertion that reads it without looks for a number which the source has given to a new
 //! file, long after the old one lost its name.
 
-use super::NodeOps;
 use super::node::{DirNode, Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
@@ -176,15 +175,15 @@ impl Inodes {
 
 /// Whether nothing would be lost with an inode that nobody holds.
 fn judge(inode: &Inode) -> bool {
-    let ops = inode.private::<NodeOps>();
-    let busy = ops.is_some_and(NodeOps::is_busy);
+    let node = DirNode::of(inode).ok();
+    let busy = node.is_some_and(DirNode::is_busy);
     let pages = inode
         .mapping()
         .is_some_and(|mapping| mapping.nr_pages() > 0 || mapping.is_dirty());
     if busy || pages {
         return false;
     }
-    if let Some(NodeOps(node)) = ops {
+    if let Some(node) = node {
         node.note_eviction();
     }
     true

@@ -208,9 +208,16 @@ pub struct DirFs {
     root_dev: u64,
 }
 
-/// A reference of a node: the private part of its inode, and the store behind its address space.
+/// A reference of a node: the store behind its address space.
 #[derive(Clone)]
 struct NodeOps(SlabArc<DirNode>);
+
+impl NodeOps {
+    /// As [`DirNode::of`], to be kept.
+    fn of(inode: &Inode) -> Result<NodeOps, Errno> {
+        inode.private_arc().map(NodeOps).ok_or(Errno::EXDEV)
+    }
+}
 
 impl Deref for NodeOps {
     type Target = DirNode;

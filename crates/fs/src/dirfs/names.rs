@@ -5,7 +5,7 @@ use super::inodes::Inodes;
 use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
 use super::state::LocalChange;
-use super::{DirFs, NodeOps, Shared};
+use super::{DirFs, Shared};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -19,15 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> SlabArc<Inode> {
     inodes.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
         let attributes = shared.attributes(stat);
-        let node = NodeOps(shared.nodes.alloc(DirNode::new(
-            shared,
-            ino,
-            stat,
-            attributes.clone(),
-            Location::Root,
-        )));
-        let generation = node.identity.generation();
-        Inode::new(ino, generation, node.kind, attributes, Box::new(node))
+        let node = DirNode::new(shared, ino, stat, attributes.clone(), Location::Root);
+        let node = shared.nodes.alloc(node);
+        Inode::new(ino, node.identity.generation(), node.kind, attributes, node)
     })
 }
 
@@ -44,7 +38,7 @@ impl DirFs {
     pub(super) fn directory<'a>(
         &self,
         dir: &'a Inode,
-    ) -> Result<(&'a NodeOps, Arc<OwnedFd>), Errno> {
+    ) -> Result<(&'a DirNode, Arc<OwnedFd>), Errno> {
         let node = DirNode::of(dir)?;
         if dir.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);
@@ -86,16 +80,9 @@ impl DirFs {
                     parent: parent.clone(),
                     name: name.as_bytes().into(),
                 };
-                let node = NodeOps(self.shared.nodes.alloc(DirNode::new(
-                    &self.shared,
-                    ino,
-                    stat,
-                    attributes.clone(),
-                    location,
-                )));
-                let generation = node.identity.generation();
-                let ops = Box::new(node);
-                Inode::new(ino, generation, stat.kind(), attributes, ops)
+                let node = DirNode::new(&self.shared, ino, stat, attributes.clone(), location);
+                let node = self.shared.nodes.alloc(node);
+                Inode::new(ino, node.identity.generation(), node.kind, attributes, node)
             });
         DirNode::of(&inode)?.found_at(parent, name);
         Ok(inode)

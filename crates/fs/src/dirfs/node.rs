@@ -33,7 +33,6 @@
 //! `unlinked` is `Relaxed`: it is set under `location` and read there, or by calls that come after it, or that
 //! may as well have come before.
 
-use super::NodeOps;
 use super::Shared;
 use super::inodes::Orphans;
 use super::state::FileState;
@@ -171,7 +170,7 @@ impl DirNode {
     ///
     /// # Errors
     /// `EXDEV` for an inode of another one.
-    pub(super) fn of(inode: &Inode) -> Result<&NodeOps, Errno> {
+    pub(super) fn of(inode: &Inode) -> Result<&DirNode, Errno> {
         inode.private().ok_or(Errno::EXDEV)
     }
 

@@ -37,7 +37,7 @@ fn with_file(source: &Path, options: DirFsOptions) -> (DirFs, NodeOps) {
     let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
     let fs = DirFs::open(&mm, source, options).expect("dirfs");
     let inode = fs.lookup(&fs.root(), OsStr::new("file")).expect("lookup");
-    let node = DirNode::of(&inode).expect("a node").clone();
+    let node = NodeOps::of(&inode).expect("a node");
     (fs, node)
 }
 

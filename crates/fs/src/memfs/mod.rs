@@ -45,9 +45,6 @@ use foliocache_vfs::{
 };
 use std::collections::BTreeMap;
 
-/// What the allocator holds for the private part of an inode.
-const NODE_BYTES: u64 = size_of::<MemNode>() as u64 + 16;
-
 struct Shared {
     mm: Arc<Mm>,
     bdi: Arc<BackingDevInfo>,
@@ -56,6 +53,7 @@ struct Shared {
     next_ino: AtomicU64,
     permissions: Arc<Generation>,
     attributes: SharedSlab<AttrCell>,
+    nodes: SharedSlab<MemNode>,
     inodes: SharedSlab<Inode>,
 }
 
@@ -104,15 +102,15 @@ impl Shared {
         let no_room = Errno::ENOSPC;
         let attributes = self.attributes.try_alloc(|| attributes.without_store());
         let attributes = attributes.ok_or(no_room)?;
-        let node = MemNode {
+        let node = || MemNode {
             shared: self.clone(),
             data,
             xattrs: Mutex::new(BTreeMap::new()),
             mapping_charge: OnceLock::new(),
             charged: AtomicU64::new(0),
         };
-        node.charge(NODE_BYTES)?;
-        let make = || Inode::new(ino, 0, kind, attributes, Box::new(node));
+        let node = self.nodes.try_alloc(node).ok_or(no_room)?;
+        let make = || Inode::new(ino, 0, kind, attributes, node);
         self.inodes.try_alloc(make).ok_or(no_room)
     }
 }
@@ -131,6 +129,7 @@ impl MemFs {
             next_ino: AtomicU64::new(ROOT_INO),
             permissions: Arc::default(),
             attributes: SharedSlab::new(mm.clone()),
+            nodes: SharedSlab::new(mm.clone()),
             inodes: SharedSlab::new(mm.clone()),
         });
         let data = new_directory(None);

@@ -32,6 +32,7 @@
 
 use super::{Slab, Slot, free};
 use crate::bound::{MetadataBound, Unbounded};
+use crate::inode::InodeOperations;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, Ordering, fence};
 use foliocache_sync::time::{Duration, sleep};
@@ -187,6 +188,22 @@ impl<T> SlabArc<T> {
         // SAFETY: as above.
         unsafe { counts.cast().write(ones) };
         Self { object }
+    }
+
+    /// The same reference, of a file system's own part of an inode.
+    pub(crate) fn into_operations(self) -> SlabArc<dyn InodeOperations>
+    where
+        T: InodeOperations,
+    {
+        #[cfg(not(any(loom, shuttle)))]
+        let object = self.into_raw();
+        #[cfg(any(loom, shuttle))]
+        let object = {
+            // For `from_borrow`.
+            Arc::as_ptr(&self.object).expose_provenance();
+            self.object
+        };
+        SlabArc { object }
     }
 
     /// The reference as a pointer, for [`SlabArc::from_raw`].
