@@ -5,8 +5,9 @@
 mod common;
 
 use common::on_disk;
-use foliocache_fs::{DirFs, DirFsOptions};
+use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
+use foliocache_sys::Errno;
 use foliocache_sys::memory::Resident;
 use foliocache_vfs::{Inode, OpContext, OpenFile, OpenFlags, SlabArc, SuperBlock, WalkFlags};
 use std::ffi::OsStr;
@@ -58,23 +59,34 @@ fn names_inodes_and_handles_stay_within_the_bound() {
         .and_then(|file| file.set_len(DATA))
         .expect("a file");
     for bound in [64, 1024] {
-        let output = Command::new(std::env::current_exe().expect("this program"))
-            .args([
-                "--exact",
-                "body",
-                "--nocapture",
-                "--ignored",
-                "--test-threads=1",
-            ])
-            .env(BOUND, bound.to_string())
-            .env(SOURCE, source.path())
-            .output()
-            .expect("a child");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
-            + &String::from_utf8_lossy(&output.stderr);
-        println!("{said}");
-        assert!(output.status.success(), "{said}");
+        alone("body", bound, source.path());
     }
+}
+
+#[test]
+#[ignore = "system tier"]
+fn small_files_of_a_memory_file_system_stay_within_the_bound() {
+    alone("memfs_body", 64, Path::new(""));
+}
+
+/// Runs a test of this program in a process of its own.
+fn alone(body: &str, bound: u64, source: &Path) {
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .args([
+            "--exact",
+            body,
+            "--nocapture",
+            "--ignored",
+            "--test-threads=1",
+        ])
+        .env(BOUND, bound.to_string())
+        .env(SOURCE, source)
+        .output()
+        .expect("a child");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(output.status.success(), "{said}");
 }
 
 #[test]
@@ -149,6 +161,54 @@ fn body() {
         "at the end {} KiB beyond what is charged at most",
         most >> 10
     );
+}
+
+#[test]
+#[ignore = "system tier"]
+fn memfs_body() {
+    let Some(bound) = std::env::var_os(BOUND) else {
+        return;
+    };
+    let limit = bound
+        .to_str()
+        .expect("text")
+        .parse::<u64>()
+        .expect("a number")
+        * MIB;
+    let mm = Mm::new(MmConfig::new(limit)).expect("a cache");
+    let names = SuperBlock::new(Arc::new(MemFs::new(&mm).expect("memfs")), &mm);
+    let base = held();
+    let (mut open, mut most, mut made) = (Vec::new(), 0, 0);
+    let flags = OpenFlags::READ_WRITE;
+    let full = loop {
+        let name = format!("file-number-{made}");
+        let root = names.root();
+        let file = names.create(&OpContext::ROOT, root, name.as_ref(), 0o644, flags, None);
+        let file = match file {
+            Ok((file, _)) => file,
+            Err(error) => break error,
+        };
+        // Every tenth has data, and some are held open.
+        if made % 10 == 0
+            && let Err(error) = file.write_at(b"some bytes", 0)
+        {
+            break error;
+        }
+        if open.len() < HANDLES {
+            open.push(file);
+        }
+        made += 1;
+        if made % 250 == 0 {
+            let (now, usage) = (held() - base, mm.usage());
+            most = most.max(now);
+            assert!(usage.total() <= limit, "{usage:?}");
+            // Of the bound, and of what is charged.
+            assert!(now <= usage.total() + SLACK, "{now} bytes, {usage:?}");
+        }
+    };
+    println!("{made} files, {} KiB held at most", most >> 10);
+    assert!([Errno::ENOSPC, Errno::ENOMEM].contains(&full), "{full}");
+    assert!(made > 20_000, "{made}");
 }
 
 fn read_through(file: &OpenFile, check: &mut dyn FnMut(usize)) {

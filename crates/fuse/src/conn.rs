@@ -10,12 +10,14 @@
 
 use crate::buffers::Buffers;
 use crate::convert;
-use crate::handles::{DirHandle, FileHandle, Handles};
+use crate::handles::{self, DirHandle, FileHandle, Handles};
+
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::{Counters, add};
+use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
@@ -131,10 +133,16 @@ impl FuseConn {
         self.directory(ino)
     }
 
+    /// Charges the bound for a handle that is about to be opened. Waits a while where memory is short.
+    pub(crate) fn charge_handle(&self) -> Result<MetadataCharge, Errno> {
+        self.pruner.wait_for_room(&self.names);
+        handles::charge(self.names.mm())
+    }
+
     /// Tells the kernel of an inode, which it then may use until it forgets it.
     pub(crate) fn entry(&self, named: &Named) -> Result<Entry, Errno> {
         let attr = self.fs().getattr(&named.inode)?;
-        self.nodes.remember(named);
+        self.nodes.remember(&self.names, named);
         let mut attr = convert::attr(&attr);
         attr.ino = INodeNo(named.inode.ino());
         Ok((attr, Generation(named.inode.generation())))

@@ -19,7 +19,7 @@
 use crate::conn::FuseConn;
 use crate::handles::FileHandle;
 use crate::stats::add;
-use foliocache_mm::{Iocb, IovIter};
+use foliocache_mm::{Iocb, IovIter, MetadataCharge};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
@@ -346,9 +346,10 @@ impl FuseConn {
 
     /// The handle of a file that was just opened. From here on the kernel says whose writes take
     /// set-id bits away.
-    pub(crate) fn insert_file(&self, file: OpenFile) -> Fh {
-        self.kernel_pages.opened(file.inode().ino());
+    pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge) -> Fh {
+        self.nodes.opened(file.inode().ino());
         let handle = FileHandle {
+            _charge: charge,
             file: file.writing_as(OpContext::ROOT),
             mapped: AtomicBool::new(false),
         };
@@ -370,7 +371,10 @@ impl FuseConn {
             .store(self.files.len() as u64, Ordering::Relaxed);
         // Relaxed: see `do_read`.
         let mapped = handle.mapped.load(Ordering::Relaxed);
-        self.kernel_pages.closed(handle.file.inode().ino(), mapped);
+        let ino = handle.file.inode().ino();
+        if self.nodes.closed(ino, mapped) {
+            self.kernel_pages.drop_pages(ino);
+        }
         drop::<Arc<FileHandle>>(handle);
     }
 }

@@ -5,6 +5,7 @@
 //! The lock protects the table alone and is never held across an operation of the file system:
 //! what is dropped is dropped after it.
 
+use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::Errno;
@@ -12,8 +13,12 @@ use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, OpenDirectory, OpenFile};
 use std::collections::HashMap;
 
+/// What a handle takes besides its open file: the heap's, and its place in the table.
+const HANDLE_BYTES: u64 = 192;
+
 /// An open file of the kernel's.
 pub(crate) struct FileHandle {
+    pub(crate) _charge: MetadataCharge,
     pub(crate) file: OpenFile,
     /// The kernel read pages into its own cache through this handle: somebody mapped the file.
     pub(crate) mapped: AtomicBool,
@@ -21,8 +26,17 @@ pub(crate) struct FileHandle {
 
 /// An open directory of the kernel's.
 pub(crate) struct DirHandle {
+    pub(crate) _charge: MetadataCharge,
     pub(crate) dentry: DentryRef<Inode>,
     pub(crate) directory: Box<dyn OpenDirectory>,
+}
+
+/// Charges the bound for one of either; before a file is made.
+///
+/// # Errors
+/// `ENOMEM` if there is no room.
+pub(crate) fn charge(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
+    MetadataCharge::before_names(mm, HANDLE_BYTES, MetadataCharge::PATIENCE)
 }
 
 /// What is open, by number. A number is never used twice.
@@ -51,7 +65,13 @@ impl<T> Handles<T> {
     }
 
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
-        self.open.write().remove(&number)
+        let mut open = self.open.write();
+        let removed = open.remove(&number);
+        if open.capacity() > 4 * open.len() + 64 {
+            let room = 2 * open.len();
+            open.shrink_to(room);
+        }
+        removed
     }
 
     pub(crate) fn len(&self) -> usize {

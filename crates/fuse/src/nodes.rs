@@ -16,11 +16,14 @@
 //!
 //! 1. A node's count is that of the look-ups which the kernel has been told of and has not forgotten.
 //! 2. The root is not counted: the kernel knows it from the beginning.
-//! 3. `places` has the place in `nodes` of each number there, and no other.
+//! 3. Each node is in the chain of its number.
+//! 4. The memory of both is charged to the bound before it is had; without a charge only where the bound has no
+//!    room in spite of a wait, since the kernel is told of an inode all the same.
 //!
 //! # Locking
 //!
-//! One lock for each part of the table, in bounded sections. What is forgotten is dropped after it.
+//! One lock for each part of the table, in bounded sections. What is forgotten is dropped after it, and memory is
+//! waited for before it.
 //!
 //! # Memory ordering
 //!
@@ -28,17 +31,22 @@
 
 use crate::prune::Pruner;
 use crate::stats::{Counters, add, subtract};
+use foliocache_mm::MetadataCharge;
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::time::Duration;
+use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
+use foliocache_sys::memory::PageVec;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, Named, ROOT_INO, SlabArc, SuperBlock};
-use std::collections::HashMap;
 
 const SHARDS: usize = 16;
 
 /// Nodes that the hand passes under one lock.
 const STRETCH: usize = 256;
+
+/// Nodes that a part has room for when it has any.
+const LEAST_ROOM: usize = 64;
 
 /// What the kernel knows under one number.
 pub(crate) struct Node {
@@ -46,6 +54,12 @@ pub(crate) struct Node {
     /// A directory's; any other's if the kernel can be asked to forget it.
     dentry: Option<DentryRef<Inode>>,
     nlookup: u64,
+    /// The next one in its chain.
+    next: u32,
+    /// Open files.
+    handles: u32,
+    /// The kernel read pages into its cache through a handle that is closed now.
+    mapped: bool,
     /// A request named it since the hand came by.
     referenced: bool,
     /// The kernel was asked to forget it, and has not looked it up since.
@@ -62,25 +76,75 @@ impl Node {
     }
 }
 
+/// How long a look-up waits for the memory of a table.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// No node.
+const END: u32 = u32::MAX;
+
 /// One part of the table.
 #[derive(Default)]
 struct Shard {
-    places: HashMap<u64, usize>,
-    nodes: Vec<Node>,
+    nodes: PageVec<Node>,
+    /// Of the chains of nodes by number, as many as there is room for nodes.
+    heads: PageVec<u32>,
     hand: usize,
+    memory: Option<MetadataCharge>,
+}
+
+/// What a part takes with room for so many nodes.
+fn table_bytes(room: usize) -> u64 {
+    (PageVec::<Node>::bytes_for(room) + PageVec::<u32>::bytes_for(room)) as u64
 }
 
 impl Shard {
+    fn chain(&self, ino: u64) -> usize {
+        let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        hash as usize % self.heads.len()
+    }
+
+    fn find(&self, ino: u64) -> Option<usize> {
+        if self.nodes.is_empty() {
+            return None;
+        }
+        let mut place = self.heads[self.chain(ino)];
+        while place != END && self.nodes[place as usize].inode.ino() != ino {
+            place = self.nodes[place as usize].next;
+        }
+        (place != END).then_some(place as usize)
+    }
+
     fn get(&mut self, ino: u64) -> Option<&mut Node> {
-        let place = *self.places.get(&ino)?;
+        let place = self.find(ino)?;
         let node = &mut self.nodes[place];
         node.referenced = true;
         Some(node)
     }
 
+    /// Has the link to `from` in the chain of `ino` lead to `to`.
+    fn relink(&mut self, ino: u64, from: u32, to: u32) {
+        let chain = self.chain(ino);
+        let mut at = self.heads[chain];
+        if at == from {
+            self.heads[chain] = to;
+            return;
+        }
+        while self.nodes[at as usize].next != from {
+            at = self.nodes[at as usize].next;
+        }
+        self.nodes[at as usize].next = to;
+    }
+
+    /// Adds a node, for which there is room.
+    fn insert(&mut self, mut node: Node) {
+        let chain = self.chain(node.inode.ino());
+        node.next = std::mem::replace(&mut self.heads[chain], self.nodes.len() as u32);
+        self.nodes.push(node);
+    }
+
     /// Takes look-ups back: how many, and the node if those were all.
     fn forget(&mut self, ino: u64, nlookup: u64) -> (u64, Option<Node>) {
-        let Some(&place) = self.places.get(&ino) else {
+        let Some(place) = self.find(ino) else {
             return (0, None);
         };
         let node = &mut self.nodes[place];
@@ -89,12 +153,41 @@ impl Shard {
         if node.nlookup > 0 {
             return (taken, None);
         }
-        self.places.remove(&ino);
+        let next = node.next;
+        self.relink(ino, place as u32, next);
+        let last = self.nodes.len() - 1;
+        if last != place {
+            self.relink(self.nodes[last].inode.ino(), last as u32, place as u32);
+        }
         let node = self.nodes.swap_remove(place);
-        if let Some(moved) = self.nodes.get(place) {
-            self.places.insert(moved.inode.ino(), place);
+        let room = self.heads.len();
+        if room > LEAST_ROOM && self.nodes.len() < room / 4 {
+            self.set_room(room / 2);
+            if let Some(memory) = &mut self.memory {
+                memory.reduce_to(table_bytes(room / 2));
+            }
         }
         (taken, Some(node))
+    }
+
+    /// The room that one more node takes, if it is not there.
+    fn wants(&self) -> Option<usize> {
+        let room = self.heads.len();
+        (self.nodes.len() == room).then_some((2 * room).max(LEAST_ROOM))
+    }
+
+    /// Moves the nodes to new tables.
+    fn set_room(&mut self, room: usize) {
+        self.nodes.set_room(room);
+        self.heads = PageVec::default();
+        self.heads.set_room(room);
+        for _ in 0..room {
+            self.heads.push(END);
+        }
+        for place in 0..self.nodes.len() {
+            let chain = self.chain(self.nodes[place].inode.ino());
+            self.nodes[place].next = std::mem::replace(&mut self.heads[chain], place as u32);
+        }
     }
 
     /// Moves the hand on over some nodes, and adds those that it chooses to `chosen`, up to `most` of them; how
@@ -190,24 +283,62 @@ impl Nodes {
         node.dentry.clone().ok_or(Errno::ENOTDIR)
     }
 
-    /// Counts a look-up.
-    pub(crate) fn remember(&self, Named { dentry, inode }: &Named) {
+    /// The part of a number, with room for one more.
+    fn with_room(&self, names: &SuperBlock, ino: u64) -> MutexGuard<'_, Shard> {
+        loop {
+            let shard = self.shard(ino).lock();
+            let Some(room) = shard.wants() else {
+                return shard;
+            };
+            drop(shard);
+            // Besides the old tables, which are there until these are filled.
+            let memory = MetadataCharge::before_names(names.mm(), table_bytes(room), PATIENCE).ok();
+            let mut shard = self.shard(ino).lock();
+            if shard.wants() == Some(room) {
+                shard.set_room(room);
+                shard.memory = memory;
+            }
+        }
+    }
+
+    /// The kernel has opened one more handle of this inode.
+    pub(crate) fn opened(&self, ino: u64) {
+        if let Some(node) = self.shard(ino).lock().get(ino) {
+            node.handles += 1;
+        }
+    }
+
+    /// A handle was closed, through which the kernel read pages into its cache if `mapped`. Whether it was the
+    /// inode's last one, so that nobody maps what was read in this way.
+    pub(crate) fn closed(&self, ino: u64, mapped: bool) -> bool {
+        let mut nodes = self.shard(ino).lock();
+        let Some(node) = nodes.get(ino) else {
+            return mapped;
+        };
+        node.handles = node.handles.saturating_sub(1);
+        node.mapped |= mapped;
+        node.handles == 0 && std::mem::take(&mut node.mapped)
+    }
+
+    /// Counts a look-up. May wait for memory of the bound.
+    pub(crate) fn remember(&self, names: &SuperBlock, Named { dentry, inode }: &Named) {
         let ino = inode.ino();
         if ino == ROOT_INO {
             return;
         }
         add(&self.counters.lookups, 1);
-        let mut shard = self.shard(ino).lock();
+        let mut shard = self.with_room(names, ino);
         let replaced = match shard.get(ino) {
             None => {
                 // Relaxed: see the module's header.
                 let keep = inode.is_directory() || self.keeps_names.load(Ordering::Relaxed);
-                let place = shard.nodes.len();
-                shard.places.insert(ino, place);
-                shard.nodes.push(Node {
+                shard.insert(Node {
                     inode: inode.clone(),
                     dentry: keep.then(|| dentry.clone()),
                     nlookup: 1,
+                    next: END,
+                    handles: 0,
+                    mapped: false,
                     referenced: false,
                     asked: false,
                 });

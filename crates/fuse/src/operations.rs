@@ -240,13 +240,12 @@ impl fuser::Filesystem for Server {
         let ctx = context(req);
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("open", || {
-                // An open file takes memory, too.
-                conn.pruner.wait_for_room(&conn.names);
+                let charge = conn.charge_handle()?;
                 let inode = conn.inode(ino)?;
                 // Whether a write appends is said with each write, because it can be changed.
                 let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
                 let file = conn.fs().open(&ctx, &inode, flags)?;
-                Ok(conn.insert_file(file))
+                Ok(conn.insert_file(file, charge))
             });
             answer!(reply, done, fh => reply.opened(fh, conn.open_flags()));
         });
@@ -266,7 +265,8 @@ impl fuser::Filesystem for Server {
         let ctx = creation_context(req, umask);
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("create", || {
-                let dir = conn.directory_to_tell_of(parent)?;
+                let charge = conn.charge_handle()?;
+                let dir = conn.directory(parent)?;
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
                 let flags = OpenFlags::from_raw(flags & !O_APPEND);
@@ -278,7 +278,7 @@ impl fuser::Filesystem for Server {
                     Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
                     created => created?,
                 };
-                Ok((conn.entry_of(dentry)?, conn.insert_file(file)))
+                Ok((conn.entry_of(dentry)?, conn.insert_file(file, charge)))
             });
             answer!(reply, done, ((attr, generation), fh) => {
                 reply.created(&TTL, &attr, generation, fh, conn.open_flags());
@@ -371,9 +371,15 @@ impl fuser::Filesystem for Server {
     ) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("opendir", || {
+                let _charge = conn.charge_handle()?;
                 let dentry = conn.directory(ino)?;
                 let directory = conn.fs().opendir(&conn.inode(ino)?)?;
-                Ok(Fh(conn.directories.insert(DirHandle { dentry, directory })))
+                let handle = DirHandle {
+                    _charge,
+                    dentry,
+                    directory,
+                };
+                Ok(Fh(conn.directories.insert(handle)))
             });
             answer!(reply, done, fh => reply.opened(fh, FopenFlags::empty()));
         });

@@ -42,7 +42,7 @@ fn create(conn: &FuseConn, name: &str) -> u64 {
         .fs()
         .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags)
         .unwrap();
-    conn.insert_file(file).0
+    conn.insert_file(file, conn.charge_handle().unwrap()).0
 }
 
 fn write(
@@ -146,6 +146,26 @@ fn handles_end_with_their_release() {
     assert_eq!(done, Err(Errno::EBADF));
 }
 
+#[test]
+fn the_last_handle_of_a_mapped_file_drops_its_pages() {
+    let conn = conn();
+    let numbers = told_of(&conn, 3);
+    let (one, two, three) = (numbers[0], numbers[1], numbers[2]);
+    for ino in [one, one, two, three, three] {
+        conn.nodes.opened(ino);
+    }
+    assert!(!conn.nodes.closed(one, true), "it is open elsewhere");
+    assert!(conn.nodes.closed(two, true));
+    assert!(conn.nodes.closed(one, false));
+    assert!(!conn.nodes.closed(three, false));
+    assert!(!conn.nodes.closed(three, false), "nobody mapped it");
+    conn.nodes.opened(one);
+    assert!(
+        !conn.nodes.closed(one, false),
+        "it was mapped before, not since"
+    );
+}
+
 /// The answer to a read, for [`FuseConn::do_read`].
 struct Answer<'a>(&'a mut Option<Result<Vec<u8>, i32>>);
 
@@ -187,6 +207,39 @@ fn reads_are_answered_alike_lent_or_copied() {
     assert_eq!(read(fh + 1, 0, 1 << 20).unwrap_err(), Errno::EBADF.raw());
     let stats = conn.counters.snapshot();
     assert!(stats.bytes_in_place <= stats.bytes_read, "{stats:?}");
+}
+
+#[test]
+fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
+    let conn = conn();
+    let mm = conn.names.mm().clone();
+    let before = mm.usage().metadata;
+    let numbers = told_of(&conn, 10_000);
+    let (taken, slabs) = (mm.usage().metadata - before, mm.usage().metadata);
+    for ino in &numbers {
+        drop(conn.nodes.forget(*ino, 1));
+    }
+    let given_back = slabs - mm.usage().metadata;
+    assert!(
+        given_back > 10_000 * 50 && given_back < taken,
+        "{given_back}"
+    );
+    let fh = create(&conn, "open");
+    let with = mm.usage().metadata;
+    conn.do_release(fh);
+    let handle = with - mm.usage().metadata;
+    assert!((500..2000).contains(&handle), "{handle}");
+    // Names that are told of again find room for themselves.
+    for at in 0..10_000 {
+        let name = format!("f{at}");
+        let named = conn.names.lookup_name(conn.names.root(), name.as_ref());
+        conn.entry(&named.unwrap()).unwrap();
+        drop(conn.nodes.forget(numbers[at / 2], 1));
+    }
+    assert_eq!(conn.nodes.len(), 5_000);
+    for ino in &numbers {
+        assert_eq!(conn.inode(INodeNo(*ino)).is_ok(), *ino >= numbers[5_000]);
+    }
 }
 
 /// Makes files and tells the kernel of them; their numbers.

@@ -17,6 +17,7 @@
 
 mod address_space;
 mod bdi;
+mod charge;
 mod direct_map;
 mod error;
 mod errseq;
@@ -43,6 +44,7 @@ mod writeback;
 
 pub use address_space::AddressSpace;
 pub use bdi::{BackingDevInfo, BdiKind, MappingCharge, ThrottleStats};
+pub use charge::MetadataCharge;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::Fetch;

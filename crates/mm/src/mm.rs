@@ -159,7 +159,10 @@ impl Mm {
             nr_dirty_bdis: AtomicU64::new(0),
             shares: Shares::new(),
             stalls: Stalls::new(),
-            readahead: Arc::new(ReadaheadBudget::new(nr_frames / READAHEAD_PART)),
+            readahead: Arc::new(ReadaheadBudget::new(
+                nr_frames / READAHEAD_PART,
+                Some(Arc::clone(&frames)),
+            )),
             background: Background::default(),
             direct_reclaims: AtomicU64::new(0),
             memory_faults: AtomicU64::new(0),

@@ -27,11 +27,13 @@
 
 mod anonymous;
 pub(crate) mod cgroup;
+mod page_vec;
 mod resident;
 #[cfg(test)]
 mod tests;
 
 pub use anonymous::{AnonymousRange, PageBytes};
+pub use page_vec::PageVec;
 pub use resident::{Resident, process_anon_bytes, total_memory};
 
 use crate::Errno;

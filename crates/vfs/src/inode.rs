@@ -279,7 +279,7 @@ impl Inode {
     /// As [`Inode::private`], to be kept.
     pub fn private_arc<T: InodeOperations>(&self) -> Option<SlabArc<T>> {
         let ops = self.private::<T>()?;
-        // SAFETY: a `SlabArc<T>` when it came in, and `ops` is borrowed from it.
+        // SAFETY: `ops` is borrowed from the inode's reference, which came as a `SlabArc<T>`.
         Some(unsafe { SlabArc::from_borrow(ops) })
     }
 

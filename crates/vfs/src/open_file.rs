@@ -19,7 +19,8 @@ use crate::inode::Inode;
 use crate::slab::SlabArc;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, MAX_FILE_SIZE, ReadaheadState,
+    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, MAX_FILE_SIZE, MetadataCharge, Mm,
+    ReadaheadState,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -53,15 +54,39 @@ pub struct OpenFile {
     ctx: OpContext,
     readahead: ReadaheadState,
     wb_err: ErrSeqCursor,
+    _charge: MetadataCharge,
 }
 
 impl OpenFile {
+    /// Charges the bound of `mm` for a handle: where a file is to be made, before it is there.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is no room.
+    pub fn charge(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
+        let bytes = size_of::<OpenFile>() + ReadaheadState::FIRST_BYTES;
+        MetadataCharge::before_names(mm, bytes as u64, MetadataCharge::PATIENCE)
+    }
+
     /// A handle of a regular file; its file system counts it and is told when it is dropped. Makes the
     /// file's address space if it is the first.
     ///
     /// # Errors
-    /// Those of [`Inode::open_mapping`].
+    /// Those of [`Inode::open_mapping`] and [`OpenFile::charge`].
     pub fn new(inode: SlabArc<Inode>, flags: OpenFlags, ctx: OpContext) -> Result<OpenFile, Errno> {
+        let charge = Self::charge(inode.open_mapping()?.mm())?;
+        Self::charged(inode, flags, ctx, charge)
+    }
+
+    /// As [`OpenFile::new`], with a charge of [`OpenFile::charge`].
+    ///
+    /// # Errors
+    /// Those of [`Inode::open_mapping`].
+    pub fn charged(
+        inode: SlabArc<Inode>,
+        flags: OpenFlags,
+        ctx: OpContext,
+        charge: MetadataCharge,
+    ) -> Result<OpenFile, Errno> {
         let mapping = inode.open_mapping()?.clone();
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
@@ -70,6 +95,7 @@ impl OpenFile {
             mapping,
             flags,
             ctx,
+            _charge: charge,
         })
     }
 

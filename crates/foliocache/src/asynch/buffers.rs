@@ -20,11 +20,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use foliocache_mm::{Mm, PAGE_SIZE};
+use foliocache_mm::{MetadataCharge, Mm, PAGE_SIZE};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
-
-use crate::asynch::offload::Charge;
 
 /// A stock of memory for buffers.
 pub(crate) struct Buffers {
@@ -33,7 +31,7 @@ pub(crate) struct Buffers {
     longest: usize,
     mm: Arc<Mm>,
     /// What stands for the memory in the bound.
-    _charge: Arc<Charge>,
+    _charge: Arc<MetadataCharge>,
 }
 
 struct Stock {
@@ -77,7 +75,7 @@ impl Buffers {
     /// A stock of `bytes` bytes, part of `charge`, out of which one buffer takes at most `longest`.
     pub(crate) fn new(
         mm: &Arc<Mm>,
-        charge: &Arc<Charge>,
+        charge: &Arc<MetadataCharge>,
         bytes: usize,
         longest: usize,
     ) -> Arc<Self> {

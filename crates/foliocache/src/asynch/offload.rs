@@ -1,6 +1,6 @@
 //! What the async files of one file system share: workers, and memory for what is handed to them.
 
-use foliocache_mm::Mm;
+use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 
@@ -26,28 +26,6 @@ pub(crate) struct Offload {
     mm: Arc<Mm>,
 }
 
-/// Memory that is charged to the bound as long as this is there.
-pub(crate) struct Charge {
-    mm: Arc<Mm>,
-    bytes: u64,
-}
-
-impl Charge {
-    fn new(mm: &Arc<Mm>, bytes: u64) -> Result<Arc<Self>, Errno> {
-        mm.charge_metadata(bytes)?;
-        let mm = Arc::clone(mm);
-        Ok(Arc::new(Self { mm, bytes }))
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if self.mm.check_fork().is_ok() {
-            self.mm.uncharge_metadata(self.bytes);
-        }
-    }
-}
-
 impl Offload {
     /// Bytes of buffers in use.
     pub(crate) fn buffered(&self) -> u64 {
@@ -62,7 +40,7 @@ impl Offload {
         mm.check_fork()?;
         let bytes = whole_pages((mm.usage().limit / SHARE).clamp(LEAST, MOST) as usize);
         // Each buffer holds on to it: some may be in use for longer than this.
-        let charge = &Charge::new(mm, bytes as u64)?;
+        let charge = &Arc::new(MetadataCharge::new(mm, bytes as u64)?);
         let (reads, writes) = (bytes / 4, bytes - bytes / 4);
         Ok(Self {
             workers: Workers::new(mm),

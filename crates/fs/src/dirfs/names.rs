@@ -6,6 +6,7 @@ use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
 use super::state::LocalChange;
 use super::{DirFs, Shared};
+use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -178,15 +179,20 @@ impl DirFs {
         Ok(inode)
     }
 
-    /// The handle of an open file; `fds` are descriptors that are open already.
+    /// The handle of an open file; `made` is there already of one that was just made.
     pub(super) fn handle(
         &self,
         ctx: &OpContext,
         inode: &SlabArc<Inode>,
         flags: OpenFlags,
-        fds: Option<Descriptors>,
+        made: Option<(Descriptors, MetadataCharge)>,
     ) -> Result<OpenFile, Errno> {
-        self.shared.bdi.mm().check_fork()?;
+        let mm = self.shared.bdi.mm();
+        mm.check_fork()?;
+        let (fds, charge) = match made {
+            Some((fds, charge)) => (Some(fds), charge),
+            None => (None, OpenFile::charge(mm)?),
+        };
         let node = DirNode::of(inode)?;
         let file = node.file();
         let writable = flags.write || flags.truncate;
@@ -204,7 +210,7 @@ impl DirFs {
         }
         self.shared.close_idle(1);
         // Made after the file is found to open at all, and its handle counted: nobody evicts it.
-        let handle = OpenFile::new(inode.clone(), flags, *ctx)
+        let handle = OpenFile::charged(inode.clone(), flags, *ctx, charge)
             .inspect_err(|_| inode.ops().released(inode, writable))?;
         if flags.truncate {
             handle.truncate_at_open()?;

@@ -127,6 +127,7 @@ impl FileSystem for DirFs {
         let (_, dir_fd) = self.directory(dir)?;
         // First: without room for its pages a file is not left behind.
         let charge = self.shared.bdi.charge_mapping()?;
+        let handle_charge = OpenFile::charge(self.shared.bdi.mm())?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
         let made = match make() {
@@ -156,7 +157,8 @@ impl FileSystem for DirFs {
             truncate: false,
             ..flags
         };
-        self.handle(ctx, &inode, flags, Some(Descriptors::new(made, true)))
+        let made = Descriptors::new(made, true);
+        self.handle(ctx, &inode, flags, Some((made, handle_charge)))
     }
 
     fn mknod(

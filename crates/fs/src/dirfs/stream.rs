@@ -1,6 +1,7 @@
 //! Reading a directory of the source.
 
 use super::node::DirNode;
+use foliocache_mm::MetadataCharge;
 use foliocache_sync::Mutex;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::DirReader;
@@ -12,11 +13,15 @@ use std::os::unix::ffi::OsStrExt;
 pub(super) struct DirStream {
     reader: Mutex<DirReader>,
     inode: SlabArc<Inode>,
+    _charge: MetadataCharge,
 }
 
 impl DirStream {
     pub(super) fn open(inode: &SlabArc<Inode>, fd: BorrowedFd<'_>) -> Result<DirStream, Errno> {
+        let mm = DirNode::of(inode)?.shared.bdi.mm();
+        let bytes = size_of::<DirStream>() + DirReader::BUFFER;
         Ok(DirStream {
+            _charge: MetadataCharge::before_names(mm, bytes as u64, MetadataCharge::PATIENCE)?,
             reader: Mutex::new(DirReader::open(fd)?),
             inode: inode.clone(),
         })

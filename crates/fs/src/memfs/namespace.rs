@@ -238,13 +238,14 @@ impl FileSystem for MemFs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
+        let charge = OpenFile::charge(&self.shared.mm)?;
         let new = New {
             kind: FileKind::Regular,
             mode,
             data: Data::File,
             opened: true,
         };
-        OpenFile::new(self.make(ctx, dir, name, new)?, flags, *ctx)
+        OpenFile::charged(self.make(ctx, dir, name, new)?, flags, *ctx, charge)
     }
 
     fn mknod(

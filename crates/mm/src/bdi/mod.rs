@@ -157,7 +157,8 @@ impl BackingDevInfo {
     /// `ENOMEM` if the bound has no room.
     pub fn charge_mapping(self: &Arc<Self>) -> Result<MappingCharge, Errno> {
         let bytes = AddressSpace::memory_bytes() as u64;
-        self.mm.charge_metadata(bytes)?;
+        // Names that nobody needs give way to it.
+        self.mm.charge_cached_metadata(bytes, &|| false)?;
         // Relaxed: a figure.
         self.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(MappingCharge(Arc::clone(self)))

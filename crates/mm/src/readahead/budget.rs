@@ -26,10 +26,12 @@
 //! *Protects* the counts. *Order*: a leaf; taken inside a handle's lock, once a window. *May
 //! block*: for a few instructions.
 
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 
-use super::FIRST_WINDOW;
+use super::{FIRST_ENTRIES, FIRST_WINDOW};
+use crate::frames::Frames;
 
 /// Epochs after which a lease lapses, the current one counted.
 const EPOCHS: u64 = 4;
@@ -47,6 +49,8 @@ pub(crate) struct ReadaheadBudget {
     /// old one.
     cap: AtomicU64,
     counts: RankedMutex<Counts>,
+    /// Where the tables of streams are charged.
+    frames: Option<Arc<Frames>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,10 +68,41 @@ pub(super) struct Lease {
 }
 
 impl ReadaheadBudget {
-    pub(crate) fn new(cap: u64) -> Self {
+    /// A budget of `cap` pages. Tables of streams are charged to the bound of `frames`.
+    pub(crate) fn new(cap: u64, frames: Option<Arc<Frames>>) -> Self {
         Self {
             cap: AtomicU64::new(cap),
             counts: RankedMutex::new(Rank::Leaf, Counts::default()),
+            frames,
+        }
+    }
+
+    /// Whether there is room for one more in a table of at most `most`: it grows as the bound has room for it,
+    /// beyond the [`FIRST_ENTRIES`] that the handle is charged.
+    pub(super) fn grow<T>(&self, table: &mut Vec<T>, most: usize) -> bool {
+        let (len, capacity) = (table.len(), table.capacity());
+        if len < capacity || len >= most {
+            return len < most;
+        }
+        let more = capacity.max(FIRST_ENTRIES).min(most - len);
+        let charged = if capacity == 0 {
+            0
+        } else {
+            more * size_of::<T>()
+        };
+        let frames = self.frames.as_ref();
+        let granted = frames.is_none_or(|frames| frames.try_charge_metadata(charged as u64));
+        if granted {
+            table.reserve_exact(more);
+        }
+        granted
+    }
+
+    /// Gives back what a table was charged.
+    pub(super) fn uncharge<T>(&self, table: &Vec<T>) {
+        let entries = table.capacity().saturating_sub(FIRST_ENTRIES);
+        if let Some(frames) = &self.frames {
+            frames.uncharge_metadata((entries * size_of::<T>()) as u64);
         }
     }
 

@@ -13,9 +13,11 @@
 //! rare in a large file, and a run has to be met twice before it counts, unless its requests are so
 //! large that one window more is little waste.
 
+use super::ReadaheadBudget;
 use super::stream::Shape;
 
-const CAPACITY: usize = 48;
+/// Misses remembered.
+pub(super) const CAPACITY: usize = 48;
 
 /// Misses searched for equal steps: enough for several strided streams in turns.
 const STRIDE_SEARCH: usize = 16;
@@ -46,8 +48,8 @@ struct Miss {
     run: i8,
 }
 
-/// What a full history takes, in bytes: its vector grows by doubling.
-pub(super) const BYTES: usize = CAPACITY.next_power_of_two() * size_of::<Miss>();
+/// What a miss takes, in bytes.
+pub(super) const MISS_BYTES: usize = size_of::<Miss>();
 
 #[derive(Debug, Default)]
 pub(super) struct History(Vec<Miss>);
@@ -60,7 +62,12 @@ impl History {
 
     /// Notes a request, and says what it shows together with earlier ones. `continues`: it is next
     /// to the one before it, which may have hit.
-    pub(super) fn recognise(&mut self, request: Request, continues: bool) -> Option<Shape> {
+    pub(super) fn recognise(
+        &mut self,
+        request: Request,
+        continues: bool,
+        budget: &ReadaheadBudget,
+    ) -> Option<Shape> {
         let Request { first, last } = request;
         let part = |miss: &Miss| miss.request.first < first && miss.request.last == last;
         if self.0.iter().any(part) {
@@ -73,17 +80,17 @@ impl History {
         let known = up.is_some();
         if let Some(run) = up.or(continues.then_some(0)) {
             let run = run.clamp(0, i8::MAX - 1) + 1;
-            self.push(request, run);
+            self.push(request, run, budget);
             let enough = run >= 2 || (known && request.pages() >= LARGE_REQUEST);
             return enough.then_some(Shape::Forward);
         }
         if let Some(run) = self.take_run(|miss| miss.request.first == last + 1) {
             let run = run.clamp(i8::MIN + 1, 0) - 1;
-            self.push(request, run);
+            self.push(request, run, budget);
             return (run <= -2).then_some(Shape::Backward);
         }
         let stride = self.stride(request);
-        self.push(request, 0);
+        self.push(request, 0, budget);
         stride.map(|stride| Shape::Strided {
             base: first,
             stride,
@@ -92,16 +99,20 @@ impl History {
     }
 
     /// Notes a request that hit because it was foreseen, for what else may come of it.
-    pub(super) fn push_foreseen(&mut self, request: Request) {
+    pub(super) fn push_foreseen(&mut self, request: Request, budget: &ReadaheadBudget) {
         self.0.retain(|miss| miss.request != request);
-        self.push(request, 0);
+        self.push(request, 0, budget);
     }
 
-    fn push(&mut self, request: Request, run: i8) {
-        if self.0.len() == CAPACITY {
+    fn push(&mut self, request: Request, run: i8, budget: &ReadaheadBudget) {
+        if !budget.grow(&mut self.0, CAPACITY) {
             self.0.remove(0);
         }
         self.0.push(Miss { request, run });
+    }
+
+    pub(super) fn uncharge(&self, budget: &ReadaheadBudget) {
+        budget.uncharge(&self.0);
     }
 
     fn take_run(&mut self, continued: impl Fn(&Miss) -> bool) -> Option<i8> {

@@ -22,7 +22,8 @@
 //! the budget. The order of the folios follows the window; windows end where the next one's folios can begin.
 //!
 //! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
-//! apart, to 6 KiB at most. Like the handle itself it is outside the bound.
+//! apart, to 6 KiB at most. Who opens the handle charges the first of it; what it grows by is charged here,
+//! and where the bound has no room for that fewer streams are told apart.
 //!
 //! # Invariants
 //!
@@ -69,6 +70,9 @@ const FIRST_WINDOW: u64 = 16;
 
 /// Streams that one handle tells apart.
 const MAX_STREAMS: usize = 32;
+
+/// Entries of a table that is made.
+const FIRST_ENTRIES: usize = 4;
 
 /// Pages of the largest window: 4 MiB, of which two may be on their way.
 pub(crate) const MAX_WINDOW: u64 = 1024;
@@ -167,7 +171,8 @@ impl Window {
 
 /// The readahead state of one handle.
 ///
-/// Costs a few words until the first miss, then up to 6 KiB, outside the bound.
+/// Costs a few words until the first miss, then up to 6 KiB. Of these [`ReadaheadState::FIRST_BYTES`] are left to
+/// the caller to charge.
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub struct ReadaheadState {
@@ -185,6 +190,9 @@ impl Default for ReadaheadState {
 }
 
 impl ReadaheadState {
+    /// Bytes that the first miss takes.
+    pub const FIRST_BYTES: usize = streams::FIRST_BYTES;
+
     /// The state of a handle that has read nothing.
     pub fn new() -> Self {
         Self {
@@ -236,15 +244,31 @@ impl ReadaheadState {
         if access == Access::Random as u8 {
             return (limits.asked(request), None);
         }
+        self.with_streams(limits, |streams| {
+            streams
+                .get_or_insert_with(|| Box::new(Streams::new(limits.budget)))
+                .on_miss(
+                    request,
+                    self.continues_with(page),
+                    access == Access::Sequential as u8,
+                    limits,
+                )
+        })
+    }
+
+    /// Runs something with the streams, which start over if the handle is used with another cache than before.
+    fn with_streams<R>(
+        &self,
+        limits: &Limits<'_>,
+        run: impl FnOnce(&mut Option<Box<Streams>>) -> R,
+    ) -> R {
         let mut streams = self.streams.lock();
-        streams
-            .get_or_insert_with(|| Box::new(Streams::new(limits.budget)))
-            .on_miss(
-                request,
-                self.continues_with(page),
-                access == Access::Sequential as u8,
-                limits,
-            )
+        let of_another = streams.take_if(|streams| !streams.belong_to(limits.budget));
+        let done = run(&mut streams);
+        drop(streams);
+        // Their tables are uncharged, which may take a lock that comes before this one.
+        drop(of_another);
+        done
     }
 
     /// The first use of a folio that readahead brought in, at `page`: what to start reading in the
@@ -258,15 +282,14 @@ impl ReadaheadState {
             return Vec::new();
         }
         let sequential = self.continues_with(page);
-        let mut streams = self.streams.lock();
-        match &mut *streams {
+        self.with_streams(limits, |streams| match streams {
             Some(streams) => streams.on_first_use(page.0, sequential, limits),
             // Another handle reads ahead of this one.
             None if !sequential => Vec::new(),
             none => none
                 .insert(Box::new(Streams::new(limits.budget)))
                 .on_first_use(page.0, sequential, limits),
-        }
+        })
     }
 
     /// What the forward stream of the last miss or first use, at `page`, has left behind since this

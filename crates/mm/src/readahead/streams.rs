@@ -12,16 +12,21 @@
 
 use foliocache_sync::Arc;
 
-use super::history::{History, Request};
+use super::history::{self, History, Request};
 use super::stream::{Shape, Stream};
-use super::{Limits, MAX_STREAMS, ReadaheadBudget, Window};
+use super::{FIRST_ENTRIES, Limits, MAX_STREAMS, ReadaheadBudget, Window};
 use crate::types::PageIndex;
 use std::ops::Range;
 
 // What a handle costs at most, as `ReadaheadState` says.
-const _: () = assert!(
-    size_of::<Streams>() + MAX_STREAMS * size_of::<Stream>() + super::history::BYTES <= 6 << 10
-);
+const _: () = assert!(bytes(MAX_STREAMS, history::CAPACITY) <= 6 << 10);
+
+/// What a handle takes from the first miss on.
+pub(super) const FIRST_BYTES: usize = bytes(FIRST_ENTRIES, FIRST_ENTRIES);
+
+const fn bytes(streams: usize, misses: usize) -> usize {
+    size_of::<Streams>() + streams * size_of::<Stream>() + misses * history::MISS_BYTES
+}
 
 #[derive(Debug)]
 pub(super) struct Streams {
@@ -44,11 +49,9 @@ impl Streams {
         }
     }
 
-    /// Starts over if the handle is used with another cache than before.
-    fn belong_to(&mut self, budget: &Arc<ReadaheadBudget>) {
-        if !Arc::ptr_eq(&self.budget, budget) {
-            *self = Self::new(budget);
-        }
+    /// Whether the handle was used with this cache.
+    pub(super) fn belong_to(&self, budget: &Arc<ReadaheadBudget>) -> bool {
+        Arc::ptr_eq(&self.budget, budget)
     }
 
     /// See [`ReadaheadState::on_miss`](super::ReadaheadState::on_miss). `continues`: the request is
@@ -60,14 +63,13 @@ impl Streams {
         eager: bool,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
-        self.belong_to(limits.budget);
         let lead = |stream: &Stream| stream.lead_at_miss(stream.near(request), continues);
         if let Some(stream) = self.find(lead) {
             return stream.on_miss(request, eager, limits);
         }
         let shape = match eager {
             true => Some(Shape::Forward),
-            false => self.history.recognise(request, continues),
+            false => self.history.recognise(request, continues, limits.budget),
         };
         let stream = match shape {
             Some(shape) => Stream::new(shape, request),
@@ -88,7 +90,6 @@ impl Streams {
         continues: bool,
         limits: &Limits<'_>,
     ) -> Vec<Window> {
-        self.belong_to(limits.budget);
         let found = self.find(|stream| stream.lead_at_use(page)).is_some();
         if !found && !continues {
             return Vec::new();
@@ -102,7 +103,7 @@ impl Streams {
         let (request, is_over) = (stream.request_at(page), stream.is_over());
         if let Some(request) = request {
             // Streams that start evenly spaced look strided until they go on.
-            self.history.push_foreseen(request);
+            self.history.push_foreseen(request, limits.budget);
         }
         if is_over {
             let mut over = self.live.swap_remove(self.recent);
@@ -155,7 +156,7 @@ impl Streams {
 
     fn add(&mut self, stream: Stream) -> &mut Stream {
         self.clock += 1;
-        if self.live.len() < MAX_STREAMS {
+        if self.budget.grow(&mut self.live, MAX_STREAMS) {
             self.recent = self.live.len();
             self.live.push(stream);
         } else {
@@ -176,5 +177,7 @@ impl Drop for Streams {
         for stream in &mut self.live {
             stream.end(&self.budget);
         }
+        self.budget.uncharge(&self.live);
+        self.history.uncharge(&self.budget);
     }
 }

@@ -22,6 +22,7 @@ use rustix::io::retry_on_intr;
 
 use crate::Errno;
 use crate::fd::FileKind;
+use crate::memory::PageBytes;
 
 /// Bytes of entries fetched at once.
 const BUFFER: usize = 32 << 10;
@@ -46,23 +47,27 @@ pub struct DirEntry<'a> {
 #[derive(Debug)]
 pub struct DirReader {
     dir: OwnedFd,
-    buf: Box<[u8]>,
+    buf: PageBytes,
     filled: usize,
     at: usize,
     offset: u64,
 }
 
 impl DirReader {
+    /// Bytes of its buffer.
+    pub const BUFFER: usize = BUFFER;
+
     /// A reader for the directory behind `dir`, which may be an `O_PATH` descriptor: it is opened
     /// again. May block.
     ///
     /// # Errors
     ///
-    /// Those of `open(2)`; `ENOTDIR` when it is no directory.
+    /// Those of `open(2)`; `ENOTDIR` when it is no directory; `ENOMEM` when the address space is used up.
     pub fn open(dir: BorrowedFd<'_>) -> Result<DirReader, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = retry_on_intr(|| fs::openat(dir, c".", flags, Mode::empty()))?;
-        let buf = vec![0; BUFFER].into_boxed_slice();
+        // Not of the heap, which keeps what it once had.
+        let buf = PageBytes::zeroed(BUFFER)?;
         Ok(DirReader {
             dir,
             buf,

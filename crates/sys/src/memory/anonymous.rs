@@ -11,7 +11,7 @@
 
 use super::PAGE_SIZE;
 use crate::Errno;
-use core::ops::{Deref, Range};
+use core::ops::{Deref, DerefMut, Range};
 use core::ptr::{self, NonNull};
 use core::slice;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -95,10 +95,17 @@ impl PageBytes {
     /// # Errors
     /// `ENOMEM` when the address space is used up.
     pub fn copy_of(bytes: &[u8]) -> Result<PageBytes, Errno> {
-        let len = bytes.len();
+        let mut copy = PageBytes::zeroed(bytes.len())?;
+        copy.copy_from_slice(bytes);
+        Ok(copy)
+    }
+
+    /// `len` zeros; takes a system call, and memory once they are written to.
+    ///
+    /// # Errors
+    /// As [`PageBytes::copy_of`].
+    pub fn zeroed(len: usize) -> Result<PageBytes, Errno> {
         let range = AnonymousRange::map(len.div_ceil(PAGE_SIZE).max(1))?;
-        // SAFETY: the range is new, at least as long, and nobody else's (invariant 1).
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), range.as_ptr().as_ptr(), len) };
         Ok(PageBytes { range, len })
     }
 }
@@ -107,8 +114,15 @@ impl Deref for PageBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped, initialised by the kernel, and never written after `copy_of`.
+        // SAFETY: mapped, as long, initialised by the kernel, and nobody else's (invariant 1).
         unsafe { slice::from_raw_parts(self.range.as_ptr().as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for PageBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { slice::from_raw_parts_mut(self.range.as_ptr().as_ptr(), self.len) }
     }
 }
 

@@ -195,14 +195,7 @@ impl<T> SlabArc<T> {
     where
         T: InodeOperations,
     {
-        #[cfg(not(any(loom, shuttle)))]
         let object = self.into_raw();
-        #[cfg(any(loom, shuttle))]
-        let object = {
-            // For `from_borrow`.
-            Arc::as_ptr(&self.object).expose_provenance();
-            self.object
-        };
         SlabArc { object }
     }
 

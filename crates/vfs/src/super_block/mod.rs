@@ -154,6 +154,11 @@ impl SuperBlock {
         self.caches.fs.shrink_inodes(usize::MAX);
     }
 
+    /// The cache whose bound names are charged to.
+    pub fn mm(&self) -> &Arc<Mm> {
+        &self.mm
+    }
+
     /// Has somebody asked for inodes when memory is short, for as long as it lives.
     pub fn add_holder(&self, holder: Weak<dyn InodeHolder>) {
         self.shrinkable.add_holder(holder);

@@ -57,7 +57,7 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new(file_pages: u64) -> Self {
         Self {
-            budget: Arc::new(ReadaheadBudget::new(8192)),
+            budget: Arc::new(ReadaheadBudget::new(8192, None)),
             feedback: Arc::new(ReadaheadFeedback::default()),
             max: 1024,
             max_order: 9,
@@ -80,7 +80,7 @@ impl Model {
 
     pub(super) fn with_budget(file_pages: u64, cap: u64) -> Self {
         Self {
-            budget: Arc::new(ReadaheadBudget::new(cap)),
+            budget: Arc::new(ReadaheadBudget::new(cap, None)),
             ..Self::new(file_pages)
         }
     }
