@@ -219,3 +219,39 @@ fn a_walk_that_stays_below_never_finds_what_never_was_there() {
         );
     });
 }
+
+/// The names in a directory that is removed are not locked: the file system itself keeps it from being filled.
+#[test]
+fn a_directory_is_removed_or_filled_and_never_both() {
+    on_each(|world| {
+        let names = &world.names;
+        let (top, dir_name, file) = (names.root(), OsStr::new("race"), OsStr::new("file"));
+        for _ in 0..ROUNDS / 10 {
+            let dir = names.mkdir(&OpContext::ROOT, top, dir_name, 0o755, None);
+            let dir = dir.expect("mkdir");
+            let start = std::sync::Barrier::new(2);
+            let (made, removed) = std::thread::scope(|scope| {
+                let make = scope.spawn(|| {
+                    start.wait();
+                    let flags = OpenFlags::WRITE;
+                    let made = names.create(&OpContext::ROOT, &dir, file, 0o644, flags, None);
+                    made.map(drop)
+                });
+                start.wait();
+                let removed = names.rmdir(top, dir_name, None);
+                (make.join().expect("no panic"), removed)
+            });
+            match made {
+                Ok(()) => {
+                    assert_eq!(removed, Err(Errno::ENOTEMPTY));
+                    names.unlink(&dir, file, None).expect("unlink");
+                    names.rmdir(top, dir_name, None).expect("rmdir");
+                }
+                Err(error) => {
+                    assert!(matches!(error, Errno::ENOENT | Errno::ESTALE), "{error}");
+                    assert_eq!(removed, Ok(()));
+                }
+            }
+        }
+    });
+}
