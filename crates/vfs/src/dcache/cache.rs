@@ -327,9 +327,7 @@ impl<I: DentryInode> Inner<I> {
     ///
     /// Context: something keeps the dentry.
     pub(super) fn changing_place(&self, dentry: &Dentry<I>) -> Option<Changing<'_>> {
-        // In models of the cache it would be two steps more at each change; it has a model of its own.
-        let counted = cfg!(not(any(loom, shuttle))) && dentry.is_dir();
-        counted.then(|| self.places.begin())
+        dentry.is_dir().then(|| self.places.begin())
     }
 
     pub(super) fn is_closing(&self) -> bool {

@@ -32,6 +32,7 @@ mod shrink;
 
 pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
+use crate::bound::MetadataBound;
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::{FileSystem, Validity};
@@ -51,7 +52,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 /// Buckets that the table of dentries begins with.
-const BUCKETS: usize = 256;
+const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
 /// Walks that come upon directories that are gone from the store, before that is an error.
 const MAX_STALE: u32 = 3;
@@ -61,7 +62,8 @@ const MAX_STALE: u32 = 3;
 pub struct SuperBlock {
     root: DentryRef<Inode>,
     caches: Arc<Caches>,
-    mm: Arc<Mm>,
+    /// `None` in a model.
+    mm: Option<Arc<Mm>>,
     permissions: Arc<Generation>,
     shrinkable: Arc<Shrinkable>,
     /// `None` where no thread could be started: then callers alone free what was given up.
@@ -95,29 +97,40 @@ impl SuperBlock {
     /// A file system whose names are cached from now on. What they take is charged to the bound of `mm`, and
     /// given up while memory is short, see [`Shrinker`].
     pub fn new(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> SuperBlock {
-        let dcache = DentryCache::new(BUCKETS, mm.clone());
+        let mut new = Self::of(fs, mm.clone());
+        new.mm = Some(mm.clone());
+        let shrinker: Weak<dyn Shrinker> = Arc::downgrade(&new.shrinkable) as _;
+        mm.add_shrinker(shrinker);
+        let reaped = Arc::downgrade(&new.shrinkable);
+        let reap = move || reaped.upgrade().map_or(0, |shrinkable| shrinkable.reap());
+        new.reaper = Reaper::start(mm.panics(), reap).ok();
+        if let Some(reaper) = &new.reaper {
+            new.caches.dcache.wake_when_retired(reaper.clone());
+        }
+        new
+    }
+
+    /// One whose names are charged to nobody, and freed by callers alone.
+    #[cfg(any(loom, shuttle))]
+    pub fn unbounded(fs: Arc<dyn FileSystem>) -> SuperBlock {
+        Self::of(fs, Arc::new(crate::bound::Unbounded))
+    }
+
+    fn of(fs: Arc<dyn FileSystem>, bound: Arc<dyn MetadataBound>) -> SuperBlock {
+        let dcache = DentryCache::new(BUCKETS, bound);
         let root = dcache.make_root(fs.root());
         let Validity { present, absent } = fs.validity();
         let validity =
             [present, absent].map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
         let permissions = fs.permissions().clone();
         let caches = Arc::new(Caches { dcache, fs });
-        let shrinkable = Arc::new(Shrinkable::new(&caches));
-        let shrinker: Weak<dyn Shrinker> = Arc::downgrade(&shrinkable) as _;
-        mm.add_shrinker(shrinker);
-        let reaped = Arc::downgrade(&shrinkable);
-        let reap = move || reaped.upgrade().map_or(0, |shrinkable| shrinkable.reap());
-        let reaper = Reaper::start(mm.panics(), reap).ok();
-        if let Some(reaper) = &reaper {
-            caches.dcache.wake_when_retired(reaper.clone());
-        }
         SuperBlock {
             root,
+            shrinkable: Arc::new(Shrinkable::new(&caches)),
             caches,
-            mm: mm.clone(),
+            mm: None,
             permissions,
-            shrinkable,
-            reaper,
+            reaper: None,
             rename: RankedMutex::new(Rank::Rename, ()),
             validity,
         }
@@ -156,7 +169,7 @@ impl SuperBlock {
 
     /// The cache whose bound names are charged to.
     pub fn mm(&self) -> &Arc<Mm> {
-        &self.mm
+        self.mm.as_ref().expect("names outside a model have one")
     }
 
     /// Has somebody asked for inodes when memory is short, for as long as it lives.
@@ -181,7 +194,7 @@ impl SuperBlock {
 
     /// Whether memory for names or inodes was refused a moment ago.
     pub fn was_refused_memory(&self) -> bool {
-        self.mm.metadata_was_refused()
+        self.mm().metadata_was_refused()
     }
 
     /// What the cache of names holds and did.
