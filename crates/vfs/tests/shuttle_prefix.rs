@@ -83,7 +83,7 @@ fn inode(ino: u64, kind: FileKind, permissions: &Arc<Generation>) -> SlabArc<Ino
         _ => AttrCell::new(attributes),
     };
     let cell = SlabArc::new(cell.without_store());
-    SlabArc::new(Inode::new(ino, 0, kind, cell, Box::new(Ops)))
+    SlabArc::new(Inode::new(ino, 0, kind, cell, SlabArc::new(Ops)))
 }
 
 impl Names {
