@@ -86,7 +86,7 @@ fn read_through(place: &Path, what: &str) {
 
 #[test]
 #[ignore = "system tier"]
-fn load() {
+fn use_a_mount() {
     let Some(place) = env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
@@ -160,7 +160,7 @@ fn names_handles_and_data_of_a_mount_stay_within_the_bound() {
     let mut mount = Mount::new(names.clone(), &mount_point, &MountOptions::new("memory")).unwrap();
     let allowed = before + LIMIT + mount.fixed_bytes() + SLACK;
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "load", "--include-ignored", "--nocapture"])
+        .args(["--exact", "use_a_mount", "--include-ignored", "--nocapture"])
         .env(PLACE, &mount_point)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

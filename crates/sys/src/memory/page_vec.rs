@@ -81,7 +81,7 @@ impl<T> PageVec<T> {
             .map_or(0, |range| range.pages() * PAGE_SIZE);
         assert!((self.len + 1) * size_of::<T>() <= bytes, "no room");
         // SAFETY: within the range, as just asserted, and not an element yet.
-        unsafe { self.start().add(self.len).write(element) };
+        unsafe { self.start().as_ptr().wrapping_add(self.len).write(element) };
         self.len += 1;
     }
 
@@ -91,7 +91,7 @@ impl<T> PageVec<T> {
         self.swap(at, last);
         self.len = last;
         // SAFETY: it was the last element, and is none any more.
-        unsafe { self.start().add(last).read() }
+        unsafe { self.start().as_ptr().wrapping_add(last).read() }
     }
 }
 
