@@ -4,18 +4,59 @@
 
 use foliocache::Cache;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const LIMIT: u64 = 384;
 const DIRECTORIES: usize = 6;
 const FILES: usize = 400;
 
-#[test]
-fn directories_share_the_descriptors_of_the_process() {
+/// Lowers the limit; for one test at a time.
+fn few_descriptors() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = Rlimit {
         current: Some(LIMIT),
         maximum: Some(LIMIT),
     };
     setrlimit(Resource::Nofile, limit).unwrap();
+    one
+}
+
+/// Many directories whose names are looked up, in two caches, and files that the program itself has open.
+#[test]
+fn descriptors_for_names_are_shared_too() {
+    let _one = few_descriptors();
+    let caches = [0, 1].map(|_| Cache::builder().memory("32M").build().unwrap());
+    let mut all = Vec::new();
+    for number in 0..12 {
+        let source = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for name in 0..100 {
+            std::fs::write(source.path().join(name.to_string()), "data").unwrap();
+        }
+        let directory = caches[number % 2].directory(source.path()).unwrap();
+        for name in 0..100 {
+            directory.metadata(name.to_string()).unwrap();
+        }
+        all.push((directory, source));
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 200, "{open} descriptors");
+
+    // Other descriptors of the program's take what is left: the directories give up theirs.
+    let null = || std::fs::File::open("/dev/null").ok();
+    let mut others: Vec<_> = std::iter::from_fn(null).collect();
+    others.truncate(others.len() - 8);
+    for (directory, _) in &all {
+        for name in 0..100 {
+            let file = directory.open(name.to_string()).unwrap();
+            assert_eq!(file.len(), 4);
+        }
+    }
+}
+
+#[test]
+fn directories_share_the_descriptors_of_the_process() {
+    let _one = few_descriptors();
     let cache = Cache::builder().memory("64M").build().unwrap();
     let mut all = Vec::new();
     for number in 0..DIRECTORIES {

@@ -23,11 +23,12 @@ use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::fd::KeptFds;
 use foliocache_vfs::SlabArc;
 use foliocache_vfs::SlabWeak;
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 
 /// The line.
 pub(super) struct IdleFiles {
@@ -87,11 +88,41 @@ impl Drop for IdleFiles {
     }
 }
 
+/// The directories of the process, which share its limit of open files. The lock is a leaf.
+static DIRECTORIES: Mutex<VecDeque<Weak<Shared>>> = Mutex::new(VecDeque::new());
+
+/// Enters a directory that was opened.
+pub(super) fn register(shared: &Arc<Shared>) {
+    let mut directories = DIRECTORIES.lock();
+    directories.retain(|directory| directory.strong_count() > 0);
+    directories.push_back(Arc::downgrade(shared));
+}
+
+/// All directories, each once; next time the second is the first.
+fn directories() -> Vec<Arc<Shared>> {
+    let mut directories = DIRECTORIES.lock();
+    let all = directories.iter().filter_map(Weak::upgrade).collect();
+    if !directories.is_empty() {
+        directories.rotate_left(1);
+    }
+    all
+}
+
 impl Shared {
-    /// Closes what can be closed, for somebody who got `EMFILE`. Takes no lock that is waited for.
+    /// Closes what can be closed, in all directories of the process, for somebody who got `EMFILE`. Takes no lock
+    /// that is waited for.
     pub(super) fn make_room(&self) {
-        self.path_fds.clear();
-        self.close_all_idle();
+        for directory in directories() {
+            directory.path_fds.clear();
+            directory.close_all_idle();
+        }
+    }
+
+    /// Keeps the descriptor of a node, in the place of another directory's where all together keep too many.
+    pub(super) fn keep_path(&self, node: u64, fd: &Arc<OwnedFd>) {
+        if !self.path_fds.insert(node, fd) && directories().iter().any(|all| all.path_fds.evict()) {
+            self.path_fds.insert(node, fd);
+        }
     }
 
     /// Closes the descriptors of every idle file whose data is safe.

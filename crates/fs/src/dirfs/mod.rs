@@ -99,7 +99,8 @@ pub struct DirFsOptions {
     pub direct: bool,
     /// Read in the background through io_uring where the kernel allows it.
     pub io_uring: bool,
-    /// Descriptors kept for names, an eighth of the limit of open files at most.
+    /// Descriptors kept for names at most. All directories of the process share an eighth of its soft limit of
+    /// open files.
     pub path_descriptors: usize,
     /// Closed files that may wait with open descriptors, two each, for their data to be written; beyond
     /// it closing a file writes another one's data first. By default all directories of the process share a
@@ -242,12 +243,8 @@ impl DirFs {
         {
             tracing::debug!(%errno, "the limit of open files stays as it is");
         }
-        let open_files = fd::open_file_limit();
         let kept = options.idle_files;
-        let kept = Arc::new(kept.map_or_else(KeptFds::of_process, KeptFds::own));
-        let path_descriptors = options
-            .path_descriptors
-            .min((open_files / 8).max(1) as usize);
+        let kept = Arc::new(kept.map_or_else(KeptFds::for_files, KeptFds::own));
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let root = fd::open(source, flags, 0).map_err(failed)?;
         let stat = fd::fstat(root.as_fd()).map_err(failed)?;
@@ -269,7 +266,7 @@ impl DirFs {
             root: Arc::new(root),
             name,
             moves: RwLock::new(()),
-            path_fds: PathFds::new(path_descriptors),
+            path_fds: PathFds::new(options.path_descriptors, KeptFds::for_names()),
             permissions: Arc::default(),
             attributes: SharedSlab::new(mm.clone()),
             nodes: SharedSlab::new(mm.clone()),
@@ -283,6 +280,7 @@ impl DirFs {
             next_node: AtomicU64::new(0),
             bdi,
         });
+        idle::register(&shared);
         let root = names::make_root(&shared, &inodes, &stat);
         let root_dev = stat.dev();
         Ok(DirFs {

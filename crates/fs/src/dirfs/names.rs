@@ -61,7 +61,7 @@ impl DirFs {
         let found = self.open_name(dir, name)?;
         let inode = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
         let id = DirNode::of(&inode)?.id;
-        self.shared.path_fds.insert(id, &Arc::new(found));
+        self.shared.keep_path(id, &Arc::new(found));
         Ok(inode)
     }
 
@@ -172,7 +172,7 @@ impl DirFs {
             })?;
         let inode = self.adopt(parent, name, &stat)?;
         let node = DirNode::of(&inode)?;
-        self.shared.path_fds.insert(node.id, &Arc::new(made));
+        self.shared.keep_path(node.id, &Arc::new(made));
         // As when a file is created.
         node.attributes.doubt();
         node.name_changed();

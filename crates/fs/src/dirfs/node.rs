@@ -238,7 +238,7 @@ impl DirNode {
             if Identity::of(&fd::fstat(found.as_fd())?) != node.identity {
                 return Err(Errno::ESTALE);
             }
-            self.shared.path_fds.insert(node.id, &found);
+            self.shared.keep_path(node.id, &found);
             at = found;
         }
         Ok(at)

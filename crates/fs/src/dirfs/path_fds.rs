@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Each shard holds its part of the capacity at most; a descriptor that a caller still uses is
-//!    closed when the caller is done.
+//! 1. Each shard holds its part of the capacity at most, and those of all directories together what
+//!    [`KeptFds`] allows; a descriptor that a caller still uses is closed when the caller is done.
 //! 2. A shard's `queue` names every key of `fds` once, besides keys that are gone.
 //!
 //! # Locking
@@ -18,6 +18,7 @@
 //! One lock a shard, innermost, never held across a system call other than `close`.
 
 use foliocache_sync::{Arc, CachePadded, Mutex};
+use foliocache_sys::fd::KeptFds;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
@@ -40,6 +41,8 @@ struct Inner {
 /// The cache; keys are node numbers that are never used twice.
 pub(super) struct PathFds {
     shards: Box<[CachePadded<Shard>]>,
+    /// Shared with those of other directories.
+    kept: KeptFds,
 }
 
 struct Shard {
@@ -48,7 +51,9 @@ struct Shard {
 }
 
 impl PathFds {
-    pub(super) fn new(capacity: usize) -> PathFds {
+    /// For `capacity` descriptors at most.
+    pub(super) fn new(capacity: usize, kept: KeptFds) -> PathFds {
+        let capacity = capacity.min(kept.most());
         let shards = (capacity / SHARD).clamp(1, SHARDS);
         let shard = |at: usize| {
             CachePadded::new(Shard {
@@ -58,6 +63,7 @@ impl PathFds {
         };
         PathFds {
             shards: (0..shards).map(shard).collect(),
+            kept,
         }
     }
 
@@ -72,21 +78,30 @@ impl PathFds {
         Some(fd.fd.clone())
     }
 
-    /// Keeps `fd` for `key`, unless one is kept already.
-    pub(super) fn insert(&self, key: u64, fd: &Arc<OwnedFd>) {
-        self.shard(key).insert(key, fd);
+    /// Keeps `fd` for `key`, unless one is kept already. False if directories keep too many together.
+    pub(super) fn insert(&self, key: u64, fd: &Arc<OwnedFd>) -> bool {
+        self.shard(key).insert(key, fd, &self.kept)
     }
 
     pub(super) fn remove(&self, key: u64) {
         let removed = self.shard(key).inner.lock().fds.remove(&key);
-        drop(removed);
+        self.kept.release(removed.iter().len());
+    }
+
+    /// Closes one of the fullest shard, if there is one.
+    pub(super) fn evict(&self) -> bool {
+        let len = |shard: &&CachePadded<Shard>| shard.inner.lock().fds.len();
+        let fullest = self.shards.iter().max_by_key(len);
+        let evicted = fullest.and_then(|shard| shard.inner.lock().evict());
+        self.kept.release(evicted.iter().len());
+        evicted.is_some()
     }
 
     /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let inner = std::mem::take(&mut *shard.inner.lock());
-            drop(inner);
+            self.kept.release(inner.fds.len());
         }
     }
 
@@ -103,15 +118,24 @@ impl PathFds {
     }
 }
 
+impl Drop for PathFds {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 impl Shard {
-    fn insert(&self, key: u64, fd: &Arc<OwnedFd>) {
+    fn insert(&self, key: u64, fd: &Arc<OwnedFd>, kept: &KeptFds) -> bool {
         let mut evicted = None;
         let mut inner = self.inner.lock();
         if inner.fds.contains_key(&key) {
-            return;
+            return true;
         }
         if inner.fds.len() >= self.capacity {
+            // Its place among those of all directories is the new one's.
             evicted = inner.evict();
+        } else if !kept.try_keep() {
+            return false;
         }
         inner.fds.insert(
             key,
@@ -128,6 +152,7 @@ impl Shard {
         }
         drop(inner);
         drop(evicted);
+        true
     }
 }
 
@@ -157,7 +182,7 @@ mod tests {
 
     #[test]
     fn holds_no_more_than_its_capacity_and_spares_what_was_used() {
-        let cache = PathFds::new(4);
+        let cache = PathFds::new(4, KeptFds::own(100));
         for key in 0..4 {
             cache.insert(key, &fd());
         }
@@ -178,11 +203,11 @@ mod tests {
     #[test]
     fn the_shards_hold_what_was_asked_for_together() {
         for capacity in [1, 31, 32, 100, 512, 513, 8191] {
-            let cache = PathFds::new(capacity);
+            let cache = PathFds::new(capacity, KeptFds::own(10_000));
             let sum: usize = cache.shards.iter().map(|shard| shard.capacity).sum();
             assert_eq!(sum, capacity);
         }
-        let cache = PathFds::new(100);
+        let cache = PathFds::new(100, KeptFds::own(100));
         for key in 0..1000 {
             cache.insert(key, &fd());
         }

@@ -1,4 +1,4 @@
-//! [`KeptFds`]: how many descriptors may be kept for files that nobody has open.
+//! [`KeptFds`]: how many descriptors may be kept for what nobody has open.
 //!
 //! # Memory ordering
 //!
@@ -8,33 +8,53 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::open_file_limit;
 
-/// Those of the process.
-static OF_PROCESS: AtomicUsize = AtomicUsize::new(0);
-
 /// A count of descriptors, with a limit.
 #[derive(Debug)]
 pub struct KeptFds {
-    /// The process's if there is none.
-    own: Option<AtomicUsize>,
+    nr: Count,
     most: usize,
+}
+
+#[derive(Debug)]
+enum Count {
+    Own(AtomicUsize),
+    OfProcess(&'static AtomicUsize),
 }
 
 impl KeptFds {
     /// At most `most`, in a count of its own.
     pub fn own(most: usize) -> KeptFds {
-        let own = Some(AtomicUsize::new(0));
-        KeptFds { own, most }
+        let nr = Count::Own(AtomicUsize::new(0));
+        KeptFds { nr, most }
     }
 
-    /// At most a quarter of the files that the process may have open. All of these share one count, as they share
-    /// the limit.
-    pub fn of_process() -> KeptFds {
+    /// For files: at most a quarter of those that the process may have open. All of these share one count, as
+    /// they share the limit.
+    pub fn for_files() -> KeptFds {
+        static FILES: AtomicUsize = AtomicUsize::new(0);
         let most = (open_file_limit() / 4).clamp(32, 8192) as usize;
-        KeptFds { own: None, most }
+        let nr = Count::OfProcess(&FILES);
+        KeptFds { nr, most }
+    }
+
+    /// For names: at most an eighth, in a count that all of these share.
+    pub fn for_names() -> KeptFds {
+        static NAMES: AtomicUsize = AtomicUsize::new(0);
+        let most = (open_file_limit() / 8).max(1) as usize;
+        let nr = Count::OfProcess(&NAMES);
+        KeptFds { nr, most }
     }
 
     fn nr(&self) -> &AtomicUsize {
-        self.own.as_ref().unwrap_or(&OF_PROCESS)
+        match &self.nr {
+            Count::Own(nr) => nr,
+            Count::OfProcess(nr) => nr,
+        }
+    }
+
+    /// The most that may be kept.
+    pub fn most(&self) -> usize {
+        self.most
     }
 
     /// Keeps one more, if that is allowed.
