@@ -238,7 +238,7 @@ impl FileSystem for MemFs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
-        let charge = OpenFile::charge(&self.shared.mm)?;
+        let charge = OpenFile::charge(&self.shared.mm).map_err(|_| Errno::ENOSPC)?;
         let new = New {
             kind: FileKind::Regular,
             mode,
