@@ -101,7 +101,7 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     let mut outcome = Outcome::default();
     let (cache, mount) = (&mounted.cache, &mut mounted.mount);
     if !mount.is_ended()
-        && let Err(why) = take_over_stores(mount.mount_point())
+        && let Err(why) = mount.take_over_stores(|| write_back_mapped(mount.mount_point()))
     {
         outcome.errors.push(why);
     }
@@ -138,10 +138,9 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     outcome
 }
 
-/// Has the kernel hand over what programs stored into mappings. Another process waits for it, see
-/// [`foliocache_fuse::write_back_mapped`]. What fails on the way to us is the kernel's to tell; what
-/// reached us is listed file by file.
-fn take_over_stores(mount_point: &Path) -> Result<(), String> {
+/// Has another process run [`foliocache_fuse::write_back_mapped`]. What fails on the way to us is the kernel's to tell;
+/// what reached us is listed file by file.
+fn write_back_mapped(mount_point: &Path) -> Result<(), String> {
     let cannot = |error: std::io::Error| {
         format!("what programs stored into mapped files was not taken over: {error}")
     };

@@ -7,18 +7,30 @@
 //! kernel is told to drop the pages. It may have to wait for requests of ours to do so, so a thread
 //! of its own asks it, which serves no requests.
 //!
+//! What programs stored into mappings comes back as writes that no caller waits for. They are counted, for who ends
+//! the mount: `syncfs(2)` does not wait for them and need not send all of them (decision 45).
+//!
+//! # Memory ordering
+//!
+//! `writes` only counts; nothing is published through it: every access is `Relaxed`.
+//!
 //! # Locking
 //!
 //! `queue` protects the numbers that wait; nothing is called under it.
 
+use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::{Arc, Condvar, Mutex};
 use fuser::{INodeNo, Notifier};
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Numbers that may wait; what comes on top is left to the kernel's own reclaim.
 const MAX_WAITING: usize = 4096;
+
+/// How long no write has come when the kernel sends none.
+const QUIET: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 struct Queue {
@@ -32,9 +44,51 @@ struct Queue {
 pub(crate) struct KernelPages {
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Writes from the kernel's cache: those under way in the lower half, those there ever were in the upper.
+    writes: AtomicU64,
+}
+
+/// A write from the kernel's cache, until it is answered.
+pub(crate) struct CacheWrite(Arc<KernelPages>);
+
+impl Drop for CacheWrite {
+    fn drop(&mut self) {
+        // Relaxed: see the module's header.
+        self.0.writes.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl KernelPages {
+    /// A write from the kernel's cache has come.
+    pub(crate) fn write_begins(self: &Arc<Self>) -> CacheWrite {
+        // Relaxed: see the module's header.
+        self.writes.fetch_add(1 << 32 | 1, Ordering::Relaxed);
+        CacheWrite(Arc::clone(self))
+    }
+
+    /// Writes from the kernel's cache that have come so far.
+    pub(crate) fn writes_begun(&self) -> u32 {
+        // Relaxed: see the module's header.
+        (self.writes.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Waits until no write from the kernel's cache is under way, and either more than `begun` have come or none
+    /// does. Whether any came.
+    pub(crate) fn wait_for_writes(&self, begun: u32) -> bool {
+        let mut quiet_since = Instant::now();
+        loop {
+            // Relaxed: see the module's header.
+            let under_way = self.writes.load(Ordering::Relaxed) as u32 > 0;
+            let came = self.writes_begun() != begun;
+            if under_way {
+                quiet_since = Instant::now();
+            } else if came || quiet_since.elapsed() >= QUIET {
+                return came;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The kernel is to drop the pages of this inode, which nobody maps any more.
     pub(crate) fn drop_pages(&self, ino: u64) {
         self.push(ino, 0);

@@ -8,8 +8,8 @@
 //!                    └──detach──▶ out of the tree; programs that are inside get errors
 //! ```
 //!
-//! Ending in order is: [`write_back_mapped`] in another process, so that what programs stored into mappings
-//! reaches the file system; [`Mount::unmount`]; where that is `EBUSY`, [`Mount::detach`]; then the
+//! Ending in order is: [`Mount::take_over_stores`] with [`write_back_mapped`] in another process, so that what
+//! programs stored into mappings reaches the file system; [`Mount::unmount`]; where that is `EBUSY`, [`Mount::detach`]; then the
 //! file system's own write-back, with nobody left who could change anything.
 
 use crate::buffers::Buffers;
@@ -34,6 +34,7 @@ use foliocache_vfs::{InodeHolder, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Most bytes that one request reads or writes; the kernel allows no more.
 pub(crate) const MAX_REQUEST: u32 = 1 << 20;
@@ -188,8 +189,8 @@ pub fn mount(
     Mount::new(names, mount_point.as_ref(), &options)
 }
 
-/// Lets the kernel write back what programs stored into mappings of files of the mount at
-/// `mount_point`. Blocks for it.
+/// Asks the kernel to write back what programs stored into mappings of files of the mount at
+/// `mount_point`. It need not have done all of it afterwards: see [`Mount::take_over_stores`]. Blocks.
 ///
 /// **To be called in another process than the one that serves the mount.** A thread that waits for
 /// its own process cannot be killed: its share in the process's descriptors keeps the connection
@@ -340,6 +341,26 @@ impl Mount {
         self.session
             .as_ref()
             .is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Has the kernel hand over what programs stored into mappings: calls `ask`, which is to have another process
+    /// run [`write_back_mapped`], for as long as that brings writes. Does nothing while no file is open.
+    ///
+    /// Blocks until the kernel has sent nothing for a quarter of a second, half a minute at most: programs may
+    /// go on storing.
+    ///
+    /// # Errors
+    /// The first of `ask`.
+    pub fn take_over_stores<E>(&self, mut ask: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.counters.snapshot().open_files > 0 && Instant::now() < end {
+            let begun = self.kernel_pages.writes_begun();
+            ask()?;
+            if !self.kernel_pages.wait_for_writes(begun) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Takes it off the tree and waits until its threads have ended.

@@ -233,6 +233,8 @@ impl Server {
 
     /// Writes: here, or without waiting, or by a worker, which gets a copy of the bytes.
     pub(crate) fn write(&self, request: WriteRequest, data: &[u8], reply: fuser::ReplyWrite) {
+        let whole = request.is_from_cache();
+        let from_cache = whole.then(|| self.conn.kernel_pages.write_begins());
         if let Some(_busy) = self.readers.enter(Lane::Io) {
             self.run(|| {
                 let done = self
@@ -250,7 +252,6 @@ impl Server {
             Ok((done, false)) => done,
             Err(error) => return reply.error(error),
         };
-        let whole = request.is_from_cache();
         let held = match self
             .conn
             .attempt("write", || self.hold(&data[done..], whole))
@@ -270,6 +271,7 @@ impl Server {
                 Err(_) if done > 0 && !whole => reply.written(done as u32),
                 Err(error) => reply.error(error),
             }
+            drop(from_cache);
         });
     }
 
