@@ -70,6 +70,11 @@ const BUSY_RUN: usize = 32;
 /// keeping.
 const KEPT_RUN: usize = 2;
 
+/// The same where small has none to give, as when a stream has just dropped what was in it: main gives one that
+/// was used, then. A loop would otherwise meet nothing that is marked as used, and lose each page just before
+/// its use.
+const KEPT_RUN_WITHOUT_SMALL: usize = 32;
+
 /// A doubly linked list through the descriptors.
 #[derive(Debug, Default)]
 struct Queue {
@@ -82,6 +87,8 @@ struct Queue {
 pub(crate) struct Lru {
     small: Queue,
     main: Queue,
+    /// Pages of refaults for which main has not gone round yet.
+    refaulted: usize,
     shadows: ShadowTable,
 }
 
@@ -109,6 +116,7 @@ impl Lru {
         Self {
             small: Queue::default(),
             main: Queue::default(),
+            refaulted: 0,
             shadows,
         }
     }
@@ -131,7 +139,7 @@ impl Lru {
     ) -> bool {
         let frames = self.len() as u64;
         let refault = self.shadows.refault(owner, page, 2 * frames);
-        if refault && self.main_would_lose_less(pool) {
+        if refault && self.main_would_lose_less(pool, folio.nr_pages() as usize) {
             folio.state.set_hint(flag::REFERENCED);
             self.main.push(pool, folio, on::MAIN);
         } else {
@@ -140,21 +148,26 @@ impl Lru {
         refault
     }
 
-    /// Whether main has room for a refault, or what it would lose for it was not used since it last
-    /// came round. If it was used, it goes round now.
-    fn main_would_lose_less(&mut self, pool: &FolioPool) -> bool {
+    /// Whether main has room for a refault of `pages`, or what it would lose for it was not used since it last
+    /// came round. If it was used, it goes round: not faster than refaults come, in pages, since small folios
+    /// would else take the mark of use from all of main before a loop has come round to set it again.
+    fn main_would_lose_less(&mut self, pool: &FolioPool, pages: usize) -> bool {
         let all = self.len();
         if self.main.tail == 0 || self.small.len > all / SMALL_PART + all / SLACK_PART {
             return true;
         }
         let last = pool.get(self.main.tail);
-        let used =
-            last.state.load().has(flag::REFERENCED) && last.state.clear_hint(flag::REFERENCED);
-        if used {
+        if !last.state.load().has(flag::REFERENCED) {
+            return true;
+        }
+        self.refaulted += pages;
+        if let Some(rest) = self.refaulted.checked_sub(last.nr_pages() as usize) {
+            self.refaulted = rest;
+            last.state.clear_hint(flag::REFERENCED);
             self.main.unlink(pool, last);
             self.main.push(pool, last, on::MAIN);
         }
-        !used
+        false
     }
 
     /// Takes a folio off its queue because it left the index other than by eviction.
@@ -235,7 +248,8 @@ impl Lru {
             let folio = pool.get(queue.tail);
             let pages = folio.nr_pages() as usize;
             scan.scanned += pages;
-            let referenced = folio.state.load().has(flag::REFERENCED)
+            let referenced = (small || kept < KEPT_RUN_WITHOUT_SMALL)
+                && folio.state.load().has(flag::REFERENCED)
                 && folio.state.clear_hint(flag::REFERENCED);
             if referenced {
                 kept += usize::from(!small);
