@@ -65,15 +65,10 @@ const SLACK_PART: usize = 32;
 /// Pages in a row that are passed over in one queue before a scan turns to the other.
 const BUSY_RUN: usize = 32;
 
-/// Used folios that main lets go round in search of a victim before small gives one, however little
-/// it has. To go on would take the mark of use from all of main, and then nothing tells what is worth
-/// keeping.
+/// Used folios that main lets go round in search of a victim. Then small gives one, however little it has; where it
+/// has none to give, as when a stream has just dropped what was in it, main gives one that was used. To go on would
+/// take the mark of use from all of main, and then nothing tells what is worth keeping.
 const KEPT_RUN: usize = 2;
-
-/// The same where small has none to give, as when a stream has just dropped what was in it: main gives one that
-/// was used, then. A loop would otherwise meet nothing that is marked as used, and lose each page just before
-/// its use.
-const KEPT_RUN_WITHOUT_SMALL: usize = 32;
 
 /// A doubly linked list through the descriptors.
 #[derive(Debug, Default)]
@@ -87,8 +82,6 @@ struct Queue {
 pub(crate) struct Lru {
     small: Queue,
     main: Queue,
-    /// Pages of refaults for which main has not gone round yet.
-    refaulted: usize,
     shadows: ShadowTable,
 }
 
@@ -116,7 +109,6 @@ impl Lru {
         Self {
             small: Queue::default(),
             main: Queue::default(),
-            refaulted: 0,
             shadows,
         }
     }
@@ -139,7 +131,7 @@ impl Lru {
     ) -> bool {
         let frames = self.len() as u64;
         let refault = self.shadows.refault(owner, page, 2 * frames);
-        if refault && self.main_would_lose_less(pool, folio.nr_pages() as usize) {
+        if refault && self.main_would_lose_less(pool) {
             folio.state.set_hint(flag::REFERENCED);
             self.main.push(pool, folio, on::MAIN);
         } else {
@@ -148,26 +140,21 @@ impl Lru {
         refault
     }
 
-    /// Whether main has room for a refault of `pages`, or what it would lose for it was not used since it last
-    /// came round. If it was used, it goes round: not faster than refaults come, in pages, since small folios
-    /// would else take the mark of use from all of main before a loop has come round to set it again.
-    fn main_would_lose_less(&mut self, pool: &FolioPool, pages: usize) -> bool {
+    /// Whether main has room for a refault, or what it would lose for it was not used since it last
+    /// came round. If it was used, it goes round now.
+    fn main_would_lose_less(&mut self, pool: &FolioPool) -> bool {
         let all = self.len();
         if self.main.tail == 0 || self.small.len > all / SMALL_PART + all / SLACK_PART {
             return true;
         }
         let last = pool.get(self.main.tail);
-        if !last.state.load().has(flag::REFERENCED) {
-            return true;
-        }
-        self.refaulted += pages;
-        if let Some(rest) = self.refaulted.checked_sub(last.nr_pages() as usize) {
-            self.refaulted = rest;
-            last.state.clear_hint(flag::REFERENCED);
+        let used =
+            last.state.load().has(flag::REFERENCED) && last.state.clear_hint(flag::REFERENCED);
+        if used {
             self.main.unlink(pool, last);
             self.main.push(pool, last, on::MAIN);
         }
-        false
+        !used
     }
 
     /// Takes a folio off its queue because it left the index other than by eviction.
@@ -248,7 +235,7 @@ impl Lru {
             let folio = pool.get(queue.tail);
             let pages = folio.nr_pages() as usize;
             scan.scanned += pages;
-            let referenced = (small || kept < KEPT_RUN_WITHOUT_SMALL)
+            let referenced = (small || kept < KEPT_RUN)
                 && folio.state.load().has(flag::REFERENCED)
                 && folio.state.clear_hint(flag::REFERENCED);
             if referenced {
