@@ -21,10 +21,10 @@
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::time::{Duration, Instant, sleep};
 use foliocache_sync::{Arc, Condvar, Mutex};
 use fuser::{INodeNo, Notifier};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 /// Numbers that may wait; what comes on top is left to the kernel's own reclaim.
 const MAX_WAITING: usize = 4096;
@@ -85,7 +85,7 @@ impl KernelPages {
             } else if came || quiet_since.elapsed() >= QUIET {
                 return came;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            sleep(Duration::from_millis(1));
         }
     }
 
