@@ -124,7 +124,7 @@ impl Misses {
             black_box(cache.find(hash, test));
         }
         let make = || {
-            let link = InodeLink::new();
+            let link = InodeLink::default();
             Ok::<_, Infallible>(BareInode { link, ino })
         };
         if let Ok(Iget::New(new)) = cache.iget(hash, test, make) {

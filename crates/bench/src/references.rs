@@ -49,7 +49,7 @@ impl DentryInode for TinyInode {
 }
 
 fn inode(directory: bool) -> SlabArc<TinyInode> {
-    let alias = AliasSlot::new();
+    let alias = AliasSlot::default();
     SlabArc::new(TinyInode { directory, alias })
 }
 
@@ -70,7 +70,7 @@ impl Path {
         let mut last = root.clone();
         for (nr, name) in names.iter().enumerate() {
             let inode = inode(nr + 1 < names.len());
-            let added = cache.add(&last, &Name::from(*name), Some(inode));
+            let added = cache.add(&last, &Name::new(name.as_bytes()), Some(inode));
             last = added.map_err(|error| {
                 BenchError::setup("a path", io::Error::other(format!("{error:?}")))
             })?;
@@ -89,7 +89,9 @@ impl Path {
         let mut at: (&Dentry<_>, u32) = (&self.root, self.root.read_begin());
         for name in black_box(&self.names) {
             let (dir, dir_seq) = at;
-            at = self.cache.lookup_rcu(dir, &Name::from(*name), &rcu)?;
+            at = self
+                .cache
+                .lookup_rcu(dir, &Name::new(name.as_bytes()), &rcu)?;
             if dir.read_retry(dir_seq) {
                 return None;
             }

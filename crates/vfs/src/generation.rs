@@ -36,8 +36,8 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 /// Changes that are going on, in the lower bits; those that have ended, above.
 const ENDED: u64 = 1 << 16;
 
-/// The number. See the module's header.
-#[derive(Debug)]
+/// The number; nothing has changed by default. See the module's header.
+#[derive(Debug, Default)]
 pub struct Generation(AtomicU64);
 
 /// A change that is going on; ends when dropped.
@@ -46,20 +46,6 @@ pub struct Generation(AtomicU64);
 pub struct Changing<'a>(&'a Generation);
 
 impl Generation {
-    /// Nothing has changed yet.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Nothing has changed yet.
-    #[cfg(loom)]
-    #[must_use]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// Begins a change of what others may have remembered: before anybody can see it. Changes may overlap.
     pub fn begin(&self) -> Changing<'_> {
         // Relaxed: seen by whoever sees the change, which is published later; see the module's header.
@@ -91,19 +77,13 @@ impl Drop for Changing<'_> {
     }
 }
 
-impl Default for Generation {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 
     #[test]
     fn what_was_remembered_holds_until_a_change_begins() {
-        let generation = Generation::new();
+        let generation = Generation::default();
         let remembered = generation.to_remember().unwrap();
         assert!(generation.is(remembered));
         let first = generation.begin();

@@ -60,7 +60,6 @@
 //! invariant 2.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
@@ -378,15 +377,6 @@ impl<T> Drop for RcuHash<T> {
             table = owned.next.load(Ordering::Relaxed);
         }
         self.bound.uncharge(self.charged.load(Ordering::Relaxed));
-    }
-}
-
-impl<T: HashNode> fmt::Debug for RcuHash<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RcuHash")
-            .field("len", &self.len())
-            .field("buckets", &self.buckets())
-            .finish_non_exhaustive()
     }
 }
 

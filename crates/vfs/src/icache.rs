@@ -58,7 +58,6 @@
 //! The cache's references are raw pointers in the hash, by invariant 1 of [`link`].
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::ops::Deref;
 
 use foliocache_sync::rcu;
@@ -112,7 +111,6 @@ pub struct InodeCache<T: CachedInode> {
 }
 
 /// What [`InodeCache::iget`] and its kin have.
-#[derive(Debug)]
 pub enum Iget<'a, T: CachedInode> {
     /// It was there, filled.
     Found(SlabArc<T>),
@@ -371,12 +369,6 @@ impl<T: CachedInode> InodeCache<T> {
     }
 }
 
-impl<T: CachedInode> fmt::Debug for InodeCache<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InodeCache").finish_non_exhaustive()
-    }
-}
-
 impl<T: CachedInode> Drop for InodeCache<T> {
     fn drop(&mut self) {
         // Nobody looks anything up: that borrows the cache.
@@ -432,12 +424,6 @@ impl<T: CachedInode> Drop for NewInode<'_, T> {
         // Out of the hash before the waiters wake: they look again, and must not find it.
         self.cache.remove(&inode);
         CachedInode::link(&*inode).end_filling(&self.cache.waits);
-    }
-}
-
-impl<T: CachedInode> fmt::Debug for NewInode<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewInode").finish_non_exhaustive()
     }
 }
 

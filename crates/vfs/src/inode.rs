@@ -168,8 +168,8 @@ impl Inode {
             ops: ops.into_operations(),
             mapping: OnceLock::new(),
             kind,
-            link: InodeLink::new(),
-            alias: AliasSlot::new(),
+            link: InodeLink::default(),
+            alias: AliasSlot::default(),
             names: RankedRwLock::new(Rank::Names, ()),
             making: RankedMutex::new(Rank::Mapping, ()),
         }

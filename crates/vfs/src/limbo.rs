@@ -39,8 +39,6 @@
 //! `call_rcu` runs callbacks in threads that serve the whole kernel. Here callers do most of it, and each file system
 //! has a reaper of its own, so that a store that does not answer holds up no other.
 
-use std::fmt;
-
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::cell::OnceLock;
@@ -231,12 +229,6 @@ impl<T> Drop for Limbo<T> {
             return;
         }
         rcu::synchronize();
-    }
-}
-
-impl<T> fmt::Debug for Limbo<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limbo").field("len", &self.len()).finish()
     }
 }
 

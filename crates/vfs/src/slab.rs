@@ -66,7 +66,6 @@ use foliocache_sync::Arc;
 #[cfg(not(any(loom, shuttle)))]
 use foliocache_sync::rcu::RcuReadGuard;
 use std::alloc::Layout;
-use std::fmt;
 use std::marker::PhantomData;
 #[cfg(not(any(loom, shuttle)))]
 use std::mem::ManuallyDrop;
@@ -324,12 +323,6 @@ impl<T> Drop for Slab<T> {
     }
 }
 
-impl<T> fmt::Debug for Slab<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slab").finish_non_exhaustive()
-    }
-}
-
 /// An object of a [`Slab`], owned; outlives the slab, if need be.
 pub(crate) struct SlabBox<T>(NonNull<T>);
 
@@ -377,12 +370,6 @@ impl<T> Drop for SlabBox<T> {
         unsafe { self.0.drop_in_place() };
         // SAFETY: from `Slot::fill`.
         unsafe { free(self.0.cast(), Layout::new::<T>(), 0) };
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for SlabBox<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
     }
 }
 

@@ -25,7 +25,7 @@ impl Node {
     fn new(ino: u64, dir: bool) -> SlabArc<Self> {
         SlabArc::new(Self {
             dir,
-            alias: AliasSlot::new(),
+            alias: AliasSlot::default(),
             ino: UnsafeCell::new(ino),
         })
     }
@@ -69,13 +69,15 @@ impl Setup {
     }
 
     fn add(&self, dir: &DentryRef<Node>, name: &str, inode: SlabArc<Node>) -> DentryRef<Node> {
-        let added = self.cache.add(dir, &Name::from(name), Some(inode));
+        let added = self
+            .cache
+            .add(dir, &Name::new(name.as_bytes()), Some(inode));
         added.expect("no loop")
     }
 
     /// A look-up with a reference. The inode is looked at under it: a model sees no order through an `Arc`.
     fn find(&self, name: &str) -> Option<u64> {
-        let found = self.cache.lookup(&self.root, &Name::from(name))?;
+        let found = self.cache.lookup(&self.root, &Name::new(name.as_bytes()))?;
         let rcu = rcu::read_lock();
         found.inode_rcu(&rcu).map(Node::ino)
     }
@@ -83,7 +85,9 @@ impl Setup {
     /// A look-up under RCU, checked at the end.
     fn find_rcu(&self, dir: &DentryRef<Node>, name: &str) -> Option<u64> {
         let rcu = rcu::read_lock();
-        let (dentry, seq) = self.cache.lookup_rcu(dir, &Name::from(name), &rcu)?;
+        let (dentry, seq) = self
+            .cache
+            .lookup_rcu(dir, &Name::new(name.as_bytes()), &rcu)?;
         let parent = dentry.parent_rcu(&rcu);
         let ino = dentry.inode_rcu(&rcu).map_or(0, Node::ino);
         if dentry.read_retry(seq) {
@@ -123,7 +127,7 @@ fn move_and_look(look: impl Fn(&Setup, &DentryRef<Node>) + Copy + Send + Sync + 
         let a = t.add(&t.root, "a", Node::new(3, false));
         let (to, seen) = (dir.clone(), dir.clone());
         let mover = move |t: &Setup| {
-            let moved = t.cache.rename(&a, &to, &Name::from("b"), false);
+            let moved = t.cache.rename(&a, &to, &Name::new(b"b"), false);
             assert!(moved.is_ok());
         };
         race(&t, mover, move |t| look(t, &seen));
@@ -153,7 +157,7 @@ fn a_name_that_is_always_there_is_always_found() {
         let a = t.add(&t.root, "a", Node::new(2, false));
         drop(t.add(&t.root, "b", Node::new(3, false)));
         let mover = move |t: &Setup| {
-            let moved = t.cache.rename(&a, &t.root, &Name::from("b"), true);
+            let moved = t.cache.rename(&a, &t.root, &Name::new(b"b"), true);
             assert!(moved.is_ok());
         };
         race(&t, mover, |t| assert!(matches!(t.find("b"), Some(2 | 3))));
@@ -186,7 +190,7 @@ fn move_beside_a_look_up_under_the_lock(
 #[test]
 fn a_rename_beside_a_look_up_under_the_lock_ends() {
     move_beside_a_look_up_under_the_lock(|t, a| {
-        let renamed = t.cache.rename(a, &t.root, &Name::from("c"), false);
+        let renamed = t.cache.rename(a, &t.root, &Name::new(b"c"), false);
         assert!(renamed.is_ok());
     });
 }
@@ -194,7 +198,7 @@ fn a_rename_beside_a_look_up_under_the_lock_ends() {
 #[test]
 fn an_exchange_beside_a_look_up_under_the_lock_ends() {
     move_beside_a_look_up_under_the_lock(|t, a| {
-        let exchanged = t.cache.rename(a, &t.root, &Name::from("b"), true);
+        let exchanged = t.cache.rename(a, &t.root, &Name::new(b"b"), true);
         assert!(exchanged.is_ok());
     });
 }
@@ -205,7 +209,7 @@ fn what_is_found_is_not_evicted() {
         let t = Setup::new();
         drop(t.add(&t.root, "a", Node::new(2, false)));
         let look = |t: &Setup| {
-            let found = t.cache.lookup(&t.root, &Name::from("a"));
+            let found = t.cache.lookup(&t.root, &Name::new(b"a"));
             if let Some(found) = &found {
                 let rcu = rcu::read_lock();
                 assert_eq!(found.inode_rcu(&rcu).map(Node::ino), Some(2));

@@ -26,7 +26,7 @@ unsafe impl Sync for World {}
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            generation: Generation::new(),
+            generation: Generation::default(),
             seq: SeqCount::new(),
             lock: Mutex::new(()),
             leads_to: AtomicU64::new(1),

@@ -34,7 +34,7 @@ impl Table {
     fn new(buckets: usize, names: &[u64]) -> Arc<Table> {
         let hash = RcuHash::new(buckets, Arc::new(Unbounded));
         let node = |&name: &u64| {
-            let link = HashLink::new();
+            let link = HashLink::default();
             let content = AtomicU64::new(0);
             Node {
                 link,

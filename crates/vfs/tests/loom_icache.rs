@@ -45,7 +45,7 @@ impl Drop for Inode {
 fn make() -> Result<Inode, Infallible> {
     let [dropped, dead] = [false, false].map(AtomicBool::new);
     Ok(Inode {
-        link: InodeLink::new(),
+        link: InodeLink::default(),
         filled: AtomicBool::new(false),
         dirty: AtomicBool::new(false),
         value: AtomicU64::new(0),

@@ -89,7 +89,7 @@ fn inode(ino: u64, kind: FileKind, permissions: &Arc<Generation>) -> SlabArc<Ino
 impl Names {
     /// `a/f` and `b/f`.
     fn new() -> Names {
-        let permissions = Arc::new(Generation::new());
+        let permissions = Arc::new(Generation::default());
         let entry = |dir, name: &str, ino, kind| (dir, name.into(), inode(ino, kind, &permissions));
         let entries = vec![
             entry(1, "a", A, FileKind::Directory),

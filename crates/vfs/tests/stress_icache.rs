@@ -39,7 +39,7 @@ impl Drop for Inode {
 fn make(ino: u64, live: &Arc<AtomicI64>) -> Result<Inode, Infallible> {
     live.fetch_add(1, Relaxed);
     Ok(Inode {
-        link: InodeLink::new(),
+        link: InodeLink::default(),
         ino,
         value: AtomicU64::new(0),
         dirty: AtomicBool::new(false),

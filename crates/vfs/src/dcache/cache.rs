@@ -48,7 +48,6 @@ use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, ShardedCounter};
-use std::fmt;
 use std::ptr;
 
 /// What a dentry takes, with its part of the header of its page: what is charged are pages.
@@ -79,11 +78,8 @@ pub(super) struct Inner<I: DentryInode> {
 pub(super) struct Counts {
     pub(super) dentries: ShardedCounter,
     pub(super) negative: ShardedCounter,
-    pub(super) hits: ShardedCounter,
-    pub(super) misses: ShardedCounter,
     pub(super) evicted: ShardedCounter,
     pub(super) one_offs: ShardedCounter,
-    pub(super) renames: ShardedCounter,
 }
 
 /// What a cache holds and did; see [`DentryCache::stats`].
@@ -97,37 +93,13 @@ pub struct DentryStats {
     pub limbo: u64,
     /// Bytes of the hash table.
     pub table_bytes: u64,
-    /// Look-ups with a reference that found something. Look-ups under RCU are not counted.
-    pub hits: u64,
-    /// Look-ups with a reference that found nothing.
-    pub misses: u64,
     /// Dentries that the clock hand took.
     pub evicted: u64,
-    /// Buckets of the hash that the clock hand passed.
+    /// Pages of dentries that the clock hand passed.
     pub scanned: u64,
     /// Dentries that the bound had no room for, so that they were not kept.
     pub one_offs: u64,
-    /// Moves.
-    pub renames: u64,
 }
-
-/// Why a name cannot be put where it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DentryError {
-    /// A directory would come to lie below itself. `ELOOP` or `EINVAL`, as the operation has it.
-    Loop,
-}
-
-impl fmt::Display for DentryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Loop => f.write_str("a directory would lie below itself"),
-        }
-    }
-}
-
-impl std::error::Error for DentryError {}
 
 /// A cache of names. See the module's header, and that of [`dcache`](super).
 pub struct DentryCache<I: DentryInode> {
@@ -215,12 +187,10 @@ impl<I: DentryInode> DentryCache<I> {
             if let Some((dentry, seq)) = cache.find::<true>(parent, name, &rcu) {
                 if let Some(found) = dentry.try_get(seq, &rcu) {
                     dentry.mark_referenced();
-                    cache.counts.hits.inc();
                     return Some(found);
                 }
                 // Changed since, or dead; what is dead is no longer hashed, so the next look tells.
             } else if !cache.rename_seq.read_retry(renames) {
-                cache.counts.misses.inc();
                 return None;
             }
         }
@@ -254,12 +224,9 @@ impl<I: DentryInode> DentryCache<I> {
             negative: counts.negative.sum_positive(),
             limbo: self.inner.limbo.len() as u64,
             table_bytes: self.inner.hash.bytes(),
-            hits: counts.hits.sum_positive(),
-            misses: counts.misses.sum_positive(),
             evicted: counts.evicted.sum_positive(),
             scanned: self.inner.clock.passed(),
             one_offs: counts.one_offs.sum_positive(),
-            renames: counts.renames.sum_positive(),
         }
     }
 
@@ -380,13 +347,5 @@ impl<I: DentryInode> Inner<I> {
 impl<I: DentryInode> Drop for DentryCache<I> {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl<I: DentryInode> fmt::Debug for DentryCache<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DentryCache")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }

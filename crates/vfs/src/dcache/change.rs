@@ -1,12 +1,12 @@
-//! What a directory's own operations do to its names: adding, giving an inode, taking it away.
+//! What a directory's own operations do to its names: adding and removing.
 //!
 //! # Model
 //!
 //! ```text
 //!                add(None)                    add(Some(inode))
 //!                    │                              │
-//!                    ▼          instantiate         ▼
-//!                negative ─────────────────────▶ positive
+//!                    ▼                              ▼
+//!                negative                       positive
 //!                    ▲     delete, nobody has it    │
 //!                    └──────────────────────────────┤ delete, somebody has it open
 //!                                                   ▼
@@ -24,8 +24,7 @@
 //!
 //! # Locking
 //!
-//! The caller holds the directory's lock (its inode's, of an outer rank): shared for `add`, exclusive for
-//! `instantiate` and `delete`. *Order*: the parent's dentry, then the child; for directories
+//! The caller holds the directory's lock (its inode's, of an outer rank): shared for `add`, exclusive for `delete`. *Order*: the parent's dentry, then the child; for directories
 //! the rename lock before both. *May block*: charging reclaims memory, and may wait for readers.
 //!
 //! # Differences from Linux
@@ -39,7 +38,7 @@
 //! Dentries are put into the hash, whose contract is invariant 5 of [`Dentry`].
 #![allow(unsafe_code)]
 
-use super::cache::{DentryCache, DentryError, Inner};
+use super::cache::{DentryCache, Inner};
 use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
@@ -48,6 +47,7 @@ use super::reference::{DeferredFree, DentryRef, forget_alias, lock_with_parent, 
 use super::rename::How;
 use crate::slab::{self, SlabArc, SlabBox};
 use foliocache_sync::rcu;
+use foliocache_sys::Errno;
 use std::ptr::{self, NonNull};
 
 impl<I: DentryInode> DentryCache<I> {
@@ -56,7 +56,7 @@ impl<I: DentryInode> DentryCache<I> {
     ///
     /// # Errors
     ///
-    /// [`DentryError::Loop`] if the inode is a directory above `parent`, or `parent` itself.
+    /// `ELOOP` if the inode is a directory above `parent`, or `parent` itself.
     ///
     /// Context: `parent`'s directory is locked, shared at least, since before the file system was asked. No
     /// other lock that an inode's destructor takes; no read section. May reclaim memory, and **sleep**.
@@ -67,7 +67,7 @@ impl<I: DentryInode> DentryCache<I> {
         parent: &DentryRef<I>,
         name: &Name<'_>,
         inode: Option<SlabArc<I>>,
-    ) -> Result<DentryRef<I>, DentryError> {
+    ) -> Result<DentryRef<I>, Errno> {
         let cache = &self.inner;
         let is_dir = inode.as_deref().is_some_and(I::is_dir);
         let new = cache.make(parent, name, inode);
@@ -80,35 +80,6 @@ impl<I: DentryInode> DentryCache<I> {
         cache.limbo.tend();
         // What was displaced is dropped here, with no lock held.
         added.map(|added| added.dentry)
-    }
-
-    /// Gives a negative dentry its inode, which was just made. Returns the dentry to go on with: the same one,
-    /// but for a directory that somebody has found elsewhere already.
-    ///
-    /// # Errors
-    ///
-    /// As for [`add`](Self::add).
-    ///
-    /// Context: as for [`add`](Self::add), the directory locked exclusively.
-    #[doc(alias = "d_instantiate")]
-    pub fn instantiate(
-        &self,
-        dentry: &DentryRef<I>,
-        inode: SlabArc<I>,
-    ) -> Result<DentryRef<I>, DentryError> {
-        let given = self.inner.give_inode(dentry, inode);
-        self.inner.limbo.tend();
-        match given {
-            Ok(()) => Ok(dentry.clone()),
-            Err(inode) => {
-                // It leads elsewhere, or the directory is elsewhere: both have changed outside.
-                let Some(parent) = dentry.parent() else {
-                    return Err(DentryError::Loop);
-                };
-                let name = dentry.name();
-                self.add(&parent, &Name::new(&name), Some(inode))
-            }
-        }
     }
 
     /// Notes that the name was removed. If the caller alone has the dentry it becomes negative; otherwise it is
@@ -222,7 +193,7 @@ impl<I: DentryInode> Inner<I> {
         parent: &DentryRef<I>,
         name: &Name<'_>,
         mut new: SlabBox<Dentry<I>>,
-    ) -> Result<Added<I>, DentryError> {
+    ) -> Result<Added<I>, Errno> {
         let Some(inode) = new.inode() else {
             unreachable!("a directory has an inode")
         };
@@ -271,27 +242,6 @@ impl<I: DentryInode> Inner<I> {
         let slot = inode.alias();
         // There may be a dead one, whose killer is about to clear the slot, but only if it is faster.
         while !slot.replace(slot.load(&rcu), dentry.as_ptr()) {}
-    }
-
-    /// Gives a negative dentry an inode, or gives it back.
-    fn give_inode(&self, dentry: &DentryRef<I>, inode: SlabArc<I>) -> Result<(), SlabArc<I>> {
-        // Keeps away those who look for the directory's dentry.
-        let renaming = inode.is_dir().then(|| self.rename.lock());
-        if renaming.is_some() && Self::alias_of(&inode).is_some() {
-            return Err(inode);
-        }
-        let mut guard = dentry.lock();
-        if !dentry.is_negative() {
-            return Err(inode);
-        }
-        if renaming.is_some() {
-            Self::set_alias(&inode, dentry);
-        }
-        let writing = dentry.seq().write(&mut guard);
-        dentry.replace_inode(Some(inode));
-        drop(writing);
-        self.counts.negative.dec();
-        Ok(())
     }
 
     /// Makes a dentry negative, or unhashes it; returns another dentry that went by its name.

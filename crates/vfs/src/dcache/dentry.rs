@@ -162,7 +162,7 @@ impl<I: DentryInode> Dentry<I> {
         charged: bool,
     ) -> SlabBox<Self> {
         let dentry = slot.fill(Self {
-            link: HashLink::new(),
+            link: HashLink::default(),
             seq: SeqCount::new(),
             len: AtomicU16::new(0),
             referenced: AtomicBool::new(false),
@@ -479,14 +479,6 @@ impl<I: DentryInode> Dentry<I> {
         unsafe { inode.as_ref() }
     }
 
-    /// A reference of the inode, taken under RCU; none of one that the dentry gave up and nobody else has.
-    #[inline]
-    pub fn inode_get(&self, rcu: &RcuReadGuard) -> Option<SlabArc<I>> {
-        let inode = self.inode_rcu(rcu)?;
-        // SAFETY: what the dentry gives up is kept for the readers of this section.
-        unsafe { SlabArc::try_from_borrow(inode) }
-    }
-
     /// The directory, or `None` at a root. Valid as long as the read section; whether it is the directory of
     /// the name, [`read_retry`](Self::read_retry) says.
     #[inline]
@@ -543,10 +535,14 @@ impl<I: DentryInode> Dentry<I> {
         (!self.seq.read_retry(seq)).then_some(dentry)
     }
 
-    /// A reference of the inode, or `None` if the dentry is negative now.
+    /// A reference of the inode, or `None` if the dentry is negative now; none of one that the dentry gave up and
+    /// nobody else has.
     #[doc(alias = "d_inode")]
     pub fn inode(&self) -> Option<SlabArc<I>> {
-        self.inode_get(&rcu::read_lock())
+        let rcu = rcu::read_lock();
+        let inode = self.inode_rcu(&rcu)?;
+        // SAFETY: what the dentry gives up is kept for the readers of this section.
+        unsafe { SlabArc::try_from_borrow(inode) }
     }
 
     /// Whether it is a directory's.

@@ -23,7 +23,6 @@
 use super::dentry::Dentry;
 use foliocache_sync::atomic::{AtomicPtr, Ordering};
 use foliocache_sync::rcu::RcuReadGuard;
-use std::fmt;
 use std::ptr;
 
 /// An inode as the dentry cache sees it.
@@ -45,13 +44,6 @@ pub struct AliasSlot<I: DentryInode> {
 }
 
 impl<I: DentryInode> AliasSlot<I> {
-    /// A slot for an inode without a dentry.
-    pub fn new() -> Self {
-        Self {
-            dentry: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-
     /// The dentry, which may be dead. Valid as long as the read section.
     pub(super) fn load(&self, _rcu: &RcuReadGuard) -> *mut Dentry<I> {
         // Acquire pairs with the Release in `replace`.
@@ -68,13 +60,10 @@ impl<I: DentryInode> AliasSlot<I> {
 }
 
 impl<I: DentryInode> Default for AliasSlot<I> {
+    /// A slot for an inode without a dentry.
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<I: DentryInode> fmt::Debug for AliasSlot<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AliasSlot").finish_non_exhaustive()
+        Self {
+            dentry: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 }

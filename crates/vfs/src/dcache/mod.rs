@@ -59,7 +59,7 @@ mod rename;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-pub use cache::{DENTRY_BYTES, DentryCache, DentryError, DentryStats};
+pub use cache::{DENTRY_BYTES, DentryCache, DentryStats};
 pub use dentry::Dentry;
 pub use inode::{AliasSlot, DentryInode};
 pub use name::Name;

@@ -194,18 +194,6 @@ impl<'a> Name<'a> {
     }
 }
 
-impl<'a> From<&'a [u8]> for Name<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Self::new(bytes)
-    }
-}
-
-impl<'a> From<&'a str> for Name<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::new(text.as_bytes())
-    }
-}
-
 impl PartialEq for Name<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash && self.bytes == other.bytes
@@ -260,7 +248,7 @@ mod tests {
             assert_eq!(bytes[..len], text[..len]);
             assert!(bytes[len..].iter().all(|&byte| byte == 0));
         }
-        assert!(!Name::from("abcdefghi").all_words(|i, _| i == 0));
+        assert!(!Name::new(b"abcdefghi").all_words(|i, _| i == 0));
     }
 
     #[test]
@@ -306,7 +294,7 @@ mod tests {
         let mut low = HashSet::new();
         for i in 0..100_000 {
             let name = format!("file{i:06}");
-            let hash = Name::from(name.as_str()).hash_in(0x7000_0000_1000);
+            let hash = Name::new(name.as_bytes()).hash_in(0x7000_0000_1000);
             assert!(seen.insert(hash), "{name}");
             low.insert(hash & 0xffff);
         }
@@ -314,6 +302,6 @@ mod tests {
         // Zeros that fill up the last word are not part of the name.
         assert_ne!(Name::new(b"a"), Name::new(b"a\0"));
         assert_ne!(Name::new(b"a").hash(), Name::new(b"a\0").hash());
-        assert_eq!(Name::new(b"same"), Name::from("same"));
+        assert_eq!(Name::new(b"same"), Name::new(b"same"));
     }
 }

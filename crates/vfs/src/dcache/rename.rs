@@ -45,7 +45,7 @@
 //! References are handed from one parent to the other.
 #![allow(unsafe_code)]
 
-use super::cache::{DentryCache, DentryError, Inner};
+use super::cache::{DentryCache, Inner};
 use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
@@ -53,6 +53,7 @@ use super::name::{Name, NewName};
 use super::reference::{DeferredFree, DentryRef, unhash};
 use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
+use foliocache_sys::Errno;
 use std::ptr::{self, NonNull};
 
 /// Why a dentry moves.
@@ -72,7 +73,7 @@ impl<I: DentryInode> DentryCache<I> {
     ///
     /// # Errors
     ///
-    /// [`DentryError::Loop`] if one of the two would come to lie below itself, or if `from` is a root: then
+    /// `ELOOP` if one of the two would come to lie below itself, or if `from` is a root: then
     /// nothing has changed here.
     ///
     /// Context: both directories are locked exclusively. No other lock that an inode's destructor takes; no
@@ -85,7 +86,7 @@ impl<I: DentryInode> DentryCache<I> {
         to_parent: &DentryRef<I>,
         to_name: &Name<'_>,
         exchange: bool,
-    ) -> Result<(), DentryError> {
+    ) -> Result<(), Errno> {
         let cache = &self.inner;
         let name = cache.new_name(*to_name);
         let how = if exchange { How::Exchange } else { How::Rename };
@@ -166,13 +167,13 @@ impl<I: DentryInode> Inner<I> {
         to: &DentryRef<I>,
         name: NewName<'_>,
         how: How,
-    ) -> Result<Vec<DentryRef<I>>, DentryError> {
+    ) -> Result<Vec<DentryRef<I>>, Errno> {
         let rcu = rcu::read_lock();
         let Some(from) = dentry.parent_rcu(&rcu) else {
-            return Err(DentryError::Loop);
+            return Err(Errno::ELOOP);
         };
         if dentry.same(to) || is_above(dentry, to, &rcu) {
-            return Err(DentryError::Loop);
+            return Err(Errno::ELOOP);
         }
         let mut displaced = Vec::new();
         let mut parents = Parents::lock(from, to, &rcu);
@@ -184,7 +185,7 @@ impl<I: DentryInode> Inner<I> {
         let target = self.find::<true>(to, &name.name, &rcu).map(|found| found.0);
         let target = target.filter(|target| !ptr::eq(*target, &**dentry));
         if target.is_some_and(|target| is_above(target, dentry, &rcu)) {
-            return Err(DentryError::Loop);
+            return Err(Errno::ELOOP);
         }
         let _changing = self.changing_place(dentry);
         let _exchanging = target.and_then(|target| self.changing_place(target));
@@ -204,7 +205,6 @@ impl<I: DentryInode> Inner<I> {
             }
         }
         drop(moving);
-        self.counts.renames.inc();
         Ok(displaced)
     }
 

@@ -6,6 +6,7 @@ use crate::slab::{SharedSlab, SlabArc};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::rcu;
+use foliocache_sys::Errno;
 
 struct Node {
     ino: u64,
@@ -82,7 +83,7 @@ impl Setup {
         self.inodes.alloc(Node {
             ino,
             dir,
-            alias: AliasSlot::new(),
+            alias: AliasSlot::default(),
             world: Arc::clone(&self.world),
         })
     }
@@ -92,7 +93,7 @@ impl Setup {
     }
 
     fn add(&self, parent: &Ref, name: &str, inode: Option<SlabArc<Node>>) -> Ref {
-        let added = self.cache.add(parent, &Name::from(name), inode);
+        let added = self.cache.add(parent, &Name::new(name.as_bytes()), inode);
         added.expect("no loop")
     }
 
@@ -106,7 +107,7 @@ impl Setup {
 
     /// The inode's number, or 0 for a negative dentry, as both forms of look-up find it.
     fn find(&self, parent: &Ref, name: &str) -> Option<u64> {
-        let name = Name::from(name);
+        let name = Name::new(name.as_bytes());
         let found = self.cache.lookup(parent, &name);
         let number = |inode: Option<&Node>| inode.map_or(0, |inode| inode.ino);
         let ino = found.map(|found| number(found.inode().as_deref()));
@@ -126,7 +127,9 @@ impl Setup {
     }
 
     fn rename(&self, from: &Ref, to: &Ref, name: &str, exchange: bool) {
-        let renamed = self.cache.rename(from, to, &Name::from(name), exchange);
+        let renamed = self
+            .cache
+            .rename(from, to, &Name::new(name.as_bytes()), exchange);
         renamed.expect("no loop");
     }
 
@@ -158,7 +161,7 @@ fn names_are_found_in_their_directory() {
     assert_eq!(t.find(&b, "y"), Some(0));
     assert_eq!(t.find(&a, "y"), None);
     assert_eq!(t.find(&root, "x"), None);
-    let x = t.cache.lookup(&b, &Name::from("x")).expect("it is there");
+    let x = t.cache.lookup(&b, &Name::new(b"x")).expect("it is there");
     assert_eq!(x.path(), b"/b/x");
     assert_eq!(x.name(), b"x");
     assert!(x.parent().expect("not a root").same(&b));
@@ -166,7 +169,6 @@ fn names_are_found_in_their_directory() {
     assert!(root.parent().is_none() && root.name().is_empty());
     let stats = t.cache.stats();
     assert_eq!((stats.dentries, stats.negative), (6, 1));
-    assert!(stats.hits >= 4 && stats.misses == 2);
     x.refresh(77);
     assert_eq!(x.stamp(), 77);
     drop((x, a, b, root));
@@ -187,7 +189,7 @@ fn names_of_every_length() {
     }
     // A name of each length becomes one of another.
     for len in 1..=127 {
-        let from = Name::from(&text[..len]);
+        let from = Name::new(&text.as_bytes()[..len]);
         let from = t.cache.lookup(&root, &from).expect("it is there");
         t.rename(&from, &root, &text[..255 - len], true);
     }
@@ -232,9 +234,9 @@ fn positive_and_negative() {
     let root = t.root();
     let x = t.add(&root, "x", None);
     assert!(x.is_negative());
-    let made = t.cache.instantiate(&x, t.inode(2, false)).expect("no loop");
-    assert!(made.same(&x) && !x.is_negative());
-    drop(made);
+    drop(x);
+    let x = t.add(&root, "x", Some(t.inode(2, false)));
+    assert!(!x.is_negative());
     assert_eq!(t.find(&root, "x"), Some(2));
     assert_eq!(t.cache.stats().negative, 0);
     // Nobody else has it: it becomes negative.
@@ -244,7 +246,8 @@ fn positive_and_negative() {
     t.cache.wait_for_limbo();
     assert_eq!(t.world.inodes.load(Ordering::Relaxed), 1);
     // Somebody has it open: it keeps its inode and is found no more.
-    t.cache.instantiate(&x, t.inode(3, false)).expect("no loop");
+    drop(x);
+    let x = t.add(&root, "x", Some(t.inode(3, false)));
     let open = x.clone();
     t.cache.delete(&x);
     assert_eq!(t.find(&root, "x"), None);
@@ -267,11 +270,11 @@ fn positive_and_negative() {
     t.add(&root, "z", Some(inode.clone()));
     let z = t
         .cache
-        .lookup(&root, &Name::from("z"))
+        .lookup(&root, &Name::new(b"z"))
         .expect("it is there");
-    let same = t.cache.instantiate(&z, inode).expect("no loop");
+    let same = t.add(&root, "z", Some(inode));
     assert!(same.same(&z));
-    let other = t.cache.instantiate(&z, t.inode(6, false)).expect("no loop");
+    let other = t.add(&root, "z", Some(t.inode(6, false)));
     assert!(!other.same(&z));
     assert_eq!(t.find(&root, "z"), Some(6));
     drop((d, z, same, other, root));
@@ -310,13 +313,14 @@ fn renames() {
     assert_eq!(t.find(&root, "e"), Some(3));
     assert_eq!(t.cache.stats().dentries, dentries - 2);
     // Not below itself, nor onto what is above it; and no root.
-    let name = Name::from("z");
-    assert_eq!(t.cache.rename(&b, &b, &name, false), Err(DentryError::Loop));
+    let name = Name::new(b"z");
+    assert_eq!(t.cache.rename(&b, &b, &name, false), Err(Errno::ELOOP));
     let deep = t.dir(&b, "deep", 7);
-    let rename = |from, to, name| t.cache.rename(from, to, &Name::from(name), false);
-    assert_eq!(rename(&b, &deep, "z"), Err(DentryError::Loop));
-    assert_eq!(rename(&deep, &root, "e"), Err(DentryError::Loop));
-    assert_eq!(rename(&root, &a, "z"), Err(DentryError::Loop));
+    let rename =
+        |from, to, name: &str| t.cache.rename(from, to, &Name::new(name.as_bytes()), false);
+    assert_eq!(rename(&b, &deep, "z"), Err(Errno::ELOOP));
+    assert_eq!(rename(&deep, &root, "e"), Err(Errno::ELOOP));
+    assert_eq!(rename(&root, &a, "z"), Err(Errno::ELOOP));
     assert_eq!(t.find(&b, "deep"), Some(7));
     drop((a, b, x, y, deep, root));
     t.finish();
@@ -344,8 +348,8 @@ fn exchanges() {
     t.rename(&y, &a, "w", true);
     assert_eq!((t.find(&a, "z"), t.find(&a, "w")), (None, Some(5)));
     let c = t.dir(&a, "c", 7);
-    let above = t.cache.rename(&c, &root, &Name::from("a"), true);
-    assert_eq!(above, Err(DentryError::Loop));
+    let above = t.cache.rename(&c, &root, &Name::new(b"a"), true);
+    assert_eq!(above, Err(Errno::ELOOP));
     t.rename(&c, &root, "b", true);
     assert_eq!(x.path(), [b"/a/c/", long.as_bytes()].concat());
     drop((a, b, c, x, y, root));
@@ -367,10 +371,10 @@ fn a_directory_has_one_dentry() {
     assert_eq!(t.find(&e, "moved"), Some(2));
     assert_eq!(x.path(), b"/e/moved/x");
     // It cannot be below itself.
-    let add = |dir, inode| t.cache.add(dir, &Name::from("loop"), inode).err();
-    assert_eq!(add(&d, d.inode()), Some(DentryError::Loop));
-    assert_eq!(add(&d, e.inode()), Some(DentryError::Loop));
-    assert_eq!(add(&d, root.inode()), Some(DentryError::Loop));
+    let add = |dir, inode| t.cache.add(dir, &Name::new(b"loop"), inode).err();
+    assert_eq!(add(&d, d.inode()), Some(Errno::ELOOP));
+    assert_eq!(add(&d, e.inode()), Some(Errno::ELOOP));
+    assert_eq!(add(&d, root.inode()), Some(Errno::ELOOP));
     // Unhashed while in use, and found again.
     t.cache.invalidate(&d);
     assert_eq!(t.find(&e, "moved"), None);
@@ -380,7 +384,7 @@ fn a_directory_has_one_dentry() {
     let new = t.inode(5, true);
     let elsewhere = t.add(&root, "elsewhere", Some(new.clone()));
     let here = t.add(&root, "here", None);
-    let made = t.cache.instantiate(&here, new).expect("no loop");
+    let made = t.add(&root, "here", Some(new));
     assert!(made.same(&elsewhere) && !here.is_hashed());
     assert_eq!(t.find(&root, "here"), Some(5));
     assert_eq!(t.find(&root, "elsewhere"), None);
@@ -459,10 +463,11 @@ fn readers_notice_changes() {
     let t = Setup::new();
     let root = t.root();
     let x = t.file(&root, "x", 2);
+    let y = t.file(&root, "y", 3);
     {
         let rcu = rcu::read_lock();
-        let look = || t.cache.lookup_rcu(&root, &Name::from("x"), &rcu);
-        let (dentry, seq) = look().expect("it is there");
+        let look = |name: &str| t.cache.lookup_rcu(&root, &Name::new(name.as_bytes()), &rcu);
+        let (dentry, seq) = look("x").expect("it is there");
         let inode = dentry.inode_rcu(&rcu).expect("positive");
         assert!(dentry.try_get(seq, &rcu).expect("unchanged").same(&x));
         // Changes that need no memory do not wait for us.
@@ -472,25 +477,23 @@ fn readers_notice_changes() {
         // What we have is valid to the end of the section.
         assert_eq!(inode.ino, 2);
         assert!(t.cache.reap() > 0);
-        let (dentry, seq) = look().expect("it is negative");
+        let (dentry, _) = look("x").expect("it is negative");
         assert!(dentry.inode_rcu(&rcu).is_none());
-        t.cache.instantiate(&x, t.inode(3, false)).expect("no loop");
+        let (dentry, seq) = look("y").expect("it is there");
+        t.rename(&y, &root, "z", false);
         assert!(dentry.read_retry(seq));
-        let (dentry, seq) = look().expect("it is there");
-        t.rename(&x, &root, "y", false);
-        assert!(dentry.read_retry(seq));
-        assert!(look().is_none());
+        assert!(look("y").is_none());
         let seq = dentry.read_begin();
-        t.cache.invalidate(&x);
+        t.cache.invalidate(&y);
         assert!(dentry.read_retry(seq));
-        assert!(dentry.inode_get(&rcu).is_some());
-        drop(x);
+        assert!(dentry.inode().is_some());
+        drop(y);
         assert!(dentry.try_get(dentry.read_begin(), &rcu).is_none(), "dead");
         assert_eq!(dentry.inode_rcu(&rcu).expect("not freed").ino, 3);
     }
     t.cache.wait_for_limbo();
     assert_eq!(t.world.inodes.load(Ordering::Relaxed), 1);
-    drop(root);
+    drop((x, root));
     t.finish();
 }
 
@@ -511,7 +514,7 @@ fn deep_trees() {
     // Each holds the one above: nothing can go.
     assert_eq!(t.cache.shrink(10), 0);
     t.cache
-        .invalidate(&t.cache.lookup(&root, &Name::from("d")).expect("there"));
+        .invalidate(&t.cache.lookup(&root, &Name::new(b"d")).expect("there"));
     assert_eq!(t.cache.stats().dentries, DEPTH + 1);
     drop(deepest);
     assert_eq!(t.cache.stats().dentries, 1);

@@ -5,7 +5,6 @@
 //! Nodes and arrays are followed under the stripe's lock and in the read section that the guard holds.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::ptr::NonNull;
 
 use foliocache_sync::atomic::Ordering;
@@ -92,13 +91,5 @@ impl<T: HashNode> Bucket<'_, T> {
             self.stripe.len.store(len - 1, Ordering::Relaxed);
         }
         found
-    }
-}
-
-impl<T> fmt::Debug for Bucket<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bucket")
-            .field("hash", &self.hash)
-            .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,6 @@
 //! Nodes are followed in read sections or under the stripe's lock, by invariant 2 of [`super`].
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::ptr::{self, NonNull};
 
 use foliocache_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -24,15 +23,6 @@ pub struct HashLink<T> {
 }
 
 impl<T> HashLink<T> {
-    /// A link that is in no table.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            next: AtomicPtr::new(ptr::null_mut()),
-            hash: AtomicU64::new(0),
-        }
-    }
-
     /// As if the node never was in a table: for a model.
     #[cfg(loom)]
     #[doc(hidden)]
@@ -49,16 +39,12 @@ impl<T> HashLink<T> {
 }
 
 impl<T> Default for HashLink<T> {
+    /// A link that is in no table.
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<T> fmt::Debug for HashLink<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HashLink")
-            .field("hash", &self.hash())
-            .finish_non_exhaustive()
+        Self {
+            next: AtomicPtr::new(ptr::null_mut()),
+            hash: AtomicU64::new(0),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ unsafe impl HashNode for Node {
 impl Node {
     fn boxed(name: u64) -> NonNull<Node> {
         let node = Node {
-            link: HashLink::new(),
+            link: HashLink::default(),
             name,
         };
         NonNull::from(Box::leak(Box::new(node)))

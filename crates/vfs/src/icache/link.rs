@@ -34,8 +34,6 @@
 //! upstream had to look whether the inode is still hashed. Here nobody sleeps for an inode that is
 //! being freed.
 
-use std::fmt;
-
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::wait::{LockBits, WaitTable};
 
@@ -68,15 +66,6 @@ pub(super) enum Fill {
 }
 
 impl<T> InodeLink<T> {
-    /// The link of an inode that is in no cache: new.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            hash: HashLink::new(),
-            state: AtomicU64::new(NEW),
-        }
-    }
-
     /// Whether the inode is out of its cache for good.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -138,15 +127,11 @@ fn fill_of(state: u64) -> Fill {
 }
 
 impl<T> Default for InodeLink<T> {
+    /// The link of an inode that is in no cache: new.
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<T> fmt::Debug for InodeLink<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InodeLink")
-            .field("fill", &self.fill())
-            .finish_non_exhaustive()
+        Self {
+            hash: HashLink::default(),
+            state: AtomicU64::new(NEW),
+        }
     }
 }

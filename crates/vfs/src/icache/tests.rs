@@ -69,7 +69,7 @@ impl Setup {
     fn make(&self, ino: u64) -> Result<Inode, Infallible> {
         self.live.fetch_add(1, Ordering::Relaxed);
         Ok(Inode {
-            link: InodeLink::new(),
+            link: InodeLink::default(),
             ino,
             filled: AtomicU64::new(0),
             dirty: AtomicBool::new(false),

@@ -111,7 +111,6 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Memory for shared objects of at most 64 bytes of alignment and a third of a page, side by side in pages of
 /// their own, which are charged. A larger `T` does not compile.
-#[derive(Debug)]
 pub struct SharedSlab<T>(Slab<T>);
 
 impl<T> SharedSlab<T> {
@@ -422,12 +421,6 @@ impl<T> SlabWeak<T> {
 impl<T> Drop for SlabWeak<T> {
     fn drop(&mut self) {
         put_weak(self.object.cast(), Layout::new::<T>());
-    }
-}
-
-impl<T> fmt::Debug for SlabWeak<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlabWeak").finish_non_exhaustive()
     }
 }
 

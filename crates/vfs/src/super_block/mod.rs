@@ -48,7 +48,6 @@ use foliocache_sync::{Arc, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
 use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 /// Buckets that the table of dentries begins with.
@@ -493,11 +492,7 @@ impl SuperBlock {
         asked: u64,
     ) -> Result<DentryRef<Inode>, Errno> {
         // Something in the store leads back to a directory above: a bind mount, say.
-        let dentry = self
-            .caches
-            .dcache
-            .add(dir, name, inode)
-            .map_err(|_| Errno::ELOOP)?;
+        let dentry = self.caches.dcache.add(dir, name, inode)?;
         dentry.refresh(asked);
         Ok(dentry)
     }
@@ -569,13 +564,5 @@ impl Drop for SuperBlock {
         if let Some(reaper) = &self.reaper {
             reaper.stop();
         }
-    }
-}
-
-impl fmt::Debug for SuperBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SuperBlock")
-            .field("kind", &self.caches.fs.kind())
-            .finish_non_exhaustive()
     }
 }
