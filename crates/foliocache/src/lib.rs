@@ -85,9 +85,8 @@ pub use foliocache_fs::{
     Fallback,
 };
 pub use foliocache_mm::{
-    FileStats, FrameUsage as MemoryUsage, FramesError as MemoryError, MIN_LIMIT as MIN_MEMORY,
-    MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats,
-    ThrottleStats,
+    FileStats, FrameUsage as MemoryUsage, MIN_LIMIT as MIN_MEMORY, MmError as CacheError,
+    MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats, ThrottleStats,
 };
 pub use foliocache_sys::Errno;
 pub use foliocache_sys::clock::Timespec;

@@ -266,9 +266,9 @@ fn closing_fits_the_results_of_this_crate() {
 /// Every type that a public signature, field or variant of the crate has can be named by its users.
 #[test]
 fn public_types_can_be_named() {
-    fn parts(error: foliocache::Error) -> Option<foliocache::MemoryError> {
+    fn parts(error: foliocache::Error) -> Option<foliocache::CacheError> {
         match error {
-            Error::Memory(foliocache::CacheError::Frames(error)) => Some(error),
+            Error::Memory(error) => Some(error),
             Error::Directory(foliocache::DirectoryError::Mm(error)) => parts(Error::Memory(error)),
             _ => None,
         }

@@ -49,8 +49,8 @@ pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::Fetch;
 pub use frames::{
-    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, FrameUsage, Frames, FramesError, MAX_ORDER,
-    MIN_LIMIT, Reservation, Ticket,
+    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, FrameUsage, Frames, MAX_ORDER, MIN_LIMIT,
+    Reservation, Ticket,
 };
 #[cfg(any(test, shuttle))]
 #[doc(hidden)]

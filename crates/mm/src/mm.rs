@@ -140,17 +140,17 @@ impl Mm {
         let frames = Arc::new(Frames::new(config.limit)?);
         // A file may be as sparse as it likes: nodes may take all of the bound.
         let max_bytes = config.limit.max(foliocache_sys::memory::total_memory());
-        let nodes = NodeChunks::new(Arc::clone(&frames), max_bytes).map_err(MmError::Setup)?;
+        let nodes = NodeChunks::new(Arc::clone(&frames), max_bytes)?;
         let nr_frames = frames.capacity();
         let shadow_bytes = Lru::metadata_bytes(nr_frames);
         if !frames.charge_metadata(shadow_bytes) {
-            return Err(MmError::Setup(Errno::ENOMEM));
+            return Err(Errno::ENOMEM.into());
         }
         let (pressure, monitor) = Pressure::new(config.limit, config.external_pressure, &frames)?;
         let mm = Arc::new(Self {
             config,
             pressure,
-            folios: FolioPool::new(max_bytes / PAGE_SIZE as u64).map_err(MmError::Setup)?,
+            folios: FolioPool::new(max_bytes / PAGE_SIZE as u64)?,
             nodes: Arc::new(NodePool::new(Box::new(nodes))),
             lru: RankedMutex::new(Rank::LruLock, Lru::new(nr_frames)),
             waits: WaitTable::new(),
@@ -176,12 +176,12 @@ impl Mm {
             no_metadata_until: AtomicU64::new(0),
             no_ahead_until: AtomicU64::new(0),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
-            fork: ForkGuard::new().map_err(MmError::Setup)?,
+            fork: ForkGuard::new()?,
             frames,
         });
-        mm.background.start(&mm).map_err(MmError::Setup)?;
+        mm.background.start(&mm)?;
         if let Some(monitor) = monitor {
-            mm.pressure.start(&mm, monitor).map_err(MmError::Setup)?;
+            mm.pressure.start(&mm, monitor)?;
         }
         Ok(mm)
     }

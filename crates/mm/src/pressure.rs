@@ -29,7 +29,8 @@ use foliocache_sys::pressure::{Monitor, Outside, Waker};
 use foliocache_sys::{Errno, clock};
 use std::time::Duration;
 
-use crate::frames::{BLOCK_SIZE, Frames, FramesError, MIN_LIMIT};
+use crate::error::MmError;
+use crate::frames::{BLOCK_SIZE, Frames, MIN_LIMIT};
 use crate::mm::Mm;
 use policy::Policy;
 pub(crate) use policy::Usage;
@@ -100,7 +101,7 @@ impl Pressure {
         configured: u64,
         follow: bool,
         frames: &Frames,
-    ) -> Result<(Self, Option<Monitor>), FramesError> {
+    ) -> Result<(Self, Option<Monitor>), MmError> {
         // In a model there is no outside.
         let follow = follow && !cfg!(any(loom, shuttle));
         let mut policy = Policy::new(configured);
@@ -180,7 +181,7 @@ impl Pressure {
         frames: &Frames,
         bytes: u64,
         held: Usage,
-    ) -> Result<(), FramesError> {
+    ) -> Result<(), MmError> {
         frames.check_limit(bytes)?;
         let mut policy = self.policy.lock();
         let floor = held.floor;
@@ -231,7 +232,7 @@ fn adapt(
     frames: &Frames,
     outside: &Outside,
     held: Usage,
-) -> Result<(), FramesError> {
+) -> Result<(), MmError> {
     let now = Duration::from_nanos(clock::monotonic_ns());
     let (before, source) = (policy.effective(), policy.source());
     let limit = policy.observe(now, outside, held);
@@ -262,7 +263,7 @@ impl Mm {
     }
 
     /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.
-    fn follow(&self, outside: &Outside, held: Usage) -> Result<(), FramesError> {
+    fn follow(&self, outside: &Outside, held: Usage) -> Result<(), MmError> {
         adapt(
             &mut self.pressure.policy.lock(),
             &self.frames,

@@ -13,21 +13,15 @@ use crate::unreclaimable::Unreclaimable;
 /// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
 /// written to again while it is under writeback, say.
 #[derive(Debug, Default)]
-#[repr(C)]
-pub(crate) struct PageCounts {
-    /// First: every write looks at it, and it seldom changes.
-    failed: AtomicU64,
-    dirty: AtomicU64,
-    writeback: AtomicU64,
-    unstable: AtomicU64,
-}
+pub(crate) struct PageCounts([AtomicU64; 4]);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
+    /// First: every write looks at it, and it seldom changes.
+    Failed,
     Dirty,
     Writeback,
     Unstable,
-    Failed,
 }
 
 impl PageCounts {
@@ -35,28 +29,19 @@ impl PageCounts {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) const READ_BYTES: usize = size_of::<AtomicU64>();
 
-    fn of(&self, count: Count) -> &AtomicU64 {
-        match count {
-            Count::Dirty => &self.dirty,
-            Count::Writeback => &self.writeback,
-            Count::Unstable => &self.unstable,
-            Count::Failed => &self.failed,
-        }
-    }
-
     // Relaxed throughout: the counts steer throttling and are shown; what they count is ordered
     // by the folio lock and `wb_lock`.
     pub(crate) fn add(&self, count: Count, n: u64) {
-        self.of(count).fetch_add(n, Ordering::Relaxed);
+        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
     }
 
     pub(crate) fn sub(&self, count: Count, n: u64) {
-        let before = self.of(count).fetch_sub(n, Ordering::Relaxed);
+        let before = self.0[count as usize].fetch_sub(n, Ordering::Relaxed);
         debug_assert!(before >= n, "{count:?} fell below zero: {before} - {n}");
     }
 
     pub(crate) fn get(&self, count: Count) -> u64 {
-        self.of(count).load(Ordering::Relaxed)
+        self.0[count as usize].load(Ordering::Relaxed)
     }
 
     /// Pages that are not safely on the medium.

@@ -133,9 +133,7 @@ impl MemFs {
             inodes: SharedSlab::new(mm.clone()),
         });
         let data = new_directory(None);
-        let root = shared
-            .new_inode(FileKind::Directory, 0o755, 0, 0, data)
-            .map_err(MmError::Setup)?;
+        let root = shared.new_inode(FileKind::Directory, 0o755, 0, 0, data)?;
         Ok(MemFs { shared, root })
     }
 

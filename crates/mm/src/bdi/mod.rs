@@ -121,7 +121,7 @@ impl BackingDevInfo {
             stopped: AtomicBool::new(false),
         });
         if kind == BdiKind::Storage {
-            bdi.flusher.start(&bdi).map_err(MmError::Setup)?;
+            bdi.flusher.start(&bdi)?;
             mm.add_bdi(&bdi);
         }
         Ok(bdi)

@@ -5,9 +5,9 @@
 //! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves. *May
 //! block*: [`BackingDevInfo::balance_dirty_pages`] sleeps, with neither lock held.
 
-use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::time::sleep;
+use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::time::Duration;
 
@@ -227,8 +227,11 @@ impl BackingDevInfo {
         }
     }
 
-    pub(crate) fn note_progress(&self) {
+    /// Fewer pages of a file are not durable: wakes who waits for that, and takes the file off the list of
+    /// dirty files if there are none.
+    pub(crate) fn note_progress(&self, mapping: &Arc<AddressSpace>) {
         drop(self.progress.0.lock());
         self.progress.1.notify_all();
+        self.unqueue_if_durable(mapping);
     }
 }

@@ -171,13 +171,11 @@ impl AddressSpace {
         Some(start..end)
     }
 
-    /// Marks a locked folio of which every byte was read as uptodate, and queues it.
-    fn filled(&self, locked: &LockedFolio<'_>, ahead: bool) {
-        if ahead {
-            locked.state.set(flag::READAHEAD);
-            bump(&self.counters.readahead, locked.nr_pages());
+    /// As [`AddressSpace::start_fill`], where nobody waits for any of it.
+    pub(super) fn read_ahead(self: &Arc<Self>, windows: impl IntoIterator<Item = Window>) {
+        for window in windows {
+            self.start_fill(window, PageIndex(0)..PageIndex(0));
         }
-        self.set_uptodate(locked, grains::all(locked.order()));
     }
 
     /// Marks grains of a locked folio uptodate and, if reclaim does not know it yet, queues it.
@@ -215,18 +213,13 @@ impl AddressSpace {
         }
     }
 
-    /// Starts bringing in what is missing of `window`, as far as memory is free now. Returns the
-    /// pages that are on their way, or are there already by the time it returns.
+    /// Starts bringing in what is missing of `window`, as far as memory is free now. Somebody waits for
+    /// the pages of `asked`; the others are read ahead. Returns the pages that are on their way, or are
+    /// there already by the time it returns.
     ///
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
-    pub(super) fn start_fill(self: &Arc<Self>, window: Window) -> u64 {
-        self.start_fill_for(window, window.start..window.start)
-    }
-
-    /// As [`AddressSpace::start_fill`], where somebody waits for the pages of `asked`: the others are
-    /// read ahead.
-    pub(super) fn start_fill_for(self: &Arc<Self>, window: Window, asked: Range<PageIndex>) -> u64 {
+    pub(super) fn start_fill(self: &Arc<Self>, window: Window, asked: Range<PageIndex>) -> u64 {
         let end = PageIndex((window.start.0 + window.pages).min(pages_for(self.size())));
         if window.start >= end {
             return 0;
@@ -373,7 +366,11 @@ impl Fill {
         for folio in std::mem::take(&mut self.folios) {
             let locked = mapping.adopt(folio);
             let asked = locked.index() < self.asked.end && self.asked.start < locked.end();
-            mapping.filled(&locked, !asked);
+            if !asked {
+                locked.state.set(flag::READAHEAD);
+                bump(&mapping.counters.readahead, locked.nr_pages());
+            }
+            mapping.set_uptodate(&locked, grains::all(locked.order()));
             if kept.is_some_and(|page| locked.holds(page)) {
                 locked.hand_over();
                 still_locked = Some(folio);

@@ -105,13 +105,11 @@ impl AddressSpace {
         let (now, behind) = handle.on_miss(page, last, &limits);
         self.drop_behind(handle, page, &limits);
         let (end, asked) = (now.start.add(now.pages), page..last.add(1));
-        if self.start_fill_for(now, asked) == 0 {
+        if self.start_fill(now, asked) == 0 {
             return None;
         }
         bump(&self.counters.misses, 1);
-        if let Some(window) = behind {
-            self.start_fill(window);
-        }
+        self.read_ahead(behind);
         Some(end)
     }
 

@@ -234,9 +234,7 @@ impl AddressSpace {
         if !windows.is_empty() {
             self.drop_behind(handle, page, &limits);
         }
-        for window in windows {
-            self.start_fill(window);
-        }
+        self.read_ahead(windows);
     }
 
     /// What of a copy counts: what is still within the file, since a truncate beside the copy may have
@@ -301,9 +299,7 @@ impl AddressSpace {
     /// What a miss leaves to be done once its own page is copied.
     pub(super) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
         iocb.fetched = iocb.fetched.max(behind.fetched.pos());
-        if let Some(window) = behind.window {
-            self.start_fill(window);
-        }
+        self.read_ahead(behind.window);
     }
 
     /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is

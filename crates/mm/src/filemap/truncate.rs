@@ -133,8 +133,7 @@ impl AddressSpace {
             // What is dirty now need not wait for the retry of what is gone.
             wb.note(Ok(()));
         }
-        self.bdi().note_progress();
-        self.bdi().unqueue_if_durable(self);
+        self.bdi().note_progress(self);
     }
 
     /// Zeroes what is cached of the bytes from `pos` to `end`; the store has zeroed its own copy. A

@@ -25,7 +25,8 @@
 
 use super::block::Table;
 use super::magazine::Magazines;
-use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameUsage, Frames, FramesError, MIN_LIMIT};
+use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameUsage, Frames, MIN_LIMIT};
+use crate::error::MmError;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The part of the limit that blocks never take.
@@ -59,14 +60,14 @@ impl Frames {
     }
 
     /// Whether [`Frames::set_limit`] would take `limit`; errors as of [`Frames::new`].
-    pub(crate) fn check_limit(&self, limit: u64) -> Result<(), FramesError> {
+    pub(crate) fn check_limit(&self, limit: u64) -> Result<(), MmError> {
         let max = self.max_limit;
         if limit < MIN_LIMIT {
             let min = MIN_LIMIT;
-            return Err(FramesError::LimitTooSmall { limit, min });
+            return Err(MmError::LimitTooSmall { limit, min });
         }
         if limit > max {
-            return Err(FramesError::LimitTooLarge { limit, max });
+            return Err(MmError::LimitTooLarge { limit, max });
         }
         Ok(())
     }
@@ -77,7 +78,7 @@ impl Frames {
     /// older and has no frame yet), and nothing can be reserved until enough was freed. Wholly free
     /// blocks beyond the limit are given back before this returns, so it may block as
     /// [`Frames::give_back`] does; the rest is up to the caller, see [`Frames::excess`].
-    pub fn set_limit(&self, bytes: u64) -> Result<(), FramesError> {
+    pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_limit(bytes)?;
         let shrunk = {
             let mut table = self.table.lock();
@@ -91,7 +92,7 @@ impl Frames {
         Ok(())
     }
 
-    pub(super) fn apply_limit(&self, table: &mut Table, bytes: u64) -> Result<(), FramesError> {
+    pub(super) fn apply_limit(&self, table: &mut Table, bytes: u64) -> Result<(), MmError> {
         let target = target_for(bytes);
         if target > table.active {
             let old = table.active as usize * BLOCK_SIZE;

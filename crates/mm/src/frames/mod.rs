@@ -52,6 +52,7 @@ mod tests;
 mod types;
 mod waiters;
 
+use crate::error::MmError;
 use block::Table;
 use budget::Budget;
 use foliocache_sync::Condvar;
@@ -64,7 +65,7 @@ use owners::Owners;
 
 #[cfg(any(test, shuttle))]
 pub use model_linear::{LinearRange, PatternStore};
-pub use types::{BlockNumber, FrameNumber, FrameUsage, FramesError};
+pub use types::{BlockNumber, FrameNumber, FrameUsage};
 pub use waiters::Ticket;
 
 /// Binary logarithm of the frames of a block; also the largest order.
@@ -105,7 +106,7 @@ impl Frames {
     ///
     /// Errors: a limit below [`MIN_LIMIT`] or above the machine's memory, naming both figures; address
     /// space that the kernel refuses.
-    pub fn new(limit: u64) -> Result<Self, FramesError> {
+    pub fn new(limit: u64) -> Result<Self, MmError> {
         let max_limit = total_memory().min(MAX_LIMIT);
         let max_blocks = max_limit.div_ceil(BLOCK_SIZE as u64) as u32;
         let frames = Self {

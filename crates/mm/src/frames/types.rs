@@ -1,7 +1,6 @@
-//! Numbers, figures and errors of the frame space.
+//! Numbers and figures of the frame space.
 
 use super::BLOCK_SIZE;
-use foliocache_sys::Errno;
 
 /// Number of a frame: a 4 KiB slot of the cache's reserved range.
 #[doc(alias = "pfn")]
@@ -66,40 +65,5 @@ impl FrameUsage {
     /// Bytes that count against the bound: blocks held and metadata.
     pub const fn total(&self) -> u64 {
         self.blocks_held * BLOCK_SIZE as u64 + self.metadata
-    }
-}
-
-/// Why a frame space cannot be made, or its limit not be changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FramesError {
-    /// The limit is below [`super::MIN_LIMIT`].
-    #[error("a limit of {limit} bytes is too small: at least {min} bytes are needed")]
-    LimitTooSmall {
-        /// What was asked for, in bytes.
-        limit: u64,
-        /// The least possible, in bytes.
-        min: u64,
-    },
-    /// The limit is larger than the machine's memory.
-    #[error("a limit of {limit} bytes is larger than the {max} bytes this cache may use here")]
-    LimitTooLarge {
-        /// What was asked for, in bytes.
-        limit: u64,
-        /// The most possible, in bytes: the machine's memory.
-        max: u64,
-    },
-    /// The kernel refused the address space.
-    #[error("the address space of the frames cannot be had: {0}")]
-    Memory(#[from] Errno),
-}
-
-impl FramesError {
-    /// The error number that says the same.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::LimitTooSmall { .. } | Self::LimitTooLarge { .. } => Errno::EINVAL,
-            Self::Memory(errno) => *errno,
-        }
     }
 }

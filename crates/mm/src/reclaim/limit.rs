@@ -13,7 +13,7 @@ use foliocache_sync::MutexGuard;
 use std::time::Duration;
 
 use crate::error::MmError;
-use crate::frames::{BLOCK_SIZE, Frames, FramesError};
+use crate::frames::{BLOCK_SIZE, Frames};
 use crate::mm::Mm;
 
 /// What a limit must leave beside a block and the descriptors there are, for index nodes.
@@ -45,12 +45,12 @@ impl Mm {
     /// A limit that exceeds the machine, or is too small beside descriptors, memory file systems and data
     /// that could not be written; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
-        self.check_fork().map_err(MmError::Setup)?;
+        self.check_fork()?;
         // Descriptors that were ever in use stay; what cannot be reclaimed keeps to its budget.
         let blocks = self.unreclaimable().needed();
         let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
         if bytes < min {
-            return Err(FramesError::LimitTooSmall { limit: bytes, min }.into());
+            return Err(MmError::LimitTooSmall { limit: bytes, min });
         }
         self.pressure.configure(&self.frames, bytes, self.held())?;
         self.give_back_excess(self.background.giving_back());

@@ -73,8 +73,7 @@ impl AddressSpace {
             return Ok(());
         }
         let flushed = self.flush_through(ticket);
-        self.bdi().note_progress();
-        self.bdi().unqueue_if_durable(self);
+        self.bdi().note_progress(self);
         flushed
     }
 
@@ -157,8 +156,7 @@ impl AddressSpace {
         }
         // What is dirtied from now on need not wait for the retry of what is gone.
         wb.note(Ok(()));
-        self.bdi().note_progress();
-        self.bdi().unqueue_if_durable(self);
+        self.bdi().note_progress(self);
         ranges
     }
 
@@ -230,10 +228,7 @@ impl AddressSpace {
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
         wb.note(Ok(()));
-        if bytes > 0 {
-            self.bdi().note_progress();
-        }
-        self.bdi().unqueue_if_durable(self);
+        self.bdi().note_progress(self);
         bytes
     }
 

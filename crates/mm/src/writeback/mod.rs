@@ -242,8 +242,7 @@ impl AddressSpace {
             (written, wb.flushes.ticket())
         };
         let flushed = self.flush_through(ticket);
-        self.bdi().note_progress();
-        self.bdi().unqueue_if_durable(self);
+        self.bdi().note_progress(self);
         written.and(flushed)
     }
 
@@ -314,8 +313,7 @@ impl AddressSpace {
             wb.note(result);
         }
         drop(wb);
-        self.bdi().note_progress();
-        self.bdi().unqueue_if_durable(self);
+        self.bdi().note_progress(self);
         (worked && result.is_ok(), flush)
     }
 
