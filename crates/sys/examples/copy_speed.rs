@@ -1,4 +1,4 @@
-//! Nanoseconds per copy, for each way of copying and for the C library's memcpy.
+//! Nanoseconds per copy, of `usercopy::copy` and of the C library's memcpy.
 //!
 //! All ways take turns in short rounds, so that a machine that changes its speed changes it for all;
 //! the columns are medians over the rounds, and in brackets the ratio to memcpy (below 1: faster).
@@ -27,23 +27,6 @@ fn repeat(copy: impl Fn(*mut u8, *const u8, usize) + 'static) -> Way {
     })
 }
 
-#[cfg(target_arch = "x86_64")]
-fn variants() -> Vec<(&'static str, Way)> {
-    let way = |variant: usercopy::Variant| {
-        let copy = move |dst, src, len| {
-            // SAFETY: see the header.
-            unsafe { variant.copy(dst, src, len) }.expect("memory of ours");
-        };
-        (variant.name, repeat(copy))
-    };
-    usercopy::Variant::all().into_iter().map(way).collect()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn variants() -> Vec<(&'static str, Way)> {
-    Vec::new()
-}
-
 fn ways() -> Vec<(&'static str, Way)> {
     let memcpy = |dst: *mut u8, src: *const u8, len| {
         // SAFETY: see the header.
@@ -53,9 +36,7 @@ fn ways() -> Vec<(&'static str, Way)> {
         // SAFETY: see the header.
         unsafe { usercopy::copy(dst, src, len) }.expect("memory of ours");
     };
-    let mut ways = vec![("memcpy", repeat(memcpy)), ("copy", repeat(copy))];
-    ways.extend(variants());
-    ways
+    vec![("memcpy", repeat(memcpy)), ("copy", repeat(copy))]
 }
 
 fn median(samples: &mut [f64]) -> f64 {

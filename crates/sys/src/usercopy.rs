@@ -51,7 +51,6 @@
 //! Callers of [`copy`] and [`zero`] answer for what lies at the addresses; see there.
 #![allow(unsafe_code)]
 
-mod access;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "usercopy/fallback.rs"]
 mod arch;
@@ -64,6 +63,7 @@ mod handler;
 mod tests;
 
 use crate::Errno;
+use crate::memory::PAGE_SIZE;
 
 /// Which end of a copy could not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,48 +167,31 @@ pub unsafe fn zero(dst: *mut u8, len: usize) -> Result<(), CopyFault> {
     unsafe { arch::zero(dst, len) }.result()
 }
 
-/// One of the ways of copying that this machine has, for benchmarks that compare them.
-#[doc(hidden)]
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug)]
-pub struct Variant {
-    /// What to call it.
-    pub name: &'static str,
-    path: arch::Path,
-    rep: usize,
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Variant {
-    /// All of this machine.
-    pub fn all() -> Vec<Variant> {
-        let variant = |(name, path, rep)| Variant { name, path, rep };
-        arch::variants().into_iter().map(variant).collect()
-    }
-
-    /// As [`copy`], in this way.
-    ///
-    /// # Safety
-    ///
-    /// As [`copy`].
-    #[inline]
-    pub unsafe fn copy(&self, dst: *mut u8, src: *const u8, len: usize) -> Result<(), CopyFault> {
-        // SAFETY: the caller's contract, and the machine has the path.
-        unsafe { arch::copy_by(self.path, self.rep, dst, src, len) }.result()
-    }
-}
-
-/// Makes the kernel (or the owner of the memory) bring in the pages of a range, and returns how many
-/// bytes cannot be read, counted from the first such byte to the end; 0 means all can be read now.
+/// Touches each page of a range, so that the kernel brings it in, and returns how many bytes cannot be read,
+/// counted from the first such byte to the end; 0 means that all can be read now.
 ///
 /// Only a hint: pages may leave again before they are used. Any pointer is allowed. Takes page
-/// faults, so it may block for as long as they take: call it without locks. One access a page with
-/// handlers, system calls without.
+/// faults, so it may block for as long as they take: call it without locks. Without handlers, when no
+/// [`copy`] tells of a fault, nothing is touched, and no byte counts as readable.
 pub fn fault_in_readable(ptr: *const u8, len: usize) -> usize {
-    access::fault_in(ptr, len, access::Access::Read)
+    fault_in(ptr, len, arch::touch_read)
 }
 
 /// As [`fault_in_readable`], for writing. Contents stay as they are.
 pub fn fault_in_writable(ptr: *mut u8, len: usize) -> usize {
-    access::fault_in(ptr, len, access::Access::Write)
+    fault_in(ptr, len, arch::touch_write)
+}
+
+/// Bytes of the range that cannot be reached, from the first such byte on.
+fn fault_in(ptr: *const u8, len: usize, touch: unsafe fn(*const u8) -> bool) -> usize {
+    let end = ptr.addr().checked_add(len);
+    let Some(end) = end.filter(|_| len > 0 && handlers_installed()) else {
+        return len;
+    };
+    // The first address of the range in each of its pages.
+    let pages = (ptr.addr() & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
+    let mut addresses = pages.map(|page| page.max(ptr.addr()));
+    // SAFETY: handlers are installed.
+    let unreachable = addresses.find(|&at| !unsafe { touch(ptr.with_addr(at)) });
+    unreachable.map_or(0, |at| end - at)
 }

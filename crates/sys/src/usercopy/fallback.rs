@@ -34,3 +34,17 @@ pub(super) unsafe fn zero(dst: *mut u8, len: usize) -> Outcome {
     unsafe { core::ptr::write_bytes(dst, 0, len) };
     DONE
 }
+
+/// # Safety
+///
+/// There are no handlers, so nobody calls it.
+pub(super) unsafe fn touch_read(_at: *const u8) -> bool {
+    false
+}
+
+/// # Safety
+///
+/// As [`touch_read`].
+pub(super) unsafe fn touch_write(_at: *const u8) -> bool {
+    false
+}

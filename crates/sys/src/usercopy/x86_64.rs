@@ -65,7 +65,7 @@ mod symbols {
         #[link_name = "foliocache_uc0_touch_read"]
         pub(super) fn touch_read(at: *const u8) -> usize;
         #[link_name = "foliocache_uc0_touch_write"]
-        pub(super) fn touch_write(at: *mut u8) -> usize;
+        pub(super) fn touch_write(at: *const u8) -> usize;
     }
 
     // A symbol must not be declared twice, as a function and as a label, so labels have their own.
@@ -212,11 +212,16 @@ fn tune() -> usize {
     rep | avx
 }
 
+/// The path for long copies, and the length from which on to use `rep`.
 #[inline]
-fn tuning() -> usize {
-    match TUNING.load(Ordering::Relaxed) {
+fn tuning() -> (Path, usize) {
+    let tuning = match TUNING.load(Ordering::Relaxed) {
         0 => tune(),
         known => known,
+    };
+    match tuning & AVX {
+        0 => (Path::Sse, tuning),
+        _ => (Path::Avx, tuning),
     }
 }
 
@@ -232,14 +237,9 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Outcome {
         // SAFETY: the caller's contract.
         return unsafe { symbols::copy_sse(dst, src, len, NEVER) };
     }
-    let tuning = tuning();
-    let path = if tuning & AVX != 0 {
-        Path::Avx
-    } else {
-        Path::Sse
-    };
+    let (path, rep) = tuning();
     // SAFETY: the caller's contract, and the machine has the path.
-    unsafe { copy_by(path, tuning, dst, src, len) }
+    unsafe { copy_by(path, rep, dst, src, len) }
 }
 
 /// # Safety
@@ -261,29 +261,14 @@ pub(super) unsafe fn copy_by(
     }
 }
 
-/// Every way of copying that this machine has, by name, for comparing them.
-pub(super) fn variants() -> Vec<(&'static str, Path, usize)> {
-    let mut variants = vec![("sse", Path::Sse, usize::MAX)];
-    if std::is_x86_feature_detected!("avx") {
-        variants.push(("avx", Path::Avx, usize::MAX));
-    }
-    variants.push(("rep", Path::Sse, 129));
-    variants
-}
-
 /// # Safety
 ///
 /// As [`super::zero`].
 #[inline]
 pub(super) unsafe fn zero(dst: *mut u8, len: usize) -> Outcome {
-    let tuning = tuning();
-    let path = if tuning & AVX != 0 {
-        Path::Avx
-    } else {
-        Path::Sse
-    };
+    let (path, rep) = tuning();
     // SAFETY: the caller's contract, and the machine has the path.
-    unsafe { zero_by(path, tuning, dst, len) }
+    unsafe { zero_by(path, rep, dst, len) }
 }
 
 /// # Safety
@@ -314,7 +299,7 @@ pub(super) unsafe fn touch_read(at: *const u8) -> bool {
 /// # Safety
 ///
 /// Handlers are installed, or the byte is writable.
-pub(super) unsafe fn touch_write(at: *mut u8) -> bool {
+pub(super) unsafe fn touch_write(at: *const u8) -> bool {
     // SAFETY: the caller's contract.
     unsafe { symbols::touch_write(at) == 0 }
 }

@@ -8,10 +8,47 @@
     foliocache_uc0_\name:
 .endm
 .macro FC_FUNCTION name
-    .globl foliocache_uc0_\name
-    .hidden foliocache_uc0_\name
     .type foliocache_uc0_\name, @function
-    foliocache_uc0_\name:
+    FC_LABEL \name
+    .cfi_startproc
+.endm
+# `count` registers, from number `first` on, loaded from memory that begins at `at`, or stored there.
+.macro FC_AVX_LOAD at, first, count
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
+    .if (\n >= \first) && (\n < \first+\count)
+    vmovdqu ymm\n, [\at+32*(\n-\first)]
+    .endif
+    .endr
+.endm
+.macro FC_AVX_STORE move, at, first, count
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
+    .if (\n >= \first) && (\n < \first+\count)
+    \move [\at+32*(\n-\first)], ymm\n
+    .endif
+    .endr
+.endm
+.macro FC_SSE_LOAD at, first, count
+    .irp n, 0,1,2,3,4,5,6,7
+    .if (\n >= \first) && (\n < \first+\count)
+    movups xmm\n, [\at+16*(\n-\first)]
+    .endif
+    .endr
+.endm
+.macro FC_SSE_STORE move, at, first, count
+    .irp n, 0,1,2,3,4,5,6,7
+    .if (\n >= \first) && (\n < \first+\count)
+    \move [\at+16*(\n-\first)], xmm\n
+    .endif
+    .endr
+.endm
+# Source and destination on to the destination's next multiple of `mask` + 1: 1 to `mask` + 1 bytes.
+.macro FC_ALIGN mask
+    mov rax, rdi
+    or rax, \mask
+    inc rax
+    sub rax, rdi
+    add rsi, rax
+    add rdi, rax
 .endm
 
 # (rdi = destination, rsi = source, rdx = length, rcx = length from which on to use rep movsb)
@@ -21,7 +58,6 @@
 # further into its page than the source (a buffer from malloc) would have that in every step.
 .p2align 6
 FC_FUNCTION copy_avx
-.cfi_startproc
 FC_LABEL copy_avx_start
     cmp rdx, 128
     jbe .Lfc_copy_small
@@ -32,167 +68,59 @@ FC_LABEL copy_avx_start
     cmp rdx, 256
     ja .Lfc_copy_avx_large
     # 129 to 256: the first and the last 128 bytes.
-    vmovdqu ymm0, [rsi]
-    vmovdqu ymm1, [rsi + 32]
-    vmovdqu ymm2, [rsi + 64]
-    vmovdqu ymm3, [rsi + 96]
-    vmovdqu ymm4, [r9 - 128]
-    vmovdqu ymm5, [r9 - 96]
-    vmovdqu ymm6, [r9 - 64]
-    vmovdqu ymm7, [r9 - 32]
-    vmovdqu [rdi], ymm0
-    vmovdqu [rdi + 32], ymm1
-    vmovdqu [rdi + 64], ymm2
-    vmovdqu [rdi + 96], ymm3
-    vmovdqu [r8 - 128], ymm4
-    vmovdqu [r8 - 96], ymm5
-    vmovdqu [r8 - 64], ymm6
-    vmovdqu [r8 - 32], ymm7
+    FC_AVX_LOAD rsi, 0, 4
+    FC_AVX_LOAD r9-128, 4, 4
+    FC_AVX_STORE vmovdqu, rdi, 0, 4
+    FC_AVX_STORE vmovdqu, r8-128, 4, 4
     vzeroupper
     xor eax, eax
     ret
 .Lfc_copy_avx_large:
     vmovdqu ymm0, [rsi]
     vmovdqu [rdi], ymm0
-    # On to the next multiple of 32 of the destination: 1 to 32 bytes, all just copied.
-    mov rax, rdi
-    or rax, 31
-    inc rax
-    sub rax, rdi
-    add rsi, rax
-    add rdi, rax
+    # Over bytes that were all just copied.
+    FC_ALIGN 31
     lea rax, [r8 - 512]
     lea rdx, [r8 - 256]
     cmp rdi, rdx
     jae .Lfc_copy_avx_tail
-    vmovdqu ymm0, [rsi]
-    vmovdqu ymm1, [rsi + 32]
-    vmovdqu ymm2, [rsi + 64]
-    vmovdqu ymm3, [rsi + 96]
-    vmovdqu ymm4, [rsi + 128]
-    vmovdqu ymm5, [rsi + 160]
-    vmovdqu ymm6, [rsi + 192]
-    vmovdqu ymm7, [rsi + 224]
+    FC_AVX_LOAD rsi, 0, 8
 .p2align 5
 .Lfc_copy_avx_loop:
     # The 256 bytes at rdi are in ymm0 to ymm7.
     cmp rdi, rax
     jae .Lfc_copy_avx_last
-    vmovdqu ymm8, [rsi + 256]
-    vmovdqu ymm9, [rsi + 288]
-    vmovdqu ymm10, [rsi + 320]
-    vmovdqu ymm11, [rsi + 352]
-    vmovdqu ymm12, [rsi + 384]
-    vmovdqu ymm13, [rsi + 416]
-    vmovdqu ymm14, [rsi + 448]
-    vmovdqu ymm15, [rsi + 480]
-    vmovdqa [rdi], ymm0
-    vmovdqa [rdi + 32], ymm1
-    vmovdqa [rdi + 64], ymm2
-    vmovdqa [rdi + 96], ymm3
-    vmovdqa [rdi + 128], ymm4
-    vmovdqa [rdi + 160], ymm5
-    vmovdqa [rdi + 192], ymm6
-    vmovdqa [rdi + 224], ymm7
+    FC_AVX_LOAD rsi+256, 8, 8
+    FC_AVX_STORE vmovdqa, rdi, 0, 8
     add rsi, 256
     add rdi, 256
     # Now in ymm8 to ymm15.
     cmp rdi, rax
     jae .Lfc_copy_avx_last_other
-    vmovdqu ymm0, [rsi + 256]
-    vmovdqu ymm1, [rsi + 288]
-    vmovdqu ymm2, [rsi + 320]
-    vmovdqu ymm3, [rsi + 352]
-    vmovdqu ymm4, [rsi + 384]
-    vmovdqu ymm5, [rsi + 416]
-    vmovdqu ymm6, [rsi + 448]
-    vmovdqu ymm7, [rsi + 480]
-    vmovdqa [rdi], ymm8
-    vmovdqa [rdi + 32], ymm9
-    vmovdqa [rdi + 64], ymm10
-    vmovdqa [rdi + 96], ymm11
-    vmovdqa [rdi + 128], ymm12
-    vmovdqa [rdi + 160], ymm13
-    vmovdqa [rdi + 192], ymm14
-    vmovdqa [rdi + 224], ymm15
+    FC_AVX_LOAD rsi+256, 0, 8
+    FC_AVX_STORE vmovdqa, rdi, 8, 8
     add rsi, 256
     add rdi, 256
     jmp .Lfc_copy_avx_loop
 .Lfc_copy_avx_last:
     # At most 512 bytes left: those at rdi, and the last 256, which may overlap them.
-    vmovdqu ymm8, [r9 - 256]
-    vmovdqu ymm9, [r9 - 224]
-    vmovdqu ymm10, [r9 - 192]
-    vmovdqu ymm11, [r9 - 160]
-    vmovdqu ymm12, [r9 - 128]
-    vmovdqu ymm13, [r9 - 96]
-    vmovdqu ymm14, [r9 - 64]
-    vmovdqu ymm15, [r9 - 32]
-    vmovdqa [rdi], ymm0
-    vmovdqa [rdi + 32], ymm1
-    vmovdqa [rdi + 64], ymm2
-    vmovdqa [rdi + 96], ymm3
-    vmovdqa [rdi + 128], ymm4
-    vmovdqa [rdi + 160], ymm5
-    vmovdqa [rdi + 192], ymm6
-    vmovdqa [rdi + 224], ymm7
-    vmovdqu [r8 - 256], ymm8
-    vmovdqu [r8 - 224], ymm9
-    vmovdqu [r8 - 192], ymm10
-    vmovdqu [r8 - 160], ymm11
-    vmovdqu [r8 - 128], ymm12
-    vmovdqu [r8 - 96], ymm13
-    vmovdqu [r8 - 64], ymm14
-    vmovdqu [r8 - 32], ymm15
+    FC_AVX_LOAD r9-256, 8, 8
+    FC_AVX_STORE vmovdqa, rdi, 0, 8
+    FC_AVX_STORE vmovdqu, r8-256, 8, 8
     vzeroupper
     xor eax, eax
     ret
 .Lfc_copy_avx_last_other:
-    vmovdqu ymm0, [r9 - 256]
-    vmovdqu ymm1, [r9 - 224]
-    vmovdqu ymm2, [r9 - 192]
-    vmovdqu ymm3, [r9 - 160]
-    vmovdqu ymm4, [r9 - 128]
-    vmovdqu ymm5, [r9 - 96]
-    vmovdqu ymm6, [r9 - 64]
-    vmovdqu ymm7, [r9 - 32]
-    vmovdqa [rdi], ymm8
-    vmovdqa [rdi + 32], ymm9
-    vmovdqa [rdi + 64], ymm10
-    vmovdqa [rdi + 96], ymm11
-    vmovdqa [rdi + 128], ymm12
-    vmovdqa [rdi + 160], ymm13
-    vmovdqa [rdi + 192], ymm14
-    vmovdqa [rdi + 224], ymm15
-    vmovdqu [r8 - 256], ymm0
-    vmovdqu [r8 - 224], ymm1
-    vmovdqu [r8 - 192], ymm2
-    vmovdqu [r8 - 160], ymm3
-    vmovdqu [r8 - 128], ymm4
-    vmovdqu [r8 - 96], ymm5
-    vmovdqu [r8 - 64], ymm6
-    vmovdqu [r8 - 32], ymm7
+    FC_AVX_LOAD r9-256, 0, 8
+    FC_AVX_STORE vmovdqa, rdi, 8, 8
+    FC_AVX_STORE vmovdqu, r8-256, 0, 8
     vzeroupper
     xor eax, eax
     ret
 .Lfc_copy_avx_tail:
     # The last 256 bytes, of which some may be copied already.
-    vmovdqu ymm0, [r9 - 256]
-    vmovdqu ymm1, [r9 - 224]
-    vmovdqu ymm2, [r9 - 192]
-    vmovdqu ymm3, [r9 - 160]
-    vmovdqu ymm4, [r9 - 128]
-    vmovdqu ymm5, [r9 - 96]
-    vmovdqu ymm6, [r9 - 64]
-    vmovdqu ymm7, [r9 - 32]
-    vmovdqu [r8 - 256], ymm0
-    vmovdqu [r8 - 224], ymm1
-    vmovdqu [r8 - 192], ymm2
-    vmovdqu [r8 - 160], ymm3
-    vmovdqu [r8 - 128], ymm4
-    vmovdqu [r8 - 96], ymm5
-    vmovdqu [r8 - 64], ymm6
-    vmovdqu [r8 - 32], ymm7
+    FC_AVX_LOAD r9-256, 0, 8
+    FC_AVX_STORE vmovdqu, r8-256, 0, 8
     vzeroupper
     xor eax, eax
     ret
@@ -202,7 +130,6 @@ FC_LABEL copy_avx_end
 # The same with 16 bytes at a time. Everything short, and rep movsb, is here.
 .p2align 6
 FC_FUNCTION copy_sse
-.cfi_startproc
 FC_LABEL copy_sse_start
     cmp rdx, 128
     ja .Lfc_copy_large
@@ -221,33 +148,17 @@ FC_LABEL copy_sse_start
 .Lfc_copy_33_128:
     cmp rdx, 64
     ja .Lfc_copy_65_128
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + rdx - 32]
-    movups xmm3, [rsi + rdx - 16]
-    movups [rdi], xmm0
-    movups [rdi + 16], xmm1
-    movups [rdi + rdx - 32], xmm2
-    movups [rdi + rdx - 16], xmm3
+    FC_SSE_LOAD rsi, 0, 2
+    FC_SSE_LOAD rsi+rdx-32, 2, 2
+    FC_SSE_STORE movups, rdi, 0, 2
+    FC_SSE_STORE movups, rdi+rdx-32, 2, 2
     xor eax, eax
     ret
 .Lfc_copy_65_128:
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + 32]
-    movups xmm3, [rsi + 48]
-    movups xmm4, [rsi + rdx - 64]
-    movups xmm5, [rsi + rdx - 48]
-    movups xmm6, [rsi + rdx - 32]
-    movups xmm7, [rsi + rdx - 16]
-    movups [rdi], xmm0
-    movups [rdi + 16], xmm1
-    movups [rdi + 32], xmm2
-    movups [rdi + 48], xmm3
-    movups [rdi + rdx - 64], xmm4
-    movups [rdi + rdx - 48], xmm5
-    movups [rdi + rdx - 32], xmm6
-    movups [rdi + rdx - 16], xmm7
+    FC_SSE_LOAD rsi, 0, 4
+    FC_SSE_LOAD rsi+rdx-64, 4, 4
+    FC_SSE_STORE movups, rdi, 0, 4
+    FC_SSE_STORE movups, rdi+rdx-64, 4, 4
     xor eax, eax
     ret
 .Lfc_copy_0_15:
@@ -291,53 +202,25 @@ FC_LABEL copy_sse_start
     lea r9, [rsi + rdx]
     movups xmm0, [rsi]
     movups [rdi], xmm0
-    mov rax, rdi
-    or rax, 15
-    inc rax
-    sub rax, rdi
-    add rsi, rax
-    add rdi, rax
+    FC_ALIGN 15
     lea rax, [r8 - 64]
 .p2align 5
 .Lfc_copy_sse_loop:
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + 32]
-    movups xmm3, [rsi + 48]
-    movaps [rdi], xmm0
-    movaps [rdi + 16], xmm1
-    movaps [rdi + 32], xmm2
-    movaps [rdi + 48], xmm3
+    FC_SSE_LOAD rsi, 0, 4
+    FC_SSE_STORE movaps, rdi, 0, 4
     add rsi, 64
     add rdi, 64
     cmp rdi, rax
     jb .Lfc_copy_sse_loop
-    movups xmm0, [r9 - 64]
-    movups xmm1, [r9 - 48]
-    movups xmm2, [r9 - 32]
-    movups xmm3, [r9 - 16]
-    movups [r8 - 64], xmm0
-    movups [r8 - 48], xmm1
-    movups [r8 - 32], xmm2
-    movups [r8 - 16], xmm3
+    FC_SSE_LOAD r9-64, 0, 4
+    FC_SSE_STORE movups, r8-64, 0, 4
     xor eax, eax
     ret
 .Lfc_copy_rep:
 # rep movsb is at its best from a destination that starts a cache line.
-    movups xmm0, [rsi]
-    movups xmm1, [rsi + 16]
-    movups xmm2, [rsi + 32]
-    movups xmm3, [rsi + 48]
-    movups [rdi], xmm0
-    movups [rdi + 16], xmm1
-    movups [rdi + 32], xmm2
-    movups [rdi + 48], xmm3
-    mov rax, rdi
-    or rax, 63
-    inc rax
-    sub rax, rdi
-    add rsi, rax
-    add rdi, rax
+    FC_SSE_LOAD rsi, 0, 4
+    FC_SSE_STORE movups, rdi, 0, 4
+    FC_ALIGN 63
     mov rcx, r8
     sub rcx, rdi
     rep movsb
@@ -349,7 +232,6 @@ FC_LABEL copy_sse_end
 # Where a fault in the two above goes on.
 .p2align 4
 FC_FUNCTION bytes_avx
-.cfi_startproc
     vzeroupper
 FC_LABEL bytes
     mov ecx, 256
@@ -389,7 +271,6 @@ FC_LABEL destination_fault
 # (rdi = destination, rdx = length, rcx = length from which on to use rep stosb)
 .p2align 6
 FC_FUNCTION zero_avx
-.cfi_startproc
 FC_LABEL zero_avx_start
     cmp rdx, 128
     jbe foliocache_uc0_zero_sse
@@ -425,7 +306,6 @@ FC_LABEL zero_avx_end
 
 .p2align 6
 FC_FUNCTION zero_sse
-.cfi_startproc
 FC_LABEL zero_sse_start
     lea r8, [rdi + rdx]
     pxor xmm0, xmm0
@@ -477,7 +357,6 @@ FC_LABEL zero_sse_end
 
 .p2align 4
 FC_FUNCTION zero_bytes_avx
-.cfi_startproc
     vzeroupper
 FC_LABEL zero_bytes
     mov ecx, 256
@@ -499,7 +378,6 @@ FC_LABEL zero_bytes_store
 # (rdi = address) -> 0, or 1 after a fault
 .p2align 4
 FC_FUNCTION touch_read
-.cfi_startproc
 FC_LABEL touch_read_at
     mov al, [rdi]
     xor eax, eax
@@ -507,7 +385,6 @@ FC_LABEL touch_read_at
 .cfi_endproc
 .p2align 4
 FC_FUNCTION touch_write
-.cfi_startproc
 FC_LABEL touch_write_at
     lock or byte ptr [rdi], 0
     xor eax, eax
@@ -519,4 +396,9 @@ FC_LABEL touch_fault
 
 .purgem FC_LABEL
 .purgem FC_FUNCTION
+.purgem FC_ALIGN
+.purgem FC_SSE_STORE
+.purgem FC_SSE_LOAD
+.purgem FC_AVX_STORE
+.purgem FC_AVX_LOAD
 .popsection

@@ -100,7 +100,7 @@ pub(crate) const NOWHERE: [usize; 5] = [
     16,
 ];
 
-/// What `fault_in_*` answer, which does not depend on the handlers.
+/// What `fault_in_*` answer.
 pub(crate) fn fault_in_answers() {
     let memory = Memory::new("wwr-w");
     memory.fill(0, 2 * PAGE, 3);
@@ -127,7 +127,7 @@ pub(crate) fn fault_in_answers() {
     assert_eq!(fault_in_readable(file.at(0), 2 * PAGE), PAGE);
     assert_eq!(fault_in_writable(file.at(1), 2 * PAGE - 1), PAGE);
 
-    // More pages than are asked about at once.
+    // Many pages.
     let long = Memory::new(&("w".repeat(200) + "-"));
     assert_eq!(fault_in_readable(long.at(9), 200 * PAGE - 9), 0);
     assert_eq!(fault_in_readable(long.at(9), 201 * PAGE - 9), PAGE);
