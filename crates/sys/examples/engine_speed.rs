@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use foliocache_sys::fd::{self, IoSegment, OFlags};
 use foliocache_sys::memory::ReservedRange;
-use foliocache_sys::uring::{Engine, Op};
+use foliocache_sys::uring::Engine;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 2 * MIB;
@@ -89,7 +89,7 @@ impl Bench {
                         let _ = tell.send(result);
                     });
                     let file = Arc::clone(&self.file);
-                    self.engine.submit(Op::Read, file, pos, &window, done);
+                    self.engine.submit(file, pos, &window, done);
                 }
                 started.push_back((window, told));
                 next += 1;
@@ -130,7 +130,7 @@ impl Bench {
                         let _ = tell.send(result);
                     });
                     let file = Arc::clone(&self.file);
-                    self.engine.submit(Op::Read, file, place(), &page(n), done);
+                    self.engine.submit(file, place(), &page(n), done);
                 }
             }
         }

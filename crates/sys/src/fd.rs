@@ -41,6 +41,7 @@ pub mod xattr;
 pub use kept::KeptFds;
 pub use rustix::fs::OFlags;
 pub use segment::IoSegment;
+pub(crate) use segment::{Batch, Batches};
 pub(crate) use stat::stat_at;
 pub use stat::{
     DirectIoAlignment, FileKind, Stat, StatVfs, direct_io_alignment, fs_magic, fstat, fstatvfs,
@@ -111,25 +112,32 @@ fn off(pos: u64) -> Result<libc::off_t, Errno> {
     libc::off_t::try_from(pos).map_err(|_| Errno::EINVAL)
 }
 
-/// One `preadv` of at most [`IOV_MAX`] segments; returns the bytes read, 0 at end of file.
-fn preadv(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-    let (iov, count) = segment::iovecs(segments);
-    let pos = off(pos)?;
-    retrying(|| {
-        // SAFETY: contract of `IoSegment::new`: each segment names memory that may be written,
-        // and `count` of them are initialised in `iov`.
-        unsafe { libc::preadv(fd.as_raw_fd(), iov.as_ptr(), count, pos) }
-    })
-}
+/// `preadv(2)` or `pwritev(2)`.
+type Vectored = unsafe extern "C" fn(
+    libc::c_int,
+    *const libc::iovec,
+    libc::c_int,
+    libc::off_t,
+) -> libc::ssize_t;
 
-/// One `pwritev` of at most [`IOV_MAX`] segments; returns the bytes written.
-fn pwritev(fd: BorrowedFd<'_>, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-    let (iov, count) = segment::iovecs(segments);
-    let pos = off(pos)?;
+/// One call of `vectored`; returns the bytes that it moved.
+fn moved(
+    vectored: Vectored,
+    fd: BorrowedFd<'_>,
+    pos: u64,
+    batch: &segment::Batch,
+) -> Result<usize, Errno> {
+    let (runs, pos) = (batch.runs(), off(pos)?);
     retrying(|| {
-        // SAFETY: contract of `IoSegment::new`: each segment names memory that may be read, and
-        // `count` of them are initialised in `iov`.
-        unsafe { libc::pwritev(fd.as_raw_fd(), iov.as_ptr(), count, pos) }
+        // SAFETY: contract of `IoSegment::new`: each run is memory that may be read and written.
+        unsafe {
+            vectored(
+                fd.as_raw_fd(),
+                runs.as_ptr(),
+                runs.len() as libc::c_int,
+                pos,
+            )
+        }
     })
 }
 
@@ -145,18 +153,19 @@ pub fn read_segments(
     pos: u64,
     segments: &[IoSegment<'_>],
 ) -> Result<usize, Errno> {
-    let mut rest = segment::Rest::new(segments);
     let mut done = 0_usize;
-    while let Some(batch) = rest.next_batch() {
-        match preadv(fd, pos + done as u64, &batch) {
-            Ok(0) => break,
-            Ok(n) => {
-                rest.advance(n);
-                done += n;
+    for mut batch in segment::Batches::new(segments, segment::LONGEST) {
+        while batch.left() > 0 {
+            match moved(libc::preadv, fd, pos + done as u64, &batch) {
+                Ok(0) => return Ok(done),
+                Ok(n) => {
+                    batch.advance(n);
+                    done += n;
+                }
+                // Direct I/O may refuse the odd position that a cut at end of file leaves.
+                Err(Errno::EINVAL) if done > 0 && at_end(fd, pos + done as u64) => return Ok(done),
+                Err(e) => return Err(e),
             }
-            // Direct I/O may refuse the odd position that a cut at end of file leaves.
-            Err(Errno::EINVAL) if done > 0 && at_end(fd, pos + done as u64) => break,
-            Err(e) => return Err(e),
         }
     }
     Ok(done)
@@ -181,18 +190,18 @@ pub fn write_segments(
     pos: u64,
     segments: &[IoSegment<'_>],
 ) -> Result<usize, Errno> {
-    let mut rest = segment::Rest::new(segments);
     let mut done = 0_usize;
-    while let Some(batch) = rest.next_batch() {
-        match pwritev(fd, pos + done as u64, &batch) {
-            Ok(0) if done == 0 => return Err(Errno::EIO),
-            Ok(0) => break,
-            Ok(n) => {
-                rest.advance(n);
-                done += n;
+    for mut batch in segment::Batches::new(segments, segment::LONGEST) {
+        while batch.left() > 0 {
+            match moved(libc::pwritev, fd, pos + done as u64, &batch) {
+                Ok(0) if done == 0 => return Err(Errno::EIO),
+                Err(e) if done == 0 => return Err(e),
+                Ok(0) | Err(_) => return Ok(done),
+                Ok(n) => {
+                    batch.advance(n);
+                    done += n;
+                }
             }
-            Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
         }
     }
     Ok(done)

@@ -33,7 +33,6 @@ use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, BorrowedFd, IoSegment};
-use foliocache_sys::uring::Op;
 use foliocache_sys::{Errno, fd::AsFd};
 use std::ops::Range;
 
@@ -140,7 +139,7 @@ pub(super) fn start_read(
             done(result);
         })
     };
-    engine.submit(Op::Read, fd, pos, &segments, ended);
+    engine.submit(fd, pos, &segments, ended);
 }
 
 /// What becomes of a read in the background that ended with `result`.

@@ -105,14 +105,6 @@ impl<'a> IoSegment<'a> {
         })
     }
 
-    /// The segment as the kernel wants it.
-    pub(crate) fn iovec(&self) -> libc::iovec {
-        libc::iovec {
-            iov_base: self.addr.cast(),
-            iov_len: self.len,
-        }
-    }
-
     /// Copies `bytes` into the segment from its byte `start` on. Bytes may tear against whoever
     /// else touches the memory. Does not block.
     ///
@@ -159,52 +151,29 @@ fn expect_mapped(copied: Result<(), CopyFault>) {
     assert!(copied.is_ok(), "memory of an I/O is not there: {copied:?}");
 }
 
-/// The first [`IOV_MAX`] segments as the kernel wants them, and how many they are.
-pub(super) fn iovecs(segments: &[IoSegment<'_>]) -> (Vec<libc::iovec>, libc::c_int) {
-    let iov: Vec<libc::iovec> = segments
-        .iter()
-        .take(IOV_MAX)
-        .map(IoSegment::iovec)
-        .collect();
-    let count = iov.len() as libc::c_int;
-    (iov, count)
+/// Most bytes of one operation. A multiple of every alignment that direct I/O asks for.
+pub(super) const LONGEST: usize = 1 << 30;
+
+/// The memory of one operation, as the kernel wants it: what is left to be moved of up to [`IOV_MAX`] runs.
+pub(crate) struct Batch {
+    iov: Vec<libc::iovec>,
+    /// Runs before it are done.
+    first: usize,
+    left: usize,
 }
 
-/// What is left to do of a list of segments.
-pub(crate) struct Rest<'s, 'a> {
-    segments: &'s [IoSegment<'a>],
-    /// Bytes of the first segment that are done.
-    skip: usize,
-}
+// SAFETY: the addresses come from segments, which any thread may use.
+unsafe impl Send for Batch {}
 
-impl<'s, 'a> Rest<'s, 'a> {
-    pub(crate) fn new(segments: &'s [IoSegment<'a>]) -> Rest<'s, 'a> {
-        let mut rest = Rest { segments, skip: 0 };
-        rest.advance(0);
-        rest
+impl Batch {
+    /// Bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.left
     }
 
-    /// Up to [`IOV_MAX`] pieces, those that follow each other in memory joined; `None` when
-    /// all is done.
-    pub(crate) fn next_batch(&self) -> Option<Vec<IoSegment<'a>>> {
-        let mut batch: Vec<IoSegment<'a>> = Vec::with_capacity(self.segments.len().min(IOV_MAX));
-        let mut skip = self.skip;
-        for segment in self.segments {
-            let piece = segment.sub(skip, segment.len - skip);
-            skip = 0;
-            if piece.is_empty() {
-                continue;
-            }
-            let joined = batch.last().and_then(|last| last.joined(&piece));
-            if let (Some(last), Some(longer)) = (batch.last_mut(), joined) {
-                *last = longer;
-            } else if batch.len() < IOV_MAX {
-                batch.push(piece);
-            } else {
-                break;
-            }
-        }
-        (!batch.is_empty()).then_some(batch)
+    /// Their runs, none of them empty.
+    pub(crate) fn runs(&self) -> &[libc::iovec] {
+        &self.iov[self.first..]
     }
 
     /// Takes `n` bytes off the front.
@@ -212,17 +181,72 @@ impl<'s, 'a> Rest<'s, 'a> {
     /// # Panics
     ///
     /// When fewer are left.
-    pub(crate) fn advance(&mut self, n: usize) {
-        self.skip += n;
-        while let [first, rest @ ..] = self.segments
-            && self.skip >= first.len
-        {
-            self.skip -= first.len;
-            self.segments = rest;
+    pub(crate) fn advance(&mut self, mut n: usize) {
+        assert!(n <= self.left, "more bytes moved than asked");
+        self.left -= n;
+        while n > 0 {
+            let run = &mut self.iov[self.first];
+            let step = n.min(run.iov_len);
+            run.iov_base = run.iov_base.wrapping_byte_add(step);
+            run.iov_len -= step;
+            n -= step;
+            self.first += usize::from(run.iov_len == 0);
         }
-        assert!(
-            !self.segments.is_empty() || self.skip == 0,
-            "more bytes moved than asked"
-        );
+    }
+}
+
+/// Cuts segments into batches of at most `longest` bytes, which cover them in order. Segments that follow each
+/// other in memory become one run.
+pub(crate) struct Batches<'s, 'a> {
+    segments: &'s [IoSegment<'a>],
+    /// Bytes of the first segment that are in a batch.
+    skip: usize,
+    longest: usize,
+}
+
+impl<'s, 'a> Batches<'s, 'a> {
+    pub(crate) fn new(segments: &'s [IoSegment<'a>], longest: usize) -> Batches<'s, 'a> {
+        Batches {
+            segments,
+            skip: 0,
+            longest,
+        }
+    }
+}
+
+impl Iterator for Batches<'_, '_> {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        let mut iov: Vec<libc::iovec> = Vec::with_capacity(self.segments.len().min(IOV_MAX));
+        let mut left = 0;
+        while let [segment, rest @ ..] = self.segments
+            && left < self.longest
+        {
+            let len = (segment.len - self.skip).min(self.longest - left);
+            let at = segment.addr.wrapping_add(self.skip).cast();
+            let full = iov.len() == IOV_MAX;
+            match iov.last_mut() {
+                _ if len == 0 => {}
+                Some(run) if run.iov_base.wrapping_byte_add(run.iov_len) == at => {
+                    run.iov_len += len
+                }
+                _ if full => break,
+                _ => iov.push(libc::iovec {
+                    iov_base: at,
+                    iov_len: len,
+                }),
+            }
+            left += len;
+            self.skip += len;
+            if self.skip == segment.len {
+                (self.segments, self.skip) = (rest, 0);
+            }
+        }
+        (left > 0).then_some(Batch {
+            iov,
+            first: 0,
+            left,
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Reads and writes in the background, each ended by a call of its own.
+//! Reads in the background, each ended by a call of its own.
 //!
 //! # Model
 //!
@@ -45,11 +45,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use self::device::Device;
 use self::handoff::Handoff;
-use super::Op;
 use super::lock::{self, Arc, JoinHandle, ThreadBuilder, current_thread};
-use super::piece::Piece;
+use super::piece::{Piece, split};
 use super::ring::Ring;
-use super::split::split;
 use crate::Errno;
 use crate::fd::{self, IoSegment};
 use crate::fork::ForkGuard;
@@ -59,7 +57,7 @@ mod device;
 mod handoff;
 mod worker;
 
-/// What to call when an I/O has ended: bytes moved or why none were.
+/// What to call when an I/O has ended: bytes read, or why none were.
 pub type IoDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
 /// Longest piece of a transfer. A multiple of every alignment that direct I/O asks for; longer ones
@@ -74,9 +72,8 @@ const FIRST_DEPTH: usize = 16;
 
 /// An I/O that goes through the ring.
 struct Active {
-    op: Op,
     fd: Arc<OwnedFd>,
-    pieces: Vec<Piece<'static>>,
+    pieces: Vec<Piece>,
     /// Pieces that have not ended.
     left: usize,
     done: IoDone,
@@ -181,7 +178,7 @@ impl Engine {
         })
     }
 
-    /// Starts one I/O and calls `done` once when it has ended: on the engine's thread, or on this
+    /// Starts one read and calls `done` once when it has ended: on the engine's thread, or on this
     /// one where the I/O cannot be started. `fd` stays open until then.
     ///
     /// The memory of the segments is the I/O's until `done` is called: it stays mapped, and nobody
@@ -194,12 +191,11 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Handed to `done`: those of `preadv(2)` and `pwritev(2)`; `EINVAL` for a range that does not
+    /// Handed to `done`: those of `preadv(2)`; `EINVAL` for a range that does not
     /// fit into a file; `ECHILD` in a forked child; why the ring or the thread cannot be made
     /// (`ENOSYS`, `EPERM`, `ENOMEM`, `EMFILE`, `EAGAIN`) or broke.
     pub fn submit(
         &self,
-        op: Op,
         fd: Arc<OwnedFd>,
         pos: u64,
         segments: &[IoSegment<'static>],
@@ -213,7 +209,6 @@ impl Engine {
             Err(error) => return done(Err(error)),
         };
         let active = Active {
-            op,
             fd,
             left: pieces.len(),
             pieces,

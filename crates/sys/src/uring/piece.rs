@@ -1,26 +1,19 @@
-//! One operation on one contiguous range of a file, from the first submission to its end.
+//! One read of a range of a file into memory, from the first submission to its end.
 //!
 //! # Model
 //!
-//! A piece that comes back short is shortened from the front by what was moved and submitted again.
+//! The pieces of an I/O cover it in order. A piece that comes back short is submitted again for what is left.
 //!
 //! # Invariants
 //!
-//! 1. `pos + done` is the file position, and `memory` the memory, of the bytes still to be moved:
-//!    `len - done` of them.
-//!
-//! # Safety
-//!
-//! A piece only carries addresses: whoever submits it answers for the memory behind them.
-#![allow(unsafe_code)]
+//! 1. `pos` is the file position of the bytes that are left in `memory`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
 
-use super::Op;
 use crate::Errno;
-use crate::fd::{self, IoSegment};
+use crate::fd::{self, Batch, Batches, IoSegment};
 
 /// How often one piece is tried again when the kernel is short of memory.
 pub(super) const MAX_RETRIES: u32 = 1000;
@@ -32,97 +25,40 @@ pub(super) enum Next {
     Again,
 }
 
-/// Where the bytes of a piece are in memory.
-pub(super) enum Memory<'a> {
-    /// One run.
-    Linear(IoSegment<'a>),
-    /// Scattered; those before `first` are done.
-    Vector { iov: Vec<libc::iovec>, first: usize },
-}
-
-// SAFETY: the addresses in a vector come from segments, which any thread may use.
-unsafe impl Send for Memory<'_> {}
-
 /// One operation.
-pub(super) struct Piece<'a> {
+pub(super) struct Piece {
     pub(super) pos: u64,
-    pub(super) len: usize,
+    pub(super) memory: Batch,
+    /// Bytes that were read.
     pub(super) done: usize,
-    pub(super) memory: Memory<'a>,
-    /// Why it ended before all was moved.
+    /// Why it ended before all was read.
     pub(super) error: Option<Errno>,
-    /// Whether nothing more will be submitted for it.
-    pub(super) ended: bool,
     /// How often the kernel said to try again without moving anything.
-    pub(super) retries: u32,
+    retries: u32,
 }
 
-impl<'a> Piece<'a> {
-    pub(super) fn new(pos: u64, len: usize, memory: Memory<'a>) -> Piece<'a> {
+impl Piece {
+    pub(super) fn new(pos: u64, memory: Batch) -> Piece {
         Piece {
             pos,
-            len,
-            done: 0,
             memory,
+            done: 0,
             error: None,
-            ended: false,
             retries: 0,
         }
     }
 
-    /// Notes that `n` more bytes were moved.
-    ///
-    /// # Panics
-    ///
-    /// When fewer were asked for.
-    pub(super) fn advance(&mut self, n: usize) {
-        assert!(
-            n <= self.len - self.done,
-            "an operation moved more bytes than asked"
-        );
-        self.done += n;
-        self.retries = 0;
-        match &mut self.memory {
-            Memory::Linear(run) => *run = run.sub(n, run.len() - n),
-            Memory::Vector { iov, first } => {
-                let mut left = n;
-                while left > 0 {
-                    let head = &mut iov[*first];
-                    let step = left.min(head.iov_len);
-                    head.iov_base = head.iov_base.wrapping_byte_add(step);
-                    head.iov_len -= step;
-                    left -= step;
-                    if head.iov_len == 0 {
-                        *first += 1;
-                    }
-                }
-            }
-        }
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.done == self.len
-    }
-
     /// Takes in what the kernel said of the piece's operation on `fd`.
-    pub(super) fn complete(&mut self, op: Op, fd: BorrowedFd<'_>, result: i32) -> Next {
-        let next = self.take_in(op, fd, result);
-        self.ended = next == Next::Done;
-        next
-    }
-
-    fn take_in(&mut self, op: Op, fd: BorrowedFd<'_>, result: i32) -> Next {
+    pub(super) fn complete(&mut self, fd: BorrowedFd<'_>, result: i32) -> Next {
         if let Ok(moved) = usize::try_from(result) {
-            self.advance(moved);
-            return match (self.is_complete(), moved, op) {
-                (true, ..) => Next::Done,
-                // End of file.
-                (false, 0, Op::Read) => Next::Done,
-                (false, 0, Op::Write) => {
-                    self.error = Some(Errno::EIO);
-                    Next::Done
-                }
-                (false, ..) => Next::Again,
+            self.memory.advance(moved);
+            self.pos += moved as u64;
+            self.done += moved;
+            self.retries = 0;
+            return match moved == 0 || self.memory.left() == 0 {
+                // All of it, or the end of the file.
+                true => Next::Done,
+                false => Next::Again,
             };
         }
         match Errno::from_raw(-result) {
@@ -134,38 +70,64 @@ impl<'a> Piece<'a> {
                 return Next::Again;
             }
             // Direct I/O may refuse the odd position that a cut at end of file leaves.
-            Errno::EINVAL
-                if op == Op::Read
-                    && self.done > 0
-                    && fd::at_end(fd, self.pos + self.done as u64) => {}
+            Errno::EINVAL if self.done > 0 && fd::at_end(fd, self.pos) => {}
             error => self.error = Some(error),
         }
         Next::Done
     }
 
-    /// The operation that moves what is left of the piece.
-    pub(super) fn entry(&self, op: Op, fd: BorrowedFd<'_>) -> squeue::Entry {
+    /// The operation that reads what is left of the piece.
+    pub(super) fn entry(&self, fd: BorrowedFd<'_>) -> squeue::Entry {
         let file = types::Fd(fd.as_raw_fd());
-        let pos = self.pos + self.done as u64;
-        match &self.memory {
-            Memory::Linear(run) => {
-                // Runs are at most 1 GiB.
-                let (addr, len) = (run.addr(), run.len() as u32);
-                match op {
-                    Op::Read => opcode::Read::new(file, addr, len).offset(pos).build(),
-                    Op::Write => opcode::Write::new(file, addr, len).offset(pos).build(),
-                }
+        match self.memory.runs() {
+            [run] => {
+                let (addr, len) = (run.iov_base.cast(), run.iov_len as u32);
+                opcode::Read::new(file, addr, len).offset(self.pos).build()
             }
-            Memory::Vector { iov, first } => {
-                let iov = &iov[*first..];
-                let (list, count) = (iov.as_ptr(), iov.len() as u32);
-                match op {
-                    Op::Read => opcode::Readv::new(file, list, count).offset(pos).build(),
-                    Op::Write => opcode::Writev::new(file, list, count).offset(pos).build(),
-                }
+            runs => {
+                let (list, count) = (runs.as_ptr(), runs.len() as u32);
+                opcode::Readv::new(file, list, count)
+                    .offset(self.pos)
+                    .build()
             }
         }
     }
+}
+
+/// The pieces of one I/O, of at most `longest` bytes each.
+///
+/// # Errors
+///
+/// `EINVAL` when the range does not fit into a file.
+pub(super) fn split(
+    mut pos: u64,
+    segments: &[IoSegment<'_>],
+    longest: usize,
+) -> Result<Vec<Piece>, Errno> {
+    let mut lens = segments.iter().map(|segment| segment.len() as u64);
+    let end = lens.try_fold(pos, u64::checked_add);
+    // Beyond this the kernel takes the position for a negative number, and -1 for "the current".
+    if end.is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Errno::EINVAL);
+    }
+    let piece = |memory: Batch| {
+        let piece = Piece::new(pos, memory);
+        pos += piece.memory.left() as u64;
+        piece
+    };
+    Ok(Batches::new(segments, longest).map(piece).collect())
+}
+
+/// What became of the pieces of one I/O, as its caller is told.
+pub(super) fn outcome(pieces: &[Piece]) -> Result<usize, Errno> {
+    let mut moved = 0;
+    for piece in pieces {
+        moved += piece.done;
+        if piece.memory.left() > 0 {
+            return piece.error.map_or(Ok(moved), Err);
+        }
+    }
+    Ok(moved)
 }
 
 /// Sleeps a millisecond, or less when a signal comes.

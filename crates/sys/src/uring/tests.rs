@@ -4,10 +4,9 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use super::Engine;
 use super::lock::Arc;
-use super::piece::{Memory, Piece};
-use super::split::{RUN_MAX, outcome, split};
-use super::{Engine, Op};
+use super::piece::{Piece, outcome, split};
 use crate::Errno;
 use crate::fd::{self, IoSegment, OFlags};
 
@@ -17,26 +16,20 @@ fn at(addr: usize, len: usize) -> IoSegment<'static> {
     unsafe { IoSegment::new(std::ptr::without_provenance_mut(addr), len) }
 }
 
-/// `(pos, len, runs)` of each piece; `None` for one run that is no vector.
-type Cut = (u64, usize, Option<usize>);
+/// Longer than anything here, but for one.
+const RUN_MAX: usize = 1 << 30;
+
+/// `(pos, len, runs)` of each piece.
+type Cut = (u64, usize, usize);
 
 /// The pieces of at most `longest` bytes each.
 fn pieces_of(pos: u64, segments: &[IoSegment<'_>], longest: usize) -> Vec<Cut> {
     let pieces = split(pos, segments, longest).unwrap();
-    let cut = |piece: &Piece<'_>| {
-        assert_eq!(piece.done, 0);
-        let runs = match &piece.memory {
-            Memory::Linear(run) => {
-                assert_eq!(run.len(), piece.len);
-                None
-            }
-            Memory::Vector { iov, first } => {
-                let sum: usize = iov.iter().map(|iov| iov.iov_len).sum();
-                assert_eq!((sum, *first), (piece.len, 0));
-                Some(iov.len())
-            }
-        };
-        (piece.pos, piece.len, runs)
+    let cut = |piece: &Piece| {
+        let runs = piece.memory.runs();
+        let sum: usize = runs.iter().map(|run| run.iov_len).sum();
+        assert_eq!((sum, piece.done), (piece.memory.left(), 0));
+        (piece.pos, sum, runs.len())
     };
     pieces.iter().map(cut).collect()
 }
@@ -46,12 +39,12 @@ fn segments_become_as_few_operations_as_memory_allows() {
     let page = 4096;
     let pieces = |pos, segments: &[IoSegment<'_>]| pieces_of(pos, segments, RUN_MAX);
     assert_eq!(pieces(7, &[]), []);
-    assert_eq!(pieces(7, &[at(0x10000, 9)]), [(7, 9, None)]);
+    assert_eq!(pieces(7, &[at(0x10000, 9)]), [(7, 9, 1)]);
     // Joined when they meet.
     let meet = [at(0x10000, page), at(0x11000, page)];
-    assert_eq!(pieces(0, &meet), [(0, 2 * page, None)]);
+    assert_eq!(pieces(0, &meet), [(0, 2 * page, 1)]);
     let apart = [at(0x10000, page), at(0x12000, page)];
-    assert_eq!(pieces(0, &apart), [(0, 2 * page, Some(2))]);
+    assert_eq!(pieces(0, &apart), [(0, 2 * page, 2)]);
     // A long run between short ones stays in the vector.
     let mixed = [
         at(0x10000, page),
@@ -59,18 +52,18 @@ fn segments_become_as_few_operations_as_memory_allows() {
         at(0x50000, 16 * page),
         at(0x90000, page),
     ];
-    assert_eq!(pieces(0, &mixed), [(0, 19 * page, Some(4))]);
+    assert_eq!(pieces(0, &mixed), [(0, 19 * page, 4)]);
     // More than an operation takes, in number and in bytes.
     let many: Vec<_> = (0..1500).map(|i| at(i * 2 * page + page, page)).collect();
     let cut = 1024 * page;
     assert_eq!(
         pieces(0, &many),
-        [(0, cut, Some(1024)), (cut as u64, 476 * page, Some(476))]
+        [(0, cut, 1024), (cut as u64, 476 * page, 476)]
     );
     let gib = 1 << 30;
     let huge = [at(0x1000, 2 * gib + page)];
     let (a, b) = (gib as u64, 2 * gib as u64);
-    let expected = [(0, gib, None), (a, gib, None), (b, page, None)];
+    let expected = [(0, gib, 1), (a, gib, 1), (b, page, 1)];
     assert_eq!(pieces(0, &huge), expected);
 }
 
@@ -79,19 +72,15 @@ fn long_transfers_are_cut_into_pieces_of_the_length_asked() {
     let (page, mib) = (4096, 1 << 20);
     let run = [at(0x10000, 2 * mib + page)];
     let (a, b) = (mib as u64, 2 * mib as u64);
-    let cut = [(0, mib, None), (a, mib, None), (b, page, None)];
+    let cut = [(0, mib, 1), (a, mib, 1), (b, page, 1)];
     assert_eq!(pieces_of(0, &run, mib), cut);
     let many: Vec<_> = (0..257).map(|i| at(2 * i * page, page)).collect();
-    let expected = [(0, mib, Some(256)), (a, page, Some(1))];
+    let expected = [(0, mib, 256), (a, page, 1)];
     assert_eq!(pieces_of(0, &many, mib), expected);
     // Vectors end where they are full, inside a run if need be.
     let odd = [at(0, page), at(0x10_0000, 3 * page), at(0x20_0000, page)];
     let (c, d) = (2 * page as u64, 4 * page as u64);
-    let expected = [
-        (0, 2 * page, Some(2)),
-        (c, 2 * page, Some(2)),
-        (d, page, Some(1)),
-    ];
+    let expected = [(0, 2 * page, 2), (c, 2 * page, 1), (d, page, 1)];
     assert_eq!(pieces_of(0, &odd, 2 * page), expected);
 }
 
@@ -107,59 +96,38 @@ fn a_range_that_does_not_fit_into_a_file_is_refused() {
 fn a_short_vector_goes_on_where_it_stopped() {
     let list = [at(0x1000, 10), at(0x2000, 20), at(0x3000, 30)];
     let mut pieces = split(0, &list, RUN_MAX).unwrap();
-    let piece = &mut pieces[0];
-    for (step, first, base) in [
-        (10, 1, 0x2000),
-        (19, 1, 0x2013),
-        (2, 2, 0x3001),
-        (0, 2, 0x3001),
+    let memory = &mut pieces[0].memory;
+    for (step, left, base) in [
+        (10, 2, 0x2000),
+        (19, 2, 0x2013),
+        (2, 1, 0x3001),
+        (0, 1, 0x3001),
     ] {
-        piece.advance(step);
-        let Memory::Vector { iov, first: now } = &piece.memory else {
-            unreachable!()
-        };
-        assert_eq!((*now, iov[*now].iov_base as usize), (first, base));
+        memory.advance(step);
+        let runs = memory.runs();
+        assert_eq!((runs.len(), runs[0].iov_base as usize), (left, base));
     }
-    assert!(!piece.is_complete());
-    piece.advance(29);
-    assert!(piece.is_complete());
+    memory.advance(29);
+    assert_eq!(memory.left(), 0);
 }
 
 #[test]
 fn what_a_caller_is_told() {
-    let piece = |len, done, error| Piece {
-        pos: 0,
-        len,
-        done,
-        memory: Memory::Vector {
-            iov: Vec::new(),
-            first: 0,
-        },
-        error,
-        ended: true,
-        retries: 0,
+    let piece = |len, done, error| {
+        let mut piece = split(0, &[at(0x1000, len)], RUN_MAX).unwrap().remove(0);
+        piece.memory.advance(done);
+        (piece.done, piece.error) = (done, error);
+        piece
     };
     let eio = Some(Errno::EIO);
     let whole = || piece(10, 10, None);
-    let tell = |op, list: &[Piece<'static>]| outcome(op, list.iter());
-    for op in [Op::Read, Op::Write] {
-        assert_eq!(tell(op, &[]), Ok(0));
-        assert_eq!(tell(op, &[whole(), whole()]), Ok(20));
-        assert_eq!(tell(op, &[piece(10, 0, eio), whole()]), Err(Errno::EIO));
-        // Bytes behind the first gap do not count.
-        assert_eq!(tell(op, &[whole(), piece(10, 4, None), whole()]), Ok(14));
-    }
-    // An error behind the end of the file is nobody's.
-    assert_eq!(
-        tell(Op::Read, &[piece(10, 3, None), piece(10, 0, eio)]),
-        Ok(3)
-    );
-    assert_eq!(
-        tell(Op::Read, &[whole(), piece(10, 4, eio)]),
-        Err(Errno::EIO)
-    );
-    assert_eq!(tell(Op::Write, &[whole(), piece(10, 4, eio)]), Ok(14));
-    assert_eq!(tell(Op::Write, &[whole(), piece(10, 0, eio)]), Ok(10));
+    assert_eq!(outcome(&[]), Ok(0));
+    assert_eq!(outcome(&[whole(), whole()]), Ok(20));
+    assert_eq!(outcome(&[piece(10, 0, eio), whole()]), Err(Errno::EIO));
+    // Bytes behind the first gap do not count, and an error behind the end of the file is nobody's.
+    assert_eq!(outcome(&[whole(), piece(10, 4, None), whole()]), Ok(14));
+    assert_eq!(outcome(&[piece(10, 3, None), piece(10, 0, eio)]), Ok(3));
+    assert_eq!(outcome(&[whole(), piece(10, 4, eio)]), Err(Errno::EIO));
 }
 
 /// Puts something that is no ring under the ring's descriptor.
@@ -182,7 +150,7 @@ fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
         let segment = [IoSegment::from_mut(Box::leak(Box::new([0_u8; 100])))];
         let tell = tell.clone();
         let done = Box::new(move |result| tell.send(result).unwrap());
-        engine.submit(Op::Read, Arc::clone(&file), 0, &segment, done);
+        engine.submit(Arc::clone(&file), 0, &segment, done);
         told.recv_timeout(Duration::from_secs(60)).unwrap()
     };
     assert_eq!(submit(), Ok(100));
@@ -210,7 +178,7 @@ fn an_engine_whose_worker_panics_fails_what_it_has_and_what_comes() {
         let segment = [IoSegment::from_mut(Box::leak(Box::new([0_u8; 100])))];
         let (tell, told) = std::sync::mpsc::channel();
         let done = Box::new(move |result| tell.send(result).unwrap());
-        engine.submit(Op::Read, Arc::clone(&file), 0, &segment, done);
+        engine.submit(Arc::clone(&file), 0, &segment, done);
         told.recv_timeout(Duration::from_secs(60))
             .expect("done is called")
     };

@@ -31,9 +31,8 @@ use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
 use super::super::lock::{Arc, panicking};
-use super::super::piece::{MAX_RETRIES, Next, pause};
+use super::super::piece::{MAX_RETRIES, Next, outcome, pause};
 use super::super::ring::{DRAIN, Ring, abort};
-use super::super::split::outcome;
 use super::depth::Depth;
 use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, Shared};
 use crate::Errno;
@@ -232,7 +231,7 @@ impl Worker {
         {
             let active = self.active(id);
             let entry = active.pieces[id.piece as usize]
-                .entry(active.op, active.fd.as_fd())
+                .entry(active.fd.as_fd())
                 .user_data(id.to_user_data());
             self.push_entry(&entry);
             self.in_flight += 1;
@@ -311,7 +310,7 @@ impl Worker {
             if let Ok(len) = usize::try_from(entry.result()) {
                 moved.push(len);
             }
-            match piece.complete(active.op, active.fd.as_fd(), entry.result()) {
+            match piece.complete(active.fd.as_fd(), entry.result()) {
                 Next::Again => self.ready.push_front(id),
                 Next::Done => {
                     active.left -= 1;
@@ -335,18 +334,11 @@ impl Worker {
             // What goes wrong here goes wrong again in the next turn.
             let _ = self.ring.kernel().submit();
         }
-        for Active {
-            op,
-            fd,
-            pieces,
-            done,
-            ..
-        } in ended
-        {
-            let result = outcome(op, pieces.iter());
-            drop(pieces);
-            drop(fd);
-            end(&self.shared, done, result);
+        for active in ended {
+            let result = outcome(&active.pieces);
+            // Before the caller is told: it may go on to close the file.
+            drop((active.pieces, active.fd));
+            end(&self.shared, active.done, result);
         }
     }
 
