@@ -12,13 +12,13 @@
 
 use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{BackingDevInfo, PAGE_SIZE};
-use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
+use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
 use std::path::{Path, PathBuf};
 
-use crate::asynch::{Offload, OffloadCell};
+use crate::asynch::Offload;
 use crate::error::{FailedFile, UnsyncedFile};
 use crate::parent_only::{Forked, ParentOnly};
 
@@ -41,8 +41,8 @@ pub(crate) struct VfsMount {
     ctx: OpContext,
     /// Where it is, for messages.
     path: PathBuf,
-    /// What its async files share.
-    offload: OffloadCell,
+    /// What its async files share; made for the first one, and gone with the last.
+    offload: Mutex<Weak<ParentOnly<Offload>>>,
 }
 
 impl Backing {
@@ -80,7 +80,7 @@ impl VfsMount {
                 umask: process.umask,
             },
             path,
-            offload: OffloadCell::default(),
+            offload: Mutex::default(),
         })
     }
 
@@ -95,7 +95,16 @@ impl VfsMount {
     /// # Errors
     /// `ENOMEM` if the bound leaves no room for the buffers; `ECHILD` after a fork.
     pub(crate) fn offload(&self) -> Result<Arc<ParentOnly<Offload>>, Errno> {
-        self.offload.get(self.backing().bdi().mm())
+        let mm = self.backing().bdi().mm();
+        // Before the lock, which somebody in the parent may have held.
+        mm.check_fork()?;
+        let mut cell = self.offload.lock();
+        if let Some(offload) = cell.upgrade() {
+            return Ok(offload);
+        }
+        let offload = Arc::new(ParentOnly::new(Offload::new(mm)?));
+        *cell = Arc::downgrade(&offload);
+        Ok(offload)
     }
 
     /// What became known of panics in the cache's threads.

@@ -25,7 +25,7 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 
 /// A stock of memory for buffers.
-pub(crate) struct Buffers {
+pub(super) struct Buffers {
     stock: Mutex<Stock>,
     /// The longest buffer, in bytes.
     longest: usize,
@@ -73,7 +73,7 @@ impl Stock {
 
 impl Buffers {
     /// A stock of `bytes` bytes, part of `charge`, out of which one buffer takes at most `longest`.
-    pub(crate) fn new(
+    pub(super) fn new(
         mm: &Arc<Mm>,
         charge: &Arc<MetadataCharge>,
         bytes: usize,
@@ -93,12 +93,12 @@ impl Buffers {
     }
 
     /// Bytes not in use.
-    pub(crate) fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         self.stock.lock().free
     }
 
     /// A buffer of `wanted` bytes, or the longest there is, once it is this one's turn.
-    pub(crate) fn take(self: &Arc<Self>, wanted: usize) -> Take {
+    pub(super) fn take(self: &Arc<Self>, wanted: usize) -> Take {
         Take {
             buffers: Arc::clone(self),
             wanted: wanted.clamp(1, self.longest),
@@ -116,7 +116,7 @@ impl Buffers {
 }
 
 /// The future of [`Buffers::take`].
-pub(crate) struct Take {
+pub(super) struct Take {
     buffers: Arc<Buffers>,
     wanted: usize,
     /// Its place in the queue, if it stands there.
@@ -190,16 +190,16 @@ impl Drop for Take {
 }
 
 /// Memory out of a stock, empty at first; dropping it gives it back.
-pub(crate) struct Buffer {
+pub(super) struct Buffer {
     /// Never longer than `room`.
-    pub(crate) bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     room: usize,
     buffers: Arc<Buffers>,
 }
 
 impl Buffer {
     /// Bytes that it may hold.
-    pub(crate) fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         self.room
     }
 }
@@ -215,6 +215,6 @@ impl Drop for Buffer {
 }
 
 /// Rounds down to whole pages, but not to nothing.
-pub(crate) fn whole_pages(bytes: usize) -> usize {
+pub(super) fn whole_pages(bytes: usize) -> usize {
     (bytes / PAGE_SIZE).max(1) * PAGE_SIZE
 }

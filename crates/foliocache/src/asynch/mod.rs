@@ -13,7 +13,7 @@
 //! No runtime is needed and none is known: a future does what it can when it is polled and is
 //! woken when there is more to do. A page that is missing is read in the background by the store,
 //! and wakes whoever wants it. What can only be done by blocking is done by a few threads a file
-//! system ([`workers`]); there is no thread a request.
+//! system ([`offload`]); there is no thread a request.
 //!
 //! A read whose pages were evicted between their arrival and its next poll, twice in a row, has a
 //! worker copy for it into an owned buffer: so it ends however short memory is.
@@ -32,22 +32,20 @@
 mod buffers;
 mod offload;
 mod request;
-mod tasks;
-mod workers;
 
-pub(crate) use offload::{Offload, OffloadCell};
+pub(crate) use offload::Offload;
 
 use foliocache_mm::{Fetch, Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_vfs::OpenFile;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
 use std::task::Poll;
 
-use crate::asynch::buffers::Buffer;
-use crate::asynch::request::Stragglers;
-use crate::asynch::workers::Lane;
+use self::buffers::Buffer;
+use self::request::{Kind, Stragglers};
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
 use crate::parent_only::ParentOnly;
@@ -163,15 +161,24 @@ impl AsyncFile {
         self.file.is_empty()
     }
 
+    /// Has a worker run `task`, which may block.
+    async fn offload<V: Send + 'static>(
+        &self,
+        kind: Kind,
+        mut task: impl FnMut(&OpenFile) -> Result<V, Errno> + Send + 'static,
+    ) -> Result<V, Errno> {
+        let file = Arc::clone(&self.file);
+        let task = Box::new(move || task(file.open_file()));
+        self.offload.submit(kind, task)?.await
+    }
+
     /// What was asked of the workers that this file shares with the others of its file system.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
     pub fn async_stats(&self) -> Result<AsyncStats> {
         self.file.check(Operation::Stats)?;
-        let mut stats = self.offload.workers.stats();
-        stats.buffered = self.offload.buffered();
-        Ok(stats)
+        Ok(self.offload.stats())
     }
 
     /// Reads into `buf` from byte `pos` on; returns the bytes, fewer than asked only at the end of
@@ -234,34 +241,24 @@ impl AsyncFile {
             }
         });
         if started.await? == Fetch::Blocked {
-            let task = tasks::Fetch {
-                file: Arc::clone(&self.file),
-                iocb: *iocb,
-                len,
-            };
-            *iocb = self
-                .offload
-                .workers
-                .submit(Lane::Reads, task, None)?
-                .await?;
+            let mut at = *iocb;
+            let fetch = move |open: &OpenFile| open.fetch(&mut at, len).map(|()| at);
+            *iocb = self.offload(Kind::Read, fetch).await?;
         }
         Ok(())
     }
 
     /// Reads by way of a buffer; returns the bytes, fewer than asked if the buffer is shorter.
     async fn read_owned(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
-        let buffer = self.offload.reads.take(buf.len()).await?;
-        let task = tasks::Read {
-            file: Arc::clone(&self.file),
-            pos,
-            buffer: Some(buffer),
+        let mut buffer = Some(self.offload.reads.take(buf.len()).await?);
+        let read = move |open: &OpenFile| {
+            let mut buffer = buffer.take().ok_or(Errno::EIO)?;
+            buffer.bytes.resize(buffer.room(), 0);
+            let n = open.read_at(&mut buffer.bytes, pos)?;
+            buffer.bytes.truncate(n);
+            Ok(buffer)
         };
-        let read = self
-            .offload
-            .workers
-            .submit(Lane::Reads, task, None)?
-            .await?;
-        let Some(buffer) = read else { return Ok(0) };
+        let buffer = self.offload(Kind::Read, read).await?;
         buf[..buffer.bytes.len()].copy_from_slice(&buffer.bytes);
         Ok(buffer.bytes.len())
     }
@@ -411,14 +408,12 @@ impl AsyncFile {
         let mut buffer = self.offload.writes.take(len - done).await?;
         gather(bufs, done, &mut buffer);
         let piece = buffer.bytes.len();
-        let task = tasks::Write {
-            file: Arc::clone(&self.file),
-            pos,
-            buffer,
+        let write = move |open: &OpenFile| match pos {
+            Some(pos) => Ok((pos, open.write_at(&buffer.bytes, pos)?)),
+            None => open.append(&buffer.bytes),
         };
-        let workers = &self.offload.workers;
-        let written = workers.submit(Lane::Changes, task, Some(&self.stragglers))?;
-        let (pos, n) = written.await?;
+        let kind = Kind::Change(Arc::clone(&self.stragglers));
+        let (pos, n) = self.offload(kind, write).await?;
         Ok((pos, n, piece))
     }
 
@@ -444,14 +439,8 @@ impl AsyncFile {
 
     async fn sync(&self, datasync: bool) -> Result<()> {
         self.no_stragglers(Operation::Sync).await?;
-        let task = tasks::Sync {
-            file: Arc::clone(&self.file),
-            datasync,
-        };
-        let done = match self.offload.workers.submit(Lane::Changes, task, None) {
-            Ok(pending) => pending.await,
-            Err(errno) => Err(errno),
-        };
+        let sync = move |open: &OpenFile| Ok(open.sync_on_behalf(datasync));
+        let done = self.offload(Kind::Sync, sync).await;
         let result = done.and_then(|(result, told)| {
             self.file.open_file().was_told(&told);
             result
@@ -466,13 +455,8 @@ impl AsyncFile {
     #[doc(alias = "ftruncate")]
     pub async fn set_len(&self, len: u64) -> Result<()> {
         self.no_stragglers(Operation::SetLen).await?;
-        let file = Arc::clone(&self.file);
-        let task = tasks::SetLen { file, len };
-        let workers = &self.offload.workers;
-        let done = match workers.submit(Lane::Changes, task, Some(&self.stragglers)) {
-            Ok(pending) => pending.await,
-            Err(errno) => Err(errno),
-        };
+        let kind = Kind::Change(Arc::clone(&self.stragglers));
+        let done = self.offload(kind, move |open| open.set_len(len)).await;
         done.map_err(|errno| self.file.path_error(Operation::SetLen, errno))
     }
 

@@ -1,81 +1,131 @@
-//! What the async files of one file system share: workers, and memory for what is handed to them.
+//! What the async files of one file system share: the few threads that do what would block an
+//! async caller, and memory for what is handed to them.
+//!
+//! # Model
+//!
+//! ```text
+//!   reads   ─▶ ┐ at most LANE workers each,
+//!   changes ─▶ ┘ WORKERS together
+//! ```
+//!
+//! One set of [`workers`](foliocache_sync::workers) for each file system, so that a store that hangs
+//! stops its own users only. No lane ever has all of them: throttled writers and long syncs leave
+//! readers one, and the other way round. No request waits for another, so a queue is served as long
+//! as the store is.
 
 use foliocache_mm::{MetadataCharge, Mm};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::Arc;
+use foliocache_sync::background::Panics;
+use foliocache_sync::time::Duration;
+use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
 
-use crate::asynch::buffers::{Buffers, whole_pages};
-use crate::asynch::workers::Workers;
-use crate::parent_only::{Forked, ParentOnly};
+use super::AsyncStats;
+use super::buffers::{Buffers, whole_pages};
+use super::request::{Kind, Pending, Request, Task};
+use crate::parent_only::Forked;
+
+/// The threads' name.
+pub(super) const NAME: &str = "foliocache-async";
+
+/// Most threads of one file system, and of them in one lane.
+const WORKERS: usize = 4;
+const LANE: usize = WORKERS - 1;
+
+/// How long a worker stays without work.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// Share of the bound that one file system's buffers take, and its limits in bytes.
 const SHARE: u64 = 64;
 const LEAST: u64 = 256 << 10;
 const MOST: u64 = 4 << 20;
 
+/// Runs a request, or refuses it.
+type Job = Box<dyn FnOnce(Result<&Panics, Errno>) + Send>;
+
 /// Workers and buffers of one file system.
 pub(crate) struct Offload {
-    pub(crate) workers: Workers,
+    workers: Workers<Job>,
     /// For reads that found their pages evicted time and again. Apart from the others, so that
     /// writers that are throttled do not stop readers.
-    pub(crate) reads: Arc<Buffers>,
+    pub(super) reads: Arc<Buffers>,
     /// For what a write hands to a worker.
-    pub(crate) writes: Arc<Buffers>,
+    pub(super) writes: Arc<Buffers>,
     /// Bytes of both.
     bytes: usize,
     mm: Arc<Mm>,
 }
 
 impl Offload {
-    /// Bytes of buffers in use.
-    pub(crate) fn buffered(&self) -> u64 {
-        (self.bytes - self.reads.free() - self.writes.free()) as u64
-    }
-
     /// Charges the buffers to the bound; starts no thread.
     ///
     /// # Errors
-    /// `ENOMEM` if the bound leaves no room for them; `ECHILD` after a fork.
-    fn new(mm: &Arc<Mm>) -> Result<Self, Errno> {
-        mm.check_fork()?;
+    /// `ENOMEM` if the bound leaves no room for them.
+    pub(crate) fn new(mm: &Arc<Mm>) -> Result<Self, Errno> {
         let bytes = whole_pages((mm.usage().limit / SHARE).clamp(LEAST, MOST) as usize);
         // Each buffer holds on to it: some may be in use for longer than this.
         let charge = &Arc::new(MetadataCharge::new(mm, bytes as u64)?);
         let (reads, writes) = (bytes / 4, bytes - bytes / 4);
+        let limits = Limits {
+            name: NAME,
+            lanes: vec![LANE; 2],
+            threads: WORKERS,
+            idle: IDLE,
+        };
         Ok(Self {
-            workers: Workers::new(mm),
+            workers: Workers::new(limits, mm.panics(), |job: Job, panics| job(Ok(panics))),
             reads: Buffers::new(mm, charge, reads, whole_pages(reads / 4)),
             writes: Buffers::new(mm, charge, writes, whole_pages(writes / 3).min(1 << 20)),
             bytes,
             mm: Arc::clone(mm),
         })
     }
+
+    /// Has a worker run `task`. Does not block.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork. The future gets the kernel's error where no thread could be started
+    /// and there is none.
+    pub(super) fn submit<V: Send + 'static>(
+        &self,
+        kind: Kind,
+        task: Task<V>,
+    ) -> Result<Pending<V>, Errno> {
+        self.mm.check_fork()?;
+        let lane = usize::from(!matches!(kind, Kind::Read));
+        let request = Request::new(kind, task);
+        let queued = Arc::clone(&request);
+        let job: Job = Box::new(move |worker| queued.run(worker));
+        if let Err(NoThread { jobs, error }) = self.workers.submit(lane, job) {
+            let errno = Errno::from(error);
+            jobs.into_iter().for_each(|job| job(Err(errno)));
+        }
+        let mm = Arc::clone(&self.mm);
+        Ok(Pending { request, mm })
+    }
+
+    /// What they do. Takes a lock for a moment.
+    pub(super) fn stats(&self) -> AsyncStats {
+        let stats = self.workers.stats();
+        AsyncStats {
+            requests: stats.submitted,
+            running: stats.running,
+            workers: stats.threads,
+            buffered: (self.bytes - self.reads.free() - self.writes.free()) as u64,
+        }
+    }
+}
+
+impl Drop for Offload {
+    /// Ends the workers, once what is under way is done. Does not wait for them: a store may hang,
+    /// and they hold nothing of the cache but what they work on.
+    fn drop(&mut self) {
+        self.workers.stop();
+    }
 }
 
 impl Forked for Offload {
     fn check_fork(&self) -> Result<(), Errno> {
         self.mm.check_fork()
-    }
-}
-
-/// The place of an [`Offload`] that is made when it is first needed and goes with its last user.
-#[derive(Default)]
-pub(crate) struct OffloadCell(Mutex<Weak<ParentOnly<Offload>>>);
-
-impl OffloadCell {
-    /// The one there is, or a new one.
-    ///
-    /// # Errors
-    /// As [`Offload::new`].
-    pub(crate) fn get(&self, mm: &Arc<Mm>) -> Result<Arc<ParentOnly<Offload>>, Errno> {
-        // Before the lock, which somebody in the parent may have held.
-        mm.check_fork()?;
-        let mut cell = self.0.lock();
-        if let Some(offload) = cell.upgrade() {
-            return Ok(offload);
-        }
-        let offload = Arc::new(ParentOnly::new(Offload::new(mm)?));
-        *cell = Arc::downgrade(&offload);
-        Ok(offload)
     }
 }

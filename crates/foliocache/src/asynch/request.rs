@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! 1. A task runs once or, if its future went before a worker came to it, not at all;
-//!    one with [`Task::UNATTENDED`] always runs.
+//!    [`Kind::Sync`] always runs.
 //! 2. When a future is woken its task is dropped already: what the task held is free.
 //!
 //! # Locking
@@ -33,60 +33,74 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 
-use super::workers::NAME;
+use super::offload::NAME;
 
 /// Something to do that may block.
-pub(crate) trait Task: Send + 'static {
-    /// What comes of it.
-    type Value: Send + 'static;
-    /// Whether it is done even if nobody waits for it any more.
-    const UNATTENDED: bool = false;
-    /// Does it.
-    fn run(&mut self) -> Result<Self::Value, Errno>;
-}
+pub(super) type Task<V> = Box<dyn FnMut() -> Result<V, Errno> + Send>;
 
-/// What a worker is handed.
-pub(crate) trait Run: Send + Sync {
-    /// Does it, unless it was given up. A panic of it is noted in `panics`.
-    fn run(&self, panics: &Panics);
-    /// Ends it with an error, undone.
-    fn refuse(&self, errno: Errno);
+/// What a request is in line with, and what becomes of it without its future.
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// Brings pages in. Nobody needs it then.
+    Read,
+    /// Changes the file. One that was begun counts among the stragglers then.
+    Change(Arc<Stragglers>),
+    /// Makes the file durable, in any case.
+    Sync,
 }
 
 /// A task on its way.
-pub(crate) struct Request<T: Task> {
-    slot: Mutex<Slot<T>>,
-    stragglers: Option<Arc<Stragglers>>,
+pub(super) struct Request<V> {
+    slot: Mutex<Slot<V>>,
+    kind: Kind,
 }
 
-struct Slot<T: Task> {
-    stage: Stage<T>,
+struct Slot<V> {
+    stage: Stage<V>,
     waker: Option<Waker>,
     /// The future is still there.
     attended: bool,
 }
 
-enum Stage<T: Task> {
-    Queued(T),
+enum Stage<V> {
+    Queued(Task<V>),
     Running,
-    Done(Result<T::Value, Errno>),
+    Done(Result<V, Errno>),
     Over,
 }
 
-impl<T: Task> Request<T> {
-    /// A request to run `task`; one that is dropped while it runs counts among `stragglers`.
-    pub(crate) fn new(task: T, stragglers: Option<&Arc<Stragglers>>) -> Arc<Self> {
+impl<V> Request<V> {
+    pub(super) fn new(kind: Kind, task: Task<V>) -> Arc<Self> {
         Arc::new(Self {
             slot: Mutex::new(Slot {
                 stage: Stage::Queued(task),
                 waker: None,
                 attended: true,
             }),
-            stragglers: stragglers.map(Arc::clone),
+            kind,
         })
     }
 
-    fn finish(&self, result: Result<T::Value, Errno>) {
+    /// Runs it, unless it was given up; panics are noted in `worker`. Refuses it where that is an
+    /// error.
+    pub(super) fn run(&self, worker: Result<&Panics, Errno>) {
+        let mut task = {
+            let mut slot = self.slot.lock();
+            match mem::replace(&mut slot.stage, Stage::Running) {
+                Stage::Queued(task) => task,
+                given_up => {
+                    slot.stage = given_up;
+                    return;
+                }
+            }
+        };
+        let result = worker.and_then(|panics| {
+            // A panic is the store's: the caller gets an error.
+            let result = panics.catch(NAME, &mut task).unwrap_or(Err(Errno::EIO));
+            // Invariant 2. What the last holder of a file does when it goes may panic, too.
+            panics.catch(NAME, || drop(task));
+            result
+        });
         let mut unclaimed = None;
         let mut slot = self.slot.lock();
         let waker = slot.waker.take();
@@ -101,56 +115,21 @@ impl<T: Task> Request<T> {
             waker.wake();
         }
         if unclaimed.is_some()
-            && !T::UNATTENDED
-            && let Some(stragglers) = &self.stragglers
+            && let Kind::Change(stragglers) = &self.kind
         {
             stragglers.leave();
         }
     }
 }
 
-impl<T: Task> Run for Request<T> {
-    fn run(&self, panics: &Panics) {
-        let mut task = {
-            let mut slot = self.slot.lock();
-            match mem::replace(&mut slot.stage, Stage::Running) {
-                Stage::Queued(task) => task,
-                given_up => {
-                    slot.stage = given_up;
-                    return;
-                }
-            }
-        };
-        // A panic is the store's: the caller gets an error.
-        let result = panics.catch(NAME, || task.run()).unwrap_or(Err(Errno::EIO));
-        // Invariant 2. What the last holder of a file does when it goes may panic, too.
-        panics.catch(NAME, || drop(task));
-        self.finish(result);
-    }
-
-    fn refuse(&self, errno: Errno) {
-        let stage = mem::replace(&mut self.slot.lock().stage, Stage::Running);
-        drop(stage);
-        self.finish(Err(errno));
-    }
-}
-
 /// The future of a [`Request`].
-pub(crate) struct Pending<T: Task> {
-    request: Arc<Request<T>>,
-    mm: Arc<Mm>,
+pub(super) struct Pending<V> {
+    pub(super) request: Arc<Request<V>>,
+    pub(super) mm: Arc<Mm>,
 }
 
-impl<T: Task> Pending<T> {
-    pub(super) fn new(request: Arc<Request<T>>, mm: &Arc<Mm>) -> Self {
-        let mm = Arc::clone(mm);
-        Self { request, mm }
-    }
-}
-
-impl<T: Task> Future for Pending<T> {
-    type Output = Result<T::Value, Errno>;
-
+impl<V> Future for Pending<V> {
+    type Output = Result<V, Errno>;
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.mm.check_fork()?;
         let mut slot = self.request.slot.lock();
@@ -171,7 +150,7 @@ impl<T: Task> Future for Pending<T> {
     }
 }
 
-impl<T: Task> Drop for Pending<T> {
+impl<V> Drop for Pending<V> {
     fn drop(&mut self) {
         // A worker of the parent may have held the lock when a child was forked.
         if self.mm.check_fork().is_err() {
@@ -180,16 +159,16 @@ impl<T: Task> Drop for Pending<T> {
         let mut slot = self.request.slot.lock();
         slot.attended = false;
         let waker = slot.waker.take();
-        let given_up = match &slot.stage {
-            Stage::Queued(_) if T::UNATTENDED => None,
-            Stage::Queued(_) | Stage::Done(_) => Some(mem::replace(&mut slot.stage, Stage::Over)),
-            Stage::Running if !T::UNATTENDED => {
-                if let Some(stragglers) = &self.request.stragglers {
-                    stragglers.enter();
-                }
+        let given_up = match (&slot.stage, &self.request.kind) {
+            (Stage::Queued(_), Kind::Sync) => None,
+            (Stage::Queued(_) | Stage::Done(_), _) => {
+                Some(mem::replace(&mut slot.stage, Stage::Over))
+            }
+            (Stage::Running, Kind::Change(stragglers)) => {
+                stragglers.enter();
                 None
             }
-            Stage::Running | Stage::Over => None,
+            (Stage::Running | Stage::Over, _) => None,
         };
         drop(slot);
         drop((waker, given_up));
@@ -201,7 +180,7 @@ impl<T: Task> Drop for Pending<T> {
 /// What is asked for afterwards through the same file waits for them, or else a write that was
 /// given up could overwrite a newer one.
 #[derive(Default)]
-pub(crate) struct Stragglers {
+pub(super) struct Stragglers {
     /// As `waiting.0`, to be looked at without the lock.
     count: AtomicUsize,
     waiting: Mutex<(usize, Vec<Waker>)>,
@@ -230,7 +209,7 @@ impl Stragglers {
     }
 
     /// Ready once there is none.
-    pub(crate) fn poll_none(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_none(&self, context: &mut Context<'_>) -> Poll<()> {
         // Relaxed: see `enter`.
         if self.count.load(Ordering::Relaxed) == 0 {
             return Poll::Ready(());
