@@ -61,6 +61,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use foliocache_sync::Arc;
@@ -113,18 +114,6 @@ pub struct RcuHash<T> {
 unsafe impl<T: Send + Sync> Send for RcuHash<T> {}
 // SAFETY: as above; all changes are made under the stripes' locks.
 unsafe impl<T: Send + Sync> Sync for RcuHash<T> {}
-
-/// A place on the way round the buckets, for [`RcuHash::scan`]; several threads may move it.
-#[derive(Debug, Default)]
-pub struct Hand(AtomicU64);
-
-impl Hand {
-    /// At the first bucket.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-}
 
 impl<T: HashNode> RcuHash<T> {
     /// A table of at least so many buckets. [`bytes`](Self::bytes) of it are charged, if there is room.
@@ -278,30 +267,25 @@ impl<T: HashNode> RcuHash<T> {
         }
     }
 
-    /// Moves `hand` on by so many buckets and calls `visit` with the nodes in them, without their lock: one
-    /// may be met that was removed meanwhile, or twice, and `visit` may remove it. Going round
-    /// [`buckets`](Self::buckets) meets every node that was there throughout, also if the table grew
-    /// meanwhile, unless others were moved by [`Bucket`]s.
+    /// Calls `visit` with the nodes whose hashes fall into the buckets `part` of a table of `of` buckets, as many as
+    /// there [were](Self::buckets) at some time, without their lock: one may be met that was removed meanwhile, or twice,
+    /// and `visit` may remove it. Each node is met that was there throughout.
     pub fn scan<'g>(
         &'g self,
-        hand: &Hand,
-        buckets: usize,
+        part: Range<usize>,
+        of: usize,
         mut visit: impl FnMut(&'g T),
         rcu: &'g RcuReadGuard,
     ) {
-        // Relaxed: only a place in a round.
-        let from = hand.0.fetch_add(buckets as u64, Ordering::Relaxed);
-        for at in from..from.wrapping_add(buckets as u64) {
-            let first = self.table(rcu);
-            let bucket = first.bucket_of(at);
-            let mut table = Some(first);
-            while let Some(at) = table {
-                for part in (bucket..at.heads.len()).step_by(first.heads.len()) {
+        let mut table = Some(self.table(rcu));
+        while let Some(at) = table {
+            for bucket in part.clone() {
+                for bucket in (bucket..at.heads.len()).step_by(of) {
                     // SAFETY: `'g` is bounded by the guard.
-                    unsafe { at.each(part, &mut visit) };
+                    unsafe { at.each(bucket, &mut visit) };
                 }
-                table = self.next(at, rcu);
             }
+            table = self.next(at, rcu);
         }
     }
 

@@ -65,7 +65,7 @@ use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, ShardedCounter};
 
 use crate::bound::MetadataBound;
-use crate::hash::{Bucket, Hand, HashLink, HashNode, RcuHash};
+use crate::hash::{Bucket, HashLink, HashNode, RcuHash};
 use crate::limbo::Limbo;
 use crate::slab::{self, SharedSlab, SlabArc, SlabRetired};
 use link::Fill;
@@ -100,8 +100,6 @@ pub struct InodeCache<T: CachedInode> {
     hash: RcuHash<T>,
     /// References of the cache's own, of inodes that are out of the hash.
     limbo: Limbo<SlabRetired<T>>,
-    #[cfg(any(loom, shuttle))]
-    hand: Hand,
     waits: WaitTable,
     slab: SharedSlab<T>,
     hits: ShardedCounter,
@@ -160,8 +158,6 @@ impl<T: CachedInode> InodeCache<T> {
         Self {
             hash: RcuHash::new(buckets, Arc::clone(&bound)),
             limbo: Limbo::new(),
-            #[cfg(any(loom, shuttle))]
-            hand: Hand::new(),
             waits: WaitTable::with_buckets(WAIT_BUCKETS),
             slab: SharedSlab::new(bound),
             hits: ShardedCounter::new(),
@@ -319,14 +315,14 @@ impl<T: CachedInode> InodeCache<T> {
     /// All inodes that are there throughout, filled ones, with references; in no order.
     #[must_use]
     pub fn all(&self) -> Vec<SlabArc<T>> {
-        let hand = Hand::new();
         let mut found = Vec::new();
         let rcu = rcu::read_lock();
         let visit = |inode: &T| {
             // SAFETY: met in this section.
             found.extend(unsafe { SlabArc::try_from_borrow(inode) });
         };
-        self.hash.scan(&hand, self.hash.buckets(), visit, &rcu);
+        let buckets = self.hash.buckets();
+        self.hash.scan(0..buckets, buckets, visit, &rcu);
         drop(rcu);
         found.retain(|inode| CachedInode::link(&**inode).fill() == Fill::Filled);
         found
@@ -362,7 +358,7 @@ impl<T: CachedInode> InodeCache<T> {
             evicted: self.evicted.sum_positive(),
             waits: self.waited.sum_positive(),
             limbo: self.limbo.len() as u64,
-            uncharged: self.slab.slab().uncharged(),
+            uncharged: self.slab.0.pool.uncharged(),
             inode_bytes: self.slab.bytes(),
             hash_bytes: self.hash.bytes(),
         }

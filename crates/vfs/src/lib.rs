@@ -54,7 +54,7 @@ pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{Advice, OpenFile};
 #[cfg(loom)]
-pub use slab::model as slab_model;
+pub use slab::model::pages as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{

@@ -20,7 +20,7 @@
 //! The bound is charged for pages, from when a page gets memory until the system has that back: so what objects
 //! leave free in pages that others keep is charged, too. Objects that are evicted together should lie together:
 //! pages are taken in the order of their addresses, and eviction goes round them in that order
-//! ([`Slab::next_page`]). What the bound refuses may be had without a charge, where the caller cannot do without.
+//! ([`Slab::shrink`]). What the bound refuses may be had without a charge, where the caller cannot do without.
 //!
 //! # Invariants
 //!
@@ -50,12 +50,14 @@
 //! other lock.
 #![allow(unsafe_code)]
 
-#[cfg(loom)]
-pub mod model;
+#[cfg(any(loom, shuttle))]
+pub(crate) mod model;
 #[cfg(not(shuttle))]
+#[cfg_attr(loom, expect(dead_code, reason = "the model has no scans"))]
 mod page;
 mod shared;
 #[cfg(not(shuttle))]
+#[cfg_attr(loom, expect(dead_code, reason = "as above"))]
 mod supply;
 
 pub(crate) use shared::SlabRetired;
@@ -63,39 +65,38 @@ pub use shared::{SharedSlab, SlabArc, SlabWeak};
 
 use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
-#[cfg(not(any(loom, shuttle)))]
-use foliocache_sync::rcu::RcuReadGuard;
-use std::alloc::Layout;
+use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::rcu;
 use std::marker::PhantomData;
-#[cfg(not(any(loom, shuttle)))]
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::ops::DerefMut;
 use std::ptr::NonNull;
 
+// A model looks at each allocation: its objects lie in no pages.
+#[cfg(any(loom, shuttle))]
+use model::Pool;
 #[cfg(not(any(loom, shuttle)))]
 use page::Pool;
 
 /// One object in so many of a page is few.
-#[cfg(not(any(loom, shuttle)))]
 const FEW: usize = 4;
+/// Pages to pass for each that is to be emptied: marks are cleared first.
+const EACH: usize = 8;
+/// The part of these that is passed while there is nothing to evict.
+const LESS: usize = 64;
 
 /// Memory for objects of type `T`, of at most 64 bytes of alignment and a third of a page.
 #[doc(alias = "kmem_cache")]
 pub(crate) struct Slab<T> {
-    #[cfg(not(any(loom, shuttle)))]
-    pool: Arc<Pool>,
-    #[cfg(any(loom, shuttle))]
-    bound: Arc<dyn MetadataBound>,
+    pub(crate) pool: Arc<Pool>,
+    /// Pages that the hand has passed, and those since something was evicted.
+    passed: AtomicUsize,
+    in_vain: AtomicUsize,
     _objects: PhantomData<fn(T) -> T>,
 }
 
 /// Memory for an object that is not made yet.
-pub(crate) struct Slot<T> {
-    #[cfg(not(any(loom, shuttle)))]
-    memory: NonNull<T>,
-    _object: PhantomData<T>,
-}
+pub(crate) struct Slot<T>(NonNull<T>);
 
 impl<T> Slab<T> {
     /// A slab without memory, whose pages are charged to `bound`.
@@ -103,12 +104,11 @@ impl<T> Slab<T> {
         Self::with_space(bound, 0)
     }
 
-    fn with_space(bound: Arc<dyn MetadataBound>, _before: usize) -> Self {
+    fn with_space(bound: Arc<dyn MetadataBound>, before: usize) -> Self {
         Self {
-            #[cfg(not(any(loom, shuttle)))]
-            pool: Pool::new::<T>(bound, _before),
-            #[cfg(any(loom, shuttle))]
-            bound,
+            pool: Pool::new::<T>(bound, before),
+            passed: AtomicUsize::new(0),
+            in_vain: AtomicUsize::new(0),
             _objects: PhantomData,
         }
     }
@@ -118,89 +118,69 @@ impl<T> Slab<T> {
     ///
     /// Context: that of [`MetadataBound::charge`].
     pub(crate) fn reserve(&self) -> Option<Slot<T>> {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.pool.take().map(Slot::new);
-        // A model looks at each allocation. A bound may refuse them all.
-        #[cfg(any(loom, shuttle))]
-        self.bound.charge(0).then_some(Slot {
-            _object: PhantomData,
-        })
+        self.pool.take().map(|memory| Slot(memory.cast()))
     }
 
     /// As [`Slab::reserve`], whatever the bound says. Does not sleep.
     pub(crate) fn reserve_uncharged(&self) -> Slot<T> {
-        Slot {
-            #[cfg(not(any(loom, shuttle)))]
-            memory: self.pool.take_uncharged().cast(),
-            _object: PhantomData,
+        Slot(self.pool.take_uncharged().cast())
+    }
+
+    /// Pages that [`Slab::shrink`] has passed.
+    pub(crate) fn passed(&self) -> u64 {
+        // Relaxed: a figure.
+        self.passed.load(Ordering::Relaxed) as u64
+    }
+
+    /// Moves the hand on over the pages and has `evict` evict what is [cold](cold) in them, until about `nr` objects
+    /// are evicted; how many that was. It passes at most [`EACH`] times the pages that so many take, and two rounds: what
+    /// has its second chance in the first has lost it in the second. If nothing was found in two everything is in use, and a call passes a [`LESS`] of that, until something is
+    /// found again: what the bound refuses costs a bounded number of steps. Several threads may move the hand.
+    ///
+    /// Context: no read section; the functions are called in one.
+    pub(crate) fn shrink(
+        &self,
+        nr: usize,
+        is_held: impl Fn(&T) -> bool,
+        take_referenced: impl Fn(&T) -> bool,
+        mut evict: impl FnMut(&T) -> bool,
+    ) -> usize {
+        let (slots, most) = (self.pool.slots(), self.pool.round() * 2);
+        let pages = nr.div_ceil(slots).saturating_mul(EACH).min(most);
+        // Relaxed, here and below: a hint.
+        let pages = match self.in_vain.load(Ordering::Relaxed) >= most {
+            true => pages / LESS,
+            false => pages,
+        };
+        let (mut passed, mut evicted) = (0, 0);
+        while passed < pages.max(1) && evicted < nr {
+            let _rcu = rcu::read_lock();
+            let Some(page) = self.pool.next_page() else {
+                break;
+            };
+            // SAFETY: a published object lives until a grace period after it was hidden: the contract of `publish`.
+            let page = page.map(|object| unsafe { object.cast::<T>().as_ref() });
+            let cold = cold(page, &is_held, &take_referenced, slots);
+            evicted += cold.into_iter().filter(|object| evict(object)).count();
+            passed += 1;
         }
-    }
-
-    /// Whether the bound has hardly any room.
-    fn is_short(&self) -> bool {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.pool.is_short();
-        #[cfg(any(loom, shuttle))]
-        self.bound.is_short()
-    }
-
-    /// Bytes that are charged. One load.
-    pub(crate) fn bytes(&self) -> u64 {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.pool.bytes();
-        #[cfg(any(loom, shuttle))]
-        0
-    }
-
-    /// Objects whose memory is not charged. Some locks.
-    pub(crate) fn uncharged(&self) -> u64 {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.pool.uncharged();
-        #[cfg(any(loom, shuttle))]
-        0
-    }
-
-    /// Objects that there is charged room for. Some locks.
-    pub(crate) fn spare(&self) -> u64 {
-        #[cfg(not(any(loom, shuttle)))]
-        return self.pool.spare();
-        #[cfg(any(loom, shuttle))]
-        0
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl<T> Slab<T> {
-    /// Objects that a page has room for.
-    pub(crate) fn per_page(&self) -> usize {
-        self.pool.slots()
-    }
-
-    /// Pages that [`Slab::next_page`] visits before it comes to the first again.
-    pub(crate) fn round(&self) -> usize {
-        self.pool.round()
-    }
-
-    /// The published objects of the page that the slab's hand comes to, which moves on. Several threads may move it.
-    pub(crate) fn next_page<'g>(
-        &'g self,
-        _rcu: &'g RcuReadGuard,
-    ) -> Option<impl Iterator<Item = &'g T>> {
-        let objects = self.pool.next_page()?;
-        // SAFETY: a published object lives until a grace period after it was hidden: the contract of `publish`.
-        Some(objects.map(|object| unsafe { object.cast().as_ref() }))
+        self.passed.fetch_add(passed, Ordering::Relaxed);
+        match evicted {
+            0 => _ = self.in_vain.fetch_add(passed, Ordering::Relaxed),
+            _ => self.in_vain.store(0, Ordering::Relaxed),
+        }
+        evicted
     }
 }
 
 /// The objects of a page that are to be evicted: those that nobody holds and that were not used since they were passed
 /// the last time. Where few others would keep a page that is full they are evicted, too: they come back to a page of
 /// what is used.
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) fn cold<'g, T>(
+fn cold<'g, T>(
     page: impl Iterator<Item = &'g T>,
     is_held: impl Fn(&T) -> bool,
     take_referenced: impl Fn(&T) -> bool,
-    per_page: usize,
+    slots: usize,
 ) -> Vec<&'g T> {
     let (mut cold, mut used, mut held) = (Vec::new(), Vec::new(), 0);
     for object in page {
@@ -211,8 +191,8 @@ pub(crate) fn cold<'g, T>(
             false => cold.push(object),
         }
     }
-    let is_full = (cold.len() + used.len()) * 2 > per_page;
-    if held == 0 && is_full && used.len() * FEW <= per_page {
+    let is_full = (cold.len() + used.len()) * 2 > slots;
+    if held == 0 && is_full && used.len() * FEW <= slots {
         cold.append(&mut used);
     }
     cold
@@ -223,12 +203,9 @@ pub(crate) fn cold<'g, T>(
 /// # Safety
 ///
 /// It is in a slab. It is [hidden](hide) before it is freed, and freed a grace period later.
-pub(crate) unsafe fn publish<T>(_object: &T) {
-    #[cfg(not(any(loom, shuttle)))]
+pub(crate) unsafe fn publish<T>(object: &T) {
     // SAFETY: the caller's contract.
-    unsafe {
-        Pool::publish(NonNull::from(_object).cast());
-    }
+    unsafe { Pool::publish(NonNull::from(object).cast()) };
 }
 
 /// Has scans of its slab pass over an object.
@@ -236,87 +213,35 @@ pub(crate) unsafe fn publish<T>(_object: &T) {
 /// # Safety
 ///
 /// It is in a slab.
-pub(crate) unsafe fn hide<T>(_object: &T) {
-    #[cfg(not(any(loom, shuttle)))]
+pub(crate) unsafe fn hide<T>(object: &T) {
     // SAFETY: the caller's contract.
-    unsafe {
-        Pool::hide(NonNull::from(_object).cast());
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-impl<T> Slot<T> {
-    fn new(memory: NonNull<u8>) -> Self {
-        Self {
-            memory: memory.cast(),
-            _object: PhantomData,
-        }
-    }
+    unsafe { Pool::hide(NonNull::from(object).cast()) };
 }
 
 impl<T> Slot<T> {
-    /// The memory, with `before` bytes before it.
-    fn into_memory(self, _before: usize) -> NonNull<T> {
-        #[cfg(not(any(loom, shuttle)))]
-        return ManuallyDrop::new(self).memory;
-        #[cfg(any(loom, shuttle))]
-        {
-            let layout = allocation(Layout::new::<T>(), _before);
-            // SAFETY: nothing in it has no size.
-            let memory = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory");
-            let _ = memory.as_ptr().expose_provenance();
-            // SAFETY: within the allocation.
-            unsafe { memory.byte_add(_before) }.cast()
-        }
+    fn into_memory(self) -> NonNull<T> {
+        ManuallyDrop::new(self).0
     }
 
     /// Makes the object.
     pub(crate) fn fill(self, value: T) -> SlabBox<T> {
-        let object = self.into_memory(0);
+        let object = self.into_memory();
         // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
         unsafe { object.write(value) };
         SlabBox(object)
     }
 }
 
-/// Frees the memory of an object of this layout.
-///
-/// # Safety
-///
-/// It comes from [`Slot::into_memory`] with the same space before it, and nobody uses it any more.
-unsafe fn free(object: NonNull<u8>, _layout: Layout, _before: usize) {
-    #[cfg(not(any(loom, shuttle)))]
-    // SAFETY: it is in a slot, which is free now.
-    unsafe {
-        Pool::put(object);
-    }
-    #[cfg(any(loom, shuttle))]
-    {
-        let memory = std::ptr::with_exposed_provenance_mut(object.addr().get() - _before);
-        // SAFETY: allocated so.
-        unsafe { std::alloc::dealloc(memory, allocation(_layout, _before)) };
-    }
-}
-
-/// What a model allocates for an object.
-#[cfg(any(loom, shuttle))]
-fn allocation(object: Layout, before: usize) -> Layout {
-    let layout = Layout::from_size_align(object.size() + before, 128);
-    layout.expect("an object has a layout")
-}
-
-#[cfg(not(any(loom, shuttle)))]
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         // SAFETY: the slot has no object.
-        unsafe { Pool::put(self.memory.cast()) };
+        unsafe { Pool::put(self.0.cast()) };
     }
 }
 
 // SAFETY: it owns memory, and no object.
 unsafe impl<T> Send for Slot<T> {}
 
-#[cfg(not(any(loom, shuttle)))]
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
         self.pool.close();
@@ -334,7 +259,7 @@ unsafe impl<T: Sync> Sync for SlabBox<T> {}
 impl<T> SlabBox<T> {
     /// Gives up the ownership.
     pub(crate) fn into_raw(self) -> NonNull<T> {
-        std::mem::ManuallyDrop::new(self).0
+        ManuallyDrop::new(self).0
     }
 
     /// Takes an object over.
@@ -357,19 +282,12 @@ impl<T> Deref for SlabBox<T> {
     }
 }
 
-impl<T> DerefMut for SlabBox<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: it is owned, and borrowed alone.
-        unsafe { self.0.as_mut() }
-    }
-}
-
 impl<T> Drop for SlabBox<T> {
     fn drop(&mut self) {
         // SAFETY: it is owned, and not touched again.
         unsafe { self.0.drop_in_place() };
-        // SAFETY: from `Slot::fill`.
-        unsafe { free(self.0.cast(), Layout::new::<T>(), 0) };
+        // SAFETY: its slot is free now.
+        unsafe { Pool::put(self.0.cast()) };
     }
 }
 

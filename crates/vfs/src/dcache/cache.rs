@@ -34,7 +34,6 @@
 //! systems of a cache.
 
 use super::dentry::{Dentry, INLINE};
-use super::evict::Clock;
 use super::inode::DentryInode;
 use super::name::{LongName, Name, NewName};
 use super::reference::{DeferredFree, DentryRef};
@@ -67,7 +66,6 @@ pub(super) struct Inner<I: DentryInode> {
     pub(super) walks: RankedMutex<()>,
     /// Of the places of directories.
     pub(super) places: Arc<Generation>,
-    pub(super) clock: Clock,
     pub(super) bound: Arc<dyn MetadataBound>,
     pub(super) counts: Counts,
     closing: AtomicBool,
@@ -118,7 +116,6 @@ impl<I: DentryInode> DentryCache<I> {
                 rename_seq: SeqCount::new(),
                 walks: RankedMutex::new(Rank::DentryWalk, ()),
                 places: Arc::default(),
-                clock: Clock::default(),
                 bound,
                 counts: Counts::default(),
                 closing: AtomicBool::new(false),
@@ -208,12 +205,12 @@ impl<I: DentryInode> DentryCache<I> {
 
     /// Bytes charged for pages of dentries, and for the table. Cheap.
     pub fn bytes(&self) -> u64 {
-        self.inner.slab.bytes() + self.inner.hash.bytes()
+        self.inner.slab.pool.bytes() + self.inner.hash.bytes()
     }
 
     /// Dentries that there is charged room for.
     pub(crate) fn spare(&self) -> u64 {
-        self.inner.slab.spare()
+        self.inner.slab.pool.spare()
     }
 
     /// What the cache holds and did. Adds up many counters: not for a hot path.
@@ -225,7 +222,7 @@ impl<I: DentryInode> DentryCache<I> {
             limbo: self.inner.limbo.len() as u64,
             table_bytes: self.inner.hash.bytes(),
             evicted: counts.evicted.sum_positive(),
-            scanned: self.inner.clock.passed(),
+            scanned: self.inner.slab.passed(),
             one_offs: counts.one_offs.sum_positive(),
         }
     }

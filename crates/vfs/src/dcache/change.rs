@@ -192,7 +192,7 @@ impl<I: DentryInode> Inner<I> {
         &self,
         parent: &DentryRef<I>,
         name: &Name<'_>,
-        mut new: SlabBox<Dentry<I>>,
+        new: SlabBox<Dentry<I>>,
     ) -> Result<Added<I>, Errno> {
         let Some(inode) = new.inode() else {
             unreachable!("a directory has an inode")

@@ -391,7 +391,7 @@ impl<I: DentryInode> Dentry<I> {
     }
 
     /// Takes the long name out of a dentry that nobody else has.
-    pub(super) fn take_long(&mut self) -> Option<Box<LongName>> {
+    pub(super) fn take_long(&self) -> Option<Box<LongName>> {
         // Relaxed: nobody else has it.
         let long = self.long.load(Ordering::Relaxed);
         self.long.store(ptr::null_mut(), Ordering::Relaxed);

@@ -5,12 +5,8 @@
 //! The hand goes round the pages of the slab, so that pages come free. A dentry with references stays, and with it
 //! the directories above, whose references their children are. One that was looked up since the hand came by gets a
 //! second chance: its mark is cleared. The rest die, and with them the few that would keep their page
-//! ([`slab::cold`]). A directory whose last child went is unused from then on, and is met in one
+//! ([`Slab::shrink`](crate::slab::Slab::shrink)). A directory whose last child went is unused from then on, and is met in one
 //! of the next rounds.
-//!
-//! The hand goes on where it stopped. A call passes at most [`EACH`] times the pages that the dentries take which it is
-//! to evict, and two rounds. If nothing was found in two rounds, everything is in use, and a call passes a [`LESS`] of
-//! that, until something is found again. So a name that the bound refuses costs a bounded number of steps.
 //!
 //! [`DentryCache::prune`] and [`DentryCache::invalidate`] go through a subtree instead, along the lists of
 //! children: down with a reference of each directory on the way, a piece of a list at a time under
@@ -23,10 +19,6 @@
 //! lock that sleeps and drops inodes with none held, so memory reclaim may call it, with any lock that an
 //! inode's destructor does not take. The subtree walks exclude each other for as long as they take.
 //!
-//! # Memory ordering
-//!
-//! `in_vain` is a hint: `Relaxed`.
-//!
 //! # Differences from Linux
 //!
 //! A clock instead of lists by file system: an unused dentry costs no list operation, and a look-up no more
@@ -36,67 +28,12 @@ use super::cache::{DentryCache, Inner};
 use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::reference::{DentryRef, HeldRefs, bury, kill, lock_with_parent, put, tear_down, unhash};
-use crate::hash::Hand;
-#[cfg(not(any(loom, shuttle)))]
-use crate::slab;
-use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rcu;
 
-/// Buckets that the hand goes over in one read section.
+/// Buckets that are gone over in one read section.
 const PIECE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
-/// Pages to pass for each that is to be emptied: marks are cleared first.
-const EACH: usize = 8;
-/// The part of these that is passed while there is nothing to evict.
-const LESS: usize = 64;
 /// Children that are visited while their directory stays locked.
 const BATCH: usize = 32;
-
-/// What the hand did.
-#[derive(Debug, Default)]
-pub(super) struct Clock {
-    #[cfg(any(loom, shuttle))]
-    hand: Hand,
-    passed: AtomicUsize,
-    /// Pages passed since something was evicted.
-    in_vain: AtomicUsize,
-}
-
-impl Clock {
-    /// Pages that the hand has passed.
-    pub(super) fn passed(&self) -> u64 {
-        // Relaxed: a figure.
-        self.passed.load(Ordering::Relaxed) as u64
-    }
-
-    /// How many pages to pass for `nr` pages of dentries, where `rounds` are two rounds.
-    fn budget(&self, nr: usize, rounds: usize) -> usize {
-        let most = nr.saturating_mul(EACH).min(rounds);
-        // Relaxed, here and below: a hint.
-        match self.in_vain.load(Ordering::Relaxed) >= rounds {
-            true => most / LESS,
-            false => most,
-        }
-        .max(1)
-    }
-
-    fn note(&self, passed: usize, evicted: usize) {
-        self.passed.fetch_add(passed, Ordering::Relaxed);
-        match evicted {
-            0 => _ = self.in_vain.fetch_add(passed, Ordering::Relaxed),
-            _ => self.in_vain.store(0, Ordering::Relaxed),
-        }
-    }
-}
-
-/// Whom a round of the hand takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mercy {
-    /// Those that were not looked up since the last round.
-    #[cfg(any(loom, shuttle))]
-    SecondChance,
-    /// All that are unused, and directories as they become so.
-    None,
-}
 
 impl<I: DentryInode> DentryCache<I> {
     /// Evicts up to about so many unused dentries, those first that were not looked up for a round of the
@@ -125,10 +62,7 @@ impl<I: DentryInode> DentryCache<I> {
     pub fn evict_all(&self) -> usize {
         let mut all = 0;
         loop {
-            let hand = Hand::new();
-            let evicted = self
-                .inner
-                .go_round(&hand, self.inner.buckets(), usize::MAX, Mercy::None);
+            let evicted = self.inner.evict_round();
             self.inner.limbo.advance();
             if evicted == 0 {
                 return all;
@@ -165,69 +99,28 @@ impl<I: DentryInode> DentryCache<I> {
 }
 
 impl<I: DentryInode> Inner<I> {
-    fn buckets(&self) -> usize {
-        self.hash.buckets()
-    }
-
     /// See [`DentryCache::shrink`].
     pub(super) fn shrink(&self, nr: usize) -> usize {
-        let (passed, evicted) = self.evict_cold(nr);
-        self.clock.note(passed, evicted);
+        let held = |dentry: &Dentry<I>| dentry.count() != 0;
+        let evict = |dentry: &Dentry<I>| kill(dentry, 0).map(|left| left.put(false)).is_some();
+        let evicted = self.slab.shrink(nr, held, Dentry::take_referenced, evict);
         self.counts.evicted.add(evicted as i64);
         self.limbo.advance();
         evicted
     }
 
-    /// As [`DentryCache::shrink`]; the pages passed, and the dentries evicted.
-    #[cfg(not(any(loom, shuttle)))]
-    fn evict_cold(&self, nr: usize) -> (usize, usize) {
-        // Twice round: what has its second chance in the first round has lost it in the second.
-        let pages = self
-            .clock
-            .budget(nr.div_ceil(self.slab.per_page()), self.slab.round() * 2);
-        let mut evicted = 0;
-        for passed in 0..pages {
-            if evicted >= nr {
-                return (passed, evicted);
-            }
-            let rcu = rcu::read_lock();
-            let Some(page) = self.slab.next_page(&rcu) else {
-                break;
-            };
-            let held = |dentry: &Dentry<I>| dentry.count() != 0;
-            let unused = slab::cold(page, held, Dentry::take_referenced, self.slab.per_page());
-            evicted += kill_all(unused, false);
-        }
-        (pages, evicted)
-    }
-
-    /// In a model objects lie in no pages: the hash is gone round.
-    #[cfg(any(loom, shuttle))]
-    fn evict_cold(&self, nr: usize) -> (usize, usize) {
-        let buckets = self.clock.budget(nr, self.buckets() * 2);
-        (
-            buckets,
-            self.go_round(&self.clock.hand, buckets, nr, Mercy::SecondChance),
-        )
-    }
-
-    /// Moves the hand over so many buckets, or until about `nr` dentries are evicted.
-    fn go_round(&self, hand: &Hand, buckets: usize, nr: usize, mercy: Mercy) -> usize {
-        let mut evicted = 0;
-        for _ in 0..buckets.div_ceil(PIECE) {
-            if evicted >= nr {
-                break;
-            }
+    /// Evicts all that is found unused, with the directories above that are unused then; how many of the former.
+    fn evict_round(&self) -> usize {
+        let (buckets, mut evicted) = (self.hash.buckets(), 0);
+        for first in (0..buckets).step_by(PIECE) {
             let rcu = rcu::read_lock();
             let mut unused: Vec<&Dentry<I>> = Vec::new();
-            let look = |dentry| {
-                let dentry: &Dentry<I> = dentry;
-                if dentry.count() == 0 && (mercy == Mercy::None || !dentry.take_referenced()) {
-                    unused.push(dentry);
-                }
-            };
-            self.hash.scan(hand, PIECE, look, &rcu);
-            evicted += kill_all(unused, mercy == Mercy::None);
+            let part = first..buckets.min(first + PIECE);
+            let look = |dentry| unused.push(dentry);
+            self.hash.scan(part, buckets, look, &rcu);
+            unused.retain(|dentry| dentry.count() == 0);
+            let dead = unused.into_iter().filter_map(|dentry| kill(dentry, 0));
+            evicted += dead.map(|left| left.put(true)).count();
         }
         evicted
     }
@@ -261,14 +154,6 @@ impl<I: DentryInode> Inner<I> {
         }
         evicted
     }
-}
-
-/// Evicts dentries that are still unused; how many. With `upwards` directories that are unused then go, too.
-///
-/// Context: in the read section in which they were found.
-fn kill_all<I: DentryInode>(unused: Vec<&Dentry<I>>, upwards: bool) -> usize {
-    let dead = unused.into_iter().filter_map(|dentry| kill(dentry, 0));
-    dead.map(|left| left.put(upwards)).count()
 }
 
 /// A directory, and how many of its children are to be visited.

@@ -79,14 +79,9 @@ fn it_grows_by_itself_and_loses_nothing() {
     assert!(table.buckets() >= 8192, "{} buckets", table.buckets());
     assert!((0..20_000).all(|name| has(&table, name)));
     let mut met = vec![false; 20_000];
-    let hand = Hand::new();
     let rcu = rcu::read_lock();
-    table.scan(
-        &hand,
-        table.buckets(),
-        |n| met[n.name as usize] = true,
-        &rcu,
-    );
+    // As many buckets as there were at the beginning.
+    table.scan(0..4, 4, |n| met[n.name as usize] = true, &rcu);
     drop(rcu);
     assert!(met.into_iter().all(|met| met));
     let mut freed = 0;

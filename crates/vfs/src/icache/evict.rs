@@ -25,21 +25,13 @@
 //! The cache's own reference is frozen and taken back by invariants 1 and 2 of [`link`](super::link).
 #![allow(unsafe_code)]
 
-use foliocache_sync::rcu::{self, RcuReadGuard};
-
 use super::{CachedInode, InodeCache};
-#[cfg(not(any(loom, shuttle)))]
-use crate::slab;
 use crate::slab::SlabArc;
-
-/// Pages to pass for each that is to be emptied: marks are cleared first.
-#[cfg(not(any(loom, shuttle)))]
-const EACH: usize = 8;
 
 impl<T: CachedInode> InodeCache<T> {
     /// Moves the clock's hand on over pages of inodes, until about `nr` are evicted or some times as many were passed:
     /// those that nobody holds, that were not found since the hand last passed, or few would keep their page
-    /// (`slab::cold`), and that `judge` gives free: nothing would be lost. Returns how many were evicted; their memory
+    /// ([`Slab::shrink`](crate::slab::Slab::shrink)), and that `judge` gives free: nothing would be lost. Returns how many were evicted; their memory
     /// comes back when their readers are gone.
     ///
     /// Several threads may do this at once: they share the hand.
@@ -47,53 +39,12 @@ impl<T: CachedInode> InodeCache<T> {
     /// Context: no read section, and no lock that the drop of an inode needs; may wait for readers.
     #[doc(alias = "prune_icache_sb")]
     pub fn shrink(&self, nr: usize, mut judge: impl FnMut(&T) -> bool) -> usize {
-        let mut evicted = 0;
-        for _ in 0..self.budget(nr) {
-            if evicted >= nr {
-                break;
-            }
-            let rcu = rcu::read_lock();
-            for inode in self.cold(&rcu) {
-                evicted += usize::from(self.try_evict(inode, 1, &mut judge));
-            }
-            drop(rcu);
-            self.limbo.tend();
-        }
+        let take_referenced = |inode: &T| CachedInode::link(inode).take_referenced();
+        let evict = |inode: &T| self.try_evict(inode, 1, &mut judge);
+        let evicted = self.slab.0.shrink(nr, is_held, take_referenced, evict);
+        self.limbo.tend();
         self.evicted.add(evicted as i64);
         evicted
-    }
-
-    /// Pages to pass for so many inodes.
-    #[cfg(not(any(loom, shuttle)))]
-    fn budget(&self, nr: usize) -> usize {
-        let slab = self.slab.slab();
-        let pages = nr.div_ceil(slab.per_page());
-        pages.saturating_mul(EACH).min(slab.round())
-    }
-
-    /// What is to be evicted of the page that the hand comes to.
-    #[cfg(not(any(loom, shuttle)))]
-    fn cold<'g>(&'g self, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
-        let slab = self.slab.slab();
-        let Some(page) = slab.next_page(rcu) else {
-            return Vec::new();
-        };
-        let take_referenced = |inode: &T| CachedInode::link(inode).take_referenced();
-        slab::cold(page, is_held, take_referenced, slab.per_page())
-    }
-
-    /// In a model objects lie in no pages: the hash is gone round.
-    #[cfg(any(loom, shuttle))]
-    fn budget(&self, nr: usize) -> usize {
-        nr.min(self.hash.buckets())
-    }
-
-    #[cfg(any(loom, shuttle))]
-    fn cold<'g>(&'g self, rcu: &'g RcuReadGuard) -> Vec<&'g T> {
-        let mut cold: Vec<&T> = Vec::new();
-        self.hash.scan(&self.hand, 1, |inode| cold.push(inode), rcu);
-        cold.retain(|inode| !is_held(*inode) && !CachedInode::link(*inode).take_referenced());
-        cold
     }
 
     /// Drops a reference, and evicts the inode if that was the last one but the cache's, whether it was found lately or

@@ -78,7 +78,7 @@ struct Shard {
 unsafe impl Send for Shard {}
 
 /// What a slab and its pages share.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     slot_bytes: usize,
     slots: u16,
     bound: Arc<dyn MetadataBound>,
@@ -92,7 +92,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Pages for objects of type `T`, each with `before` bytes before it.
-    pub(super) fn new<T>(bound: Arc<dyn MetadataBound>, before: usize) -> Arc<Pool> {
+    pub(crate) fn new<T>(bound: Arc<dyn MetadataBound>, before: usize) -> Arc<Pool> {
         const {
             assert!(align_of::<T>() <= HEADER && size_of::<T>() <= (PAGE_SIZE - HEADER) / 3 - 64);
         }
@@ -124,7 +124,7 @@ impl Pool {
     /// it.
     ///
     /// Context: that of [`MetadataBound::charge`].
-    pub(super) fn take(self: &Arc<Self>) -> Option<NonNull<u8>> {
+    pub(crate) fn take(self: &Arc<Self>) -> Option<NonNull<u8>> {
         if let Some(slot) = self.take_free() {
             return Some(slot);
         }
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// As [`Pool::take`], whatever the bound says. Does not sleep.
-    pub(super) fn take_uncharged(self: &Arc<Self>) -> NonNull<u8> {
+    pub(crate) fn take_uncharged(self: &Arc<Self>) -> NonNull<u8> {
         let own = || self.take_own(false);
         if let Some(slot) = self.take_free().or_else(own) {
             return slot;
@@ -263,7 +263,7 @@ impl Pool {
     /// # Safety
     ///
     /// Nobody uses the slot any more.
-    pub(super) unsafe fn put(slot: NonNull<u8>) {
+    pub(crate) unsafe fn put(slot: NonNull<u8>) {
         let page = Self::page_of(slot);
         let slot: NonNull<u8> = page.cast().with_addr(slot.addr());
         // SAFETY: it stays as it is while there is an object, and there is one.
@@ -389,7 +389,7 @@ impl Pool {
     }
 
     /// Nothing is allocated any more: pages without objects go back.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         for shard in &self.shards {
             let empty = {
                 let mut shard = shard.lock();
@@ -411,35 +411,34 @@ impl Pool {
     }
 
     /// Whether the bound has hardly any room.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.bound.is_short()
     }
 
     /// Bytes of the pages that are charged.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.charged.load(Ordering::Relaxed) * PAGE_SIZE as u64
     }
 
     /// Objects in pages without a charge.
-    pub(super) fn uncharged(&self) -> u64 {
+    pub(crate) fn uncharged(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().uncharged).sum()
     }
 
     /// Objects that there is room for in the pages there are.
-    pub(super) fn spare(&self) -> u64 {
+    pub(crate) fn spare(&self) -> u64 {
         let free: usize = self.shards.iter().map(|shard| shard.lock().free).sum();
         free as u64
     }
 
     /// Slots of a page.
-    #[cfg(not(loom))]
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         usize::from(self.slots)
     }
 
     /// Pages that are not free, and free ones that keep their memory.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn resident_pages(self: &Arc<Self>) -> (usize, usize) {
+    pub(crate) fn resident_pages(self: &Arc<Self>) -> (usize, usize) {
         // One reference is the caller's.
         (Arc::strong_count(self) - 1, self.supply.lock().warm.len())
     }
@@ -464,7 +463,7 @@ impl Pool {
     /// # Safety
     ///
     /// It is in a slot. It is hidden a grace period before its slot is put back.
-    pub(super) unsafe fn publish(object: NonNull<u8>) {
+    pub(crate) unsafe fn publish(object: NonNull<u8>) {
         let (word, bit) = Self::visible(object);
         // Release pairs with the Acquire in `next_page`: the object is made.
         word.fetch_or(bit, Ordering::Release);
@@ -475,21 +474,21 @@ impl Pool {
     /// # Safety
     ///
     /// It is in a slot.
-    pub(super) unsafe fn hide(object: NonNull<u8>) {
+    pub(crate) unsafe fn hide(object: NonNull<u8>) {
         let (word, bit) = Self::visible(object);
         // Relaxed: the grace period that follows orders it.
         word.fetch_and(!bit, Ordering::Relaxed);
     }
 
     /// Pages that have memory: a round of the hand.
-    pub(super) fn round(&self) -> usize {
+    pub(crate) fn round(&self) -> usize {
         let charged = self.charged.load(Ordering::Relaxed);
         (charged + self.uncharged.load(Ordering::Relaxed)) as usize
     }
 
     /// The objects of the next page that has memory, of those that are published; none if there is no such
     /// page. The hand goes round by address, and pages are taken in that order.
-    pub(super) fn next_page(&self) -> Option<impl Iterator<Item = NonNull<u8>> + use<>> {
+    pub(crate) fn next_page(&self) -> Option<impl Iterator<Item = NonNull<u8>> + use<>> {
         let address = {
             let mut supply = self.supply.lock();
             let page = supply.next()?;

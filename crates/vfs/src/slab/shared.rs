@@ -30,13 +30,12 @@
 //! freezer's.
 #![allow(unsafe_code)]
 
-use super::{Slab, Slot, free};
+use super::{Pool, Slab, Slot};
 use crate::bound::{MetadataBound, Unbounded};
 use crate::inode::InodeOperations;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, Ordering, fence};
 use foliocache_sync::time::{Duration, sleep};
-use std::alloc::Layout;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -111,7 +110,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Memory for shared objects of at most 64 bytes of alignment and a third of a page, side by side in pages of
 /// their own, which are charged. A larger `T` does not compile.
-pub struct SharedSlab<T>(Slab<T>);
+pub struct SharedSlab<T>(pub(crate) Slab<T>);
 
 impl<T> SharedSlab<T> {
     /// A slab without memory, whose pages are charged to `bound`.
@@ -133,7 +132,7 @@ impl<T> SharedSlab<T> {
     pub fn alloc(&self, value: T) -> SlabArc<T> {
         let mut slot = self.0.reserve();
         for _ in 0..TRIES {
-            if slot.is_some() || !self.0.is_short() {
+            if slot.is_some() || !self.0.pool.is_short() {
                 break;
             }
             sleep(PAUSE);
@@ -144,16 +143,12 @@ impl<T> SharedSlab<T> {
 
     /// Bytes that are charged for the pages. One load.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.0.pool.bytes()
     }
 
     /// Objects that there is charged room for. Some locks.
     pub fn spare(&self) -> u64 {
-        self.0.spare()
-    }
-
-    pub(crate) fn slab(&self) -> &Slab<T> {
-        &self.0
+        self.0.pool.spare()
     }
 }
 
@@ -174,7 +169,7 @@ impl<T> SlabArc<T> {
     }
 
     fn make(slot: Slot<T>, value: T) -> Self {
-        let object = slot.into_memory(COUNT_BYTES);
+        let object = slot.into_memory();
         // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
         unsafe { object.write(value) };
         // SAFETY: the bytes before the object are its own, see `SharedSlab::new`.
@@ -388,11 +383,9 @@ unsafe impl<T: ?Sized + Send + Sync> Send for SlabRetired<T> {}
 impl<T: ?Sized> Drop for SlabRetired<T> {
     fn drop(&mut self) {
         if counts_of(self.object).retired.put() {
-            // SAFETY: it is there until it is dropped, below.
-            let layout = Layout::for_value(unsafe { self.object.as_ref() });
             // SAFETY: it was the last one.
             unsafe { self.object.drop_in_place() };
-            put_weak(self.object.cast(), layout);
+            put_weak(self.object.cast());
         }
     }
 }
@@ -420,14 +413,14 @@ impl<T> SlabWeak<T> {
 
 impl<T> Drop for SlabWeak<T> {
     fn drop(&mut self) {
-        put_weak(self.object.cast(), Layout::new::<T>());
+        put_weak(self.object.cast());
     }
 }
 
-/// Drops one of the weak references of an object of this layout.
-fn put_weak(object: NonNull<u8>, layout: Layout) {
+/// Drops one of the weak references of an object.
+fn put_weak(object: NonNull<u8>) {
     if counts_of(object).weak.put() {
         // SAFETY: the object is dropped, and its slot is free now.
-        unsafe { free(object, layout, COUNT_BYTES) };
+        unsafe { Pool::put(object) };
     }
 }

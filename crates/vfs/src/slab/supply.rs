@@ -21,7 +21,6 @@ pub(super) struct Supply {
     /// Free pages that have memory, and are charged.
     pub(super) warm: Vec<u32>,
     /// The next page that a scan visits.
-    #[cfg(not(loom))]
     hand: usize,
 }
 
@@ -65,7 +64,6 @@ impl Supply {
     }
 
     /// The page that the hand comes to next.
-    #[cfg(not(any(loom, shuttle)))]
     pub(super) fn next(&mut self) -> Option<u32> {
         let words = self.resident.len();
         let (first, bit) = (self.hand / 64, self.hand % 64);

@@ -4,9 +4,8 @@ use super::{SharedSlab, Slab, SlabArc, SlabBox};
 use crate::bound::{MetadataBound, Unbounded};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::rcu;
 use std::collections::HashSet;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 #[repr(align(64))]
 struct Object {
@@ -230,20 +229,23 @@ fn pages_are_charged_as_long_as_they_have_memory() {
     let slab = Slab::new(bound.clone());
     let left = || bound.0.load(Ordering::Relaxed);
     let mut objects: Vec<_> = (0..40 * SLOTS).map(|n| slab.alloc(object(n))).collect();
-    assert_eq!((left(), slab.bytes(), slab.spare()), (0, 40 * 4096, 0));
+    assert_eq!(
+        (left(), slab.pool.bytes(), slab.pool.spare()),
+        (0, 40 * 4096, 0)
+    );
     assert!(slab.reserve().is_none(), "there are no more pages");
     let refused = slab.reserve_uncharged().fill(object(1));
     assert!(slab.reserve().is_none(), "nobody else gets into its page");
-    assert_eq!(slab.uncharged(), 1);
+    assert_eq!(slab.pool.uncharged(), 1);
     drop(refused);
-    assert_eq!(slab.uncharged(), 0);
+    assert_eq!(slab.pool.uncharged(), 0);
     // One of each page is left: there is room, but no page comes back.
     let mut number = 0;
     objects.retain(|_| {
         number += 1;
         number % SLOTS == 0
     });
-    assert_eq!((left(), slab.spare()), (0, 40 * (SLOTS as u64 - 1)));
+    assert_eq!((left(), slab.pool.spare()), (0, 40 * (SLOTS as u64 - 1)));
     drop(objects);
     // A few pages stay warm, one for the next object.
     assert_eq!(left(), 40 - 17);
@@ -260,10 +262,11 @@ fn a_scan_passes_what_is_published_page_by_page() {
     objects.iter().step_by(2).for_each(publish);
     // SAFETY: in the slab.
     unsafe { super::hide(&*objects[4]) };
-    let rcu = rcu::read_lock();
     let page = || -> Vec<usize> {
-        let objects = slab.next_page(&rcu).expect("there are pages");
-        objects.map(|object| object.number).collect()
+        let objects = slab.pool.next_page().expect("there are pages");
+        // SAFETY: they are alive.
+        let number = |object: NonNull<u8>| unsafe { object.cast::<Object>().as_ref() }.number;
+        objects.map(number).collect()
     };
     let expected = |page: usize| -> Vec<usize> {
         let numbers = page * SLOTS..(page + 1) * SLOTS;
@@ -277,7 +280,7 @@ fn a_scan_passes_what_is_published_page_by_page() {
 #[test]
 fn a_scan_before_the_first_page_finds_nothing() {
     let slab: Slab<Object> = Slab::new(Arc::new(Unbounded));
-    assert!(slab.next_page(&rcu::read_lock()).is_none());
+    assert!(slab.pool.next_page().is_none());
 }
 
 #[test]
