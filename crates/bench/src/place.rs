@@ -264,7 +264,7 @@ impl Folder {
 pub(crate) fn check_room(path: &Path, need: u64) -> Result<(), BenchError> {
     let room = fs::File::open(path).and_then(|dir| Ok(fd::fstatvfs(dir.as_fd())?));
     let room = room.map_err(|error| BenchError::setup(path.display().to_string(), error))?;
-    let free = room.bavail * room.frsize;
+    let free = room.blocks_available * u64::from(room.block_size);
     if free < need {
         return Err(BenchError::Refused(format!(
             "{} MiB are needed in {} and {} are free: give less --memory or another --dir",

@@ -291,7 +291,7 @@ fn ancestry(path: &Path) -> Result<Vec<Identity>, Errno> {
     let mut ancestry = Vec::new();
     loop {
         let stat = fd::fstat(directory.as_fd())?;
-        let identity = (stat.dev(), stat.ino);
+        let identity = (stat.dev.raw(), stat.ino);
         if ancestry.contains(&identity) {
             return Ok(ancestry);
         }

@@ -13,7 +13,7 @@
 //! not know it.
 
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, BorrowedFd, OwnedFd};
+use foliocache_sys::fd::BorrowedFd;
 use std::fs::File;
 use std::io::{self, Write};
 
@@ -29,8 +29,7 @@ pub(crate) struct Device(File);
 impl Device {
     /// `device` is the session's.
     pub(crate) fn new(device: BorrowedFd<'_>) -> Result<Device, Errno> {
-        let device: OwnedFd = fd::dup(device)?;
-        Ok(Device(File::from(device)))
+        Ok(Device(File::from(device.try_clone_to_owned()?)))
     }
 
     /// Whether the kernel knows the message: it is asked to forget nothing.

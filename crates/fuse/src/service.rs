@@ -44,7 +44,7 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::time::Duration;
 use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
-use foliocache_sys::memory::{PAGE_SIZE, PageBytes};
+use foliocache_sys::memory::{PAGE_SIZE, PageVec};
 
 /// What a request is in line with when all is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Drop for Busy<'_> {
 
 /// Bytes of a write that a worker holds.
 pub(crate) struct HeldWrite {
-    pub(crate) bytes: PageBytes,
+    pub(crate) bytes: PageVec<u8>,
     _room: HeldRoom,
 }
 
@@ -291,7 +291,7 @@ impl Server {
     /// A copy of what a worker is to write: all of `data`, or what room is left for.
     ///
     /// # Errors
-    /// Those of [`PageBytes::copy_of`].
+    /// Those of [`PageVec::copy_of`].
     pub(crate) fn hold(&self, data: &[u8], whole: bool) -> Result<HeldWrite, Errno> {
         let more = |held: usize| {
             let sum = held + data.len();
@@ -314,7 +314,7 @@ impl Server {
             len,
             all: Arc::clone(&self.held),
         };
-        let bytes = PageBytes::copy_of(&data[..len])?;
+        let bytes = PageVec::copy_of(&data[..len])?;
         Ok(HeldWrite { bytes, _room: room })
     }
 

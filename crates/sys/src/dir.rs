@@ -110,16 +110,11 @@ pub fn mknodat(
     mode: u32,
     rdev: u64,
 ) -> Result<(), Errno> {
-    use rustix::fs::FileType as T;
     let name = component(name)?;
-    let kind = match kind {
-        FileKind::Regular => T::RegularFile,
-        FileKind::BlockDevice => T::BlockDevice,
-        FileKind::CharDevice => T::CharacterDevice,
-        FileKind::Fifo => T::Fifo,
-        FileKind::Socket => T::Socket,
-        _ => return Err(Errno::EINVAL),
-    };
+    if let FileKind::Directory | FileKind::Symlink | FileKind::Unknown = kind {
+        return Err(Errno::EINVAL);
+    }
+    let kind = fs::FileType::from_raw_mode(kind.mode_bits());
     Ok(retry_on_intr(|| {
         fs::mknodat(dir, &*name, kind, mode_of(mode), rdev)
     })?)
@@ -195,14 +190,17 @@ pub fn rmdirat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     })?)
 }
 
-/// What becomes of a name that [`renameat2`] finds in its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rename {
-    /// It is replaced.
+/// What `rename` does when the new name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// It takes the place of what was there.
+    #[default]
     Replace,
-    /// It stays, and the call fails with `EEXIST`.
+    /// `EEXIST`.
+    #[doc(alias = "RENAME_NOREPLACE")]
     NoReplace,
-    /// The two names trade places; both must be there.
+    /// The two names change places; both must exist.
+    #[doc(alias = "RENAME_EXCHANGE")]
     Exchange,
 }
 
@@ -216,13 +214,13 @@ pub fn renameat2(
     old: &OsStr,
     new_dir: BorrowedFd<'_>,
     new: &OsStr,
-    how: Rename,
+    how: RenameMode,
 ) -> Result<(), Errno> {
     let (old, new) = (component(old)?, component(new)?);
     let flags = match how {
-        Rename::Replace => RenameFlags::empty(),
-        Rename::NoReplace => RenameFlags::NOREPLACE,
-        Rename::Exchange => RenameFlags::EXCHANGE,
+        RenameMode::Replace => RenameFlags::empty(),
+        RenameMode::NoReplace => RenameFlags::NOREPLACE,
+        RenameMode::Exchange => RenameFlags::EXCHANGE,
     };
     Ok(retry_on_intr(|| {
         fs::renameat_with(old_dir, &*old, new_dir, &*new, flags)

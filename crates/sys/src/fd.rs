@@ -44,7 +44,8 @@ pub use segment::IoSegment;
 pub(crate) use segment::{Batch, Batches};
 pub(crate) use stat::stat_at;
 pub use stat::{
-    DirectIoAlignment, FileKind, Stat, StatVfs, direct_io_alignment, fs_magic, fstat, fstatvfs,
+    Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment, fs_magic, fstat,
+    fstatvfs,
 };
 pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -83,15 +84,6 @@ pub fn proc_path(fd: BorrowedFd<'_>) -> String {
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let drop = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
-}
-
-/// A second descriptor for the same open file, close-on-exec.
-///
-/// # Errors
-///
-/// `EMFILE` at the limit of open files.
-pub fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)
 }
 
 fn check(ret: libc::ssize_t) -> Result<usize, Errno> {
@@ -342,37 +334,48 @@ pub fn fadvise_dontneed(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Er
     Ok(fs::fadvise(fd, pos, len, fs::Advice::DontNeed)?)
 }
 
-/// What becomes of one of a file's times.
+/// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// It stays.
-    Omit,
-    /// It becomes the present time, as the kernel sees it.
+    /// The clock's present time.
+    #[doc(alias = "UTIME_NOW")]
     Now,
-    /// It becomes this time.
-    To(Timespec),
+    /// This time.
+    At(Timespec),
 }
 
 impl SetTime {
-    fn raw(self) -> fs::Timespec {
-        let (tv_sec, tv_nsec) = match self {
-            SetTime::Omit => (0, libc::UTIME_OMIT),
-            SetTime::Now => (0, libc::UTIME_NOW),
-            SetTime::To(t) => (t.sec, i64::from(t.nsec)),
-        };
-        fs::Timespec { tv_sec, tv_nsec }
+    /// The time meant, with the coarse clock as the present.
+    pub fn resolve(self, now: Timespec) -> Timespec {
+        match self {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        }
     }
 }
 
-/// Sets the file's access and modification times. Works on `O_PATH` descriptors too. May block.
+/// Sets the file's access and modification times; `None` leaves one as it is. Works on `O_PATH` descriptors too.
+/// May block.
 ///
 /// # Errors
 ///
 /// Those of `utimensat(2)`.
-pub fn futimens(fd: BorrowedFd<'_>, atime: SetTime, mtime: SetTime) -> Result<(), Errno> {
+pub fn futimens(
+    fd: BorrowedFd<'_>,
+    atime: Option<SetTime>,
+    mtime: Option<SetTime>,
+) -> Result<(), Errno> {
+    let raw = |time| {
+        let (tv_sec, tv_nsec) = match time {
+            None => (0, libc::UTIME_OMIT),
+            Some(SetTime::Now) => (0, libc::UTIME_NOW),
+            Some(SetTime::At(time)) => (time.sec, i64::from(time.nsec)),
+        };
+        fs::Timespec { tv_sec, tv_nsec }
+    };
     let times = fs::Timestamps {
-        last_access: atime.raw(),
-        last_modification: mtime.raw(),
+        last_access: raw(atime),
+        last_modification: raw(mtime),
     };
     match fs::futimens(fd, &times) {
         Err(rustix::io::Errno::BADF) => Ok(fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?),

@@ -32,7 +32,7 @@ mod resident;
 #[cfg(test)]
 mod tests;
 
-pub use anonymous::{AnonymousRange, PageBytes};
+pub use anonymous::AnonymousRange;
 pub use page_vec::PageVec;
 pub use resident::{Resident, process_anon_bytes, total_memory};
 

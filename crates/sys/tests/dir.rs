@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
-use foliocache_sys::dir::{self, DirReader, Rename};
+use foliocache_sys::dir::{self, DirReader, RenameMode};
 use foliocache_sys::fd::{self, FileKind, OFlags, SetTime, Stat};
 
 const CREATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL);
@@ -67,8 +67,8 @@ fn names_that_are_no_single_component_are_refused_by_every_call() {
             dir::link_fd(d, d, name),
             dir::unlinkat(d, name),
             dir::rmdirat(d, name),
-            dir::renameat2(d, name, d, to, Rename::Replace),
-            dir::renameat2(d, n("sub"), d, name, Rename::Replace),
+            dir::renameat2(d, name, d, to, RenameMode::Replace),
+            dir::renameat2(d, n("sub"), d, name, RenameMode::Replace),
         ];
         for (call, result) in results.into_iter().enumerate() {
             assert_eq!(result, Err(errno), "call {call} with {name:?}");
@@ -101,8 +101,8 @@ fn links_are_not_followed() {
     assert_eq!(fd::fstat(link.as_fd()).unwrap().kind(), FileKind::Symlink);
     assert_eq!(dir::readlink_fd(link.as_fd()).unwrap(), "/etc");
     assert_eq!(statat(d, n("out")).unwrap().kind(), FileKind::Symlink);
-    let past = SetTime::To(Timespec::new(77, 0));
-    fd::futimens(link.as_fd(), past, past).unwrap();
+    let past = SetTime::At(Timespec::new(77, 0));
+    fd::futimens(link.as_fd(), Some(past), Some(past)).unwrap();
     assert_eq!(statat(d, n("out")).unwrap().mtime.sec, 77);
 }
 
@@ -127,13 +127,13 @@ fn names_below_a_descriptor_are_made_moved_and_removed() {
         Err(Errno::EINVAL)
     );
 
-    let no = dir::renameat2(d, n("one"), d, n("pipe"), Rename::NoReplace);
+    let no = dir::renameat2(d, n("one"), d, n("pipe"), RenameMode::NoReplace);
     assert_eq!(no, Err(Errno::EEXIST));
-    dir::renameat2(d, n("one"), d, n("pipe"), Rename::Exchange).unwrap();
+    dir::renameat2(d, n("one"), d, n("pipe"), RenameMode::Exchange).unwrap();
     assert_eq!(statat(d, n("pipe")).unwrap().ino, ino);
     dir::mkdirat(d, n("sub"), 0o755).unwrap();
     let sub = dir::openat(d, n("sub"), OFlags::PATH | OFlags::DIRECTORY, 0).unwrap();
-    dir::renameat2(d, n("pipe"), sub.as_fd(), n("new"), Rename::Replace).unwrap();
+    dir::renameat2(d, n("pipe"), sub.as_fd(), n("new"), RenameMode::Replace).unwrap();
     assert_eq!(statat(d, n("pipe")), Err(Errno::ENOENT));
     assert_eq!(dir::rmdirat(d, n("sub")), Err(Errno::ENOTEMPTY));
     assert_eq!(dir::unlinkat(d, n("sub")), Err(Errno::EISDIR));

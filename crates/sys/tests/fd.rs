@@ -6,7 +6,7 @@ use std::path::Path;
 
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
-use foliocache_sys::fd::xattr::{self, SetXattr};
+use foliocache_sys::fd::xattr::{self, XattrMode};
 use foliocache_sys::fd::{self, FileKind, IoSegment, OFlags, SetTime, SyncRange};
 
 fn dir() -> tempfile::TempDir {
@@ -161,7 +161,7 @@ fn sizes_holes_and_space() {
     assert_eq!((st.size, st.blocks >= 2048), (1 << 20, true));
     assert_eq!(fd::allocate(f, 0, 0), Err(Errno::EINVAL));
     let vfs = fd::fstatvfs(f).unwrap();
-    assert!(vfs.bfree <= vfs.blocks && vfs.frsize > 0 && vfs.namemax >= 255);
+    assert!(vfs.blocks_free <= vfs.blocks && vfs.block_size > 0 && vfs.max_name >= 255);
     assert_ne!(fd::fs_magic(f).unwrap(), 0);
 }
 
@@ -175,11 +175,11 @@ fn attributes_through_ordinary_and_path_descriptors() {
             Timespec::new(-5, 6),
             Timespec::new(1_000_000_007, 999_999_999),
         );
-        fd::futimens(f, SetTime::To(a), SetTime::To(m)).unwrap();
-        fd::futimens(f, SetTime::Omit, SetTime::Omit).unwrap();
+        fd::futimens(f, Some(SetTime::At(a)), Some(SetTime::At(m))).unwrap();
+        fd::futimens(f, None, None).unwrap();
         let st = fd::fstat(f).unwrap();
         assert_eq!((st.atime, st.mtime), (a, m));
-        fd::futimens(f, SetTime::Omit, SetTime::Now).unwrap();
+        fd::futimens(f, None, Some(SetTime::Now)).unwrap();
         let st = fd::fstat(f).unwrap();
         assert_eq!(st.atime, a);
         assert!(st.mtime.sec > m.sec);
@@ -191,13 +191,13 @@ fn attributes_through_ordinary_and_path_descriptors() {
         );
         fd::fchown(f, None, None).unwrap();
         fd::fchown(f, Some(st.uid), Some(st.gid)).unwrap();
-        assert_ne!(st.dev(), 0);
+        assert_ne!(st.dev.raw(), 0);
 
-        xattr::set(f, c"user.colour", b"green", SetXattr::Create).unwrap();
+        xattr::set(f, c"user.colour", b"green", XattrMode::Create).unwrap();
         assert_eq!(xattr::get(f, c"user.colour").unwrap(), b"green");
-        let again = xattr::set(f, c"user.colour", b"red", SetXattr::Create);
+        let again = xattr::set(f, c"user.colour", b"red", XattrMode::Create);
         assert_eq!(again, Err(Errno::EEXIST));
-        xattr::set(f, c"user.empty", b"", SetXattr::Any).unwrap();
+        xattr::set(f, c"user.empty", b"", XattrMode::Set).unwrap();
         assert_eq!(xattr::get(f, c"user.empty").unwrap(), b"");
         let mut names = xattr::list(f).unwrap();
         names.retain(|name| name.to_bytes().starts_with(b"user."));
@@ -206,7 +206,7 @@ fn attributes_through_ordinary_and_path_descriptors() {
         xattr::remove(f, c"user.colour").unwrap();
         xattr::remove(f, c"user.empty").unwrap();
         assert_eq!(xattr::get(f, c"user.colour"), Err(Errno::ENODATA));
-        let missing = xattr::set(f, c"user.colour", b"", SetXattr::Replace);
+        let missing = xattr::set(f, c"user.colour", b"", XattrMode::Replace);
         assert_eq!(missing, Err(Errno::ENODATA));
     }
     let writer = fd::reopen(

@@ -42,7 +42,7 @@
 //! was true until then.
 
 use crate::generation::Generation;
-use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID, SetTime};
+use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
@@ -380,16 +380,6 @@ pub fn cleared_set_id(mode: u32) -> u32 {
         mode & !S_ISGID
     } else {
         mode
-    }
-}
-
-impl SetTime {
-    /// The time meant, with the coarse clock as the present.
-    pub fn resolve(self, now: Timespec) -> Timespec {
-        match self {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        }
     }
 }
 

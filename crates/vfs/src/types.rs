@@ -6,8 +6,10 @@
 //! numbers of `st_mode`, of `open` flags and of times are those of Linux.
 
 use foliocache_sys::clock::Timespec;
-pub use foliocache_sys::fd::FileKind;
-use std::ffi::{OsStr, OsString};
+pub use foliocache_sys::dir::{DirEntry, RenameMode};
+pub use foliocache_sys::fd::xattr::XattrMode;
+pub use foliocache_sys::fd::{Device, FileKind, SetTime, StatFs};
+use std::ffi::OsString;
 
 /// Longest name of a directory entry, in bytes.
 #[doc(alias = "NAME_MAX")]
@@ -73,41 +75,6 @@ impl Attr {
         ctime: Timespec::new(0, 0),
         btime: None,
     };
-}
-
-/// Number of a device node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Device {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-impl Device {
-    /// The number as a `dev_t` of Linux.
-    pub const fn raw(self) -> u64 {
-        let (major, minor) = (self.major as u64, self.minor as u64);
-        (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & !0xff) << 12 | minor & 0xff
-    }
-
-    /// From a `dev_t` of Linux.
-    pub const fn from_raw(raw: u64) -> Device {
-        Device {
-            major: (raw >> 32 & 0xffff_f000 | raw >> 8 & 0xfff) as u32,
-            minor: (raw >> 12 & 0xffff_ff00 | raw & 0xff) as u32,
-        }
-    }
-}
-
-/// A time to set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetTime {
-    /// The clock's present time.
-    #[doc(alias = "UTIME_NOW")]
-    Now,
-    /// This time.
-    At(Timespec),
 }
 
 /// The attributes to change; what is `None` stays.
@@ -218,34 +185,6 @@ impl OpenFlags {
     }
 }
 
-/// What `rename` does when the new name exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum RenameMode {
-    /// It takes the place of what was there.
-    #[default]
-    Replace,
-    /// `EEXIST`.
-    #[doc(alias = "RENAME_NOREPLACE")]
-    NoReplace,
-    /// The two names change places; both must exist.
-    #[doc(alias = "RENAME_EXCHANGE")]
-    Exchange,
-}
-
-/// What setting an extended attribute does when it exists or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum XattrMode {
-    /// Sets it either way.
-    #[default]
-    Set,
-    /// `EEXIST` if it is there.
-    #[doc(alias = "XATTR_CREATE")]
-    Create,
-    /// `ENODATA` if it is not there.
-    #[doc(alias = "XATTR_REPLACE")]
-    Replace,
-}
-
 /// What `fallocate` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
@@ -275,19 +214,6 @@ pub enum SeekSparse {
     Hole,
 }
 
-/// One entry of a directory.
-#[derive(Clone, Copy, Debug)]
-pub struct DirEntry<'a> {
-    /// The inode's number, as far as it is known without a look-up; for display.
-    pub ino: u64,
-    /// Where reading goes on after this entry.
-    pub next_offset: u64,
-    /// What the inode is, [`FileKind::Unknown`] where the directory does not say.
-    pub kind: FileKind,
-    /// The name, one component.
-    pub name: &'a OsStr,
-}
-
 /// One entry of a directory, with a name of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntryBuf {
@@ -299,23 +225,4 @@ pub struct DirEntryBuf {
     pub kind: FileKind,
     /// As [`DirEntry::name`].
     pub name: OsString,
-}
-
-/// The room in a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct StatFs {
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// Blocks in all.
-    pub blocks: u64,
-    /// Free blocks.
-    pub blocks_free: u64,
-    /// Free blocks for users other than root.
-    pub blocks_available: u64,
-    /// Inodes in all.
-    pub files: u64,
-    /// Free inodes.
-    pub files_free: u64,
-    /// Longest name, in bytes.
-    pub max_name: u32,
 }

@@ -20,8 +20,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
-    Attr, AttrCell, Attributes, Device, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
-    PERMISSION_BITS, SeekSparse, SetAttr, SetTime, SlabArc, cleared_set_id,
+    Attr, AttrCell, Attributes, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
+    PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, cleared_set_id,
 };
 use std::ffi::OsStr;
 
@@ -32,10 +32,7 @@ pub(super) fn remembered(stat: &Stat) -> Attributes {
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
-        rdev: Device {
-            major: stat.rdev_major,
-            minor: stat.rdev_minor,
-        },
+        rdev: stat.rdev,
         size: stat.size,
         blocks: stat.blocks,
         blksize: stat.blksize,
@@ -240,13 +237,8 @@ impl DirNode {
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let now = clock::coarse_realtime();
-            let raw = |time: Option<SetTime>| match time {
-                None => fd::SetTime::Omit,
-                Some(SetTime::Now) => fd::SetTime::Now,
-                Some(SetTime::At(time)) => fd::SetTime::To(time),
-            };
             self.own_change(fd, LocalChange::Times, || {
-                fd::futimens(fd, raw(set.atime), raw(set.mtime))
+                fd::futimens(fd, set.atime, set.mtime)
             })?;
             if let Some(mtime) = set.mtime {
                 let mut mtime = mtime.resolve(now);

@@ -162,8 +162,8 @@ impl DirNode {
             return Ok(());
         };
         let change = file.begin_change(LocalChange::Data);
-        let mtime = SetTime::To(self.attributes.get().mtime);
-        let result = fd::futimens(fds.buffered.as_fd(), SetTime::Omit, mtime);
+        let mtime = SetTime::At(self.attributes.get().mtime);
+        let result = fd::futimens(fds.buffered.as_fd(), None, Some(mtime));
         let stat = fd::fstat(fds.buffered.as_fd()).ok();
         self.end_change(change, stat.as_ref());
         match result {

@@ -259,7 +259,7 @@ impl DirFs {
             .ok()
             .map(Arc::new);
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
-        let batches = Batches::new(mm, root.as_fd(), stat.dev(), kept.clone())
+        let batches = Batches::new(mm, root.as_fd(), stat.dev.raw(), kept.clone())
             .filter(|_| options.batch_small_files && !options.read_only);
         let inodes = Inodes::new(mm);
         let shared = Arc::new(Shared {
@@ -282,7 +282,7 @@ impl DirFs {
         });
         idle::register(&shared);
         let root = names::make_root(&shared, &inodes, &stat);
-        let root_dev = stat.dev();
+        let root_dev = stat.dev.raw();
         Ok(DirFs {
             shared,
             inodes,

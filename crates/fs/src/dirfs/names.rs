@@ -72,7 +72,7 @@ impl DirFs {
         name: &OsStr,
         stat: &Stat,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let wanted = (stat.dev() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
+        let wanted = (stat.dev.raw() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
         let inode = self
             .inodes
             .find_or_insert(Identity::of(stat), wanted, |ino| {

@@ -21,9 +21,8 @@ use super::state::LocalChange;
 use super::stream::DirStream;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::dir::{self, Rename};
-use foliocache_sys::fd::xattr::{self, SetXattr};
-use foliocache_sys::fd::{self, AsFd, OFlags};
+use foliocache_sys::dir;
+use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
     Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
     OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, Validity, XattrMode, check_name,
@@ -170,9 +169,8 @@ impl FileSystem for DirFs {
         mode: u32,
         rdev: Device,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let rdev = rdev.raw();
         self.make(ctx, dir, name, mode, |fd| {
-            dir::mknodat(fd, name, kind, mode & 0o777, rdev)
+            dir::mknodat(fd, name, kind, mode & 0o777, rdev.raw())
         })
     }
 
@@ -250,11 +248,6 @@ impl FileSystem for DirFs {
         check_component(to)?;
         let (_, from_fd) = self.directory(from_dir)?;
         let (_, to_fd) = self.directory(to_dir)?;
-        let how = match mode {
-            RenameMode::Replace => Rename::Replace,
-            RenameMode::NoReplace => Rename::NoReplace,
-            RenameMode::Exchange => Rename::Exchange,
-        };
         let replaced = {
             let _moves = self.shared.moves.read();
             let moved_fd = self.open_name(from_fd.as_fd(), from)?;
@@ -271,7 +264,7 @@ impl FileSystem for DirFs {
             let target = target
                 .filter(|_| !same)
                 .and_then(|(identity, fd)| Some((self.inodes.find(&identity)?, fd)));
-            let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, how);
+            let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, mode);
             let rename_moved = || match &moved {
                 Some(inode) => DirNode::of(inode)?.own_change(
                     moved_fd.as_fd(),
@@ -343,16 +336,7 @@ impl FileSystem for DirFs {
     }
 
     fn statfs(&self) -> Result<StatFs, Errno> {
-        let stat = fd::fstatvfs(self.shared.root.as_fd())?;
-        Ok(StatFs {
-            block_size: u32::try_from(stat.frsize).unwrap_or(4096),
-            blocks: stat.blocks,
-            blocks_free: stat.bfree,
-            blocks_available: stat.bavail,
-            files: stat.files,
-            files_free: stat.ffree,
-            max_name: u32::try_from(stat.namemax).unwrap_or(255),
-        })
+        fd::fstatvfs(self.shared.root.as_fd())
     }
 
     fn sync_fs(&self) -> Result<(), Errno> {
@@ -378,12 +362,7 @@ impl FileSystem for DirFs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        let how = match mode {
-            XattrMode::Set => SetXattr::Any,
-            XattrMode::Create => SetXattr::Create,
-            XattrMode::Replace => SetXattr::Replace,
-        };
-        self.xattr_change(inode, name, |fd, name| xattr::set(fd, name, value, how))
+        self.xattr_change(inode, name, |fd, name| xattr::set(fd, name, value, mode))
     }
 
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {

@@ -66,7 +66,7 @@ pub(super) struct Identity {
 impl Identity {
     pub(super) fn of(stat: &Stat) -> Identity {
         Identity {
-            dev: stat.dev(),
+            dev: stat.dev.raw(),
             ino: stat.ino,
             birth: stat.btime.map(|Timespec { sec, nsec }| (sec, nsec)),
             kind: stat.kind().mode_bits(),

@@ -48,13 +48,7 @@ impl OpenDirectory for DirStream {
                 b".." => parent,
                 _ => entry.ino,
             };
-            let entry = DirEntry {
-                ino,
-                next_offset: entry.next_offset,
-                kind: entry.kind,
-                name: entry.name,
-            };
-            if !sink(entry) {
+            if !sink(DirEntry { ino, ..entry }) {
                 return Ok(());
             }
         }

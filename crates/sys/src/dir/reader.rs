@@ -17,12 +17,12 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{self, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{self, Mode, OFlags, SeekFrom};
 use rustix::io::retry_on_intr;
 
 use crate::Errno;
 use crate::fd::FileKind;
-use crate::memory::PageBytes;
+use crate::memory::PageVec;
 
 /// Bytes of entries fetched at once.
 const BUFFER: usize = 32 << 10;
@@ -33,21 +33,22 @@ const NAME: usize = 19;
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The name; `.` and `..` are entries too.
-    pub name: &'a OsStr,
-    /// Inode number (at a mount point, that of the directory underneath).
+    /// The inode's number, as far as it is known without a look-up (at a mount point, that of the directory
+    /// underneath); for display.
     pub ino: u64,
-    /// What it is, [`FileKind::Unknown`] where the file system does not say.
-    pub kind: FileKind,
-    /// Where the entry after this one starts.
+    /// Where reading goes on after this entry.
     pub next_offset: u64,
+    /// What the inode is, [`FileKind::Unknown`] where the directory does not say.
+    pub kind: FileKind,
+    /// The name, one component; `.` and `..` are entries too.
+    pub name: &'a OsStr,
 }
 
 /// Reads the entries of a directory in the file system's order. Holds 32 KiB.
 #[derive(Debug)]
 pub struct DirReader {
     dir: OwnedFd,
-    buf: PageBytes,
+    buf: PageVec<u8>,
     filled: usize,
     at: usize,
     offset: u64,
@@ -67,7 +68,7 @@ impl DirReader {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = retry_on_intr(|| fs::openat(dir, c".", flags, Mode::empty()))?;
         // Not of the heap, which keeps what it once had.
-        let buf = PageBytes::zeroed(BUFFER)?;
+        let buf = PageVec::zeroed(BUFFER)?;
         Ok(DirReader {
             dir,
             buf,
@@ -130,7 +131,8 @@ impl DirReader {
         Ok(Some(DirEntry {
             name: OsStr::from_bytes(name),
             ino: u64::from_ne_bytes(field(entry, 0)?),
-            kind: FileKind::from_dirent(kind_of(entry[NAME - 1])),
+            // The types of entries are those of modes, shifted (`DTTOIF`).
+            kind: FileKind::from_mode(u32::from(entry[NAME - 1]) << 12),
             next_offset: self.offset,
         }))
     }
@@ -154,17 +156,4 @@ fn field<const N: usize>(entry: &[u8], at: usize) -> Result<[u8; N], Errno> {
         .get(at..at + N)
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or(Errno::EIO)
-}
-
-fn kind_of(d_type: u8) -> FileType {
-    match d_type {
-        libc::DT_REG => FileType::RegularFile,
-        libc::DT_DIR => FileType::Directory,
-        libc::DT_LNK => FileType::Symlink,
-        libc::DT_BLK => FileType::BlockDevice,
-        libc::DT_CHR => FileType::CharacterDevice,
-        libc::DT_FIFO => FileType::Fifo,
-        libc::DT_SOCK => FileType::Socket,
-        _ => FileType::Unknown,
-    }
 }

@@ -15,23 +15,24 @@ use crate::clock::Timespec;
 
 /// What kind of thing an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
 pub enum FileKind {
     /// A regular file.
-    Regular,
+    Regular = libc::S_IFREG,
     /// A directory.
-    Directory,
+    Directory = libc::S_IFDIR,
     /// A symbolic link.
-    Symlink,
+    Symlink = libc::S_IFLNK,
     /// A block device.
-    BlockDevice,
+    BlockDevice = libc::S_IFBLK,
     /// A character device.
-    CharDevice,
+    CharDevice = libc::S_IFCHR,
     /// A named pipe.
-    Fifo,
+    Fifo = libc::S_IFIFO,
     /// A socket.
-    Socket,
+    Socket = libc::S_IFSOCK,
     /// Not known: a directory entry of a file system that does not say.
-    Unknown,
+    Unknown = 0,
 }
 
 impl FileKind {
@@ -51,28 +52,31 @@ impl FileKind {
 
     /// The bits of the kind in a file mode (`S_IFREG` and its like); 0 for [`FileKind::Unknown`].
     pub const fn mode_bits(self) -> u32 {
-        match self {
-            FileKind::Regular => libc::S_IFREG,
-            FileKind::Directory => libc::S_IFDIR,
-            FileKind::Symlink => libc::S_IFLNK,
-            FileKind::BlockDevice => libc::S_IFBLK,
-            FileKind::CharDevice => libc::S_IFCHR,
-            FileKind::Fifo => libc::S_IFIFO,
-            FileKind::Socket => libc::S_IFSOCK,
-            FileKind::Unknown => 0,
-        }
+        self as u32
+    }
+}
+
+/// Number of a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl Device {
+    /// The number as a `dev_t` of Linux.
+    pub const fn raw(self) -> u64 {
+        let (major, minor) = (self.major as u64, self.minor as u64);
+        (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & !0xff) << 12 | minor & 0xff
     }
 
-    pub(crate) fn from_dirent(kind: fs::FileType) -> FileKind {
-        match kind {
-            fs::FileType::RegularFile => FileKind::Regular,
-            fs::FileType::Directory => FileKind::Directory,
-            fs::FileType::Symlink => FileKind::Symlink,
-            fs::FileType::BlockDevice => FileKind::BlockDevice,
-            fs::FileType::CharacterDevice => FileKind::CharDevice,
-            fs::FileType::Fifo => FileKind::Fifo,
-            fs::FileType::Socket => FileKind::Socket,
-            fs::FileType::Unknown => FileKind::Unknown,
+    /// From a `dev_t` of Linux.
+    pub const fn from_raw(raw: u64) -> Device {
+        Device {
+            major: (raw >> 32 & 0xffff_f000 | raw >> 8 & 0xfff) as u32,
+            minor: (raw >> 12 & 0xffff_ff00 | raw & 0xff) as u32,
         }
     }
 }
@@ -82,10 +86,8 @@ impl FileKind {
 pub struct Stat {
     /// Inode number.
     pub ino: u64,
-    /// Major number of the device that holds the file system.
-    pub dev_major: u32,
-    /// Minor number of that device.
-    pub dev_minor: u32,
+    /// The device that holds the file system.
+    pub dev: Device,
     /// Kind and permission bits.
     pub mode: u32,
     /// Number of hard links.
@@ -94,10 +96,8 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Major number of the device that the inode stands for.
-    pub rdev_major: u32,
-    /// Minor number of that device.
-    pub rdev_minor: u32,
+    /// The device that the inode stands for.
+    pub rdev: Device,
     /// Size in bytes.
     pub size: u64,
     /// Allocated blocks of 512 bytes.
@@ -119,16 +119,6 @@ impl Stat {
     pub const fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode)
     }
-
-    /// The file system's device number as one word (`dev_t`).
-    pub fn dev(&self) -> u64 {
-        fs::makedev(self.dev_major, self.dev_minor)
-    }
-
-    /// The inode's device number as one word (`dev_t`).
-    pub fn rdev(&self) -> u64 {
-        fs::makedev(self.rdev_major, self.rdev_minor)
-    }
 }
 
 fn time(t: StatxTimestamp) -> Timespec {
@@ -142,16 +132,15 @@ pub(crate) fn stat_at(
 ) -> Result<Stat, Errno> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let st = retry_on_intr(|| fs::statx(dir, name, flags, mask))?;
+    let device = |major, minor| Device { major, minor };
     Ok(Stat {
         ino: st.stx_ino,
-        dev_major: st.stx_dev_major,
-        dev_minor: st.stx_dev_minor,
+        dev: device(st.stx_dev_major, st.stx_dev_minor),
         mode: u32::from(st.stx_mode),
         nlink: st.stx_nlink,
         uid: st.stx_uid,
         gid: st.stx_gid,
-        rdev_major: st.stx_rdev_major,
-        rdev_minor: st.stx_rdev_minor,
+        rdev: device(st.stx_rdev_major, st.stx_rdev_minor),
         size: st.stx_size,
         blocks: st.stx_blocks,
         blksize: st.stx_blksize,
@@ -192,23 +181,23 @@ pub fn direct_io_alignment(fd: BorrowedFd<'_>) -> Option<DirectIoAlignment> {
     })
 }
 
-/// How full a file system is. Blocks are counted in `frsize` bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatVfs {
-    /// Bytes of one block.
-    pub frsize: u64,
+/// The room in a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
     /// Blocks in all.
     pub blocks: u64,
     /// Free blocks.
-    pub bfree: u64,
-    /// Free blocks for callers without privilege.
-    pub bavail: u64,
+    pub blocks_free: u64,
+    /// Free blocks for users other than root.
+    pub blocks_available: u64,
     /// Inodes in all.
     pub files: u64,
     /// Free inodes.
-    pub ffree: u64,
-    /// Most bytes of a name.
-    pub namemax: u64,
+    pub files_free: u64,
+    /// Longest name, in bytes.
+    pub max_name: u32,
 }
 
 /// How full the file system of `fd` is. May block.
@@ -216,16 +205,16 @@ pub struct StatVfs {
 /// # Errors
 ///
 /// Those of `fstatfs(2)`.
-pub fn fstatvfs(fd: BorrowedFd<'_>) -> Result<StatVfs, Errno> {
+pub fn fstatvfs(fd: BorrowedFd<'_>) -> Result<StatFs, Errno> {
     let st = retry_on_intr(|| fs::fstatvfs(fd))?;
-    Ok(StatVfs {
-        frsize: st.f_frsize,
+    Ok(StatFs {
+        block_size: u32::try_from(st.f_frsize).unwrap_or(4096),
         blocks: st.f_blocks,
-        bfree: st.f_bfree,
-        bavail: st.f_bavail,
+        blocks_free: st.f_bfree,
+        blocks_available: st.f_bavail,
         files: st.f_files,
-        ffree: st.f_ffree,
-        namemax: st.f_namemax,
+        files_free: st.f_ffree,
+        max_name: u32::try_from(st.f_namemax).unwrap_or(255),
     })
 }
 

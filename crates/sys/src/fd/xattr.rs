@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! All functions work on ordinary and on `O_PATH` descriptors: the latter are named through
-//! `/proc`. Values and name lists are copied out whole.
+//! All functions name the file through `/proc`, since the calls that take a descriptor refuse `O_PATH` ones. Values
+//! and name lists are copied out whole.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
@@ -14,27 +14,18 @@ use rustix::io::Errno as Raw;
 use super::proc_path;
 use crate::Errno;
 
-/// When [`set`] may write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetXattr {
-    /// Always.
-    Any,
-    /// Only when the attribute is not there (else `EEXIST`).
+/// What setting an extended attribute does when it exists or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Sets it either way.
+    #[default]
+    Set,
+    /// `EEXIST` if it is there.
+    #[doc(alias = "XATTR_CREATE")]
     Create,
-    /// Only when the attribute is there (else `ENODATA`).
+    /// `ENODATA` if it is not there.
+    #[doc(alias = "XATTR_REPLACE")]
     Replace,
-}
-
-/// Runs the call on the descriptor and, when that is an `O_PATH` one, on its path.
-fn either<T>(
-    fd: BorrowedFd<'_>,
-    on_fd: impl FnOnce() -> Result<T, Raw>,
-    on_path: impl FnOnce(&str) -> Result<T, Raw>,
-) -> Result<T, Raw> {
-    match on_fd() {
-        Err(Raw::BADF) => on_path(&proc_path(fd)),
-        done => done,
-    }
 }
 
 /// Asks for the size first, then for the bytes, again when they grew in between.
@@ -64,16 +55,10 @@ fn sized(
 ///
 /// `ENODATA` when it is not there; `EOPNOTSUPP` where the file system has none.
 pub fn get(fd: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>, Errno> {
+    let path = &proc_path(fd);
     sized(
-        || {
-            let on_fd = || fs::fgetxattr_query(fd, name);
-            either(fd, on_fd, |path| fs::getxattr_query(path, name))
-        },
-        // Both calls want the buffer, so not through `either`.
-        |buf| match fs::fgetxattr(fd, name, &mut *buf) {
-            Err(Raw::BADF) => fs::getxattr(proc_path(fd), name, buf),
-            done => done,
-        },
+        || fs::getxattr_query(path, name),
+        |buf| fs::getxattr(path, name, buf),
     )
 }
 
@@ -83,16 +68,8 @@ pub fn get(fd: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>, Errno> {
 ///
 /// `EOPNOTSUPP` where the file system has none.
 pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
-    let names = sized(
-        || {
-            let on_fd = || fs::flistxattr_query(fd);
-            either(fd, on_fd, |path| fs::listxattr_query(path))
-        },
-        |buf| match fs::flistxattr(fd, &mut *buf) {
-            Err(Raw::BADF) => fs::listxattr(proc_path(fd), buf),
-            done => done,
-        },
-    )?;
+    let path = &proc_path(fd);
+    let names = sized(|| fs::listxattr_query(path), |buf| fs::listxattr(path, buf))?;
     Ok(names
         .split_inclusive(|&byte| byte == 0)
         .filter_map(|name| CStr::from_bytes_with_nul(name).ok())
@@ -104,19 +81,15 @@ pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
 ///
 /// # Errors
 ///
-/// See [`SetXattr`]; `ENOSPC`, `E2BIG` or `ERANGE` when it does not fit; `EOPNOTSUPP` where the
+/// See [`XattrMode`]; `ENOSPC`, `E2BIG` or `ERANGE` when it does not fit; `EOPNOTSUPP` where the
 /// file system has none.
-pub fn set(fd: BorrowedFd<'_>, name: &CStr, value: &[u8], how: SetXattr) -> Result<(), Errno> {
-    let flags = match how {
-        SetXattr::Any => XattrFlags::empty(),
-        SetXattr::Create => XattrFlags::CREATE,
-        SetXattr::Replace => XattrFlags::REPLACE,
+pub fn set(fd: BorrowedFd<'_>, name: &CStr, value: &[u8], mode: XattrMode) -> Result<(), Errno> {
+    let flags = match mode {
+        XattrMode::Set => XattrFlags::empty(),
+        XattrMode::Create => XattrFlags::CREATE,
+        XattrMode::Replace => XattrFlags::REPLACE,
     };
-    Ok(either(
-        fd,
-        || fs::fsetxattr(fd, name, value, flags),
-        |path| fs::setxattr(path, name, value, flags),
-    )?)
+    Ok(fs::setxattr(proc_path(fd), name, value, flags)?)
 }
 
 /// Removes an attribute. May block.
@@ -125,9 +98,5 @@ pub fn set(fd: BorrowedFd<'_>, name: &CStr, value: &[u8], how: SetXattr) -> Resu
 ///
 /// `ENODATA` when it is not there.
 pub fn remove(fd: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    Ok(either(
-        fd,
-        || fs::fremovexattr(fd, name),
-        |path| fs::removexattr(path, name),
-    )?)
+    Ok(fs::removexattr(proc_path(fd), name)?)
 }

@@ -11,9 +11,8 @@
 
 use super::PAGE_SIZE;
 use crate::Errno;
-use core::ops::{Deref, DerefMut, Range};
+use core::ops::Range;
 use core::ptr::{self, NonNull};
-use core::slice;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// A mapping of zeros that costs memory where it is touched, page by page. A forked child has a copy.
@@ -80,64 +79,9 @@ impl Drop for AnonymousRange {
     }
 }
 
-/// Bytes in pages of their own. The kernel has these back at once when the value is dropped; those of an
-/// allocator may stay with the process.
-#[derive(Debug)]
-pub struct PageBytes {
-    range: AnonymousRange,
-    /// Bytes of the range that are in use.
-    len: usize,
-}
-
-impl PageBytes {
-    /// A copy of `bytes`. Takes a system call, and whole pages of memory.
-    ///
-    /// # Errors
-    /// `ENOMEM` when the address space is used up.
-    pub fn copy_of(bytes: &[u8]) -> Result<PageBytes, Errno> {
-        let mut copy = PageBytes::zeroed(bytes.len())?;
-        copy.copy_from_slice(bytes);
-        Ok(copy)
-    }
-
-    /// `len` zeros; takes a system call, and memory once they are written to.
-    ///
-    /// # Errors
-    /// As [`PageBytes::copy_of`].
-    pub fn zeroed(len: usize) -> Result<PageBytes, Errno> {
-        let range = AnonymousRange::map(len.div_ceil(PAGE_SIZE).max(1))?;
-        Ok(PageBytes { range, len })
-    }
-}
-
-impl Deref for PageBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: mapped, as long, initialised by the kernel, and nobody else's (invariant 1).
-        unsafe { slice::from_raw_parts(self.range.as_ptr().as_ptr(), self.len) }
-    }
-}
-
-impl DerefMut for PageBytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed alone.
-        unsafe { slice::from_raw_parts_mut(self.range.as_ptr().as_ptr(), self.len) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_copy_in_pages_has_the_bytes() {
-        for len in [0, 1, PAGE_SIZE, PAGE_SIZE + 1] {
-            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            let copy = PageBytes::copy_of(&bytes).expect("memory");
-            assert!(*copy == *bytes, "{len}");
-        }
-    }
 
     #[test]
     fn what_was_discarded_is_zeros() {

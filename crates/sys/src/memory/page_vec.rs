@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use super::{AnonymousRange, PAGE_SIZE};
+use crate::Errno;
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
@@ -95,6 +96,31 @@ impl<T> PageVec<T> {
     }
 }
 
+impl PageVec<u8> {
+    /// `len` zeros; takes a system call, and memory once they are written to.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the address space is used up.
+    pub fn zeroed(len: usize) -> Result<PageVec<u8>, Errno> {
+        let range = AnonymousRange::map(len.div_ceil(PAGE_SIZE).max(1))?;
+        Ok(PageVec {
+            range: Some(range),
+            len,
+            _elements: PhantomData,
+        })
+    }
+
+    /// A copy of `bytes`. Takes a system call, and whole pages of memory.
+    ///
+    /// # Errors
+    /// As [`PageVec::zeroed`].
+    pub fn copy_of(bytes: &[u8]) -> Result<PageVec<u8>, Errno> {
+        let mut copy = PageVec::zeroed(bytes.len())?;
+        copy.copy_from_slice(bytes);
+        Ok(copy)
+    }
+}
+
 impl<T> Deref for PageVec<T> {
     type Target = [T];
 
@@ -123,6 +149,15 @@ impl<T> Drop for PageVec<T> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+
+    #[test]
+    fn a_copy_in_pages_has_the_bytes() {
+        for len in [0, 1, PAGE_SIZE, PAGE_SIZE + 1] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let copy = PageVec::copy_of(&bytes).expect("memory");
+            assert!(*copy == *bytes, "{len}");
+        }
+    }
 
     #[test]
     fn elements_move_with_the_room_and_are_dropped_once() {

@@ -15,8 +15,6 @@ pub fn total_memory() -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resident {
-    /// Pages in memory, counted once per mapping of them.
-    pub rss: u64,
     /// Pages in memory, each divided by the number of its mappings.
     pub pss: u64,
     /// Pages of private anonymous memory.
@@ -45,7 +43,6 @@ impl Resident {
             kib.unwrap_or(0) * 1024
         };
         Resident {
-            rss: field("Rss"),
             pss: field("Pss"),
             anonymous: field("Anonymous"),
             anon_huge_pages: field("AnonHugePages"),

@@ -126,6 +126,6 @@ fn populate_needs_an_active_part() {
 fn totals_are_plausible() {
     assert!(total_memory() > 64 * MIB as u64);
     let resident = Resident::of_process().unwrap();
-    assert!(resident.rss >= resident.pss && resident.pss > 0);
+    assert!(resident.pss > 0);
     assert!(process_anon_bytes().unwrap() < total_memory());
 }
