@@ -40,6 +40,7 @@ mod reclaim;
 mod stats;
 mod types;
 mod unreclaimable;
+mod worker;
 mod writeback;
 
 pub use address_space::AddressSpace;

@@ -21,7 +21,7 @@ use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::background::Panics;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::wait::WaitTable;
-use foliocache_sync::{Arc, Weak, rcu};
+use foliocache_sync::{Arc, Mutex, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_xarray::{NodePool, Preload, PreloadError};
@@ -36,9 +36,10 @@ use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Background, Lru, MAX_RECLAIM_RETRIES, Shrinker};
+use crate::reclaim::{Lru, MAX_RECLAIM_RETRIES, Shrinker};
 use crate::stats::{FileStats, MmStats, PageCounts, read};
 use crate::types::{PAGE_SIZE, PageIndex};
+use crate::worker::Worker;
 
 /// How a cache is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +101,10 @@ pub struct Mm {
     pub(crate) stalls: Stalls,
     /// What readahead may hold unused.
     pub(crate) readahead: Arc<ReadaheadBudget>,
-    pub(crate) background: Background,
+    pub(crate) background: Worker,
+    /// Lets one thread at a time give memory back. Before every lock of memory, held over waits for folios and
+    /// for RCU.
+    pub(crate) giving_back: Mutex<()>,
     pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
     pub(crate) memory_faults: AtomicU64,
@@ -163,7 +167,8 @@ impl Mm {
                 nr_frames / READAHEAD_PART,
                 Some(Arc::clone(&frames)),
             )),
-            background: Background::default(),
+            background: Worker::default(),
+            giving_back: Mutex::new(()),
             direct_reclaims: AtomicU64::new(0),
             memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
@@ -179,7 +184,7 @@ impl Mm {
             fork: ForkGuard::new()?,
             frames,
         });
-        mm.background.start(&mm)?;
+        mm.start_background()?;
         if let Some(monitor) = monitor {
             mm.pressure.start(&mm, monitor)?;
         }

@@ -270,14 +270,8 @@ impl Mm {
             outside,
             held,
         )?;
-        if self.frames.excess() > 0 {
-            if let Some(alone) = self.background.try_giving_back() {
-                self.give_back_excess(alone);
-            }
-            if self.frames.excess() > 0 {
-                self.request_writeback();
-                self.background.wake();
-            }
+        if self.give_back_excess(self.giving_back.try_lock()) > 0 {
+            self.background.wake();
         }
         Ok(())
     }

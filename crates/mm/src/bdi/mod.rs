@@ -53,7 +53,7 @@ use crate::address_space::AddressSpace;
 use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts};
-use crate::writeback::Flusher;
+use crate::worker::Worker;
 use throttle::Throttle;
 
 /// What backs the files of a file system.
@@ -86,7 +86,9 @@ pub struct BackingDevInfo {
     /// Its failed pages are the end of the line.
     pub(crate) counts: PageCounts,
     dirty_files: RankedMutex<DirtyFiles>,
-    pub(crate) flusher: Flusher,
+    pub(crate) flusher: Worker,
+    /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
+    pub(crate) oldest_dirty: AtomicU64,
     throttle: Throttle,
     /// Sleepers over the limit, woken when pages became durable.
     progress: (Mutex<()>, Condvar),
@@ -113,7 +115,8 @@ impl BackingDevInfo {
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
-            flusher: Flusher::default(),
+            flusher: Worker::default(),
+            oldest_dirty: AtomicU64::new(0),
             throttle: Throttle::new(mm.shares.now()),
             share: AtomicU64::new(0),
             error: AtomicI32::new(0),
@@ -121,7 +124,7 @@ impl BackingDevInfo {
             stopped: AtomicBool::new(false),
         });
         if kind == BdiKind::Storage {
-            bdi.flusher.start(&bdi)?;
+            bdi.start_flusher()?;
             mm.add_bdi(&bdi);
         }
         Ok(bdi)

@@ -145,7 +145,7 @@ impl BackingDevInfo {
         let limits = self.dirty_limits();
         let held = self.counts.not_durable();
         if held > limits.background {
-            self.flusher.wake_background();
+            self.flusher.wake();
         }
         let paused = held > limits.freerun;
         paused.then(|| (limits, held, mapping.counts.not_durable()))
@@ -213,7 +213,7 @@ impl BackingDevInfo {
             if self.stopped.load(Ordering::Relaxed) {
                 return Err(self.error().unwrap_or(Errno::EIO));
             }
-            self.flusher.wake_background();
+            self.flusher.wake();
             self.wait_for_progress(held);
         }
     }

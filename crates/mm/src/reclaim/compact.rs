@@ -33,12 +33,6 @@ const SHARE: u64 = 64;
 /// Blocks that a cache has at least before one is kept free for compaction.
 const SPARE_FROM: u64 = 24;
 
-#[derive(Debug, Default)]
-pub(super) struct Passes {
-    /// No pass before this moment.
-    next: Option<Instant>,
-}
-
 impl Mm {
     /// Frames that are to be available beside the usual so that a block can be made whole.
     pub(super) fn spare_for_compaction(&self) -> u64 {
@@ -49,12 +43,12 @@ impl Mm {
         }
     }
 
-    /// Makes some blocks whole if chunks are missing and it is time.
+    /// Makes some blocks whole if chunks are missing and it is time: not before `next`.
     ///
     /// Context: the background reclaimer. Tries folio locks; does not sleep but for a block's lock.
-    pub(super) fn compact(&self, passes: &mut Passes) {
+    pub(super) fn compact(&self, next: &mut Option<Instant>) {
         let start = Instant::now();
-        if !self.frames.is_fragmented() || passes.next.is_some_and(|next| start < next) {
+        if !self.frames.is_fragmented() || next.is_some_and(|next| start < next) {
             return;
         }
         if self.frames.take_fragmented() {
@@ -62,7 +56,7 @@ impl Mm {
             let whole = self.compact_blocks(blocks as usize);
             bump(&self.compacted, whole);
         }
-        passes.next = start.checked_add(PAUSE.max(start.elapsed() * PART));
+        *next = start.checked_add(PAUSE.max(start.elapsed() * PART));
     }
 
     /// Makes up to `want` blocks whole; returns how many it did.

@@ -53,37 +53,36 @@ impl Mm {
             return Err(MmError::LimitTooSmall { limit: bytes, min });
         }
         self.pressure.configure(&self.frames, bytes, self.held())?;
-        self.give_back_excess(self.background.giving_back());
-        if self.frames.excess() > 0 {
-            self.request_writeback();
+        if self.give_back_excess(Some(self.giving_back.lock())) > 0 {
             self.background.wake();
         }
         Ok(())
     }
 
-    /// Gives back as much of what is over the limit as is possible now.
-    ///
-    /// One at a time: two would each evict all that has to go.
+    /// Gives back as much of what is over the limit as is possible now, if the caller is `alone`, with
+    /// `giving_back` locked: two would each evict all that has to go. Returns the bytes that are left.
     ///
     /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.
-    pub(crate) fn give_back_excess(&self, _alone: MutexGuard<'_, ()>) {
-        self.nodes.shrink();
-        let mut least = u64::MAX;
-        let mut idle = 0;
+    pub(crate) fn give_back_excess(&self, alone: Option<MutexGuard<'_, ()>>) -> u64 {
+        let (mut least, mut idle) = (u64::MAX, 0);
         loop {
             let excess = self.frames.excess();
             if excess == 0 {
-                return;
+                return 0;
             }
-            if excess < least {
-                (least, idle) = (excess, 0);
-            } else {
-                idle += 1;
-                if idle == MAX_IDLE {
-                    return;
-                }
+            (least, idle) = match excess < least {
+                true => (excess, 0),
+                false => (least, idle + 1),
+            };
+            if alone.is_none() || idle == MAX_IDLE {
+                // Most of what stays waits to be written.
+                self.request_writeback();
+                return excess;
+            }
+            if idle > 0 {
                 foliocache_sync::time::sleep(PAUSE);
             }
+            self.nodes.shrink();
             self.evict_deficit();
             self.frames.trim(true);
             let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);

@@ -29,7 +29,6 @@ mod lru;
 mod shadow;
 mod shrinker;
 
-pub(crate) use background::Background;
 use lru::Evicted;
 pub(crate) use lru::Lru;
 pub use shrinker::Shrinker;

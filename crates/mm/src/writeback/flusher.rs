@@ -9,14 +9,10 @@
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
 //! may need one operation for all of them.
-//!
-//! # Locking
-//!
-//! *Protects*: the requests. *Order*: leaf. *May block*: the thread only.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Arc, Condvar, Mutex, background, thread};
 use foliocache_sys::{Errno, clock};
 
 use crate::address_space::AddressSpace;
@@ -34,105 +30,13 @@ const MOST_TOGETHER: usize = 1000;
 /// Fewest files for which the store is asked to flush them in one operation. That may wait for data of others, too.
 const FEWEST_TOGETHER: usize = 8;
 
-#[derive(Debug, Default)]
-pub(crate) struct Flusher {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// No listed file is dirty since before this, in nanoseconds of the monotonic clock.
-    oldest: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    requests: Mutex<Requests>,
-    wake: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Requests {
-    /// Something became dirty: from now on there is data to grow old.
-    dirty: bool,
-    /// The background limit is passed.
-    background: bool,
-    /// Memory is short: write, and flush early.
-    memory: bool,
-    stop: bool,
-}
-
-impl Flusher {
-    pub(crate) fn start(&self, bdi: &Arc<BackingDevInfo>) -> Result<(), Errno> {
-        let shared = Arc::clone(&self.shared);
-        let panics = bdi.mm().panics();
-        let bdi = Arc::downgrade(bdi);
-        let run = move || {
-            let mut period = None;
-            while let Some(requests) = shared.wait(period) {
-                let Some(bdi) = bdi.upgrade() else { return };
-                period = bdi.flush_round_or_survive(requests.memory);
-            }
-        };
-        let handle = background::spawn(NAME, panics, run).map_err(Errno::from)?;
-        *self.thread.lock() = Some(handle);
-        Ok(())
-    }
-
-    fn request(&self, which: impl FnOnce(&mut Requests) -> &mut bool) {
-        let asked = std::mem::replace(which(&mut self.shared.requests.lock()), true);
-        // Who asked first woke the thread, which has not taken the request yet. Waking is a system
-        // call, and every write above the background limit comes here.
-        if !asked {
-            self.shared.wake.notify_one();
-        }
-    }
-
-    pub(crate) fn wake(&self) {
-        self.request(|requests| &mut requests.dirty);
-    }
-
-    /// The background limit is passed.
-    pub(crate) fn wake_background(&self) {
-        self.request(|requests| &mut requests.background);
-    }
-
-    pub(crate) fn wake_for_memory(&self) {
-        self.request(|requests| &mut requests.memory);
-    }
-
-    /// Ends the thread and waits for it, unless this is it.
-    pub(crate) fn stop(&self) {
-        self.request(|requests| &mut requests.stop);
-        let Some(handle) = self.thread.lock().take() else {
-            return;
-        };
-        if handle.thread().id() != thread::current().id() {
-            let _ = handle.join();
-        }
-    }
-}
-
-impl Shared {
-    /// Sleeps until there is something to do, at most `period`; `None` to end.
-    fn wait(&self, period: Option<Duration>) -> Option<Requests> {
-        let mut requests = self.requests.lock();
-        let idle = |r: &Requests| !(r.dirty || r.background || r.memory || r.stop);
-        match period {
-            Some(period) if idle(&requests) => {
-                requests = self.wake.wait_timeout(requests, period).0;
-            }
-            Some(_) => {}
-            None => {
-                while idle(&requests) {
-                    requests = self.wake.wait(requests);
-                }
-            }
-        }
-        let taken = std::mem::take(&mut *requests);
-        requests.stop = taken.stop;
-        (!taken.stop).then_some(taken)
-    }
-}
-
 impl BackingDevInfo {
+    pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<(), Errno> {
+        let panics = self.mm().panics();
+        self.flusher
+            .start(NAME, None, panics, self, Self::flush_round_or_survive)
+    }
+
     /// [`Self::flush_round`], where a panic of the store's code does not end writeback: the data
     /// is dirty still, and the next round tries again.
     fn flush_round_or_survive(&self, memory: bool) -> Option<Duration> {
@@ -165,7 +69,7 @@ impl BackingDevInfo {
         let expire = self.mm().config.dirty_expire;
         let age = |since| Duration::from_nanos(clock::monotonic_ns().saturating_sub(since));
         // Relaxed, also below: only the flusher uses it.
-        if old && age(self.flusher.oldest.load(Ordering::Relaxed)) < expire {
+        if old && age(self.oldest_dirty.load(Ordering::Relaxed)) < expire {
             return false;
         }
         let mut oldest = clock::monotonic_ns();
@@ -207,7 +111,7 @@ impl BackingDevInfo {
         }
         if old {
             // Each file was visited. Those queued meanwhile are younger.
-            self.flusher.oldest.store(oldest, Ordering::Relaxed);
+            self.oldest_dirty.store(oldest, Ordering::Relaxed);
         }
         again
     }

@@ -35,7 +35,6 @@ mod fsync;
 mod run;
 
 pub(crate) use flush::FlushState;
-pub(crate) use flusher::Flusher;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
