@@ -147,7 +147,7 @@ impl TwoPages {
         let rcu = rcu::read_lock();
         let (entry, slot) = self.index.load_slot(0, &rcu)?;
         let folio = self.folio(entry);
-        let seen = folio.state.read_begin();
+        let seen = folio.state.load();
         if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
             return None;
         }
@@ -290,7 +290,7 @@ impl OnePage {
     pub fn read_broken(&self, leave_out: LeaveOut) -> Option<u64> {
         let rcu = rcu::read_lock();
         let (entry, slot) = self.index.load_slot(0, &rcu)?;
-        let seen = self.folio.state.read_begin();
+        let seen = self.folio.state.load();
         if leave_out != LeaveOut::SecondLook && !slot.holds(entry) {
             return None;
         }

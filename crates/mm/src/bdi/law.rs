@@ -150,17 +150,22 @@ impl Pace {
         }
     }
 
-    /// Charges `pages` pages to the flow whose clock is `clock`; returns how long its writer pauses,
-    /// in nanoseconds. Zero if what is owed is not worth a sleep yet: it stays on the clock.
+    /// Charges `pages` pages to the flow whose clock is `clock`, with the ratio for `held` dirty pages of all
+    /// files, of which `own` are the flow's; returns how long its writer pauses, in nanoseconds. Zero if
+    /// what is owed is not worth a sleep yet: it stays on the clock.
     pub(super) fn charge(
         &mut self,
         clock: &mut u64,
         now: u64,
         pages: u64,
         bandwidth: u64,
-        ratio: f64,
+        (limits, held, own): (Limits, u64, u64),
     ) -> u64 {
         self.count_flows(now);
+        let mut ratio = limits.ratio(held);
+        if own <= limits.few() {
+            ratio = ratio.max(FEW_RATIO);
+        }
         let bytes = (pages * PAGE_SIZE as u64) as f64;
         // A ratio of zero makes it infinite; the conversion and the bound see to that.
         let cost = bytes * self.flows / (bandwidth as f64 * ratio) * SECOND as f64;
@@ -173,23 +178,6 @@ impl Pace {
             return 0;
         }
         ahead.min(MAX_PAUSE)
-    }
-
-    /// Charges as [`Pace::charge`] does, with the ratio for `held` dirty pages of all files, of which
-    /// `own` are the flow's.
-    pub(super) fn charge_at(
-        &mut self,
-        clock: &mut u64,
-        now: u64,
-        pages: u64,
-        bandwidth: u64,
-        (limits, held, own): (Limits, u64, u64),
-    ) -> u64 {
-        let mut ratio = limits.ratio(held);
-        if own <= limits.few() {
-            ratio = ratio.max(FEW_RATIO);
-        }
-        self.charge(clock, now, pages, bandwidth, ratio)
     }
 
     fn count_flows(&mut self, now: u64) {

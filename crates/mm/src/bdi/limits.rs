@@ -45,7 +45,7 @@ pub(crate) struct Shares {
     /// What the times of the throttle are counted from.
     start: Instant,
     /// When they are due again; zero for at once.
-    due: AtomicU64,
+    pub(super) due: AtomicU64,
     last: Mutex<u64>,
 }
 
@@ -61,12 +61,6 @@ impl Shares {
     /// Nanoseconds since the cache was made.
     pub(super) fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
-    }
-
-    /// A file system has dirty data now that had none.
-    pub(super) fn joined(&self) {
-        // Relaxed: at worst it keeps its smallest share for another interval.
-        self.due.store(0, Ordering::Relaxed);
     }
 }
 

@@ -81,7 +81,8 @@ impl BackingDevInfo {
             first
         };
         if first {
-            self.mm.shares.joined();
+            // Relaxed: at worst it keeps its smallest share for another interval.
+            self.mm.shares.due.store(0, Ordering::Relaxed);
             self.flusher.wake();
         }
     }

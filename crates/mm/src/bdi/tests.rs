@@ -164,7 +164,7 @@ impl Sim {
         let clock = &mut self.files[file].clock;
         let pause = self
             .pace
-            .charge_at(clock, done, pages, bandwidth, (self.limits, held, own));
+            .charge(clock, done, pages, bandwidth, (self.limits, held, own));
         if pause > 0 {
             self.pauses.push(pause);
         }

@@ -117,7 +117,7 @@ impl BackingDevInfo {
         mapping: &AddressSpace,
         pages: u64,
     ) -> Result<(), Errno> {
-        let mut left = pages;
+        let mut left = if self.is_memory() { 0 } else { pages };
         while left > 0 {
             let batch = left.min(self.dirty_batch());
             left -= batch;
@@ -175,10 +175,13 @@ impl BackingDevInfo {
         result
     }
 
-    /// Whether a writer may dirty pages of a file now without having to pause for it. Sets the flusher to
-    /// work where that is due; does not block.
-    pub(crate) fn may_dirty(&self, mapping: &AddressSpace) -> bool {
-        self.is_memory() || self.position(mapping).is_none()
+    /// `EAGAIN` if a writer of a file would have to pause now. Sets the flusher to work where that is due; does
+    /// not block.
+    pub(crate) fn check_dirty_pages(&self, mapping: &AddressSpace) -> Result<(), Errno> {
+        match self.is_memory() || self.position(mapping).is_none() {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
     }
 
     /// What a writer of `pages` pages has to pause for them, in nanoseconds.
@@ -193,7 +196,7 @@ impl BackingDevInfo {
         let mut pace = self.throttle.pace.lock();
         // Relaxed: changes under the lock alone.
         let mut clock = mapping.dirty_paid_until.load(Ordering::Relaxed);
-        let pause = pace.charge_at(&mut clock, now, pages, bandwidth, position);
+        let pause = pace.charge(&mut clock, now, pages, bandwidth, position);
         mapping.dirty_paid_until.store(clock, Ordering::Relaxed);
         let batch = pace.batch(bandwidth).min(LONGEST_BATCH);
         self.throttle.batch.store(batch, Ordering::Relaxed);

@@ -65,7 +65,7 @@ impl<'a> Lookup<'a> {
     ) -> Option<Self> {
         let (entry, slot) = index.load_slot(PageIndex::of(pos).0, rcu)?;
         let folio = of_entry(entry);
-        let seen = folio.state.read_begin();
+        let seen = folio.state.load();
         if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
             return None;
         }

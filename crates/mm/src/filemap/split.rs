@@ -145,7 +145,7 @@ pub(crate) fn split_in_index(
     let first = lower.index().0;
     let mut xa = index.lock();
     // Under `xa_lock`, where a flush clears UNSTABLE: flag and mark must not differ.
-    upper.state.set(lower.state.load().flags() & flag::CONTENT);
+    upper.state.set(lower.state.load().content());
     let split = xa.split(first, upper.order(), nodes, |at| {
         entries[usize::from(at != first)]
     });

@@ -201,7 +201,7 @@ impl AddressSpace {
         drop(locked);
         if !nowait {
             // The bytes are in the file; of a stored error the next write is told.
-            let _ = self.throttle_writer(dirtied);
+            let _ = self.bdi().balance_dirty_pages(self, dirtied);
         }
     }
 
@@ -220,12 +220,12 @@ impl AddressSpace {
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         if !iocb.nowait {
             // Only now, so that other writers of the file do not wait for this one's share.
-            result = result.and(self.throttle_writer(dirtied));
+            result = result.and(self.bdi().balance_dirty_pages(self, dirtied));
         }
         iocb.end(done + wanted - iter.remaining(), result)
     }
 
-    pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
+    fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
         self.mm().check_fork()?;
         match pos.checked_add(len as u64) {
             Some(end) if end <= MAX_FILE_SIZE => self.bdi().check_failed_cap(),
@@ -248,7 +248,7 @@ impl AddressSpace {
         }
         self.check_write(iocb.pos, len)?;
         if iocb.nowait {
-            self.try_throttle_writer()?;
+            self.bdi().check_dirty_pages(self)?;
             let hit = self.overwrite_iovecs(iocb, iter);
             iocb.advance(iter, hit);
             if hit == len {
@@ -268,14 +268,6 @@ impl AddressSpace {
             false => self.i_rwsem.write(),
         };
         self.perform_write(iocb, iter, dirtied)
-    }
-
-    /// `EAGAIN` if a writer would have to pause now.
-    fn try_throttle_writer(&self) -> Result<(), Errno> {
-        match self.bdi().may_dirty(self) {
-            true => Ok(()),
-            false => Err(Errno::EAGAIN),
-        }
     }
 
     /// Adds to `dirtied` the pages that the caller has still to wait for when it has let go.
@@ -331,22 +323,16 @@ impl AddressSpace {
             if unseen >= batch {
                 *dirtied += std::mem::take(&mut unseen);
                 if iocb.nowait {
-                    self.try_throttle_writer()?;
+                    self.bdi().check_dirty_pages(self)?;
                 } else if self.bdi().must_wait(self, *dirtied) {
                     prepared = None;
-                    self.throttle_writer(std::mem::take(dirtied))?;
+                    self.bdi()
+                        .balance_dirty_pages(self, std::mem::take(dirtied))?;
                 }
             }
         }
         *dirtied += unseen;
         Ok(())
-    }
-
-    fn throttle_writer(&self, dirtied: u64) -> Result<(), Errno> {
-        if dirtied == 0 || self.bdi().is_memory() {
-            return Ok(());
-        }
-        self.bdi().balance_dirty_pages(self, dirtied)
     }
 
     /// The folio that holds byte `pos`, locked; a new one is not uptodate.

@@ -41,7 +41,7 @@
 //! - Version: [`FolioState::bump_version`] is followed by a Release fence; the partner is the
 //!   Acquire fence in [`FolioState::validate`]. If a reader's copy saw any byte stored after the
 //!   bump, its second look at the version sees the bump.
-//! - [`FolioState::read_begin`] is Acquire; the partner is the Release of the bump: a reader that
+//! - [`FolioState::load`] is Acquire; the partner is the Release of the bump: a reader that
 //!   starts with a bumped version also sees the index slot that was cleared before it.
 //! - `REFERENCED` and `READAHEAD` are Relaxed: hints that order nothing.
 
@@ -65,8 +65,6 @@ pub(crate) mod flag {
         UPTODATE | DIRTY | WRITEBACK | UNSTABLE | ERROR | REFERENCED | READAHEAD | UNEVICTABLE;
 }
 
-/// All flags, known ones or not.
-const FLAGS: u64 = ORDER_ONE - 1;
 const ORDER_SHIFT: u32 = 16;
 const ORDER_ONE: u64 = 1 << ORDER_SHIFT;
 const VERSION_SHIFT: u32 = 20;
@@ -97,10 +95,9 @@ impl Snapshot {
         self.0 & flags != 0
     }
 
-    /// All flags.
-    #[inline]
-    pub(crate) fn flags(self) -> u64 {
-        self.0 & FLAGS
+    /// The flags that describe the content or the queue.
+    pub(crate) fn content(self) -> u64 {
+        self.0 & flag::CONTENT
     }
 
     /// Whether the folio is known to be in use: a further use changes none of its flags.
@@ -136,12 +133,6 @@ impl FolioState {
     #[inline]
     pub(crate) fn load(&self) -> Snapshot {
         Snapshot(self.0.load(Ordering::Acquire))
-    }
-
-    /// Starts a lockless read: the state to hand to [`FolioState::validate`] afterwards.
-    #[inline]
-    pub(crate) fn read_begin(&self) -> Snapshot {
-        self.load()
     }
 
     /// Whether the folio kept its identity since `begin`; call after the copy.

@@ -26,7 +26,7 @@
 
 use super::buddy::{Buddy, InUse};
 use super::owners::Owners;
-use super::{BLOCK_FRAMES, BLOCK_SIZE, MAX_ORDER};
+use super::{BLOCK_FRAMES, MAX_ORDER};
 
 const NONE: u32 = u32::MAX;
 const CLASSES: usize = 5;
@@ -115,11 +115,6 @@ impl Table {
         self.blocks.reserve_exact(more);
         let more = (self.active as usize).saturating_sub(self.absent.len());
         self.absent.reserve_exact(more);
-    }
-
-    /// Bytes that are held beyond the limit, with `metadata` bytes charged.
-    pub(super) fn excess(&self, metadata: u64) -> u64 {
-        (u64::from(self.held) * BLOCK_SIZE as u64 + metadata).saturating_sub(self.limit)
     }
 
     pub(super) fn surplus_frames(&self) -> i64 {

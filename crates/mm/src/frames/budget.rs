@@ -1,4 +1,5 @@
-//! The counts behind a promise: which frames may still be reserved, and what room metadata has.
+//! The counts behind a promise: which frames may still be reserved, who waits for them, and what room
+//! metadata has.
 //!
 //! # Model
 //!
@@ -19,6 +20,10 @@
 //! reservation is taken in one step from a state in which nobody waited, and a free learns in the same
 //! step that it adds to the count whether somebody has to be told.
 //!
+//! Those who wait queue with a [`Ticket`]. While there is one nobody else reserves, and only the first may
+//! take. Whoever makes frames available wakes the first once there are as many as it needs; whoever leaves
+//! the first place tells the next. Each sleeps on a condition variable of its own: nobody is woken in vain.
+//!
 //! # Invariants
 //!
 //! 1. `available` is lowered below zero only by a shrink of the limit; a reservation needs
@@ -28,6 +33,13 @@
 //!    before. So whoever holds a reservation finds a frame, if nobody moves frames meanwhile.
 //! 3. `room` is lowered below zero only by a shrink; capacity and room are exchanged under the table's
 //!    lock, 512 frames for 2 MiB.
+//! 4. The flag is set exactly while the queue is not empty, and `head_need` is what its first needs. If
+//!    so many are available, the first is awake or about to be woken.
+//!
+//! # Locking
+//!
+//! The queue's lock has [`Rank::Budget`]; frames may be freed under every lock above it. A ticket sleeps
+//! with no other lock of the frame space.
 //!
 //! # Memory ordering
 //!
@@ -38,9 +50,12 @@
 //! change of the word by who queues, and read after one by who frees, hence relaxed. `room` guards no
 //! memory: relaxed, the total of the changes is all that counts.
 
-use super::waiters::Waiters;
-use foliocache_sync::CachePadded;
+use super::{Frames, Reservation};
 use foliocache_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::time::{Duration, Instant};
+use foliocache_sync::{Arc, CachePadded, Condvar};
+use std::collections::VecDeque;
 
 const RESERVED: u64 = WAITERS - 1;
 const WAITERS: u64 = 1 << 31;
@@ -68,8 +83,15 @@ pub(super) struct Budget {
     word: CachePadded<AtomicU64>,
     room: AtomicI64,
     head_need: AtomicU32,
-    pub(super) waiters: Waiters,
+    queue: RankedMutex<Queue>,
 }
+
+struct Waiter {
+    need: u32,
+    wake: Condvar,
+}
+
+type Queue = VecDeque<Arc<Waiter>>;
 
 impl Budget {
     pub(super) fn new() -> Self {
@@ -77,7 +99,7 @@ impl Budget {
             word: CachePadded::new(AtomicU64::new(0)),
             room: AtomicI64::new(0),
             head_need: AtomicU32::new(0),
-            waiters: Waiters::new(),
+            queue: RankedMutex::new(Rank::Budget, VecDeque::new()),
         }
     }
 
@@ -164,14 +186,20 @@ impl Budget {
     fn tell(&self, available: i64) {
         // Relaxed: see the module's header.
         if available >= i64::from(self.head_need.load(Ordering::Relaxed)) {
-            self.waiters.wake_head();
+            if let Some(head) = self.queue.lock().front() {
+                head.wake.notify_all();
+            }
         }
+    }
+
+    pub(super) fn nr_waiting(&self) -> usize {
+        self.queue.lock().len()
     }
 
     /// Says what the first waiter needs, or that nobody waits; true if it could be served now.
     ///
     /// Context: the queue's lock is held.
-    pub(super) fn announce_head(&self, need: Option<u32>) -> bool {
+    fn announce_head(&self, need: Option<u32>) -> bool {
         let Some(need) = need else {
             // AcqRel: keeps the chain of `add`s whole.
             self.word.fetch_and(!WAITERS, Ordering::AcqRel);
@@ -210,5 +238,114 @@ impl Budget {
     pub(super) fn change_room(&self, bytes: i64) {
         // Relaxed: see the module's header.
         self.room.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A place in the queue of those who wait for frames; dropping it leaves the queue.
+///
+/// While a ticket exists nobody else can reserve, so its owner must not keep it longer than it waits,
+/// and should help to free memory meanwhile.
+#[must_use = "a ticket that is dropped has left the queue"]
+pub struct Ticket<'a> {
+    frames: &'a Frames,
+    waiter: Arc<Waiter>,
+    queued: bool,
+}
+
+impl<'a> Ticket<'a> {
+    /// Takes the reservation if this ticket is the first in the queue and the frames are there.
+    ///
+    /// After success the ticket is no longer in the queue, and another call gives `None`. Does not
+    /// block. Context: no lock of rank `Frames` or inner.
+    pub fn try_take(&mut self) -> Option<Reservation<'a>> {
+        if !self.queued {
+            return None;
+        }
+        self.frames.try_room_to_capacity();
+        let mut queue = self.frames.budget.queue.lock();
+        if !self.is_first(&queue) || !self.frames.budget.reserve(self.waiter.need, true) {
+            return None;
+        }
+        queue.pop_front();
+        self.queued = false;
+        self.pass_on(&queue);
+        Some(Reservation::new(self.frames, self.waiter.need))
+    }
+
+    /// Sleeps until it may be worth trying, or `timeout` is over; true if it may be.
+    ///
+    /// Context: sleeps; no lock and no RCU read section that freeing memory could need.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        let mut queue = self.frames.budget.queue.lock();
+        loop {
+            let available = self.frames.budget.counts().available;
+            if self.is_first(&queue) && available >= i64::from(self.waiter.need) {
+                return true;
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() || !self.queued {
+                return false;
+            }
+            (queue, _) = self.waiter.wake.wait_timeout_ranked(queue, left);
+        }
+    }
+
+    fn is_first(&self, queue: &Queue) -> bool {
+        queue
+            .front()
+            .is_some_and(|head| Arc::ptr_eq(head, &self.waiter))
+    }
+
+    /// Tells the first of the queue that it is the first.
+    fn pass_on(&self, queue: &Queue) {
+        let head = queue.front();
+        if self.frames.budget.announce_head(head.map(|head| head.need))
+            && let Some(head) = head
+        {
+            head.wake.notify_all();
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if !self.queued {
+            return;
+        }
+        let mut queue = self.frames.budget.queue.lock();
+        let place = queue
+            .iter()
+            .position(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        if let Some(place) = place {
+            queue.remove(place);
+            if place == 0 {
+                self.pass_on(&queue);
+            }
+        }
+    }
+}
+
+impl Frames {
+    /// Joins the queue for `n` frames.
+    ///
+    /// From now on nobody reserves before this ticket was served or dropped, except those queued
+    /// before it. `n` must not be more than [`Frames::capacity`], or the wait never ends. Costs some
+    /// hundred bytes outside the bound while the ticket lives.
+    pub fn enqueue(&self, n: u32) -> Ticket<'_> {
+        let waiter = Arc::new(Waiter {
+            need: n,
+            wake: Condvar::new(),
+        });
+        let mut queue = self.budget.queue.lock();
+        queue.push_back(Arc::clone(&waiter));
+        if queue.len() == 1 {
+            self.budget.announce_head(Some(n));
+        }
+        Ticket {
+            frames: self,
+            waiter,
+            queued: true,
+        }
     }
 }

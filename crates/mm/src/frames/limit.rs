@@ -24,7 +24,6 @@
 //! The limit and the capacity change under the table's lock; charging within the room needs no lock.
 
 use super::block::Table;
-use super::magazine::Magazines;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameUsage, Frames, MIN_LIMIT};
 use crate::error::MmError;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -116,12 +115,6 @@ impl Frames {
         self.account(table, 0);
         self.publish(table);
         Ok(())
-    }
-
-    /// Charges what the frame space itself takes, apart from the table.
-    pub(super) fn charge_base(&self) {
-        let base = Magazines::BYTES + size_of::<Self>() as u64;
-        self.budget.change_room(-(base as i64));
     }
 
     /// Charges `bytes` of metadata against the bound; false, and nothing charged, when there is no room.
@@ -289,7 +282,8 @@ impl Frames {
     }
 
     pub(super) fn excess_now(&self, table: &Table) -> u64 {
-        table.excess(self.metadata_under(table.limit, table.capacity))
+        let held = u64::from(table.held) * BLOCK_SIZE as u64;
+        (held + self.metadata_under(table.limit, table.capacity)).saturating_sub(table.limit)
     }
 
     /// Bytes charged as metadata: a hint, three loads.
@@ -305,7 +299,7 @@ impl Frames {
 
     /// All figures at one moment. Takes the table's lock: for statistics and tests.
     pub fn usage(&self) -> FrameUsage {
-        let waiters = self.budget.waiters.len() as u64;
+        let waiters = self.budget.nr_waiting() as u64;
         let table = self.table.lock();
         let counts = self.budget.counts();
         let in_use = table.managed - counts.available - counts.reserved as i64;

@@ -40,7 +40,6 @@ mod block;
 mod buddy;
 mod budget;
 mod evacuate;
-mod fragments;
 mod limit;
 mod magazine;
 #[cfg(any(test, shuttle))]
@@ -50,7 +49,6 @@ mod supply;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod types;
-mod waiters;
 
 use crate::error::MmError;
 use block::Table;
@@ -63,10 +61,10 @@ use limit::Hints;
 use magazine::Magazines;
 use owners::Owners;
 
+pub use budget::Ticket;
 #[cfg(any(test, shuttle))]
 pub use model_linear::{LinearRange, PatternStore};
 pub use types::{BlockNumber, FrameNumber, FrameUsage};
-pub use waiters::Ticket;
 
 /// Binary logarithm of the frames of a block; also the largest order.
 pub const MAX_ORDER: u32 = 9;
@@ -121,7 +119,8 @@ impl Frames {
             grown: Condvar::new(),
         };
         frames.check_limit(limit)?;
-        frames.charge_base();
+        let base = Magazines::BYTES + size_of::<Self>() as u64;
+        frames.budget.change_room(-(base as i64));
         frames.apply_limit(&mut frames.table.lock(), limit)?;
         Ok(frames)
     }
@@ -159,6 +158,7 @@ impl std::fmt::Debug for Frames {
 }
 
 /// A promise of frames of order 0; what is left of it when it is dropped goes back.
+#[derive(Debug)]
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct Reservation<'a> {
     frames: &'a Frames,
@@ -190,13 +190,5 @@ impl Drop for Reservation<'_> {
         if self.left > 0 {
             self.frames.budget.unreserve(self.left);
         }
-    }
-}
-
-impl std::fmt::Debug for Reservation<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reservation")
-            .field("left", &self.left)
-            .finish_non_exhaustive()
     }
 }

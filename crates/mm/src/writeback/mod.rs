@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag};
-use crate::stats::{Count, bump};
+use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 
 /// Entries handled under one hold of `xa_lock`.
@@ -96,10 +96,6 @@ impl WritebackState {
             store_size: Some(size),
             ..Self::default()
         }
-    }
-
-    fn note_stored(&mut self, end: u64) {
-        self.store_size = self.store_size.map(|size| size.max(end));
     }
 
     pub(crate) fn note(&mut self, result: Result<(), Errno>) {
@@ -314,10 +310,5 @@ impl AddressSpace {
         drop(wb);
         self.bdi().note_progress(self);
         (worked && result.is_ok(), flush)
-    }
-
-    pub(crate) fn note_write(&self, bytes: u64, took: Duration) {
-        bump(&self.counters.written, bytes);
-        self.bdi().note_written(bytes, took);
     }
 }

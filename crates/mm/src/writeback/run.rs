@@ -22,7 +22,7 @@ use crate::direct_map;
 use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mm::Mm;
 use crate::ops::IoSegment;
-use crate::stats::Count;
+use crate::stats::{Count, bump};
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::writeback::WritebackState;
 
@@ -211,9 +211,10 @@ impl AddressSpace {
         let outcome = self.write_out(&run);
         std::mem::forget(unfinished);
         if outcome.bytes > 0 {
-            wb.note_stored(outcome.end);
+            wb.store_size = wb.store_size.map(|size| size.max(outcome.end));
         }
-        self.note_write(outcome.bytes, start.elapsed());
+        bump(&self.counters.written, outcome.bytes);
+        self.bdi().note_written(outcome.bytes, start.elapsed());
         let written = |taken: &RunFolio<'_>| taken.end <= outcome.end;
         let whole = match outcome.result {
             Ok(()) => run.folios.len(),
