@@ -46,7 +46,7 @@ use crate::direct_map;
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
-use crate::frames::{FrameNumber, MAX_ORDER};
+use crate::frames::{FrameNumber, MAX_ORDER, Reservation};
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
@@ -473,6 +473,41 @@ impl AddressSpace {
     pub(crate) fn max_order(&self) -> u32 {
         let share = (self.mm().frames.capacity() / 64).max(1);
         share.ilog2().min(MAX_ORDER)
+    }
+
+    /// Takes 2^`order` frames in a row for the folio that begins at `page`. `None`: not now, so a smaller
+    /// folio has to do; one of a single page is refused only if it has a folio by now.
+    ///
+    /// This and [`Self::free_frames`] are the boundary between files and frames (decision 42): any free frames
+    /// of the general blocks will do. Frames are taken on a promise, whatever their source, and are one folio's
+    /// until they are freed.
+    ///
+    /// May sleep as [`Frames::alloc`](crate::Frames::alloc) does; never waits for memory to be freed.
+    #[cfg_attr(
+        not(any(test, shuttle)),
+        expect(unused_variables, reason = "any frame does")
+    )]
+    pub(crate) fn take_frames(
+        &self,
+        page: PageIndex,
+        order: u32,
+        promised: &mut Reservation<'_>,
+    ) -> Option<FrameNumber> {
+        #[cfg(any(test, shuttle))]
+        if let Some(range) = self.ops.linear_range() {
+            return range.take(page, order, promised);
+        }
+        self.mm().frames.alloc_order(promised, order)
+    }
+
+    /// Frees the frames of a folio that left the index and whose version grew. A reader may still be copying
+    /// from them, and finds that out afterwards. Does not sleep.
+    pub(crate) fn free_frames(&self, frame: FrameNumber, order: u32) {
+        #[cfg(any(test, shuttle))]
+        if let Some(range) = self.ops.linear_range() {
+            return range.free(frame, order);
+        }
+        self.mm().frames.free(frame, order);
     }
 
     /// Removes every folio that lies in `first..=last` whole, whatever its state.

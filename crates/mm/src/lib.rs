@@ -23,7 +23,6 @@ mod error;
 mod errseq;
 mod filemap;
 mod folio;
-mod frame_source;
 mod frames;
 mod iocb;
 mod iov;

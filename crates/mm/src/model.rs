@@ -85,8 +85,8 @@ impl TwoPages {
         let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
         let pages = Self {
             index: XArray::new(pool),
-            lower: Box::new(Folio::new()),
-            upper: Box::new(Folio::new()),
+            lower: Box::new(Folio::default()),
+            upper: Box::new(Folio::default()),
             waits: WaitTable::new(),
             frames: bytes
                 .into_iter()
@@ -134,9 +134,10 @@ impl TwoPages {
         let found = Lookup::begin(&self.index, PageIndex(first).pos(), &rcu, |entry| {
             self.folio(entry)
         })?;
-        let location = found.location;
-        let frame = location.frame.add((location.offset / PAGE_SIZE) as u32);
-        let Some(bytes) = self.copy(frame, location.rest() / PAGE_SIZE) else {
+        let identity = found.identity;
+        let before = identity.offset(PageIndex(first).pos()) / PAGE_SIZE;
+        let frame = identity.frame.add(before as u32);
+        let Some(bytes) = self.copy(frame, (1 << identity.order) - before) else {
             return Some(vec![OUTSIDE]);
         };
         found.validate().then_some(bytes)
@@ -159,7 +160,7 @@ impl TwoPages {
 
     /// The bytes of frames in a row; `None` if they are not all active.
     fn copy(&self, first: FrameNumber, frames: usize) -> Option<Vec<u64>> {
-        let first = first.as_u32() as usize;
+        let first = first.0 as usize;
         // Relaxed: see the module's header.
         let byte = |frame: &AtomicU64| frame.load(Ordering::Relaxed);
         let frames = self.frames.get(first..first + frames)?;
@@ -184,7 +185,7 @@ impl TwoPages {
         let (frame, _) = upper.detach();
         drop(upper);
         // Relaxed: see the module's header.
-        self.frames[frame.as_u32() as usize].store(byte, Ordering::Relaxed);
+        self.frames[frame.0 as usize].store(byte, Ordering::Relaxed);
     }
 
     /// Takes both pages out, and gives their descriptor to another file, for one page in `frame`.
@@ -211,7 +212,7 @@ impl TwoPages {
             };
             let locked = folio.lock(&self.waits);
             if locked.holds(PageIndex(page)) {
-                let frame = u64::from(locked.frame().as_u32()) + page - locked.index().0;
+                let frame = u64::from(locked.frame().0) + page - locked.index().0;
                 // Relaxed: see the module's header.
                 self.frames[frame as usize].store(byte, Ordering::Relaxed);
                 return;
@@ -225,7 +226,7 @@ fn identity(index: u64, frame: u32) -> Identity {
     Identity {
         index: PageIndex(index),
         order: 0,
-        frame: FrameNumber::from_u32(frame),
+        frame: FrameNumber(frame),
     }
 }
 
@@ -246,7 +247,7 @@ impl OnePage {
         let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
         let page = Self {
             index: XArray::new(pool),
-            folio: Box::new(Folio::new()),
+            folio: Box::new(Folio::default()),
             waits: WaitTable::new(),
             frames: std::array::from_fn(|_| AtomicU64::new(0)),
             holders: AtomicU32::new(0),
@@ -275,14 +276,14 @@ impl OnePage {
 
     fn byte(&self, frame: FrameNumber) -> u64 {
         // Relaxed: see the module's header.
-        self.frames[frame.as_u32() as usize].load(Ordering::Relaxed)
+        self.frames[frame.0 as usize].load(Ordering::Relaxed)
     }
 
     /// A read hit; `None` where it would take the folio lock instead.
     pub fn read(&self) -> Option<u64> {
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, 0, &rcu, |_| &*self.folio)?;
-        let byte = self.byte(found.location.frame);
+        let byte = self.byte(found.identity.frame);
         found.validate().then_some(byte)
     }
 
@@ -315,7 +316,7 @@ impl OnePage {
 
     fn store(&self, frame: FrameNumber, byte: u64) {
         // Relaxed: see the module's header.
-        self.frames[frame.as_u32() as usize].store(byte, Ordering::Relaxed);
+        self.frames[frame.0 as usize].store(byte, Ordering::Relaxed);
     }
 
     /// Takes the page out of the file, then gives its frame to somebody who stores `byte` in it.
@@ -327,7 +328,7 @@ impl OnePage {
     /// Takes the page out, then gives its descriptor to another file, for frame 1 with `byte`.
     pub fn remove_and_reuse_folio(&self, byte: u64) {
         self.remove();
-        self.attach_elsewhere(FrameNumber::from_u32(1), byte);
+        self.attach_elsewhere(FrameNumber(1), byte);
     }
 
     /// Takes the page out, then gives descriptor and frame to another file, with `byte`.
@@ -340,7 +341,7 @@ impl OnePage {
     /// `left_over` until it is filled with `byte`.
     pub fn remove_and_refill(&self, left_over: u64, byte: u64) {
         self.remove();
-        let frame = FrameNumber::from_u32(1);
+        let frame = FrameNumber(1);
         self.store(frame, left_over);
         let locked = self.folio.lock(&self.waits);
         locked.attach(OURS, identity(0, 1));
@@ -377,7 +378,7 @@ impl OnePage {
     /// Moves the folio to frame 2, then gives its old frame to somebody who stores `byte` in it.
     pub fn migrate(&self, byte: u64) {
         let locked = self.folio.lock(&self.waits);
-        let to = FrameNumber::from_u32(2);
+        let to = FrameNumber(2);
         self.store(to, self.byte(locked.frame()));
         let old = locked.migrate(to);
         self.store(old, byte);

@@ -29,7 +29,7 @@ pub(crate) struct NodeChunks {
     state: RankedMutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// Chunks of the range in use at some time; those after it are untouched.
     next: usize,
@@ -46,14 +46,7 @@ impl NodeChunks {
         Ok(Self {
             range: ReservedRange::reserve(len)?,
             frames,
-            state: RankedMutex::new(
-                Rank::Leaf,
-                State {
-                    next: 0,
-                    free: Vec::new(),
-                    kept: Vec::new(),
-                },
-            ),
+            state: RankedMutex::new(Rank::Leaf, State::default()),
         })
     }
 

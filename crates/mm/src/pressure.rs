@@ -185,7 +185,7 @@ impl Pressure {
         frames.check_limit(bytes)?;
         let mut policy = self.policy.lock();
         let floor = held.floor;
-        let before = policy.configured();
+        let before = policy.configured;
         let effective = policy.configure(bytes, floor);
         frames.set_limit(effective).inspect_err(|_| {
             policy.configure(before, floor);
@@ -206,7 +206,7 @@ impl Pressure {
         let policy = self.policy.lock();
         PressureStats {
             followed: self.followed,
-            configured: policy.configured(),
+            configured: policy.configured,
             effective: policy.effective(),
             source: policy.source(),
             steps_down: policy.steps_down,

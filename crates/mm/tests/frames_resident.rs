@@ -30,7 +30,7 @@ fn a_shrink_gives_whole_blocks_back() {
     // Every third frame stays, scattered over all blocks: nothing is wholly free.
     let mut gone = Vec::new();
     owned.retain(|&frame| {
-        let stays = frame.as_u32().is_multiple_of(3);
+        let stays = frame.0.is_multiple_of(3);
         if !stays {
             gone.push(frame);
         }
@@ -48,7 +48,7 @@ fn a_shrink_gives_whole_blocks_back() {
             assert!(owned.remove(&frame));
             let mut one = frames.try_reserve(1).expect("a third of 80 fits in 40");
             let moved = frames.alloc(&mut one);
-            assert_ne!(moved.as_u32() / BLOCK_FRAMES, block.0);
+            assert_ne!(moved.0 / BLOCK_FRAMES, block.0);
             assert!(owned.insert(moved));
             frames.free(frame, 0);
         }

@@ -68,7 +68,7 @@ fn locked_memory_is_given_back() {
     write(&file, 0, &bytes);
     file.sync().expect("sync");
     for block in 0..3 {
-        let start = mm.frames().addr(FrameNumber::from_u32(block * 512));
+        let start = mm.frames().addr(FrameNumber(block * 512));
         // SAFETY: locking a block of the cache changes no byte of it.
         let locked = unsafe { libc::mlock(start.cast(), BLOCK_SIZE) };
         assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());

@@ -98,7 +98,7 @@ impl AddressSpace {
         window: Window,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         match self.try_fill(page, last, window) {
-            Err(_) if window.pages > 1 => self.try_fill(page, last, Window::one(page)),
+            Err(_) if window.pages > 1 => self.try_fill(page, last, Window::whole(page, 1, 0)),
             result => result,
         }
     }
@@ -121,7 +121,7 @@ impl AddressSpace {
         match fill.filter(|fill| page < fill.end) {
             Some(fill) => fill.wait(page).map(|folio| folio.map(|id| self.adopt(id))),
             // Descriptors ran out on the way to the page, or somebody else came first.
-            None if window.start < page => self.try_fill(page, last, Window::one(page)),
+            None if window.start < page => self.try_fill(page, last, Window::whole(page, 1, 0)),
             None => Ok(None),
         }
     }

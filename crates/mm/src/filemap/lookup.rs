@@ -39,7 +39,7 @@ use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_xarray::{Entry, XArray};
 
 use crate::folio::state::Snapshot;
-use crate::folio::{Folio, Location, flag};
+use crate::folio::{Folio, Identity, flag};
 use crate::types::PageIndex;
 
 /// A folio that was found without a lock: steps 1 to 3.
@@ -47,8 +47,8 @@ pub(crate) struct Lookup<'a> {
     pub(crate) folio: &'a Folio,
     /// Its state before the copy.
     pub(crate) seen: Snapshot,
-    /// Where the byte is that was looked for.
-    pub(crate) location: Location,
+    /// What it was before the copy.
+    pub(crate) identity: Identity,
 }
 
 impl<'a> Lookup<'a> {
@@ -69,11 +69,11 @@ impl<'a> Lookup<'a> {
         if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
             return None;
         }
-        let location = folio.locate(seen, pos)?;
+        let identity = folio.locate(seen, pos)?;
         Some(Self {
             folio,
             seen,
-            location,
+            identity,
         })
     }
 

@@ -83,12 +83,12 @@ impl AddressSpace {
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry));
         let Some(found) = found else { return false };
-        let location = found.location;
+        let (identity, offset) = (found.identity, found.identity.offset(pos));
         // None at all is not a hit, either.
-        if !found.seen.is_in_use() || to.len().wrapping_sub(1) >= location.rest() {
+        if !found.seen.is_in_use() || to.len().wrapping_sub(1) >= identity.bytes() - offset {
             return false;
         }
-        let from = mm.frames.addr(location.frame).wrapping_add(location.offset);
+        let from = mm.frames.addr(identity.frame).wrapping_add(offset);
         let whole = to.copy_from_frame(from).is_ok() && found.validate();
         drop(rcu);
         // A truncate beside the copy may have zeroed what it cut off.
@@ -187,20 +187,20 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry))?;
-        let location = found.location;
+        let (identity, offset) = (found.identity, found.identity.offset(pos));
         let result = to
-            .first(left.min(location.rest()))
-            .copy_from_frame(mm.frames.addr(location.frame).wrapping_add(location.offset));
+            .first(left.min(identity.bytes() - offset))
+            .copy_from_frame(mm.frames.addr(identity.frame).wrapping_add(offset));
         if !found.validate() {
             return None;
         }
         let known = found.seen.is_in_use();
         // Going on within a folio is the same use of it.
-        let goes_on = || pos < iocb.fetched || (location.offset != 0 && handle.continues(pos));
+        let goes_on = || pos < iocb.fetched || (offset != 0 && handle.continues(pos));
         let first_use = !known && !goes_on() && found.folio.mark_accessed(found.seen);
         drop(rcu);
         if first_use {
-            self.used_readahead(handle, PageIndex::of(pos), location.order);
+            self.used_readahead(handle, PageIndex::of(pos), identity.order);
         }
         let piece = self.count_copy(pos, result).ok()?;
         self.count_copied(pos, &piece);

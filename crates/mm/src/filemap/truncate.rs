@@ -128,7 +128,8 @@ impl AddressSpace {
         self.zero_range(size, u64::MAX);
     }
 
-    fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
+    /// What is left to do once folios were removed whatever their state.
+    pub(crate) fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
         if self.counts.get(Count::Failed) == 0 {
             // What is dirty now need not wait for the retry of what is gone.
             wb.note(Ok(()));

@@ -145,16 +145,16 @@ impl AddressSpace {
         if locked.mapping() != self.key() || !identity.covers(PageIndex::of(pos)) {
             return None;
         }
-        let location = identity.location(pos);
+        let offset = identity.offset(pos);
         // None at all is not a hit, either.
-        if len.wrapping_sub(1) >= location.rest() || pos + len as u64 > self.size() {
+        if len.wrapping_sub(1) >= identity.bytes() - offset || pos + len as u64 > self.size() {
             return None;
         }
-        if !seen.has(flag::UPTODATE) && !locked.has_grains(location.offset..location.offset + len) {
+        if !seen.has(flag::UPTODATE) && !locked.has_grains(offset..offset + len) {
             return None;
         }
         Some(WriteHit {
-            addr: mm.frames.addr(location.frame).wrapping_add(location.offset),
+            addr: mm.frames.addr(identity.frame).wrapping_add(offset),
             locked,
             seen,
         })

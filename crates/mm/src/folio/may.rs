@@ -73,12 +73,12 @@ mod tests {
             flag::CONTENT,
             "a flag is missing"
         );
-        let (folio, waits) = (Folio::new(), WaitTable::new());
+        let (folio, waits) = (Folio::default(), WaitTable::new());
         let locked = folio.lock(&waits);
         let identity = Identity {
             index: PageIndex(8),
             order: 3,
-            frame: FrameNumber::from_u32(8),
+            frame: FrameNumber(8),
         };
         locked.attach(64, identity);
         for state in 0..1 << FLAGS.len() {

@@ -59,7 +59,7 @@ use state::{FolioState, LOCK, Snapshot};
 
 /// A folio's descriptor: one cache line.
 #[doc(alias = "struct folio")]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Folio {
     /// Flags, lock and version; see [`state`].
@@ -106,104 +106,55 @@ impl Identity {
         (page.0 ^ self.index.0) >> self.order == 0
     }
 
-    /// Where byte `pos` of its file is, which it covers.
+    /// Bytes of the folio before byte `pos` of its file, which it covers.
     #[inline]
-    pub(crate) fn location(&self, pos: u64) -> Location {
-        Location {
-            frame: self.frame,
-            offset: (pos - self.index.pos()) as usize,
-            order: self.order,
-        }
-    }
-}
-
-/// Where a byte of a file is in a folio.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Location {
-    /// The folio's first frame.
-    pub(crate) frame: FrameNumber,
-    /// Bytes before it in the folio.
-    pub(crate) offset: usize,
-    /// The folio's order.
-    pub(crate) order: u32,
-}
-
-impl Location {
-    /// Bytes from it to the end of the folio.
-    #[inline]
-    pub(crate) fn rest(&self) -> usize {
-        (PAGE_SIZE << self.order) - self.offset
+    pub(crate) fn offset(&self, pos: u64) -> usize {
+        (pos - self.index.pos()) as usize
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Folio>() == 64, "a descriptor is one cache line");
 
+/// Identity is stable under the folio lock; without it, each part may be another folio's by now.
 impl Folio {
-    pub(crate) fn new() -> Self {
-        Self {
-            state: FolioState::new(),
-            mapping: AtomicUsize::new(0),
-            index: AtomicU64::new(0),
-            frame: AtomicU32::new(0),
-            _pins: AtomicU32::new(0),
-            lru_prev: AtomicU32::new(0),
-            lru_next: AtomicU32::new(0),
-            lru_queue: AtomicU8::new(0),
-            _unused: [0; 7],
-            uptodate: AtomicU64::new(0),
-            dirty: AtomicU64::new(0),
-        }
-    }
-
     /// Binary logarithm of its pages.
-    ///
-    /// Context: as for [`Folio::index`].
     #[inline]
     pub(crate) fn order(&self) -> u32 {
         self.state.order()
     }
 
     /// Its pages.
-    ///
-    /// Context: as for [`Folio::index`].
     #[inline]
     pub(crate) fn nr_pages(&self) -> u64 {
         1 << self.order()
     }
 
     /// The page after its last.
-    ///
-    /// Context: as for [`Folio::index`].
     pub(crate) fn end(&self) -> PageIndex {
         self.index().add(self.nr_pages())
     }
 
     /// Whether `page` of its file is one of its own.
-    ///
-    /// Context: as for [`Folio::index`].
     pub(crate) fn holds(&self, page: PageIndex) -> bool {
         self.index() <= page && page < self.end()
     }
 
-    /// Where byte `pos` of its file is, for a lockless reader that saw the folio in state `seen` at
+    /// The folio of byte `pos` of its file, for a lockless reader that saw it in state `seen` at
     /// that position. `None` if it is another folio by now, or not one that covers the byte: order,
     /// index and frame are of one identity, so the bytes to the end of the folio can be read.
     #[inline]
-    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Location> {
+    pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Identity> {
         let identity = Identity {
             // Acquire: partner is the Release in `attach`.
             index: PageIndex(self.index.load(Ordering::Acquire)),
             order: seen.order(),
             frame: self.frame(),
         };
-        (self.state.validate(seen) && identity.covers(PageIndex::of(pos)))
-            .then(|| identity.location(pos))
+        (self.state.validate(seen) && identity.covers(PageIndex::of(pos))).then_some(identity)
     }
 
     /// Page, order and frame at once.
-    ///
-    /// Context: as for [`Folio::index`].
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
         Identity {
@@ -213,23 +164,19 @@ impl Folio {
         }
     }
 
-    /// The first of the frames that hold its bytes. Stable under the folio lock.
+    /// The first of the frames that hold its bytes.
     #[inline]
     pub(crate) fn frame(&self) -> FrameNumber {
-        FrameNumber::from_u32(self.frame.load(Ordering::Acquire))
+        FrameNumber(self.frame.load(Ordering::Acquire))
     }
 
     /// Where it is in its file.
-    ///
-    /// Context: folio lock held, else the value may be another folio's by now.
     #[inline]
     pub(crate) fn index(&self) -> PageIndex {
         PageIndex(self.index.load(Ordering::Relaxed))
     }
 
     /// Address of the address space that holds it, 0 if none.
-    ///
-    /// Context: as for [`Folio::index`].
     #[inline]
     pub(crate) fn mapping(&self) -> usize {
         self.mapping.load(Ordering::Relaxed)
@@ -330,36 +277,33 @@ impl<'a> LockedFolio<'a> {
     /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
     pub(crate) fn attach(&self, mapping: usize, identity: Identity) {
         // Release: partner is the Acquire in `Folio::locate`, which then sees that the version grew.
-        self.lock
-            .folio
-            .index
-            .store(identity.index.0, Ordering::Release);
-        self.lock.folio.state.set_order(identity.order);
-        self.lock.folio.mapping.store(mapping, Ordering::Relaxed);
+        self.index.store(identity.index.0, Ordering::Release);
+        self.state.set_order(identity.order);
+        self.mapping.store(mapping, Ordering::Relaxed);
         self.set_frame(identity.frame);
     }
 
     /// Ends the folio's identity after it left the index, and returns its frames, which may be
     /// reused from now on: the first, and the order.
     pub(crate) fn detach(&self) -> (FrameNumber, u32) {
-        self.lock.folio.mapping.store(0, Ordering::Relaxed);
-        self.lock.folio.uptodate.store(0, Ordering::Relaxed);
-        self.lock.folio.dirty.store(0, Ordering::Relaxed);
-        self.lock.folio.state.bump_version(flag::CONTENT);
-        (self.lock.folio.frame(), self.lock.folio.order())
+        self.mapping.store(0, Ordering::Relaxed);
+        self.uptodate.store(0, Ordering::Relaxed);
+        self.dirty.store(0, Ordering::Relaxed);
+        self.state.bump_version(flag::CONTENT);
+        (self.frame(), self.order())
     }
 
     /// Makes the folio its own lower half; the index says so already. The version grows.
     pub(crate) fn halve(&self) {
-        self.lock.folio.state.halve();
+        self.state.halve();
     }
 
     /// The grains that are uptodate.
     #[inline(always)]
     pub(crate) fn uptodate_grains(&self) -> u64 {
-        match self.lock.folio.state.load().has(flag::UPTODATE) {
+        match self.state.load().has(flag::UPTODATE) {
             true => grains::all(self.order()),
-            false => self.lock.folio.uptodate.load(Ordering::Relaxed),
+            false => self.uptodate.load(Ordering::Relaxed),
         }
     }
 
@@ -368,12 +312,9 @@ impl<'a> LockedFolio<'a> {
         let before = self.uptodate_grains();
         if before | grains == grains::all(self.order()) {
             // Release, in `set`: a lockless reader that sees the flag sees the bytes.
-            self.lock.folio.state.set(flag::UPTODATE);
+            self.state.set(flag::UPTODATE);
         } else {
-            self.lock
-                .folio
-                .uptodate
-                .store(before | grains, Ordering::Relaxed);
+            self.uptodate.store(before | grains, Ordering::Relaxed);
         }
         before == 0
     }
@@ -382,9 +323,9 @@ impl<'a> LockedFolio<'a> {
     #[inline]
     pub(crate) fn identity_at(&self, seen: Snapshot) -> Identity {
         Identity {
-            index: self.lock.folio.index(),
+            index: self.index(),
             order: seen.order(),
-            frame: self.lock.folio.frame(),
+            frame: self.frame(),
         }
     }
 
@@ -403,21 +344,21 @@ impl<'a> LockedFolio<'a> {
     /// The grains that are dirty.
     pub(crate) fn dirty_grains(&self) -> u64 {
         match self.order() {
-            0 => u64::from(self.lock.folio.state.load().has(flag::DIRTY)),
-            _ => self.lock.folio.dirty.load(Ordering::Relaxed),
+            0 => u64::from(self.state.load().has(flag::DIRTY)),
+            _ => self.dirty.load(Ordering::Relaxed),
         }
     }
 
     /// Says which grains are dirty; the flag is the caller's to change.
     pub(crate) fn set_dirty_grains(&self, grains: u64) {
-        if self.order() > 0 && self.lock.folio.dirty.load(Ordering::Relaxed) != grains {
-            self.lock.folio.dirty.store(grains, Ordering::Relaxed);
+        if self.order() > 0 && self.dirty.load(Ordering::Relaxed) != grains {
+            self.dirty.store(grains, Ordering::Relaxed);
         }
     }
 
     /// Says which grains are uptodate, of a folio that is split.
     pub(crate) fn set_uptodate_grains(&self, grains: u64) {
-        self.lock.folio.uptodate.store(grains, Ordering::Relaxed);
+        self.uptodate.store(grains, Ordering::Relaxed);
     }
 
     /// Leaves the folio locked, for an I/O whose end will [`Folio::adopt`] it on whatever thread.
@@ -430,17 +371,14 @@ impl<'a> LockedFolio<'a> {
 
     /// Moves the folio to `frame`, whose bytes are in place; returns the old one for reuse.
     pub(crate) fn migrate(&self, frame: FrameNumber) -> FrameNumber {
-        let old = self.lock.folio.frame();
+        let old = self.frame();
         self.set_frame(frame);
-        self.lock.folio.state.bump_version(0);
+        self.state.bump_version(0);
         old
     }
 
     fn set_frame(&self, frame: FrameNumber) {
-        self.lock
-            .folio
-            .frame
-            .store(frame.as_u32(), Ordering::Release);
+        self.frame.store(frame.0, Ordering::Release);
     }
 }
 

@@ -114,16 +114,17 @@ impl FolioPool {
         if first >= self.max || (start == active && !self.activate(start, frames)) {
             return false;
         }
-        for id in first..first + PER_CHUNK {
-            // SAFETY: the slot lies in the active part of the range, is aligned (the range is, and
-            // chunks are multiples of the size), and nobody else has it yet.
-            unsafe { self.slot(id).write(Folio::new()) };
-        }
         list.nr_ready = first + PER_CHUNK;
-        for id in (first.max(1)..first + PER_CHUNK).rev() {
+        for id in (first..list.nr_ready).rev() {
+            let folio = Folio::default();
             // Relaxed: protected by the list's lock.
-            self.get(id).lru_next.store(list.first, Ordering::Relaxed);
-            list.first = id;
+            folio.lru_next.store(list.first, Ordering::Relaxed);
+            // SAFETY: the slot lies in the active part of the range, is aligned as the range is, and
+            // nobody else has it yet.
+            unsafe { self.slot(id).write(folio) };
+            if id > 0 {
+                list.first = id;
+            }
         }
         true
     }
@@ -156,12 +157,8 @@ impl FolioPool {
     }
 
     fn slot(&self, id: FolioId) -> *mut Folio {
-        let chunk = (id / PER_CHUNK) as usize;
-        let within = (id % PER_CHUNK) as usize;
-        self.range
-            .as_ptr()
-            .wrapping_add(chunk * CHUNK + within * size_of::<Folio>())
-            .cast()
+        let first: *mut Folio = self.range.as_ptr().cast();
+        first.wrapping_add(id as usize)
     }
 
     /// The descriptor with this number, which was handed out before.
@@ -173,7 +170,7 @@ impl FolioPool {
 
     pub(crate) fn id(&self, folio: &Folio) -> FolioId {
         let offset = std::ptr::from_ref(folio).addr() - self.range.as_ptr().addr();
-        (offset / CHUNK) as u32 * PER_CHUNK + (offset % CHUNK / size_of::<Folio>()) as u32
+        (offset / size_of::<Folio>()) as u32
     }
 
     /// The descriptor an index entry points to.

@@ -77,7 +77,7 @@ pub(super) const LOCK: LockBits = LockBits {
 };
 
 /// The state word.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FolioState(AtomicU64);
 
 /// A value of the state word that was read at one moment.
@@ -119,10 +119,6 @@ impl Snapshot {
 }
 
 impl FolioState {
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// The word, for [`LOCK`].
     #[inline]
     pub(super) fn word(&self) -> &AtomicU64 {

@@ -57,7 +57,7 @@ pub(super) struct Block {
 }
 
 /// All blocks, and the figures that change only under the table's lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table {
     blocks: Vec<Block>,
     /// Numbers below `blocks.len()` that are absent.
@@ -89,19 +89,8 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new() -> Self {
         Self {
-            blocks: Vec::new(),
-            absent: Vec::new(),
             heads: [NONE; CLASSES],
-            held: 0,
-            capacity: 0,
-            target: 0,
-            active: 0,
-            limit: 0,
-            isolated_free: 0,
-            managed: 0,
-            growing: false,
-            forced: 0,
-            metadata_wanted: 0,
+            ..Self::default()
         }
     }
 

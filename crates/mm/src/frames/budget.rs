@@ -185,10 +185,10 @@ impl Budget {
     #[cold]
     fn tell(&self, available: i64) {
         // Relaxed: see the module's header.
-        if available >= i64::from(self.head_need.load(Ordering::Relaxed)) {
-            if let Some(head) = self.queue.lock().front() {
-                head.wake.notify_all();
-            }
+        if available >= i64::from(self.head_need.load(Ordering::Relaxed))
+            && let Some(head) = self.queue.lock().front()
+        {
+            head.wake.notify_all();
         }
     }
 

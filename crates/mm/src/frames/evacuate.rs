@@ -42,9 +42,13 @@ impl Frames {
     /// reclaim first. The caller ends each isolation with [`Frames::give_back`] or
     /// [`Frames::unisolate`]. Does not sleep. Context: no lock of rank `Frames` or inner.
     pub fn isolate_blocks(&self, want: usize, except: &HashSet<BlockNumber>) -> Vec<BlockNumber> {
+        self.isolate_emptiest(want, |_, block| !except.contains(&BlockNumber(block)))
+    }
+
+    fn isolate_emptiest(&self, want: usize, may: impl Fn(&Table, u32) -> bool) -> Vec<BlockNumber> {
         let mut table = self.table.lock();
         self.magazines.gather(&mut table);
-        let mut blocks = table.emptiest(want, |block| !except.contains(&BlockNumber(block)));
+        let mut blocks = table.emptiest(want, |block| may(&table, block));
         let refused = blocks
             .iter()
             .position(|&block| !self.isolate_gathered(&mut table, block));
@@ -206,7 +210,7 @@ impl Frames {
     /// for a grace period; no lock of rank `Frames` or inner.
     pub(crate) fn free_bad(&self, frame: FrameNumber, order: u32) -> Result<(), Errno> {
         rcu::synchronize();
-        let start = (frame.as_u32() as usize) << crate::PAGE_SHIFT;
+        let start = (frame.0 as usize) << crate::PAGE_SHIFT;
         let range = start..start + (crate::PAGE_SIZE << order);
         // SAFETY: the frames are the caller's, so nobody else copies or does I/O to or from them, and
         // readers that saw them in a folio are gone.
@@ -272,13 +276,7 @@ impl Frames {
         if self.has_waiters() || self.available() < keep + u64::from(BLOCK_FRAMES) {
             return None;
         }
-        let mut table = self.table.lock();
-        self.magazines.gather(&mut table);
-        let chosen = table
-            .emptiest(1, |block| (1..BLOCK_FRAMES).contains(&table.free_in(block)))
-            .pop()
-            .filter(|&block| self.isolate_gathered(&mut table, block));
-        self.magazines.reopen(&table);
-        chosen.map(BlockNumber)
+        let used_in_part = |table: &Table, block| (1..BLOCK_FRAMES).contains(&table.free_in(block));
+        self.isolate_emptiest(1, used_in_part).pop()
     }
 }

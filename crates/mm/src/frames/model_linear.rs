@@ -89,7 +89,7 @@ impl LinearRange {
     }
 
     pub(crate) fn free(&self, frame: FrameNumber, order: u32) {
-        let first = frame.as_u32() - self.base.as_u32();
+        let first = frame.0 - self.base.0;
         let mut pages = self.pages.lock();
         pages.freed += 1;
         let leaving = State::Leaving(pages.freed);

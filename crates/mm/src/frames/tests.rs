@@ -24,7 +24,7 @@ fn stamped(frames: &Frames, frame: FrameNumber) -> u64 {
 
 /// The number of the block that a frame lies in.
 fn block_of(frame: FrameNumber) -> u32 {
-    frame.as_u32() / BLOCK_FRAMES
+    frame.0 / BLOCK_FRAMES
 }
 
 /// Takes a chunk of an order, if it is there.
@@ -164,7 +164,7 @@ fn densely_filled_blocks_are_used_first() {
     let mut owned: Vec<_> = (0..3 * 512).map(|_| frames.alloc(&mut all)).collect();
     // Block 0 loses 300 frames, block 1 loses 30.
     owned.retain(|&frame| {
-        let index = frame.as_u32() % 512;
+        let index = frame.0 % 512;
         let gone = match block_of(frame) {
             0 => index < 300,
             1 => index < 30,
@@ -530,24 +530,21 @@ struct Model<'a> {
 
 impl<'a> Model<'a> {
     fn got(&mut self, space: &Frames, frame: FrameNumber, order: u32) {
-        assert_eq!(frame.as_u32() % (1 << order), 0);
+        assert_eq!(frame.0 % (1 << order), 0);
         let block = BlockNumber(block_of(frame));
         assert!(!self.isolated.contains(&block), "allocated from {block:?}");
         for i in 0..1 << order {
-            assert!(
-                self.frames.insert(frame.as_u32() + i),
-                "{frame:?} + {i} twice"
-            );
+            assert!(self.frames.insert(frame.0 + i), "{frame:?} + {i} twice");
         }
-        stamp(space, frame, u64::from(frame.as_u32()));
+        stamp(space, frame, u64::from(frame.0));
         self.owned.push((frame, order));
     }
 
     fn free(&mut self, space: &Frames, at: usize) {
         let (frame, order) = self.owned.swap_remove(at);
-        assert_eq!(stamped(space, frame), u64::from(frame.as_u32()));
+        assert_eq!(stamped(space, frame), u64::from(frame.0));
         for i in 0..1 << order {
-            self.frames.remove(&(frame.as_u32() + i));
+            self.frames.remove(&(frame.0 + i));
         }
         space.free(frame, order);
     }
@@ -575,7 +572,7 @@ impl<'a> Model<'a> {
         }
         for &block in &self.isolated {
             for frame in space.block_frames(block) {
-                assert!(self.frames.contains(&frame.as_u32()));
+                assert!(self.frames.contains(&frame.0));
             }
         }
     }

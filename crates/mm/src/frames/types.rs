@@ -6,21 +6,9 @@ use super::BLOCK_SIZE;
 #[doc(alias = "pfn")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
-pub struct FrameNumber(pub(super) u32);
+pub struct FrameNumber(pub u32);
 
 impl FrameNumber {
-    /// The frame whose number was taken with [`FrameNumber::as_u32`].
-    #[inline]
-    pub const fn from_u32(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The bare number, for packing into a descriptor.
-    #[inline]
-    pub const fn as_u32(self) -> u32 {
-        self.0
-    }
-
     /// The frame `n` slots further on, for walking the frames of a larger folio.
     #[inline]
     #[must_use]

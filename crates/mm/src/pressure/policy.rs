@@ -78,7 +78,7 @@ pub(crate) struct Usage {
 
 #[derive(Debug, Default)]
 pub(super) struct Policy {
-    configured: u64,
+    pub(super) configured: u64,
     /// What the outside leaves, in whole steps; `None` while that is no less than configured.
     cap: Option<u64>,
     /// What the last look found allowed, and by whom; `None` when nothing limits.
@@ -98,10 +98,6 @@ impl Policy {
             configured,
             ..Self::default()
         }
-    }
-
-    pub(super) fn configured(&self) -> u64 {
-        self.configured
     }
 
     /// The limit to keep now.

@@ -150,15 +150,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// One page alone.
-    pub(crate) fn one(page: PageIndex) -> Self {
-        Self {
-            start: page,
-            pages: 1,
-            order: 0,
-        }
-    }
-
     /// A range that is wanted whole, in folios as large as may be.
     pub(crate) fn whole(start: PageIndex, pages: u64, max_order: u32) -> Self {
         Self {

@@ -1,11 +1,15 @@
-//! Giving memory back in whole blocks: evacuating the folios of a block to other frames.
+//! Changing the bound, and giving memory back in whole blocks.
 //!
 //! # Model
 //!
 //! ```text
-//!   isolate ─▶ evict or move every folio that has a frame of the block ─▶ give back
-//!                 └── a folio stays busy: try again soon, then skip the block and take another
+//!   set_limit ─▶ evict what the queues give up ─▶ wholly free blocks ─▶ evacuate the emptiest
+//!                (coldest first)                                         (what stays is moved)
+//!   evacuate  ─▶ isolate ─▶ evict or move every folio that has a frame of the block ─▶ give back
+//!                             └── a folio stays busy: try again soon, then skip the block and take another
 //! ```
+//!
+//! A folio is not dropped because of the block that it lies in, as long as there is a place to move it to.
 //!
 //! An I/O holds its folios, and with them their blocks, until it ends, which on a store that hangs it
 //! may never do. So a block is skipped that does not become empty within some milliseconds.
@@ -16,11 +20,13 @@
 //!    free, so a lockless reader of the old one copies again.
 //! 2. A folio under writeback is not moved: the device reads its frame.
 
+use foliocache_sync::MutexGuard;
+use foliocache_sync::time::{Duration, sleep};
 use std::collections::HashSet;
-use std::time::Duration;
 
+use crate::error::MmError;
 use crate::folio::{LockedFolio, Operation};
-use crate::frames::BlockNumber;
+use crate::frames::{BLOCK_SIZE, BlockNumber, Frames};
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::bump;
@@ -36,7 +42,92 @@ const ROUNDS: u32 = 6;
 /// locks and writes to a fast store last no longer.
 const ROUND_PAUSE: Duration = Duration::from_micros(500);
 
+/// What a limit must leave beside a block and the descriptors there are, for index nodes.
+const METADATA_FLOOR: u64 = 1 << 20;
+
+/// Frames evicted beyond what the new bound needs, so that there is a place to move folios to.
+const MOVE_ROOM: u64 = 64;
+
+/// Frames evicted before a look at what is still to go.
+const EVICT_BATCH: u64 = 512;
+
+/// Looks without progress before giving back is left to the background.
+const MAX_LOOKS: u32 = 3;
+
+/// How long folios that were busy have between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
 impl Mm {
+    /// Sets the bound to `bytes`, at once for whatever is taken from now on.
+    ///
+    /// Shrinking gives whole blocks back: the coldest folios go, others move to blocks that stay.
+    /// What cannot go at once (dirty data that has to be written first) goes in the background.
+    /// While memory is short outside the cache, a smaller bound is kept, see
+    /// [`PressureStats`](crate::PressureStats).
+    ///
+    /// Context: may block while folios are moved; not for I/O.
+    ///
+    /// # Errors
+    /// A limit that exceeds the machine, or is too small beside descriptors, memory file systems and data
+    /// that could not be written; `ECHILD` after a fork.
+    pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
+        self.check_fork()?;
+        // Descriptors that were ever in use stay; what cannot be reclaimed keeps to its budget.
+        let blocks = self.unreclaimable().needed();
+        let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
+        if bytes < min {
+            return Err(MmError::LimitTooSmall { limit: bytes, min });
+        }
+        self.pressure.configure(&self.frames, bytes, self.held())?;
+        if self.give_back_excess(Some(self.giving_back.lock())) > 0 {
+            self.background.wake();
+        }
+        Ok(())
+    }
+
+    /// Gives back as much of what is over the limit as is possible now, if the caller is `alone`, with
+    /// `giving_back` locked: two would each evict all that has to go. Returns the bytes that are left.
+    ///
+    /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.
+    pub(crate) fn give_back_excess(&self, alone: Option<MutexGuard<'_, ()>>) -> u64 {
+        let (mut least, mut idle) = (u64::MAX, 0);
+        loop {
+            let excess = self.frames.excess();
+            if excess == 0 {
+                return 0;
+            }
+            (least, idle) = match excess < least {
+                true => (excess, 0),
+                false => (least, idle + 1),
+            };
+            if alone.is_none() || idle == MAX_LOOKS {
+                // Most of what stays waits to be written.
+                self.request_writeback();
+                return excess;
+            }
+            if idle > 0 {
+                sleep(PAUSE);
+            }
+            self.nodes.shrink();
+            self.evict_deficit();
+            self.frames.trim(true);
+            let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);
+            self.evacuate_blocks(blocks as usize);
+        }
+    }
+
+    /// Evicts until there are frames to reserve, and some to move folios to, as far as folios are clean.
+    fn evict_deficit(&self) {
+        loop {
+            // Whoever waits for memory evicts too, so that it shrinks faster than by our doing.
+            let deficit = self.frames.deficit();
+            if deficit == 0 || self.shrink_lru((deficit + MOVE_ROOM).min(EVICT_BATCH) as usize) == 0
+            {
+                return;
+            }
+        }
+    }
+
     /// Empties up to `want` blocks and gives them back; returns how many it did.
     ///
     /// Context: may block for some milliseconds, while folios are busy; not for I/O.
@@ -73,7 +164,7 @@ impl Mm {
                 break;
             }
             if round > 0 {
-                foliocache_sync::time::sleep(ROUND_PAUSE * (1 << (round - 1)));
+                sleep(ROUND_PAUSE * (1 << (round - 1)));
             }
             let mut empty = 0;
             for &block in blocks.iter() {

@@ -24,7 +24,6 @@
 mod background;
 mod compact;
 mod evacuate;
-mod limit;
 mod lru;
 mod shadow;
 mod shrinker;

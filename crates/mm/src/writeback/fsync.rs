@@ -154,9 +154,7 @@ impl AddressSpace {
                 self.remove_folio(locked);
             }
         }
-        // What is dirtied from now on need not wait for the retry of what is gone.
-        wb.note(Ok(()));
-        self.bdi().note_progress(self);
+        self.after_removal(&mut wb);
         ranges
     }
 
@@ -227,8 +225,7 @@ impl AddressSpace {
         let _invalidate = self.invalidate_lock.write();
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
-        wb.note(Ok(()));
-        self.bdi().note_progress(self);
+        self.after_removal(&mut wb);
         bytes
     }
 

@@ -153,8 +153,8 @@ impl AddressSpace {
             let Some(run) = self.collect_run(at, last, most, pass == Pass::Fresh) else {
                 return (None, result);
             };
-            let (start, len) = (run.first(), run.len());
-            at = start.add(len);
+            let (start, len) = (run.first, run.len());
+            at = run.end;
             written += len;
             if let Err(error) = self.write_run(run, wb) {
                 result = result.and(Err(error));
@@ -215,7 +215,7 @@ impl AddressSpace {
             let Some(run) = self.collect_run(at, PageIndex(end.0 - 1), len, false) else {
                 break;
             };
-            at = run.first().add(run.len());
+            at = run.end;
             result = result.and(self.write_run(run, wb));
         }
         result

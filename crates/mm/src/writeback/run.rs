@@ -47,8 +47,8 @@ struct Extent<'a> {
 
 /// Folios under writeback that follow one another in the file.
 pub(super) struct Run<'a> {
-    first: PageIndex,
-    end: PageIndex,
+    pub(super) first: PageIndex,
+    pub(super) end: PageIndex,
     folios: Vec<RunFolio<'a>>,
     extents: Vec<Extent<'a>>,
 }
@@ -75,10 +75,6 @@ struct Outcome {
 }
 
 impl Run<'_> {
-    pub(super) fn first(&self) -> PageIndex {
-        self.first
-    }
-
     pub(super) fn len(&self) -> u64 {
         self.end.0 - self.first.0
     }
