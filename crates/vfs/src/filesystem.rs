@@ -99,7 +99,9 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// `ESTALE`, and those of the backing store.
-    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno>;
+    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
+        inode.ops().getattr(inode)
+    }
 
     /// Changes attributes and returns them as they are then.
     ///

@@ -189,6 +189,7 @@ impl DirNode {
     }
 
     pub(super) fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
+        self.shared.bdi.mm().check_fork()?;
         let doubts = self.attributes.doubts();
         let until = self.shared.believable_until();
         let fd = self.path_fd()?;

@@ -44,6 +44,7 @@ use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
 use super::stats::count;
+use super::sync_calls::SyncCall;
 use foliocache_mm::{AddressSpace, Mm, PAGE_SIZE};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, background, thread};
@@ -51,7 +52,6 @@ use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, BorrowedFd, KeptFds, OFlags, OwnedFd};
 use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 
 /// The thread's name.
 const NAME: &str = "foliocache-batch";
@@ -419,7 +419,7 @@ impl Batches {
             result: Err(Errno::EIO),
         };
         let forgotten = shared.forgotten.begin();
-        syncing.result = shared.sync_calls.syncfs(self.fd.as_fd());
+        syncing.result = shared.sync_calls.make(SyncCall::FileSystem, &self.fd);
         if let (Ok(()), Some(begun)) = (syncing.result, forgotten) {
             shared.forgotten.end(begun);
         }

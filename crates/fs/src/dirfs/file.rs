@@ -25,6 +25,7 @@ use super::NodeOps;
 use super::node::DirNode;
 use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
 use super::stats::{Fallback, count};
+use super::sync_calls::SyncCall;
 use super::{Shared, transfer};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
@@ -144,13 +145,7 @@ impl DirNode {
         } else {
             OFlags::RDONLY
         };
-        let opened = match fd::reopen(path.as_fd(), access) {
-            Err(Errno::EMFILE | Errno::ENFILE) => {
-                self.shared.make_room();
-                fd::reopen(path.as_fd(), access)?
-            }
-            done => done?,
-        };
+        let opened = self.shared.with_room(|| fd::reopen(path.as_fd(), access))?;
         Ok(file.install(Descriptors::new(opened, writable)))
     }
 
@@ -217,7 +212,8 @@ impl DirNode {
             if !datasync && let Some(fds) = fds {
                 self.restamp(&fds)?;
                 let _syncing = file.syncing.lock();
-                let fsync = || self.shared.sync_calls.fsync(fds.buffered.as_fd());
+                let calls = &self.shared.sync_calls;
+                let fsync = || calls.make(SyncCall::File, &fds.buffered);
                 file.attributes.sync(fsync).inspect_err(|&error| {
                     // The flush of data that was written is not told of its error again.
                     if file.unflushed() {
@@ -240,7 +236,8 @@ impl DirNode {
         }
         count(&self.shared.counters.flushes);
         let fds = self.descriptors(false)?;
-        let flushed = self.shared.sync_calls.fdatasync(fds.buffered.as_fd());
+        let calls = &self.shared.sync_calls;
+        let flushed = calls.make(SyncCall::Data, &fds.buffered);
         let told_before = file.io.lock().error.take();
         flushed.and(told_before.map_or(Ok(()), Err))?;
         if let Some(begun) = data {
@@ -349,11 +346,8 @@ impl AddressSpaceOperations for NodeOps {
                 small,
             });
         }
-        for range in written.buffered.into_iter().flatten() {
-            io.cached = Some(match io.cached.take() {
-                Some(old) => old.start.min(range.start)..old.end.max(range.end),
-                None => range,
-            });
+        if let Some(range) = written.buffered {
+            transfer::extend(&mut io.cached, range);
         }
         drop(io);
         drop(writing);

@@ -22,11 +22,12 @@
 use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
+use super::state::{FileState, Opens};
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::{Arc, Mutex, MutexGuard, Weak};
+use foliocache_sys::Errno;
 use foliocache_sys::fd::KeptFds;
-use foliocache_vfs::SlabArc;
-use foliocache_vfs::SlabWeak;
+use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -109,13 +110,21 @@ fn directories() -> Vec<Arc<Shared>> {
 }
 
 impl Shared {
-    /// Closes what can be closed, in all directories of the process, for somebody who got `EMFILE`. Takes no lock
-    /// that is waited for.
-    pub(super) fn make_room(&self) {
+    /// Runs a call that makes a descriptor. If there is none to be had it is run once more after all that can be
+    /// closed was closed, in all directories of the process. Takes no lock that is waited for.
+    pub(super) fn with_room(
+        &self,
+        open: impl Fn() -> Result<OwnedFd, Errno>,
+    ) -> Result<OwnedFd, Errno> {
+        match open() {
+            Err(Errno::EMFILE | Errno::ENFILE) => {}
+            done => return done,
+        }
         for directory in directories() {
             directory.path_fds.clear();
             directory.close_all_idle();
         }
+        open()
     }
 
     /// Keeps the descriptor of a node, in the place of another directory's where all together keep too many.
@@ -132,21 +141,13 @@ impl Shared {
 
     /// Looks at `n` idle files and closes the descriptors of those whose data is safe.
     pub(super) fn close_idle(&self, n: usize) {
-        for _ in 0..n {
-            let Some(weak) = self.idle.pop() else {
-                return;
-            };
+        for weak in (0..n).map_while(|_| self.idle.pop()) {
             let Some(node) = weak.upgrade() else {
                 continue;
             };
-            let Some(mut opens) = node.file().opens.try_lock() else {
-                self.idle.push(weak);
-                continue;
-            };
-            if opens.handles > 0 || node.file().close() {
-                opens.idle = false;
-            } else {
-                self.idle.push(weak);
+            match node.file().opens.try_lock() {
+                Some(opens) => self.close_or_requeue(weak, node.file(), opens),
+                None => self.idle.push(weak),
             }
         }
     }
@@ -167,12 +168,20 @@ impl Shared {
                 // The error stays with the file: its folios remain dirty and its handles are told.
                 let _ = mapping.sync();
             }
-            let mut opens = node.file().opens.lock();
-            if opens.handles > 0 || node.file().close() {
-                opens.idle = false;
-            } else {
-                self.idle.push(weak);
-            }
+            self.close_or_requeue(weak, node.file(), node.file().opens.lock());
+        }
+    }
+
+    /// A file that was taken out of the line gets in again if its descriptors are still needed.
+    fn close_or_requeue(
+        &self,
+        weak: SlabWeak<DirNode>,
+        file: &FileState,
+        mut opens: MutexGuard<'_, Opens>,
+    ) {
+        opens.idle = opens.handles == 0 && !file.close();
+        if opens.idle {
+            self.idle.push(weak);
         }
     }
 }

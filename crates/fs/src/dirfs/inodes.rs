@@ -29,9 +29,7 @@ use super::node::{DirNode, Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
-use foliocache_vfs::{
-    Iget, Inode, InodeCache, InodeCacheStats, InodeOperations, SlabArc, hash_ino,
-};
+use foliocache_vfs::{Iget, Inode, InodeCache, InodeOperations, SlabArc, hash_ino};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -44,7 +42,7 @@ const SYNTHETIC: u64 = 1 << 63;
 
 /// See the module's header.
 pub(super) struct Inodes {
-    cache: InodeCache<Inode>,
+    pub(super) cache: InodeCache<Inode>,
     next_synthetic: AtomicU64,
     orphans: Arc<Orphans>,
 }
@@ -132,29 +130,6 @@ impl Inodes {
             self.orphans.insert(inode.ino());
         }
         self.cache.remove(inode);
-    }
-
-    /// Frees what was given up and has no readers any more; how much still waits.
-    pub(super) fn reap(&self) -> usize {
-        self.cache.reap()
-    }
-
-    /// All that can be found, in no order.
-    pub(super) fn all(&self) -> Vec<SlabArc<Inode>> {
-        self.cache.all()
-    }
-
-    pub(super) fn stats(&self) -> InodeCacheStats {
-        self.cache.stats()
-    }
-
-    pub(super) fn spare(&self) -> u64 {
-        self.cache.spare()
-    }
-
-    /// Bytes charged for their pages.
-    pub(super) fn bytes(&self) -> u64 {
-        self.cache.inode_bytes()
     }
 
     /// Evicts about so many inodes that nobody holds and that nothing would be lost with; how many.

@@ -303,7 +303,7 @@ impl DirFs {
 
     /// What it did, and what was refused.
     pub fn stats(&self) -> DirFsStats {
-        let inodes = self.inodes.stats();
+        let inodes = self.inodes.cache.stats();
         DirFsStats {
             engine: self.shared.engine.as_ref().map(|engine| engine.stats()),
             inodes: inodes.inodes,
@@ -345,7 +345,7 @@ impl Drop for DirFs {
         }
         // Children hold their parents: let go of them here rather than in a recursion as deep as
         // the tree.
-        for inode in self.inodes.all() {
+        for inode in self.inodes.cache.all() {
             if let Ok(node) = DirNode::of(&inode) {
                 node.detach();
             }

@@ -77,10 +77,7 @@ impl DirFs {
             .inodes
             .find_or_insert(Identity::of(stat), wanted, |ino| {
                 let attributes = self.shared.attributes(stat);
-                let location = Location::Named {
-                    parent: parent.clone(),
-                    name: name.as_bytes().into(),
-                };
+                let location = Location::Named((parent.clone(), name.as_bytes().into()));
                 let node = DirNode::new(&self.shared, ino, stat, attributes.clone(), location);
                 let node = self.shared.nodes.alloc(node);
                 Inode::new(ino, node.identity.generation(), node.kind, attributes, node)
@@ -91,13 +88,8 @@ impl DirFs {
 
     /// Opens what is under `name`, for its identity.
     pub(super) fn open_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-        match dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
-            Err(Errno::EMFILE | Errno::ENFILE) => {
-                self.shared.make_room();
-                dir::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW, 0)
-            }
-            done => done,
-        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        self.shared.with_room(|| dir::openat(dir, name, flags, 0))
     }
 
     /// Gives what was just made, with the attributes `stat`, to the caller, with the mode asked for; the

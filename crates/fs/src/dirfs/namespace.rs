@@ -53,7 +53,7 @@ impl FileSystem for DirFs {
             bdi,
             ..
         } = &*self.shared;
-        self.inodes.bytes() + attributes.bytes() + nodes.bytes() + bdi.mapping_bytes()
+        self.inodes.cache.inode_bytes() + attributes.bytes() + nodes.bytes() + bdi.mapping_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {
@@ -68,14 +68,12 @@ impl FileSystem for DirFs {
         let super::Shared {
             attributes, nodes, ..
         } = &*self.shared;
-        self.inodes
-            .spare()
-            .min(attributes.spare())
-            .min(nodes.spare())
+        let inodes = self.inodes.cache.spare();
+        inodes.min(attributes.spare()).min(nodes.spare())
     }
 
     fn reap(&self) -> usize {
-        self.inodes.reap()
+        self.inodes.cache.reap()
     }
 
     fn permissions(&self) -> &Arc<Generation> {
@@ -95,11 +93,6 @@ impl FileSystem for DirFs {
             _ => check_component(name)?,
         }
         self.adopt_name(fd.as_fd(), dir, name)
-    }
-
-    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
-        self.shared.bdi.mm().check_fork()?;
-        inode.ops().getattr(inode)
     }
 
     fn setattr(
@@ -129,13 +122,7 @@ impl FileSystem for DirFs {
         let handle_charge = OpenFile::charge(self.shared.bdi.mm())?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
-        let made = match make() {
-            Err(Errno::EMFILE | Errno::ENFILE) => {
-                self.shared.make_room();
-                make()?
-            }
-            done => done?,
-        };
+        let made = self.shared.with_room(make)?;
         let stat = fd::fstat(made.as_fd())
             .and_then(|stat| self.give_to(ctx, dir_fd.as_fd(), made.as_fd(), mode, stat))
             .inspect_err(|_| {

@@ -36,6 +36,7 @@
 use super::Shared;
 use super::inodes::Orphans;
 use super::state::FileState;
+use super::sync_calls::SyncCall;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
@@ -86,17 +87,16 @@ pub(super) type NodeName = SmallVec<[u8; 32]>;
 /// A directory, and a name in it.
 type ParentAndName = (SlabArc<Inode>, NodeName);
 
+fn is((known, at): &ParentAndName, parent: &Inode, name: &OsStr) -> bool {
+    at[..] == *name.as_bytes() && known.ino() == parent.ino()
+}
+
 /// Where a node was seen last.
 pub(super) enum Location {
     /// The source itself.
     Root,
     /// Under this name.
-    Named {
-        /// The directory.
-        parent: SlabArc<Inode>,
-        /// The name in it.
-        name: NodeName,
-    },
+    Named(ParentAndName),
     /// Under no name that is known; this descriptor keeps it alive.
     Pinned(Arc<OwnedFd>),
     /// Out of reach: the file system is gone, or the node is and nobody can ask for it any more.
@@ -189,7 +189,6 @@ impl DirNode {
             return Err(Errno::ENOENT);
         }
         match self.walk() {
-            Err(Errno::EMFILE | Errno::ENFILE) => self.shared.make_room(),
             Err(Errno::ESTALE) => {}
             done => return done,
         }
@@ -203,7 +202,7 @@ impl DirNode {
         match &*self.location.lock() {
             Location::Root => return Some(self.shared.root.clone()),
             Location::Pinned(fd) => return Some(fd.clone()),
-            Location::Named { .. } | Location::Detached => {}
+            Location::Named(_) | Location::Detached => {}
         }
         // Its own first: the others are behind a lock that it shares.
         let own = self.file.as_ref().and_then(FileState::any_fd);
@@ -230,7 +229,9 @@ impl DirNode {
                 Some(inode) => DirNode::of(inode)?,
                 None => self,
             };
-            let found = match dir::openat(at.as_fd(), &name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let open = || dir::openat(at.as_fd(), &name, flags, 0);
+            let found = match self.shared.with_room(open) {
                 Ok(found) => Arc::new(found),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => return Err(Errno::ESTALE),
                 Err(error) => return Err(error),
@@ -268,7 +269,7 @@ impl DirNode {
     /// Parent and name, if the node has them.
     pub(super) fn named(&self) -> Option<(SlabArc<Inode>, OsString)> {
         match &*self.location.lock() {
-            Location::Named { parent, name } => {
+            Location::Named((parent, name)) => {
                 Some((parent.clone(), OsStr::from_bytes(name).to_owned()))
             }
             Location::Root | Location::Pinned(_) | Location::Detached => None,
@@ -278,26 +279,20 @@ impl DirNode {
     /// The node was found under `name` in `parent`, whose names are locked.
     pub(super) fn found_at(&self, parent: &SlabArc<Inode>, name: &OsStr) {
         let mut location = self.location.lock();
-        let old = match &*location {
+        match &*location {
             Location::Root => return,
             _ if self.is_unlinked() => return,
-            Location::Named {
-                parent: known,
-                name: at,
-            } if at[..] == *name.as_bytes() && SlabArc::ptr_eq(known, parent) => {
+            Location::Named((known, at))
+                if at[..] == *name.as_bytes() && SlabArc::ptr_eq(known, parent) =>
+            {
                 return;
             }
-            _ => std::mem::replace(
-                &mut *location,
-                Location::Named {
-                    parent: parent.clone(),
-                    name: name.as_bytes().into(),
-                },
-            ),
-        };
-        let gone = match old {
-            Location::Named { parent, name } if self.kind != FileKind::Directory => {
-                (None, self.spare.lock().replace(Box::new((parent, name))))
+            _ => {}
+        }
+        let now = Location::Named((parent.clone(), name.as_bytes().into()));
+        let gone = match std::mem::replace(&mut *location, now) {
+            Location::Named(old) if self.kind != FileKind::Directory => {
+                (None, self.spare.lock().replace(Box::new(old)))
             }
             old => (Some(old), None),
         };
@@ -307,10 +302,7 @@ impl DirNode {
 
     /// The node was moved away from this name. Context: `moves` held.
     pub(super) fn left(&self, parent: &Inode, name: &OsStr) {
-        let mut spare = self.spare.lock();
-        let gone =
-            spare.take_if(|spare| spare.1[..] == *name.as_bytes() && spare.0.ino() == parent.ino());
-        drop(spare);
+        let gone = self.spare.lock().take_if(|spare| is(spare, parent, name));
         drop(gone);
     }
 
@@ -323,17 +315,11 @@ impl DirNode {
             // Relaxed: see the module's header.
             self.unlinked.store(true, Ordering::Relaxed);
         }
-        let here = match &*location {
-            Location::Named {
-                parent: known,
-                name: at,
-            } => at[..] == *name.as_bytes() && known.ino() == parent.ino(),
-            Location::Root | Location::Pinned(_) | Location::Detached => false,
-        };
+        let here = matches!(&*location, Location::Named(at) if is(at, parent, name));
         if here || nlink == 0 {
             let spare = self.spare.lock().take();
-            let now = match spare.map(|spare| *spare) {
-                Some((parent, name)) if nlink > 0 => Location::Named { parent, name },
+            let now = match spare {
+                Some(spare) if nlink > 0 => Location::Named(*spare),
                 _ => Location::Pinned(fd.clone()),
             };
             let old = std::mem::replace(&mut *location, now);
@@ -410,7 +396,8 @@ impl DirNode {
     pub(super) fn sync_directory(&self) -> Result<(), Errno> {
         let path = self.path_fd()?;
         let directory = fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.shared.sync_calls.fsync_directory(directory.as_fd())
+        let calls = &self.shared.sync_calls;
+        calls.make(SyncCall::Directory, &directory)
     }
 
     /// A path for messages, relative to the source.

@@ -1,10 +1,11 @@
 //! The system calls that make things durable: one place, so that tests can delay them and make them fail.
 
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, BorrowedFd};
-
-/// Which call is about to be made.
 #[cfg(test)]
+use foliocache_sys::fd::BorrowedFd;
+use foliocache_sys::fd::{self, AsFd};
+
+/// A call that makes something durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncCall {
     /// `fdatasync(2)` of a file.
@@ -39,33 +40,21 @@ impl SyncCalls {
         *self.before.lock() = Some(foliocache_sync::Arc::new(before));
     }
 
-    #[cfg(test)]
-    fn before(&self, call: SyncCall, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let before = self.before.lock().clone();
-        before.map_or(Ok(()), |before| before(call, fd))
-    }
-
-    pub(super) fn fdatasync(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// Makes a call, with any descriptor of the file system for [`SyncCall::FileSystem`].
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub(super) fn make(&self, call: SyncCall, fd: &impl AsFd) -> Result<(), Errno> {
+        let fd = fd.as_fd();
         #[cfg(test)]
-        self.before(SyncCall::Data, file)?;
-        fd::fdatasync(file)
-    }
-
-    pub(super) fn fsync(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
-        #[cfg(test)]
-        self.before(SyncCall::File, file)?;
-        fd::fsync(file)
-    }
-
-    pub(super) fn fsync_directory(&self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
-        #[cfg(test)]
-        self.before(SyncCall::Directory, directory)?;
-        fd::fsync(directory)
-    }
-
-    pub(super) fn syncfs(&self, any: BorrowedFd<'_>) -> Result<(), Errno> {
-        #[cfg(test)]
-        self.before(SyncCall::FileSystem, any)?;
-        fd::syncfs(any)
+        {
+            let before = self.before.lock().clone();
+            before.map_or(Ok(()), |before| before(call, fd))?;
+        }
+        match call {
+            SyncCall::Data => fd::fdatasync(fd),
+            SyncCall::File | SyncCall::Directory => fd::fsync(fd),
+            SyncCall::FileSystem => fd::syncfs(fd),
+        }
     }
 }

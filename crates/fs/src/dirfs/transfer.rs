@@ -48,8 +48,16 @@ enum Path {
 pub(super) struct Written {
     /// Bytes written, a prefix of what was asked.
     pub(super) bytes: usize,
-    /// Ranges of the file that went through the kernel's cache.
-    pub(super) buffered: [Option<Range<u64>>; 2],
+    /// The range of the file that went through the kernel's cache, with what lies between two.
+    pub(super) buffered: Option<Range<u64>>,
+}
+
+/// The range that covers `covered` and `range`.
+pub(super) fn extend(covered: &mut Option<Range<u64>>, range: Range<u64>) {
+    *covered = Some(match covered.take() {
+        Some(old) => old.start.min(range.start)..old.end.max(range.end),
+        None => range,
+    });
 }
 
 fn total(segments: &[IoSegment<'_>]) -> usize {
@@ -207,7 +215,7 @@ pub(super) fn write(
         (Path::Direct, middle.clone()),
         (Path::Buffered, middle.end..end),
     ];
-    for (index, (path, range)) in pieces.into_iter().enumerate() {
+    for (path, range) in pieces {
         if range.is_empty() {
             continue;
         }
@@ -217,14 +225,7 @@ pub(super) fn write(
         );
         let (path, result) = write_piece(shared, fds, path, range.start, &segments);
         if path == Path::Buffered && result.is_ok() {
-            written.buffered[usize::from(index == 2)] = Some(match written.buffered[0].take() {
-                // A middle that fell back joins the head.
-                Some(head) if index == 1 => head.start..range.end,
-                other => {
-                    written.buffered[0] = other;
-                    range.clone()
-                }
-            });
+            extend(&mut written.buffered, range.clone());
         }
         match result {
             Ok(n) => {
@@ -251,7 +252,7 @@ pub(super) fn write_to_kernel_cache(
     let bytes = fd::write_segments(fds.buffered.as_fd(), pos, segments)?;
     Ok(Written {
         bytes,
-        buffered: [Some(pos..pos + bytes as u64), None],
+        buffered: Some(pos..pos + bytes as u64),
     })
 }
 

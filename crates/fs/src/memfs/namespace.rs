@@ -21,46 +21,29 @@ const MAX_TARGET: usize = 4095;
 /// Longest value of an extended attribute, in bytes.
 const MAX_XATTR: usize = 64 << 10;
 
-/// What is to be made.
-struct New {
-    kind: FileKind,
-    mode: u32,
-    data: Data,
-    /// A regular file is opened at once.
-    opened: bool,
-}
-
 impl MemFs {
-    /// Makes something and enters it under `name`.
-    fn make(
+    /// An inode of the caller's for `name`, which must be free.
+    fn new_inode(
         &self,
         ctx: &OpContext,
-        dir: &SlabArc<Inode>,
+        dir: &Inode,
         name: &OsStr,
-        new: New,
+        kind: FileKind,
+        mode: u32,
+        data: Data,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let New { kind, mode, .. } = new;
         Self::check_free(dir, name)?;
         let parent = dir.attributes().get();
         let set_group = parent.mode & S_ISGID != 0;
         let mut mode = match kind {
-            FileKind::Symlink => 0o777,
+            FileKind::Symlink => mode,
             _ => mode & !ctx.umask,
         };
         if set_group && kind == FileKind::Directory {
             mode |= S_ISGID;
         }
         let gid = if set_group { parent.gid } else { ctx.gid };
-        let inode = self.shared.new_inode(kind, mode, ctx.uid, gid, new.data)?;
-        if new.opened {
-            // Before anybody sees a file that then cannot be opened.
-            inode.open_mapping()?;
-        }
-        Self::enter(&inode, dir, name)?;
-        if kind == FileKind::Directory {
-            add_links(dir, 1);
-        }
-        Ok(inode)
+        self.shared.new_inode(kind, mode, ctx.uid, gid, data)
     }
 
     /// The inode under `name`, which must be there.
@@ -186,10 +169,6 @@ impl FileSystem for MemFs {
         }
     }
 
-    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
-        inode.ops().getattr(inode)
-    }
-
     fn setattr(
         &self,
         ctx: &OpContext,
@@ -239,13 +218,11 @@ impl FileSystem for MemFs {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         let charge = OpenFile::charge(&self.shared.mm).map_err(|_| Errno::ENOSPC)?;
-        let new = New {
-            kind: FileKind::Regular,
-            mode,
-            data: Data::File,
-            opened: true,
-        };
-        OpenFile::charged(self.make(ctx, dir, name, new)?, flags, *ctx, charge)
+        let inode = self.new_inode(ctx, dir, name, FileKind::Regular, mode, Data::File)?;
+        // Before anybody sees a file that then cannot be opened.
+        inode.open_mapping()?;
+        Self::enter(&inode, dir, name)?;
+        OpenFile::charged(inode, flags, *ctx, charge)
     }
 
     fn mknod(
@@ -263,13 +240,9 @@ impl FileSystem for MemFs {
             FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
             _ => return Err(Errno::EINVAL),
         };
-        let new = New {
-            kind,
-            mode,
-            data,
-            opened: false,
-        };
-        self.make(ctx, dir, name, new)
+        let inode = self.new_inode(ctx, dir, name, kind, mode, data)?;
+        Self::enter(&inode, dir, name)?;
+        Ok(inode)
     }
 
     fn mkdir(
@@ -280,13 +253,10 @@ impl FileSystem for MemFs {
         mode: u32,
     ) -> Result<SlabArc<Inode>, Errno> {
         let data = new_directory(Some(SlabArc::downgrade(dir)));
-        let new = New {
-            kind: FileKind::Directory,
-            mode,
-            data,
-            opened: false,
-        };
-        self.make(ctx, dir, name, new)
+        let inode = self.new_inode(ctx, dir, name, FileKind::Directory, mode, data)?;
+        Self::enter(&inode, dir, name)?;
+        add_links(dir, 1);
+        Ok(inode)
     }
 
     fn symlink(
@@ -301,13 +271,10 @@ impl FileSystem for MemFs {
             len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
             _ => {}
         }
-        let new = New {
-            kind: FileKind::Symlink,
-            mode: 0o777,
-            data: Data::Symlink(target.to_owned()),
-            opened: false,
-        };
-        self.make(ctx, dir, name, new)
+        let data = Data::Symlink(target.to_owned());
+        let inode = self.new_inode(ctx, dir, name, FileKind::Symlink, 0o777, data)?;
+        Self::enter(&inode, dir, name)?;
+        Ok(inode)
     }
 
     fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno> {
