@@ -133,9 +133,12 @@ impl<T> Slab<T> {
     }
 
     /// Moves the hand on over the pages and has `evict` evict what is [cold](cold) in them, until about `nr` objects
-    /// are evicted; how many that was. It passes at most [`EACH`] times the pages that so many take, and two rounds: what
-    /// has its second chance in the first has lost it in the second. If nothing was found in two everything is in use, and a call passes a [`LESS`] of that, until something is
-    /// found again: what the bound refuses costs a bounded number of steps. Several threads may move the hand.
+    /// are evicted; how many that was. Several threads may move it.
+    ///
+    /// It passes at most [`EACH`] times the pages that so many take, and two rounds: what has its second chance in
+    /// the first has lost it in the second. If nothing was found in two rounds everything is in use, and a call that
+    /// would pass less than two passes a [`LESS`] of that, until something is found again. So what the bound refuses
+    /// costs a bounded number of steps.
     ///
     /// Context: no read section; the functions are called in one.
     pub(crate) fn shrink(
@@ -148,7 +151,7 @@ impl<T> Slab<T> {
         let (slots, most) = (self.pool.slots(), self.pool.round() * 2);
         let pages = nr.div_ceil(slots).saturating_mul(EACH).min(most);
         // Relaxed, here and below: a hint.
-        let pages = match self.in_vain.load(Ordering::Relaxed) >= most {
+        let pages = match pages < most && self.in_vain.load(Ordering::Relaxed) >= most {
             true => pages / LESS,
             false => pages,
         };

@@ -52,9 +52,8 @@ fn get<'a>(cache: &'a InodeCache<Inode>, ino: u64, live: &Arc<AtomicI64>) -> Ige
     iget
 }
 
-/// Evicts all that nobody holds; how many are left. The first round takes the marks of what was found.
+/// Evicts all that nobody holds; how many are left.
 fn evict_all(cache: &InodeCache<Inode>, judge: impl Fn(&Inode) -> bool) -> usize {
-    cache.shrink(usize::MAX, &judge);
     cache.shrink(usize::MAX, &judge);
     cache.wait_for_limbo();
     cache.len()

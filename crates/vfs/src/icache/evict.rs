@@ -31,7 +31,7 @@ use crate::slab::SlabArc;
 impl<T: CachedInode> InodeCache<T> {
     /// Moves the clock's hand on over pages of inodes, until about `nr` are evicted or some times as many were passed:
     /// those that nobody holds, that were not found since the hand last passed, or few would keep their page
-    /// ([`Slab::shrink`](crate::slab::Slab::shrink)), and that `judge` gives free: nothing would be lost. Returns how many were evicted; their memory
+    /// (`Slab::shrink`), and that `judge` gives free: nothing would be lost. Returns how many were evicted; their memory
     /// comes back when their readers are gone.
     ///
     /// Several threads may do this at once: they share the hand.
