@@ -22,7 +22,7 @@ use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::super_block::{Named, SuperBlock};
 use crate::types::{Attr, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr};
-use crate::walk::{Last, Stop, WalkError, WalkFlags};
+use crate::walk::{Last, Stop, WalkError, WalkFlags, Walked};
 use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};
 use std::ptr;
@@ -59,19 +59,11 @@ pub struct OpenHow {
     pub mode: u32,
 }
 
-/// A directory with the last name of a path.
-pub(crate) struct Parent {
-    pub(crate) dir: DentryRef<Inode>,
-    pub(crate) last: Last,
-    /// Whether a slash comes after the name.
-    pub(crate) slash: bool,
-}
-
-impl Parent {
-    /// The name, where it is one.
-    fn normal(self, otherwise: Errno) -> Result<(DentryRef<Inode>, OsString), Errno> {
+impl Walked<Named> {
+    /// The directory and the last name in it, where it is one.
+    fn normal(self, otherwise: Errno) -> Result<(Named, OsString), Errno> {
         match self.last {
-            Last::Normal(name) => Ok((self.dir, name)),
+            Last::Normal(name) => Ok((self.at, name)),
             _ => Err(otherwise),
         }
     }
@@ -119,22 +111,27 @@ impl Namei<'_> {
     }
 
     /// The directory of the last name; with `follow` of the one that symbolic links lead to.
-    fn parent(&self, path: &OsStr, follow: bool) -> Result<Parent, WalkError> {
-        let flags = self.flags(follow);
-        self.names.parent(self.start, path, flags, self.credentials)
+    fn parent(&self, path: &OsStr, follow: bool) -> Result<Walked<Named>, WalkError> {
+        let (start, flags) = (self.start, self.flags(follow));
+        self.names
+            .walk_with_references(start, path, flags, self.credentials, true)
     }
 
     /// Whether something is known to have the last name.
-    fn is_cached(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<bool, Errno> {
-        let dir = Named::new(dir.clone())?;
+    fn is_cached(&self, dir: &Named, name: &OsStr) -> bool {
         let name = Name::new(name.as_encoded_bytes());
-        let cached = self.names.cached_child(&dir, &name, self.names.now());
-        Ok(cached.is_some_and(|dentry| !dentry.is_negative()))
+        let cached = self.names.cached_child(dir, &name, self.names.now());
+        cached.is_some_and(|dentry| !dentry.is_negative())
     }
 
-    /// What has the last name.
-    fn child(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<Named, Errno> {
-        self.names.child(dir, name)
+    /// What has the last name, by the cache or else by the file system.
+    fn child(&self, dir: &Named, name: &OsStr) -> Result<Named, Errno> {
+        let name = Name::new(name.as_encoded_bytes());
+        match self.names.lookup_child(dir, &name, self.names.now()) {
+            Ok(found) => Ok(found),
+            Err(Stop::Error(error)) => Err(error.errno()),
+            Err(Stop::Bail) => Err(Errno::ESTALE),
+        }
     }
 
     /// The directory and the name for something that is to be made.
@@ -145,14 +142,14 @@ impl Namei<'_> {
         directory: bool,
     ) -> Result<(DentryRef<Inode>, OsString), WalkError> {
         let parent = self.parent(path, false)?;
-        let slash = parent.slash;
+        let slash = parent.wants_directory;
         let (dir, name) = parent.normal(Errno::EEXIST)?;
         if slash && !directory {
             // Nothing but a directory can be made there.
             self.child(&dir, &name)?;
             return Err(Errno::EEXIST.into());
         }
-        Ok((dir, name))
+        Ok((dir.dentry, name))
     }
 
     /// Makes a directory.
@@ -224,7 +221,7 @@ impl Namei<'_> {
     /// Those of [`SuperBlock::unlink`] and of [`SuperBlock::lookup`].
     pub fn unlink(&self, path: &OsStr) -> Result<(), WalkError> {
         let parent = self.parent(path, false)?;
-        let slash = parent.slash;
+        let slash = parent.wants_directory;
         let (dir, name) = parent.normal(Errno::EISDIR)?;
         if slash {
             let there = self.child(&dir, &name)?;
@@ -233,7 +230,7 @@ impl Namei<'_> {
                 false => Err(Errno::ENOTDIR.into()),
             };
         }
-        Ok(self.names.unlink(&dir, &name, self.credentials)?)
+        Ok(self.names.unlink(&dir.dentry, &name, self.credentials)?)
     }
 
     /// Takes an empty directory away.
@@ -248,7 +245,7 @@ impl Namei<'_> {
             Last::Dot | Last::Normal(_) => Errno::EINVAL,
         };
         let (dir, name) = parent.normal(otherwise)?;
-        Ok(self.names.rmdir(&dir, &name, self.credentials)?)
+        Ok(self.names.rmdir(&dir.dentry, &name, self.credentials)?)
     }
 
     /// Moves the name `from` to `to`, which is a path from `target`.
@@ -268,7 +265,7 @@ impl Namei<'_> {
         if !ptr::eq(self.names, target.names) {
             return Err(Errno::EXDEV.into());
         }
-        let (old_slash, new_slash) = (old.slash, new.slash);
+        let (old_slash, new_slash) = (old.wants_directory, new.wants_directory);
         let (old_dir, old_name) = old.normal(Errno::EBUSY)?;
         let (new_dir, new_name) = new.normal(match mode {
             RenameMode::NoReplace => Errno::EEXIST,
@@ -282,9 +279,9 @@ impl Namei<'_> {
             )?;
         }
         self.names.rename(
-            &old_dir,
+            &old_dir.dentry,
             &old_name,
-            &new_dir,
+            &new_dir.dentry,
             &new_name,
             mode,
             self.credentials,
@@ -295,8 +292,8 @@ impl Namei<'_> {
     /// Slashes come after the names of directories alone.
     fn check_slashes(
         &self,
-        old: (&DentryRef<Inode>, &OsStr, bool),
-        new: (&DentryRef<Inode>, &OsStr, bool),
+        old: (&Named, &OsStr, bool),
+        new: (&Named, &OsStr, bool),
         mode: RenameMode,
     ) -> Result<(), Errno> {
         let moved = self.child(old.0, old.1)?;
@@ -331,7 +328,7 @@ impl Namei<'_> {
         let mut follow = false;
         loop {
             let parent = self.parent(path, follow)?;
-            let slash = parent.slash;
+            let slash = parent.wants_directory;
             let (dir, name) = parent.normal(match how.exclusive {
                 true => Errno::EEXIST,
                 false => Errno::EISDIR,
@@ -341,9 +338,9 @@ impl Namei<'_> {
             }
             // Made without a look-up first, unless a file is known to be there.
             let mut refused = Errno::EEXIST;
-            if how.exclusive || !self.is_cached(&dir, &name)? {
+            if how.exclusive || !self.is_cached(&dir, &name) {
                 let (names, who) = (self.names, self.credentials);
-                match names.create(&self.ctx, &dir, &name, how.mode, how.flags, who) {
+                match names.create(&self.ctx, &dir.dentry, &name, how.mode, how.flags, who) {
                     Err(error) if !how.exclusive => refused = error,
                     made => return Ok(made?.0),
                 }
@@ -388,35 +385,5 @@ impl Namei<'_> {
             }
         }
         self.names.fs().open(&self.ctx, inode, flags)
-    }
-}
-
-impl SuperBlock {
-    /// The directory of the last name of `path`.
-    fn parent(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<Parent, WalkError> {
-        let walked = self.walk_with_references(start, path, flags, credentials, true)?;
-        Ok(Parent {
-            dir: walked.parent.ok_or(Errno::ENOENT)?.dentry,
-            last: walked.last,
-            slash: walked.wants_directory,
-        })
-    }
-
-    /// What `name` in `dir` leads to, by the cache or else by the file system.
-    fn child(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<Named, Errno> {
-        let inode = Self::directory(dir)?;
-        let dentry = dir.clone();
-        let name = Name::new(name.as_encoded_bytes());
-        match self.lookup_child(&Named { dentry, inode }, &name, self.now()) {
-            Ok(found) => Ok(found),
-            Err(Stop::Error(error)) => Err(error.errno()),
-            Err(Stop::Bail) => Err(Errno::ESTALE),
-        }
     }
 }

@@ -65,3 +65,4 @@ pub use inode::{AliasSlot, DentryInode};
 pub use name::Name;
 pub(crate) use name::{all_words, last_slash, mix, tail_word};
 pub use reference::DentryRef;
+pub(crate) use rename::comes_first;

@@ -54,6 +54,7 @@ use super::reference::{DeferredFree, DentryRef, unhash};
 use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sys::Errno;
+use std::iter;
 use std::ptr::{self, NonNull};
 
 /// Why a dentry moves.
@@ -122,9 +123,7 @@ impl<'a, I: DentryInode> Parents<'a, I> {
                 to: None,
             };
         }
-        let from_first = is_above(from, to, rcu)
-            || (!is_above(to, from, rcu) && from.as_ptr().addr() < to.as_ptr().addr());
-        if from_first {
+        if comes_first(from, to, rcu) {
             let from = from.lock();
             let to = Some(to.lock_nested());
             Self { from, to }
@@ -148,14 +147,19 @@ impl<'a, I: DentryInode> Parents<'a, I> {
 ///
 /// Context: the rename lock is held.
 fn is_above<I: DentryInode>(above: &Dentry<I>, dentry: &Dentry<I>, rcu: &RcuReadGuard) -> bool {
-    let mut at = dentry;
-    while let Some(parent) = at.parent_rcu(rcu) {
-        if ptr::eq(parent, above) {
-            return true;
-        }
-        at = parent;
-    }
-    false
+    let mut above_it = iter::successors(dentry.parent_rcu(rcu), |at| at.parent_rcu(rcu));
+    above_it.any(|at| ptr::eq(at, above))
+}
+
+/// Whether `a` is locked before `b`: it is above it, or at a lower address and not below it.
+///
+/// Context: no directory changes its place above another meanwhile.
+pub(crate) fn comes_first<I: DentryInode>(
+    a: &Dentry<I>,
+    b: &Dentry<I>,
+    rcu: &RcuReadGuard,
+) -> bool {
+    is_above(a, b, rcu) || (!is_above(b, a, rcu) && a.as_ptr().addr() < b.as_ptr().addr())
 }
 
 impl<I: DentryInode> Inner<I> {

@@ -5,15 +5,17 @@
 //! The names of each directory that changes, exclusively, over the file system's I/O; for a move between
 //! directories the file system's `rename` before them. See [`super`].
 
-use super::{Named, SuperBlock};
+use super::SuperBlock;
 use crate::credentials::{Access, Credentials};
-use crate::dcache::{DentryRef, Name};
+use crate::dcache::{DentryRef, Name, comes_first};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::types::{Device, FileKind, OpContext, OpenFlags, RenameMode, S_ISVTX};
+use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
@@ -24,13 +26,13 @@ fn new_mode(credentials: Option<&Credentials>, dir: &Inode, kind: FileKind, mode
 
 impl SuperBlock {
     /// Runs a change of the names in `dir` by which `name` comes to lead to an inode.
-    fn make<R>(
+    fn make(
         &self,
         dir: &DentryRef<Inode>,
         name: &OsStr,
         credentials: Option<&Credentials>,
-        make: impl FnOnce(&SlabArc<Inode>) -> Result<(R, SlabArc<Inode>), Errno>,
-    ) -> Result<(R, DentryRef<Inode>), Errno> {
+        make: impl FnOnce(&SlabArc<Inode>) -> Result<SlabArc<Inode>, Errno>,
+    ) -> Result<DentryRef<Inode>, Errno> {
         let inode = Self::directory(dir)?;
         let _names = inode.names().write();
         if let Some(credentials) = credentials
@@ -55,9 +57,7 @@ impl SuperBlock {
             // Somebody else made it, outside.
             self.caches.dcache.invalidate(&dentry);
         }
-        let (result, made) = made?;
-        let dentry = self.enter(dir, &name, Some(made), asked)?;
-        Ok((result, dentry))
+        self.enter(dir, &name, Some(made?), asked)
     }
 
     /// Makes a regular file and opens it, see [`FileSystem::create`](crate::FileSystem::create).
@@ -74,12 +74,13 @@ impl SuperBlock {
         flags: OpenFlags,
         credentials: Option<&Credentials>,
     ) -> Result<(OpenFile, DentryRef<Inode>), Errno> {
-        self.make(dir, name, credentials, |inode| {
+        let mut file = None;
+        let dentry = self.make(dir, name, credentials, |inode| {
             let mode = new_mode(credentials, inode, FileKind::Regular, mode);
-            let file = self.caches.fs.create(ctx, inode, name, mode, flags)?;
-            let made = file.inode().clone();
-            Ok((file, made))
-        })
+            let made = file.insert(self.caches.fs.create(ctx, inode, name, mode, flags)?);
+            Ok(made.inode().clone())
+        })?;
+        Ok((file.expect("made"), dentry))
     }
 
     /// Makes a node, see [`FileSystem::mknod`](crate::FileSystem::mknod).
@@ -97,12 +98,10 @@ impl SuperBlock {
         rdev: Device,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        let made = self.make(dir, name, credentials, |inode| {
+        self.make(dir, name, credentials, |inode| {
             let mode = new_mode(credentials, inode, kind, mode);
-            let made = self.caches.fs.mknod(ctx, inode, name, kind, mode, rdev)?;
-            Ok(((), made))
-        })?;
-        Ok(made.1)
+            self.caches.fs.mknod(ctx, inode, name, kind, mode, rdev)
+        })
     }
 
     /// Makes a directory, see [`FileSystem::mkdir`](crate::FileSystem::mkdir).
@@ -117,12 +116,11 @@ impl SuperBlock {
         mode: u32,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        let made = self.make(dir, name, credentials, |inode| {
+        self.make(dir, name, credentials, |inode| {
             // Set-id bits are the parent's to hand down.
             let mode = mode & (0o777 | S_ISVTX);
-            Ok(((), self.caches.fs.mkdir(ctx, inode, name, mode)?))
-        })?;
-        Ok(made.1)
+            self.caches.fs.mkdir(ctx, inode, name, mode)
+        })
     }
 
     /// Makes a symbolic link, see [`FileSystem::symlink`](crate::FileSystem::symlink).
@@ -137,10 +135,9 @@ impl SuperBlock {
         target: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        let made = self.make(dir, name, credentials, |inode| {
-            Ok(((), self.caches.fs.symlink(ctx, inode, name, target)?))
-        })?;
-        Ok(made.1)
+        self.make(dir, name, credentials, |inode| {
+            self.caches.fs.symlink(ctx, inode, name, target)
+        })
     }
 
     /// Gives `inode` another name, see [`FileSystem::link`](crate::FileSystem::link).
@@ -154,11 +151,10 @@ impl SuperBlock {
         name: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        let made = self.make(dir, name, credentials, |dir| {
+        self.make(dir, name, credentials, |dir| {
             self.caches.fs.link(inode, dir, name)?;
-            Ok(((), inode.clone()))
-        })?;
-        Ok(made.1)
+            Ok(inode.clone())
+        })
     }
 
     /// Takes a name away from what is no directory, see [`FileSystem::unlink`](crate::FileSystem::unlink).
@@ -296,7 +292,7 @@ impl SuperBlock {
         if !SlabArc::ptr_eq(&from_inode, &to_inode) {
             // Its `..` changes.
             let exchanged = target.as_ref().filter(|_| exchange);
-            for inode in std::iter::once(&moved).chain(exchanged) {
+            for inode in iter::once(&moved).chain(exchanged) {
                 if inode.is_directory() {
                     self.check(inode, Access::WRITE, Some(credentials))?;
                 }
@@ -307,17 +303,12 @@ impl SuperBlock {
 
     /// Whether `dir` is a directory or below it.
     fn is_at_or_below(dir: &DentryRef<Inode>, above: &SlabArc<Inode>) -> bool {
-        let mut at = Some(dir.clone());
-        while let Some(here) = at {
-            if here
-                .inode()
-                .is_some_and(|inode| SlabArc::ptr_eq(&inode, above))
-            {
-                return true;
-            }
-            at = here.parent();
-        }
-        false
+        let rcu = rcu::read_lock();
+        let mut upwards = iter::successors(Some(&**dir), |dir| dir.parent_rcu(&rcu));
+        upwards.any(|dir| {
+            dir.inode_rcu(&rcu)
+                .is_some_and(|inode| ptr::eq(inode, &**above))
+        })
     }
 
     /// Moves a name, see [`FileSystem::rename`](crate::FileSystem::rename).
@@ -338,7 +329,7 @@ impl SuperBlock {
         let one = SlabArc::ptr_eq(&from_inode, &to_inode);
         // With it no directory changes its place above another.
         let rename = (!one).then(|| self.rename.lock());
-        let (first, second) = match one || Self::comes_first(from_dir, to_dir) {
+        let (first, second) = match one || comes_first(from_dir, to_dir, &rcu::read_lock()) {
             true => (&from_inode, &to_inode),
             false => (&to_inode, &from_inode),
         };
@@ -400,30 +391,11 @@ impl SuperBlock {
         let now = self.now();
         let found = match self.caches.dcache.lookup(dir, name) {
             Some(found) if !found.is_negative() && self.is_valid(&found, false, now) => found,
-            _ => {
-                let (dentry, inode) = (dir.clone(), inode.clone());
-                self.ask(&Named { dentry, inode }, name)?
-            }
+            _ => self.ask(dir, inode, name)?,
         };
         match found.is_negative() {
             true => Err(Errno::ENOENT),
             false => Ok(found),
         }
-    }
-
-    /// Whether the names of `a` are locked before those of `b`: it is above it, or at a lower address and
-    /// not below it. Context: `rename` held.
-    fn comes_first(a: &DentryRef<Inode>, b: &DentryRef<Inode>) -> bool {
-        let is_above = |above: &DentryRef<Inode>, below: &DentryRef<Inode>| {
-            let mut at = below.parent();
-            while let Some(here) = at {
-                if ptr::eq(&*here, &**above) {
-                    return true;
-                }
-                at = here.parent();
-            }
-            false
-        };
-        is_above(a, b) || (!is_above(b, a) && ptr::from_ref(&**a) < ptr::from_ref(&**b))
     }
 }

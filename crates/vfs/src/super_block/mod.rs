@@ -257,11 +257,7 @@ impl SuperBlock {
         result
     }
 
-    /// As [`SuperBlock::stat`], to a place of the caller's.
-    ///
-    /// # Errors
-    /// As [`SuperBlock::stat`]; `attr` then means nothing.
-    pub fn stat_to(
+    fn stat_to(
         &self,
         start: &DentryRef<Inode>,
         path: &OsStr,
@@ -291,12 +287,7 @@ impl SuperBlock {
         attr: &mut Attr,
     ) -> Result<(), Stop> {
         let rcu = rcu::read_lock();
-        let mode = RcuMode {
-            sb: self,
-            credentials,
-            now,
-            rcu: &rcu,
-        };
+        let mode = RcuMode::new(self, credentials, now, &rcu);
         let end = mode.walk(start, path.as_bytes(), flags)?;
         let known = end.inode.cached_attr(now, attr);
         match known && !end.has_changed() {
@@ -314,8 +305,8 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<Attr, WalkError> {
         for _ in 0..MAX_STALE {
-            let end = self.walk_with_references(start, path, flags, credentials, false)?;
-            let Some(end) = end.at else { break };
+            let walked = self.walk_with_references(start, path, flags, credentials, false)?;
+            let end = walked.at;
             match self.caches.fs.getattr(&end.inode) {
                 // Gone from the store since it was looked up: what has the name now?
                 Err(Errno::ESTALE) => self.caches.dcache.invalidate(&end.dentry),
@@ -342,7 +333,7 @@ impl SuperBlock {
             Ok(dentry) => return Ok(dentry),
         }
         let end = self.walk_with_references(start, path, flags, credentials, false)?;
-        Ok(end.at.ok_or(Errno::ENOENT)?.dentry)
+        Ok(end.at.dentry)
     }
 
     fn lookup_rcu(
@@ -353,12 +344,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Stop> {
         let rcu = rcu::read_lock();
-        let mode = RcuMode {
-            sb: self,
-            credentials,
-            now: self.now(),
-            rcu: &rcu,
-        };
+        let mode = RcuMode::new(self, credentials, self.now(), &rcu);
         let end = mode.walk(start, path.as_bytes(), flags)?;
         end.dentry.try_get(end.seq(), &rcu).ok_or(Stop::Bail)
     }
@@ -373,12 +359,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> bool {
         let rcu = rcu::read_lock();
-        let mode = RcuMode {
-            sb: self,
-            credentials,
-            now: self.now(),
-            rcu: &rcu,
-        };
+        let mode = RcuMode::new(self, credentials, self.now(), &rcu);
         mode.remembers(start, path.as_bytes())
     }
 
@@ -414,13 +395,7 @@ impl SuperBlock {
             b".." => dir.parent().unwrap_or_else(|| dir.clone()),
             bytes => {
                 let _names = inode.names().read();
-                self.ask(
-                    &Named {
-                        dentry: dir.clone(),
-                        inode: inode.clone(),
-                    },
-                    &Name::new(bytes),
-                )?
+                self.ask(dir, &inode, &Name::new(bytes))?
             }
         };
         Named::new(found)
@@ -454,7 +429,7 @@ impl SuperBlock {
         if let Some(dentry) = cached() {
             return Ok(Named::new(dentry)?);
         }
-        match self.ask(dir, name) {
+        match self.ask(&dir.dentry, &dir.inode, name) {
             Ok(dentry) => Ok(Named::new(dentry)?),
             // The directory itself is not where it was: it is looked up anew.
             Err(Errno::ESTALE) => {
@@ -469,16 +444,21 @@ impl SuperBlock {
     /// none.
     ///
     /// Context: the directory's names locked, shared at least.
-    pub(super) fn ask(&self, dir: &Named, name: &Name<'_>) -> Result<DentryRef<Inode>, Errno> {
+    pub(super) fn ask(
+        &self,
+        dir: &DentryRef<Inode>,
+        inode: &SlabArc<Inode>,
+        name: &Name<'_>,
+    ) -> Result<DentryRef<Inode>, Errno> {
         let asked = self.now();
         let name_str = OsStr::from_bytes(name.bytes());
-        let inode = match self.caches.fs.lookup(&dir.inode, name_str) {
+        let inode = match self.caches.fs.lookup(inode, name_str) {
             Ok(inode) => Some(inode),
             // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
             Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => None,
             Err(error) => return Err(error),
         };
-        self.enter(&dir.dentry, name, inode, asked)
+        self.enter(dir, name, inode, asked)
     }
 
     /// Puts an answer of the file system, asked for at `asked`, into the cache.

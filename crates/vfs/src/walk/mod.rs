@@ -120,7 +120,7 @@ pub(crate) trait Mode: Sized {
     /// What is there.
     fn kind(&self, at: &Self::At) -> FileKind;
     /// Whether names may be looked up in this directory.
-    fn may_search(&self, dir: &Self::At) -> Result<(), Stop>;
+    fn may_search(&mut self, dir: &Self::At) -> Result<(), Stop>;
     /// Looks a name up; `ENOENT` is an error like others.
     fn child(&mut self, dir: &Self::At, name: &Name<'_>) -> Result<Self::At, Stop>;
     /// Why a name that is too long is not found.
@@ -151,11 +151,9 @@ pub(crate) enum Last {
 
 /// Where a walk ended.
 pub(crate) struct Walked<A> {
-    /// What is there; `None` for a walk to the last name.
-    pub(crate) at: Option<A>,
-    /// For a walk to the last name: the directory that it is in, or what a path leads to whose last
-    /// component is no name.
-    pub(crate) parent: Option<A>,
+    /// What is there. For a walk to the last name the directory that it is in, or what a path leads to whose
+    /// last component is no name.
+    pub(crate) at: A,
     /// For a walk to the last name: that.
     pub(crate) last: Last,
     /// Whether the path ends with a slash, so that only a directory will do.
@@ -267,8 +265,7 @@ pub(crate) fn walk<M: Mode>(
         let slash = to_last.then(|| rest(&bytes[pos..], &pending)).flatten();
         let last_name = |at, slash| {
             Ok(Walked {
-                at: None,
-                parent: Some(at),
+                at,
                 last: Last::Normal(OsString::from_vec(name.bytes().to_vec())),
                 wants_directory: slash,
             })
@@ -311,18 +308,9 @@ pub(crate) fn walk<M: Mode>(
     if wants_directory && mode.kind(&at) != FileKind::Directory {
         return Err(Errno::ENOTDIR.into());
     }
-    Ok(match to_last {
-        true => Walked {
-            at: None,
-            parent: Some(at),
-            last,
-            wants_directory,
-        },
-        false => Walked {
-            at: Some(at),
-            parent: None,
-            last,
-            wants_directory,
-        },
+    Ok(Walked {
+        at,
+        last,
+        wants_directory,
     })
 }

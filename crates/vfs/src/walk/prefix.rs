@@ -39,14 +39,14 @@
 #![allow(unsafe_code)]
 
 use super::rcu::{RcuAt, RcuMode};
-use super::{MAX_PATH, Mode, Stop, WalkFlags, walk};
+use super::{MAX_PATH, Mode, WalkFlags, walk};
 use crate::credentials::Credentials;
-use crate::dcache::{Dentry, Name, all_words, last_slash, mix, tail_word};
+use crate::dcache::{Dentry, all_words, last_slash, mix, tail_word};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::types::FileKind;
 use foliocache_sync::Arc;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ptr::{self, NonNull};
 
 /// Longest prefix that is remembered, in bytes.
@@ -207,15 +207,12 @@ impl Slot {
         let places = mode.sb.dcache().places();
         let number = places.to_remember()?;
         let permissions = mode.sb.permissions().to_remember()?;
-        let mut plain = PlainMode {
-            mode: *mode,
-            until: Cell::new(u64::MAX),
-        };
+        let mut plain = RcuMode::<true>::new(mode.sb, mode.credentials, mode.now, mode.rcu);
         let flags = WalkFlags {
             follow: true,
             beneath: false,
         };
-        let end = walk(&mut plain, start, prefix, flags, false).ok()?.at?;
+        let end = walk(&mut plain, start, prefix, flags, false).ok()?.at;
         // What else has the name may go without a number changing.
         if plain.kind(&end) != FileKind::Directory {
             return None;
@@ -229,7 +226,7 @@ impl Slot {
             hash,
             places: (Arc::clone(places), number),
             permissions,
-            until: plain.until.get(),
+            until: plain.until,
             start: ptr::from_ref(start.dentry),
             dentry: NonNull::from(end.dentry),
             credentials: mode.credentials.cloned(),
@@ -237,62 +234,5 @@ impl Slot {
             words,
         });
         Some(NonNull::from(end.dentry))
-    }
-}
-
-/// The RCU walk over nothing but names, which notes how long they and the permissions are believed.
-struct PlainMode<'g> {
-    mode: RcuMode<'g>,
-    until: Cell<u64>,
-}
-
-impl PlainMode<'_> {
-    fn until(&self, until: u64) {
-        self.until.set(self.until.get().min(until));
-    }
-}
-
-impl<'g> Mode for PlainMode<'g> {
-    type At = RcuAt<'g>;
-    type Target = &'g [u8];
-
-    fn kind(&self, at: &RcuAt<'g>) -> FileKind {
-        self.mode.kind(at)
-    }
-
-    fn may_search(&self, dir: &RcuAt<'g>) -> Result<(), Stop> {
-        if self.mode.credentials.is_some() {
-            self.until(dir.inode.attributes().believed_until());
-        }
-        self.mode.may_search(dir)
-    }
-
-    fn child(&mut self, dir: &RcuAt<'g>, name: &Name<'_>) -> Result<RcuAt<'g>, Stop> {
-        let child = self.mode.child(dir, name)?;
-        self.until(self.mode.sb.believed_until(child.dentry));
-        Ok(child)
-    }
-
-    fn too_long(&self, _dir: &RcuAt<'g>) -> Stop {
-        Stop::Bail
-    }
-
-    fn parent(&mut self, _dir: &RcuAt<'g>) -> Result<RcuAt<'g>, Stop> {
-        Err(Stop::Bail)
-    }
-
-    fn root(&mut self) -> Result<RcuAt<'g>, Stop> {
-        self.mode.root()
-    }
-
-    /// What a link holds may be replaced without any directory changing its place.
-    fn target(&mut self, _link: &RcuAt<'g>) -> Result<&'g [u8], Stop> {
-        Err(Stop::Bail)
-    }
-
-    fn down(&mut self, _dir: RcuAt<'g>) {}
-
-    fn up(&mut self) -> Result<Option<RcuAt<'g>>, Stop> {
-        Err(Stop::Bail)
     }
 }

@@ -15,13 +15,14 @@ use crate::types::{FileKind, MAX_NAME};
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sys::Errno;
 
-/// Walks as long as nothing has to be asked.
-#[derive(Clone, Copy)]
-pub(crate) struct RcuMode<'g> {
+/// Walks as long as nothing has to be asked. With `PLAIN` over nothing but names, noting how long they are believed.
+pub(crate) struct RcuMode<'g, const PLAIN: bool = false> {
     pub(crate) sb: &'g SuperBlock,
     pub(crate) credentials: Option<&'g Credentials>,
     pub(crate) now: u64,
     pub(crate) rcu: &'g RcuReadGuard,
+    /// With `PLAIN`: the least of what the names and the permissions on the way are believed.
+    pub(super) until: u64,
 }
 
 /// A dentry with an inode, as it was at `seq`.
@@ -54,7 +55,22 @@ impl<'g> RcuAt<'g> {
     }
 }
 
-impl<'g> RcuMode<'g> {
+impl<'g, const PLAIN: bool> RcuMode<'g, PLAIN> {
+    pub(crate) fn new(
+        sb: &'g SuperBlock,
+        credentials: Option<&'g Credentials>,
+        now: u64,
+        rcu: &'g RcuReadGuard,
+    ) -> Self {
+        Self {
+            sb,
+            credentials,
+            now,
+            rcu,
+            until: u64::MAX,
+        }
+    }
+
     /// The place that a dentry is at now; `None` if it is negative.
     #[inline]
     pub(crate) fn at(&self, dentry: &'g Dentry<Inode>) -> Option<RcuAt<'g>> {
@@ -62,7 +78,9 @@ impl<'g> RcuMode<'g> {
         let inode = dentry.inode_rcu(self.rcu)?;
         Some(RcuAt::new(dentry, seq, inode))
     }
+}
 
+impl<'g> RcuMode<'g> {
     /// Whether the way to the last name of `path` is remembered.
     pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
         prefix::remembers(self, start, path)
@@ -93,8 +111,7 @@ impl<'g> RcuMode<'g> {
         path: &[u8],
         flags: WalkFlags,
     ) -> Result<RcuAt<'g>, Stop> {
-        let end = walk(self, start, path, flags, false)?;
-        end.at.ok_or(Stop::Bail)
+        Ok(walk(self, start, path, flags, false)?.at)
     }
 
     /// What a path of one name leads to, as the walk has it; `None` where it takes more than a look-up.
@@ -119,7 +136,7 @@ impl<'g> RcuMode<'g> {
     }
 }
 
-impl<'g> Mode for RcuMode<'g> {
+impl<'g, const PLAIN: bool> Mode for RcuMode<'g, PLAIN> {
     type At = RcuAt<'g>;
     type Target = &'g [u8];
 
@@ -129,7 +146,10 @@ impl<'g> Mode for RcuMode<'g> {
     }
 
     #[inline(always)]
-    fn may_search(&self, dir: &RcuAt<'g>) -> Result<(), Stop> {
+    fn may_search(&mut self, dir: &RcuAt<'g>) -> Result<(), Stop> {
+        if PLAIN && self.credentials.is_some() {
+            self.until = self.until.min(dir.inode.attributes().believed_until());
+        }
         match self.credentials {
             Some(_) if !dir.inode.attributes().is_believed(self.now) => Err(Stop::Bail),
             Some(credentials) => Ok(credentials.check(dir.inode, Access::EXECUTE)?),
@@ -148,6 +168,9 @@ impl<'g> Mode for RcuMode<'g> {
         {
             return Err(Stop::Bail);
         }
+        if PLAIN {
+            self.until = self.until.min(self.sb.believed_until(dentry));
+        }
         let inode = inode.ok_or(Errno::ENOENT)?;
         Ok(RcuAt::new(dentry, seq, inode))
     }
@@ -165,7 +188,8 @@ impl<'g> Mode for RcuMode<'g> {
     }
 
     fn target(&mut self, link: &RcuAt<'g>) -> Result<&'g [u8], Stop> {
-        let target = link.inode.ops().cached_target();
+        // What a link holds may be replaced without any directory changing its place.
+        let target = link.inode.ops().cached_target().filter(|_| !PLAIN);
         target
             .map(|target| target.as_encoded_bytes())
             .ok_or(Stop::Bail)

@@ -44,7 +44,7 @@ impl Mode for ReferenceMode<'_> {
         at.inode.kind()
     }
 
-    fn may_search(&self, dir: &Named) -> Result<(), Stop> {
+    fn may_search(&mut self, dir: &Named) -> Result<(), Stop> {
         match self.sb.check(&dir.inode, Access::EXECUTE, self.credentials) {
             // It is not where it was: it is looked up anew.
             Err(Errno::ESTALE) => {
