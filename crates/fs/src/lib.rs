@@ -1,12 +1,5 @@
 //! File systems over the cache: memfs and dirfs.
 //!
-//! # Model
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `dirfs` | [`DirFs`]: a local directory through the cache |
-//! | `memfs` | [`MemFs`]: the cache is the store |
-//!
 //! ```
 //! use foliocache_fs::MemFs;
 //! use foliocache_mm::{Mm, MmConfig};

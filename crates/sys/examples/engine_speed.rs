@@ -175,7 +175,7 @@ fn main() {
     };
     for _ in 0..16 {
         let window = bench.window(0, MIB);
-        let read = bench.engine.watch_read(bench.file.as_fd(), 0, &window);
+        let read = bench.engine.read_blocking(bench.file.as_fd(), 0, &window);
         assert_eq!(read, Ok(MIB));
     }
     let mut ways = Vec::new();

@@ -17,7 +17,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
@@ -49,14 +49,12 @@ fn mode_of(mode: u32) -> Mode {
     Mode::from_raw_mode(mode)
 }
 
-/// Opens `name` in `dir`, close-on-exec, never following a symbolic link. `mode` is used with
-/// `OFlags::CREATE` and is subject to the umask. May block.
+/// Opens `name` in `dir`, close-on-exec, never following a symbolic link: with `OFlags::PATH` the link itself is
+/// opened. `mode` is used with `OFlags::CREATE` and is subject to the umask. May block.
 ///
 /// # Errors
 ///
-/// Those of `openat(2)`; `ELOOP` when the name is a symbolic link, `ENOTDIR` with
-/// `OFlags::DIRECTORY` (unless both `OFlags::PATH` and
-/// `OFlags::NOFOLLOW` are given: then the link itself is opened).
+/// Those of `openat(2)`; `ELOOP` when the name is a symbolic link, `ENOTDIR` with `OFlags::DIRECTORY`.
 pub fn openat(
     dir: BorrowedFd<'_>,
     name: &OsStr,
@@ -64,17 +62,10 @@ pub fn openat(
     mode: u32,
 ) -> Result<OwnedFd, Errno> {
     let name = component(name)?;
-    let asked = flags;
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = retry_on_intr(|| fs::openat(dir, &*name, flags, mode_of(mode)))?;
-    // With O_PATH the kernel opens a link instead of refusing it; refuse it unless it was asked.
-    if asked.contains(OFlags::PATH)
-        && !asked.contains(OFlags::NOFOLLOW)
-        && fd::fstat(fd.as_fd())?.kind() == FileKind::Symlink
-    {
-        return Err(Errno::ELOOP);
-    }
-    Ok(fd)
+    Ok(retry_on_intr(|| {
+        fs::openat(dir, &*name, flags, mode_of(mode))
+    })?)
 }
 
 /// The attributes of what `path` leads to from `dir`, links followed, as the kernel finds it: the path may be

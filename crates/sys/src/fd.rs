@@ -408,37 +408,35 @@ pub fn fchown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<
     Ok(fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?)
 }
 
-fn seek(fd: BorrowedFd<'_>, to: fs::SeekFrom) -> Result<Option<u64>, Errno> {
+/// What to look for in a sparse file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekSparse {
+    /// The next byte that is data.
+    #[doc(alias = "SEEK_DATA")]
+    Data,
+    /// The next byte that is in a hole; the end of the file counts as one.
+    #[doc(alias = "SEEK_HOLE")]
+    Hole,
+}
+
+/// The first byte at or after `pos` that is what is looked for, or `None` when there is none.
+///
+/// Moves the offset of the open file, which nothing here uses. May block.
+///
+/// # Errors
+///
+/// `EINVAL` where the file system cannot tell.
+pub fn seek_sparse(fd: BorrowedFd<'_>, what: SeekSparse, pos: u64) -> Result<Option<u64>, Errno> {
+    off(pos)?;
+    let to = match what {
+        SeekSparse::Data => fs::SeekFrom::Data(pos),
+        SeekSparse::Hole => fs::SeekFrom::Hole(pos),
+    };
     match fs::seek(fd, to) {
         Ok(pos) => Ok(Some(pos)),
         Err(rustix::io::Errno::NXIO) => Ok(None),
         Err(e) => Err(e.into()),
     }
-}
-
-/// The first byte at or after `pos` that is not in a hole, or `None` when there is no more data.
-///
-/// Moves the offset of the open file, which nothing here uses. May block.
-///
-/// # Errors
-///
-/// `EINVAL` where the file system cannot tell.
-pub fn seek_data(fd: BorrowedFd<'_>, pos: u64) -> Result<Option<u64>, Errno> {
-    off(pos)?;
-    seek(fd, fs::SeekFrom::Data(pos))
-}
-
-/// The first byte at or after `pos` that is in a hole (the end of the file counts as one), or
-/// `None` when `pos` is at or past the end.
-///
-/// Moves the offset of the open file, which nothing here uses. May block.
-///
-/// # Errors
-///
-/// `EINVAL` where the file system cannot tell.
-pub fn seek_hole(fd: BorrowedFd<'_>, pos: u64) -> Result<Option<u64>, Errno> {
-    off(pos)?;
-    seek(fd, fs::SeekFrom::Hole(pos))
 }
 
 /// The kernel's release, as `uname -r`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::xattr::{self, XattrMode};
-use foliocache_sys::fd::{self, FileKind, IoSegment, OFlags, SetTime, SyncRange};
+use foliocache_sys::fd::{self, FileKind, IoSegment, OFlags, SeekSparse, SetTime, SyncRange};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -144,17 +144,20 @@ fn sizes_holes_and_space() {
     let file = create(dir.path(), "f");
     let f = file.as_fd();
     fd::ftruncate(f, 1 << 20).unwrap();
-    assert_eq!(fd::seek_data(f, 0), Ok(None));
+    assert_eq!(fd::seek_sparse(f, SeekSparse::Data, 0), Ok(None));
     fd::pwrite(f, 256 << 10, &[1; 64 << 10]).unwrap();
-    assert_eq!(fd::seek_data(f, 0), Ok(Some(256 << 10)));
-    assert_eq!(fd::seek_hole(f, 256 << 10), Ok(Some(320 << 10)));
-    assert_eq!(fd::seek_hole(f, 1 << 20), Ok(None));
+    assert_eq!(fd::seek_sparse(f, SeekSparse::Data, 0), Ok(Some(256 << 10)));
+    assert_eq!(
+        fd::seek_sparse(f, SeekSparse::Hole, 256 << 10),
+        Ok(Some(320 << 10))
+    );
+    assert_eq!(fd::seek_sparse(f, SeekSparse::Hole, 1 << 20), Ok(None));
     fd::sync_file_range(f, 0, 0, SyncRange::Start).unwrap();
     fd::sync_file_range(f, 0, 0, SyncRange::Wait).unwrap();
     fd::fsync(f).unwrap();
     fd::fadvise_dontneed(f, 0, 0).unwrap();
     fd::punch_hole(f, 256 << 10, 64 << 10).unwrap();
-    assert_eq!(fd::seek_data(f, 0), Ok(None));
+    assert_eq!(fd::seek_sparse(f, SeekSparse::Data, 0), Ok(None));
     assert_eq!(fd::fstat(f).unwrap().size, 1 << 20);
     fd::allocate(f, 1 << 20, 1 << 20).unwrap();
     let st = fd::fstat(f).unwrap();

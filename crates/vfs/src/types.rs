@@ -8,7 +8,7 @@
 use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
-pub use foliocache_sys::fd::{Device, FileKind, SetTime, StatFs};
+pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
 use std::ffi::OsString;
 
 /// Longest name of a directory entry, in bytes.
@@ -201,17 +201,6 @@ pub enum FallocateMode {
     ZeroRange,
     /// The part of the range within the file reads as zeros; the size stays.
     ZeroRangeKeepSize,
-}
-
-/// What to look for in a sparse file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekSparse {
-    /// The next byte that is data.
-    #[doc(alias = "SEEK_DATA")]
-    Data,
-    /// The next byte that is in a hole; the end of the file counts as one.
-    #[doc(alias = "SEEK_HOLE")]
-    Hole,
 }
 
 /// One entry of a directory, with a name of its own.

@@ -23,7 +23,7 @@ use foliocache_vfs::{
     Attr, AttrCell, Attributes, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
     PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, cleared_set_id,
 };
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {
@@ -174,40 +174,6 @@ impl DirNode {
         }
     }
 
-    /// Lets go of the file in the source, which frees its space, and of its pages. Nobody can open it any more.
-    fn evict(&self) {
-        if !self.is_unlinked() || self.shared.bdi.mm().check_fork().is_err() {
-            return;
-        }
-        self.discard_unused();
-        if let Some(file) = &self.file {
-            let fds = file.io.lock().fds.take();
-            drop(fds);
-        }
-        self.shared.path_fds.remove(self.id);
-        self.detach();
-    }
-
-    pub(super) fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
-        self.shared.bdi.mm().check_fork()?;
-        let doubts = self.attributes.doubts();
-        let until = self.shared.believable_until();
-        let fd = self.path_fd()?;
-        if let Some(file) = self.file.as_ref().filter(|file| file.has_mapping())
-            && let Some(opens) = file.opens.try_lock()
-            && opens.writers == 0
-        {
-            self.revalidate(fd.as_fd())?;
-        }
-        self.shared.close_idle(1);
-        let look = self.look();
-        let stat = fd::fstat(fd.as_fd())?;
-        self.attributes.believe(doubts, until, |attributes| {
-            self.refresh(attributes, &stat, look);
-        });
-        Ok(self.show(inode))
-    }
-
     pub(super) fn setattr(
         &self,
         ctx: &OpContext,
@@ -258,7 +224,23 @@ impl DirNode {
 
 impl InodeOperations for DirNode {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
-        self.getattr(inode)
+        self.shared.bdi.mm().check_fork()?;
+        let doubts = self.attributes.doubts();
+        let until = self.shared.believable_until();
+        let fd = self.path_fd()?;
+        if let Some(file) = self.file.as_ref().filter(|file| file.has_mapping())
+            && let Some(opens) = file.opens.try_lock()
+            && opens.writers == 0
+        {
+            self.revalidate(fd.as_fd())?;
+        }
+        self.shared.close_idle(1);
+        let look = self.look();
+        let stat = fd::fstat(fd.as_fd())?;
+        self.attributes.believe(doubts, until, |attributes| {
+            self.refresh(attributes, &stat, look);
+        });
+        Ok(self.show(inode))
     }
 
     fn new_mapping(&self, inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
@@ -274,7 +256,7 @@ impl InodeOperations for DirNode {
     }
 
     fn cached_target(&self) -> Option<&OsStr> {
-        self.known_target()
+        self.target.get().map(OsString::as_os_str)
     }
 
     fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {
@@ -321,13 +303,10 @@ impl InodeOperations for DirNode {
         if pos >= size {
             return Err(Errno::ENXIO);
         }
-        let found = match what {
-            SeekSparse::Data => fd::seek_data(fd, pos)?,
-            SeekSparse::Hole => Some(fd::seek_hole(fd, pos)?.map_or(size, |at| at.min(size))),
-        };
-        found
-            .filter(|&at| at < size || what == SeekSparse::Hole)
-            .ok_or(Errno::ENXIO)
+        match (what, fd::seek_sparse(fd, what, pos)?) {
+            (SeekSparse::Data, found) => found.filter(|&at| at < size).ok_or(Errno::ENXIO),
+            (SeekSparse::Hole, found) => Ok(found.map_or(size, |at| at.min(size))),
+        }
     }
 
     fn released(&self, inode: &Inode, writable: bool) {
@@ -350,8 +329,18 @@ impl InodeOperations for DirNode {
         self.shared.limit_idle();
     }
 
+    /// Lets go of the file in the source, which frees its space, and of its pages. Nobody can open it any more.
     fn evict(&self, _inode: &Inode) {
-        self.evict();
+        if !self.is_unlinked() || self.shared.bdi.mm().check_fork().is_err() {
+            return;
+        }
+        self.discard_unused();
+        if let Some(file) = &self.file {
+            let fds = file.io.lock().fds.take();
+            drop(fds);
+        }
+        self.shared.path_fds.remove(self.id);
+        self.detach();
     }
 
     fn is_busy(&self) -> bool {

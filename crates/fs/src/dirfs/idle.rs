@@ -33,7 +33,7 @@ use std::os::fd::OwnedFd;
 
 /// The line.
 pub(super) struct IdleFiles {
-    files: Mutex<VecDeque<SlabWeak<DirNode>>>,
+    pub(super) files: Mutex<VecDeque<SlabWeak<DirNode>>>,
     nr: AtomicUsize,
     /// Beyond what this allows, one is written back for each that gets in line.
     kept: Arc<KeptFds>,
@@ -73,13 +73,6 @@ impl IdleFiles {
 
     fn len(&self) -> usize {
         self.files.lock().len()
-    }
-
-    /// Runs something while the lock is held.
-    #[cfg(test)]
-    pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
-        let _files = self.files.lock();
-        run()
     }
 }
 

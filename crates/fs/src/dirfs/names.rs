@@ -19,11 +19,17 @@ use std::os::unix::ffi::OsStrExt;
 /// The inode of the source itself.
 pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> SlabArc<Inode> {
     inodes.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
-        let attributes = shared.attributes(stat);
-        let node = DirNode::new(shared, ino, stat, attributes.clone(), Location::Root);
-        let node = shared.nodes.alloc(node);
-        Inode::new(ino, node.identity.generation(), node.kind, attributes, node)
+        shared.new_inode(ino, stat, Location::Root)
     })
+}
+
+impl Shared {
+    fn new_inode(self: &Arc<Shared>, ino: u64, stat: &Stat, location: Location) -> Inode {
+        let attributes = self.attributes(stat);
+        let node = DirNode::new(self, ino, stat, attributes.clone(), location);
+        let node = self.nodes.alloc(node);
+        Inode::new(ino, node.identity.generation(), node.kind, attributes, node)
+    }
 }
 
 impl DirFs {
@@ -76,11 +82,8 @@ impl DirFs {
         let inode = self
             .inodes
             .find_or_insert(Identity::of(stat), wanted, |ino| {
-                let attributes = self.shared.attributes(stat);
                 let location = Location::Named((parent.clone(), name.as_bytes().into()));
-                let node = DirNode::new(&self.shared, ino, stat, attributes.clone(), location);
-                let node = self.shared.nodes.alloc(node);
-                Inode::new(ino, node.identity.generation(), node.kind, attributes, node)
+                self.shared.new_inode(ino, stat, location)
             });
         DirNode::of(&inode)?.found_at(parent, name);
         Ok(inode)
@@ -88,8 +91,8 @@ impl DirFs {
 
     /// Opens what is under `name`, for its identity.
     pub(super) fn open_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW;
-        self.shared.with_room(|| dir::openat(dir, name, flags, 0))
+        let open = || dir::openat(dir, name, OFlags::PATH, 0);
+        self.shared.with_room(open)
     }
 
     /// Gives what was just made, with the attributes `stat`, to the caller, with the mode asked for; the

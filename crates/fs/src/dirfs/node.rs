@@ -123,7 +123,7 @@ pub(super) struct DirNode {
     /// Whether no name leads to the node any more.
     unlinked: AtomicBool,
     /// What a symbolic link holds, once somebody has asked: it never changes.
-    target: OnceLock<OsString>,
+    pub(super) target: OnceLock<OsString>,
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
 }
@@ -229,8 +229,7 @@ impl DirNode {
                 Some(inode) => DirNode::of(inode)?,
                 None => self,
             };
-            let flags = OFlags::PATH | OFlags::NOFOLLOW;
-            let open = || dir::openat(at.as_fd(), &name, flags, 0);
+            let open = || dir::openat(at.as_fd(), &name, OFlags::PATH, 0);
             let found = match self.shared.with_room(open) {
                 Ok(found) => Arc::new(found),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => return Err(Errno::ESTALE),
@@ -250,8 +249,8 @@ impl DirNode {
     /// # Errors
     /// As [`DirNode::path_fd`], and those of `readlinkat(2)`.
     pub(super) fn target(&self) -> Result<OsString, Errno> {
-        if let Some(target) = self.known_target() {
-            return Ok(target.to_owned());
+        if let Some(target) = self.target.get() {
+            return Ok(target.clone());
         }
         let target = dir::readlink_fd(self.path_fd()?.as_fd())?;
         // A longer one is not paid for.
@@ -259,11 +258,6 @@ impl DirNode {
             self.target.get_or_init(|| target.clone());
         }
         Ok(target)
-    }
-
-    /// What a symbolic link holds, if somebody has asked before.
-    pub(super) fn known_target(&self) -> Option<&OsStr> {
-        self.target.get().map(OsString::as_os_str)
     }
 
     /// Parent and name, if the node has them.

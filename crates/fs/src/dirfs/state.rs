@@ -130,6 +130,7 @@ impl Batched {
 }
 
 /// What is to be done for a file, and what was seen of it.
+#[derive(Default)]
 pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
     /// What the source said of it when it was made through us, until something of it is written.
@@ -156,6 +157,7 @@ pub(super) struct IoState {
 }
 
 /// What a regular file has besides being a node.
+#[derive(Default)]
 pub(super) struct FileState {
     /// Set when the address space is made.
     pub(super) mapping: OnceLock<Weak<AddressSpace>>,
@@ -180,32 +182,9 @@ pub(super) struct FileState {
 
 impl FileState {
     pub(super) fn new() -> FileState {
-        let size = Durability::new();
-        size.changed();
-        FileState {
-            mapping: OnceLock::new(),
-            charge: OnceLock::new(),
-            opens: Mutex::new(Opens::default()),
-            io: Mutex::new(IoState {
-                fds: None,
-                fresh: None,
-                new: false,
-                room: None,
-                batched: Vec::new(),
-                error: None,
-                cached: None,
-                seen: None,
-                unsure: None,
-                changing: 0,
-                changes: 0,
-            }),
-            data: Durability::new(),
-            size,
-            times: Durability::new(),
-            attributes: Durability::new(),
-            stamping: Mutex::new(()),
-            syncing: Mutex::new(()),
-        }
+        let file = FileState::default();
+        file.size.changed();
+        file
     }
 
     pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {

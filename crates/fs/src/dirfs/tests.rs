@@ -326,13 +326,12 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
     thread::scope(|scope| {
         scope.spawn(move || {
             let _moves = shared.moves.write();
-            shared.idle.locked(|| {
-                shared.path_fds.locked(|| {
-                    held.send(()).expect("somebody waits");
-                    is_done
-                        .recv_timeout(LONG)
-                        .expect("an open waited for a lock");
-                });
+            let _idle = shared.idle.files.lock();
+            shared.path_fds.locked(|| {
+                held.send(()).expect("somebody waits");
+                is_done
+                    .recv_timeout(LONG)
+                    .expect("an open waited for a lock");
             });
         });
         is_held.recv().expect("held");

@@ -92,8 +92,8 @@ pub(super) fn read(
     if let Some(direct) = direct_for(shared, fds, pos, len) {
         let fd = direct.fd.as_fd();
         let done = match &shared.engine {
-            Some(engine) if engine.wants_to_watch() => engine.watch_read(fd, pos, segments),
-            _ => fd::read_segments(fd, pos, segments),
+            Some(engine) => engine.read_blocking(fd, pos, segments),
+            None => fd::read_segments(fd, pos, segments),
         };
         match done {
             Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),

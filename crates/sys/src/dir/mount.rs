@@ -35,15 +35,7 @@ pub struct MountInfo {
 /// Those of opening and reading `/proc/self/mountinfo`. Lines that cannot be understood are left
 /// out.
 pub fn mounts() -> Result<Vec<MountInfo>, Errno> {
-    let file = fd::open(Path::new("/proc/self/mountinfo"), OFlags::RDONLY, 0)?;
-    let mut text = Vec::new();
-    let mut chunk = vec![0; 64 << 10];
-    loop {
-        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut chunk[..]))? {
-            0 => break,
-            n => text.extend_from_slice(&chunk[..n]),
-        }
-    }
+    let text = std::fs::read("/proc/self/mountinfo")?;
     Ok(text
         .split(|&byte| byte == b'\n')
         .filter_map(parse_line)

@@ -22,7 +22,7 @@
 //!
 //! A device that works in the thread that asks it (a compressed RAM disk) would be driven by one
 //! processor then, and in the kernel's threads at that. The engine notices such devices by
-//! [`Engine::watch_read`], and [`Engine::is_synchronous`] tells callers to do their I/O themselves.
+//! [`Engine::read_blocking`], and [`Engine::is_synchronous`] tells callers to do their I/O themselves.
 //!
 //! # Invariants
 //!
@@ -226,26 +226,24 @@ impl Engine {
         self.shared.device.is_synchronous()
     }
 
-    /// Whether the caller's next direct read should go by [`Engine::watch_read`]: the first ones
-    /// and one in 32.
-    pub fn wants_to_watch(&self) -> bool {
-        self.shared.device.is_due()
-    }
-
-    /// Reads as [`crate::fd::read_segments`] does, and learns whether the device is a synchronous
-    /// one. Blocks.
+    /// Reads as [`crate::fd::read_segments`] does, and learns by the first reads and one in 32 whether the
+    /// device is a synchronous one. Blocks.
     ///
     /// # Errors
     ///
     /// Those of `preadv(2)`.
-    pub fn watch_read(
+    pub fn read_blocking(
         &self,
         fd: BorrowedFd<'_>,
         pos: u64,
         segments: &[IoSegment<'_>],
     ) -> Result<usize, Errno> {
         let device = &self.shared.device;
-        device.watch(|| fd::read_segments(fd, pos, segments))
+        let read = || fd::read_segments(fd, pos, segments);
+        match device.is_due() {
+            true => device.watch(read),
+            false => read(),
+        }
     }
 
     /// Has the worker panic.

@@ -27,10 +27,11 @@ pub(super) const DRAIN: Duration = Duration::from_secs(60);
 /// An io_uring of the thread that made it. Costs about 100 bytes of kernel memory for each entry of
 /// its depth, outside any cache's bound.
 pub(super) struct Ring {
-    ring: ManuallyDrop<IoUring>,
+    /// The kernel's side.
+    pub(super) kernel: ManuallyDrop<IoUring>,
     guard: ForkGuard,
     /// Whether the kernel refused to take entries that are still in the submission queue.
-    broken: bool,
+    pub(super) broken: bool,
 }
 
 impl Ring {
@@ -62,37 +63,22 @@ impl Ring {
             return Err(Errno::ENOSYS);
         }
         Ok(Ring {
-            ring: ManuallyDrop::new(ring),
+            kernel: ManuallyDrop::new(ring),
             guard,
             broken: false,
         })
     }
 
-    /// Whether the ring can be used no more.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken
-    }
-
-    /// The kernel takes no more entries; nothing of the ring is in flight.
-    pub(super) fn set_broken(&mut self) {
-        self.broken = true;
-    }
-
-    /// The kernel's side.
-    pub(super) fn kernel(&mut self) -> &mut IoUring {
-        &mut self.ring
-    }
-
     /// Waits for a completion without submitting anything.
     pub(super) fn wait_for_one(&mut self) -> Result<(), Errno> {
         loop {
-            if !self.ring.completion().is_empty() {
+            if !self.kernel.completion().is_empty() {
                 return Ok(());
             }
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: nothing is submitted and no argument is passed.
             let woken = unsafe {
-                self.ring
+                self.kernel
                     .submitter()
                     .enter::<libc::sigset_t>(0, 1, flags, None)
             };
@@ -107,7 +93,7 @@ impl Ring {
     /// The ring's descriptor.
     #[cfg(test)]
     pub(super) fn raw_fd(&self) -> i32 {
-        self.ring.as_raw_fd()
+        self.kernel.as_raw_fd()
     }
 }
 
@@ -116,7 +102,7 @@ impl Drop for Ring {
         // In a child the ring's memory is not mapped, and its addresses may be somebody else's.
         if !self.guard.is_child() {
             // SAFETY: dropped here only, and not used again.
-            unsafe { ManuallyDrop::drop(&mut self.ring) };
+            unsafe { ManuallyDrop::drop(&mut self.kernel) };
         }
     }
 }

@@ -142,7 +142,7 @@ fn end(shared: &Shared, done: IoDone, result: Result<usize, Errno>) {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.in_flight > 0 && !self.ring.is_broken() {
+        if self.in_flight > 0 && !self.ring.broken {
             abort("unwinding with I/O in flight");
         }
         if !panicking() {
@@ -248,7 +248,7 @@ impl Worker {
 
     fn push_entry(&mut self, entry: &squeue::Entry) {
         // SAFETY: invariant 1: all that the entry points to outlives its completion.
-        let pushed = unsafe { self.ring.kernel().submission().push(entry) };
+        let pushed = unsafe { self.ring.kernel.submission().push(entry) };
         // The queue is emptied by every successful `enter` and holds twice the greatest depth.
         assert!(pushed.is_ok(), "the submission queue is full");
     }
@@ -266,14 +266,14 @@ impl Worker {
     fn enter(&mut self, want: usize) -> Result<(), Errno> {
         let mut refusals = 0;
         loop {
-            let Err(error) = self.ring.kernel().submit_and_wait(want) else {
+            let Err(error) = self.ring.kernel.submit_and_wait(want) else {
                 return Ok(());
             };
             match Errno::from(error) {
                 Errno::EINTR => return Ok(()),
                 // Short of memory, or completions to be taken first.
                 error @ (Errno::EAGAIN | Errno::EBUSY | Errno::ENOMEM) => {
-                    if !self.ring.kernel().completion().is_empty() {
+                    if !self.ring.kernel.completion().is_empty() {
                         return Ok(());
                     }
                     refusals += 1;
@@ -289,7 +289,7 @@ impl Worker {
 
     /// Takes all completions that are there, and ends the I/Os that they end.
     fn reap(&mut self) {
-        let batch: Vec<cqueue::Entry> = self.ring.kernel().completion().collect();
+        let batch: Vec<cqueue::Entry> = self.ring.kernel.completion().collect();
         let held_back = !self.ready.is_empty();
         let mut ended = Vec::new();
         let mut moved = Vec::with_capacity(batch.len());
@@ -332,7 +332,7 @@ impl Worker {
         // What waits is submitted before anybody is told anything: the device does not wait.
         if !ended.is_empty() && self.push(self.depth.limit()) > 0 {
             // What goes wrong here goes wrong again in the next turn.
-            let _ = self.ring.kernel().submit();
+            let _ = self.ring.kernel.submit();
         }
         for active in ended {
             let result = outcome(&active.pieces);
@@ -349,14 +349,14 @@ impl Worker {
         let no_wait = Some(types::Timespec::new());
         let _ = self
             .ring
-            .kernel()
+            .kernel
             .submitter()
             .register_sync_cancel(no_wait, any);
         let since = Instant::now();
         loop {
             self.reap_broken();
             let polls = usize::from(self.wake == Wake::Queued);
-            if self.in_flight + polls <= self.ring.kernel().submission().len() {
+            if self.in_flight + polls <= self.ring.kernel.submission().len() {
                 break;
             }
             if since.elapsed() > DRAIN {
@@ -367,7 +367,7 @@ impl Worker {
                 pause();
             }
         }
-        self.ring.set_broken();
+        self.ring.broken = true;
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(error));
         }
@@ -382,7 +382,7 @@ impl Worker {
 
     /// Takes completions of a ring that will not be used again.
     fn reap_broken(&mut self) {
-        let batch: Vec<cqueue::Entry> = self.ring.kernel().completion().collect();
+        let batch: Vec<cqueue::Entry> = self.ring.kernel.completion().collect();
         for entry in batch {
             if entry.user_data() == WAKE {
                 self.woken(&entry);
