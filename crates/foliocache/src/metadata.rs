@@ -187,12 +187,7 @@ impl ReadDir {
             }
             offset = entry.next_offset;
             if entry.name != "." && entry.name != ".." {
-                read.push_back(DirEntryBuf {
-                    ino: entry.ino,
-                    next_offset: entry.next_offset,
-                    kind: entry.kind,
-                    name: entry.name.to_owned(),
-                });
+                read.push_back(entry.into());
             }
             true
         })?;

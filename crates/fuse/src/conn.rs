@@ -10,10 +10,8 @@
 
 use crate::buffers::Buffers;
 use crate::convert;
-use crate::handles::{self, DirHandle, FileHandle, Handles};
-
+use crate::handles::{DirHandle, FileHandle, HANDLE_BYTES, Handles};
 use crate::kernel_pages::KernelPages;
-use crate::mount::KernelCache;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::{Counters, add};
@@ -24,9 +22,9 @@ use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{DirEntryBuf, FileSystem, Inode, Named, OpContext, SlabArc, SuperBlock};
-use fuser::{FileAttr, FileType, FopenFlags, Generation, INodeNo, Request};
+use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
 use std::ffi::OsStr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// How long the kernel may believe a name or an attribute without asking again.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -59,18 +57,14 @@ pub(crate) struct FuseConn {
     pub(crate) counters: Arc<Counters>,
     pub(crate) panics: Arc<Panics>,
     pub(crate) kernel_pages: Arc<KernelPages>,
-    /// The kernel keeps everything, see [`KernelCache::All`].
+    /// The kernel keeps everything, see [`KernelCache::All`](crate::KernelCache::All). `Relaxed`: set
+    /// before the threads are started that serve what opens a file.
     pub(crate) kernel_keeps_all: AtomicBool,
 }
 
-/// On whose behalf a request is made that creates nothing.
-pub(crate) fn context(req: &Request) -> OpContext {
-    creation_context(req, 0)
-}
-
-/// On whose behalf something is created. The umask is left to the file system, because in a
-/// directory with a default access control list it does not count.
-pub(crate) fn creation_context(req: &Request, umask: u32) -> OpContext {
+/// On whose behalf a request is made. What is created has a umask, which is left to the file system,
+/// because in a directory with a default access control list it does not count.
+pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
     OpContext {
         uid: req.uid(),
         gid: req.gid(),
@@ -136,7 +130,7 @@ impl FuseConn {
     /// Charges the bound for a handle that is about to be opened. Waits a while where memory is short.
     pub(crate) fn charge_handle(&self) -> Result<MetadataCharge, Errno> {
         self.pruner.wait_for_room(&self.names);
-        handles::charge(self.names.mm())
+        MetadataCharge::before_names(self.names.mm(), HANDLE_BYTES, MetadataCharge::PATIENCE)
     }
 
     /// Tells the kernel of an inode, which it then may use until it forgets it.
@@ -153,27 +147,11 @@ impl FuseConn {
         self.entry(&Named::new(dentry)?)
     }
 
-    pub(crate) fn kernel_cache(&self) -> KernelCache {
-        // Relaxed: set before the first request.
-        match self.kernel_keeps_all.load(Ordering::Relaxed) {
-            true => KernelCache::All,
-            false => KernelCache::Mapped,
-        }
-    }
-
-    /// Context: before the first request.
-    pub(crate) fn set_kernel_cache(&self, keeps: KernelCache) {
-        // Relaxed: the threads that serve requests are started later.
-        self.kernel_keeps_all
-            .store(keeps == KernelCache::All, Ordering::Relaxed);
-    }
-
     pub(crate) fn open_flags(&self) -> FopenFlags {
-        match self.kernel_cache() {
-            KernelCache::Mapped => {
-                FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-            }
-            KernelCache::All => FopenFlags::FOPEN_KEEP_CACHE,
+        // Relaxed: see the field.
+        match self.kernel_keeps_all.load(Ordering::Relaxed) {
+            true => FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
         }
     }
 
@@ -187,12 +165,7 @@ impl FuseConn {
             if bytes > BATCH_BYTES {
                 return false;
             }
-            names.push(DirEntryBuf {
-                ino: entry.ino,
-                next_offset: entry.next_offset,
-                kind: entry.kind,
-                name: entry.name.to_owned(),
-            });
+            names.push(entry.into());
             true
         })?;
         Ok(names)
@@ -217,8 +190,12 @@ impl FuseConn {
             for name in names {
                 offset = name.next_offset;
                 let dots = name.name == "." || name.name == "..";
-                let (entry, inode) = if dots {
-                    (dots_entry(name.ino), None)
+                let ((attr, generation), inode) = if dots {
+                    // The kernel takes only number and kind of these, and counts no look-up.
+                    let inode = handle.dentry.inode().ok_or(Errno::ESTALE)?;
+                    let mut attr = convert::attr(&self.fs().getattr(&inode)?);
+                    attr.ino = INodeNo(name.ino);
+                    ((attr, Generation(0)), None)
                 } else {
                     let found = self
                         .names
@@ -236,7 +213,6 @@ impl FuseConn {
                         Err(errno) => return Err(errno),
                     }
                 };
-                let (attr, generation) = entry;
                 if reply.add(attr.ino, offset, &name.name, &TTL, &attr, generation) {
                     // It did not fit, so the kernel was not told of it.
                     let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
@@ -249,28 +225,6 @@ impl FuseConn {
             }
         }
     }
-}
-
-/// The kernel takes only number and kind of `.` and `..`, and counts no look-up for them.
-fn dots_entry(ino: u64) -> Entry {
-    let attr = FileAttr {
-        ino: INodeNo(ino),
-        size: 0,
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0o755,
-        nlink: 2,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    };
-    (attr, Generation(0))
 }
 
 /// Whether this attribute is an access control list.

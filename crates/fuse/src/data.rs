@@ -20,13 +20,12 @@ use crate::conn::FuseConn;
 use crate::handles::FileHandle;
 use crate::stats::add;
 use foliocache_mm::{Iocb, IovIter, MetadataCharge};
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
 use foliocache_vfs::{FallocateMode, OpContext, OpenFile, SeekSparse};
 use fuser::{FileHandle as Fh, WriteFlags};
 
-const O_APPEND: i32 = 0o2000;
+pub(crate) const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
 const FALLOC_FL_KEEP_SIZE: i32 = 1;
@@ -47,21 +46,10 @@ const COPY_PIECE: usize = 64 << 10;
 /// Most bytes that one request copies from file to file, so that a copy can be interrupted.
 const MAX_COPY: u64 = 16 << 20;
 
-/// Where the answer to a read goes, once.
-pub(crate) trait ReadReply {
-    fn data(self, bytes: &[u8]);
-    fn error(self, error: fuser::Errno);
-}
+/// Where the answer to a read goes.
+pub(crate) trait ReadReply: FnOnce(Result<&[u8], fuser::Errno>) {}
 
-impl ReadReply for fuser::ReplyData {
-    fn data(self, bytes: &[u8]) {
-        fuser::ReplyData::data(self, bytes);
-    }
-
-    fn error(self, error: fuser::Errno) {
-        fuser::ReplyData::error(self, error);
-    }
-}
+impl<R: FnOnce(Result<&[u8], fuser::Errno>)> ReadReply for R {}
 
 /// A read of an open file.
 #[derive(Clone, Copy)]
@@ -185,7 +173,7 @@ impl FuseConn {
         let mut answer = |bytes: &[u8]| {
             if let Some(reply) = reply.take() {
                 add(&self.counters.bytes_read, bytes.len() as u64);
-                reply.data(bytes);
+                reply(Ok(bytes));
             }
         };
         let done = self.catch("read", || {
@@ -201,10 +189,10 @@ impl FuseConn {
                 }
             }
             self.buffers.with(size, |buffer| {
-                match handle
+                let read = handle
                     .file
-                    .read_iter(iocb, &mut IovIter::destination(buffer))
-                {
+                    .read_iter(iocb, &mut IovIter::destination(buffer));
+                match read {
                     Ok(n) => answer(&buffer[..n]),
                     Err(Errno::EAGAIN) if iocb.nowait => {}
                     Err(errno) => return Err(errno),
@@ -215,7 +203,7 @@ impl FuseConn {
         match (done, reply) {
             (Ok(()), reply) => reply,
             (Err(error), Some(reply)) => {
-                reply.error(error);
+                reply(Err(error));
                 None
             }
             // A panic in the answer: the library has sent its own.
@@ -313,33 +301,19 @@ impl FuseConn {
         while left > 0 {
             let buffer = &mut piece[..COPY_PIECE.min(left as usize)];
             let mut step = || {
-                let n = from.file.read_at(buffer, pos_in)?;
-                let mut written = 0;
-                while written < n {
-                    match to
-                        .file
-                        .write_at(&buffer[written..n], pos_out + written as u64)
-                    {
-                        Ok(0) => break,
-                        Ok(more) => written += more,
-                        Err(error) if written == 0 => return Err(error),
-                        Err(_) => break,
-                    }
-                }
-                Ok((n, written))
+                let read = from.file.read_at(buffer, pos_in)?;
+                to.file.write_at(&buffer[..read], pos_out)
             };
-            let (read, written) = match step() {
-                Ok(step) => step,
+            let copied = match step() {
+                Ok(0) => break,
+                Ok(copied) => copied as u64,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             };
-            done += written as u32;
-            pos_in += written as u64;
-            pos_out += written as u64;
-            left -= written as u64;
-            if written == 0 || written < read {
-                break;
-            }
+            done += copied as u32;
+            pos_in += copied;
+            pos_out += copied;
+            left -= copied;
         }
         Ok(done)
     }
@@ -375,7 +349,6 @@ impl FuseConn {
         if self.nodes.closed(ino, mapped) {
             self.kernel_pages.drop_pages(ino);
         }
-        drop::<Arc<FileHandle>>(handle);
     }
 }
 

@@ -5,7 +5,7 @@
 //! The lock protects the table alone and is never held across an operation of the file system:
 //! what is dropped is dropped after it.
 
-use foliocache_mm::{MetadataCharge, Mm};
+use foliocache_mm::MetadataCharge;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::Errno;
@@ -14,7 +14,7 @@ use foliocache_vfs::{Inode, OpenDirectory, OpenFile};
 use std::collections::HashMap;
 
 /// What a handle takes besides its open file: the heap's, and its place in the table.
-const HANDLE_BYTES: u64 = 192;
+pub(crate) const HANDLE_BYTES: u64 = 192;
 
 /// An open file of the kernel's.
 pub(crate) struct FileHandle {
@@ -29,14 +29,6 @@ pub(crate) struct DirHandle {
     pub(crate) _charge: MetadataCharge,
     pub(crate) dentry: DentryRef<Inode>,
     pub(crate) directory: Box<dyn OpenDirectory>,
-}
-
-/// Charges the bound for one of either; before a file is made.
-///
-/// # Errors
-/// `ENOMEM` if there is no room.
-pub(crate) fn charge(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
-    MetadataCharge::before_names(mm, HANDLE_BYTES, MetadataCharge::PATIENCE)
 }
 
 /// What is open, by number. A number is never used twice.

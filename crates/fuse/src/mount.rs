@@ -212,9 +212,8 @@ pub struct Mount {
     panics: Arc<Panics>,
     counters: Arc<Counters>,
     kernel_pages: Arc<KernelPages>,
-    notifying: Option<JoinHandle<()>>,
     pruner: Arc<Pruner>,
-    pruning: Option<JoinHandle<()>>,
+    threads_beside: Vec<JoinHandle<()>>,
 }
 
 impl Mount {
@@ -251,27 +250,24 @@ impl Mount {
             counters: Arc::clone(&counters),
             panics: Arc::clone(&panics),
             kernel_pages: Arc::clone(&kernel_pages),
-            kernel_keeps_all: AtomicBool::default(),
+            kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
         });
-        conn.set_kernel_cache(options.kernel_cache);
-        let workers = Server::workers(&panics);
-        let server = Server::new(conn, threads, Arc::clone(&workers));
+        let server = Server::new(conn, threads);
+        let workers = Arc::clone(&server.workers);
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(options.name.clone()),
             // The kernel takes it as it is; the library's own option is for the helper alone.
             MountOption::CUSTOM("subtype=foliocache".to_owned()),
             MountOption::DefaultPermissions,
-            if read_only {
-                MountOption::RO
-            } else {
-                MountOption::RW
+            match read_only {
+                true => MountOption::RO,
+                false => MountOption::RW,
             },
         ];
-        config.acl = if options.allow_other {
-            SessionACL::All
-        } else {
-            SessionACL::Owner
+        config.acl = match options.allow_other {
+            true => SessionACL::All,
+            false => SessionACL::Owner,
         };
         config.n_threads = Some(threads);
         config.clone_fd = true;
@@ -280,7 +276,8 @@ impl Mount {
         let notifier = session.notifier();
         let device =
             Device::new(session.as_fd()).map_err(|errno| MountError::Thread(errno.into()))?;
-        let can_prune = device.probe();
+        // Asks it to forget nothing: whether it knows the message.
+        let can_prune = device.prune(&[]);
         match &can_prune {
             Ok(()) => nodes.keep_names(),
             Err(error) => tracing::info!(
@@ -297,17 +294,20 @@ impl Mount {
             panics,
             counters,
             kernel_pages,
-            notifying: None,
             pruner,
-            pruning: None,
+            threads_beside: Vec::new(),
         };
         let notifying = mount.kernel_pages.start(notifier, &mount.panics);
-        mount.notifying = Some(notifying.map_err(MountError::Thread)?);
+        mount
+            .threads_beside
+            .push(notifying.map_err(MountError::Thread)?);
         if can_prune.is_ok() {
             let holder: Weak<dyn InodeHolder> = Arc::downgrade(&mount.pruner) as _;
             names.add_holder(holder);
             let pruning = mount.pruner.start(names, nodes, device, &mount.panics);
-            mount.pruning = Some(pruning.map_err(MountError::Thread)?);
+            mount
+                .threads_beside
+                .push(pruning.map_err(MountError::Thread)?);
         }
         Ok(mount)
     }
@@ -319,11 +319,11 @@ impl Mount {
 
     /// What it did.
     pub fn stats(&self) -> FuseStats {
-        let workers = self.workers.stats();
-        let mut stats = self.counters.snapshot();
-        stats.panics = self.panics.count();
-        stats.workers = workers.threads as u64;
-        stats
+        FuseStats {
+            panics: self.panics.count(),
+            workers: self.workers.stats().threads as u64,
+            ..self.counters.snapshot()
+        }
     }
 
     /// Most memory that the mount takes in this process beside the cache's bound, in bytes: the
@@ -412,10 +412,7 @@ impl Mount {
         // Their callers are gone, but they may still write.
         self.workers.wait_idle();
         self.workers.stop();
-        for thread in [self.notifying.take(), self.pruning.take()]
-            .into_iter()
-            .flatten()
-        {
+        for thread in self.threads_beside.drain(..) {
             // It ends by itself.
             let _ = thread.join();
         }

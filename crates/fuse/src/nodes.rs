@@ -27,12 +27,12 @@
 //!
 //! # Memory ordering
 //!
-//! `keeps_names` is set before there is a request, and `next` need only spread: `Relaxed`.
+//! `keeps_names` is set before there is a request: `Relaxed`.
 
 use crate::prune::Pruner;
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
-use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
@@ -70,9 +70,8 @@ impl Node {
     /// Lets go of what the kernel has forgotten. May block on I/O if it was the last holder of a
     /// file without a name.
     pub(crate) fn put(self, names: &SuperBlock) {
-        let Node { dentry, inode, .. } = self;
-        drop(dentry);
-        names.put(inode);
+        drop(self.dentry);
+        names.put(self.inode);
     }
 }
 
@@ -114,11 +113,13 @@ impl Shard {
         (place != END).then_some(place as usize)
     }
 
-    fn get(&mut self, ino: u64) -> Option<&mut Node> {
-        let place = self.find(ino)?;
+    /// # Errors
+    /// `ESTALE` for a number that the kernel was never told of, or has forgotten.
+    fn get(&mut self, ino: u64) -> Result<&mut Node, Errno> {
+        let place = self.find(ino).ok_or(Errno::ESTALE)?;
         let node = &mut self.nodes[place];
         node.referenced = true;
-        Some(node)
+        Ok(node)
     }
 
     /// Has the link to `from` in the chain of `ino` lead to `to`.
@@ -217,8 +218,6 @@ pub(crate) struct Nodes {
     shards: [Mutex<Shard>; SHARDS],
     /// Dentries are kept of all nodes.
     keeps_names: AtomicBool,
-    /// Where the next choice begins.
-    next: AtomicUsize,
     pruner: Arc<Pruner>,
     counters: Arc<Counters>,
 }
@@ -230,7 +229,6 @@ impl Nodes {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             keeps_names: AtomicBool::new(false),
-            next: AtomicUsize::new(0),
             pruner,
             counters,
         }
@@ -248,10 +246,8 @@ impl Nodes {
 
     /// How many there are, at some moment.
     pub(crate) fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().nodes.len())
-            .sum()
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.lock().nodes.len()).sum()
     }
 
     /// The inode of a number.
@@ -262,9 +258,7 @@ impl Nodes {
         if ino == ROOT_INO {
             return names.root().inode().ok_or(Errno::ESTALE);
         }
-        let mut nodes = self.shard(ino).lock();
-        let node = nodes.get(ino).ok_or(Errno::ESTALE)?;
-        Ok(node.inode.clone())
+        Ok(self.shard(ino).lock().get(ino)?.inode.clone())
     }
 
     /// The dentry of a directory.
@@ -276,7 +270,7 @@ impl Nodes {
             return Ok(names.root().clone());
         }
         let mut nodes = self.shard(ino).lock();
-        let node = nodes.get(ino).ok_or(Errno::ESTALE)?;
+        let node = nodes.get(ino)?;
         if !node.inode.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -303,7 +297,7 @@ impl Nodes {
 
     /// The kernel has opened one more handle of this inode.
     pub(crate) fn opened(&self, ino: u64) {
-        if let Some(node) = self.shard(ino).lock().get(ino) {
+        if let Ok(node) = self.shard(ino).lock().get(ino) {
             node.handles += 1;
         }
     }
@@ -312,7 +306,7 @@ impl Nodes {
     /// inode's last one, so that nobody maps what was read in this way.
     pub(crate) fn closed(&self, ino: u64, mapped: bool) -> bool {
         let mut nodes = self.shard(ino).lock();
-        let Some(node) = nodes.get(ino) else {
+        let Ok(node) = nodes.get(ino) else {
             return mapped;
         };
         node.handles = node.handles.saturating_sub(1);
@@ -329,7 +323,7 @@ impl Nodes {
         add(&self.counters.lookups, 1);
         let mut shard = self.with_room(names, ino);
         let replaced = match shard.get(ino) {
-            None => {
+            Err(_) => {
                 // Relaxed: see the module's header.
                 let keep = inode.is_directory() || self.keeps_names.load(Ordering::Relaxed);
                 shard.insert(Node {
@@ -344,7 +338,7 @@ impl Nodes {
                 });
                 None
             }
-            Some(known) => {
+            Ok(known) => {
                 known.nlookup += 1;
                 known.asked = false;
                 // It may have been found anew, under another dentry than before.
@@ -388,11 +382,9 @@ impl Nodes {
         let each = most.div_ceil(SHARDS);
         let mut chosen = Vec::with_capacity(most);
         let mut seen = 0;
-        for _ in 0..SHARDS {
-            // Relaxed: see the module's header.
-            let at = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        for shard in &self.shards {
             let upto = most.min(chosen.len() + each);
-            seen += self.shards[at].lock().choose(upto, &mut chosen);
+            seen += shard.lock().choose(upto, &mut chosen);
         }
         (chosen, seen)
     }

@@ -5,27 +5,30 @@
 //! Nothing is decided here: arguments are turned into those of the file system, results into what
 //! the kernel is told. What needs more than that is in `conn` and `data`.
 
-use crate::conn::{TTL, answer, answer_xattr, context, creation_context, is_acl};
+use crate::conn::{TTL, answer, answer_xattr, context, is_acl};
 use crate::convert;
-use crate::data::{ReadRequest, WriteRequest};
+use crate::data::{O_APPEND, ReadRequest, WriteRequest};
 use crate::handles::DirHandle;
-use crate::mount::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_vfs::{Device, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
 use fuser::{
-    FileHandle as Fh, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, RenameFlags,
-    Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle as Fh, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags as RawFlags, RenameFlags, Request, TimeOrNow, WriteFlags,
+};
+use fuser::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::SystemTime;
 
 const O_EXCL: i32 = 0o200;
-const O_APPEND: i32 = 0o2000;
 
-impl fuser::Filesystem for Server {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+impl Filesystem for Server {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Not FUSE_ATOMIC_O_TRUNC: files would be cut by an open that the kernel refuses only
         // afterwards, such as that of a program that runs.
         let optional = [
@@ -43,13 +46,11 @@ impl fuser::Filesystem for Server {
                 tracing::debug!(?flag, "not offered by this kernel");
             }
         }
-        if config
-            .add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
-            .is_err()
-            && self.conn.kernel_cache() == KernelCache::Mapped
-        {
+        // Relaxed: see the field.
+        let keeps_all = &self.conn.kernel_keeps_all;
+        let direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        if direct.is_err() && !keeps_all.swap(true, Ordering::Relaxed) {
             tracing::warn!("this kernel maps files only through its own cache: data is held twice");
-            self.conn.set_kernel_cache(KernelCache::All);
         }
         // Both only fail for values out of range, which these are not.
         let _ = config.set_max_write(crate::mount::MAX_REQUEST);
@@ -57,7 +58,7 @@ impl fuser::Filesystem for Server {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
         self.serve_entry(Lane::Names, "lookup", reply, move |conn| {
             let dir = conn.directory_to_tell_of(parent)?;
@@ -65,7 +66,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
         let done = self
             .conn
             .attempt("forget", || Ok(self.conn.nodes.forget(ino.0, nlookup)));
@@ -75,7 +76,7 @@ impl fuser::Filesystem for Server {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<Fh>, reply: fuser::ReplyAttr) {
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<Fh>, reply: ReplyAttr) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("getattr", || conn.fs().getattr(&conn.inode(ino)?));
             answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
@@ -92,15 +93,15 @@ impl fuser::Filesystem for Server {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<Fh>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: fuser::ReplyAttr,
+        _: Option<SystemTime>,
+        _: Option<Fh>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
     ) {
-        let ctx = context(req);
+        let ctx = context(req, 0);
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("setattr", || {
                 let set = SetAttr {
@@ -117,7 +118,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: fuser::ReplyData) {
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readlink", || conn.fs().readlink(&conn.inode(ino)?));
             answer!(reply, done, target => reply.data(target.as_encoded_bytes()));
@@ -132,10 +133,10 @@ impl fuser::Filesystem for Server {
         mode: u32,
         umask: u32,
         rdev: u32,
-        reply: fuser::ReplyEntry,
+        reply: ReplyEntry,
     ) {
         let name = name.to_owned();
-        let ctx = creation_context(req, umask);
+        let ctx = context(req, umask);
         self.serve_entry(Lane::Io, "mknod", reply, move |conn| {
             let dir = conn.directory_to_tell_of(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
@@ -152,10 +153,10 @@ impl fuser::Filesystem for Server {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        reply: fuser::ReplyEntry,
+        reply: ReplyEntry,
     ) {
         let name = name.to_owned();
-        let ctx = creation_context(req, umask);
+        let ctx = context(req, umask);
         self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
             let dir = conn.directory_to_tell_of(parent)?;
             let mode = mode & PERMISSION_BITS;
@@ -163,49 +164,40 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "unlink", reply, move |conn| {
             conn.names.unlink(&conn.directory(parent)?, &name, None)
         });
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "rmdir", reply, move |conn| {
             conn.names.rmdir(&conn.directory(parent)?, &name, None)
         });
     }
 
-    fn symlink(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        link_name: &OsStr,
-        target: &Path,
-        reply: fuser::ReplyEntry,
-    ) {
-        let link_name = link_name.to_owned();
-        let target = target.as_os_str().to_owned();
-        let ctx = context(req);
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
+        let (name, to) = (name.to_owned(), to.as_os_str().to_owned());
+        let ctx = context(req, 0);
         self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
             let dir = conn.directory_to_tell_of(parent)?;
-            conn.entry_of(conn.names.symlink(&ctx, &dir, &link_name, &target, None)?)
+            conn.entry_of(conn.names.symlink(&ctx, &dir, &name, &to, None)?)
         });
     }
 
     fn rename(
         &self,
-        _req: &Request,
+        _: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
         newname: &OsStr,
         flags: RenameFlags,
-        reply: fuser::ReplyEmpty,
+        reply: ReplyEmpty,
     ) {
-        let name = name.to_owned();
-        let newname = newname.to_owned();
+        let (name, newname) = (name.to_owned(), newname.to_owned());
         self.serve_empty(Lane::Io, "rename", reply, move |conn| {
             let mode = if flags.is_empty() {
                 RenameMode::Replace
@@ -221,23 +213,16 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn link(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: fuser::ReplyEntry,
-    ) {
-        let newname = newname.to_owned();
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
         self.serve_entry(Lane::Io, "link", reply, move |conn| {
-            let (inode, dir) = (conn.inode(ino)?, conn.directory(newparent)?);
-            conn.entry_of(conn.names.link(&inode, &dir, &newname, None)?)
+            let (inode, dir) = (conn.inode(ino)?, conn.directory(parent)?);
+            conn.entry_of(conn.names.link(&inode, &dir, &name, None)?)
         });
     }
 
-    fn open(&self, req: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: fuser::ReplyOpen) {
-        let ctx = context(req);
+    fn open(&self, req: &Request, ino: INodeNo, flags: RawFlags, reply: ReplyOpen) {
+        let ctx = context(req, 0);
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("open", || {
                 let charge = conn.charge_handle()?;
@@ -259,10 +244,10 @@ impl fuser::Filesystem for Server {
         mode: u32,
         umask: u32,
         flags: i32,
-        reply: fuser::ReplyCreate,
+        reply: ReplyCreate,
     ) {
         let name = name.to_owned();
-        let ctx = creation_context(req, umask);
+        let ctx = context(req, umask);
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("create", || {
                 let charge = conn.charge_handle()?;
@@ -288,14 +273,14 @@ impl fuser::Filesystem for Server {
 
     fn read(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        _: &Request,
+        _: INodeNo,
         fh: Fh,
         offset: u64,
         size: u32,
-        _flags: fuser::OpenFlags,
+        _: RawFlags,
         lock_owner: Option<LockOwner>,
-        reply: fuser::ReplyData,
+        reply: ReplyData,
     ) {
         let request = ReadRequest {
             fh: fh.0,
@@ -309,15 +294,15 @@ impl fuser::Filesystem for Server {
 
     fn write(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        _: &Request,
+        _: INodeNo,
         fh: Fh,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        flags: fuser::OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: fuser::ReplyWrite,
+        flags: RawFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
     ) {
         let request = WriteRequest {
             fh: fh.0,
@@ -330,13 +315,13 @@ impl fuser::Filesystem for Server {
 
     fn release(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        _: &Request,
+        _: INodeNo,
         fh: Fh,
-        _flags: fuser::OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: fuser::ReplyEmpty,
+        _: RawFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
     ) {
         self.serve_empty(Lane::Io, "release", reply, move |conn| {
             conn.do_release(fh.0);
@@ -344,14 +329,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn fsync(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: Fh,
-        datasync: bool,
-        reply: fuser::ReplyEmpty,
-    ) {
+    fn fsync(&self, _: &Request, _: INodeNo, fh: Fh, datasync: bool, reply: ReplyEmpty) {
         self.serve_empty(Lane::Io, "fsync", reply, move |conn| {
             let handle = conn.files.get(fh.0)?;
             if datasync {
@@ -362,13 +340,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn opendir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _flags: fuser::OpenFlags,
-        reply: fuser::ReplyOpen,
-    ) {
+    fn opendir(&self, _: &Request, ino: INodeNo, _: RawFlags, reply: ReplyOpen) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("opendir", || {
                 let _charge = conn.charge_handle()?;
@@ -385,14 +357,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: Fh,
-        offset: u64,
-        mut reply: fuser::ReplyDirectory,
-    ) {
+    fn readdir(&self, _: &Request, _: INodeNo, fh: Fh, offset: u64, mut reply: ReplyDirectory) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readdir", || {
                 let handle = conn.directories.get(fh.0)?;
@@ -407,11 +372,11 @@ impl fuser::Filesystem for Server {
 
     fn readdirplus(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        _: &Request,
+        _: INodeNo,
         fh: Fh,
         offset: u64,
-        mut reply: fuser::ReplyDirectoryPlus,
+        mut reply: ReplyDirectoryPlus,
     ) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readdirplus", || {
@@ -423,34 +388,20 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn releasedir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: Fh,
-        _flags: fuser::OpenFlags,
-        reply: fuser::ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: Fh, _: RawFlags, reply: ReplyEmpty) {
         self.serve_empty(Lane::Names, "releasedir", reply, move |conn| {
             drop(conn.directories.remove(fh.0));
             Ok(())
         });
     }
 
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: Fh,
-        _datasync: bool,
-        reply: fuser::ReplyEmpty,
-    ) {
+    fn fsyncdir(&self, _: &Request, _: INodeNo, fh: Fh, _: bool, reply: ReplyEmpty) {
         self.serve_empty(Lane::Io, "fsyncdir", reply, move |conn| {
             conn.directories.get(fh.0)?.directory.fsync()
         });
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: fuser::ReplyStatfs) {
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("statfs", || conn.fs().statfs());
             answer!(reply, done, stat => reply.statfs(
@@ -468,16 +419,15 @@ impl fuser::Filesystem for Server {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        _: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
         flags: i32,
-        _position: u32,
-        reply: fuser::ReplyEmpty,
+        _: u32,
+        reply: ReplyEmpty,
     ) {
-        let name = name.to_owned();
-        let value = value.to_vec();
+        let (name, value) = (name.to_owned(), value.to_vec());
         self.serve_empty(Lane::Io, "setxattr", reply, move |conn| {
             let mode = match flags {
                 0 => XattrMode::Set,
@@ -489,14 +439,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn getxattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        size: u32,
-        reply: fuser::ReplyXattr,
-    ) {
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.to_owned();
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("getxattr", || {
@@ -510,7 +453,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: fuser::ReplyXattr) {
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("listxattr", || {
                 let mut list = Vec::new();
@@ -524,7 +467,7 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "removexattr", reply, move |conn| {
             conn.fs().removexattr(&conn.inode(ino)?, &name)
@@ -533,28 +476,20 @@ impl fuser::Filesystem for Server {
 
     fn fallocate(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        _: &Request,
+        _: INodeNo,
         fh: Fh,
         offset: u64,
         length: u64,
         mode: i32,
-        reply: fuser::ReplyEmpty,
+        reply: ReplyEmpty,
     ) {
         self.serve_empty(Lane::Io, "fallocate", reply, move |conn| {
             conn.do_fallocate(fh.0, offset, length, mode)
         });
     }
 
-    fn lseek(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: Fh,
-        offset: i64,
-        whence: i32,
-        reply: fuser::ReplyLseek,
-    ) {
+    fn lseek(&self, _: &Request, _: INodeNo, fh: Fh, offset: i64, whence: i32, reply: ReplyLseek) {
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("lseek", || conn.do_lseek(fh.0, offset, whence));
             answer!(reply, done, found => reply.offset(found));
@@ -563,16 +498,16 @@ impl fuser::Filesystem for Server {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
-        _ino_in: INodeNo,
+        _: &Request,
+        _: INodeNo,
         fh_in: Fh,
         offset_in: u64,
-        _ino_out: INodeNo,
+        _: INodeNo,
         fh_out: Fh,
         offset_out: u64,
         len: u64,
-        _flags: fuser::CopyFileRangeFlags,
-        reply: fuser::ReplyWrite,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
     ) {
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("copy_file_range", || {

@@ -32,11 +32,6 @@ impl Device {
         Ok(Device(File::from(device.try_clone_to_owned()?)))
     }
 
-    /// Whether the kernel knows the message: it is asked to forget nothing.
-    pub(crate) fn probe(&self) -> io::Result<()> {
-        self.prune(&[])
-    }
-
     /// Asks the kernel to forget these inodes, as far as they are not used.
     ///
     /// Context: blocks for requests to this mount, where an inode has data that the kernel must write first.

@@ -40,7 +40,6 @@ use crate::mount::MAX_REQUEST;
 use crate::stats::add;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use foliocache_sync::background::Panics;
 use foliocache_sync::time::Duration;
 use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
@@ -62,7 +61,7 @@ const WORKERS: [usize; 2] = [16, 64];
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Most bytes of writes that workers hold.
-pub(crate) const HELD: usize = 8 << 20;
+const HELD: usize = 8 << 20;
 
 /// Most requests that the kernel sends without a caller waiting for each: reads ahead, and stores into mappings.
 /// Workers may have to hold all of these at once.
@@ -132,14 +131,8 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Bytes of a write that a worker holds.
-pub(crate) struct HeldWrite {
-    pub(crate) bytes: PageVec<u8>,
-    _room: HeldRoom,
-}
-
-/// What they count, as long as this lives.
-struct HeldRoom {
+/// Bytes of a write that a worker holds, counted as long as this lives.
+pub(crate) struct HeldRoom {
     len: usize,
     all: Arc<AtomicUsize>,
 }
@@ -155,30 +148,25 @@ impl Drop for HeldRoom {
 pub(crate) struct Server {
     pub(crate) conn: Arc<FuseConn>,
     readers: Readers,
-    workers: Arc<Workers<Job>>,
+    pub(crate) workers: Arc<Workers<Job>>,
     held: Arc<AtomicUsize>,
 }
 
 impl Server {
-    /// For a mount with so many readers.
-    pub(crate) fn new(conn: Arc<FuseConn>, threads: usize, workers: Arc<Workers<Job>>) -> Server {
-        Server {
-            conn,
-            readers: Readers::new(threads),
-            workers,
-            held: Arc::default(),
-        }
-    }
-
-    /// The workers of one mount; none runs yet.
-    pub(crate) fn workers(panics: &Arc<Panics>) -> Arc<Workers<Job>> {
+    /// For a mount with so many readers. No worker runs yet.
+    pub(crate) fn new(conn: Arc<FuseConn>, threads: usize) -> Server {
         let limits = Limits {
             name: "fuse-worker",
             lanes: WORKERS.to_vec(),
             threads: WORKERS.iter().sum(),
             idle: IDLE,
         };
-        Arc::new(Workers::new(limits, panics, |job: Job, _| job()))
+        Server {
+            readers: Readers::new(threads),
+            workers: Arc::new(Workers::new(limits, &conn.panics, |job: Job, _| job())),
+            held: Arc::default(),
+            conn,
+        }
     }
 
     /// Serves a request that may wait, here or by a worker.
@@ -220,11 +208,12 @@ impl Server {
     /// Reads: here, or without waiting, or by a worker.
     pub(crate) fn read(&self, request: ReadRequest, reply: fuser::ReplyData) {
         let conn = &self.conn;
+        let answer = move |done: Result<&[u8], _>| answer!(reply, done, bytes => reply.data(bytes));
         if let Some(_busy) = self.readers.enter(Lane::Io) {
-            self.run(|| conn.read(&request, reply));
+            self.run(|| conn.read(&request, answer));
             return;
         }
-        if let Some(Some(reply)) = self.run(|| conn.read_nowait(&request, reply)) {
+        if let Some(Some(reply)) = self.run(|| conn.read_nowait(&request, answer)) {
             self.hand_over(Lane::Io, move |conn| {
                 conn.fetch_and_read(&request, reply);
             });
@@ -233,29 +222,21 @@ impl Server {
 
     /// Writes: here, or without waiting, or by a worker, which gets a copy of the bytes.
     pub(crate) fn write(&self, request: WriteRequest, data: &[u8], reply: fuser::ReplyWrite) {
-        let whole = request.is_from_cache();
-        let from_cache = whole.then(|| self.conn.kernel_pages.write_begins());
+        let (conn, whole) = (&self.conn, request.is_from_cache());
+        let from_cache = whole.then(|| conn.kernel_pages.write_begins());
         if let Some(_busy) = self.readers.enter(Lane::Io) {
             self.run(|| {
-                let done = self
-                    .conn
-                    .attempt("write", || self.conn.do_write(&request, data));
+                let done = conn.attempt("write", || conn.do_write(&request, data));
                 answer!(reply, done, n => reply.written(n));
             });
             return;
         }
-        let begun = self
-            .conn
-            .attempt("write", || self.conn.write_nowait(&request, data));
-        let done = match begun {
+        let done = match conn.attempt("write", || conn.write_nowait(&request, data)) {
             Ok((done, true)) => return reply.written(done as u32),
             Ok((done, false)) => done,
             Err(error) => return reply.error(error),
         };
-        let held = match self
-            .conn
-            .attempt("write", || self.hold(&data[done..], whole))
-        {
+        let held = match conn.catch("write", || self.hold(&data[done..], whole)) {
             Ok(held) => held,
             // The next write gets the error.
             Err(_) if done > 0 && !whole => return reply.written(done as u32),
@@ -263,7 +244,7 @@ impl Server {
         };
         self.hand_over(Lane::Io, move |conn| {
             let rest = request.after(done);
-            let more = conn.catch("write", || conn.do_write(&rest, &held.bytes));
+            let more = conn.catch("write", || conn.do_write(&rest, &held.0));
             drop(held);
             match more {
                 Ok(more) => reply.written(done as u32 + more),
@@ -276,7 +257,7 @@ impl Server {
     }
 
     /// Has a worker serve a request. Does not wait.
-    pub(crate) fn hand_over(&self, lane: Lane, serve: impl FnOnce(&FuseConn) + Send + 'static) {
+    fn hand_over(&self, lane: Lane, serve: impl FnOnce(&FuseConn) + Send + 'static) {
         add(&self.conn.counters.handed_over, 1);
         let conn = Arc::clone(&self.conn);
         let job: Job = Box::new(move || serve(&conn));
@@ -292,30 +273,23 @@ impl Server {
     ///
     /// # Errors
     /// Those of [`PageVec::copy_of`].
-    pub(crate) fn hold(&self, data: &[u8], whole: bool) -> Result<HeldWrite, Errno> {
+    fn hold(&self, data: &[u8], whole: bool) -> Result<(PageVec<u8>, HeldRoom), Errno> {
         let more = |held: usize| {
             let sum = held + data.len();
             (whole || sum <= HELD).then_some(sum)
         };
-        // Relaxed: see the module's header.
-        let taken = self
-            .held
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        let len = match taken {
-            Ok(_) => data.len(),
-            // Relaxed: as above.
-            Err(_) => {
-                let len = data.len().min(PAGE_SIZE);
-                self.held.fetch_add(len, Ordering::Relaxed);
-                len
-            }
-        };
+        // Relaxed, here and below: see the module's header.
+        let relaxed = Ordering::Relaxed;
+        let mut len = data.len();
+        if self.held.fetch_update(relaxed, relaxed, more).is_err() {
+            len = len.min(PAGE_SIZE);
+            self.held.fetch_add(len, relaxed);
+        }
         let room = HeldRoom {
             len,
             all: Arc::clone(&self.held),
         };
-        let bytes = PageVec::copy_of(&data[..len])?;
-        Ok(HeldWrite { bytes, _room: room })
+        Ok((PageVec::copy_of(&data[..len])?, room))
     }
 
     /// Runs what serves a request. A panic outside the operation itself ends no reader, either.

@@ -2,7 +2,7 @@
 
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
-use crate::data::{ReadReply, ReadRequest, WriteRequest};
+use crate::data::{ReadRequest, WriteRequest};
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
 use crate::nodes::Nodes;
@@ -166,19 +166,6 @@ fn the_last_handle_of_a_mapped_file_drops_its_pages() {
     );
 }
 
-/// The answer to a read, for [`FuseConn::do_read`].
-struct Answer<'a>(&'a mut Option<Result<Vec<u8>, i32>>);
-
-impl ReadReply for Answer<'_> {
-    fn data(self, bytes: &[u8]) {
-        *self.0 = Some(Ok(bytes.to_vec()));
-    }
-
-    fn error(self, error: fuser::Errno) {
-        *self.0 = Some(Err(error.code()));
-    }
-}
-
 #[test]
 fn reads_are_answered_alike_lent_or_copied() {
     let conn = conn();
@@ -188,13 +175,16 @@ fn reads_are_answered_alike_lent_or_copied() {
     write(&conn, (fh, 0), &bytes, no_flags, 0).unwrap();
     let read = |fh, pos: usize, size: u32| {
         let mut answer = None;
+        let reply = |done: Result<&[u8], fuser::Errno>| {
+            answer = Some(done.map(<[u8]>::to_vec).map_err(|error| error.code()));
+        };
         let request = ReadRequest {
             fh,
             pos: pos as u64,
             size,
             from_cache: false,
         };
-        conn.read(&request, Answer(&mut answer));
+        conn.read(&request, reply);
         answer.unwrap()
     };
     for size in [1, 4096, 32 << 10, 100_000, 1 << 20] {

@@ -319,12 +319,7 @@ impl dyn OpenDirectory {
     pub fn read_all(&self) -> Result<Vec<DirEntryBuf>, Errno> {
         let mut all = Vec::new();
         self.read(0, &mut |entry| {
-            all.push(DirEntryBuf {
-                ino: entry.ino,
-                next_offset: entry.next_offset,
-                kind: entry.kind,
-                name: entry.name.to_owned(),
-            });
+            all.push(entry.into());
             true
         })?;
         Ok(all)

@@ -215,3 +215,14 @@ pub struct DirEntryBuf {
     /// As [`DirEntry::name`].
     pub name: OsString,
 }
+
+impl From<DirEntry<'_>> for DirEntryBuf {
+    fn from(entry: DirEntry<'_>) -> DirEntryBuf {
+        DirEntryBuf {
+            ino: entry.ino,
+            next_offset: entry.next_offset,
+            kind: entry.kind,
+            name: entry.name.to_owned(),
+        }
+    }
+}
