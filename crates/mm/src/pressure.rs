@@ -1,14 +1,8 @@
-//! Pressure from outside: the limit gives way when the surroundings run short, and comes back.
+//! Pressure from outside: the limit gives way when the surroundings run short, and comes back (decision 10).
 //!
 //! # Model
 //!
-//! ```text
-//!  Monitor ──sample──▶ Policy ──effective limit──▶ Frames ──over it──▶ whole blocks given back
-//!     ▲                   ▲
-//!     └── a thread of its own, which otherwise sleeps      Mm::set_limit changes what is configured
-//! ```
-//!
-//! The policy decides; the thread carries it out and knows nothing else. The first look is taken
+//! The policy decides; a thread of its own carries it out and knows nothing else. The first look is taken
 //! before the cache takes any memory, so that a bound larger than its cgroup is never reached for.
 //!
 //! # Invariants

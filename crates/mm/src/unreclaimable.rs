@@ -1,4 +1,4 @@
-//! Memory that cannot be reclaimed: one budget, and the share of each class in it.
+//! Memory that cannot be reclaimed: one budget, and the share of each class in it (decision 41).
 //!
 //! # Model
 //!
@@ -14,14 +14,9 @@
 //! | dirty pages whose write failed | a quarter | writes to their file system get its stored error |
 //! | other pages that are not durable | what memory file systems leave | writers wait for the store |
 //!
-//! Pages that are not durable are no class of their own: they can be written. But a store may hang, or
-//! fail later, so dirty limits count on the worst, and a memory file system waits for the store before it
-//! takes the last of the budget.
-//!
 //! Metadata takes memory from pages while it leaves a quarter of the bound, and enough for what
-//! cannot be reclaimed to stay within the budget. Beyond that names replace each other, and a charge that
-//! finds nothing to replace gets `ENOMEM`. Index nodes and descriptors are taken in any case: they belong to
-//! pages, and go or are used again with them.
+//! cannot be reclaimed to stay within the budget. Index nodes and descriptors are taken in any case: they
+//! belong to pages, and go or are used again with them.
 //!
 //! # Invariants
 //!

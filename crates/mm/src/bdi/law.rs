@@ -1,14 +1,9 @@
-//! The law of the throttle: how long a writer pauses for the pages it dirtied.
+//! The law of the throttle: how long a writer pauses for the pages it dirtied. Decision 11 says why.
 //!
 //! # Model
 //!
-//! **The problem.** Writers make pages dirty at the speed of memory; the store takes them at its own.
-//! Sooner or later the writers have to wait, and the question is how. If they run on until the limit
-//! and sleep there, each wakes when the flusher happens to have finished something large, and a
-//! single wait takes as long as that. So they pause early and often: a little after each batch of
-//! pages, so much that all of them together dirty what the store takes.
-//!
-//! **The position.** How much is dirty says whether the writers are too fast or too slow.
+//! Writers pause early and often, a little after each batch of pages, so that all of them together dirty
+//! what the store takes.
 //!
 //! ```text
 //!   ratio │ *
@@ -19,31 +14,20 @@
 //!       0 └─────────────────────*───────▶ x
 //!         freerun  set point   full      limit
 //!         x = 0    x = 1/2     x = 1
+//!
+//!   cost of a batch = bytes · flows / (bandwidth · ratio)
 //! ```
 //!
-//! Below `freerun` nobody pauses; at `full` nobody goes on; half way the ratio is one. The writers may
-//! dirty `bandwidth · ratio(x)`, so what is dirty moves to the set point, by itself and without
-//! passing it: the loop is of first order. The curve is a hyperbola because that makes it forgiving.
-//! If the rate below is wrong by a factor k, the balance is where `(1 - x) / x = 1 / k`, that is at
-//! `x = k / (k + 1)`: always inside the zone, whatever k is.
+//! What is dirty moves to the set point without passing it. A rate that is wrong by a factor k moves the
+//! balance to `x = k / (k + 1)`, which is inside the zone, whatever k is.
 //!
-//! **The flows.** The rate is shared among those who write. A flow is a *file*, not a thread: a
-//! thread that writes to one file and sixteen that write to another get the same. Each file has a
-//! clock, up to which its dirty pages are paid for; a batch moves it on by what the batch costs,
+//! A flow is a file. It has a clock, up to which its dirty pages are paid for: a batch moves it on by what it
+//! costs, and the writer sleeps until then. A file that dirties less than its share finds its clock in the past.
+//! The clock may lag a little behind (a sleep that took too long is made up for), not more.
 //!
-//! ```text
-//!   cost = bytes · flows / (bandwidth · ratio)
-//! ```
-//!
-//! and the writer sleeps until then. A file that dirties less than its share finds its clock in the
-//! past and does not sleep. The clock may lag a little behind (a sleep that took too long is made up
-//! for), not more.
-//!
-//! **How many flows.** They need not be counted. A file that takes all it is given owes a second of
-//! sleep a second; one that takes half of that owes half. So what all of them owe in a second *is*
-//! the number of flows that count, and the mean of it is what the cost uses. If the writers together
-//! are too fast, because many files are written one after the other, each for too short a time to
-//! owe anything, the sum is above the number of sleepers and the cost rises until it is paid.
+//! Flows need not be counted. A file that takes all it is given owes a second of sleep a second, one that
+//! takes half of that owes half. What all of them owe in a second, as a mean, *is* their number. If many files are
+//! written one after the other, each too briefly to owe anything, the cost rises until it is paid.
 //!
 //! # Invariants
 //!

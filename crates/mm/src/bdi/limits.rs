@@ -3,15 +3,8 @@
 //! # Model
 //!
 //! A file system alone with dirty data has the whole dirty limit. Several share it: a quarter
-//! evenly, the rest as their stores take data.
-//!
-//! ```text
-//!   fast, 900 MB/s  ████████████████████████████████████▒▒▒▒▒      ▒ even, n-th part of a quarter
-//!   slow, 100 MB/s  ████▒▒▒▒▒                                      █ by speed
-//!   dead, nothing   ▒▒▒▒▒
-//! ```
-//!
-//! So each has about as many seconds of work waiting, and a newcomer has something to begin with.
+//! evenly, the rest as their stores take data. So each has about as many seconds of work waiting, and a
+//! newcomer has something to begin with.
 //!
 //! **A share grows at once and falls slowly**: no faster than half of what the store takes, so that
 //! writers who are at the old limit are slowed down rather than stopped; but by a quarter a second

@@ -2,21 +2,13 @@
 //!
 //! # Model
 //!
-//! ```text
-//!   flusher   ──▓▓▓▓▓▓▓░░░░░░▓▓▓▓▓▓▓▓▓░░░░░──────────▓▓▓▓▓▓░░░░──
-//!               write  flush                 idle
-//!   counted     ├───────────────────────┤          ├─────────┤
-//! ```
-//!
 //! What counts is the time in which there was something to write, flushes included. Only work above the
 //! background limit is counted: a small write with its flush says what a small write costs, not what the
 //! store takes.
 //!
-//! The rate is a mean over time, each sample weighted by how long it took, so that it is right in
-//! the mean however work and flushes fall into the samples. At first it remembers no longer than
-//! it has measured, so a wrong guess of the beginning is soon forgotten.
-//!
-//! Beside it stands the speed of the writes alone.
+//! The rate is a mean over time, each sample weighted by how long it took, so that it is right however work
+//! and flushes fall into the samples. At first it remembers no longer than it has measured, so a wrong guess
+//! of the beginning is soon forgotten. Beside it stands the speed of the writes alone.
 //!
 //! # Invariants
 //!

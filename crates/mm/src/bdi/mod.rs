@@ -18,15 +18,14 @@
 //! 3. Dirty pages of all file systems stay within the budget of what cannot be reclaimed, together
 //!    with its classes, but for 16 pages a file system: readers can go on however many stores hang.
 //!
-//! # Memory ordering
-//!
-//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `list`.
-//!
 //! # Locking
 //!
 //! *Protects*: the list of dirty files. *Order*: after `xa_lock`; the others are leaves. *May block*:
-//! no lock here is held over I/O or sleep; [`BackingDevInfo::balance_dirty_pages`] sleeps without
-//! one.
+//! no lock here is held over I/O or sleep.
+//!
+//! # Memory ordering
+//!
+//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `list`.
 
 mod law;
 mod limits;

@@ -2,13 +2,8 @@
 //!
 //! # Model
 //!
-//! ```text
-//!   wait    < 1 µs │ 1.00 │ 1.25 │ 1.50 │ 1.75 │ 2.0 │ 2.5 │ 3.0 │ 3.5 │ 4 │ 5 │ …
-//!   bucket     0      1      2      3      4      5     6     7     8    9  10
-//! ```
-//!
 //! Four buckets an octave, from a microsecond (2^10 ns) to half a minute (2^35 ns): a figure taken
-//! from it is at most a quarter too high. 100 counters, 800 bytes.
+//! from it is at most a quarter too high. 101 counters.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 

@@ -2,8 +2,7 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves. *May
-//! block*: [`BackingDevInfo::balance_dirty_pages`] sleeps, with neither lock held.
+//! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::time::sleep;
@@ -36,10 +35,7 @@ const LONGEST_BATCH: u64 = 64;
 const MOST_OWED: u64 = 256;
 
 /// Pages of one file that are written before it is the next file's turn, if the store takes
-/// `speed` bytes a second.
-///
-/// What flushes take is not in the speed: shorter turns because of long flushes would mean more
-/// flushes.
+/// `speed` bytes a second, flushes left out: shorter turns because of long flushes would mean more of them.
 pub(super) fn turn(speed: u64) -> u64 {
     (speed / TURNS_A_SECOND / PAGE_SIZE as u64).clamp(SHORTEST_TURN, LONGEST_TURN)
 }
@@ -83,8 +79,7 @@ impl BackingDevInfo {
         self.throttle.meter.lock().rate(self.mm.shares.now())
     }
 
-    /// Pages that a writer should dirty at a time: fewer for a slow store that many write to, so that
-    /// each wait is short. Costs a load.
+    /// Pages that a writer should dirty at a time: fewer for a slow store that many write to. Costs a load.
     pub fn dirty_batch(&self) -> u64 {
         // Relaxed: a hint.
         self.throttle.batch.load(Ordering::Relaxed)

@@ -2,20 +2,12 @@
 //!
 //! # Model
 //!
-//! ```text
-//!   a copy stops on the folio's side
-//!     the folio may be evicted ─▶ out of the index, its frames get new memory; the copy starts over,
-//!                                 from the store
-//!     only the cache has it    ─▶ EIO for this access; dirty data stays dirty, its writeback fails and
-//!                                 is reported
-//! ```
+//! A copy stops on the folio's side. If the folio may be evicted it leaves the index, its frames get new
+//! memory, and the copy starts over, from the store. If only the cache has the data this access gets `EIO`; dirty
+//! data stays dirty, its writeback fails and is reported.
 //!
 //! Both are counted (`MmStats::memory_faults`) and logged. Such a fault is survived only where the fault
 //! handlers are installed; without them it kills the process, as in any program.
-//!
-//! # Locking
-//!
-//! A folio that goes is unlocked first: its frames get new memory after a grace period.
 
 use foliocache_sys::Errno;
 

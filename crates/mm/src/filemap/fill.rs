@@ -3,9 +3,9 @@
 //! # Model
 //!
 //! The folios of a window go into the index locked and not uptodate, so that whoever wants one
-//! waits for it; vectored reads fill them ([`Fill`]); then they are uptodate and unlocked. A caller that
-//! needs a page starts such a read and waits for its end ([`AddressSpace::fill`]); a read ahead of its use is
-//! only started ([`AddressSpace::start_fill`]), and ended by whatever thread learns of it.
+//! waits for it; a vectored read fills them ([`Fill`]); then they are uptodate and unlocked. A caller that
+//! needs a page waits for its end ([`AddressSpace::fill`]); a read ahead of its use is only started
+//! ([`AddressSpace::start_fill`]), and ended by whatever thread learns of it.
 //!
 //! # Invariants
 //!
@@ -17,8 +17,7 @@
 //! # Locking
 //!
 //! `invalidate_lock` shared until the folios are in the index: a truncate that comes later finds
-//! them there and waits for their locks. Memory is reserved before; a read that is only started
-//! takes what is free, and waits neither for memory nor for `invalidate_lock`.
+//! them there and waits for their locks. Memory is reserved before.
 
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;

@@ -1,14 +1,9 @@
-//! Reading in place: bytes of a file where they lie in the cache, for a caller that copies them itself.
+//! Reading in place: bytes of a file where they lie in the cache, for a caller that copies them itself, as
+//! a front door does whose answer is one more copy.
 //!
 //! # Model
 //!
-//! ```text
-//!   read      frame ──copy──▶ caller's buffer ──copy──▶ where the bytes are wanted
-//!   in place  frame ───────────────────────────copy──▶ where the bytes are wanted
-//! ```
-//!
-//! For front doors whose answer is one more copy, such as a system call that takes the bytes. It is
-//! offered, not promised: where a page is missing, is locked by somebody, or does not adjoin the
+//! It is offered, not promised: where a page is missing, is locked by somebody, or does not adjoin the
 //! one before it in memory, nothing is read in place and the caller reads as usual.
 //!
 //! # Invariants

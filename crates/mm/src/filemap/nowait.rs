@@ -7,9 +7,6 @@
 //!   start_fetch  starts bringing that page in, and leaves a waker with its folio
 //!   fetch        brings it in where that has to wait: on some other thread
 //! ```
-//!
-//! Buffers belong to folios: a caller that loses interest between a fetch and its copy leaves pages
-//! in the cache and a waker that is called for nothing.
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;

@@ -1,4 +1,4 @@
-//! Splitting large folios, in halves, with their frames where they are.
+//! Splitting large folios, in halves, with their frames where they are (decision 8).
 //!
 //! # Model
 //!
@@ -13,10 +13,7 @@
 //! from frames that are the upper half's, whose lock is held until the version has grown. Whatever
 //! becomes of them later, the copy does not count any more.
 //!
-//! # Invariants
-//!
-//! 1. A folio under writeback is not split: the device reads its frames as one.
-//! 2. Counts are of pages, so a split changes none, except for a half that turns out clean.
+//! Counts are of pages, so a split changes none, except for a half that turns out clean.
 //!
 //! # Locking
 //!
@@ -46,9 +43,6 @@ impl AddressSpace {
     /// there; returns the part that ends before `page`, and unlocks the others. Parts without content
     /// leave the index, the returned one too. Without memory to split it the folio stays as it is and
     /// is returned whole.
-    ///
-    /// The frames stay where they are. Splits in halves, as often as it takes: a folio of 2 MiB
-    /// needs nine descriptors at most.
     ///
     /// Context: the folio is not under writeback. Takes `xa_lock`, the LRU lock and the pools'.
     pub(crate) fn split_folio<'a>(
@@ -87,7 +81,7 @@ impl AddressSpace {
             order,
             frame,
         } = lower.identity();
-        debug_assert!(lower.may(Operation::Split), "invariant 1");
+        debug_assert!(lower.may(Operation::Split), "the device reads it");
         let folio = mm.folios.alloc(&mm.frames)?;
         let half = 1_u32 << (order - 1);
         let needed = foliocache_xarray::split_nodes_needed(order, order - 1);

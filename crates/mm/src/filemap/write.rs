@@ -12,9 +12,11 @@
 //! ```
 //!
 //! The source may be a mapping of the very folio that is written, so a fault taken under its lock
-//! would wait for itself; and a source that is not there yet is ordinary. Faulting it in only after
-//! a copy made no progress touches it once where the older order touched it twice (Linux 6.15,
-//! "filemap: Move prefaulting out of hot write path").
+//! would wait for itself. It is faulted in only after a copy made no progress, which touches it once (as
+//! Linux does from 6.15 on, "filemap: Move prefaulting out of hot write path").
+//!
+//! A new folio is as large as what is left of the write, or as what was appended lately, allows: so
+//! folios grow with sequential writes and stay small under random ones.
 //!
 //! # Invariants
 //!
@@ -29,14 +31,8 @@
 //! writes may interleave by folio. A writer waits for its share of the dirty limit when it has let go
 //! of it, but for what is past a MiB, and where nobody may dirty more.
 //!
-//! A new folio is as large as what is left of the write, or as what was appended lately, allows: so
-//! folios grow with sequential writes and stay small under random ones. One that is larger than
-//! what is written of it takes the rest as it comes, grain by grain.
-//!
-//! A *write hit*, of bytes that lie in one folio, uptodate and within the size, takes its lock alone.
-//! Truncate sets the size before it takes the folio away, which needs that lock: either the write
-//! sees the new size and goes the long way, or it comes before the truncate. A hole is punched
-//! before its folios are taken away: the write comes before or after the whole of it.
+//! A *write hit*, of bytes that lie in one folio, uptodate and within the size, takes its lock alone. Truncate
+//! and punch come wholly before it or after it (decision 1).
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, rcu};

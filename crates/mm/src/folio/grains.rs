@@ -4,12 +4,6 @@
 //!
 //! A word of 64 bits describes a folio, one bit a grain from its start. Up to order 6 a grain is a
 //! page; above it is as many pages as make 64 grains, so 32 KiB in a folio of 2 MiB.
-//!
-//! ```text
-//!   order      0   1   2  …   6   7   8   9
-//!   grains     1   2   4     64  64  64  64
-//!   grain    4 Ki  …        4 Ki 8   16  32 KiB
-//! ```
 
 use std::ops::Range;
 

@@ -11,8 +11,6 @@
 //! | `Split` | makes two folios of one, the frames stay | `WRITEBACK`: its write ends for the folio as one |
 //! | `Remove` | drops data that the file no longer has | `WRITEBACK`: the device reads the frames |
 //!
-//! # Locking
-//!
 //! The answer holds as long as the folio lock: `DIRTY` and `WRITEBACK` are set under it, `UNSTABLE`
 //! before `WRITEBACK` is cleared, and `UNEVICTABLE` before the folio is in the index.
 
@@ -20,11 +18,9 @@ use super::{LockedFolio, flag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Reclaim, or whatever else drops a folio whose data can be read again.
     Evict,
     Migrate,
     Split,
-    /// Truncation, a hole, the end of the file's last user.
     Remove,
 }
 

@@ -5,7 +5,7 @@
 //! Descriptors live in one reserved range, 64 bytes each, and are named by their position in it
 //! (a [`FolioId`]). The range comes into use chunk by chunk, each charged to the memory bound, and
 //! no chunk goes back while the pool lives: that is what makes a stale pointer harmless. From 2 MiB on
-//! the pool grows by huge pages, where the bound has room for one.
+//! the pool grows by huge pages, where the bound has room for one (decision 44).
 //!
 //! # Invariants
 //!
@@ -15,14 +15,13 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the free list. *Order*: after the LRU lock, before the frame allocator. *May block*: only for the
-//! system call that brings a chunk into use.
+//! *Protects*: the free list, `active` and the links of free descriptors, which so are Relaxed. *Order*: after the
+//! LRU lock, before the frame allocator. *May block*: only for the system call that brings a chunk into use.
 //!
 //! # Memory ordering
 //!
-//! `active` and the links of free descriptors change under the list's lock: Relaxed. Whoever gets a
-//! descriptor's number or address sees it initialised by how it got it: the list's lock, the index, or
-//! the frame space's numbers of owners.
+//! Whoever gets a descriptor's number or address sees it initialised by how it got it: the list's lock, the
+//! index, or the frame space's numbers of owners.
 //!
 //! # Safety
 //!
@@ -40,7 +39,7 @@ use crate::frames::Frames;
 /// Bytes brought into use at a time.
 const CHUNK: usize = 64 << 10;
 
-/// The same once there are as many: hits at random places miss the TLB less often (decision 44).
+/// The same once there are as many.
 const HUGE_CHUNK: usize = 2 << 20;
 
 const PER_CHUNK: u32 = (CHUNK / size_of::<Folio>()) as u32;
@@ -87,7 +86,6 @@ impl FolioPool {
             return None;
         }
         let folio = self.get(list.first);
-        // Relaxed: `lru_next` of a free descriptor is protected by the list's lock.
         list.first = folio.lru_next.load(Ordering::Relaxed);
         Some(folio)
     }
@@ -101,7 +99,6 @@ impl FolioPool {
     /// Takes back a descriptor that left the index and whose lock was released.
     pub(crate) fn free(&self, folio: &Folio) {
         let mut list = self.list.lock();
-        // Relaxed: as in `alloc`.
         folio.lru_next.store(list.first, Ordering::Relaxed);
         list.first = self.id(folio);
     }
@@ -109,7 +106,6 @@ impl FolioPool {
     fn grow(&self, list: &mut FreeList, frames: &Frames) -> bool {
         let first = list.nr_ready;
         let start = first as usize * size_of::<Folio>();
-        // Relaxed: changed only under the free list's lock, which is held.
         let active = self.active.load(Ordering::Relaxed);
         if first >= self.max || (start == active && !self.activate(start, frames)) {
             return false;
@@ -117,7 +113,6 @@ impl FolioPool {
         list.nr_ready = first + PER_CHUNK;
         for id in (first..list.nr_ready).rev() {
             let folio = Folio::default();
-            // Relaxed: protected by the list's lock.
             folio.lru_next.store(list.first, Ordering::Relaxed);
             // SAFETY: the slot lies in the active part of the range, is aligned as the range is, and
             // nobody else has it yet.
@@ -143,7 +138,6 @@ impl FolioPool {
             }
             match self.range.activate(start..start + bytes, huge) {
                 Ok(()) => {
-                    // Relaxed: as in `grow`.
                     self.active.store(start + bytes, Ordering::Relaxed);
                     return true;
                 }

@@ -21,8 +21,6 @@
 //! | `REFERENCED` | used since it was queued or last looked at by reclaim | set by readers and writers, cleared by reclaim | nothing: a hint |
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
-//! | `UNCACHED` | place kept: to be dropped after use | | folio lock |
-//! | `MAPPED` | place kept: some window has it mapped | | folio lock |
 //!
 //! # Invariants
 //!
@@ -100,7 +98,7 @@ impl Snapshot {
         self.0 & flag::CONTENT
     }
 
-    /// Whether the folio is known to be in use: a further use changes none of its flags.
+    /// Whether a further use of the folio changes none of its flags.
     #[inline]
     pub(crate) fn is_in_use(self) -> bool {
         self.0 & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED

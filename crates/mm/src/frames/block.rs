@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Open blocks are listed by how many frames are free in them, in five classes; allocation begins with
-//! the fullest class, so that the others drain. Numbers of absent blocks are used again before new ones.
+//! the fullest class, so that the others drain. It is plain data under one lock, which this module does not see.
 //!
 //! # Invariants
 //!
@@ -19,10 +19,6 @@
 //! 2. A block is in the list of its class exactly if it is open.
 //! 3. `isolated_free` is the number of free frames in isolated and leaving blocks.
 //! 4. Apart from the time after a shrink, `held` ≤ `capacity`.
-//!
-//! # Locking
-//!
-//! Plain data under one lock, which this module does not see.
 
 use super::buddy::{Buddy, InUse};
 use super::owners::Owners;

@@ -16,10 +16,6 @@
 //! 2. No two buddies of one order are both set: they would be one chunk of the next order.
 //! 3. `counts[order]` is the number of set bits of that order, `orders` has a bit for each order
 //!    whose count is not zero, and `free` is the number of frames covered.
-//!
-//! # Locking
-//!
-//! Plain data; the block table's lock protects it.
 
 use super::{BLOCK_FRAMES, MAX_ORDER};
 

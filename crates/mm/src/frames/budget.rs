@@ -17,8 +17,8 @@
 //! ```
 //!
 //! `available` and `reserved` share one atomic word with the flag that somebody waits, so that a
-//! reservation is taken in one step from a state in which nobody waited, and a free learns in the same
-//! step that it adds to the count whether somebody has to be told.
+//! reservation is taken in one step from a state in which nobody waited, and a free learns as it adds to the
+//! count whether somebody has to be told.
 //!
 //! Those who wait queue with a [`Ticket`]. While there is one nobody else reserves, and only the first may
 //! take. Whoever makes frames available wakes the first once there are as many as it needs; whoever leaves
@@ -329,9 +329,8 @@ impl Drop for Ticket<'_> {
 impl Frames {
     /// Joins the queue for `n` frames.
     ///
-    /// From now on nobody reserves before this ticket was served or dropped, except those queued
-    /// before it. `n` must not be more than [`Frames::capacity`], or the wait never ends. Costs some
-    /// hundred bytes outside the bound while the ticket lives.
+    /// `n` must not be more than [`Frames::capacity`], or the wait never ends. Costs some hundred bytes
+    /// outside the bound while the ticket lives.
     pub fn enqueue(&self, n: u32) -> Ticket<'_> {
         let waiter = Arc::new(Waiter {
             need: n,

@@ -8,9 +8,8 @@
 //!  │◀──── capacity × 2 MiB ────▶│◀──── at least 1/32 at first ─────▶│
 //! ```
 //!
-//! Metadata (folio descriptors, index nodes, and the tables of the frame space itself) starts with a
-//! floor of a 32nd of the limit, rounded up by what does not fill a block. When it outgrows that, it
-//! takes capacity for blocks in units of 2 MiB, provided that a block less is held and 512 frames are
+//! When metadata (folio descriptors, index nodes, the tables of the frame space itself) outgrows its floor
+//! it takes capacity for blocks in units of 2 MiB, provided that a block less is held and 512 frames are
 //! available. When it shrinks, the capacity comes back, up to the target.
 //!
 //! # Invariants

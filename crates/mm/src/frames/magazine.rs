@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Most allocations and frees of single frames meet only the magazine of their thread's shard. It is
-//! filled from and emptied to the buddies in batches of half its size.
+//! filled from and emptied to the buddies in batches of half its size, under its lock of [`Rank::Magazine`].
 //!
 //! # Invariants
 //!
@@ -11,10 +11,6 @@
 //!    all magazines are closed and empty, and frees pass the magazines by as long as one is.
 //! 2. Frames move between magazines and buddies only under the table's lock. With all magazines closed,
 //!    the buddies hold every free frame.
-//!
-//! # Locking
-//!
-//! Each has a lock of [`Rank::Magazine`], taken inside the table's lock or alone.
 
 use super::Frames;
 use super::block::Table;

@@ -12,9 +12,8 @@
 //!                                                └──────────────── give_back ────────────▶ kernel
 //! ```
 //!
-//! A frame number is the index of a slot in the range, and fits 32 bits. Today the range holds *general
-//! blocks* alone: 2 MiB of private memory each, split by a buddy allocator, given back whole. *Linear
-//! ranges*, which mapped files will need, get their place behind the blocks.
+//! A frame number is the index of a slot in the range, and fits 32 bits. The range holds *general blocks*:
+//! 2 MiB of private memory each, split by a buddy allocator, given back whole.
 //!
 //! # Invariants
 //!
@@ -32,9 +31,8 @@
 //!
 //! # Differences from Linux
 //!
-//! Memory is reserved before it is allocated, and not the other way round: a kernel page allocator may
-//! fail or reclaim in the middle of an operation, this one can do neither. There are no zones and no
-//! migrate types; a block is emptied by its owner, which knows the folios.
+//! Memory is reserved before it is allocated, so that no operation fails or reclaims in its middle. There are
+//! no zones and no migrate types; a block is emptied by its owner, which knows the folios.
 
 mod block;
 mod buddy;

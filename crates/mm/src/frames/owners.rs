@@ -2,9 +2,8 @@
 //!
 //! # Model
 //!
-//! Who owns a chunk of frames leaves a number with its first frame ([`Frames::set_owner`]), and whoever
-//! empties a block asks for the numbers of its frames in use ([`Frames::owners`]). Four bytes a frame, so
-//! that emptying a block costs what is in the block and not what is in the cache (decision 25).
+//! Who owns a chunk of frames leaves a number with its first frame ([`Frames::set_owner`]); whoever
+//! empties a block asks for the numbers of its frames in use ([`Frames::owners`], decision 25).
 //!
 //! # Invariants
 //!

@@ -7,20 +7,16 @@
 //!            ~all calls                         held < capacity               only after a shrink
 //! ```
 //!
-//! One thread at a time takes a new block, with no lock held while the kernel finds and zeroes its memory;
-//! who needs one meanwhile waits for it and looks again, so two that need a frame do not take two blocks.
+//! One thread at a time takes a new block, with no lock held while the kernel finds and zeroes its memory.
+//! Who needs one meanwhile waits for it and looks again.
 //!
 //! # Invariants
 //!
 //! 1. A reservation is kept: `alloc` ends with a frame. Stealing can miss a frame that moves between
 //!    magazines, so it is followed by a gathering, after which the buddies hold every free frame. If that
-//!    finds none, the frames promised were never backed and a shrink has taken their blocks away: the
-//!    promise is older, and is kept with a block past the limit, which `blocks_forced` counts.
+//!    finds none, the promise is older than a shrink that took its blocks away, and is kept with a block
+//!    past the limit, which `blocks_forced` counts.
 //! 2. A block counts as held before its memory is touched.
-//!
-//! # Locking
-//!
-//! The table's lock has [`Rank::Frames`](foliocache_sync::rank::Rank::Frames).
 
 use super::block::Table;
 use super::{BLOCK_SIZE, FrameNumber, Frames, MAX_ORDER, Reservation};
@@ -46,11 +42,10 @@ impl Frames {
         FrameNumber(frame)
     }
 
-    /// Takes 2^`order` frames of a reservation, contiguous and naturally aligned, if there are such.
+    /// Takes 2^`order` frames, 0 to 9, of a reservation, contiguous and naturally aligned, if there are such.
     ///
-    /// `order` is 0 to 9; the reservation must hold as many frames (it panics otherwise) and keeps them
-    /// on failure. May take a new block and sleep as [`Frames::alloc`] does; never waits for memory to
-    /// be freed.
+    /// The reservation must hold as many (it panics otherwise) and keeps them on failure. May sleep as
+    /// [`Frames::alloc`] does; never waits for memory to be freed.
     pub fn alloc_order(
         &self,
         reservation: &mut Reservation<'_>,

@@ -9,14 +9,9 @@
 //!  allowed  ~~~~~~~~~~~~~~~~~~~~~~\__/~~~~~~~~~~~~~~~~~~~~~   held + least(limit − used − reserve)
 //! ```
 //!
-//! What is *allowed* does not depend on what the cache holds: a byte that it takes is a byte of room
-//! less. So the cap is not felt for by growing until something gives way; it is known, also before
-//! the cache holds anything, and a cache that grows up to its cap meets no limit unless others grow
-//! at the same time. For these the reserve is kept free.
-//!
-//! Stalls say only that memory is short, not how much: each second of them takes a step of what is
-//! held. Those of the whole machine count while the machine has little left; those of somebody
-//! else's cgroup are not ours to end.
+//! What is *allowed* does not depend on what the cache holds: a byte that it takes is a byte of room less
+//! (decision 10). Stalls say only that memory is short, not how much: each second of them takes a step of what
+//! is held.
 //!
 //! # Invariants
 //!

@@ -7,14 +7,9 @@
 //! quarter of what is left (but a first window, if there is one): streams that renew come to equal
 //! shares without anybody counting them.
 //!
-//! ```text
-//!   cap = left + leases of the last EPOCHS epochs
-//!   an epoch ends when as many pages as the cap were asked for, granted or not
-//! ```
-//!
-//! A lease that is not renewed for so long *lapses*. Its stream stands still: what it read ahead is
-//! in the cache like any other page, reclaim will find it, and the budget is for those who read.
-//! Handles that were left after their first page therefore cannot stop the others.
+//! An *epoch* ends when as many pages as the cap were asked for, granted or not. A lease that is not renewed
+//! for [`EPOCHS`] of them *lapses*: its stream stands still, what it read ahead is in the cache like any other
+//! page, and the budget is for those who read.
 //!
 //! # Invariants
 //!

@@ -8,10 +8,8 @@
 //!   strided          p, p + s, p + 2s, p + 3s      three equal steps, requests of one size
 //! ```
 //!
-//! Requests of a run need not follow each other in time: those of other streams and random ones may
-//! lie between, up to [`CAPACITY`] of them. A random request that continues another by chance is
-//! rare in a large file, and a run has to be met twice before it counts, unless its requests are so
-//! large that one window more is little waste.
+//! Requests of a run need not follow each other in time: up to [`CAPACITY`] others may lie between. A run has to
+//! be met twice before it counts, unless its requests are so large that one window more is little waste.
 
 use super::ReadaheadBudget;
 use super::stream::Shape;

@@ -17,9 +17,9 @@
 //!   first use of what was read ahead ─▶ lead < async_size? ─▶ start the next window
 //! ```
 //!
-//! A handle tells [`MAX_STREAMS`] streams apart, forward, backward or strided. Windows are shorter when
-//! memory is short, when little of what was read ahead of this file was used, and when many streams share
-//! the budget. The order of the folios follows the window; windows end where the next one's folios can begin.
+//! Windows are shorter when memory is short, when little of what was read ahead of this file was used, and
+//! when many streams share the budget. The order of the folios follows the window; windows end where the next
+//! one's folios can begin.
 //!
 //! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
 //! apart, to 6 KiB at most. Who opens the handle charges the first of it; what it grows by is charged here,
@@ -37,10 +37,9 @@
 //!
 //! # Memory ordering
 //!
-//! All Relaxed: `prev_pos` and `access` are hints. Threads that share a handle may confuse them, not
-//! break them. `prev_pos` is stored to only when it changes, and not at all for a hit on a folio that is
-//! known to be in use (`AddressSpace::read_in_use`): threads that share a handle and read
-//! what is hot write nothing that the others read.
+//! All Relaxed: `prev_pos` and `access` are hints. `prev_pos` is stored to only when it changes, and not at all
+//! for a hit on a folio that is known to be in use (`AddressSpace::read_in_use`): threads that share a handle
+//! and read what is hot write nothing that the others read.
 //!
 //! # Differences from Linux
 //!
@@ -162,8 +161,7 @@ impl Window {
 
 /// The readahead state of one handle.
 ///
-/// Costs a few words until the first miss, then up to 6 KiB. Of these [`ReadaheadState::FIRST_BYTES`] are left to
-/// the caller to charge.
+/// Takes up to 6 KiB from the first miss on, of which the caller charges [`ReadaheadState::FIRST_BYTES`].
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub struct ReadaheadState {

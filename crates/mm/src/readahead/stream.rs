@@ -24,11 +24,9 @@
 //! enters it; at the largest size it is twice that, so that two whole windows are in flight or
 //! ready. It is a folio at least: of each folio only the first use is seen.
 //!
-//! Only a reader that goes on where it was makes a stream read ahead. A use further on, within what
-//! was read ahead, leaves *doubts*: nothing is started until the reader is met where it is expected
-//! then, and after [`MAX_DOUBTS`] in a row the stream is over. New ones begin with all doubts but
-//! one. So random reads that looked like a stream, or meet what one left behind, do not keep it
-//! going.
+//! Only a reader that goes on where it was makes a stream read ahead. A use further on leaves *doubts*: nothing
+//! is started until the reader is met where it is expected then, and after [`MAX_DOUBTS`] in a row the stream is
+//! over. New ones begin with all doubts but one. So random reads that looked like a stream do not keep it going.
 //!
 //! # Invariants
 //!

@@ -1,9 +1,6 @@
-//! The streams of one handle.
+//! The streams of one handle: a table of them beside the [`History`] of misses that belong to none.
 //!
-//! # Model
-//!
-//! A table of [`Stream`]s beside the [`History`] of misses that belong to none. Only what is
-//! recognised gets a place in the table, so random accesses, however many, push no stream out; a
+//! Only what is recognised gets a place in the table, so random accesses, however many, push no stream out; a
 //! new stream replaces the one that was not used for longest.
 //!
 //! # Invariants

@@ -7,9 +7,8 @@
 //!                            no: not now
 //! ```
 //!
-//! Nothing is evicted for it but what the reclaimer keeps free a little more of, for as long as
-//! chunks are missing: a block, from the cold end of the queues, in caches that can spare one. Where
-//! callers wait for memory it does nothing: they would pay for it.
+//! Nothing is evicted for it, but while chunks are missing the reclaimer keeps a block more free, in caches
+//! that can spare one. Where callers wait for memory it does nothing: they would pay for it.
 //!
 //! # Invariants
 //!

@@ -1,15 +1,13 @@
-//! Shadow entries: what was evicted lately, so that a refault is known as one.
+//! Shadow entries: what was evicted lately, so that a refault is known as one (decision 2).
 //!
 //! # Model
 //!
-//! A fixed table of 32-bit entries in sets of four, one set chosen by a hash of (mapping, index).
-//! An entry is 16 bits of tag and 16 bits of the *eviction clock*, which ticks once every
+//! A fixed table of 32-bit entries in sets of four, one set chosen by a hash of (mapping, index); two entries
+//! for a frame. An entry is 16 bits of tag and 16 bits of the *eviction clock*, which ticks once every
 //! `table size / 4096` evictions, counted in pages. The refault distance, evictions between leaving
 //! and coming back, is the difference of two clock values; a folio that comes back within
 //! twice as many evictions as the cache has frames is a refault: in a cache three times the size it
 //! would have been a hit.
-//!
-//! There are two entries for a frame: eight bytes for a page, 0.2 % (decision 2 says why not in the index).
 //!
 //! # Invariants
 //!

@@ -1,11 +1,10 @@
-//! Caches of metadata that give some of it up while memory is short.
+//! Caches of metadata that give some of it up while memory is short (decision 18).
 //!
 //! # Model
 //!
-//! What names and inodes take is charged to the bound beside the pages of files. While memory is free
-//! their caches grow as they like. Once it is short each side is safe from the other: what all of them hold
-//! beyond their share (see [`unreclaimable`](crate::unreclaimable)) goes first, whoever needs memory; what they hold within it is
-//! left alone, and pages are evicted.
+//! While memory is free their caches grow as they like. Once it is short, what all of them hold beyond their
+//! share (see [`unreclaimable`](crate::unreclaimable)) goes first, whoever needs memory; what they hold within
+//! it is left alone, and pages are evicted. So each side is safe from the other.
 //!
 //! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
 //! background reclaimer asks before the room for metadata is used up.
@@ -13,11 +12,6 @@
 //! # Locking
 //!
 //! *Protects*: the list. *Order*: leaf; the caches are called without it.
-//!
-//! # Differences from Linux
-//!
-//! Shrinkers there are asked in proportion to how hard pages are scanned. A walk over millions of files
-//! takes the page cache with it that way, or the other way round; here neither can.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, Weak};

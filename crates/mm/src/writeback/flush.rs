@@ -1,4 +1,4 @@
-//! Flushes: from unstable to clean, while writes of the file go on.
+//! Flushes: from unstable to clean, while writes of the file go on. Decision 36 says why so.
 //!
 //! # Model
 //!
@@ -15,12 +15,8 @@
 //! written since it began. Each has an index mark, by the lowest bit of its generation. A folio that
 //! is written again moves to the later generation.
 //!
-//! A flush that fails makes both generations dirty again. The store may report the loss of a later
-//! write to the running flush, and report it only once (Linux does so for each descriptor), so no
-//! later flush can be trusted to say it.
-//!
-//! Callers share flushes: each takes a [`Ticket`] when its writes have ended, and needs one flush
-//! that began later.
+//! A flush that fails makes both generations dirty again: the store may report the loss of a later write
+//! to the running flush, and only once.
 //!
 //! # Invariants
 //!

@@ -3,9 +3,9 @@
 //! # Model
 //!
 //! It works when the background limit is passed, when memory is short, and when data has been
-//! dirty for long enough. It goes in turns over the dirty files, first those that are dirty for long
-//! enough; a round does not visit files that need nothing. A turn writes what the store takes in a tenth of a
-//! second: neither another file nor a caller that makes this one durable waits for long.
+//! dirty for long enough. It goes in turns over the dirty files, the old ones first; a round does not visit
+//! files that need nothing. A turn writes what the store takes in a tenth of a second: neither another file
+//! nor a caller that makes this one durable waits for long.
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
 //! may need one operation for all of them.
@@ -47,8 +47,8 @@ impl BackingDevInfo {
         })
     }
 
-    /// Goes through the dirty files, once for every time that it has to; returns how long to sleep,
-    /// `None` if there is nothing to wait for.
+    /// Goes through the dirty files as often as it has to; returns how long to sleep, `None` if there is
+    /// nothing to wait for.
     fn flush_round(&self, memory: bool) -> Option<Duration> {
         let expire = self.mm().config.dirty_expire;
         let mut progress = true;

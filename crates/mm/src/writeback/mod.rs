@@ -11,9 +11,7 @@
 //!
 //! One pass at a time per file, under `wb_lock`: its holder knows that no write of the file is in
 //! flight. A pass goes once through the file in ascending order, so it ends even while others keep
-//! dirtying; it merges neighbouring dirty folios into one large write.
-//!
-//! One flush at a time per file, under `flush_lock`, in [`flush`]. Writes go on beside it.
+//! dirtying; it merges neighbouring dirty folios into one large write. Flushes ([`flush`]) run beside it.
 //!
 //! # Invariants
 //!
@@ -170,10 +168,9 @@ impl AddressSpace {
     /// After the write of `len` pages from `first` on failed: tries them in smaller and smaller
     /// pieces, so that one bad spot does not keep its neighbours from the medium.
     ///
-    /// A half that works shows that the store lives, and the other is halved in turn. Where both
-    /// fail the store may be dead: that is followed only `blind` times, once more with each pass
-    /// that failed before. A dead store so costs two more writes a run at first; one bad page among
-    /// 1024 costs twenty.
+    /// A half that works shows that the store lives. Where both fail it may be dead: that is followed only
+    /// `blind` times, once more with each pass that failed before. A dead store so costs two more writes a
+    /// run at first; one bad page among 1024 costs twenty.
     ///
     /// Context: as [`AddressSpace::write_dirty`].
     fn write_halves(
@@ -202,7 +199,6 @@ impl AddressSpace {
         }
     }
 
-    /// Writes what is dirty of `len` pages from `first` on; an error if any of it failed.
     fn write_piece_of_run(
         self: &Arc<Self>,
         first: PageIndex,

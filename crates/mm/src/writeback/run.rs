@@ -2,9 +2,8 @@
 //!
 //! # Model
 //!
-//! A run is of folios that follow one another in the file. Of each its dirty grains are written,
-//! and what adjoins in the file goes in one call: a run of folios that are dirty throughout is one
-//! *extent*, one that is dirty here and there is several.
+//! Of each folio of a run its dirty grains are written, and what adjoins in the file goes in one call: an
+//! *extent*.
 //!
 //! # Invariants
 //!
