@@ -391,7 +391,8 @@ impl AddressSpace {
             }
         }
         if seen.has(flag::READAHEAD) {
-            self.counters.note_unused_readahead(pages);
+            bump(&self.counters.readahead_wasted, pages);
+            self.counters.feedback.note_wasted(pages as u32);
         }
         // Relaxed, both: figures.
         self.nr_pages.fetch_sub(pages, Ordering::Relaxed);

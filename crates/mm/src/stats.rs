@@ -66,14 +66,6 @@ pub(crate) struct FileCounters {
     pub(crate) feedback: ReadaheadFeedback,
 }
 
-impl FileCounters {
-    /// Adds what a folio that leaves the cache says about readahead.
-    pub(crate) fn note_unused_readahead(&self, pages: u64) {
-        bump(&self.readahead_wasted, pages);
-        self.feedback.note_wasted(pages as u32);
-    }
-}
-
 /// What was found in the cache of one file.
 ///
 /// # Memory ordering
@@ -83,13 +75,6 @@ impl FileCounters {
 pub(crate) struct Hits(LazyCounter);
 
 impl Hits {
-    #[inline]
-    fn count(&self, pages: i64, bdi: &BackingDevInfo) {
-        if self.0.add(pages) {
-            self.spread(bdi);
-        }
-    }
-
     /// Gives each processor a cell to count in, where the bound has room for them.
     #[cold]
     fn spread(&self, bdi: &BackingDevInfo) {
@@ -228,7 +213,9 @@ impl AddressSpace {
     /// Counts pages that were found in the cache, or takes back what was counted.
     #[inline]
     pub(crate) fn count_hits(&self, pages: i64) {
-        self.hits.count(pages, self.bdi());
+        if self.hits.0.add(pages) {
+            self.hits.spread(self.bdi());
+        }
     }
 }
 

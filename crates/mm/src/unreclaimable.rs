@@ -61,17 +61,6 @@ pub struct Unreclaimable {
 }
 
 impl Unreclaimable {
-    /// The classes under a bound that leaves `capacity` pages.
-    const fn new(memory: u64, failed: u64, capacity: u64) -> Self {
-        Self {
-            memory,
-            failed,
-            most: capacity / 4 * 3,
-            most_memory: capacity / 2,
-            most_failed: capacity / 4,
-        }
-    }
-
     /// Pages of all classes.
     pub const fn total(&self) -> u64 {
         self.memory + self.failed
@@ -100,11 +89,14 @@ impl Unreclaimable {
 
 impl Mm {
     pub(crate) fn unreclaimable(&self) -> Unreclaimable {
-        Unreclaimable::new(
-            self.nr_unevictable.load(Ordering::Relaxed),
-            self.counts.get(Count::Failed),
-            self.frames.capacity(),
-        )
+        let capacity = self.frames.capacity();
+        Unreclaimable {
+            memory: self.nr_unevictable.load(Ordering::Relaxed),
+            failed: self.counts.get(Count::Failed),
+            most: capacity / 4 * 3,
+            most_memory: capacity / 2,
+            most_failed: capacity / 4,
+        }
     }
 
     /// Whether a file may have `wanted` pages more: one of a memory file system within its share.

@@ -212,16 +212,11 @@ impl BackingDevInfo {
                 return Err(self.error().unwrap_or(Errno::EIO));
             }
             self.flusher.wake();
-            self.wait_for_progress(held);
-        }
-    }
-
-    /// Sleeps until fewer than `held` pages are left to be made durable, or it is time to look again.
-    fn wait_for_progress(&self, held: u64) {
-        let guard = self.progress.0.lock();
-        // Looked at under the lock that `note_progress` takes after the counts went down.
-        if self.counts.not_durable() >= held {
-            drop(self.progress.1.wait_timeout(guard, RECHECK_AFTER));
+            let guard = self.progress.0.lock();
+            // Looked at under the lock that `note_progress` takes after the counts went down.
+            if self.counts.not_durable() >= held {
+                drop(self.progress.1.wait_timeout(guard, RECHECK_AFTER));
+            }
         }
     }
 

@@ -90,6 +90,9 @@ impl Mm {
     ///
     /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.
     pub(crate) fn give_back_excess(&self, alone: Option<MutexGuard<'_, ()>>) -> u64 {
+        if alone.is_some() && self.frames.excess() > 0 {
+            self.nodes.shrink();
+        }
         let (mut least, mut idle) = (u64::MAX, 0);
         loop {
             let excess = self.frames.excess();
@@ -108,7 +111,6 @@ impl Mm {
             if idle > 0 {
                 sleep(PAUSE);
             }
-            self.nodes.shrink();
             self.evict_deficit();
             self.frames.trim(true);
             let blocks = self.frames.excess().div_ceil(BLOCK_SIZE as u64);

@@ -36,7 +36,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 
-use super::{WritebackState, XA_BATCH};
+use super::XA_BATCH;
 use crate::address_space::AddressSpace;
 use crate::folio::flag;
 use crate::stats::Count;
@@ -106,10 +106,14 @@ struct Running<'a> {
 
 impl Running<'_> {
     fn succeeded(self) {
-        self.mapping.clean_unstable(self.covered);
-        self.mapping.note_age(self.passed);
-        if self.failing && self.mapping.counts.get(Count::Failed) == 0 {
-            self.mapping.wb_lock.lock().note(Ok(()));
+        let mapping = self.mapping;
+        mapping.clean_unstable(self.covered);
+        if mapping.counts.get(Count::Failed) == 0 {
+            // What was dirty before the pass is durable, so whatever is dirty now is younger.
+            mapping.bdi().note_younger(mapping, self.passed);
+            if self.failing {
+                mapping.wb_lock.lock().note(Ok(()));
+            }
         }
         self.state.done = self.number;
         std::mem::forget(self);
@@ -157,7 +161,19 @@ impl AddressSpace {
         let (mut running, attributes) = {
             let mut wb = self.lock_awaited();
             let attributes = self.ops.write_inode();
-            (self.begin_flush(state, &mut wb), attributes)
+            let (covered, _) = wb.flushes.marks();
+            // From here on what is written belongs to the next flush.
+            wb.flushes.begun = wb.flushes.begun.wrapping_add(1);
+            let running = Running {
+                mapping: self,
+                state,
+                number: wb.flushes.begun,
+                passed: wb.passed,
+                failing: wb.failures > 0,
+                covered,
+                error: Errno::EIO,
+            };
+            (running, attributes)
         };
         match attributes.and_then(|()| self.ops.flush()) {
             Ok(()) => {
@@ -168,33 +184,6 @@ impl AddressSpace {
                 running.error = error;
                 Err(error)
             }
-        }
-    }
-
-    /// From here on what is written belongs to the next flush.
-    fn begin_flush<'a>(
-        self: &'a Arc<Self>,
-        state: &'a mut FlushState,
-        wb: &mut WritebackState,
-    ) -> Running<'a> {
-        let (covered, _) = wb.flushes.marks();
-        wb.flushes.begun = wb.flushes.begun.wrapping_add(1);
-        Running {
-            mapping: self,
-            state,
-            number: wb.flushes.begun,
-            passed: wb.passed,
-            failing: wb.failures > 0,
-            covered,
-            error: Errno::EIO,
-        }
-    }
-
-    /// After a flush: what was dirty at `since` is durable, so whatever is dirty now is younger. That
-    /// is not said of what failed, which waits for its next try.
-    fn note_age(&self, since: u64) {
-        if self.counts.get(Count::Failed) == 0 {
-            self.bdi().note_younger(self, since);
         }
     }
 

@@ -85,7 +85,12 @@ impl AddressSpace {
         if stored.is_some_and(|stored| stored >= size) {
             return Ok(());
         }
-        self.settle_size()?;
+        {
+            let _exclusive = self.i_rwsem.write();
+            let mut wb = self.wb_lock.lock();
+            let _invalidate = self.invalidate_lock.write();
+            self.store_size(&mut wb)?;
+        }
         self.write_and_flush()
     }
 
@@ -106,13 +111,7 @@ impl AddressSpace {
     }
 
     /// Gives the backing file the size of this one, where it is not known to have it.
-    fn settle_size(&self) -> Result<(), Errno> {
-        let _exclusive = self.i_rwsem.write();
-        let mut wb = self.wb_lock.lock();
-        let _invalidate = self.invalidate_lock.write();
-        self.store_size(&mut wb)
-    }
-
+    ///
     /// Context: `i_rwsem`, `wb_lock` and `invalidate_lock` held exclusive.
     pub(crate) fn store_size(&self, wb: &mut WritebackState) -> Result<(), Errno> {
         let size = self.size();

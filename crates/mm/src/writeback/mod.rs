@@ -84,7 +84,7 @@ pub(crate) struct WritebackState {
     flushes: flush::Generations,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; `None` after a failed flush, which may have lost a change of it. A size that no write
-    /// brings about (its pages were punched or given up) has to be set: see `settle_size`.
+    /// brings about (its pages were punched or given up) has to be set: see `store_size`.
     pub(crate) store_size: Option<u64>,
 }
 
