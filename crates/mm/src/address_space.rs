@@ -12,9 +12,9 @@
 //! 2. Bytes of the last page past `size` are zero in an uptodate folio.
 //! 3. A folio is removed from the index with its lock held; a dirty or unstable one only with
 //!    `wb_lock` held, too.
-//! 4. The marks `Dirty` and `Writeback` say of each folio what its flags say, whenever nobody holds its
-//!    lock or `wb_lock`. An unstable folio has one of the two marks `UnstableEven` and `UnstableOdd`,
-//!    whenever nobody holds `xa_lock`.
+//! 4. The mark `Dirty` says of each folio what its flag says, whenever nobody holds its lock or `wb_lock`.
+//!    An unstable folio has one of the two marks `UnstableEven` and `UnstableOdd`, whenever nobody holds
+//!    `xa_lock`.
 //!
 //! # Locking
 //!
@@ -32,7 +32,7 @@
 //! # Memory ordering
 //!
 //! `size` is stored Release after the folios that it covers are uptodate, and loaded Acquire: a
-//! reader that sees the size sees the bytes.
+//! reader that sees the size sees the bytes. The figures beside it are Relaxed.
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
@@ -59,7 +59,7 @@ use crate::writeback::{FlushState, WritebackState};
 #[repr(C, align(64))]
 pub struct AddressSpace {
     // What a hit reads and seldom anybody writes: one cache line.
-    /// That of `bdi`, one load nearer: every hit begins with it.
+    /// That of `bdi`, one load nearer.
     mm: Arc<Mm>,
     pub(crate) hits: Hits,
     bdi: Arc<BackingDevInfo>,
@@ -206,7 +206,6 @@ impl AddressSpace {
 
     /// Pages in the cache.
     pub fn nr_pages(&self) -> u64 {
-        // Relaxed: a figure.
         self.nr_pages.load(Ordering::Relaxed)
     }
 
@@ -294,7 +293,6 @@ impl AddressSpace {
             mm.folios.free(folio);
             return None;
         }
-        // Relaxed, both: figures.
         self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
@@ -394,7 +392,6 @@ impl AddressSpace {
             bump(&self.counters.readahead_wasted, pages);
             self.counters.feedback.note_wasted(pages as u32);
         }
-        // Relaxed, both: figures.
         self.nr_pages.fetch_sub(pages, Ordering::Relaxed);
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
@@ -405,10 +402,7 @@ impl AddressSpace {
         frames
     }
 
-    /// Marks a range of bytes of a locked folio dirty, whose grains are uptodate. Returns the pages
-    /// that have to be written now and had not.
-    ///
-    /// Context: as [`AddressSpace::mark_grains_dirty`].
+    /// As [`AddressSpace::mark_grains_dirty`], for a range of bytes.
     #[doc(alias = "folio_mark_dirty")]
     #[inline(always)]
     pub(crate) fn mark_dirty(
@@ -422,7 +416,8 @@ impl AddressSpace {
         self.mark_grains_dirty(locked, grains::touched(locked.order(), bytes))
     }
 
-    /// Marks uptodate grains of a locked folio dirty. Returns as [`AddressSpace::mark_dirty`].
+    /// Marks uptodate grains of a locked folio dirty. Returns the pages that have to be written now and had
+    /// not.
     ///
     /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.

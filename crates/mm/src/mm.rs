@@ -375,8 +375,7 @@ impl Mm {
         self.complete(mapping, first, last, frames).ok()
     }
 
-    /// Adds index nodes and a descriptor to promised frames; invariant 2: gives all back where
-    /// something is short.
+    /// Adds index nodes and a descriptor to promised frames, or gives all back (invariant 2).
     fn complete<'a>(
         &'a self,
         mapping: &AddressSpace,
@@ -400,7 +399,7 @@ impl Mm {
     }
 }
 
-/// What was missing for [`Mm::prepare`] beside frames.
+/// What was missing beside frames.
 enum Short {
     Nodes(PreloadError),
     Descriptors,

@@ -132,22 +132,20 @@ impl Pressure {
         let panics = mm.panics();
         let mm = Arc::downgrade(mm);
         let run = move || {
-            loop {
-                let Some(pause) = mm.upgrade().map(|mm| mm.follow_pressure(&mut monitor)) else {
-                    return;
-                };
-                if monitor.wait(pause) {
-                    // Something happened; what, the next look tells. Rarely enough, in case it
-                    // happens all the time.
-                    let Some(mm) = mm.upgrade() else { return };
-                    let before = mm.frames.limit();
-                    let pause = mm.follow_pressure(&mut monitor);
-                    let changed = mm.frames.limit() != before;
-                    drop(mm);
-                    if !changed {
+            let mut told = false;
+            while let Some(mm) = mm.upgrade() {
+                let before = mm.frames.limit();
+                let pause = mm.follow_pressure(&mut monitor);
+                let changed = mm.frames.limit() != before;
+                drop(mm);
+                told = match told && !changed {
+                    // What the kernel told of was none of ours: it may happen all the time.
+                    true => {
                         monitor.rest(EVENT_PAUSE.min(pause));
+                        false
                     }
-                }
+                    false => monitor.wait(pause),
+                };
             }
         };
         let thread = background::spawn("foliocache-press", panics, run).map_err(Errno::from)?;

@@ -63,7 +63,7 @@ impl Throttle {
     }
 }
 
-/// A pass of the flusher that is measured, from its making to its drop.
+/// Measures what the store takes from its making to its drop.
 pub(crate) struct MeasuredPass<'a>(&'a BackingDevInfo);
 
 impl Drop for MeasuredPass<'_> {
@@ -85,7 +85,6 @@ impl BackingDevInfo {
         self.throttle.batch.load(Ordering::Relaxed)
     }
 
-    /// Measures what the store takes until the result is dropped; what is `written` meanwhile counts.
     pub(crate) fn measure_pass(&self) -> MeasuredPass<'_> {
         self.throttle.meter.lock().begin(self.mm.shares.now());
         MeasuredPass(self)

@@ -177,7 +177,7 @@ impl AddressSpace {
         }
     }
 
-    /// Marks grains of a locked folio uptodate and, if reclaim does not know it yet, queues it.
+    /// Marks grains of a locked folio uptodate, and queues it for reclaim if they are its first.
     pub(super) fn set_uptodate(&self, locked: &LockedFolio<'_>, grains: u64) {
         if locked.add_uptodate(grains) {
             self.queue_folio(locked);

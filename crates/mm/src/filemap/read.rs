@@ -63,9 +63,7 @@ impl AddressSpace {
 
     /// Fills `buf` from byte `pos` on with bytes of one folio that is known to be in use, as most reads do.
     /// False if they are not that, or if anything went wrong: then nothing counts, and
-    /// [`AddressSpace::read_on`] is what is left to do.
-    ///
-    /// Neither blocks nor writes what others share.
+    /// [`AddressSpace::read_on`] is what is left to do. Neither blocks nor writes what others share.
     #[inline]
     pub fn read_in_use(&self, pos: u64, buf: &mut [u8]) -> bool {
         self.read_iovec_in_use(pos, Iovec::destination(buf))

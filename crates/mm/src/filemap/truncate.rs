@@ -146,13 +146,9 @@ impl AddressSpace {
         let lock = |page| self.lock_folio(page);
         let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
         self.for_each_folio(first, last, lock, |locked| {
-            let start = locked.index().pos();
-            let from = pos
-                .saturating_sub(start)
-                .min(locked.identity().bytes() as u64) as usize;
-            let to = end
-                .saturating_sub(start)
-                .min(locked.identity().bytes() as u64) as usize;
+            let (start, bytes) = (locked.index().pos(), locked.identity().bytes());
+            let within = |pos: u64| pos.saturating_sub(start).min(bytes as u64) as usize;
+            let (from, to) = (within(pos), within(end));
             if from >= to {
                 return;
             }

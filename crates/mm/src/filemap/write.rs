@@ -95,7 +95,6 @@ impl AddressSpace {
 
     /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do, and returns how many:
     /// none, if they are not that, or if anything went wrong. What is left to do is [`AddressSpace::write`]'s.
-    ///
     /// Does not block, but for the dirty limits.
     #[inline]
     pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> usize {

@@ -135,10 +135,7 @@ impl Limits<'_> {
     }
 }
 
-/// Pages to read in one go.
-///
-/// Some of them may be in the cache already; those stay as they are. What is left out for that, or
-/// because it could not be read, need not be reported to anybody.
+/// Pages to read in one go. Those that are in the cache already stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) start: PageIndex,
@@ -203,8 +200,7 @@ impl ReadaheadState {
         self.prev_pos.load(Ordering::Relaxed) == pos
     }
 
-    /// Notes that a read ended before byte `pos`. Once for a whole call: pages of one request are
-    /// next to each other, whatever the order of requests.
+    /// Notes that a read ended before byte `pos`, once for a whole call.
     #[inline]
     pub(crate) fn note_read(&self, pos: u64) {
         if self.prev_pos.load(Ordering::Relaxed) != pos {
@@ -218,7 +214,7 @@ impl ReadaheadState {
     /// The caller marks folios that begin after `last`, and all of the second window, as read
     /// ahead, and reports the first use of each ([`Self::on_first_use`]).
     ///
-    /// Context: takes [`Rank::Readahead`]; does not sleep.
+    /// Context, of this and what follows: takes [`Rank::Readahead`]; does not sleep.
     pub(crate) fn on_miss(
         &self,
         page: PageIndex,
@@ -261,10 +257,7 @@ impl ReadaheadState {
     }
 
     /// The first use of a folio that readahead brought in, at `page`: what to start reading in the
-    /// background.
-    ///
-    /// Context: takes [`Rank::Readahead`]; does not sleep. Allocates only if there is something to
-    /// start.
+    /// background. Allocates only if there is something to start.
     pub(crate) fn on_first_use(&self, page: PageIndex, limits: &Limits<'_>) -> Vec<Window> {
         let access = self.access.load(Ordering::Relaxed);
         if access == Access::Random as u8 {
@@ -283,8 +276,6 @@ impl ReadaheadState {
 
     /// What the forward stream of the last miss or first use, at `page`, has left behind since this
     /// was asked last; nothing of a stream that is new, or of no stream.
-    ///
-    /// Context: takes [`Rank::Readahead`]; does not sleep.
     pub(crate) fn left_behind(&self, page: PageIndex, limits: &Limits<'_>) -> Range<PageIndex> {
         match &mut *self.streams.lock() {
             Some(streams) => streams.left_behind(page.0, limits),

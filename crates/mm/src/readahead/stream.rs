@@ -204,7 +204,7 @@ impl Stream {
         ours.then(|| self.front - unit)
     }
 
-    /// The page where a request comes to the stream: its nearest to what was read before.
+    /// The page of a request that is nearest to what was read before.
     pub(super) fn near(&self, request: Request) -> u64 {
         match self.shape {
             Shape::Backward => request.last,
