@@ -102,7 +102,6 @@ impl Mm {
         let whole = self.frames.capacity() * percent / 100 * PAGE_SIZE as u64;
         for (bdi, &rate) in bdis.iter().zip(&rates) {
             let target = target(rate, all, bdis.len() as u64);
-            // Relaxed: shares steer.
             let share = bdi.share.load(Ordering::Relaxed);
             let next = slew(share, target, passed, rate, whole);
             bdi.share.store(next, Ordering::Relaxed);
@@ -114,7 +113,6 @@ impl Mm {
 impl BackingDevInfo {
     /// This file system's part of the dirty limit, of [`WHOLE`].
     fn dirty_share(&self) -> u64 {
-        // Relaxed: counts that steer.
         if self.mm.nr_dirty_bdis.load(Ordering::Relaxed) > 1 {
             self.mm.share_out();
         } else if self.share.load(Ordering::Relaxed) != WHOLE {

@@ -51,7 +51,7 @@ use foliocache_sys::Errno;
 use crate::address_space::AddressSpace;
 use crate::error::MmError;
 use crate::mm::Mm;
-use crate::stats::{Count, PageCounts};
+use crate::stats::{Count, PageCounts, bump, read};
 use crate::worker::Worker;
 use throttle::Throttle;
 
@@ -149,8 +149,7 @@ impl BackingDevInfo {
     /// Bytes that its address spaces are charged: [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes)
     /// for each [charge](Self::charge_mapping), and what they take to count hits.
     pub fn mapping_bytes(&self) -> u64 {
-        // Relaxed: a figure.
-        self.hit_bytes.load(Ordering::Relaxed)
+        read(&self.hit_bytes)
     }
 
     /// Charges an address space to the bound.
@@ -161,8 +160,7 @@ impl BackingDevInfo {
         let bytes = AddressSpace::memory_bytes() as u64;
         // Names that nobody needs give way to it.
         self.mm.charge_cached_metadata(bytes, &|| false)?;
-        // Relaxed: a figure.
-        self.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
+        bump(&self.hit_bytes, bytes);
         Ok(MappingCharge(Arc::clone(self)))
     }
 
@@ -187,7 +185,6 @@ impl BackingDevInfo {
             return;
         }
         let raw = error.map_or(0, Errno::raw);
-        // Relaxed: see `error`.
         if self.error.load(Ordering::Relaxed) != raw {
             self.error.store(raw, Ordering::Relaxed);
         }

@@ -81,7 +81,6 @@ impl BackingDevInfo {
 
     /// Pages that a writer should dirty at a time: fewer for a slow store that many write to. Costs a load.
     pub fn dirty_batch(&self) -> u64 {
-        // Relaxed: a hint.
         self.throttle.batch.load(Ordering::Relaxed)
     }
 

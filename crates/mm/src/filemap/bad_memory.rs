@@ -16,7 +16,6 @@ use crate::folio::{LockedFolio, Operation};
 use crate::iov::Stopped;
 use crate::mm::Mm;
 use crate::stats::bump;
-use foliocache_sync::atomic::Ordering;
 
 /// Times that one copy starts over.
 pub(super) const RETRIES: usize = 4;
@@ -47,8 +46,7 @@ impl AddressSpace {
         let (frame, order) = self.detach_folio(locked);
         if let Err(error) = mm.frames.free_bad(frame, order) {
             tracing::error!(%error, "frames in bad memory stay in use");
-            // Relaxed: a figure.
-            mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);
+            bump(&mm.nr_unevictable, 1 << order);
         }
         Ok(())
     }

@@ -70,14 +70,11 @@ pub(crate) struct Folio {
     index: AtomicU64,
     /// Its first frame (invariants 1 and 2).
     frame: AtomicU32,
-    /// Place kept for exact pin and view counts.
-    _pins: AtomicU32,
     /// Neighbours in its LRU queue or in the free list (invariant 3).
     pub(crate) lru_prev: AtomicU32,
     pub(crate) lru_next: AtomicU32,
     /// Which LRU queue it is on (invariant 3).
     pub(crate) lru_queue: AtomicU8,
-    _unused: [u8; 7],
     /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
     /// under the folio lock.
     uptodate: AtomicU64,

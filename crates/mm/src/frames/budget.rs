@@ -184,7 +184,6 @@ impl Budget {
 
     #[cold]
     fn tell(&self, available: i64) {
-        // Relaxed: see the module's header.
         if available >= i64::from(self.head_need.load(Ordering::Relaxed))
             && let Some(head) = self.queue.lock().front()
         {
@@ -214,7 +213,6 @@ impl Budget {
 
     /// Bytes that metadata may still take; negative after a shrink.
     pub(super) fn room(&self) -> i64 {
-        // Relaxed: see the module's header.
         self.room.load(Ordering::Relaxed)
     }
 
@@ -225,7 +223,6 @@ impl Budget {
             return false;
         };
         let keep = keep as i64;
-        // Relaxed, all of it: see the module's header.
         self.room
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| {
                 (room.checked_sub(bytes)? >= keep).then(|| room - bytes)
@@ -236,7 +233,6 @@ impl Budget {
     /// Changes the room without asking.
     #[inline]
     pub(super) fn change_room(&self, bytes: i64) {
-        // Relaxed: see the module's header.
         self.room.fetch_add(bytes, Ordering::Relaxed);
     }
 }

@@ -26,6 +26,7 @@
 
 use super::block::{State, Table};
 use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
+use crate::stats::read;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
@@ -239,8 +240,7 @@ impl Frames {
     }
 
     pub(crate) fn give_back_failures(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.hints.give_back_failures.load(Ordering::Relaxed)
+        read(&self.hints.give_back_failures)
     }
 
     #[cold]

@@ -114,11 +114,7 @@ impl Shape {
 
 /// The order of folios for a window of `pages`: four of them, or none that is large.
 pub(super) fn order_for(pages: u64, max_order: u32) -> u32 {
-    pages
-        .checked_ilog2()
-        .unwrap_or(0)
-        .saturating_sub(2)
-        .min(max_order)
+    pages.max(1).ilog2().saturating_sub(2).min(max_order)
 }
 
 #[doc(alias = "file_ra_state")]

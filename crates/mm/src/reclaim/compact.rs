@@ -17,7 +17,7 @@
 
 use foliocache_sync::time::{Duration, Instant};
 
-use crate::frames::{BLOCK_FRAMES, BlockNumber};
+use crate::frames::BLOCK_FRAMES;
 use crate::mm::Mm;
 use crate::stats::bump;
 
@@ -60,21 +60,13 @@ impl Mm {
 
     /// Makes up to `want` blocks whole; returns how many it did.
     fn compact_blocks(&self, want: usize) -> u64 {
-        let mut blocks: Vec<BlockNumber> = Vec::new();
         // What the blocks chosen so far need comes on top.
+        let (mut blocks, mut used) = (Vec::new(), 0);
         while blocks.len() < want
-            && let Some(block) = {
-                let used: usize = blocks
-                    .iter()
-                    .map(|&block| self.frames.block_frames(block).len())
-                    .sum();
-                self.frames.isolate_fragmented(used as u64)
-            }
+            && let Some(block) = self.frames.isolate_fragmented(used)
         {
+            used += self.frames.block_frames(block).len() as u64;
             blocks.push(block);
-        }
-        if blocks.is_empty() {
-            return 0;
         }
         for &block in &blocks {
             for locked in self.folios_in(block) {

@@ -204,22 +204,14 @@ impl Mm {
             self.lru.lock().remove(&self.folios, &locked);
             let evicted = self.evict(locked);
             self.lru.lock().record_eviction(&evicted);
-        } else if locked.may(Operation::Split) {
-            // It has to stay in memory, and no such chunk is free: its halves may find places.
-            self.migrate_in_parts(locked);
-        }
-    }
-
-    /// Moves a locked folio that is too large for the chunks there are in parts, as far as memory
-    /// goes; what stays is tried again in a later round.
-    fn migrate_in_parts(&self, locked: LockedFolio<'_>) {
-        if locked.order() == 0 {
-            return;
-        }
-        let mapping = owner::hold(&locked);
-        let middle = locked.index().add(locked.nr_pages() / 2);
-        if let Some(part) = mapping.split_folio(locked, middle) {
-            self.migrate(&part);
+        } else if locked.may(Operation::Split) && locked.order() > 0 {
+            // It has to stay in memory, and no such chunk is free: its halves may find places, now or in a
+            // later round.
+            let mapping = owner::hold(&locked);
+            let middle = locked.index().add(locked.nr_pages() / 2);
+            if let Some(part) = mapping.split_folio(locked, middle) {
+                self.migrate(&part);
+            }
         }
     }
 

@@ -124,8 +124,7 @@ impl Mm {
             // Enough for this one is on its way to those before it in the queue: were all to evict
             // until their turn comes, the cache would be empty by then.
             if self.frames.available() < u64::from(n) {
-                // Relaxed: a statistic.
-                self.direct_reclaims.fetch_add(1, Ordering::Relaxed);
+                bump(&self.direct_reclaims, 1);
                 if self.shrink_lru((n as usize).max(BATCH)) > 0 {
                     no_progress = 0;
                     continue;

@@ -11,7 +11,7 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the list. *Order*: leaf; the caches are called without it.
+//! *Protects*: the list. *Order*: leaf; the caches are called without it. The times beside it are hints: Relaxed.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, Weak};
@@ -84,7 +84,6 @@ impl Mm {
             return Ok(());
         }
         let now = coarse_monotonic_ms();
-        // Relaxed: a hint.
         if now < self.no_metadata_until.load(Ordering::Relaxed) {
             return Err(Errno::ENOMEM);
         }
@@ -98,7 +97,6 @@ impl Mm {
         }
         let charged = self.charge_metadata(bytes);
         if charged.is_err() {
-            // Relaxed: a hint.
             self.no_metadata_until
                 .store(now + RETRY_AFTER_MS, Ordering::Relaxed);
         }
@@ -117,7 +115,6 @@ impl Mm {
     /// Has the background reclaimer make room ahead where there is hardly any.
     fn wake_ahead(&self) {
         if self.metadata_is_short()
-            // Relaxed: a hint.
             && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
         {
             self.background.wake();
@@ -131,7 +128,6 @@ impl Mm {
 
     /// Whether metadata was refused a moment ago.
     pub fn metadata_was_refused(&self) -> bool {
-        // Relaxed: a hint.
         coarse_monotonic_ms() < self.no_metadata_until.load(Ordering::Relaxed)
     }
 
@@ -149,7 +145,6 @@ impl Mm {
             missing => self.shrink_caches(missing),
         };
         let pause = if asked > 0 { AGAIN_MS } else { RETRY_AFTER_MS };
-        // Relaxed: a hint.
         self.no_ahead_until
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
     }

@@ -33,17 +33,13 @@ const FEWEST_TOGETHER: usize = 8;
 impl BackingDevInfo {
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<(), Errno> {
         let panics = self.mm().panics();
-        self.flusher
-            .start(NAME, None, panics, self, Self::flush_round_or_survive)
-    }
-
-    /// [`Self::flush_round`], where a panic of the store's code does not end writeback: the data
-    /// is dirty still, and the next round tries again.
-    fn flush_round_or_survive(&self, memory: bool) -> Option<Duration> {
-        let round = self.mm().panics().catch(NAME, || self.flush_round(memory));
-        round.unwrap_or_else(|| {
-            self.set_error(Some(Errno::EIO));
-            Some(PANIC_PAUSE)
+        self.flusher.start(NAME, None, panics, self, |bdi, memory| {
+            let round = bdi.mm().panics().catch(NAME, || bdi.flush_round(memory));
+            // After a panic of the store's code the data is dirty still, and the next round tries again.
+            round.unwrap_or_else(|| {
+                bdi.set_error(Some(Errno::EIO));
+                Some(PANIC_PAUSE)
+            })
         })
     }
 

@@ -157,6 +157,24 @@ impl AddressSpace {
         ranges
     }
 
+    /// Gives up everything of the file that is not durable; returns the bytes.
+    pub fn discard_dirty(self: &Arc<Self>) -> u64 {
+        if self.mm().check_fork().is_err() {
+            return 0;
+        }
+        let mut wb = self.wb_lock.lock();
+        let _invalidate = self.invalidate_lock.write();
+        let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
+        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        self.after_removal(&mut wb);
+        bytes
+    }
+
+    /// The newest error of writing this file back, told or not.
+    pub fn writeback_error(&self) -> Option<Errno> {
+        self.wb_err.newest()
+    }
+
     fn for_each_failed(&self, mut tell: impl FnMut(Range<PageIndex>)) {
         let mut at = 0;
         loop {
@@ -211,25 +229,5 @@ impl BackingDevInfo {
             .iter()
             .map(|file| (file.ops.describe(), file.discard_dirty()))
             .collect()
-    }
-}
-
-impl AddressSpace {
-    /// Gives up everything of the file that is not durable; returns the bytes.
-    pub fn discard_dirty(self: &Arc<Self>) -> u64 {
-        if self.mm().check_fork().is_err() {
-            return 0;
-        }
-        let mut wb = self.wb_lock.lock();
-        let _invalidate = self.invalidate_lock.write();
-        let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
-        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
-        self.after_removal(&mut wb);
-        bytes
-    }
-
-    /// The newest error of writing this file back, told or not.
-    pub fn writeback_error(&self) -> Option<Errno> {
-        self.wb_err.newest()
     }
 }

@@ -61,6 +61,8 @@ const MAX_BLIND_HALVINGS: u32 = 3;
 enum Pass {
     /// Somebody wants all of it on the medium: an error does not end it.
     Sync,
+    /// As `Sync`, for a piece of a run that failed: what fails is left to the caller.
+    Piece,
     /// The flusher's turn, with what failed before.
     Retry,
     /// The flusher's turn while what failed waits for its time.
@@ -107,17 +109,6 @@ impl WritebackState {
         }
     }
 
-    /// The flusher begins a pass through the whole file.
-    fn begin_pass(&mut self) {
-        self.pass_began = clock::monotonic_ns();
-    }
-
-    /// The flusher's pass came to the end of the file; the next one begins.
-    fn end_pass(&mut self) {
-        self.passed = self.passed.max(self.pass_began);
-        self.begin_pass();
-    }
-
     fn backing_off(&self) -> bool {
         self.retry_at
             .is_some_and(|at| at.saturating_duration_since(Instant::now()) > Duration::ZERO)
@@ -143,8 +134,9 @@ impl AddressSpace {
     ) -> (Option<PageIndex>, Result<(), Errno>) {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
+        let turn = matches!(pass, Pass::Retry | Pass::Fresh);
         while at <= last && written < budget {
-            if pass != Pass::Sync && written > 0 && self.is_awaited() {
+            if turn && written > 0 && self.is_awaited() {
                 break;
             }
             let most = budget - written;
@@ -156,8 +148,10 @@ impl AddressSpace {
             written += len;
             if let Err(error) = self.write_run(run, wb) {
                 result = result.and(Err(error));
-                self.write_halves(start, len, wb.failures.min(MAX_BLIND_HALVINGS), wb);
-                if pass != Pass::Sync {
+                if pass != Pass::Piece {
+                    self.write_halves(start, len, wb.failures.min(MAX_BLIND_HALVINGS), wb);
+                }
+                if turn {
                     break;
                 }
             }
@@ -186,7 +180,11 @@ impl AddressSpace {
         let halves = [(first, len / 2), (first.add(len / 2), len - len / 2)];
         // A large folio is written in one piece: where there is memory it is split.
         self.split_at(halves[1].0);
-        let failed = halves.map(|(first, len)| self.write_piece_of_run(first, len, wb).is_err());
+        let failed = halves.map(|(first, len)| {
+            let last = first.add(len - 1);
+            let (_, result) = self.write_dirty(first, last, u64::MAX, Pass::Piece, wb);
+            result.is_err()
+        });
         let blind = match failed {
             [true, true] if blind == 0 => return,
             [true, true] => blind - 1,
@@ -197,24 +195,6 @@ impl AddressSpace {
                 self.write_halves(first, len, blind, wb);
             }
         }
-    }
-
-    fn write_piece_of_run(
-        self: &Arc<Self>,
-        first: PageIndex,
-        len: u64,
-        wb: &mut WritebackState,
-    ) -> Result<(), Errno> {
-        let (mut at, end) = (first, first.add(len));
-        let mut result = Ok(());
-        while at < end {
-            let Some(run) = self.collect_run(at, PageIndex(end.0 - 1), len, false) else {
-                break;
-            };
-            at = run.end;
-            result = result.and(self.write_run(run, wb));
-        }
-        result
     }
 
     /// Writes everything that is dirty now and makes it durable.
@@ -284,12 +264,13 @@ impl AddressSpace {
             PageIndex(0)
         };
         if start.0 == 0 {
-            wb.begin_pass();
+            wb.pass_began = clock::monotonic_ns();
         }
         let (next, mut result) = self.write_dirty(start, last, budget, pass, &mut wb);
         wb.next = next.unwrap_or_default();
         if next.is_none() && result.is_ok() {
-            wb.end_pass();
+            wb.passed = wb.passed.max(wb.pass_began);
+            wb.pass_began = clock::monotonic_ns();
         }
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);
