@@ -340,7 +340,7 @@ impl Mm {
                 Err(short) => short,
             };
             match short {
-                Short::Nodes(PreloadError::WouldBlock { .. }) => {
+                Short::Nodes(PreloadError::WouldBlock) => {
                     self.nodes.wait_for_limbo();
                     continue;
                 }

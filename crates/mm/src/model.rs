@@ -13,14 +13,15 @@
 //!
 //! # Safety
 //!
-//! The only unsafe here marks [`OnePage`] shareable: the index and the folio are, and everything
-//! else in it is.
+//! [`OnePage`] and [`TwoPages`] are marked shareable: the index and the folios are, and everything
+//! else in them is. The index has its nodes from the heap.
 #![allow(unsafe_code)]
 
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, rcu};
-use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
+use foliocache_xarray::{CHUNK_SIZE, ChunkSource, Entry, NodePool, XArray};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
 use crate::address_space::find_page;
@@ -36,6 +37,32 @@ const OTHER: usize = 128;
 
 /// What a reader gets that touches a frame past the active ones.
 pub const OUTSIDE: u64 = u64::MAX;
+
+/// Chunks of nodes from the heap.
+struct HeapChunks;
+
+const CHUNK: Layout = match Layout::from_size_align(CHUNK_SIZE, CHUNK_SIZE) {
+    Ok(layout) => layout,
+    Err(_) => panic!("CHUNK_SIZE is a power of two"),
+};
+
+// SAFETY: fresh memory of this layout, which only `release` frees.
+unsafe impl ChunkSource for HeapChunks {
+    fn grow(&self) -> Option<NonNull<u8>> {
+        // SAFETY: the layout's size is not zero.
+        NonNull::new(unsafe { alloc(CHUNK) })
+    }
+
+    unsafe fn release(&self, chunk: NonNull<u8>) {
+        // SAFETY: allocated by `grow` with this layout; the caller's contract.
+        unsafe { dealloc(chunk.as_ptr(), CHUNK) };
+    }
+}
+
+/// Stands for a neighbour, and is not looked at.
+fn neighbour() -> Entry {
+    Entry::from_ptr(NonNull::<u64>::dangling())
+}
 
 /// Page 0 of a file, its index, and the frames there are.
 pub struct OnePage {
@@ -82,7 +109,7 @@ impl std::fmt::Debug for TwoPages {
 impl TwoPages {
     /// The two pages, uptodate, holding `bytes`, and `spare` more active frames.
     pub fn new(bytes: [u64; 2], spare: usize) -> Arc<Self> {
-        let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+        let pool = Arc::new(NodePool::new(Box::new(HeapChunks)));
         let pages = Self {
             index: XArray::new(pool),
             lower: Box::new(Folio::default()),
@@ -106,7 +133,7 @@ impl TwoPages {
         drop(locked);
         let mut preload = pages.index.pool().preload(4).expect("a chunk");
         // A neighbour keeps the node.
-        for (at, order, entry) in [(0, 1, pages.entries()[0]), (2, 0, Entry::value(1))] {
+        for (at, order, entry) in [(0, 1, pages.entries()[0]), (2, 0, neighbour())] {
             pages
                 .index
                 .lock()
@@ -172,8 +199,8 @@ impl TwoPages {
         let lower = self.lower.lock(&self.waits);
         let upper = self.upper.lock(&self.waits);
         upper.attach(OURS, identity(1, 1));
-        let mut nodes = self.index.pool().empty_preload();
-        split_in_index(&self.index, &lower, &upper, self.entries(), &mut nodes);
+        let mut nodes = self.index.pool().preload(0).expect("none");
+        split_in_index(&self.index, &lower, &upper, self.entries()[1], &mut nodes);
         lower.halve();
     }
 
@@ -244,7 +271,7 @@ pub enum LeaveOut {
 impl OnePage {
     /// The page in frame 0, which holds `byte`; uptodate if `uptodate`.
     pub fn new(byte: u64, uptodate: bool) -> Arc<Self> {
-        let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+        let pool = Arc::new(NodePool::new(Box::new(HeapChunks)));
         let page = Self {
             index: XArray::new(pool),
             folio: Box::new(Folio::default()),
@@ -260,7 +287,7 @@ impl OnePage {
         }
         drop(locked);
         let mut preload = page.index.pool().preload(4).expect("a chunk");
-        for (at, entry) in [(0, page.entry()), (1, Entry::value(1))] {
+        for (at, entry) in [(0, page.entry()), (1, neighbour())] {
             page.index
                 .lock()
                 .insert(at, 0, entry, &mut preload)
@@ -345,9 +372,10 @@ impl OnePage {
         self.store(frame, left_over);
         let locked = self.folio.lock(&self.waits);
         locked.attach(OURS, identity(0, 1));
+        let mut nodes = self.index.pool().preload(0).expect("none");
         self.index
             .lock()
-            .insert(0, 0, self.entry(), &mut self.index.pool().empty_preload())
+            .insert(0, 0, self.entry(), &mut nodes)
             .expect("its neighbour keeps the node");
         self.store(frame, byte);
         locked.state.set(flag::UPTODATE);

@@ -8,7 +8,7 @@
 //! # Safety
 //!
 //! Chunks of the range are handed out once at a time (the free list's business), which is what a
-//! `Chunk` promises.
+//! `ChunkSource` promises.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::ReservedRange;
-use foliocache_xarray::{CHUNK_SIZE, Chunk, ChunkSource};
+use foliocache_xarray::{CHUNK_SIZE, ChunkSource};
 
 use crate::frames::Frames;
 
@@ -51,16 +51,15 @@ impl NodeChunks {
     }
 
     /// The chunk at `start`, which is active and on no list.
-    fn chunk(&self, start: usize) -> Option<Chunk> {
-        let pointer = NonNull::new(self.range.as_ptr().wrapping_add(start))?;
-        // SAFETY: the chunk is CHUNK_SIZE bytes, aligned as the range is, readable and writable
-        // since `activate`, and the lists hand it to nobody else.
-        Some(unsafe { Chunk::new(pointer) })
+    fn chunk(&self, start: usize) -> Option<NonNull<u8>> {
+        NonNull::new(self.range.as_ptr().wrapping_add(start))
     }
 }
 
-impl ChunkSource for NodeChunks {
-    fn grow(&self) -> Option<Chunk> {
+// SAFETY: a chunk is CHUNK_SIZE bytes, aligned as the range is, readable and writable since `activate`,
+// and the lists hand it to nobody else.
+unsafe impl ChunkSource for NodeChunks {
+    fn grow(&self) -> Option<NonNull<u8>> {
         if let Some(start) = self.state.lock().kept.pop() {
             return self.chunk(start);
         }
@@ -88,10 +87,10 @@ impl ChunkSource for NodeChunks {
         chunk
     }
 
-    fn release(&self, chunk: Chunk) {
-        let start = chunk.as_ptr().addr().get() - self.range.as_ptr().addr();
-        // SAFETY: the pool hands back a chunk that nothing refers to any more (its contract), so
-        // losing the bytes harms nobody.
+    unsafe fn release(&self, chunk: NonNull<u8>) {
+        let start = chunk.addr().get() - self.range.as_ptr().addr();
+        // SAFETY: nothing refers to the chunk any more (the caller's contract), so losing the bytes
+        // harms nobody.
         match unsafe { self.range.give_back(start..start + CHUNK_SIZE) } {
             Ok(()) => {
                 self.frames.uncharge_metadata(CHUNK_SIZE as u64);

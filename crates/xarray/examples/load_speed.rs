@@ -6,7 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foliocache_sync::rcu;
-use foliocache_xarray::{Entry, HeapChunks, NodePool, XArray};
+use foliocache_xarray::XArray;
+
+#[path = "../tests/common/heap.rs"]
+mod heap;
+
+use heap::{value, value_of};
 
 /// Loads that are timed together: short, so that some are not interrupted on a busy machine.
 const ROUNDS: u64 = 50_000;
@@ -14,14 +19,14 @@ const ROUNDS: u64 = 50_000;
 const SLICES: u32 = 300;
 
 fn filled(pages: u64) -> XArray {
-    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(usize::MAX))));
+    let pool = heap::pool(usize::MAX);
     let xa = XArray::new(Arc::clone(&pool));
     for index in 0..pages {
         let mut preload = pool
             .preload(xa.nodes_needed_range(index, index, &rcu::read_lock()))
             .expect("the heap has more");
         xa.lock()
-            .insert(index, 0, Entry::value(index as usize), &mut preload)
+            .insert(index, 0, value(index as usize), &mut preload)
             .expect("the index is vacant");
     }
     xa
@@ -64,10 +69,7 @@ fn main() {
     // A chain: the index of one load comes from the load before, as in latency.
     let mut index = 0;
     measure("load after load (latency), 2 levels", |_| {
-        let entry = large
-            .load(index, &rcu)
-            .and_then(Entry::as_value)
-            .unwrap_or(0);
+        let entry = large.load(index, &rcu).map_or(0, value_of);
         index = (entry as u64 + 1) & 4095;
     });
     drop(rcu);
@@ -92,10 +94,11 @@ fn main() {
     );
     let start = Instant::now();
     let pages = 1 << 18;
-    drop(filled(pages));
+    let filled = filled(pages);
     println!(
         "{:<52} {:6.2} ns",
         "preload, lock, insert, ascending, an entry",
         start.elapsed().as_secs_f64() * 1e9 / pages as f64
     );
+    drop(filled);
 }

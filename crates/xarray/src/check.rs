@@ -1,31 +1,33 @@
 //! A walk over the whole index that asserts the invariants of the node module, in debug builds
 //! only.
 
+use crate::XaGuard;
 use crate::entry::Mark;
-use crate::guard::XaGuard;
 use crate::node::{Node, SLOTS, canonical, width};
 use crate::xarray::Slot;
 
-impl<'a> XaGuard<'a> {
-    /// Panics if the index is not as its invariants say. For tests: costs a visit of every slot.
+impl XaGuard<'_> {
+    /// Panics if the index is not as its invariants say; returns how many nodes it has. For tests: costs
+    /// a visit of every slot.
     #[doc(hidden)]
-    pub fn assert_invariants(&self) {
-        let (mut entries, mut nodes) = (0, 0);
-        if let Some((head, level)) = self.view().head() {
-            self.check_node(head, level, &mut entries, &mut nodes);
-            let only_child =
-                head.present() == 1 && matches!(self.view().slot(head, 0), Slot::Node(_));
-            assert!(
-                level == 0 || !only_child,
-                "a head with slot 0 alone should have shrunk"
-            );
-        }
+    pub fn assert_invariants(&self) -> usize {
+        let Some((head, level)) = self.xa.head() else {
+            assert_eq!(self.xa.nr_entries(), 0, "entries");
+            return 0;
+        };
+        let only_child = head.present() == 1 && matches!(self.xa.slot(head, 0), Slot::Node(_));
+        assert!(
+            level == 0 || !only_child,
+            "a head with slot 0 alone should have shrunk"
+        );
+        let (entries, nodes) = self.check_node(head, level);
         assert_eq!(entries, self.xa.nr_entries(), "entries");
-        assert_eq!(nodes, self.xa.nr_nodes(), "nodes");
+        nodes
     }
 
-    fn check_node(&self, node: &'a Node, level: usize, entries: &mut u64, nodes: &mut u64) {
-        *nodes += 1;
+    /// The entries and the nodes from `node` down.
+    fn check_node(&self, node: &Node, level: usize) -> (u64, usize) {
+        let (mut entries, mut nodes) = (0, 1);
         let (present, siblings) = (node.present(), node.siblings());
         assert_ne!(present, 0, "an empty node at level {level}");
         assert_eq!(
@@ -34,19 +36,13 @@ impl<'a> XaGuard<'a> {
             "siblings {siblings:#x} of {present:#x}"
         );
         for mark in Mark::ALL {
-            assert_eq!(
-                node.marks(mark) & (siblings | !present),
-                0,
-                "{mark:?} on an empty or a later slot"
-            );
+            let wrong = node.marks(mark) & (siblings | !present);
+            assert_eq!(wrong, 0, "{mark:?} on an empty or a later slot");
         }
         for at in 0..SLOTS {
-            let slot = self.view().slot(node, at);
-            assert_eq!(
-                present >> at & 1 != 0,
-                !matches!(slot, Slot::Empty),
-                "present bit {at}"
-            );
+            let slot = self.xa.slot(node, at);
+            let empty = matches!(slot, Slot::Empty);
+            assert_ne!(present >> at & 1 != 0, empty, "present bit {at}");
             match slot {
                 Slot::Empty => {}
                 Slot::Entry(_) => {
@@ -57,21 +53,25 @@ impl<'a> XaGuard<'a> {
                         "{first} + {width}"
                     );
                     assert_eq!(node.load(at), node.load(first), "slots of one entry differ");
-                    *entries += u64::from(first == at);
+                    entries += u64::from(first == at);
                 }
                 Slot::Node(child) => {
                     assert!(level > 0, "a child below a leaf");
                     assert_eq!(siblings >> at & 1, 0, "a child in a later slot");
                     for mark in Mark::ALL {
+                        let marked = node.marks(mark) >> at & 1 != 0;
                         assert_eq!(
-                            node.marks(mark) >> at & 1 != 0,
+                            marked,
                             child.marks(mark) != 0,
                             "{mark:?} of the child at {at}"
                         );
                     }
-                    self.check_node(child, level - 1, entries, nodes);
+                    let below = self.check_node(child, level - 1);
+                    entries += below.0;
+                    nodes += below.1;
                 }
             }
         }
+        (entries, nodes)
     }
 }

@@ -20,22 +20,20 @@ use foliocache_sync::atomic::Ordering;
 
 use crate::entry::{Entry, Mark};
 use crate::node::{Node, SLOTS, canonical, node_mask, offset, shift, slot_mask, width};
-use crate::xarray::{Slot, SlotRef, View};
+use crate::xarray::{Slot, XArray};
 
-/// An entry that a lockless search found.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+/// An entry and the indices that it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
     /// The entry.
     pub entry: Entry,
     /// The first index that it covers.
     pub index: u64,
     /// It covers 2^`order` indices.
     pub order: u32,
-    /// The slot that it was loaded from.
-    pub slot: SlotRef<'a>,
 }
 
-impl Found<'_> {
+impl Extent {
     /// The last index that the entry covers.
     #[must_use]
     pub fn last(&self) -> u64 {
@@ -43,9 +41,9 @@ impl Found<'_> {
     }
 }
 
-impl<'a> View<'a> {
-    /// The first entry that overlaps `first..=last` and has `mark`; as [`crate::XArray::find`].
-    pub(crate) fn find(self, first: u64, last: u64, mark: Option<Mark>) -> Option<Found<'a>> {
+impl XArray {
+    /// As [`XArray::find`], in a read section or under the xa_lock.
+    pub(crate) fn search(&self, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
         let mut index = first;
         while index <= last {
             let (node, level) = self
@@ -61,14 +59,14 @@ impl<'a> View<'a> {
 
     /// Searches from `index` on in the node that covers it, and in the first node below that has a
     /// candidate. `Err(end)`: nothing up to and including `end`, go on behind it.
-    fn find_below(
-        self,
+    fn find_below<'a>(
+        &'a self,
         mut node: &'a Node,
         mut level: usize,
         mut index: u64,
         last: u64,
         mark: Option<Mark>,
-    ) -> Result<Option<Found<'a>>, u64> {
+    ) -> Result<Option<Extent>, u64> {
         loop {
             let from = offset(index, level);
             let candidates = node.candidates(mark);
@@ -110,20 +108,18 @@ impl<'a> View<'a> {
                 }
             };
             let siblings = node.siblings();
-            let slot = node.slot(at);
             // Acquire is not needed: the same word as before, whose first load was Acquire. A later
             // layout would have shown that the word had left (memory ordering of the node module).
-            if slot.load(Ordering::Relaxed) != entry.word() {
+            if node.slot(at).load(Ordering::Relaxed) != entry.word() {
                 continue;
             }
             let first = canonical(siblings, at);
             let order = shift(level) + width(siblings, first).trailing_zeros();
             let index = (index & !node_mask(level)) | (first as u64) << shift(level);
-            return Ok(Some(Found {
+            return Ok(Some(Extent {
                 entry,
                 index,
                 order,
-                slot: SlotRef { slot },
             }));
         }
     }

@@ -1,7 +1,6 @@
 //! A multi-order index with marks and RCU readers; it dereferences no entry.
 //!
-//! An [`XArray`] maps `u64` indices to [`Entry`], an opaque word: a pointer that it never follows,
-//! or a value. An entry covers 2^n indices, naturally aligned, n up to [`MAX_ORDER`]. Each entry
+//! An [`XArray`] maps `u64` indices to [`Entry`], a pointer that it never follows. An entry covers 2^n indices, naturally aligned, n up to [`MAX_ORDER`]. Each entry
 //! has three [`Mark`]s that can be searched for.
 //!
 //! # Model
@@ -27,28 +26,33 @@
 //! is told if it was too small.
 //!
 //! ```
-//! use foliocache_sync::{Arc, rcu};
-//! use foliocache_xarray::{Entry, HeapChunks, InsertError, Mark, NodePool, XArray};
-//!
-//! let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+//! # use std::ptr::NonNull;
+//! # use foliocache_sync::{Arc, rcu};
+//! # use foliocache_xarray::{Entry, InsertError, Mark, NodePool, XArray};
+//! # fn example(pool: Arc<NodePool>, object: &u64) {
 //! let xa = XArray::new(Arc::clone(&pool));
+//! let entry = Entry::from_ptr(NonNull::from(object));
 //!
 //! // Estimate, take nodes, lock, insert; the tree may have changed in between.
-//! let needed = xa.nodes_needed_range(8, 15, &rcu::read_lock());
-//! let mut preload = pool.preload(needed).expect("room for one chunk");
-//! while let Err(error) = xa.lock().insert(8, 3, Entry::value(1), &mut preload) {
-//!     let InsertError::NeedNodes { short } = error else { panic!("{error}") };
-//!     preload.refill(preload.len() + short).expect("room for one chunk");
+//! let mut needed = xa.nodes_needed_range(8, 15, &rcu::read_lock());
+//! loop {
+//!     let mut preload = pool.preload(needed).expect("room in the bound");
+//!     match xa.lock().insert(8, 3, entry, &mut preload) {
+//!         Ok(()) => break,
+//!         Err(InsertError::NeedNodes) => needed += 1,
+//!         Err(InsertError::Occupied) => panic!("nobody else inserts here"),
+//!     }
 //! }
 //! xa.lock().set_mark(8, Mark::Dirty);
 //!
 //! let rcu = rcu::read_lock();
-//! let (entry, slot) = xa.load_slot(11, &rcu).expect("index 11 is covered");
-//! assert_eq!(entry, Entry::value(1));
+//! let (found, slot) = xa.load_slot(11, &rcu).expect("index 11 is covered");
+//! assert_eq!(found.as_ptr(), NonNull::from(object));
 //! // ... use what the entry stands for, then look again for one load:
-//! assert!(slot.holds(entry));
+//! assert!(slot.holds(found));
 //! let dirty = xa.find(0, u64::MAX, Some(Mark::Dirty), &rcu).expect("one entry is dirty");
 //! assert_eq!((dirty.index, dirty.order), (8, 3));
+//! # }
 //! ```
 //!
 //! # Invariants
@@ -63,7 +67,7 @@
 //! # Locking
 //!
 //! The xa_lock ([`Rank::XaLock`](foliocache_sync::rank::Rank::XaLock)) *protects* every change of
-//! one index; under it nothing is allocated, and no other lock is taken. The pool's locks have the
+//! one index; under it nothing is allocated, and no other lock is taken. The pool's lock has the
 //! rank `Magazine`. Readers lock nothing, and nothing here blocks but [`NodePool::wait_for_limbo`],
 //! which waits for readers.
 //!
@@ -86,7 +90,6 @@
 
 #[cfg(debug_assertions)]
 mod check;
-mod chunk;
 mod entry;
 mod find;
 mod guard;
@@ -95,11 +98,10 @@ mod node;
 mod pool;
 mod xarray;
 
-pub use chunk::{CHUNK_SIZE, Chunk, ChunkSource, HeapChunks};
 pub use entry::{Entry, Mark};
-pub use find::Found;
-pub use guard::{Extent, XaGuard};
-pub use insert::{InsertError, SplitError};
-pub use node::{MAX_ORDER, SLOT_BITS};
-pub use pool::{NodePool, PoolStats, Preload, PreloadError};
-pub use xarray::{SlotRef, XArray, split_nodes_needed};
+pub use find::Extent;
+pub use guard::XaGuard;
+pub use insert::{InsertError, nodes_to_halve};
+pub use node::MAX_ORDER;
+pub use pool::{CHUNK_SIZE, ChunkSource, NodePool, PoolStats, Preload, PreloadError};
+pub use xarray::{SlotRef, XArray};

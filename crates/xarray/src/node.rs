@@ -54,7 +54,7 @@ use crate::entry::{Mark, NR_MARKS};
 ///
 /// Six, so that one node has 64 slots and its bitmaps are words; fewer under a model checker, where
 /// a deep tree of few slots shows more than a wide one.
-pub const SLOT_BITS: u32 = if cfg!(loom) {
+pub(crate) const SLOT_BITS: u32 = if cfg!(loom) {
     2
 } else if cfg!(shuttle) {
     4
@@ -387,14 +387,14 @@ impl OwnedNode {
     }
 }
 
-/// A first-in-first-out list of owned nodes, linked through the nodes themselves: it needs no
-/// memory.
+/// A stack of owned nodes, linked through the nodes themselves: it needs no memory.
 ///
 /// Dropping a list that is not empty loses its nodes until the pool is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct NodeList {
-    head: Option<NonNull<Node>>,
-    tail: Option<NonNull<Node>>,
+    top: Option<NonNull<Node>>,
+    /// The lowest node, if there is one.
+    bottom: Option<NonNull<Node>>,
     len: usize,
 }
 
@@ -405,8 +405,8 @@ impl NodeList {
     /// An empty list.
     pub(crate) const fn new() -> Self {
         Self {
-            head: None,
-            tail: None,
+            top: None,
+            bottom: None,
             len: 0,
         }
     }
@@ -416,48 +416,46 @@ impl NodeList {
         self.len
     }
 
-    /// Adds a node at the end.
+    /// Puts a node on top.
     pub(crate) fn push(&mut self, node: OwnedNode) {
-        node.set_link(None);
-        match self.tail {
-            Some(tail) => OwnedNode(tail).set_link(Some(node.0)),
-            None => self.head = Some(node.0),
-        }
-        self.tail = Some(node.0);
+        node.set_link(self.top);
+        self.bottom = self.bottom.or(Some(node.0));
+        self.top = Some(node.0);
         self.len += 1;
     }
 
-    /// Takes the first node.
+    /// Takes the node on top.
     pub(crate) fn pop(&mut self) -> Option<OwnedNode> {
-        let node = OwnedNode(self.head?);
-        self.head = node.link();
-        if self.head.is_none() {
-            self.tail = None;
+        let node = OwnedNode(self.top?);
+        self.top = node.link();
+        if self.top.is_none() {
+            self.bottom = None;
         }
         self.len -= 1;
         Some(node)
     }
 
-    /// Moves all of `other` to the end of this list.
+    /// Puts all of `other` on top.
     pub(crate) fn append(&mut self, other: &mut Self) {
         let other = core::mem::take(other);
-        match self.tail {
-            Some(tail) => OwnedNode(tail).set_link(other.head),
-            None => self.head = other.head,
+        if let Some(bottom) = other.bottom {
+            OwnedNode(bottom).set_link(self.top);
+            self.bottom = self.bottom.or(other.bottom);
+            self.top = other.top;
+            self.len += other.len;
         }
-        self.tail = other.tail.or(self.tail);
-        self.len += other.len;
     }
 
-    /// Moves up to `n` nodes from the front of `other` to the end of this list; how many were
-    /// moved.
-    pub(crate) fn take_from(&mut self, other: &mut Self, n: usize) -> usize {
-        let mut moved = 0;
-        while moved < n {
-            let Some(node) = other.pop() else { break };
-            self.push(node);
-            moved += 1;
+    /// Takes the `n` nodes on top.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    pub(crate) fn take(&mut self, n: usize) -> Self {
+        let mut taken = Self::new();
+        for _ in 0..n {
+            taken.push(self.pop().expect("the caller looked at the length"));
         }
-        moved
+        taken
     }
 }

@@ -5,11 +5,13 @@
 //!
 //! ```text
 //!  ChunkSource ──grow──▶ free ──preload──▶ Preload ──insert──▶ tree of an index
-//!              ◀─shrink─  ▲ │                │ drop                  │ erase, shrink, drop of the index
-//!                         │ └── shards ◀─────┘                       ▼
+//!              ◀─shrink─  ▲ ▲                │ drop                  │ erase, shrink, drop of the index
+//!                         │ └────────────────┘                       ▼
 //!                         └─────────── waiting ◀──── filling ◀───────┘
 //!                            grace period over   one cookie for the batch
 //! ```
+//!
+//! A chunk is [`CHUNK_SIZE`] bytes, an array of nodes. The pool owns it until it gives it back, whole.
 //!
 //! The limbo is two lists. Freed nodes are added to *filling*. When *waiting* is empty, *filling*
 //! becomes *waiting* and takes one grace-period cookie, which hence covers every node in it; when
@@ -26,41 +28,65 @@
 //!
 //! # Locking
 //!
-//! *Protects*: a shard's lock its stash of free nodes; the shared lock everything else. *Order*:
-//! both have the rank `Magazine` and are never held together; RCU's own locks nest inside the
-//! shared one. *May block*: never for long; [`NodePool::wait_for_limbo`] waits for readers and says
-//! so.
+//! *Protects*: one lock all lists. *Order*: rank `Magazine`; RCU's own locks nest inside it. *May
+//! block*: never for long; [`NodePool::wait_for_limbo`] waits for readers and says so.
 //!
 //! # Safety
 //!
-//! One unsafe operation: chunks are destroyed when their nodes are all free (invariant 3).
+//! Memory that a [`ChunkSource`] gave is made nodes, and given back when they are all free (invariant
+//! 3).
 #![allow(unsafe_code)]
 
-use foliocache_sync::CachePadded;
+use core::ptr::NonNull;
+use std::collections::HashMap;
+
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
 
-use crate::chunk::{CHUNK_SIZE, ChunkSource, Chunks, NODES_PER_CHUNK};
-use crate::node::{NodeList, OwnedNode};
+use crate::insert::InsertError;
+use crate::node::{Node, NodeList, OwnedNode};
+
+/// Size and alignment of the memory that a [`ChunkSource`] supplies at a time, in bytes.
+pub const CHUNK_SIZE: usize = if cfg!(loom) { 8 << 10 } else { 64 << 10 };
+
+/// Nodes in a chunk.
+const NODES_PER_CHUNK: usize = CHUNK_SIZE / size_of::<Node>();
+const _: () = assert!(NODES_PER_CHUNK >= 3);
 
 /// Pending nodes at which freeing one polls for the end of a grace period.
 const LIMBO_BATCH: usize = 64;
-/// Stashes of free nodes; threads are spread over them.
-const NR_SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
-/// Nodes that a stash holds at most.
-const SHARD_MAX: usize = 32;
-/// Nodes that a stash takes at a time beyond what was asked for.
-const SHARD_REFILL: usize = if cfg!(any(loom, shuttle)) { 0 } else { 16 };
+
+/// Who supplies a [`NodePool`] with memory and has charged it to its bound.
+///
+/// # Safety
+///
+/// What `grow` returns is aligned to [`CHUNK_SIZE`], and so many bytes from there on are readable and
+/// writable, and nobody else touches them until `release` gets them back.
+pub unsafe trait ChunkSource: Send + Sync {
+    /// A chunk more, or `None` if the bound is reached now.
+    ///
+    /// Context: called from [`NodePool::preload`] without the pool's lock. It must not wait.
+    fn grow(&self) -> Option<NonNull<u8>>;
+
+    /// Takes a chunk back in which no node is in use, or waits for a grace period.
+    ///
+    /// Context: called from [`NodePool::shrink`], and when the pool is dropped, without the pool's lock.
+    ///
+    /// # Safety
+    ///
+    /// `grow` of this source returned `chunk`, it was not released since, and nothing refers to it.
+    unsafe fn release(&self, chunk: NonNull<u8>);
+}
 
 /// The nodes of all indices of one cache.
 pub struct NodePool {
     source: Box<dyn ChunkSource>,
-    shards: [CachePadded<RankedMutex<NodeList>>; NR_SHARDS],
-    shared: CachePadded<RankedMutex<Shared>>,
+    lists: RankedMutex<Lists>,
 }
 
-/// What the shared lock protects.
-struct Shared {
+/// What the lock protects.
+#[derive(Default)]
+struct Lists {
     free: NodeList,
     /// Detached nodes that `cookie` covers.
     waiting: NodeList,
@@ -68,10 +94,13 @@ struct Shared {
     cookie: Option<GpCookie>,
     /// Nodes detached since `cookie` was taken.
     filling: NodeList,
-    chunks: Chunks,
+    chunks: Vec<NonNull<u8>>,
 }
 
-impl Shared {
+// SAFETY: the chunks are memory that the pool alone has (the contract of `ChunkSource`).
+unsafe impl Send for Lists {}
+
+impl Lists {
     fn limbo(&self) -> usize {
         self.waiting.len() + self.filling.len()
     }
@@ -94,48 +123,36 @@ impl Shared {
         }
         freed
     }
-}
 
-/// Why [`NodePool::preload`] cannot give what was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PreloadError {
-    /// The source refuses, and the limbo does not hold enough: make room in the bound, then try
-    /// again.
-    NoMemory {
-        /// Nodes missing.
-        short: usize,
-    },
-    /// The source refuses, but enough nodes wait for a grace period: drop all locks, leave the read
-    /// section, call [`NodePool::wait_for_limbo`], then try again.
-    WouldBlock {
-        /// Nodes missing.
-        short: usize,
-    },
-}
-
-impl core::fmt::Display for PreloadError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::NoMemory { short } => write!(f, "no memory for {short} index nodes"),
-            Self::WouldBlock { short } => write!(f, "{short} index nodes wait for a grace period"),
+    /// Takes a chunk over, which the source of the pool gave.
+    fn add(&mut self, chunk: NonNull<u8>) {
+        self.chunks.push(chunk);
+        for i in 0..NODES_PER_CHUNK {
+            // SAFETY: within the chunk, by the definition of NODES_PER_CHUNK.
+            let node = unsafe { chunk.byte_add(i * size_of::<Node>()) };
+            // SAFETY: the chunk is ours by the contract of `ChunkSource`, and CHUNK_SIZE and the size
+            // of a node are multiples of a node's alignment.
+            self.free.push(unsafe { OwnedNode::carve(node.cast()) });
         }
     }
 }
 
-impl core::error::Error for PreloadError {}
+/// Why [`NodePool::preload`] cannot give what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreloadError {
+    /// The source refuses, and the limbo does not hold enough: make room in the bound, then try
+    /// again.
+    NoMemory,
+    /// The source refuses, but enough nodes wait for a grace period: drop all locks, leave the read
+    /// section, call [`NodePool::wait_for_limbo`], then try again.
+    WouldBlock,
+}
 
 /// What a pool holds; see [`NodePool::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Chunks held.
-    pub chunks: usize,
-    /// Bytes of these chunks: what the pool takes of the memory bound.
-    pub bytes: usize,
-    /// Nodes in these chunks.
+    /// All nodes: those below, and those in indices and preloads.
     pub nodes: usize,
-    /// Nodes in indices and preloads.
-    pub in_use: usize,
     /// Nodes that can be had at once.
     pub free: usize,
     /// Detached nodes that wait for a grace period.
@@ -148,19 +165,7 @@ impl NodePool {
     pub fn new(source: Box<dyn ChunkSource>) -> Self {
         Self {
             source,
-            shards: core::array::from_fn(|_| {
-                CachePadded::new(RankedMutex::new(Rank::Magazine, NodeList::new()))
-            }),
-            shared: CachePadded::new(RankedMutex::new(
-                Rank::Magazine,
-                Shared {
-                    free: NodeList::new(),
-                    waiting: NodeList::new(),
-                    cookie: None,
-                    filling: NodeList::new(),
-                    chunks: Chunks::new(),
-                },
-            )),
+            lists: RankedMutex::new(Rank::Magazine, Lists::default()),
         }
     }
 
@@ -174,18 +179,22 @@ impl NodePool {
     #[doc(alias = "xas_nomem")]
     #[doc(alias = "radix_tree_preload")]
     pub fn preload(&self, n: usize) -> Result<Preload<'_>, PreloadError> {
-        let mut preload = self.empty_preload();
-        preload.refill(n)?;
-        Ok(preload)
-    }
-
-    /// A preload without nodes, for an insertion that needs none.
-    #[must_use]
-    pub fn empty_preload(&self) -> Preload<'_> {
-        Preload {
-            pool: self,
-            nodes: NodeList::new(),
+        let mut lists = self.lists.lock();
+        while lists.free.len() < n {
+            if lists.advance() > 0 {
+                continue;
+            }
+            let refused = match lists.free.len() + lists.limbo() {
+                enough if enough >= n => PreloadError::WouldBlock,
+                _ => PreloadError::NoMemory,
+            };
+            drop(lists);
+            let chunk = self.source.grow().ok_or(refused)?;
+            lists = self.lists.lock();
+            lists.add(chunk);
         }
+        let nodes = lists.free.take(n);
+        Ok(Preload { pool: self, nodes })
     }
 
     /// Waits until every node that is in the limbo now is free.
@@ -193,7 +202,7 @@ impl NodePool {
     /// Context: **blocks** for up to two grace periods. No lock is held, and no RCU read section is
     /// open.
     pub fn wait_for_limbo(&self) {
-        let limbo = self.shared.lock().limbo();
+        let limbo = self.lists.lock().limbo();
         if limbo == 0 {
             return;
         }
@@ -207,68 +216,55 @@ impl NodePool {
 
     /// Moves the limbo on without blocking; how many nodes became free.
     pub fn advance(&self) -> usize {
-        self.shared.lock().advance()
+        self.lists.lock().advance()
     }
 
     /// Frees the limbo at once, which is wrong: what the canary of the models needs.
     #[cfg(loom)]
     #[doc(hidden)]
     pub fn skip_grace_period(&self) {
-        let mut shared = self.shared.lock();
-        let shared = &mut *shared;
-        shared.free.append(&mut shared.waiting);
-        shared.free.append(&mut shared.filling);
-        shared.cookie = None;
+        let lists = &mut *self.lists.lock();
+        lists.free.append(&mut lists.waiting);
+        lists.free.append(&mut lists.filling);
+        lists.cookie = None;
     }
 
     /// Gives chunks back in which every node is free; how many bytes. Never blocks for readers.
     ///
     /// Costs a pass over all free nodes, with the pool's lock held.
     pub fn shrink(&self) -> usize {
-        let mut stash = NodeList::new();
-        for shard in &self.shards {
-            stash.append(&mut shard.lock());
-        }
-        let mut chunks = {
-            let mut shared = self.shared.lock();
-            let shared = &mut *shared;
-            shared.free.append(&mut stash);
-            shared.advance();
-            let mut free = core::mem::take(&mut shared.free);
+        let whole = {
+            let lists = &mut *self.lists.lock();
+            lists.advance();
+            let chunk_of = |node: &OwnedNode| node.addr() & !(CHUNK_SIZE - 1);
+            let mut free = HashMap::new();
             let mut counted = NodeList::new();
-            while let Some(node) = free.pop() {
-                shared.chunks.count_free(&node);
+            while let Some(node) = lists.free.pop() {
+                *free.entry(chunk_of(&node)).or_insert(0) += 1;
                 counted.push(node);
             }
+            let is_whole = |chunk: usize| free.get(&chunk) == Some(&NODES_PER_CHUNK);
             while let Some(node) = counted.pop() {
-                if !shared.chunks.all_free(&node) {
-                    shared.free.push(node);
+                if !is_whole(chunk_of(&node)) {
+                    lists.free.push(node);
                 }
             }
-            shared.chunks.remove_free()
+            let whole = |chunk: &mut NonNull<u8>| is_whole(chunk.addr().get());
+            lists.chunks.extract_if(.., whole).collect::<Vec<_>>()
         };
-        let bytes = chunks.len() * CHUNK_SIZE;
-        self.give_back(&mut chunks);
+        let bytes = whole.len() * CHUNK_SIZE;
+        self.give_back(whole);
         bytes
     }
 
-    /// What the pool holds now. Takes its locks one after another: a sum over moving parts, exact
-    /// when nothing moves.
+    /// What the pool holds now.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        let stashed: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
-        let shared = self.shared.lock();
-        let chunks = shared.chunks.len();
-        let nodes = chunks * NODES_PER_CHUNK;
-        let free = (shared.free.len() + stashed).min(nodes);
-        let limbo = shared.limbo();
+        let lists = self.lists.lock();
         PoolStats {
-            chunks,
-            bytes: chunks * CHUNK_SIZE,
-            nodes,
-            in_use: nodes.saturating_sub(free + limbo),
-            free,
-            limbo,
+            nodes: lists.chunks.len() * NODES_PER_CHUNK,
+            free: lists.free.len(),
+            limbo: lists.limbo(),
         }
     }
 
@@ -277,97 +273,26 @@ impl NodePool {
         if nodes.len() == 0 {
             return;
         }
-        let mut shared = self.shared.lock();
-        shared.filling.append(nodes);
-        if shared.limbo() >= LIMBO_BATCH {
-            shared.advance();
+        let mut lists = self.lists.lock();
+        lists.filling.append(nodes);
+        if lists.limbo() >= LIMBO_BATCH {
+            lists.advance();
         }
     }
 
-    /// Fills `nodes` up to `n`.
-    fn fill(&self, nodes: &mut NodeList, n: usize) -> Result<(), PreloadError> {
-        if nodes.len() >= n {
-            return Ok(());
-        }
-        nodes.take_from(&mut self.shard().lock(), n - nodes.len());
-        let mut stash = NodeList::new();
-        let mut chunk = None;
-        let mut stolen = false;
-        while nodes.len() < n {
-            let short = {
-                let mut shared = self.shared.lock();
-                let shared = &mut *shared;
-                if let Some(chunk) = chunk.take() {
-                    let free = &mut shared.free;
-                    shared.chunks.add(chunk, |node| free.push(node));
-                }
-                if shared.free.len() < n - nodes.len() {
-                    shared.advance();
-                }
-                nodes.take_from(&mut shared.free, n - nodes.len());
-                if nodes.len() == n {
-                    stash.take_from(&mut shared.free, SHARD_REFILL);
-                    break;
-                }
-                n - nodes.len()
-            };
-            chunk = self.source.grow();
-            if chunk.is_some() {
-                continue;
-            }
-            if stolen {
-                let waiting = self.shared.lock().limbo();
-                return Err(if waiting >= short {
-                    PreloadError::WouldBlock { short }
-                } else {
-                    PreloadError::NoMemory { short }
-                });
-            }
-            for shard in &self.shards {
-                nodes.take_from(&mut shard.lock(), n - nodes.len());
-            }
-            stolen = true;
-        }
-        if stash.len() > 0 {
-            self.stash(&mut stash);
-        }
-        Ok(())
-    }
-
-    /// Puts nodes that were never in a tree, or have left the limbo, into this thread's stash.
-    fn stash(&self, nodes: &mut NodeList) {
-        let mut shard = self.shard().lock();
-        let room = SHARD_MAX.saturating_sub(shard.len());
-        shard.take_from(nodes, room);
-        drop(shard);
-        if nodes.len() > 0 {
-            self.shared.lock().free.append(nodes);
-        }
-    }
-
-    fn shard(&self) -> &RankedMutex<NodeList> {
-        let shard = if NR_SHARDS == 1 {
-            0
-        } else {
-            foliocache_sync::thread_shard() % NR_SHARDS
-        };
-        &self.shards[shard]
-    }
-
-    fn give_back(&self, chunks: &mut Chunks) {
-        // SAFETY: invariant 3; the nodes of these chunks are in no list any more, and no reader had
-        // them since they left the limbo.
-        unsafe { chunks.destroy_nodes() };
-        while let Some(chunk) = chunks.pop() {
-            self.source.release(chunk);
+    fn give_back(&self, chunks: Vec<NonNull<u8>>) {
+        for chunk in chunks {
+            // SAFETY: invariant 3; the chunk was in the list, which has only those of `grow`. Its nodes are
+            // in no list any more, and no reader had them since they left the limbo.
+            unsafe { self.source.release(chunk) };
         }
     }
 }
 
 impl Drop for NodePool {
     fn drop(&mut self) {
-        let mut chunks = core::mem::take(&mut self.shared.lock().chunks);
-        self.give_back(&mut chunks);
+        let chunks = core::mem::take(&mut self.lists.lock().chunks);
+        self.give_back(chunks);
     }
 }
 
@@ -388,26 +313,17 @@ pub struct Preload<'p> {
 }
 
 impl Preload<'_> {
-    /// Nodes at hand.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// Takes nodes until `n` are at hand. As [`NodePool::preload`]; on an error what was at hand
-    /// stays.
-    ///
-    /// # Errors
-    ///
-    /// [`PreloadError`], as there.
-    pub fn refill(&mut self, n: usize) -> Result<(), PreloadError> {
-        self.pool.fill(&mut self.nodes, n)
-    }
-
     /// Whether the nodes are of `pool`.
     pub(crate) fn is_of(&self, pool: &NodePool) -> bool {
         core::ptr::eq(self.pool, pool)
+    }
+
+    /// Whether `n` nodes are at hand.
+    pub(crate) fn covers(&self, n: usize) -> Result<(), InsertError> {
+        match self.nodes.len() < n {
+            true => Err(InsertError::NeedNodes),
+            false => Ok(()),
+        }
     }
 
     /// Takes an empty node.
@@ -424,7 +340,7 @@ impl Preload<'_> {
 impl Drop for Preload<'_> {
     fn drop(&mut self) {
         if self.nodes.len() > 0 {
-            self.pool.stash(&mut self.nodes);
+            self.pool.lists.lock().free.append(&mut self.nodes);
         }
     }
 }

@@ -24,8 +24,9 @@
 //!
 //! # Safety
 //!
-//! The unsafe operations turn words into references to nodes, inside the read section that
-//! [`RcuReadGuard`] proves, or under the xa_lock, which [`View`] stands for.
+//! The unsafe operations turn words into references to nodes, inside the read section that an
+//! [`RcuReadGuard`] proves, or under the xa_lock. The methods that take no proof are for callers
+//! within this crate that have one of them for as long as they use what they get.
 #![allow(unsafe_code)]
 
 use foliocache_sync::Arc;
@@ -33,8 +34,9 @@ use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
 
+use crate::XaGuard;
 use crate::entry::{Entry, Mark};
-use crate::find::Found;
+use crate::find::Extent;
 use crate::node::{Node, SLOT_BITS, SLOTS, is_node, level_for, node_mask, shift};
 use crate::pool::NodePool;
 
@@ -50,21 +52,14 @@ pub struct XArray {
     /// The head node, or zero (invariant 1).
     head: AtomicUsize,
     pool: Arc<NodePool>,
-    writers: Writers,
-}
-
-#[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(std::mem::offset_of!(XArray, writers) == XArray::READ_BYTES);
-
-/// What writers change.
-struct Writers {
-    /// The xa_lock.
+    /// The xa_lock. What writers change begins with it.
     lock: RankedMutex<()>,
     /// Entries. Written under the lock.
     entries: AtomicU64,
-    /// Nodes. Written under the lock.
-    nodes: AtomicU64,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(std::mem::offset_of!(XArray, lock) == XArray::READ_BYTES);
 
 /// A decoded slot word.
 #[derive(Clone, Copy)]
@@ -75,37 +70,6 @@ pub(crate) enum Slot<'a> {
     Entry(Entry),
     /// A child node.
     Node(&'a Node),
-}
-
-/// The right to turn words of this index into nodes for `'a`: a read section that lasts so long, or
-/// the xa_lock.
-#[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
-    xa: &'a XArray,
-}
-
-impl<'a> View<'a> {
-    /// The head node and its level.
-    #[inline]
-    pub(crate) fn head(self) -> Option<(&'a Node, usize)> {
-        let head = self.xa.head.load(Ordering::Acquire);
-        // SAFETY: loaded from the head of an index, in the read section or under the lock that
-        // `self` stands for.
-        let (node, shift) = unsafe { Node::from_head(head) }?;
-        Some((node, (shift / SLOT_BITS) as usize))
-    }
-
-    /// What is in slot `offset` of `node`, which this view reached.
-    #[inline]
-    pub(crate) fn slot(self, node: &'a Node, offset: usize) -> Slot<'a> {
-        let word = node.load(offset);
-        if is_node(word) {
-            // SAFETY: `word` points to a node, and was loaded from a slot of a node of this index,
-            // in the read section or under the lock that `self` stands for.
-            return Slot::Node(unsafe { Node::from_word(word) });
-        }
-        Entry::from_word(word).map_or(Slot::Empty, Slot::Entry)
-    }
 }
 
 impl XArray {
@@ -119,11 +83,8 @@ impl XArray {
         Self {
             head: AtomicUsize::new(0),
             pool,
-            writers: Writers {
-                lock: RankedMutex::new(Rank::XaLock, ()),
-                entries: AtomicU64::new(0),
-                nodes: AtomicU64::new(0),
-            },
+            lock: RankedMutex::new(Rank::XaLock, ()),
+            entries: AtomicU64::new(0),
         }
     }
 
@@ -180,34 +141,21 @@ impl XArray {
     /// entry that is being changed at the same time may be found with its old or its new extent,
     /// and with a mark that it no longer has: look again under the xa_lock before relying on it.
     #[doc(alias = "xa_find")]
-    pub fn find<'a>(
-        &'a self,
+    pub fn find(
+        &self,
         first: u64,
         last: u64,
         mark: Option<Mark>,
-        _rcu: &'a RcuReadGuard,
-    ) -> Option<Found<'a>> {
-        self.view().find(first, last, mark)
-    }
-
-    /// Whether there is no entry. Without the xa_lock the answer is of the past.
-    #[doc(alias = "xa_empty")]
-    pub fn is_empty(&self) -> bool {
-        // Relaxed: compared only, not followed.
-        self.head.load(Ordering::Relaxed) == 0
+        _rcu: &RcuReadGuard,
+    ) -> Option<Extent> {
+        self.search(first, last, mark)
     }
 
     /// How many entries there are; a multi-order entry is one. Without the xa_lock the answer is of
     /// the past.
     pub fn nr_entries(&self) -> u64 {
         // Relaxed: a statistic to whoever does not hold the lock, which orders it for whoever does.
-        self.writers.entries.load(Ordering::Relaxed)
-    }
-
-    /// How many nodes the index has of its pool. Without the xa_lock the answer is of the past.
-    pub fn nr_nodes(&self) -> u64 {
-        // Relaxed: as in `nr_entries`.
-        self.writers.nodes.load(Ordering::Relaxed)
+        self.entries.load(Ordering::Relaxed)
     }
 
     /// How many nodes suffice to fill `first..=last` with entries of order 0, if nothing is erased
@@ -216,9 +164,8 @@ impl XArray {
     /// An upper bound, which counts nodes that are there already: about one for every 64 indices,
     /// plus the height.
     pub fn nodes_needed_range(&self, first: u64, last: u64, _rcu: &RcuReadGuard) -> usize {
-        let view = View { xa: self };
         let lowest = level_for(last);
-        let height = view.head().map_or(lowest, |(_, level)| level);
+        let height = self.head().map_or(lowest, |(_, level)| level);
         let top = lowest.max(height);
         // One path a level, and on every level a node more for each boundary that the range
         // crosses.
@@ -238,15 +185,29 @@ impl XArray {
     /// before: see [`NodePool::preload`].
     #[doc(alias = "xa_lock")]
     #[track_caller]
-    pub fn lock(&self) -> crate::XaGuard<'_> {
-        crate::XaGuard::new(self, self.writers.lock.lock())
+    pub fn lock(&self) -> XaGuard<'_> {
+        XaGuard::new(self, self.lock.lock())
     }
 
-    /// What a reader or a writer walks. The caller is in a read section or holds the xa_lock, for as
-    /// long as it uses the view.
+    /// The head node and its level.
     #[inline]
-    pub(crate) fn view(&self) -> View<'_> {
-        View { xa: self }
+    pub(crate) fn head(&self) -> Option<(&Node, usize)> {
+        let head = self.head.load(Ordering::Acquire);
+        // SAFETY: loaded from the head of an index, in the caller's read section or under its lock.
+        let (node, shift) = unsafe { Node::from_head(head) }?;
+        Some((node, (shift / SLOT_BITS) as usize))
+    }
+
+    /// What is in slot `offset` of `node`, which the caller reached from the head.
+    #[inline]
+    pub(crate) fn slot<'a>(&'a self, node: &'a Node, offset: usize) -> Slot<'a> {
+        let word = node.load(offset);
+        if is_node(word) {
+            // SAFETY: `word` points to a node, and was loaded from a slot of a node of this index,
+            // in the caller's read section or under its lock.
+            return Slot::Node(unsafe { Node::from_word(word) });
+        }
+        Entry::from_word(word).map_or(Slot::Empty, Slot::Entry)
     }
 
     /// Sets the head. The caller holds the xa_lock. Release, partner of the Acquire loads of `head`
@@ -255,22 +216,11 @@ impl XArray {
         self.head.store(word, Ordering::Release);
     }
 
-    /// Changes the statistics. The caller holds the xa_lock.
-    pub(crate) fn account(&self, entries: i64, nodes: i64) {
+    /// Counts an entry more or less. The caller holds the xa_lock.
+    pub(crate) fn count(&self, delta: i64) {
         // Relaxed: as in `nr_entries`; a load and a store, since the lock admits one writer.
-        let Writers {
-            entries: nr_entries,
-            nodes: nr_nodes,
-            ..
-        } = &self.writers;
-        for (counter, delta) in [(nr_entries, entries), (nr_nodes, nodes)] {
-            if delta != 0 {
-                counter.store(
-                    counter.load(Ordering::Relaxed).wrapping_add_signed(delta),
-                    Ordering::Relaxed,
-                );
-            }
-        }
+        let entries = self.nr_entries().wrapping_add_signed(delta);
+        self.entries.store(entries, Ordering::Relaxed);
     }
 }
 
@@ -278,8 +228,11 @@ impl Drop for XArray {
     fn drop(&mut self) {
         // Nobody else has the index, so there is nothing to wait for, and no order of locks to
         // keep.
-        if let Some(lock) = self.writers.lock.try_lock() {
-            crate::XaGuard::new(self, lock).clear();
+        if let Some(lock) = self.lock.try_lock() {
+            let mut xa = XaGuard::new(self, lock);
+            while let Some(found) = xa.find(0, u64::MAX, None) {
+                xa.erase_if(found.index, found.entry);
+            }
         }
     }
 }
@@ -288,26 +241,25 @@ impl core::fmt::Debug for XArray {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("XArray")
             .field("entries", &self.nr_entries())
-            .field("nodes", &self.nr_nodes())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
 /// The slot that an entry was loaded from.
 ///
 /// It proves this: if [`SlotRef::holds`] the entry again, then the entry was in the index, at the
-/// index it was loaded for, *at the time of that load*, whatever happened to the tree in between. A slot is emptied before its node is detached, a detached node gets no entries,
-/// and no node is reused while the read section lasts, so there is no need to walk the tree again.
+/// index it was loaded for, *at the time of that load*, whatever happened to the tree in between. A
+/// slot is emptied before its node is detached, a detached node gets no entries, and no node is reused while the read section lasts, so there is no need to walk the tree again.
 /// "At the time of" is meant as far as this thread has synchronised: a load that comes after an
 /// Acquire load of something that the remover stored with Release, after removing the entry, does
 /// not find it. It does not prove that the entry was never gone in between: it may have been
 /// erased and stored again.
 ///
-/// If the slot does not hold it any more the index may still have it: [`crate::XaGuard::split`] to
-/// smaller orders can make the slot a child node. Start again from the top then.
-#[derive(Clone, Copy)]
+/// If the slot does not hold it any more the index may still have it: [`XaGuard::halve`] can make the
+/// slot a child node. Start again from the top then.
+#[derive(Clone, Copy, Debug)]
 pub struct SlotRef<'a> {
-    pub(crate) slot: &'a AtomicUsize,
+    slot: &'a AtomicUsize,
 }
 
 impl SlotRef<'_> {
@@ -318,26 +270,4 @@ impl SlotRef<'_> {
     pub fn holds(&self, entry: Entry) -> bool {
         self.slot.load(Ordering::Acquire) == entry.word()
     }
-}
-
-impl core::fmt::Debug for SlotRef<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("SlotRef").finish_non_exhaustive()
-    }
-}
-
-/// How many nodes [`crate::XaGuard::split`] needs at most, for an entry of `from_order` into
-/// entries of `to_order`.
-#[must_use]
-pub fn split_nodes_needed(from_order: u32, to_order: u32) -> usize {
-    let from = (from_order / SLOT_BITS) as usize;
-    let to = (to_order / SLOT_BITS) as usize;
-    if from == to {
-        return 0;
-    }
-    let mut below = 1;
-    for _ in to + 1..from {
-        below = 1 + SLOTS * below;
-    }
-    below << (from_order % SLOT_BITS)
 }

@@ -3,55 +3,40 @@
 
 mod common;
 
+use common::heap::{erase, in_use, pool, value};
 use common::range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use foliocache_sync::rcu;
 use foliocache_xarray::{
-    CHUNK_SIZE, Entry, Extent, HeapChunks, InsertError, MAX_ORDER, Mark, NodePool, PreloadError,
-    XArray, split_nodes_needed,
+    CHUNK_SIZE, Entry, Extent, InsertError, MAX_ORDER, Mark, PreloadError, XArray, nodes_to_halve,
 };
 
 fn array() -> XArray {
-    XArray::new(Arc::new(NodePool::new(Box::new(HeapChunks::new(16)))))
+    XArray::new(pool(16))
 }
 
 fn entry(index: u64) -> Entry {
-    Entry::value((index & 0xffff) as usize)
+    value((index & 0xffff) as usize)
 }
 
 fn insert(xa: &XArray, index: u64, order: u32) -> Result<(), InsertError> {
-    let mut preload = xa.pool().empty_preload();
-    loop {
-        let result = xa.lock().insert(index, order, entry(index), &mut preload);
-        let Err(InsertError::NeedNodes { short }) = result else {
-            return result;
-        };
-        preload.refill(preload.len() + short).unwrap();
-    }
+    (0..)
+        .map(|nodes| {
+            let mut preload = xa.pool().preload(nodes).unwrap();
+            xa.lock().insert(index, order, entry(index), &mut preload)
+        })
+        .find(|result| *result != Err(InsertError::NeedNodes))
+        .expect("some number suffices")
 }
 
 #[test]
 fn entries_keep_what_they_were_given() {
-    for value in [0, 1, 2, 3, usize::MAX >> 1] {
-        let entry = Entry::value(value);
-        assert_eq!(
-            (entry.as_value(), entry.as_ptr::<u8>()),
-            (Some(value), None)
-        );
-    }
     let target = 7u64;
     let entry = Entry::from_ptr(NonNull::from(&target));
-    assert_eq!((entry.as_value(), entry.is_value()), (None, false));
-    assert_eq!(entry.as_ptr::<u64>(), Some(NonNull::from(&target)));
-    assert_ne!(Entry::value(0), entry);
-}
-
-#[test]
-#[should_panic(expected = "63 bits")]
-fn a_value_of_64_bits_is_refused() {
-    let _ = Entry::value(usize::MAX);
+    assert_eq!(entry.as_ptr::<u64>(), NonNull::from(&target));
+    assert_ne!(value(0), entry);
 }
 
 #[test]
@@ -77,12 +62,16 @@ fn the_first_and_the_last_index_work() {
         .collect();
     assert_eq!(found, [0, u64::MAX]);
     assert!(xa.find(1, u64::MAX - 1, None, &rcu).is_none());
-    assert_eq!(xa.nr_nodes(), 21, "eleven levels, and ten beside the head");
-    assert!(xa.lock().erase(u64::MAX).is_some());
-    assert_eq!(xa.nr_nodes(), 1, "the head shrinks to a leaf");
+    assert_eq!(
+        in_use(xa.pool()),
+        21,
+        "eleven levels, and ten beside the head"
+    );
+    assert!(erase(&xa, u64::MAX).is_some());
+    assert_eq!(in_use(xa.pool()), 1, "the head shrinks to a leaf");
     assert_eq!(xa.load(0, &rcu), Some(entry(0)));
-    assert!(xa.lock().erase(0).is_some());
-    assert_eq!((xa.nr_nodes(), xa.is_empty()), (0, true));
+    assert!(erase(&xa, 0).is_some());
+    assert_eq!((in_use(xa.pool()), xa.nr_entries()), (0, 0));
 }
 
 #[test]
@@ -100,7 +89,7 @@ fn the_last_entry_of_the_largest_order_works() {
         assert_eq!(xa.lock().find(index, index, None), Some(extent));
     }
     assert_eq!(xa.lock().find(index - 1, index - 1, None), None);
-    assert!(xa.lock().set_mark(u64::MAX, Mark::Dirty));
+    xa.lock().set_mark(u64::MAX, Mark::Dirty);
     let rcu = rcu::read_lock();
     let dirty = range(&xa, u64::MAX, u64::MAX, Some(Mark::Dirty), &rcu);
     assert_eq!(dirty.count(), 1);
@@ -130,60 +119,43 @@ fn a_preload_of_another_pool_is_refused() {
 fn a_large_entry_above_a_small_tree_is_refused() {
     let xa = array();
     insert(&xa, 3, 0).unwrap();
-    let taken = Extent {
-        entry: entry(3),
-        index: 3,
-        order: 0,
-    };
-    assert_eq!(insert(&xa, 0, 7), Err(InsertError::Occupied(taken)));
+    assert_eq!(insert(&xa, 0, 7), Err(InsertError::Occupied));
     insert(&xa, 128, 7).unwrap();
-    assert_eq!(xa.nr_nodes(), 2);
+    assert_eq!(in_use(xa.pool()), 2);
 }
 
 #[test]
-fn a_split_gives_every_part_the_marks_of_the_whole() {
-    for (from, to) in [(9, 0), (9, 6), (7, 3), (6, 5), (5, 2), (3, 3)] {
+fn halves_have_the_marks_of_the_whole() {
+    for from in 1..=MAX_ORDER {
         let xa = array();
         insert(&xa, 512, from).unwrap();
-        xa.lock()
-            .set_mark(600.min(512 + (1 << from) - 1), Mark::Dirty);
-        let mut preload = xa.pool().preload(split_nodes_needed(from, to)).unwrap();
-        xa.lock().split(512, to, &mut preload, entry).unwrap();
+        xa.lock().set_mark(512 + (1 << from) - 1, Mark::Dirty);
+        let half = 1 << (from - 1);
+        let mut preload = xa.pool().preload(nodes_to_halve(from)).unwrap();
+        xa.lock().halve(512, entry(7), &mut preload);
+        drop(preload);
         let rcu = rcu::read_lock();
         let dirty = range(&xa, 0, u64::MAX, Some(Mark::Dirty), &rcu);
-        assert!(
-            dirty
-                .map(|found| found.index)
-                .eq((512..512 + (1 << from)).step_by(1 << to))
-        );
-        assert!(
-            xa.find(0, u64::MAX, Some(Mark::UnstableOdd), &rcu)
-                .is_none()
-        );
-        assert_eq!(xa.nr_entries(), 1 << (from - to));
+        let found: Vec<_> = dirty.map(|found| (found.index, found.entry)).collect();
+        assert_eq!(found, [(512, entry(512)), (512 + half, entry(7))]);
+        let unmarked = xa.find(0, u64::MAX, Some(Mark::UnstableOdd), &rcu);
+        assert_eq!((unmarked, xa.nr_entries()), (None, 2));
+        // The marks are of each half alone.
+        xa.lock().clear_mark(512, Mark::Dirty);
+        let dirty = xa.find(0, u64::MAX, Some(Mark::Dirty), &rcu).unwrap();
+        assert_eq!((dirty.index, dirty.order), (512 + half, from - 1));
+        #[cfg(debug_assertions)]
+        xa.lock().assert_invariants();
     }
 }
 
 #[test]
-fn a_split_whose_callback_panics_leaves_a_sound_index() {
-    for (from, to, calls) in [(9, 0, 100), (9, 6, 3), (4, 1, 5)] {
-        let xa = array();
-        insert(&xa, 0, from).unwrap();
-        let mut left = calls;
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let mut preload = xa.pool().preload(split_nodes_needed(from, to)).unwrap();
-            let _ = xa.lock().split(0, to, &mut preload, |_| {
-                left -= 1;
-                assert!(left > 0, "enough");
-                Entry::value(9)
-            });
-        }));
-        assert!(panicked.is_err());
-        #[cfg(debug_assertions)]
-        xa.lock().assert_invariants();
-        let rcu = rcu::read_lock();
-        assert!((0..1 << from).all(|index| xa.load(index, &rcu).is_some()));
-    }
+#[should_panic(expected = "no halves")]
+fn an_entry_of_order_0_is_not_halved() {
+    let xa = array();
+    insert(&xa, 5, 0).unwrap();
+    let mut preload = xa.pool().preload(1).unwrap();
+    xa.lock().halve(5, entry(6), &mut preload);
 }
 
 #[test]
@@ -194,7 +166,7 @@ fn a_slot_reference_sees_its_entry_leave_and_return() {
     let rcu = rcu::read_lock();
     let (found, slot) = xa.load_slot(70, &rcu).unwrap();
     assert!(slot.holds(found));
-    xa.lock().erase(70);
+    erase(&xa, 70);
     assert!(!slot.holds(found));
     // The node is detached, so the new entry is elsewhere.
     insert(&xa, 70, 0).unwrap();
@@ -202,62 +174,62 @@ fn a_slot_reference_sees_its_entry_leave_and_return() {
 
     // Growing and shrinking move no entry.
     let (first, slot) = xa.load_slot(0, &rcu).unwrap();
-    xa.lock().erase(70);
+    erase(&xa, 70);
     assert!(slot.holds(first));
     insert(&xa, 1 << 40, 0).unwrap();
     assert!(slot.holds(first));
-    xa.lock().erase(1 << 40);
-    xa.lock().erase(0);
+    erase(&xa, 1 << 40);
+    erase(&xa, 0);
     assert!(!slot.holds(first));
 }
 
 #[test]
 fn the_pool_says_what_it_lacks() {
-    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+    let pool = pool(1);
     let xa = XArray::new(Arc::clone(&pool));
     let nodes = pool.preload(1).map(|_| pool.stats().nodes).unwrap();
-    assert_eq!(pool.stats().bytes, CHUNK_SIZE);
     let error = pool.preload(nodes + 1).map(|_| ()).unwrap_err();
-    assert_eq!(error, PreloadError::NoMemory { short: 1 });
+    assert_eq!(error, PreloadError::NoMemory);
     assert_eq!(pool.stats().free, nodes, "a failed preload keeps nothing");
 
     let all = pool.preload(nodes).unwrap();
-    assert_eq!(pool.stats().in_use, nodes);
+    assert_eq!(in_use(&pool), nodes);
     drop(all);
     insert(&xa, 0, 0).unwrap();
     let rcu = rcu::read_lock();
-    xa.lock().erase(0);
+    erase(&xa, 0);
     assert_eq!(pool.stats().limbo, 1);
     let error = pool.preload(nodes).map(|_| ()).unwrap_err();
     assert_eq!(
         error,
-        PreloadError::WouldBlock { short: 1 },
+        PreloadError::WouldBlock,
         "this thread may be reading it"
     );
     assert_eq!((pool.advance(), pool.shrink()), (0, 0));
     drop(rcu);
     pool.wait_for_limbo();
-    assert_eq!(pool.preload(nodes).map(|all| all.len()), Ok(nodes));
+    assert!(pool.preload(nodes).is_ok());
     assert_eq!(pool.shrink(), CHUNK_SIZE);
     assert_eq!(pool.stats().nodes, 0);
 }
 
 #[test]
 fn shrinking_keeps_the_chunks_in_use() {
-    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(8))));
+    let pool = pool(8);
     let xa = XArray::new(Arc::clone(&pool));
     for index in (0..64 * 600).step_by(64) {
         insert(&xa, index, 0).unwrap();
     }
-    assert!(pool.stats().chunks >= 6);
+    assert!(pool.stats().nodes >= 600);
     for index in (64..64 * 600).step_by(64) {
-        xa.lock().erase(index).unwrap();
+        erase(&xa, index).unwrap();
     }
     pool.wait_for_limbo();
     pool.shrink();
     let stats = pool.stats();
-    assert_eq!((stats.chunks, stats.in_use), (1, 1));
-    assert_eq!(stats.free + stats.in_use, stats.nodes);
+    assert_eq!((stats.limbo, stats.free), (0, stats.nodes - 1));
+    let chunk = CHUNK_SIZE / size_of::<[u64; 72]>();
+    assert_eq!(stats.nodes, chunk, "one chunk of so many nodes");
     assert_eq!(xa.load(0, &rcu::read_lock()), Some(entry(0)));
 }
 
@@ -285,7 +257,7 @@ fn the_bound_for_a_range_suffices() {
             let mut xa = xa.lock();
             for index in first..=last {
                 match xa.insert(index, 0, entry(index), &mut preload) {
-                    Ok(()) | Err(InsertError::Occupied(_)) => {}
+                    Ok(()) | Err(InsertError::Occupied) => {}
                     other => other.unwrap(),
                 }
             }

@@ -9,21 +9,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, rcu, thread};
-use foliocache_xarray::{Entry, Extent, HeapChunks, Mark, NodePool, Preload, XArray};
+use foliocache_xarray::{Entry, Extent, Mark, Preload, XArray};
+
+#[path = "common/heap.rs"]
+mod heap;
+
+use heap::{erase, in_use, value};
 
 /// The entry of an index: a reader that meets a foreign one sees it by its value.
 fn entry(index: u64) -> Entry {
-    Entry::value(index as usize)
+    value(index as usize)
 }
 
 /// The entry of a part after a split.
 fn part(index: u64) -> Entry {
-    Entry::value(100 + index as usize)
+    value(100 + index as usize)
 }
 
 fn array(entries: &[(u64, u32)]) -> Arc<XArray> {
-    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
-    let xa = Arc::new(XArray::new(pool));
+    let xa = Arc::new(XArray::new(heap::pool(1)));
     for &(index, order) in entries {
         insert(&xa, index, order, &mut xa.pool().preload(4).unwrap());
     }
@@ -41,13 +45,7 @@ fn load(xa: &XArray, index: u64) -> Option<Entry> {
 }
 
 fn find(xa: &XArray, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
-    let rcu = rcu::read_lock();
-    let found = xa.find(first, last, mark, &rcu)?;
-    Some(Extent {
-        entry: found.entry,
-        index: found.index,
-        order: found.order,
-    })
+    xa.find(first, last, mark, &rcu::read_lock())
 }
 
 /// Runs `read` beside `write`. Neither in the first thread: what that does between a spawn and the next switch
@@ -89,14 +87,15 @@ fn an_entry_stays_in_sight_while_the_tree_shrinks() {
             let old = load(xa, 5);
             assert!(old.is_none() || old == Some(entry(5)));
         };
-        beside(&xa, read, |xa| assert!(xa.lock().erase(5).is_some()));
+        beside(&xa, read, |xa| assert!(erase(xa, 5).is_some()));
         assert_eq!((load(&xa, 0), load(&xa, 5)), (Some(entry(0)), None));
-        assert_eq!(xa.nr_nodes(), 1);
+        assert_eq!(in_use(xa.pool()), 1);
     });
 }
 
-/// Erases index 4 and inserts 8 from the nodes that this frees, while a reader looks 4 up. Says so
-/// in `seen` if that reader meets a foreign entry.
+/// Erases index 4 and inserts 9 from the nodes that this frees, while a reader looks 4 up. Says so
+/// in `seen` if that reader meets a foreign entry: the two nodes change places, and both look-ups go
+/// through slot 1 of the same one.
 fn reuse(grace: bool, seen: &'static Flag) {
     let xa = array(&[(4, 0)]);
     let pool = Arc::clone(xa.pool());
@@ -110,7 +109,7 @@ fn reuse(grace: bool, seen: &'static Flag) {
         }
     };
     beside(&xa, read, move |xa| {
-        xa.lock().erase(4);
+        erase(xa, 4);
         if grace {
             xa.pool().advance();
         } else {
@@ -118,7 +117,7 @@ fn reuse(grace: bool, seen: &'static Flag) {
         }
         // Refused as long as the reader may be in one of them.
         if let Ok(mut preload) = xa.pool().preload(2) {
-            insert(xa, 8, 0, &mut preload);
+            insert(xa, 9, 0, &mut preload);
         }
     });
     drop(away);
@@ -162,7 +161,7 @@ fn a_slot_that_holds_its_entry_proves_it_present() {
             }
         };
         beside(&xa, read, move |xa| {
-            xa.lock().erase(4);
+            erase(xa, 4);
             gone.store(true, Ordering::Release);
         });
     });
@@ -193,8 +192,7 @@ fn a_split_within_a_node_shows_the_whole_or_a_part() {
         };
         beside(&xa, read, |xa| {
             xa.lock()
-                .split(0, 0, &mut xa.pool().empty_preload(), part)
-                .unwrap();
+                .halve(0, part(1), &mut xa.pool().preload(0).unwrap());
         });
         assert_eq!(find(&xa, 1, 1, None), Some(new));
     });
@@ -213,7 +211,7 @@ fn a_split_across_levels_shows_the_whole_or_a_part() {
         };
         beside(&xa, read, |xa| {
             let mut preload = xa.pool().preload(1).unwrap();
-            xa.lock().split(4, 0, &mut preload, part).unwrap();
+            xa.lock().halve(4, part(6), &mut preload);
         });
         assert_eq!(load(&xa, 6), Some(part(6)));
     });
@@ -233,8 +231,8 @@ fn an_extent_belongs_to_its_entry() {
             assert_eq!(found.index, first);
         };
         beside(&xa, read, |xa| {
-            xa.lock().erase(2);
-            insert(xa, 3, 0, &mut xa.pool().empty_preload());
+            erase(xa, 2);
+            insert(xa, 3, 0, &mut xa.pool().preload(0).unwrap());
         });
     });
 }
@@ -253,7 +251,7 @@ fn a_marked_entry_is_found_while_its_neighbours_change() {
             insert(xa, 5, 0, &mut preload);
             let mut xa = xa.lock();
             xa.set_mark(0, Mark::Dirty);
-            xa.erase(0);
+            xa.erase_if(0, entry(0));
         });
     });
 }

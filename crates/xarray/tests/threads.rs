@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use common::heap::{self, clear, erase, in_use, value, value_of};
 use common::range;
 use foliocache_sync::rcu;
 use foliocache_xarray::{
-    Entry, HeapChunks, InsertError, Mark, NodePool, Preload, PreloadError, SplitError, XArray,
+    Entry, InsertError, Mark, NodePool, Preload, PreloadError, XArray, nodes_to_halve,
 };
 
 /// The indices in play: three levels, most of them never touched.
@@ -43,12 +44,12 @@ impl Random {
 
 /// An entry that says which indices it covers.
 fn entry(index: u64, order: u32, generation: u64) -> Entry {
-    Entry::value((index | u64::from(order) << 20 | (generation & 0xffff_ffff) << 24) as usize)
+    value((index | u64::from(order) << 20 | (generation & 0xffff_ffff) << 24) as usize)
 }
 
 /// Panics unless `entry` says that it covers `index`.
 fn check(entry: Entry, index: u64) -> (u64, u32) {
-    let value = entry.as_value().expect("only values are stored") as u64;
+    let value = value_of(entry) as u64;
     let (first, order) = (value & 0xf_ffff, (value >> 20 & 0xf) as u32);
     assert!(
         index >= first && index - first < 1 << order,
@@ -58,15 +59,15 @@ fn check(entry: Entry, index: u64) -> (u64, u32) {
 }
 
 /// Takes `n` nodes, waiting for readers where it must; `None` if other writers have them all.
-fn refill(pool: &NodePool, preload: &mut Preload<'_>, n: usize) -> bool {
+fn preload(pool: &NodePool, n: usize) -> Option<Preload<'_>> {
     for _ in 0..100 {
-        match preload.refill(n) {
-            Ok(()) => return true,
-            Err(PreloadError::WouldBlock { .. }) => pool.wait_for_limbo(),
-            Err(_) => return false,
+        match pool.preload(n) {
+            Ok(preload) => return Some(preload),
+            Err(PreloadError::WouldBlock) => pool.wait_for_limbo(),
+            Err(PreloadError::NoMemory) => return None,
         }
     }
-    false
+    None
 }
 
 fn write(xa: &XArray, random: &mut Random, operations: u64) {
@@ -77,45 +78,36 @@ fn write(xa: &XArray, random: &mut Random, operations: u64) {
             0..4 => {
                 let order = [0, 0, 0, 1, 3, 5, 6, 7][(random.next() % 8) as usize];
                 let index = index & !((1 << order) - 1);
-                let mut preload = pool.empty_preload();
-                loop {
-                    let result = xa.lock().insert(
-                        index,
-                        order,
-                        entry(index, order, generation),
-                        &mut preload,
-                    );
-                    match result {
-                        Err(InsertError::NeedNodes { short }) => {
-                            let n = preload.len() + short;
-                            if !refill(pool, &mut preload, n) {
-                                break;
-                            }
-                        }
-                        _ => break,
+                for nodes in 0.. {
+                    let Some(mut preload) = preload(pool, nodes) else {
+                        break;
+                    };
+                    let entry = entry(index, order, generation);
+                    let result = xa.lock().insert(index, order, entry, &mut preload);
+                    if result != Err(InsertError::NeedNodes) {
+                        break;
                     }
                 }
             }
             4 | 5 => {
-                if let Some(extent) = xa.lock().erase(index) {
-                    assert_eq!(check(extent.entry, index), (extent.index, extent.order));
+                if let Some(extent) = erase(xa, index) {
+                    let (first, order) = check(extent.entry, index);
+                    // It may be what halving left of the entry.
+                    assert!(first == extent.index && order >= extent.order);
                 }
             }
             6 => {
-                let mut preload = pool.empty_preload();
-                loop {
-                    let result = xa
-                        .lock()
-                        .split(index, 0, &mut preload, |index| entry(index, 0, generation));
-                    match result {
-                        Err(SplitError::NeedNodes { short }) => {
-                            let n = preload.len() + short;
-                            if !refill(pool, &mut preload, n) {
-                                break;
-                            }
-                        }
-                        _ => break,
-                    }
+                let mut preload = preload(pool, 1);
+                let mut xa = xa.lock();
+                if let Some(old) = xa.find(index, index, None)
+                    && let Some(preload) = preload.as_mut()
+                    && old.index < SPAN
+                    && old.order > 0
+                {
+                    let half = old.order - 1;
+                    let upper = old.index + (1 << half);
+                    assert!(nodes_to_halve(old.order) <= 1);
+                    xa.halve(index, entry(upper, half, generation), preload);
                 }
             }
             7 if generation % 4 == 0 => {
@@ -125,7 +117,7 @@ fn write(xa: &XArray, random: &mut Random, operations: u64) {
                     if extent.index >= SPAN {
                         break;
                     }
-                    assert_eq!(xa.erase(extent.index), Some(extent));
+                    assert_eq!(xa.erase_if(extent.index, extent.entry), Some(extent));
                 }
             }
             _ => {
@@ -184,7 +176,7 @@ fn read(xa: &XArray, random: &mut Random) -> u64 {
 
 #[test]
 fn readers_never_see_a_foreign_entry() {
-    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(1))));
+    let pool = heap::pool(1);
     let xa = Arc::new(XArray::new(Arc::clone(&pool)));
     for index in [SPAN, SPAN + 64] {
         let mut preload = pool.preload(4).unwrap();
@@ -221,12 +213,12 @@ fn readers_never_see_a_foreign_entry() {
     }
     assert!(seen.load(Ordering::Relaxed) > 0);
     #[cfg(debug_assertions)]
-    xa.lock().assert_invariants();
-    assert_eq!(pool.stats().in_use as u64, xa.nr_nodes());
-    xa.lock().clear();
-    assert!(xa.is_empty());
+    assert_eq!(xa.lock().assert_invariants(), in_use(&pool));
+    clear(&xa);
+    assert_eq!(xa.nr_entries(), 0);
     pool.wait_for_limbo();
     let stats = pool.stats();
-    assert_eq!((stats.in_use, stats.limbo, stats.free), (0, 0, stats.nodes));
-    assert_eq!(pool.shrink(), stats.bytes);
+    assert_eq!((stats.limbo, stats.free), (0, stats.nodes));
+    pool.shrink();
+    assert_eq!(pool.stats().nodes, 0);
 }

@@ -84,7 +84,7 @@ impl AddressSpace {
         debug_assert!(lower.may(Operation::Split), "the device reads it");
         let folio = mm.folios.alloc(&mm.frames)?;
         let half = 1_u32 << (order - 1);
-        let needed = foliocache_xarray::split_nodes_needed(order, order - 1);
+        let needed = foliocache_xarray::nodes_to_halve(order);
         let Ok(mut nodes) = mm.nodes.preload(needed) else {
             mm.folios.free(folio);
             return None;
@@ -102,8 +102,8 @@ impl AddressSpace {
         let dirty = grains::halves(lower.dirty_grains(), order);
         upper.set_uptodate_grains(uptodate[1]);
         upper.set_dirty_grains(dirty[1]);
-        let entries = [mm.folios.entry(lower), mm.folios.entry(folio)];
-        split_in_index(&self.index, lower, &upper, entries, &mut nodes);
+        let entry = mm.folios.entry(folio);
+        split_in_index(&self.index, lower, &upper, entry, &mut nodes);
         if self.bdi().is_memory() {
             lower.halve();
         } else {
@@ -128,23 +128,16 @@ impl AddressSpace {
 }
 
 /// Gives the upper half of a locked folio's place in the index to `upper`, which is locked and has
-/// its place already, with the flags of `lower`. `entries` are the two's.
+/// its place already, with the flags of `lower`. `entry` is that of `upper`.
 pub(crate) fn split_in_index(
     index: &XArray,
     lower: &LockedFolio<'_>,
     upper: &LockedFolio<'_>,
-    entries: [Entry; 2],
+    entry: Entry,
     nodes: &mut Preload<'_>,
 ) {
-    let first = lower.index().0;
     let mut xa = index.lock();
     // Under `xa_lock`, where a flush clears UNSTABLE: flag and mark must not differ.
     upper.state.set(lower.state.load().content());
-    let split = xa.split(first, upper.order(), nodes, |at| {
-        entries[usize::from(at != first)]
-    });
-    assert!(
-        split.is_ok(),
-        "a locked folio is in its index, and nodes were in hand"
-    );
+    xa.halve(lower.index().0, entry, nodes);
 }

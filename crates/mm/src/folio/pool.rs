@@ -168,17 +168,11 @@ impl FolioPool {
     }
 
     /// The descriptor an index entry points to.
-    ///
-    /// # Panics
-    /// If the entry is a value.
     #[inline]
     pub(crate) fn of_entry(&self, entry: foliocache_xarray::Entry) -> &Folio {
-        let pointer = entry
-            .as_ptr::<Folio>()
-            .expect("the index holds folios only");
         // SAFETY: entries are made by `entry` alone, from a descriptor of this pool, and
         // invariant 1 keeps it alive and initialised.
-        unsafe { pointer.as_ref() }
+        unsafe { entry.as_ptr::<Folio>().as_ref() }
     }
 
     pub(crate) fn entry(&self, folio: &Folio) -> foliocache_xarray::Entry {

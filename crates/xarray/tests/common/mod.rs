@@ -4,23 +4,25 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+#[path = "heap.rs"]
+pub(crate) mod heap;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foliocache_sync::rcu::{self, RcuReadGuard};
-use foliocache_xarray::{
-    Entry, Extent, Found, HeapChunks, InsertError, Mark, NodePool, SplitError, XArray,
-    split_nodes_needed,
-};
+use foliocache_xarray::{Entry, Extent, InsertError, Mark, NodePool, XArray, nodes_to_halve};
+
+use heap::{clear, erase, in_use, value};
 
 /// Every entry that overlaps `first..=last` and has the mark, in ascending order.
-pub(crate) fn range<'a>(
-    xa: &'a XArray,
+pub(crate) fn range(
+    xa: &XArray,
     first: u64,
     last: u64,
     mark: Option<Mark>,
-    rcu: &'a RcuReadGuard,
-) -> impl Iterator<Item = Found<'a>> {
+    rcu: &RcuReadGuard,
+) -> impl Iterator<Item = Extent> {
     let mut next = Some(first);
     std::iter::from_fn(move || {
         let found = xa.find(next?, last, mark, rcu)?;
@@ -115,7 +117,7 @@ struct Run {
 impl Run {
     fn entry(&mut self) -> Entry {
         self.serial += 1;
-        Entry::value(self.serial)
+        value(self.serial)
     }
 
     fn step(&mut self, source: &mut Source<'_>) -> Option<()> {
@@ -124,7 +126,7 @@ impl Run {
             5 | 6 => {
                 let index = source.index()?;
                 let expected = extent(&self.model, index);
-                assert_eq!(self.xa.lock().erase(index), expected);
+                assert_eq!(erase(&self.xa, index), expected);
                 if let Some(expected) = expected {
                     self.model.remove(&expected.index);
                 }
@@ -138,7 +140,7 @@ impl Run {
             _ => {
                 match source.byte()? % 8 {
                     0 => {
-                        self.xa.lock().clear();
+                        clear(&self.xa);
                         self.model.clear();
                     }
                     1 => self.pool.wait_for_limbo(),
@@ -161,24 +163,25 @@ impl Run {
         let last = index + ((1 << order) - 1);
         let entry = self.entry();
         let in_the_way = first_in(&self.model, index, last, None);
-        let mut preload = self.pool.empty_preload();
-        let mut result = self.xa.lock().insert(index, order, entry, &mut preload);
-        if let Err(InsertError::NeedNodes { short: need }) = result {
-            // With a node too few nothing may change.
-            preload.refill(need - 1).expect("the heap has more");
-            let short = self.xa.lock().insert(index, order, entry, &mut preload);
-            assert_eq!(short, Err(InsertError::NeedNodes { short: 1 }));
-            assert_eq!(preload.len(), need - 1);
-            preload.refill(need).expect("the heap has more");
-            result = self.xa.lock().insert(index, order, entry, &mut preload);
-        }
+        // With a node too few nothing may change.
+        let (result, left) = (0..)
+            .find_map(|nodes| {
+                let before = in_use(&self.pool);
+                let mut preload = self.pool.preload(nodes).expect("the heap has more");
+                let result = self.xa.lock().insert(index, order, entry, &mut preload);
+                drop(preload);
+                let taken = in_use(&self.pool) - before;
+                assert!(taken == 0 || result.is_ok());
+                (result != Err(InsertError::NeedNodes)).then_some((result, nodes - taken))
+            })
+            .expect("some number suffices");
         match in_the_way {
             None => {
                 assert_eq!(result, Ok(()));
-                assert_eq!(preload.len(), 0, "it takes the nodes that it asked for");
+                assert_eq!(left, 0, "it takes no more than it needs");
                 self.model.insert(index, (order, entry, Default::default()));
             }
-            Some(old) => assert_eq!(result, Err(InsertError::Occupied(old))),
+            Some(_) => assert_eq!(result, Err(InsertError::Occupied)),
         }
         Some(())
     }
@@ -199,30 +202,20 @@ impl Run {
     fn split(&mut self, source: &mut Source<'_>) -> Option<()> {
         let index = source.index()?;
         let order = source.order()?;
-        let Some(old) = extent(&self.model, index) else {
-            let result =
-                self.xa
-                    .lock()
-                    .split(index, 0, &mut self.pool.empty_preload(), |_| unreachable!());
-            assert_eq!(result, Err(SplitError::Vacant));
-            return Some(());
-        };
-        let order = order.min(old.order);
-        let need = split_nodes_needed(old.order, order);
-        let mut preload = self.pool.preload(need).expect("the heap has more");
-        let mut parts = Vec::new();
-        let result = self.xa.lock().split(index, order, &mut preload, |index| {
-            self.serial += 1;
-            parts.push((index, Entry::value(self.serial)));
-            Entry::value(self.serial)
-        });
-        assert_eq!(result, Ok(old));
-        assert_eq!(preload.len(), 0, "splitting takes what it says");
-        let (_, _, marks) = self.model.remove(&old.index)?;
-        assert_eq!(parts.len(), 1 << (old.order - order));
-        for (part, (index, entry)) in parts.into_iter().enumerate() {
-            assert_eq!(index, old.index + ((part as u64) << order));
-            self.model.insert(index, (order, entry, marks));
+        // Down to that order, or not at all.
+        while let Some(old) = extent(&self.model, index).filter(|old| old.order > order) {
+            let upper = self.entry();
+            let nodes = nodes_to_halve(old.order);
+            let mut preload = self.pool.preload(nodes).expect("the heap has more");
+            let before = in_use(&self.pool);
+            self.xa.lock().halve(index, upper, &mut preload);
+            drop(preload);
+            assert_eq!(in_use(&self.pool), before, "it takes what it says");
+            let (_, _, marks) = self.model.remove(&old.index)?;
+            let half = old.order - 1;
+            self.model.insert(old.index, (half, old.entry, marks));
+            self.model
+                .insert(old.index + (1 << half), (half, upper, marks));
         }
         Some(())
     }
@@ -232,18 +225,15 @@ impl Run {
         let set = source.byte()? % 3 != 0;
         let index = source.index()?;
         let mut xa = self.xa.lock();
-        let changed = if set {
-            xa.set_mark(index, mark)
+        if set {
+            xa.set_mark(index, mark);
         } else {
-            xa.clear_mark(index, mark)
-        };
+            xa.clear_mark(index, mark);
+        }
         let Some((first, ..)) = covering(&self.model, index) else {
-            assert!(!changed);
             return Some(());
         };
-        let marks = &mut self.model.get_mut(&first)?.2;
-        assert_eq!(changed, marks[mark as usize] != set);
-        marks[mark as usize] = set;
+        self.model.get_mut(&first)?.2[mark as usize] = set;
         assert_eq!(xa.find(index, index, Some(mark)).is_some(), set);
         Some(())
     }
@@ -254,7 +244,10 @@ impl Run {
         let mut xa = self.xa.lock();
         while let Some(found) = xa.find(first, last, None) {
             assert_eq!(first_in(&self.model, first, last, None), Some(found));
-            assert_eq!(xa.erase(found.last().min(last)), Some(found));
+            assert_eq!(
+                xa.erase_if(found.last().min(last), found.entry),
+                Some(found)
+            );
             self.model.remove(&found.index);
         }
         assert_eq!(first_in(&self.model, first, last, None), None);
@@ -279,14 +272,7 @@ impl Run {
         for mark in [None, Some(mark)] {
             let found = self.xa.find(first, last, mark, &rcu);
             let expected = first_in(&self.model, first, last, mark);
-            assert_eq!(
-                found.map(|f| Extent {
-                    entry: f.entry,
-                    index: f.index,
-                    order: f.order
-                }),
-                expected
-            );
+            assert_eq!(found, expected);
         }
         let range = range(&self.xa, first, last, Some(mark), &rcu);
         let from = covering(&self.model, first).map_or(first, |(index, ..)| index);
@@ -330,16 +316,14 @@ impl Run {
             }
         }
         assert_eq!(self.xa.nr_entries(), self.model.len() as u64);
-        assert_eq!(self.xa.is_empty(), self.model.is_empty());
-        assert_eq!(self.pool.stats().in_use as u64, self.xa.nr_nodes());
         #[cfg(debug_assertions)]
-        self.xa.lock().assert_invariants();
+        assert_eq!(self.xa.lock().assert_invariants(), in_use(&self.pool));
     }
 }
 
 /// Runs the operations that `bytes` stand for and panics at the first difference.
 pub(crate) fn run(bytes: &[u8]) {
-    let pool = Arc::new(NodePool::new(Box::new(HeapChunks::new(usize::MAX))));
+    let pool = heap::pool(usize::MAX);
     let mut run = Run {
         xa: XArray::new(Arc::clone(&pool)),
         pool,
@@ -357,10 +341,9 @@ pub(crate) fn run(bytes: &[u8]) {
     run.compare();
     let Run { xa, pool, .. } = run;
     drop(xa);
-    assert_eq!(pool.stats().in_use, 0);
     pool.wait_for_limbo();
     let stats = pool.stats();
     assert_eq!((stats.limbo, stats.free), (0, stats.nodes));
-    assert_eq!(pool.shrink(), stats.bytes);
-    assert_eq!(pool.stats().chunks, 0);
+    pool.shrink();
+    assert_eq!(pool.stats().nodes, 0);
 }
