@@ -20,7 +20,7 @@ const FOREIGN: u64 = 20;
 fn a_reader_of_the_lower_half_never_reads_past_it() {
     static SEEN: [Flag; 2] = [const { Flag::new(false) }; 2];
     let [whole, half] = &SEEN;
-    explore(2, 600, move || {
+    explore(2, 400, move || {
         let pages = TwoPages::new([FIRST, SECOND], 0);
         let reader = {
             let pages = Arc::clone(&pages);
