@@ -42,7 +42,7 @@
 //! was true until then.
 
 use crate::generation::Generation;
-use crate::types::{Attr, Device, FileKind, S_ISGID, S_ISUID};
+use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
@@ -52,35 +52,6 @@ const NEVER: i64 = i64::MIN;
 
 /// Until when attributes without a store are believed.
 const FOR_EVER: u64 = u64::MAX;
-
-/// What an inode remembers; the names are those of [`Attr`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
-    /// Permission bits.
-    pub mode: u32,
-    /// Names that lead to the inode.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Number of a device node.
-    pub rdev: Device,
-    /// Size in bytes; of a regular file the address space knows better.
-    pub size: u64,
-    /// Space taken, in units of 512 bytes.
-    pub blocks: u64,
-    /// Preferred size of an I/O, in bytes; a multiple of 512, less than 512 MiB.
-    pub blksize: u32,
-    /// Last access.
-    pub atime: Timespec,
-    /// Last change of the data.
-    pub mtime: Timespec,
-    /// Last change of the data or the attributes.
-    pub ctime: Timespec,
-    /// Creation, where it is known.
-    pub btime: Option<Timespec>,
-}
 
 const WORDS: usize = 11;
 /// Where nanoseconds say that there is no time.
@@ -96,22 +67,12 @@ const MODE: u32 = (1 << MODE_BITS) - 1;
 impl Attributes {
     /// With what only the inode knows.
     #[inline(always)]
-    pub fn of(&self, ino: u64, kind: FileKind) -> Attr {
+    pub fn of(self, ino: u64, kind: FileKind) -> Attr {
+        let attributes = self;
         Attr {
             ino,
             kind,
-            mode: self.mode,
-            nlink: self.nlink,
-            uid: self.uid,
-            gid: self.gid,
-            rdev: self.rdev,
-            size: self.size,
-            blocks: self.blocks,
-            blksize: self.blksize,
-            atime: self.atime,
-            mtime: self.mtime,
-            ctime: self.ctime,
-            btime: self.btime,
+            attributes,
         }
     }
 
@@ -318,17 +279,18 @@ impl AttrCell {
     /// Whether a write by somebody other than root must clear set-id bits first.
     #[inline]
     pub fn has_set_id(&self) -> bool {
-        has_set_id(self.mode())
+        let mode = self.mode();
+        cleared_set_id(mode) != mode
     }
 
     /// Whether the attributes may be shown at `now` without asking the store.
     #[inline]
     pub fn is_believed(&self, now: u64) -> bool {
-        // Relaxed: a hint, see the module's header.
-        now < self.believed_until.load(Ordering::Relaxed)
+        now < self.believed_until()
     }
 
     /// Until when they may be shown without asking the store.
+    #[inline]
     pub(crate) fn believed_until(&self) -> u64 {
         // Relaxed: a hint, see the module's header.
         self.believed_until.load(Ordering::Relaxed)
@@ -366,13 +328,8 @@ impl AttrCell {
     }
 }
 
-/// Whether `mode` has a set-id bit that a write clears: `S_ISGID` without group execute does not
-/// mean set-id.
-fn has_set_id(mode: u32) -> bool {
-    cleared_set_id(mode) != mode
-}
-
-/// `mode` without the set-id bits that a write by somebody other than root clears.
+/// `mode` without the set-id bits that a write by somebody other than root clears: `S_ISGID` without group
+/// execute does not mean set-id.
 #[doc(alias = "file_remove_privs")]
 pub fn cleared_set_id(mode: u32) -> u32 {
     let mode = mode & !S_ISUID;

@@ -88,11 +88,6 @@ impl Credentials {
         }
     }
 
-    /// Whether nothing but the set-id bits restrains them.
-    pub fn privileged(&self) -> bool {
-        self.privileged
-    }
-
     /// Whether they belong to a group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)

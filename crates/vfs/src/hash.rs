@@ -60,17 +60,18 @@
 //! invariant 2.
 #![allow(unsafe_code)]
 
+use std::iter;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 
 use crate::bound::MetadataBound;
-use grow::{Retired, crowded};
+use grow::{Retired, WANTS_TO_GROW, crowded};
 use table::{Table, Walk, is_end};
 
 /// Stripes at most.
@@ -167,13 +168,9 @@ impl<T: HashNode> RcuHash<T> {
         unsafe { next.as_ref() }
     }
 
-    /// The table that is inserted into.
-    fn newest<'g>(&'g self, rcu: &'g RcuReadGuard) -> &'g Table<T> {
-        let mut table = self.table(rcu);
-        while let Some(next) = self.next(table, rcu) {
-            table = next;
-        }
-        table
+    /// The tables in which a node may be; the last is inserted into.
+    fn tables<'g>(&'g self, rcu: &'g RcuReadGuard) -> impl Iterator<Item = &'g Table<T>> {
+        iter::successors(Some(self.table(rcu)), |table| self.next(table, rcu))
     }
 
     /// The node with this hash for which `matches` says yes. Takes no lock, but for a look-up that was led
@@ -217,34 +214,25 @@ impl<T: HashNode> RcuHash<T> {
         let strays = self.strays;
         for _ in 0..strays {
             let mut strayed = false;
-            let mut table = Some(self.table(rcu));
-            while let Some(at) = table {
+            for table in self.tables(rcu) {
                 // SAFETY: `'g` is bounded by the guard.
-                match unsafe { at.search(hash, matches) } {
+                match unsafe { table.search(hash, matches) } {
                     Walk::Found(node) => return Some(node),
                     Walk::End => (),
                     Walk::Strayed => strayed = true,
                 }
-                table = self.next(at, rcu);
             }
             if !strayed {
                 return None;
             }
         }
-        let bucket = self.lock(hash);
-        let mut found = None;
-        bucket.each_table(|table| {
-            // SAFETY: `'g` is bounded by the caller's guard, and tables and nodes that are in use under the
-            // lock now are freed after that guard's read section.
-            let table: &'g Table<T> = unsafe { &*ptr::from_ref(table) };
-            // SAFETY: as above.
-            match unsafe { table.search(hash, matches) } {
-                Walk::Found(node) => found = Some(node),
-                Walk::End | Walk::Strayed => (),
-            }
-            found.is_some()
-        });
-        found
+        let _bucket = self.lock(hash);
+        // SAFETY: `'g` is bounded by the guard. Nothing strays: the lock is held.
+        self.tables(rcu)
+            .find_map(|table| match unsafe { table.search(hash, matches) } {
+                Walk::Found(node) => Some(node),
+                Walk::End | Walk::Strayed => None,
+            })
     }
 
     /// Locks what a hash falls into, for a change.
@@ -277,15 +265,13 @@ impl<T: HashNode> RcuHash<T> {
         mut visit: impl FnMut(&'g T),
         rcu: &'g RcuReadGuard,
     ) {
-        let mut table = Some(self.table(rcu));
-        while let Some(at) = table {
+        for table in self.tables(rcu) {
             for bucket in part.clone() {
-                for bucket in (bucket..at.heads.len()).step_by(of) {
+                for bucket in (bucket..table.heads.len()).step_by(of) {
                     // SAFETY: `'g` is bounded by the guard.
-                    unsafe { at.each(bucket, &mut visit) };
+                    unsafe { table.each(bucket, &mut visit) };
                 }
             }
-            table = self.next(at, rcu);
         }
     }
 
@@ -364,11 +350,74 @@ impl<T> Drop for RcuHash<T> {
     }
 }
 
-mod bucket;
+/// What a hash falls into, locked.
+#[must_use = "the lock is released when it is dropped"]
+pub struct Bucket<'a, T> {
+    table: &'a RcuHash<T>,
+    hash: u64,
+    stripe: &'a Stripe,
+    _guard: RankedMutexGuard<'a, ()>,
+    // Below the guard: dropped after it. Keeps the arrays.
+    rcu: RcuReadGuard,
+}
+
+impl<T: HashNode> Bucket<'_, T> {
+    /// The node with this hash for which `matches` says yes; it stays in the table as long as the lock is
+    /// held. `matches` may take leaf locks only.
+    pub fn find<'b>(&'b self, mut matches: impl FnMut(&'b T) -> bool) -> Option<&'b T> {
+        let mut tables = self.table.tables(&self.rcu);
+        // SAFETY: `'b` is bounded by the read section in `self`. Nothing strays: the lock is held.
+        tables.find_map(
+            |table| match unsafe { table.search(self.hash, &mut matches) } {
+                Walk::Found(node) => Some(node),
+                Walk::End | Walk::Strayed => None,
+            },
+        )
+    }
+
+    /// Inserts a node under this hash.
+    ///
+    /// # Safety
+    ///
+    /// The node is in no table. It stays where it is, and valid, until a grace period has passed that
+    /// began after it was removed, or until the table is dropped.
+    pub unsafe fn insert(&mut self, node: NonNull<T>) {
+        // SAFETY: valid, by the caller's contract.
+        let link = unsafe { node.as_ref() }.link();
+        // Relaxed: the Release in `push` publishes it.
+        link.hash.store(self.hash, Ordering::Relaxed);
+        let newest = self.table.tables(&self.rcu).last();
+        newest.expect("there is one").push(node, link);
+        // Relaxed: changed under the lock alone.
+        let len = self.stripe.len.load(Ordering::Relaxed) + 1;
+        self.stripe.len.store(len, Ordering::Relaxed);
+        // Relaxed: hints, as in `tend`.
+        if len > self.table.crowded.load(Ordering::Relaxed) {
+            let attention = self.table.attention.load(Ordering::Relaxed);
+            if attention & WANTS_TO_GROW == 0 {
+                let table = self.table;
+                table.attention.fetch_or(WANTS_TO_GROW, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes a node of this hash out; false if it was not in the table. Its link stays as it is, for readers
+    /// that stand on it: it may be freed after a grace period. It may be inserted again at once.
+    pub fn remove(&mut self, node: &T) -> bool {
+        let mut tables = self.table.tables(&self.rcu);
+        let found = tables.any(|table| table.unlink(table.bucket_of(self.hash), node));
+        if found {
+            // Relaxed: changed under the lock alone.
+            let len = self.stripe.len.load(Ordering::Relaxed);
+            self.stripe.len.store(len - 1, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
 mod grow;
 mod table;
 
-pub use bucket::Bucket;
 pub use table::{HashLink, HashNode};
 
 #[cfg(all(test, not(any(loom, shuttle))))]

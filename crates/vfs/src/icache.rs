@@ -138,8 +138,6 @@ pub struct InodeCacheStats {
     pub uncharged: u64,
     /// Bytes charged for the pages that inodes lie in.
     pub inode_bytes: u64,
-    /// Bytes charged for the hash.
-    pub hash_bytes: u64,
 }
 
 /// The hash of a number.
@@ -360,7 +358,6 @@ impl<T: CachedInode> InodeCache<T> {
             limbo: self.limbo.len() as u64,
             uncharged: self.slab.0.pool.uncharged(),
             inode_bytes: self.slab.bytes(),
-            hash_bytes: self.hash.bytes(),
         }
     }
 }

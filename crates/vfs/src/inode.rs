@@ -144,12 +144,6 @@ pub trait InodeOperations: Any + Send + Sync {
     /// dropped; an inode whose last reference goes otherwise than by [`Inode::put`] is dropped without it.
     #[doc(alias = "evict_inode")]
     fn evict(&self, _inode: &Inode) {}
-
-    /// Whether something of the inode, apart from its pages, is still on the way to the backing
-    /// store. Never blocks.
-    fn is_busy(&self) -> bool {
-        false
-    }
 }
 
 impl Inode {

@@ -44,7 +44,7 @@ mod super_block;
 mod types;
 mod walk;
 
-pub use attr::{AttrCell, Attributes, cleared_set_id};
+pub use attr::{AttrCell, cleared_set_id};
 pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, Validity, check_name};
@@ -58,8 +58,8 @@ pub use slab::model::pages as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{
-    Attr, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext, OpenFlags,
-    PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr, SetTime, StatFs,
-    XattrMode,
+    Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext,
+    OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr,
+    SetTime, StatFs, XattrMode,
 };
 pub use walk::{WalkError, WalkFlags};

@@ -181,13 +181,14 @@ impl<T> Limbo<T> {
         }
     }
 
-    /// Frees what can be freed in all shards without waiting.
+    /// Frees what can be freed in all shards without waiting; how many items still wait.
     ///
     /// Context: no lock; drops items.
-    pub(crate) fn advance(&self) {
+    pub(crate) fn advance(&self) -> usize {
         for shard in self.shards.iter().filter(|shard| shard.len() > 0) {
             shard.advance();
         }
+        self.len()
     }
 
     /// Waits until all that is retired now is freed.
@@ -195,13 +196,10 @@ impl<T> Limbo<T> {
     /// Context: no lock and no read section; **waits** for up to two grace periods, and drops items.
     pub(crate) fn flush(&self) {
         for _ in 0..3 {
-            if self.len() == 0 {
+            if self.advance() == 0 {
                 return;
             }
-            self.advance();
-            if self.len() > 0 {
-                rcu::synchronize();
-            }
+            rcu::synchronize();
         }
         self.advance();
     }

@@ -69,6 +69,7 @@ impl Walked<Named> {
     }
 }
 
+/// Errors are those of [`SuperBlock::lookup`] and of the [`SuperBlock`]'s operation of the same name.
 impl Namei<'_> {
     fn flags(&self, follow: bool) -> WalkFlags {
         let beneath = self.beneath;
@@ -76,26 +77,17 @@ impl Namei<'_> {
     }
 
     /// What `path` leads to.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::lookup`].
     pub fn lookup(&self, path: &OsStr, follow: bool) -> Result<DentryRef<Inode>, WalkError> {
         let flags = self.flags(follow);
         self.names.lookup(self.start, path, flags, self.credentials)
     }
 
     /// The inode that `path` leads to.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::lookup`].
     pub fn inode(&self, path: &OsStr, follow: bool) -> Result<SlabArc<Inode>, WalkError> {
         Ok(self.lookup(path, follow)?.inode().ok_or(Errno::ENOENT)?)
     }
 
     /// The attributes of what `path` leads to.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::stat`].
     pub fn stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
         let flags = self.flags(follow);
         self.names.stat(self.start, path, flags, self.credentials)
@@ -104,7 +96,7 @@ impl Namei<'_> {
     /// What the symbolic link `path` holds.
     ///
     /// # Errors
-    /// `EINVAL` for what is no symbolic link, those of [`SuperBlock::lookup`].
+    /// `EINVAL` for what is no symbolic link.
     pub fn readlink(&self, path: &OsStr) -> Result<OsString, WalkError> {
         let inode = self.inode(path, false)?;
         Ok(self.names.fs().readlink(&inode)?)
@@ -153,9 +145,6 @@ impl Namei<'_> {
     }
 
     /// Makes a directory.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::mkdir`] and of [`SuperBlock::lookup`].
     pub fn mkdir(&self, path: &OsStr, mode: u32) -> Result<DentryRef<Inode>, WalkError> {
         let (dir, name) = self.place_for(path, true)?;
         let made = self
@@ -165,9 +154,6 @@ impl Namei<'_> {
     }
 
     /// Makes a node.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::mknod`] and of [`SuperBlock::lookup`].
     pub fn mknod(
         &self,
         path: &OsStr,
@@ -181,9 +167,6 @@ impl Namei<'_> {
     }
 
     /// Makes a symbolic link at `path` that holds `target`.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::symlink`] and of [`SuperBlock::lookup`].
     pub fn symlink(&self, target: &OsStr, path: &OsStr) -> Result<DentryRef<Inode>, WalkError> {
         match target.len() {
             0 => return Err(Errno::ENOENT.into()),
@@ -198,8 +181,7 @@ impl Namei<'_> {
     /// Gives what `existing` leads to the further name `new`, which is a path from `target`.
     ///
     /// # Errors
-    /// Those of [`SuperBlock::link`] and of [`SuperBlock::lookup`]; `EXDEV` if `target` is in another
-    /// file system.
+    /// `EXDEV` if `target` is in another file system.
     pub fn link(
         &self,
         existing: &OsStr,
@@ -216,9 +198,6 @@ impl Namei<'_> {
     }
 
     /// Takes a name away from what is no directory.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::unlink`] and of [`SuperBlock::lookup`].
     pub fn unlink(&self, path: &OsStr) -> Result<(), WalkError> {
         let parent = self.parent(path, false)?;
         let slash = parent.wants_directory;
@@ -234,9 +213,6 @@ impl Namei<'_> {
     }
 
     /// Takes an empty directory away.
-    ///
-    /// # Errors
-    /// Those of [`SuperBlock::rmdir`] and of [`SuperBlock::lookup`].
     pub fn rmdir(&self, path: &OsStr) -> Result<(), WalkError> {
         let parent = self.parent(path, false)?;
         let otherwise = match parent.last {
@@ -251,8 +227,7 @@ impl Namei<'_> {
     /// Moves the name `from` to `to`, which is a path from `target`.
     ///
     /// # Errors
-    /// Those of [`SuperBlock::rename`] and of [`SuperBlock::lookup`]; `EXDEV` if `target` is in another
-    /// file system.
+    /// `EXDEV` if `target` is in another file system.
     pub fn rename(
         &self,
         from: &OsStr,

@@ -176,14 +176,7 @@ impl OpenFile {
 
     #[inline]
     fn check_read(&self, pos: u64) -> Result<(), Errno> {
-        if !self.flags.read {
-            return Err(Errno::EBADF);
-        }
-        if pos > MAX_FILE_SIZE {
-            Err(Errno::EINVAL)
-        } else {
-            Ok(())
-        }
+        check(self.flags.read, pos)
     }
 
     /// Runs `with` on the bytes from `pos` on, at most `len`, where they lie in the cache; `None`,
@@ -292,7 +285,7 @@ impl OpenFile {
         if iocb.append {
             iocb.pos = self.size();
         }
-        self.check_write(iocb.pos)?;
+        check(self.flags.write, iocb.pos)?;
         let wanted = iter.remaining();
         if wanted == 0 {
             return Ok(0);
@@ -331,18 +324,6 @@ impl OpenFile {
         Ok((iocb.pos - n as u64, n))
     }
 
-    #[inline]
-    fn check_write(&self, pos: u64) -> Result<(), Errno> {
-        if !self.flags.write {
-            return Err(Errno::EBADF);
-        }
-        if pos > MAX_FILE_SIZE {
-            Err(Errno::EINVAL)
-        } else {
-            Ok(())
-        }
-    }
-
     /// Sets the size; new bytes read as zeros.
     ///
     /// # Errors
@@ -376,7 +357,7 @@ impl OpenFile {
     /// `EBADF` if not open for writing, `EINVAL` for an empty range, `EFBIG`, `ENOSPC`,
     /// `EOPNOTSUPP`, and those of the backing store.
     pub fn fallocate(&self, mode: FallocateMode, pos: u64, len: u64) -> Result<(), Errno> {
-        self.check_write(pos)?;
+        check(self.flags.write, pos)?;
         if len == 0 {
             return Err(Errno::EINVAL);
         }
@@ -427,7 +408,7 @@ impl OpenFile {
     /// The first failure of writeback since this handle last asked, once; data that could not be
     /// written stays dirty and is tried again.
     pub fn fsync(&self) -> Result<(), Errno> {
-        self.sync(false)
+        self.sync_with(&self.wb_err, false)
     }
 
     /// As [`OpenFile::fsync`], attributes only as far as they are needed to find the data.
@@ -435,11 +416,7 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::fsync`].
     pub fn fdatasync(&self) -> Result<(), Errno> {
-        self.sync(true)
-    }
-
-    fn sync(&self, datasync: bool) -> Result<(), Errno> {
-        self.sync_with(&self.wb_err, datasync)
+        self.sync_with(&self.wb_err, true)
     }
 
     fn sync_with(&self, cursor: &ErrSeqCursor, datasync: bool) -> Result<(), Errno> {
@@ -477,6 +454,15 @@ impl OpenFile {
             }
         }
         Ok(())
+    }
+}
+
+#[inline]
+fn check(allowed: bool, pos: u64) -> Result<(), Errno> {
+    match allowed {
+        false => Err(Errno::EBADF),
+        true if pos > MAX_FILE_SIZE => Err(Errno::EINVAL),
+        true => Ok(()),
     }
 }
 

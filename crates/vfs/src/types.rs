@@ -10,6 +10,7 @@ pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
 pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
 use std::ffi::OsString;
+use std::ops::{Deref, DerefMut};
 
 /// Longest name of a directory entry, in bytes.
 #[doc(alias = "NAME_MAX")]
@@ -31,6 +32,29 @@ pub struct Attr {
     pub ino: u64,
     /// What the inode is.
     pub kind: FileKind,
+    /// The rest.
+    pub attributes: Attributes,
+}
+
+impl Deref for Attr {
+    type Target = Attributes;
+
+    #[inline(always)]
+    fn deref(&self) -> &Attributes {
+        &self.attributes
+    }
+}
+
+impl DerefMut for Attr {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Attributes {
+        &mut self.attributes
+    }
+}
+
+/// What of [`Attr`] an inode remembers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
     /// Permission bits ([`PERMISSION_BITS`]).
     pub mode: u32,
     /// Names that lead to the inode.
@@ -39,13 +63,13 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a device node.
+    /// Number of a device node.
     pub rdev: Device,
-    /// Size in bytes.
+    /// Size in bytes; of a regular file the address space knows better.
     pub size: u64,
     /// Space taken in the backing store, in units of 512 bytes.
     pub blocks: u64,
-    /// Preferred size of an I/O, in bytes.
+    /// Preferred size of an I/O, in bytes; a multiple of 512, less than 512 MiB.
     pub blksize: u32,
     /// Last access.
     pub atime: Timespec,
@@ -55,26 +79,6 @@ pub struct Attr {
     pub ctime: Timespec,
     /// Creation, where the backing store knows it.
     pub btime: Option<Timespec>,
-}
-
-impl Attr {
-    /// Of nothing: a place for attributes.
-    pub const UNKNOWN: Attr = Attr {
-        ino: 0,
-        kind: FileKind::Unknown,
-        mode: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: Device { major: 0, minor: 0 },
-        size: 0,
-        blocks: 0,
-        blksize: 0,
-        atime: Timespec::new(0, 0),
-        mtime: Timespec::new(0, 0),
-        ctime: Timespec::new(0, 0),
-        btime: None,
-    };
 }
 
 /// The attributes to change; what is `None` stays.

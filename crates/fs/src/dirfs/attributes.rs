@@ -342,8 +342,4 @@ impl InodeOperations for DirNode {
         self.shared.path_fds.remove(self.id);
         self.detach();
     }
-
-    fn is_busy(&self) -> bool {
-        self.file.as_ref().is_some_and(FileState::unflushed)
-    }
 }

@@ -29,7 +29,7 @@ use super::node::{DirNode, Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
-use foliocache_vfs::{Iget, Inode, InodeCache, InodeOperations, SlabArc, hash_ino};
+use foliocache_vfs::{Iget, Inode, InodeCache, SlabArc, hash_ino};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::convert::Infallible;

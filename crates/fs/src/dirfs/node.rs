@@ -343,6 +343,11 @@ impl DirNode {
     }
 
     /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
+    /// Whether something besides its pages is still on the way to the backing store. Never blocks.
+    pub(super) fn is_busy(&self) -> bool {
+        self.file.as_ref().is_some_and(FileState::unflushed)
+    }
+
     pub(super) fn note_eviction(&self) {
         let attributes = |file: &FileState| file.attributes.is_durable();
         let durable = self.name.is_durable() && self.file.as_ref().is_none_or(attributes);

@@ -7,8 +7,8 @@ use foliocache_mm::{AddressSpaceOperations, BackingDevInfo, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+    Attr, Attributes, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -77,14 +77,15 @@ impl FileSystem for HookedFs {
 
     fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
         match self.is_extra(inode) {
-            true => Ok(Attr {
-                ino: inode.ino(),
-                kind: FileKind::Regular,
-                size: inode.open_mapping()?.size(),
-                mode: 0o666,
-                nlink: 1,
-                ..self.memory.getattr(&self.root())?
-            }),
+            true => {
+                let attributes = Attributes {
+                    size: inode.open_mapping()?.size(),
+                    mode: 0o666,
+                    nlink: 1,
+                    ..*self.memory.getattr(&self.root())?
+                };
+                Ok(attributes.of(inode.ino(), FileKind::Regular))
+            }
             false => self.memory.getattr(inode),
         }
     }

@@ -234,8 +234,7 @@ impl<I: DentryInode> DentryCache<I> {
     ///
     /// Context: no lock that an inode's destructor takes, and no read section.
     pub fn reap(&self) -> usize {
-        self.inner.limbo.advance();
-        self.inner.limbo.len()
+        self.inner.limbo.advance()
     }
 
     /// Has `reaper`, which calls [`reap`](Self::reap), woken when something is given up and nothing waited before.

@@ -122,7 +122,7 @@ impl<I: DentryInode> Inner<I> {
         if !charged {
             self.counts.one_offs.inc();
         }
-        let dir = (parent.cache_ptr(), parent.as_ptr());
+        let dir = (parent.counted.cache, parent.as_ptr());
         Dentry::new(slot, dir, name, inode, charged)
     }
 
@@ -165,7 +165,7 @@ impl<I: DentryInode> Inner<I> {
         parent_guard.link(&added);
         // SAFETY: in the slab; `bury` hides it, and the limbo keeps it for a grace period.
         unsafe { slab::publish(&*added) };
-        if added.is_charged() {
+        if added.counted.charged {
             self.hash_in(&added, name.hash_in(added.parent_ptr().addr()));
         }
         Added {
@@ -261,7 +261,7 @@ impl<I: DentryInode> Inner<I> {
                 } else if !dentry.is_negative() {
                     let _changing = self.changing_place(dentry);
                     forget_alias(dentry);
-                    let writing = dentry.seq().write(&mut guard);
+                    let writing = dentry.seq.write(&mut guard);
                     old = dentry.replace_inode(None);
                     drop(writing);
                 }

@@ -82,8 +82,8 @@ pub(super) const INLINE: usize = WORDS * 8;
 /// was read through the latter counts only if [`read_retry`](Self::read_retry) says no afterwards.
 #[repr(C, align(64))]
 pub struct Dentry<I: DentryInode> {
-    link: HashLink<Dentry<I>>,
-    seq: SeqCount,
+    pub(super) link: HashLink<Dentry<I>>,
+    pub(super) seq: SeqCount,
     len: AtomicU16,
     /// Looked up since the clock hand came by. Written only where it changes.
     referenced: AtomicBool,
@@ -95,21 +95,21 @@ pub struct Dentry<I: DentryInode> {
     words: [AtomicU64; WORDS],
     /// Invariant 6.
     long: AtomicPtr<LongName>,
-    counted: Counted<I>,
+    pub(super) counted: Counted<I>,
 }
 
 /// What changes together with the count.
 #[repr(C, align(64))]
-struct Counted<I: DentryInode> {
-    lockref: LockRef,
+pub(super) struct Counted<I: DentryInode> {
+    pub(super) lockref: LockRef,
     /// Under the lock.
-    children: UnsafeCell<Children<I>>,
-    /// Under the parent's lock.
-    siblings: UnsafeCell<Siblings<I>>,
+    pub(super) children: UnsafeCell<Children<I>>,
+    /// Its place among its siblings: under the parent's lock.
+    pub(super) siblings: UnsafeCell<Siblings<I>>,
     /// Invariant 3: the root above holds a reference.
-    cache: NonNull<Inner<I>>,
+    pub(super) cache: NonNull<Inner<I>>,
     /// Whether the bound had room for it.
-    charged: bool,
+    pub(super) charged: bool,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -203,11 +203,6 @@ impl<I: DentryInode> Dentry<I> {
         unsafe { DentryRef::from_raw(root.into_raw()) }
     }
 
-    #[inline(always)]
-    pub(super) fn lockref(&self) -> &LockRef {
-        &self.counted.lockref
-    }
-
     /// The address.
     pub(super) fn as_ptr(&self) -> *mut Self {
         ptr::from_ref(self).cast_mut()
@@ -217,25 +212,6 @@ impl<I: DentryInode> Dentry<I> {
         // SAFETY: invariant 3: a reference of the cache is held by the root above, which lives as long as
         // anything below it.
         unsafe { self.counted.cache.as_ref() }
-    }
-
-    pub(super) fn cache_ptr(&self) -> NonNull<Inner<I>> {
-        self.counted.cache
-    }
-
-    /// The list of its children, to be touched under its lock.
-    pub(super) fn children(&self) -> &UnsafeCell<Children<I>> {
-        &self.counted.children
-    }
-
-    /// Its place among its siblings, to be touched under the parent's lock.
-    pub(super) fn siblings(&self) -> &UnsafeCell<Siblings<I>> {
-        &self.counted.siblings
-    }
-
-    /// Whether the bound had room for it.
-    pub(super) fn is_charged(&self) -> bool {
-        self.counted.charged
     }
 
     // What look-ups compare.
@@ -442,15 +418,6 @@ impl<I: DentryInode> Dentry<I> {
         self.parent.load(Ordering::Acquire)
     }
 
-    /// The hash under which it was last put into the table.
-    pub(super) fn hash(&self) -> u64 {
-        self.link.hash()
-    }
-
-    pub(super) fn seq(&self) -> &SeqCount {
-        &self.seq
-    }
-
     // What walkers under RCU use.
 
     /// The number to hand to [`read_retry`](Self::read_retry); waits, spinning, for a change in progress.
@@ -522,7 +489,7 @@ impl<I: DentryInode> Dentry<I> {
     /// References at some moment, a child's included: for tests and messages.
     #[doc(alias = "d_count")]
     pub fn count(&self) -> i32 {
-        self.lockref().count()
+        self.counted.lockref.count()
     }
 
     /// Takes a reference of what a look-up under RCU found at `seq`, so that it may be used after the read
@@ -559,7 +526,8 @@ impl<I: DentryInode> Dentry<I> {
         // It waits for the lock if somebody holds it.
         might_lock(Rank::Dentry);
         // SAFETY: the reference just taken.
-        self.lockref()
+        self.counted
+            .lockref
             .get_not_dead()
             .then(|| unsafe { DentryRef::from_raw(NonNull::from(self)) })
     }

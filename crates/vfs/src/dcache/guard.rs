@@ -103,13 +103,14 @@ impl<'a, I: DentryInode> DentryGuard<'a, I> {
     pub(super) fn nr_children(&self) -> usize {
         // SAFETY: under the lock.
         self.dentry
-            .children()
+            .counted
+            .children
             .with(|children| unsafe { (*children).len })
     }
 
     /// The first child. It lives as long as the lock is held: no child leaves without it.
     pub(super) fn first_child(&self) -> Option<&'a Dentry<I>> {
-        let children = self.dentry.children();
+        let children = &self.dentry.counted.children;
         // SAFETY: under the lock.
         let first = children.with(|children| unsafe { (*children).first });
         // SAFETY: what is in the list lives (its killer takes it out first, under this lock).
@@ -175,7 +176,8 @@ impl<'a, I: DentryInode> DentryGuard<'a, I> {
     fn children<R>(&mut self, change: impl FnOnce(&mut Children<I>) -> R) -> R {
         // SAFETY: under the lock.
         self.dentry
-            .children()
+            .counted
+            .children
             .with_mut(|children| change(unsafe { &mut *children }))
     }
 }
@@ -185,21 +187,21 @@ impl<I: DentryInode> Dentry<I> {
     #[track_caller]
     pub(super) fn lock(&self) -> DentryGuard<'_, I> {
         let token = rank::acquire(Rank::Dentry);
-        self.locked(self.lockref().lock(), token)
+        self.locked(self.counted.lockref.lock(), token)
     }
 
     /// Takes the lock while others are held, in the order that the module's header states.
     #[track_caller]
     pub(super) fn lock_nested(&self) -> DentryGuard<'_, I> {
         let token = rank::acquire_nested(Rank::Dentry);
-        self.locked(self.lockref().lock(), token)
+        self.locked(self.counted.lockref.lock(), token)
     }
 
     /// Drops a reference, or takes the lock if it is the last one.
     #[track_caller]
     pub(super) fn put_or_lock(&self) -> Option<DentryGuard<'_, I>> {
         let token = rank::acquire(Rank::Dentry);
-        let guard = self.lockref().put_or_lock()?;
+        let guard = self.counted.lockref.put_or_lock()?;
         Some(self.locked(guard, token))
     }
 
@@ -216,7 +218,8 @@ impl<I: DentryInode> Dentry<I> {
     /// Context: under the parent's lock. Calls do not nest.
     fn change_place<R>(&self, change: impl FnOnce(&mut Siblings<I>) -> R) -> R {
         // SAFETY: under the parent's lock; the closures of this module touch one dentry each.
-        self.siblings()
+        self.counted
+            .siblings
             .with_mut(|siblings| change(unsafe { &mut *siblings }))
     }
 }

@@ -172,12 +172,6 @@ impl<'a> Name<'a> {
         self.bytes
     }
 
-    /// The hash of the bytes alone. Differs from run to run.
-    #[inline]
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
     /// The hash of this name in the directory at this address.
     #[inline(always)]
     pub(super) fn hash_in(&self, parent: usize) -> u64 {
@@ -301,7 +295,7 @@ mod tests {
         assert!(low.len() > 50_000, "low bits repeat: {}", low.len());
         // Zeros that fill up the last word are not part of the name.
         assert_ne!(Name::new(b"a"), Name::new(b"a\0"));
-        assert_ne!(Name::new(b"a").hash(), Name::new(b"a\0").hash());
+        assert_ne!(Name::new(b"a").hash, Name::new(b"a\0").hash);
         assert_eq!(Name::new(b"same"), Name::new(b"same"));
     }
 }

@@ -139,7 +139,7 @@ impl<I: DentryInode> Clone for DentryRef<I> {
     #[doc(alias = "dget")]
     #[inline]
     fn clone(&self) -> Self {
-        self.lockref().get();
+        self.counted.lockref.get();
         Self {
             dentry: self.dentry,
         }
@@ -279,7 +279,7 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
         cache: dentry
             .parent_ptr()
             .is_null()
-            .then(|| unsafe { Arc::from_raw(dentry.cache_ptr().as_ptr()) }),
+            .then(|| unsafe { Arc::from_raw(dentry.counted.cache.as_ptr()) }),
     };
     let cache = dentry.cache();
     cache.counts.dentries.dec();
@@ -336,10 +336,10 @@ pub(super) fn unhash<I: DentryInode>(guard: &mut DentryGuard<'_, I>) -> bool {
     }
     let _changing = dentry.cache().changing_place(dentry);
     // Who looks up at the new number sees that it is not hashed; who did at the old one starts over.
-    let writing = dentry.seq().write(guard);
+    let writing = dentry.seq.write(guard);
     dentry.set_hashed(false);
     drop(writing);
-    let removed = dentry.cache().hash.lock(dentry.hash()).remove(dentry);
+    let removed = dentry.cache().hash.lock(dentry.link.hash()).remove(dentry);
     debug_assert!(removed, "a hashed dentry is in the hash");
     true
 }

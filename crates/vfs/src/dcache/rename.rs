@@ -204,7 +204,7 @@ impl<I: DentryInode> Inner<I> {
                     displaced.push(guard.get());
                     unhash(&mut guard);
                 }
-                let hashed = was_hashed || (how == How::Splice && dentry.is_charged());
+                let hashed = was_hashed || (how == How::Splice && dentry.counted.charged);
                 displaced.extend(self.put_below(&mut parents, dentry, name, hashed));
             }
         }
@@ -224,7 +224,7 @@ impl<I: DentryInode> Inner<I> {
         let hash = name.name.hash_in(to.addr());
         let mut guard = dentry.lock_nested();
         unhash(&mut guard);
-        let writing = dentry.seq().write(&mut guard);
+        let writing = dentry.seq.write(&mut guard);
         let long = dentry.store_name(to, name);
         drop(writing);
         if hashed {
@@ -246,13 +246,13 @@ impl<I: DentryInode> Inner<I> {
 
     /// Changes the names and places of two dentries that are hashed.
     fn exchange(&self, parents: &mut Parents<'_, I>, dentry: &Dentry<I>, target: &Dentry<I>) {
-        let (here, there) = (dentry.hash(), target.hash());
+        let (here, there) = (dentry.link.hash(), target.link.hash());
         let mut guard = dentry.lock_nested();
         let mut target_guard = target.lock_nested();
         unhash(&mut guard);
         unhash(&mut target_guard);
-        let writing = dentry.seq().write(&mut guard);
-        let target_writing = target.seq().write(&mut target_guard);
+        let writing = dentry.seq.write(&mut guard);
+        let target_writing = target.seq.write(&mut target_guard);
         dentry.swap_names(target);
         drop(target_writing);
         drop(writing);

@@ -2,8 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. At most one table is retired, and none starts to grow before it is freed: `attention` keeps
-//!    [`MOVING`] until [`RETIRED`] and the new table are in sight.
+//! 1. Invariant 5 of [`super`]: `attention` keeps [`MOVING`] until [`RETIRED`] and the new table are in sight.
 //! 2. The thread that moved the last bucket makes the switch, alone.
 //!
 //! # Locking

@@ -66,8 +66,7 @@ impl<T: CachedInode> InodeCache<T> {
     ///
     /// Context: no lock that the drop of an inode needs.
     pub fn reap(&self) -> usize {
-        self.limbo.advance();
-        self.limbo.len()
+        self.limbo.advance()
     }
 
     /// Waits for readers, then frees everything that was given up before the call.

@@ -24,6 +24,8 @@ fn new_mode(credentials: Option<&Credentials>, dir: &Inode, kind: FileKind, mode
     credentials.map_or(mode, |credentials| credentials.new_mode(dir, kind, mode))
 }
 
+/// Changes of names. Errors are those of the [`FileSystem`](crate::FileSystem)'s operation, and `EACCES` and `EPERM` if
+/// `credentials` do not allow it.
 impl SuperBlock {
     /// Runs a change of the names in `dir` by which `name` comes to lead to an inode.
     fn make(
@@ -61,10 +63,6 @@ impl SuperBlock {
     }
 
     /// Makes a regular file and opens it, see [`FileSystem::create`](crate::FileSystem::create).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::create`](crate::FileSystem::create);
-    /// `EACCES` if `credentials` may not make names in `dir`.
     pub fn create(
         &self,
         ctx: &OpContext,
@@ -84,9 +82,6 @@ impl SuperBlock {
     }
 
     /// Makes a node, see [`FileSystem::mknod`](crate::FileSystem::mknod).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::mknod`](crate::FileSystem::mknod); `EACCES` as [`SuperBlock::create`].
     #[expect(clippy::too_many_arguments, reason = "as the file system's own")]
     pub fn mknod(
         &self,
@@ -105,9 +100,6 @@ impl SuperBlock {
     }
 
     /// Makes a directory, see [`FileSystem::mkdir`](crate::FileSystem::mkdir).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::mkdir`](crate::FileSystem::mkdir); `EACCES` as [`SuperBlock::create`].
     pub fn mkdir(
         &self,
         ctx: &OpContext,
@@ -124,9 +116,6 @@ impl SuperBlock {
     }
 
     /// Makes a symbolic link, see [`FileSystem::symlink`](crate::FileSystem::symlink).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::symlink`](crate::FileSystem::symlink); `EACCES` as [`SuperBlock::create`].
     pub fn symlink(
         &self,
         ctx: &OpContext,
@@ -141,9 +130,6 @@ impl SuperBlock {
     }
 
     /// Gives `inode` another name, see [`FileSystem::link`](crate::FileSystem::link).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::link`](crate::FileSystem::link); `EACCES` as [`SuperBlock::create`].
     pub fn link(
         &self,
         inode: &SlabArc<Inode>,
@@ -158,10 +144,6 @@ impl SuperBlock {
     }
 
     /// Takes a name away from what is no directory, see [`FileSystem::unlink`](crate::FileSystem::unlink).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::unlink`](crate::FileSystem::unlink);
-    /// `EACCES` and `EPERM` if `credentials` may not.
     pub fn unlink(
         &self,
         dir: &DentryRef<Inode>,
@@ -174,10 +156,6 @@ impl SuperBlock {
     }
 
     /// Takes an empty directory away, see [`FileSystem::rmdir`](crate::FileSystem::rmdir).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::rmdir`](crate::FileSystem::rmdir);
-    /// `EACCES` and `EPERM` if `credentials` may not.
     pub fn rmdir(
         &self,
         dir: &DentryRef<Inode>,
@@ -312,10 +290,6 @@ impl SuperBlock {
     }
 
     /// Moves a name, see [`FileSystem::rename`](crate::FileSystem::rename).
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::rename`](crate::FileSystem::rename);
-    /// `EACCES` and `EPERM` if `credentials` may not.
     pub fn rename(
         &self,
         from_dir: &DentryRef<Inode>,

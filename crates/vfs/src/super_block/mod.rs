@@ -40,7 +40,7 @@ use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabArc;
-use crate::types::{Attr, FileKind, MAX_NAME, OpContext, SetAttr};
+use crate::types::{Attr, Attributes, FileKind, MAX_NAME, OpContext, SetAttr};
 use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
@@ -248,7 +248,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<Attr, WalkError> {
         // Filled in where it is returned: to copy it from another place takes a fifth of a cached call.
-        let mut result = Ok(Attr::UNKNOWN);
+        let mut result = Ok(Attributes::default().of(0, FileKind::Unknown));
         if let Ok(attr) = &mut result
             && let Err(error) = self.stat_to(start, path, flags, credentials, attr)
         {

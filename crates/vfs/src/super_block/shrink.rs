@@ -68,11 +68,16 @@ impl Shrinkable {
         }
     }
 
-    /// Frees what was given up and that nobody reads any more; how much still waits.
-    pub(super) fn reap(&self) -> usize {
+    /// Runs `with` on the caches; nothing where they are gone, or going.
+    fn with<R: Default>(&self, with: impl FnOnce(&Caches) -> R) -> R {
         let caches = self.caches.try_read();
         let caches = caches.as_deref().and_then(Option::as_ref);
-        caches.map_or(0, |caches| caches.dcache.reap() + caches.fs.reap())
+        caches.map_or_else(R::default, |caches| with(caches))
+    }
+
+    /// Frees what was given up and that nobody reads any more; how much still waits.
+    pub(super) fn reap(&self) -> usize {
+        self.with(|caches| caches.dcache.reap() + caches.fs.reap())
     }
 
     /// From here on there is nothing to give up. Waits for reclaim and the reaper.
@@ -83,17 +88,11 @@ impl Shrinkable {
 
 impl Shrinker for Shrinkable {
     fn bytes(&self) -> u64 {
-        let Some(caches) = self.caches.try_read() else {
-            return 0;
-        };
-        let caches = caches.as_ref();
-        caches.map_or(0, |caches| caches.dcache.bytes() + caches.fs.inode_bytes())
+        self.with(|caches| caches.dcache.bytes() + caches.fs.inode_bytes())
     }
 
     fn spare(&self) -> u64 {
-        let caches = self.caches.try_read();
-        let caches = caches.as_deref().and_then(Option::as_ref);
-        caches.map_or(0, |caches| {
+        self.with(|caches| {
             // A file takes a name and an inode, and neither has room that the other left.
             let files = caches.dcache.spare().min(caches.fs.spare_inodes());
             files * (DENTRY_BYTES + inode_bytes())
@@ -101,26 +100,22 @@ impl Shrinker for Shrinkable {
     }
 
     fn shrink(&self, bytes: u64) {
-        let Some(caches) = self.caches.try_read() else {
-            return;
-        };
-        let Some(caches) = caches.as_ref() else {
-            return;
-        };
-        let (names, inodes) = (caches.dcache.bytes(), caches.fs.inode_bytes());
-        let part = |held: u64, each: u64| {
-            let all = u128::from((names + inodes).max(1));
-            let part = u128::from(bytes) * u128::from(held) / all;
-            usize::try_from(part as u64 / each + 1).unwrap_or(usize::MAX)
-        };
-        let wanted = part(names, DENTRY_BYTES);
-        let missing_names = wanted.saturating_sub(caches.dcache.shrink(wanted));
-        caches.dcache.wait_for_limbo();
-        let wanted = part(inodes, inode_bytes());
-        let missing_inodes = wanted.saturating_sub(caches.fs.shrink_inodes(wanted));
-        let missing = missing_names.max(missing_inodes);
-        if missing > 0 && names + inodes > 0 {
-            self.want_back(missing);
-        }
+        self.with(|caches| {
+            let (names, inodes) = (caches.dcache.bytes(), caches.fs.inode_bytes());
+            let part = |held: u64, each: u64| {
+                let all = u128::from((names + inodes).max(1));
+                let part = u128::from(bytes) * u128::from(held) / all;
+                usize::try_from(part as u64 / each + 1).unwrap_or(usize::MAX)
+            };
+            let wanted = part(names, DENTRY_BYTES);
+            let missing_names = wanted.saturating_sub(caches.dcache.shrink(wanted));
+            caches.dcache.wait_for_limbo();
+            let wanted = part(inodes, inode_bytes());
+            let missing_inodes = wanted.saturating_sub(caches.fs.shrink_inodes(wanted));
+            let missing = missing_names.max(missing_inodes);
+            if missing > 0 && names + inodes > 0 {
+                self.want_back(missing);
+            }
+        });
     }
 }
