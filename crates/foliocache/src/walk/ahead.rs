@@ -31,10 +31,10 @@
 
 use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::steps::{Below, Job, Open, Unsorted, Walker};
+use super::Walk;
+use super::steps::{Below, Job, Open, Unsorted};
 use super::threads::{Threads, Work};
 use crate::error::Result;
 use crate::metadata::BATCH;
@@ -65,7 +65,7 @@ struct State {
 }
 
 struct Shared {
-    walker: Arc<Walker>,
+    walk: Arc<Walk>,
     /// Slots, at most.
     slots: usize,
     state: Mutex<State>,
@@ -80,9 +80,9 @@ pub(super) struct Ahead(ParentOnly<Threads<Shared>>);
 
 impl Ahead {
     /// `None` where no thread can be had.
-    pub(super) fn new(walker: &Arc<Walker>, threads: usize) -> Option<Self> {
+    pub(super) fn new(walk: &Arc<Walk>, threads: usize) -> Option<Self> {
         let shared = Shared {
-            walker: Arc::clone(walker),
+            walk: Arc::clone(walk),
             slots: DIRECTORIES.saturating_mul(threads),
             state: Mutex::new(State {
                 next: BTreeMap::new(),
@@ -97,21 +97,20 @@ impl Ahead {
     }
 
     /// The next directory in the order.
-    pub(super) fn open(&self, walker: &Walker, job: Job) -> Result<Open> {
+    pub(super) fn open(&self, walk: &Walk, job: Job) -> Result<Open> {
         // In a forked child nobody reads ahead.
         if self.0.check_fork().is_err() {
-            return walker.unsorted(job).map(Unsorted::sort);
+            return walk.unsorted(job).map(Unsorted::sort);
         }
-        let open = match self.0.shared().claim(&job.path) {
+        let open = match self.0.shared().claim(&job.entry.path) {
             // Who read it has offered what is in it.
             Some(Slot::Read(open)) => return open,
             Some(Slot::Part(unsorted)) => unsorted.sort(),
-            _ => walker.unsorted(job)?.sort(),
+            _ => walk.unsorted(job)?.sort(),
         };
-        let below = Below::all(walker, &open);
-        self.0
-            .shared()
-            .offer(&mut self.0.shared().state.lock(), below);
+        let below = Below::all(walk, &open);
+        let shared = self.0.shared();
+        shared.offer(&mut shared.state.lock(), below);
         Ok(open)
     }
 
@@ -135,22 +134,16 @@ impl Ahead {
     }
 }
 
-impl fmt::Debug for Ahead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ahead").finish_non_exhaustive()
-    }
-}
-
 impl Work for Shared {
-    fn walker(&self) -> &Walker {
-        &self.walker
+    fn walk(&self) -> &Walk {
+        &self.walk
     }
 
     fn run(&self) {
         while let Some(job) = self.take() {
-            let path = job.path.clone();
+            let path = job.entry.path.clone();
             let mut held = BATCH;
-            let read = self.walker.catch(&path, || self.read(job, &mut held));
+            let read = self.walk.catch(&path, || self.read(job, &mut held));
             let (slot, entries) = read.unwrap_or_else(|error| (Slot::Read(Err(error)), 0));
             self.put(path, slot, entries, held);
         }
@@ -186,7 +179,7 @@ impl Shared {
 
     /// Reads a directory as far as there is room; `held` is what it got of that.
     fn read(&self, job: Job, held: &mut usize) -> (Slot, usize) {
-        let mut unsorted = match self.walker.unsorted(job) {
+        let mut unsorted = match self.walk.unsorted(job) {
             Ok(unsorted) => unsorted,
             Err(error) => return (Slot::Read(Err(error)), 0),
         };
@@ -206,7 +199,7 @@ impl Shared {
     /// Leaves to who iterates what was read, and to the threads what is below.
     fn put(&self, path: PathBuf, slot: Slot, entries: usize, held: usize) {
         let below = match &slot {
-            Slot::Read(Ok(open)) => Below::all(&self.walker, open),
+            Slot::Read(Ok(open)) => Below::all(&self.walk, open),
             _ => None,
         };
         let mut state = self.state.lock();

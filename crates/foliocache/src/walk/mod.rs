@@ -20,13 +20,14 @@ mod threads;
 
 use foliocache_sync::Arc;
 use foliocache_vfs::FileKind;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
 use crate::error::Result;
 use crate::metadata::Metadata;
 use ahead::Ahead;
-use steps::{Job, Steps, Walker};
+use steps::Steps;
 use team::Team;
 
 /// How the entries below a directory are to be walked. From [`Directory::walk`].
@@ -47,12 +48,14 @@ use team::Team;
 #[derive(Clone, Debug)]
 #[must_use = "it walks when it is iterated over"]
 pub struct Walk {
-    directory: Directory,
+    start: Arc<Directory>,
+    /// From there to where the walk starts.
     path: PathBuf,
     threads: usize,
     ordered: bool,
     follow: bool,
     max_depth: usize,
+    /// Runs before a directory is opened.
     #[cfg(test)]
     opening: fn(&Path),
 }
@@ -60,7 +63,7 @@ pub struct Walk {
 impl Walk {
     pub(crate) fn new(directory: &Directory, path: &Path) -> Self {
         Self {
-            directory: directory.clone(),
+            start: Arc::new(directory.clone()),
             path: path.to_owned(),
             threads: 1,
             ordered: false,
@@ -111,21 +114,13 @@ impl IntoIterator for Walk {
     type IntoIter = WalkIter;
 
     fn into_iter(self) -> WalkIter {
-        let walker = Arc::new(Walker {
-            start: Arc::new(self.directory),
-            path: self.path,
-            ordered: self.ordered,
-            follow: self.follow,
-            max_depth: self.max_depth,
-            #[cfg(test)]
-            opening: self.opening,
-        });
-        let start = Job::start(&walker);
-        let caller = |start, ahead| By::Caller(Box::new(Steps::new(&walker, start, ahead)));
-        WalkIter(match self.threads {
+        let start = self.job();
+        let walk = &Arc::new(self);
+        let caller = |start, ahead| By::Caller(Box::new(Steps::new(walk, start, ahead)));
+        WalkIter(match walk.threads {
             1 => caller(start, None),
-            threads if self.ordered => caller(start, Ahead::new(&walker, threads)),
-            threads => match Team::new(&walker, start, threads) {
+            threads if walk.ordered => caller(start, Ahead::new(walk, threads)),
+            threads => match Team::new(walk, start, threads) {
                 Ok(team) => By::Team(team),
                 Err(start) => caller(start, None),
             },
@@ -146,13 +141,17 @@ impl IntoIterator for Walk {
 ///
 /// The next entry may be waited for as long as its directory is read. A drop, also an early one,
 /// waits until the threads have ended: for what each is reading, 256 entries at most.
-#[derive(Debug)]
 pub struct WalkIter(By);
 
-#[derive(Debug)]
 enum By {
     Caller(Box<Steps>),
     Team(Team),
+}
+
+impl fmt::Debug for WalkIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WalkIter").finish_non_exhaustive()
+    }
 }
 
 impl Iterator for WalkIter {
@@ -160,13 +159,10 @@ impl Iterator for WalkIter {
 
     fn next(&mut self) -> Option<Result<WalkEntry>> {
         match &mut self.0 {
-            By::Caller(steps) => {
-                let (entry, job) = steps.next()?;
-                if let Some(job) = job {
-                    steps.descend(job);
-                }
-                Some(entry)
-            }
+            By::Caller(steps) => Some(steps.next()?.map(|(entry, job)| {
+                steps.descend(job);
+                entry
+            })),
             By::Team(team) => team.next(),
         }
     }

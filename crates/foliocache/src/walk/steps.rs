@@ -3,40 +3,19 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::FileKind;
-use std::ffi::OsString;
-use std::fmt;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::vec;
 
-use super::WalkEntry;
 use super::ahead::Ahead;
+use super::{Walk, WalkEntry};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::metadata::{DirEntry, ReadDir};
 
-/// What holds for all of a walk.
-#[derive(Debug)]
-pub(super) struct Walker {
-    pub(super) start: Arc<Directory>,
-    /// From there to where the walk starts.
-    pub(super) path: PathBuf,
-    pub(super) ordered: bool,
-    pub(super) follow: bool,
-    pub(super) max_depth: usize,
-    /// Runs before a directory is opened.
-    #[cfg(test)]
-    pub(super) opening: fn(&Path),
-}
-
 /// A directory that is to be walked.
 pub(super) struct Job {
-    from: Arc<Directory>,
-    name: PathBuf,
-    follow: bool,
-    /// From where the walk started.
-    pub(super) path: PathBuf,
-    /// Of the entries in it.
-    depth: usize,
+    pub(super) entry: WalkEntry,
     above: Option<Arc<Above>>,
 }
 
@@ -78,8 +57,23 @@ impl Open {
 struct WalkDir {
     directory: Arc<Directory>,
     path: PathBuf,
+    /// Of the entries.
     depth: usize,
     above: Option<Arc<Above>>,
+}
+
+impl WalkDir {
+    /// One of the entries.
+    fn entry(&self, name: &OsStr, kind: FileKind) -> WalkEntry {
+        WalkEntry {
+            from: Arc::clone(&self.directory),
+            name: PathBuf::from(name),
+            path: self.path.join(name),
+            kind,
+            depth: self.depth,
+            follow: false,
+        }
+    }
 }
 
 enum Entries {
@@ -141,11 +135,11 @@ pub(super) struct Below {
 
 impl Below {
     /// All of them, unless that is as far down as the walk goes.
-    pub(super) fn all(walker: &Walker, open: &Open) -> Option<Self> {
+    pub(super) fn all(walk: &Walk, open: &Open) -> Option<Self> {
         let Entries::Sorted(entries) = &open.entries else {
             return None;
         };
-        if open.place.depth >= walker.max_depth {
+        if open.place.depth >= walk.max_depth {
             return None;
         }
         let entries = entries.as_slice().iter().flatten();
@@ -175,31 +169,26 @@ impl Below {
 
     pub(super) fn job(&self) -> Job {
         Job {
-            from: Arc::clone(&self.place.directory),
-            name: PathBuf::from(&self.name),
-            follow: false,
-            path: self.path(),
-            depth: self.place.depth + 1,
+            entry: self.place.entry(&self.name, FileKind::Directory),
             above: self.place.above.clone(),
         }
     }
 }
 
-impl Job {
-    /// The directory where a walk starts.
-    pub(super) fn start(walker: &Walker) -> Self {
-        Self {
-            from: Arc::clone(&walker.start),
-            name: walker.path.clone(),
-            follow: true,
+impl Walk {
+    /// The directory where it starts.
+    pub(super) fn job(&self) -> Job {
+        let entry = WalkEntry {
+            from: Arc::clone(&self.start),
+            name: self.path.clone(),
             path: PathBuf::new(),
-            depth: 1,
-            above: None,
-        }
+            kind: FileKind::Directory,
+            depth: 0,
+            follow: true,
+        };
+        Job { entry, above: None }
     }
-}
 
-impl Walker {
     fn open(&self, job: Job) -> Result<Open> {
         let (place, read) = self.read(job)?;
         let entries = Entries::Read(Box::new(read));
@@ -216,17 +205,17 @@ impl Walker {
         })
     }
 
-    fn read(&self, job: Job) -> Result<(WalkDir, ReadDir)> {
+    fn read(&self, Job { entry, mut above }: Job) -> Result<(WalkDir, ReadDir)> {
         #[cfg(test)]
-        (self.opening)(&job.path);
-        let directory = job.from.open_below(&job.name, job.follow).map(Arc::new)?;
-        let mut above = job.above;
+        (self.opening)(&entry.path);
+        let directory = entry.from.open_below(&entry.name, entry.follow)?;
         if self.follow {
             let ino = directory.metadata(".")?.ino();
             let mut at = &above;
             while let Some(here) = at {
                 if here.ino == ino {
-                    return Err(job.from.error(Operation::ReadDir, &job.name, Errno::ELOOP));
+                    let (operation, errno) = (Operation::ReadDir, Errno::ELOOP);
+                    return Err(entry.from.error(operation, &entry.name, errno));
                 }
                 at = &here.above;
             }
@@ -234,9 +223,9 @@ impl Walker {
         }
         let read = directory.read_dir(".")?;
         let place = WalkDir {
-            directory,
-            path: job.path,
-            depth: job.depth,
+            directory: Arc::new(directory),
+            path: entry.path,
+            depth: entry.depth + 1,
             above,
         };
         Ok((place, read))
@@ -253,54 +242,34 @@ impl Walker {
     }
 
     /// An entry of a directory, and that as a directory to be walked.
-    fn entry(&self, place: &WalkDir, entry: Result<DirEntry>) -> (Result<WalkEntry>, Option<Job>) {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => return (Err(error), None),
-        };
-        let mut kind = entry.kind();
-        let name = PathBuf::from(entry.into_file_name());
-        let path = place.path.join(&name);
-        let mut found = WalkEntry {
-            from: Arc::clone(&place.directory),
-            name,
-            path,
-            kind,
-            depth: place.depth,
-            follow: false,
-        };
-        if kind == FileKind::Unknown {
-            match found.metadata() {
-                Ok(metadata) => kind = metadata.kind(),
-                Err(error) => return (Err(error), None),
-            }
+    fn entry(&self, place: &WalkDir, entry: Result<DirEntry>) -> Step {
+        let entry = entry?;
+        let mut found = place.entry(entry.file_name(), entry.kind());
+        if found.kind == FileKind::Unknown {
+            found.kind = found.metadata()?.kind();
         }
-        if kind == FileKind::Symlink && self.follow {
+        if found.kind == FileKind::Symlink && self.follow {
             // From the start, which it must not lead out of.
             found.from = Arc::clone(&self.start);
             found.name = self.path.join(&found.path);
             found.follow = true;
-            match found.metadata() {
-                Ok(metadata) => kind = metadata.kind(),
-                Err(error) => return (Err(error), None),
-            }
+            found.kind = found.metadata()?.kind();
         }
-        found.kind = kind;
-        let job = (kind == FileKind::Directory && place.depth < self.max_depth).then(|| Job {
-            from: Arc::clone(&found.from),
-            name: found.name.clone(),
-            follow: found.follow,
-            path: found.path.clone(),
-            depth: place.depth + 1,
+        let walked = found.kind == FileKind::Directory && place.depth < self.max_depth;
+        let job = walked.then(|| Job {
+            entry: found.clone(),
             above: place.above.clone(),
         });
-        (Ok(found), job)
+        Ok((found, job))
     }
 }
 
+/// An entry; a directory that is to be walked comes with it.
+type Step = Result<(WalkEntry, Option<Job>)>;
+
 /// The walk below one directory.
 pub(super) struct Steps {
-    walker: Arc<Walker>,
+    walk: Arc<Walk>,
     open: Vec<Open>,
     /// To be opened before anything else is read.
     next: Option<Job>,
@@ -308,9 +277,9 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    pub(super) fn new(walker: &Arc<Walker>, job: Job, ahead: Option<Ahead>) -> Self {
+    pub(super) fn new(walk: &Arc<Walk>, job: Job, ahead: Option<Ahead>) -> Self {
         Self {
-            walker: Arc::clone(walker),
+            walk: Arc::clone(walk),
             open: Vec::new(),
             next: Some(job),
             ahead,
@@ -319,40 +288,30 @@ impl Steps {
 
     fn open(&self, job: Job) -> Result<Open> {
         match &self.ahead {
-            Some(ahead) => ahead.open(&self.walker, job),
-            None if self.walker.ordered => self.walker.unsorted(job).map(Unsorted::sort),
-            None => self.walker.open(job),
+            Some(ahead) => ahead.open(&self.walk, job),
+            None if self.walk.ordered => self.walk.unsorted(job).map(Unsorted::sort),
+            None => self.walk.open(job),
         }
     }
 
-    /// The next entry; a directory that is to be walked comes with it.
-    pub(super) fn next(&mut self) -> Option<(Result<WalkEntry>, Option<Job>)> {
+    pub(super) fn next(&mut self) -> Option<Step> {
         loop {
             if let Some(job) = self.next.take() {
                 match self.open(job) {
                     Ok(open) => self.open.push(open),
-                    Err(error) => return Some((Err(error), None)),
+                    Err(error) => return Some(Err(error)),
                 }
             }
             let open = self.open.last_mut()?;
             match open.entries.next() {
-                Some(entry) => return Some(self.walker.entry(&open.place, entry)),
+                Some(entry) => return Some(self.walk.entry(&open.place, entry)),
                 None => drop(self.open.pop()),
             }
         }
     }
 
     /// Walks a directory that came with an entry, next.
-    pub(super) fn descend(&mut self, job: Job) {
-        self.next = Some(job);
-    }
-}
-
-impl fmt::Debug for Steps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Steps")
-            .field("walker", &self.walker)
-            .field("open", &self.open.len())
-            .finish_non_exhaustive()
+    pub(super) fn descend(&mut self, job: Option<Job>) {
+        self.next = job;
     }
 }

@@ -13,12 +13,11 @@
 
 use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
-use std::fmt;
 use std::vec;
 
-use super::WalkEntry;
-use super::steps::{Job, Steps, Walker};
+use super::steps::{Job, Steps};
 use super::threads::{Threads, Work};
+use super::{Walk, WalkEntry};
 use crate::error::Result;
 use crate::parent_only::{Forked, ParentOnly};
 
@@ -39,7 +38,7 @@ struct State {
 }
 
 struct Shared {
-    walker: Arc<Walker>,
+    walk: Arc<Walk>,
     threads: usize,
     state: Mutex<State>,
     /// There is a job, or the end.
@@ -58,9 +57,9 @@ pub(super) struct Team {
 
 impl Team {
     /// Starts the walk; gives it back where no thread can be had.
-    pub(super) fn new(walker: &Arc<Walker>, start: Job, threads: usize) -> Result<Self, Job> {
+    pub(super) fn new(walk: &Arc<Walk>, start: Job, threads: usize) -> Result<Self, Job> {
         let shared = Shared {
-            walker: Arc::clone(walker),
+            walk: Arc::clone(walk),
             threads,
             state: Mutex::new(State {
                 jobs: Vec::new(),
@@ -106,12 +105,6 @@ impl Team {
     }
 }
 
-impl fmt::Debug for Team {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Team").finish_non_exhaustive()
-    }
-}
-
 /// A thread that walks; it does no more once this is dropped, also by a panic.
 struct Busy<'a>(&'a Shared);
 
@@ -133,14 +126,14 @@ impl State {
 }
 
 impl Work for Shared {
-    fn walker(&self) -> &Walker {
-        &self.walker
+    fn walk(&self) -> &Walk {
+        &self.walk
     }
 
     fn run(&self) {
         while let Some((busy, job)) = self.take() {
-            let (path, mut batch) = (job.path.clone(), Batch::new());
-            let walked = self.walker.catch(&path, || self.walk(job, &mut batch));
+            let (path, mut batch) = (job.entry.path.clone(), Batch::new());
+            let walked = self.walk.catch(&path, || self.walk_below(job, &mut batch));
             let walked = walked.unwrap_or_else(|error| {
                 batch.push(Err(error));
                 self.hand_over(batch)
@@ -175,13 +168,13 @@ impl Shared {
     }
 
     /// Walks a directory; an error if nobody reads.
-    fn walk(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
-        let mut steps = Steps::new(&self.walker, job, None);
-        while let Some((entry, job)) = steps.next() {
-            batch.push(entry);
-            if let Some(job) = job.and_then(|job| self.offer(job)) {
-                steps.descend(job);
-            }
+    fn walk_below(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
+        let mut steps = Steps::new(&self.walk, job, None);
+        while let Some(step) = steps.next() {
+            batch.push(step.map(|(entry, job)| {
+                steps.descend(job.and_then(|job| self.offer(job)));
+                entry
+            }));
             if batch.len() >= BATCH {
                 self.hand_over(std::mem::take(batch))?;
             }

@@ -3,12 +3,12 @@
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 
-use super::steps::Walker;
+use super::Walk;
 use crate::parent_only::{Forked, ParentOnly};
 
 /// What the threads of a walk share.
 pub(super) trait Work: Send + Sync + 'static {
-    fn walker(&self) -> &Walker;
+    fn walk(&self) -> &Walk;
     /// What a thread does.
     fn run(&self);
     /// Has the threads end soon, those that wait too.
@@ -41,7 +41,7 @@ impl<W: Work> Threads<W> {
 
 impl<W: Work> Forked for Threads<W> {
     fn check_fork(&self) -> Result<(), Errno> {
-        self.shared.walker().start.check_fork()
+        self.shared.walk().start.check_fork()
     }
 }
 
