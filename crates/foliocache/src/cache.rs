@@ -127,7 +127,7 @@ impl Cache {
             }
             return Err(Error::Overlap {
                 path: path.to_owned(),
-                used: used.mount.path().to_owned(),
+                used: used.mount.path.clone(),
             });
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;

@@ -92,107 +92,65 @@ pub enum Error {
     NotDurable(Vec<FailedFile>),
 }
 
-/// What was being done when a call failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Reading bytes.
-    Read,
-    /// Writing bytes.
-    Write,
-    /// Writing bytes at the end.
-    Append,
-    /// Moving a handle's position.
-    Seek,
-    /// Changing the size.
-    SetLen,
-    /// Making a hole.
-    PunchHole,
-    /// Giving space to a range.
-    Allocate,
-    /// Saying how a range will be used.
-    Advise,
-    /// Making data durable.
-    Sync,
-    /// Giving up data that could not be written.
-    Discard,
-    /// Reading figures.
-    Stats,
-    /// Opening.
-    Open,
-    /// Making a file.
-    Create,
-    /// Making a directory.
-    CreateDir,
-    /// Removing a name.
-    Remove,
-    /// Renaming.
-    Rename,
-    /// Making a hard link.
-    HardLink,
-    /// Making a symbolic link.
-    Symlink,
-    /// Reading a symbolic link.
-    ReadLink,
-    /// Reading attributes.
-    Metadata,
-    /// Changing attributes.
-    SetMetadata,
-    /// Reading a directory.
-    ReadDir,
-    /// Installing the handlers of memory faults.
-    InstallHandlers,
-    /// Changing the memory bound.
-    SetMemory,
-    /// Making a file system.
-    Mount,
+macro_rules! operations {
+    ($($name:ident = $words:literal,)*) => {
+        /// What was being done when a call failed, as its message says it: "cannot ... the file".
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Operation {
+            $(#[doc = concat!("\"", $words, "\"")] $name,)*
+        }
+
+        impl fmt::Display for Operation {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$name => $words,)* })
+            }
+        }
+    };
+}
+
+operations! {
+    Read = "read",
+    Write = "write",
+    Append = "append to",
+    Seek = "seek in",
+    SetLen = "set the length of",
+    PunchHole = "punch a hole in",
+    Allocate = "allocate space in",
+    Advise = "advise on",
+    Sync = "sync",
+    Discard = "discard failed data of",
+    Stats = "read the figures of",
+    Open = "open",
+    Create = "create",
+    CreateDir = "create the directory",
+    Remove = "remove",
+    Rename = "rename",
+    HardLink = "link to",
+    Symlink = "create the symbolic link",
+    ReadLink = "read the symbolic link",
+    Metadata = "read the attributes of",
+    SetMetadata = "change the attributes of",
+    ReadDir = "read the directory",
+    InstallHandlers = "install the fault handlers",
+    SetMemory = "change the memory bound",
+    Mount = "use as a directory",
 }
 
 impl Operation {
     /// Whether it changes names or attributes, which a read-only directory refuses.
     pub(crate) fn changes_names(self) -> bool {
-        matches!(
-            self,
-            Self::Create
-                | Self::CreateDir
-                | Self::Remove
-                | Self::Rename
-                | Self::HardLink
-                | Self::Symlink
-                | Self::SetMetadata
-        )
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Append => "append to",
-            Self::Seek => "seek in",
-            Self::SetLen => "set the length of",
-            Self::PunchHole => "punch a hole in",
-            Self::Allocate => "allocate space in",
-            Self::Advise => "advise on",
-            Self::Sync => "sync",
-            Self::Discard => "discard failed data of",
-            Self::Stats => "read the figures of",
-            Self::Open => "open",
-            Self::Create => "create",
-            Self::CreateDir => "create the directory",
-            Self::Remove => "remove",
-            Self::Rename => "rename",
-            Self::HardLink => "link to",
-            Self::Symlink => "create the symbolic link",
-            Self::ReadLink => "read the symbolic link",
-            Self::Metadata => "read the attributes of",
-            Self::SetMetadata => "change the attributes of",
-            Self::ReadDir => "read the directory",
-            Self::InstallHandlers => "install the fault handlers",
-            Self::SetMemory => "change the memory bound",
-            Self::Mount => "use as a directory",
-        })
+        use Operation::*;
+        let changes = [
+            Create,
+            CreateDir,
+            Remove,
+            Rename,
+            HardLink,
+            Symlink,
+            SetMetadata,
+        ];
+        changes.contains(&self)
     }
 }
 

@@ -2,12 +2,11 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{Attr, DirEntryBuf, FileKind, OpenDirectory};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use crate::error::{Error, Operation, Result};
 use crate::mount::VfsMount;
@@ -73,54 +72,27 @@ impl Metadata {
 
     /// Last change of the data.
     pub fn modified(&self) -> SystemTime {
-        system_time(self.0.mtime)
+        self.0.mtime.into()
     }
 
     /// Last access, as far as the file system keeps it: reads through the cache do not move it.
     pub fn accessed(&self) -> SystemTime {
-        system_time(self.0.atime)
+        self.0.atime.into()
     }
 
     /// Last change of the data or the attributes.
     pub fn changed(&self) -> SystemTime {
-        system_time(self.0.ctime)
+        self.0.ctime.into()
     }
 
     /// Creation, where the file system knows it.
     pub fn created(&self) -> Option<SystemTime> {
-        self.0.btime.map(system_time)
+        self.0.btime.map(SystemTime::from)
     }
 
     /// Everything there is, in the file systems' own terms.
     pub fn attr(&self) -> &Attr {
         &self.0
-    }
-}
-
-fn system_time(time: Timespec) -> SystemTime {
-    let seconds = Duration::from_secs(time.sec.unsigned_abs());
-    let whole = match time.sec {
-        0.. => UNIX_EPOCH + seconds,
-        _ => UNIX_EPOCH - seconds,
-    };
-    whole + Duration::from_nanos(u64::from(time.nsec))
-}
-
-/// A time as file systems keep it: whole seconds are rounded down, also before 1970.
-pub(crate) fn timespec(time: SystemTime) -> Timespec {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timespec {
-            sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nsec: since.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            let up = u64::from(before.subsec_nanos() > 0);
-            Timespec {
-                sec: 0_i64.saturating_sub_unsigned(before.as_secs() + up),
-                nsec: (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000,
-            }
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::asynch::Offload;
 use crate::error::{FailedFile, UnsyncedFile};
@@ -38,9 +38,9 @@ struct Names {
 pub(crate) struct VfsMount {
     names: ParentOnly<Names>,
     /// On whose behalf everything is done: this process, as it was when the mount was made.
-    ctx: OpContext,
+    pub(crate) ctx: OpContext,
     /// Where it is, for messages.
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// What its async files share; made for the first one, and gone with the last.
     offload: Mutex<Weak<ParentOnly<Offload>>>,
 }
@@ -116,14 +116,6 @@ impl VfsMount {
         &self.names.backing
     }
 
-    pub(crate) fn ctx(&self) -> &OpContext {
-        &self.ctx
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Makes everything durable, files and names; returns what could not be.
     pub(crate) fn sync(&self) -> Vec<FailedFile> {
         let failed_files = self.backing().bdi().sync().into_iter();
@@ -149,19 +141,16 @@ impl VfsMount {
 
     /// Files with data that is not durable.
     pub(crate) fn unsynced_files(&self) -> impl Iterator<Item = UnsyncedFile> {
-        self.backing()
-            .bdi()
-            .dirty_files()
-            .into_iter()
-            .filter_map(|mapping| {
-                let stats = mapping.stats();
-                let pages = stats.dirty + stats.writeback + stats.unstable;
-                (pages > 0).then(|| UnsyncedFile {
-                    file: mapping.name(),
-                    bytes: (pages * PAGE_SIZE as u64).min(mapping.size()),
-                    errno: mapping.writeback_error(),
-                })
+        let files = self.backing().bdi().dirty_files().into_iter();
+        files.filter_map(|mapping| {
+            let stats = mapping.stats();
+            let pages = stats.dirty + stats.writeback + stats.unstable;
+            (pages > 0).then(|| UnsyncedFile {
+                file: mapping.name(),
+                bytes: (pages * PAGE_SIZE as u64).min(mapping.size()),
+                errno: mapping.writeback_error(),
             })
+        })
     }
 
     /// Gives up all data that is not durable.

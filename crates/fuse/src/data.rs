@@ -18,7 +18,7 @@
 
 use crate::conn::FuseConn;
 use crate::handles::FileHandle;
-use crate::stats::add;
+use crate::stats::{add, subtract};
 use foliocache_mm::{Iocb, IovIter, MetadataCharge};
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
@@ -327,12 +327,8 @@ impl FuseConn {
             file: file.writing_as(OpContext::ROOT),
             mapped: AtomicBool::new(false),
         };
-        let number = self.files.insert(handle);
-        // Relaxed: a statistic.
-        self.counters
-            .open_files
-            .store(self.files.len() as u64, Ordering::Relaxed);
-        Fh(number)
+        add(&self.counters.open_files, 1);
+        Fh(self.files.insert(handle))
     }
 
     /// Closes a file; the kernel's pages of it go when nobody else has it open.
@@ -340,10 +336,8 @@ impl FuseConn {
         let Some(handle) = self.files.remove(fh) else {
             return;
         };
-        self.counters
-            .open_files
-            .store(self.files.len() as u64, Ordering::Relaxed);
-        // Relaxed: see `do_read`.
+        subtract(&self.counters.open_files, 1);
+        // Relaxed: see `begin_read`.
         let mapped = handle.mapped.load(Ordering::Relaxed);
         let ino = handle.file.inode().ino();
         if self.nodes.closed(ino, mapped) {

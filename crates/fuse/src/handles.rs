@@ -65,8 +65,4 @@ impl<T> Handles<T> {
         }
         removed
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.open.read().len()
-    }
 }

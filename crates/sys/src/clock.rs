@@ -7,7 +7,7 @@
 //! deadlines come from [`monotonic`], which no clock setting moves back.
 
 use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A point in time: seconds and nanoseconds since the epoch of its clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,18 +33,33 @@ impl Timespec {
     }
 }
 
-impl From<std::time::SystemTime> for Timespec {
-    fn from(time: std::time::SystemTime) -> Timespec {
-        match time.duration_since(std::time::UNIX_EPOCH) {
+impl From<SystemTime> for Timespec {
+    fn from(time: SystemTime) -> Timespec {
+        match time.duration_since(UNIX_EPOCH) {
             Ok(after) => Timespec::new(after.as_secs() as i64, after.subsec_nanos()),
             Err(before) => {
                 let before = before.duration();
+                // That of the first second that there is is itself.
+                let sec = (before.as_secs() as i64).wrapping_neg();
                 match before.subsec_nanos() {
-                    0 => Timespec::new(-(before.as_secs() as i64), 0),
-                    nsec => Timespec::new(-(before.as_secs() as i64) - 1, 1_000_000_000 - nsec),
+                    0 => Timespec::new(sec, 0),
+                    nsec => Timespec::new(sec - 1, 1_000_000_000 - nsec),
                 }
             }
         }
+    }
+}
+
+impl From<Timespec> for SystemTime {
+    /// The epoch for what is no such time.
+    fn from(time: Timespec) -> SystemTime {
+        let whole = Duration::from_secs(time.sec.unsigned_abs());
+        let base = match time.sec {
+            0.. => UNIX_EPOCH.checked_add(whole),
+            _ => UNIX_EPOCH.checked_sub(whole),
+        };
+        base.and_then(|base| base.checked_add(Duration::from_nanos(time.nsec.into())))
+            .unwrap_or(UNIX_EPOCH)
     }
 }
 
@@ -99,7 +114,6 @@ pub fn process_cpu_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{SystemTime, UNIX_EPOCH};
 
     #[test]
     fn coarse_follows_the_wall_clock() {
@@ -146,5 +160,11 @@ mod tests {
             Timespec::from(UNIX_EPOCH - Duration::from_secs(3)),
             Timespec::new(-3, 0)
         );
+        for sec in [i64::MIN, -2, -1, 0, 5] {
+            for nsec in [0, 1, 800_000_000] {
+                let time = Timespec::new(sec, nsec);
+                assert_eq!(Timespec::from(SystemTime::from(time)), time);
+            }
+        }
     }
 }

@@ -3,13 +3,13 @@
 //!
 //! # Model
 //!
-//! The amount is charged to the bound once. Who finds it used up waits in a queue; whoever gives
-//! some back hands it to the first of them.
+//! The amount is charged to the bound once. Who finds it used up waits in a queue, whose first is
+//! woken whenever some comes back and whenever there is a new first.
 //!
 //! # Invariants
 //!
-//! 1. `free` and what is granted, in use or not taken yet, are together the amount.
-//! 2. Whoever stands in the queue needs more than is free, or stands behind somebody who does.
+//! 1. `free` and what is in use are together the amount.
+//! 2. Nobody takes any past the queue.
 //!
 //! # Locking
 //!
@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use foliocache_mm::{MetadataCharge, Mm, PAGE_SIZE};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 
 /// A stock of memory for buffers.
@@ -36,38 +36,14 @@ pub(super) struct Buffers {
 
 struct Stock {
     free: usize,
-    queue: VecDeque<Waiter>,
+    /// By ticket.
+    queue: VecDeque<(u64, Waker)>,
     next_ticket: u64,
 }
 
-struct Waiter {
-    ticket: u64,
-    wanted: usize,
-    /// The memory is his; he stays in the queue until he takes it.
-    granted: bool,
-    waker: Waker,
-}
-
 impl Stock {
-    /// Grants what is free to those in front; returns whom to wake.
-    fn grant(&mut self) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        for waiter in &mut self.queue {
-            if waiter.granted {
-                continue;
-            }
-            if waiter.wanted > self.free {
-                break;
-            }
-            self.free -= waiter.wanted;
-            waiter.granted = true;
-            woken.push(waiter.waker.clone());
-        }
-        woken
-    }
-
     fn at(&self, ticket: u64) -> Option<usize> {
-        self.queue.iter().position(|waiter| waiter.ticket == ticket)
+        self.queue.iter().position(|waiter| waiter.0 == ticket)
     }
 }
 
@@ -106,12 +82,10 @@ impl Buffers {
         }
     }
 
-    fn give_back(&self, bytes: usize) {
-        let mut stock = self.stock.lock();
-        stock.free += bytes;
-        let woken = stock.grant();
+    fn wake_first(stock: MutexGuard<'_, Stock>) {
+        let first = stock.queue.front().map(|waiter| waiter.1.clone());
         drop(stock);
-        woken.into_iter().for_each(Waker::wake);
+        first.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -130,34 +104,24 @@ impl Future for Take {
         self.buffers.mm.check_fork()?;
         let this = &mut *self;
         let mut stock = this.buffers.stock.lock();
-        match this.ticket.and_then(|ticket| stock.at(ticket)) {
-            Some(at) if stock.queue[at].granted => {
-                stock.queue.remove(at);
-                this.ticket = None;
+        let at = this.ticket.and_then(|ticket| stock.at(ticket));
+        if at.unwrap_or(stock.queue.len()) > 0 || stock.free < this.wanted {
+            let waker = context.waker();
+            match at {
+                Some(at) => stock.queue[at].1.clone_from(waker),
+                None => {
+                    let ticket = stock.next_ticket;
+                    stock.next_ticket += 1;
+                    this.ticket = Some(ticket);
+                    stock.queue.push_back((ticket, waker.clone()));
+                }
             }
-            Some(at) => {
-                stock.queue[at].waker.clone_from(context.waker());
-                return Poll::Pending;
-            }
-            None if stock.queue.iter().all(|waiter| waiter.granted)
-                && stock.free >= this.wanted =>
-            {
-                stock.free -= this.wanted;
-            }
-            None => {
-                let ticket = stock.next_ticket;
-                stock.next_ticket += 1;
-                this.ticket = Some(ticket);
-                stock.queue.push_back(Waiter {
-                    ticket,
-                    wanted: this.wanted,
-                    granted: false,
-                    waker: context.waker().clone(),
-                });
-                return Poll::Pending;
-            }
+            return Poll::Pending;
         }
-        drop(stock);
+        stock.free -= this.wanted;
+        let left = this.ticket.take().and_then(|_| stock.queue.pop_front());
+        Buffers::wake_first(stock);
+        drop(left);
         Poll::Ready(Ok(Buffer {
             bytes: Vec::with_capacity(this.wanted),
             room: this.wanted,
@@ -174,18 +138,9 @@ impl Drop for Take {
             return;
         }
         let mut stock = self.buffers.stock.lock();
-        let Some(at) = stock.at(ticket) else { return };
-        let waiter = stock.queue.remove(at);
-        if let Some(waiter) = &waiter
-            && waiter.granted
-        {
-            stock.free += waiter.wanted;
-        }
-        // Those behind him may have waited for him alone.
-        let woken = stock.grant();
-        drop(stock);
-        drop(waiter);
-        woken.into_iter().for_each(Waker::wake);
+        let left = stock.at(ticket).and_then(|at| stock.queue.remove(at));
+        Buffers::wake_first(stock);
+        drop(left);
     }
 }
 
@@ -209,7 +164,9 @@ impl Drop for Buffer {
         if self.buffers.mm.check_fork().is_ok() {
             // First the memory, then the right to it.
             drop(std::mem::take(&mut self.bytes));
-            self.buffers.give_back(self.room);
+            let mut stock = self.buffers.stock.lock();
+            stock.free += self.room;
+            Buffers::wake_first(stock);
         }
     }
 }

@@ -15,6 +15,7 @@ mod tree;
 
 use foliocache_fs::DirFsStats;
 use foliocache_sync::Arc;
+use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
@@ -28,11 +29,10 @@ use std::time::SystemTime;
 
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
-use crate::metadata::{Metadata, ReadDir, timespec};
+use crate::metadata::{Metadata, ReadDir};
 use crate::mount::{Backing, VfsMount};
 use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
-use foliocache_sync::background::Panics;
 
 /// A directory seen through the cache.
 ///
@@ -61,6 +61,9 @@ use foliocache_sync::background::Panics;
 #[derive(Clone)]
 pub struct Directory {
     vfs_path: ParentOnly<VfsPath>,
+    credentials: Option<Credentials>,
+    /// Nothing may be changed through this handle.
+    read_only: bool,
     path: PathBuf,
 }
 
@@ -69,9 +72,6 @@ pub struct Directory {
 struct VfsPath {
     dentry: DentryRef<Inode>,
     mount: Arc<VfsMount>,
-    credentials: Option<Credentials>,
-    /// Nothing may be changed through this handle.
-    read_only: bool,
 }
 
 impl Forked for VfsPath {
@@ -86,18 +86,16 @@ impl Directory {
         let root = mount.super_block().map(|names| names.root().clone());
         let dentry = root.map_err(|errno| Error::Path {
             operation: Operation::Mount,
-            path: mount.path().to_owned(),
+            path: mount.path.clone(),
             errno,
         })?;
-        let vfs_path = VfsPath {
-            dentry,
-            mount: Arc::clone(mount),
+        let mount = Arc::clone(mount);
+        let path = mount.path.clone();
+        Ok(Self {
+            vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
             credentials: None,
             read_only,
-        };
-        Ok(Self {
-            vfs_path: ParentOnly::new(vfs_path),
-            path: mount.path().to_owned(),
+            path,
         })
     }
 
@@ -118,15 +116,9 @@ impl Directory {
     /// ```
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
-        let vfs_path = VfsPath {
-            dentry: self.vfs_path.dentry.clone(),
-            mount: Arc::clone(&self.vfs_path.mount),
-            credentials: Some(credentials),
-            read_only: self.vfs_path.read_only,
-        };
         Self {
-            vfs_path: ParentOnly::new(vfs_path),
-            path: self.path.clone(),
+            credentials: Some(credentials),
+            ..self.clone()
         }
     }
 
@@ -140,12 +132,8 @@ impl Directory {
         let names = self.mount().super_block();
         let names = names.map_err(|errno| self.error(Operation::Mount, Path::new(""), errno))?;
         let top = std::ptr::eq(&**names.root(), &*self.vfs_path.dentry);
-        let whole = top && self.credentials().is_none();
-        Ok(whole.then(|| (Arc::clone(names), self.vfs_path.read_only)))
-    }
-
-    fn credentials(&self) -> Option<&Credentials> {
-        self.vfs_path.credentials.as_ref()
+        let whole = top && self.credentials.is_none();
+        Ok(whole.then(|| (Arc::clone(names), self.read_only)))
     }
 
     /// `ECHILD` in a forked child.
@@ -158,10 +146,10 @@ impl Directory {
     }
 
     fn ctx(&self) -> OpContext {
-        let process = self.mount().ctx();
-        match self.credentials() {
+        let process = self.mount().ctx;
+        match &self.credentials {
             Some(credentials) => credentials.context(process.pid, process.umask),
-            None => *process,
+            None => process,
         }
     }
 
@@ -190,7 +178,7 @@ impl Directory {
             start: &self.vfs_path.dentry,
             beneath: true,
             ctx: self.ctx(),
-            credentials: self.credentials(),
+            credentials: self.credentials.as_ref(),
         }
     }
 
@@ -202,9 +190,7 @@ impl Directory {
         act: impl FnOnce(&Namei<'_>, &OsStr) -> Result<T, WalkError>,
     ) -> Result<T> {
         let done = match self.mount().super_block() {
-            Ok(_) if self.vfs_path.read_only && operation.changes_names() => {
-                Err(Errno::EROFS.into())
-            }
+            Ok(_) if self.read_only && operation.changes_names() => Err(Errno::EROFS.into()),
             Ok(names) => act(&self.namei(names), path.as_os_str()),
             Err(errno) => Err(errno.into()),
         };
@@ -278,7 +264,7 @@ impl Directory {
         };
         let flags = options.flags();
         let flags = flags.map_err(|errno| self.error(operation, path, errno))?;
-        if self.vfs_path.read_only && flags.write {
+        if self.read_only && flags.write {
             return Err(self.error(operation, path, Errno::EROFS));
         }
         let how = OpenHow {
@@ -309,14 +295,11 @@ impl Directory {
                 None => Err(Errno::ENOENT.into()),
             }
         })?;
-        let vfs_path = VfsPath {
-            dentry,
-            mount: Arc::clone(&self.vfs_path.mount),
-            credentials: self.vfs_path.credentials.clone(),
-            read_only: self.vfs_path.read_only,
-        };
+        let mount = Arc::clone(&self.vfs_path.mount);
         Ok(Self {
-            vfs_path: ParentOnly::new(vfs_path),
+            vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
+            credentials: self.credentials.clone(),
+            read_only: self.read_only,
             path: self.path.join(path),
         })
     }
@@ -421,7 +404,7 @@ impl Directory {
         accessed: Option<SystemTime>,
         modified: Option<SystemTime>,
     ) -> Result<()> {
-        let at = |time| SetTime::At(timespec(time));
+        let at = |time: SystemTime| SetTime::At(time.into());
         let set = SetAttr {
             atime: accessed.map(at),
             mtime: modified.map(at),
@@ -433,7 +416,7 @@ impl Directory {
     fn set(&self, path: &Path, set: &SetAttr) -> Result<()> {
         self.inode(Operation::SetMetadata, path, |names, inode| {
             names
-                .setattr(&self.ctx(), inode, set, self.credentials())
+                .setattr(&self.ctx(), inode, set, self.credentials.as_ref())
                 .map(drop)
         })
     }
@@ -445,7 +428,7 @@ impl Directory {
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
         let stream = self.inode(Operation::ReadDir, path, |names, inode| {
-            names.check(inode, Access::READ, self.credentials())?;
+            names.check(inode, Access::READ, self.credentials.as_ref())?;
             names.fs().opendir(inode)
         })?;
         let mount = Arc::clone(&self.vfs_path.mount);
