@@ -58,17 +58,16 @@ mod on {
 /// The small queue's share of all queued folios: one part in this many.
 const SMALL_PART: usize = 20;
 
+/// What small keeps for itself as long as main has anything to give: one part in this many. What a stream has read
+/// lies here until a reader close behind it comes.
+const SMALL_LEAST_PART: usize = 24;
+
 /// Main has its share while small has at most its own and one part in this many of all: small is a
 /// little larger than its share between two rounds of reclaim, which takes many at once.
 const SLACK_PART: usize = 32;
 
 /// Pages in a row that are passed over in one queue before a scan turns to the other.
 const BUSY_RUN: usize = 32;
-
-/// Used folios that main lets go round in search of a victim. Then small gives one, however little it has; where it
-/// has none to give, as when a stream has just dropped what was in it, main gives one that was used. To go on would
-/// take the mark of use from all of main, and then nothing tells what is worth keeping.
-const KEPT_RUN: usize = 2;
 
 /// A doubly linked list through the descriptors.
 #[derive(Debug, Default)]
@@ -214,8 +213,10 @@ impl Lru {
         // Folios passed over in small and in main since the other was looked at: a queue that
         // holds what cannot go must not hide what can.
         let mut passed = [0, 0];
-        // Used folios that main kept since the last victim.
-        let mut kept = 0;
+        // Main lets one used folio go round for each victim. Then small gives one if it has more than its least, or main
+        // gives one that was used. To go on would take the mark of use from all of main, and then nothing tells what is
+        // worth keeping.
+        let mut kept = false;
         while scan.pages < want && scan.scanned < limit && self.len() > 0 {
             let lens = [self.small.len, self.main.len];
             let done = |passed: [usize; 2]| [0, 1].map(|at| passed[at] >= lens[at].min(BUSY_RUN));
@@ -223,9 +224,10 @@ impl Lru {
                 passed = [0, 0];
             }
             let [small_done, main_done] = done(passed);
-            let small = match self.small.len > self.len() / SMALL_PART {
+            let part = if kept { SMALL_LEAST_PART } else { SMALL_PART };
+            let small = match self.small.len > self.len() / part {
                 true => !small_done,
-                false => main_done || (kept >= KEPT_RUN && !small_done),
+                false => main_done,
             };
             let queue = if small {
                 &mut self.small
@@ -235,11 +237,11 @@ impl Lru {
             let folio = pool.get(queue.tail);
             let pages = folio.nr_pages() as usize;
             scan.scanned += pages;
-            let referenced = (small || kept < KEPT_RUN)
+            let referenced = (small || !kept)
                 && folio.state.load().has(flag::REFERENCED)
                 && folio.state.clear_hint(flag::REFERENCED);
             if referenced {
-                kept += usize::from(!small);
+                kept |= !small;
                 queue.unlink(pool, folio);
                 if small {
                     // As a refault, and for the same reason.
@@ -253,7 +255,7 @@ impl Lru {
                     queue.unlink(pool, folio);
                     scan.pages += pages;
                     scan.victims.push(locked);
-                    kept = 0;
+                    kept = false;
                 }
                 other => {
                     scan.busy += usize::from(other.is_some()) * pages;
