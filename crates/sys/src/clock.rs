@@ -4,7 +4,7 @@
 //!
 //! File times come from [`coarse_realtime`], the clock that the kernel itself stamps inodes with: it
 //! moves once a timer tick (1 to 10 ms), so it costs a few nanoseconds on every write. Durations and
-//! deadlines come from [`monotonic`], which no clock setting moves back.
+//! deadlines come from [`monotonic_ns`], which no clock setting moves back.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -83,20 +83,14 @@ pub fn realtime() -> Timespec {
     read(ClockId::Realtime)
 }
 
-/// Time since an arbitrary point, exact, never going back. Never blocks and makes no system call.
-#[inline]
-pub fn monotonic() -> Timespec {
-    read(ClockId::Monotonic)
-}
-
-/// Nanoseconds of [`monotonic`] as one number.
+/// Nanoseconds since an arbitrary point, exact, never going back. Never blocks and makes no system call.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    let now = monotonic();
+    let now = read(ClockId::Monotonic);
     now.sec as u64 * 1_000_000_000 + u64::from(now.nsec)
 }
 
-/// Milliseconds of [`monotonic`] as of the last timer tick. Never blocks and makes no system call.
+/// Milliseconds since the same point as of the last timer tick. Never blocks and makes no system call.
 #[inline]
 pub fn coarse_monotonic_ms() -> u64 {
     let now = read(ClockId::MonotonicCoarse);

@@ -16,12 +16,12 @@
 //! One call (`getdents64`) hands the kernel a buffer that this module owns.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
-use rustix::io::{Errno as Raw, retry_on_intr};
+use rustix::io::retry_on_intr;
 
 use crate::Errno;
 use crate::fd::{self, FileKind, Stat};
@@ -31,17 +31,17 @@ mod reader;
 
 pub use reader::{DirEntry, DirReader};
 
-/// Checks that `name` is one component and gives it the NUL that the kernel wants.
+/// `name`, if it is one component.
 ///
 /// # Errors
 ///
-/// `ENOENT` for an empty name; `EINVAL` for `.`, `..` and names with `/` or NUL.
-fn component(name: &OsStr) -> Result<CString, Errno> {
+/// `ENOENT` for an empty name; `EINVAL` for `.`, `..` and names with `/`. Those with NUL get it from the call.
+fn component(name: &OsStr) -> Result<&OsStr, Errno> {
     match name.as_bytes() {
         b"" => Err(Errno::ENOENT),
         b"." | b".." => Err(Errno::EINVAL),
         bytes if bytes.contains(&b'/') => Err(Errno::EINVAL),
-        bytes => CString::new(bytes).map_err(|_| Errno::EINVAL),
+        _ => Ok(name),
     }
 }
 
@@ -64,7 +64,7 @@ pub fn openat(
     let name = component(name)?;
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     Ok(retry_on_intr(|| {
-        fs::openat(dir, &*name, flags, mode_of(mode))
+        fs::openat(dir, name, flags, mode_of(mode))
     })?)
 }
 
@@ -85,7 +85,7 @@ pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
 /// Those of `mkdirat(2)`.
 pub fn mkdirat(dir: BorrowedFd<'_>, name: &OsStr, mode: u32) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::mkdirat(dir, &*name, mode_of(mode)))?)
+    Ok(retry_on_intr(|| fs::mkdirat(dir, name, mode_of(mode)))?)
 }
 
 /// Makes a file, pipe, socket or device node; `mode` is subject to the umask. `rdev` (a `dev_t`)
@@ -107,7 +107,7 @@ pub fn mknodat(
     }
     let kind = fs::FileType::from_raw_mode(kind.mode_bits());
     Ok(retry_on_intr(|| {
-        fs::mknodat(dir, &*name, kind, mode_of(mode), rdev)
+        fs::mknodat(dir, name, kind, mode_of(mode), rdev)
     })?)
 }
 
@@ -117,9 +117,8 @@ pub fn mknodat(
 ///
 /// Those of `symlinkat(2)`; `EINVAL` for a target with NUL.
 pub fn symlinkat(target: &OsStr, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
-    let target = CString::new(target.as_bytes()).map_err(|_| Errno::EINVAL)?;
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::symlinkat(&*target, dir, &*name))?)
+    Ok(retry_on_intr(|| fs::symlinkat(target, dir, name))?)
 }
 
 /// What the symbolic link behind `link`, an `O_PATH` descriptor of the link itself, holds. May
@@ -141,20 +140,15 @@ pub fn readlink_fd(link: BorrowedFd<'_>) -> Result<OsString, Errno> {
 /// Those of `linkat(2)`; `ENOENT` for a file whose last name is gone.
 pub fn link_fd(file: BorrowedFd<'_>, new_dir: BorrowedFd<'_>, new: &OsStr) -> Result<(), Errno> {
     let new = component(new)?;
-    // AT_EMPTY_PATH wants a privilege (ENOENT without it); the way through /proc wants none.
-    match fs::linkat(file, c"", new_dir, &*new, AtFlags::EMPTY_PATH) {
-        Err(Raw::NOENT | Raw::PERM | Raw::INVAL) => {
-            let path = fd::proc_path(file);
-            Ok(fs::linkat(
-                fs::CWD,
-                path,
-                new_dir,
-                &*new,
-                AtFlags::SYMLINK_FOLLOW,
-            )?)
-        }
-        done => Ok(done?),
-    }
+    // By /proc, since AT_EMPTY_PATH wants a privilege.
+    let path = fd::proc_path(file);
+    Ok(fs::linkat(
+        fs::CWD,
+        path,
+        new_dir,
+        new,
+        AtFlags::SYMLINK_FOLLOW,
+    )?)
 }
 
 /// Removes the name of something that is not a directory. May block.
@@ -164,9 +158,7 @@ pub fn link_fd(file: BorrowedFd<'_>, new_dir: BorrowedFd<'_>, new: &OsStr) -> Re
 /// Those of `unlinkat(2)`.
 pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| {
-        fs::unlinkat(dir, &*name, AtFlags::empty())
-    })?)
+    Ok(retry_on_intr(|| fs::unlinkat(dir, name, AtFlags::empty()))?)
 }
 
 /// Removes an empty directory. May block.
@@ -177,7 +169,7 @@ pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
 pub fn rmdirat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
     Ok(retry_on_intr(|| {
-        fs::unlinkat(dir, &*name, AtFlags::REMOVEDIR)
+        fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
     })?)
 }
 
@@ -214,6 +206,6 @@ pub fn renameat2(
         RenameMode::Exchange => RenameFlags::EXCHANGE,
     };
     Ok(retry_on_intr(|| {
-        fs::renameat_with(old_dir, &*old, new_dir, &*new, flags)
+        fs::renameat_with(old_dir, old, new_dir, new, flags)
     })?)
 }

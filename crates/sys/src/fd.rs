@@ -86,14 +86,10 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
 }
 
-fn check(ret: libc::ssize_t) -> Result<usize, Errno> {
-    usize::try_from(ret).map_err(|_| Errno::last_os_error())
-}
-
 /// Runs a libc call until it is no longer interrupted by a signal.
 fn retrying(mut call: impl FnMut() -> libc::ssize_t) -> Result<usize, Errno> {
     loop {
-        match check(call()) {
+        match usize::try_from(call()).map_err(|_| Errno::last_os_error()) {
             Err(Errno::EINTR) => {}
             done => return done,
         }

@@ -196,20 +196,20 @@ fn attributes_through_ordinary_and_path_descriptors() {
         fd::fchown(f, Some(st.uid), Some(st.gid)).unwrap();
         assert_ne!(st.dev.raw(), 0);
 
-        xattr::set(f, c"user.colour", b"green", XattrMode::Create).unwrap();
-        assert_eq!(xattr::get(f, c"user.colour").unwrap(), b"green");
-        let again = xattr::set(f, c"user.colour", b"red", XattrMode::Create);
+        xattr::set(f, "user.colour".as_ref(), b"green", XattrMode::Create).unwrap();
+        assert_eq!(xattr::get(f, "user.colour".as_ref()).unwrap(), b"green");
+        let again = xattr::set(f, "user.colour".as_ref(), b"red", XattrMode::Create);
         assert_eq!(again, Err(Errno::EEXIST));
-        xattr::set(f, c"user.empty", b"", XattrMode::Set).unwrap();
-        assert_eq!(xattr::get(f, c"user.empty").unwrap(), b"");
+        xattr::set(f, "user.empty".as_ref(), b"", XattrMode::Set).unwrap();
+        assert_eq!(xattr::get(f, "user.empty".as_ref()).unwrap(), b"");
         let mut names = xattr::list(f).unwrap();
-        names.retain(|name| name.to_bytes().starts_with(b"user."));
+        names.retain(|name| name.as_encoded_bytes().starts_with(b"user."));
         names.sort();
-        assert_eq!(names, [c"user.colour", c"user.empty"]);
-        xattr::remove(f, c"user.colour").unwrap();
-        xattr::remove(f, c"user.empty").unwrap();
-        assert_eq!(xattr::get(f, c"user.colour"), Err(Errno::ENODATA));
-        let missing = xattr::set(f, c"user.colour", b"", XattrMode::Replace);
+        assert_eq!(names, ["user.colour", "user.empty"]);
+        xattr::remove(f, "user.colour".as_ref()).unwrap();
+        xattr::remove(f, "user.empty".as_ref()).unwrap();
+        assert_eq!(xattr::get(f, "user.colour".as_ref()), Err(Errno::ENODATA));
+        let missing = xattr::set(f, "user.colour".as_ref(), b"", XattrMode::Replace);
         assert_eq!(missing, Err(Errno::ENODATA));
     }
     let writer = fd::reopen(

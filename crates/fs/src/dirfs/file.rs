@@ -44,6 +44,13 @@ pub(super) struct Direct {
     pub(super) block: usize,
 }
 
+fn access(writable: bool) -> OFlags {
+    match writable {
+        true => OFlags::RDWR,
+        false => OFlags::RDONLY,
+    }
+}
+
 /// The descriptors of a file.
 pub(super) struct Descriptors {
     pub(super) buffered: Arc<OwnedFd>,
@@ -92,12 +99,8 @@ impl Descriptors {
         if !shared.options.direct {
             return Err(Errno::EOPNOTSUPP);
         }
-        let access = if self.writable {
-            OFlags::RDWR
-        } else {
-            OFlags::RDONLY
-        };
-        let fd = fd::reopen(self.buffered.as_fd(), access | OFlags::DIRECT)?;
+        let flags = access(self.writable) | OFlags::DIRECT;
+        let fd = fd::reopen(self.buffered.as_fd(), flags)?;
         let mut block = PAGE_SIZE;
         if let Some(align) = fd::direct_io_alignment(fd.as_fd()) {
             if align.mem as usize > PAGE_SIZE || !align.offset.is_power_of_two() {
@@ -140,12 +143,9 @@ impl DirNode {
             return Ok(fds);
         }
         let path = self.path_fd()?;
-        let access = if writable {
-            OFlags::RDWR
-        } else {
-            OFlags::RDONLY
-        };
-        let opened = self.shared.with_room(|| fd::reopen(path.as_fd(), access))?;
+        let opened = self
+            .shared
+            .with_room(|| fd::reopen(path.as_fd(), access(writable)))?;
         Ok(file.install(Descriptors::new(opened, writable)))
     }
 

@@ -13,7 +13,7 @@ use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
     FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID, SlabArc,
 };
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// The inode of the source itself.
@@ -275,28 +275,21 @@ impl DirFs {
     pub(super) fn xattr_change(
         &self,
         inode: &Inode,
-        name: &OsStr,
-        change: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr) -> Result<(), Errno>,
+        change: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.writable()?;
-        let name = xattr_name(name)?;
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
-        node.own_change(fd.as_fd(), LocalChange::Attributes, || {
-            change(fd.as_fd(), &name)
-        })
+        let fd = fd.as_fd();
+        node.own_change(fd, LocalChange::Attributes, || change(fd))
     }
 }
 
 /// Whether a directory hands an access control list down to what is made in it.
 fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
-    match xattr::get(dir, c"system.posix_acl_default") {
+    match xattr::get(dir, "system.posix_acl_default".as_ref()) {
         Ok(_) => Ok(true),
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-pub(super) fn xattr_name(name: &OsStr) -> Result<CString, Errno> {
-    CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
 }

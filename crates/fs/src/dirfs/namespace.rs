@@ -15,7 +15,6 @@
 
 use super::DirFs;
 use super::file::Descriptors;
-use super::names::xattr_name;
 use super::node::{DirNode, Identity};
 use super::state::LocalChange;
 use super::stream::DirStream;
@@ -28,7 +27,7 @@ use foliocache_vfs::{
     OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, Validity, XattrMode, check_name,
 };
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
 impl FileSystem for DirFs {
     fn kind(&self) -> &'static str {
@@ -339,7 +338,7 @@ impl FileSystem for DirFs {
     }
 
     fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno> {
-        xattr::get(DirNode::of(inode)?.path_fd()?.as_fd(), &xattr_name(name)?)
+        xattr::get(DirNode::of(inode)?.path_fd()?.as_fd(), name)
     }
 
     fn setxattr(
@@ -349,19 +348,15 @@ impl FileSystem for DirFs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        self.xattr_change(inode, name, |fd, name| xattr::set(fd, name, value, mode))
+        self.xattr_change(inode, |fd| xattr::set(fd, name, value, mode))
     }
 
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
-        let names = xattr::list(DirNode::of(inode)?.path_fd()?.as_fd())?;
-        Ok(names
-            .into_iter()
-            .map(|name| OsString::from_vec(name.into_bytes()))
-            .collect())
+        xattr::list(DirNode::of(inode)?.path_fd()?.as_fd())
     }
 
     fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        self.xattr_change(inode, name, xattr::remove)
+        self.xattr_change(inode, |fd| xattr::remove(fd, name))
     }
 }
 

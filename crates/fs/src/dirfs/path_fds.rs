@@ -17,7 +17,7 @@
 //!
 //! One lock a shard, innermost, never held across a system call other than `close`.
 
-use foliocache_sync::{Arc, CachePadded, Mutex};
+use foliocache_sync::{Arc, CachePadded, Mutex, MutexGuard};
 use foliocache_sys::fd::KeptFds;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -32,22 +32,17 @@ struct CachedFd {
     referenced: bool,
 }
 
-#[derive(Default)]
-struct Inner {
+struct Shard {
     fds: HashMap<u64, CachedFd>,
     queue: VecDeque<u64>,
+    capacity: usize,
 }
 
 /// The cache; keys are node numbers that are never used twice.
 pub(super) struct PathFds {
-    shards: Box<[CachePadded<Shard>]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Shared with those of other directories.
     kept: KeptFds,
-}
-
-struct Shard {
-    inner: Mutex<Inner>,
-    capacity: usize,
 }
 
 impl PathFds {
@@ -56,10 +51,11 @@ impl PathFds {
         let capacity = capacity.min(kept.most());
         let shards = (capacity / SHARD).clamp(1, SHARDS);
         let shard = |at: usize| {
-            CachePadded::new(Shard {
-                inner: Mutex::new(Inner::default()),
+            CachePadded::new(Mutex::new(Shard {
+                fds: HashMap::new(),
+                queue: VecDeque::new(),
                 capacity: (capacity.max(1) + at) / shards,
-            })
+            }))
         };
         PathFds {
             shards: (0..shards).map(shard).collect(),
@@ -67,32 +63,58 @@ impl PathFds {
         }
     }
 
-    fn shard(&self, key: u64) -> &Shard {
-        &self.shards[(key % self.shards.len() as u64) as usize]
+    fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
+        self.shards[(key % self.shards.len() as u64) as usize].lock()
     }
 
     pub(super) fn get(&self, key: u64) -> Option<Arc<OwnedFd>> {
-        let mut inner = self.shard(key).inner.lock();
-        let fd = inner.fds.get_mut(&key)?;
+        let mut shard = self.shard(key);
+        let fd = shard.fds.get_mut(&key)?;
         fd.referenced = true;
         Some(fd.fd.clone())
     }
 
     /// Keeps `fd` for `key`, unless one is kept already. False if directories keep too many together.
     pub(super) fn insert(&self, key: u64, fd: &Arc<OwnedFd>) -> bool {
-        self.shard(key).insert(key, fd, &self.kept)
+        let mut evicted = None;
+        let mut shard = self.shard(key);
+        if shard.fds.contains_key(&key) {
+            return true;
+        }
+        if shard.fds.len() >= shard.capacity {
+            // Its place among those of all directories is the new one's.
+            evicted = shard.evict();
+        } else if !self.kept.try_keep() {
+            return false;
+        }
+        shard.fds.insert(
+            key,
+            CachedFd {
+                fd: fd.clone(),
+                referenced: false,
+            },
+        );
+        shard.queue.push_back(key);
+        // Keys of nodes that are gone would pile up where nothing is ever evicted.
+        if shard.queue.len() > 2 * shard.capacity + 16 {
+            let Shard { fds, queue, .. } = &mut *shard;
+            queue.retain(|key| fds.contains_key(key));
+        }
+        drop(shard);
+        drop(evicted);
+        true
     }
 
     pub(super) fn remove(&self, key: u64) {
-        let removed = self.shard(key).inner.lock().fds.remove(&key);
+        let removed = self.shard(key).fds.remove(&key);
         self.kept.release(removed.iter().len());
     }
 
     /// Closes one of the fullest shard, if there is one.
     pub(super) fn evict(&self) -> bool {
-        let len = |shard: &&CachePadded<Shard>| shard.inner.lock().fds.len();
+        let len = |shard: &&CachePadded<Mutex<Shard>>| shard.lock().fds.len();
         let fullest = self.shards.iter().max_by_key(len);
-        let evicted = fullest.and_then(|shard| shard.inner.lock().evict());
+        let evicted = fullest.and_then(|shard| shard.lock().evict());
         self.kept.release(evicted.iter().len());
         evicted.is_some()
     }
@@ -100,20 +122,23 @@ impl PathFds {
     /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            let inner = std::mem::take(&mut *shard.inner.lock());
-            self.kept.release(inner.fds.len());
+            let mut shard = shard.lock();
+            shard.queue.clear();
+            let fds = std::mem::take(&mut shard.fds);
+            drop(shard);
+            self.kept.release(fds.len());
         }
     }
 
     /// Runs something while all locks are held.
     #[cfg(test)]
     pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
-        let _shards: Vec<_> = self.shards.iter().map(|shard| shard.inner.lock()).collect();
+        let _shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
         run()
     }
 
     pub(super) fn len(&self) -> usize {
-        let len = |shard: &CachePadded<Shard>| shard.inner.lock().fds.len();
+        let len = |shard: &CachePadded<Mutex<Shard>>| shard.lock().fds.len();
         self.shards.iter().map(len).sum()
     }
 }
@@ -125,38 +150,6 @@ impl Drop for PathFds {
 }
 
 impl Shard {
-    fn insert(&self, key: u64, fd: &Arc<OwnedFd>, kept: &KeptFds) -> bool {
-        let mut evicted = None;
-        let mut inner = self.inner.lock();
-        if inner.fds.contains_key(&key) {
-            return true;
-        }
-        if inner.fds.len() >= self.capacity {
-            // Its place among those of all directories is the new one's.
-            evicted = inner.evict();
-        } else if !kept.try_keep() {
-            return false;
-        }
-        inner.fds.insert(
-            key,
-            CachedFd {
-                fd: fd.clone(),
-                referenced: false,
-            },
-        );
-        inner.queue.push_back(key);
-        // Keys of nodes that are gone would pile up where nothing is ever evicted.
-        if inner.queue.len() > 2 * self.capacity + 16 {
-            let Inner { fds, queue } = &mut *inner;
-            queue.retain(|key| fds.contains_key(key));
-        }
-        drop(inner);
-        drop(evicted);
-        true
-    }
-}
-
-impl Inner {
     fn evict(&mut self) -> Option<CachedFd> {
         while let Some(key) = self.queue.pop_front() {
             match self.fds.get_mut(&key) {
@@ -195,7 +188,7 @@ mod tests {
             cache.insert(key, &fd());
             cache.remove(key);
         }
-        assert!(cache.shards[0].inner.lock().queue.len() <= 2 * 4 + 17);
+        assert!(cache.shards[0].lock().queue.len() <= 2 * 4 + 17);
         cache.clear();
         assert_eq!(cache.len(), 0);
     }
@@ -204,7 +197,7 @@ mod tests {
     fn the_shards_hold_what_was_asked_for_together() {
         for capacity in [1, 31, 32, 100, 512, 513, 8191] {
             let cache = PathFds::new(capacity, KeptFds::own(10_000));
-            let sum: usize = cache.shards.iter().map(|shard| shard.capacity).sum();
+            let sum: usize = cache.shards.iter().map(|shard| shard.lock().capacity).sum();
             assert_eq!(sum, capacity);
         }
         let cache = PathFds::new(100, KeptFds::own(100));

@@ -5,8 +5,9 @@
 //! All functions name the file through `/proc`, since the calls that take a descriptor refuse `O_PATH` ones. Values
 //! and name lists are copied out whole.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{self, XattrFlags};
 use rustix::io::Errno as Raw;
@@ -54,7 +55,7 @@ fn sized(
 /// # Errors
 ///
 /// `ENODATA` when it is not there; `EOPNOTSUPP` where the file system has none.
-pub fn get(fd: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>, Errno> {
+pub fn get(fd: BorrowedFd<'_>, name: &OsStr) -> Result<Vec<u8>, Errno> {
     let path = &proc_path(fd);
     sized(
         || fs::getxattr_query(path, name),
@@ -67,13 +68,14 @@ pub fn get(fd: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>, Errno> {
 /// # Errors
 ///
 /// `EOPNOTSUPP` where the file system has none.
-pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
+pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<OsString>, Errno> {
     let path = &proc_path(fd);
     let names = sized(|| fs::listxattr_query(path), |buf| fs::listxattr(path, buf))?;
+    let names = names
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty());
     Ok(names
-        .split_inclusive(|&byte| byte == 0)
-        .filter_map(|name| CStr::from_bytes_with_nul(name).ok())
-        .map(CStr::to_owned)
+        .map(|name| OsStr::from_bytes(name).to_owned())
         .collect())
 }
 
@@ -83,7 +85,7 @@ pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
 ///
 /// See [`XattrMode`]; `ENOSPC`, `E2BIG` or `ERANGE` when it does not fit; `EOPNOTSUPP` where the
 /// file system has none.
-pub fn set(fd: BorrowedFd<'_>, name: &CStr, value: &[u8], mode: XattrMode) -> Result<(), Errno> {
+pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno> {
     let flags = match mode {
         XattrMode::Set => XattrFlags::empty(),
         XattrMode::Create => XattrFlags::CREATE,
@@ -97,6 +99,6 @@ pub fn set(fd: BorrowedFd<'_>, name: &CStr, value: &[u8], mode: XattrMode) -> Re
 /// # Errors
 ///
 /// `ENODATA` when it is not there.
-pub fn remove(fd: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     Ok(fs::removexattr(proc_path(fd), name)?)
 }

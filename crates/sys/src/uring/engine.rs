@@ -270,11 +270,6 @@ impl Engine {
     /// Counts and present state. Takes the engine's lock for a moment.
     pub fn stats(&self) -> EngineStats {
         let shared = &self.shared;
-        let mut stats = EngineStats::default();
-        // A child has its own copy of a lock that some thread of the parent may hold.
-        if !shared.guard.is_child() {
-            stats.failed = shared.handoff.failed();
-        }
         // Relaxed: see the module.
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let gauge = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed);
@@ -289,7 +284,7 @@ impl Engine {
             synchronous: shared.device.is_synchronous(),
             wakes: count(&counters.wakes),
             panics: count(&counters.panics),
-            ..stats
+            failed: self.failed(),
         }
     }
 }
