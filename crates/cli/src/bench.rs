@@ -1,7 +1,6 @@
 //! `foliocache bench`: a case in turns with the kernel's, as a table or as JSON.
 
-use crate::status::say;
-use crate::{BAD_INPUT, FAILED};
+use crate::{BAD_INPUT, FAILED, Outcome};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use foliocache::MemorySize;
@@ -97,32 +96,27 @@ impl BenchArguments {
 }
 
 /// Is a process that a benchmark needs beside its own.
-pub(crate) fn help(arguments: &HelperArguments) -> ExitCode {
-    match helper(&arguments.role) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&error.to_string());
-            ExitCode::from(FAILED)
+pub(crate) fn help(arguments: &HelperArguments) -> Outcome {
+    helper(&arguments.role).map_err(|error| (FAILED, error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit status of an error, and what it says.
+fn failure(error: BenchError) -> (u8, String) {
+    let exit = match error {
+        BenchError::UnknownCase { .. } | BenchError::Setting(_) | BenchError::Refused(_) => {
+            BAD_INPUT
         }
-    }
+        _ => FAILED,
+    };
+    (exit, error.to_string())
 }
 
 /// Runs the case and prints what it found.
-pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
-    let case = match find(&arguments.case) {
-        Ok(case) => case,
-        Err(error) => {
-            say(&error.to_string());
-            return ExitCode::from(BAD_INPUT);
-        }
-    };
-    let settings = match arguments.settings(case) {
-        Ok(settings) => settings,
-        Err(why) => {
-            say(&why);
-            return ExitCode::from(BAD_INPUT);
-        }
-    };
+pub(crate) fn run(arguments: &BenchArguments) -> Outcome {
+    let case = find(&arguments.case).map_err(failure)?;
+    let settings = arguments.settings(case);
+    let settings = settings.map_err(|why| (BAD_INPUT, why))?;
     let bar = ProgressBar::new(0);
     let style = |template| ProgressStyle::with_template(template).ok();
     if let Some(style) = style("{spinner} getting ready, {elapsed}") {
@@ -139,28 +133,12 @@ pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
         bar.set_position(progress.done as u64);
     });
     bar.finish_and_clear();
-    let report = match result {
-        Ok(report) => report,
-        Err(error) => {
-            say(&error.to_string());
-            return ExitCode::from(match error {
-                BenchError::UnknownCase { .. }
-                | BenchError::Setting(_)
-                | BenchError::Refused(_) => BAD_INPUT,
-                _ => FAILED,
-            });
-        }
-    };
+    let report = result.map_err(failure)?;
     let mut out = io::stdout().lock();
     let printed = match arguments.json {
         true => writeln!(out, "{}", report.json()),
         false => write!(out, "{report}"),
     };
-    match printed {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&format!("cannot print the report: {error}"));
-            ExitCode::from(FAILED)
-        }
-    }
+    printed.map_err(|error| (FAILED, format!("cannot print the report: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -51,14 +51,21 @@ enum Command {
     BenchHelper(bench::HelperArguments),
 }
 
+/// What came of a command: its exit status, or that of a failure and the line to show.
+type Outcome = Result<ExitCode, (u8, String)>;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match arguments.command {
+    let outcome = match arguments.command {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::WriteBackMapped(arguments) => mount::write_back_mapped(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchHelper(arguments) => bench::help(&arguments),
-    }
+    };
+    outcome.unwrap_or_else(|(exit, line)| {
+        status::say(&line);
+        ExitCode::from(exit)
+    })
 }
 
 /// Sends warnings and errors to standard error, and more the more often `-v` was given.

@@ -10,7 +10,7 @@
 
 use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say};
-use crate::{BAD_INPUT, FAILED, check, size, start_log};
+use crate::{BAD_INPUT, FAILED, Outcome, check, size, start_log};
 use clap::{Args, ValueEnum};
 use foliocache::{Cache, DirectoryOptions, MIN_MEMORY, MemorySize};
 use foliocache_fuse::{KernelCache, MountOptions};
@@ -67,14 +67,12 @@ pub(crate) struct WriteBackArguments {
 }
 
 /// The other process that `foliocache_fuse::write_back_mapped` asks for.
-pub(crate) fn write_back_mapped(arguments: &WriteBackArguments) -> ExitCode {
-    match foliocache_fuse::write_back_mapped(&arguments.mount_point) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(errno) => complain(
-            &format!("what programs stored into mapped files could not all be taken over: {errno}"),
-            FAILED,
-        ),
-    }
+pub(crate) fn write_back_mapped(arguments: &WriteBackArguments) -> Outcome {
+    foliocache_fuse::write_back_mapped(&arguments.mount_point).map_err(|errno| {
+        let what = "what programs stored into mapped files could not all be taken over";
+        (FAILED, format!("{what}: {errno}"))
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -84,26 +82,16 @@ enum KernelCacheArgument {
 }
 
 /// Runs it to its end.
-pub(crate) fn run(arguments: &MountArguments) -> ExitCode {
+pub(crate) fn run(arguments: &MountArguments) -> Outcome {
     start_log(arguments.verbose);
     // Before the first thread, see `Signals`.
-    let signals = match Signals::block() {
-        Ok(signals) => signals,
-        Err(errno) => return complain(&format!("cannot wait for signals: {errno}"), FAILED),
-    };
-    let mounted = match start(arguments) {
-        Ok(mounted) => mounted,
-        Err(line) => return complain(&line, BAD_INPUT),
-    };
+    let signals =
+        Signals::block().map_err(|errno| (FAILED, format!("cannot wait for signals: {errno}")))?;
+    let mounted = start(arguments).map_err(|line| (BAD_INPUT, line))?;
     let mut status = StatusLine::new(arguments.verbose > 0);
     let why = serve(&mounted, &signals, &mut status);
     status.say(&why);
-    shutdown::end(mounted, &signals, &status)
-}
-
-fn complain(line: &str, exit: u8) -> ExitCode {
-    say(line);
-    ExitCode::from(exit)
+    Ok(shutdown::end(mounted, &signals, &status))
 }
 
 /// Checks everything and mounts; `Err` is the line to show.

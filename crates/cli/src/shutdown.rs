@@ -11,10 +11,10 @@
 //! ever; the main thread goes on to listen. A second signal gives up: it lists what is not in the
 //! source, file by file, and ends the process.
 
-use crate::FAILED;
 use crate::size::show;
 use crate::status::{INTERVAL, StatusLine};
-use foliocache::{Cache, PAGE_SIZE};
+use crate::{FAILED, status};
+use foliocache::Cache;
 use foliocache_fuse::Mount;
 use foliocache_sys::signal::Signals;
 use foliocache_sys::{Errno, dir};
@@ -160,10 +160,7 @@ fn write_back_mapped(mount_point: &Path) -> Result<(), String> {
 
 /// Bytes that are not safely in the source.
 fn not_durable(cache: &Cache) -> u64 {
-    cache.stats().map_or(0, |stats| {
-        let files = stats.files;
-        (files.dirty + files.writeback + files.unstable) * PAGE_SIZE as u64
-    })
+    cache.stats().map_or(0, |stats| status::not_durable(&stats))
 }
 
 /// Files with data that is not safely in the source.

@@ -91,17 +91,22 @@ impl StatusLine {
     }
 }
 
+/// Bytes that are not safely in the source.
+pub(crate) fn not_durable(cache: &CacheStats) -> u64 {
+    let files = &cache.files;
+    (files.dirty + files.writeback + files.unstable) * PAGE_SIZE as u64
+}
+
 fn line(cache: &CacheStats, mount: &FuseStats, before: &FuseStats, over: Duration) -> String {
     let seconds = over.as_secs_f64().max(0.001);
     let rate = |now: u64, then: u64| show((now.saturating_sub(then) as f64 / seconds) as u64);
     let files = &cache.files;
-    let waiting = (files.dirty + files.writeback + files.unstable) * PAGE_SIZE as u64;
     let mut text = format!(
         "{} of {}  hits {:.1} %  dirty {}  read {}/s  write {}/s",
         show(cache.memory.total()),
         show(cache.memory.limit),
         files.hit_ratio() * 100.0,
-        show(waiting),
+        show(not_durable(cache)),
         rate(mount.bytes_read, before.bytes_read),
         rate(mount.bytes_written, before.bytes_written),
     );

@@ -80,8 +80,7 @@ macro_rules! thread_local {
     ($($tokens:tt)*) => { $crate::__private::thread_local! { $($tokens)* } };
 }
 
-/// Declares thread locals in the syntax of `std::thread_local!`, `const { … }` initialisers
-/// included. Use `with` or `try_with` on them: a model offers nothing else.
+/// As in the other builds; loom's own has no `const { … }`.
 #[cfg(loom)]
 #[macro_export]
 macro_rules! thread_local {
@@ -108,9 +107,7 @@ macro_rules! global {
     };
 }
 
-/// Declares a static that a model makes anew for each of its executions:
-/// `global! { static NAME: Type = constant expression; }`. Private to its module; use it by
-/// reference (`NAME.method()`).
+/// As in the normal build, made anew for each execution.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! global {

@@ -169,28 +169,17 @@ enum How {
     Try,
 }
 
-#[track_caller]
-#[inline(always)]
-fn take(rank: Rank, how: How) -> RankToken {
-    #[cfg(not(debug_assertions))]
-    let _ = (rank, how);
-    RankToken {
-        #[cfg(debug_assertions)]
-        id: held::push(rank, how),
-        _thread: PhantomData,
-    }
-}
-
 /// Says that this thread is about to wait for a lock of this rank. Call it before waiting, so that an
 /// inversion panics instead of deadlocking.
 ///
 /// # Panics
 ///
-/// In debug builds, when the thread holds a lock of the same or an inner rank.
+/// In debug builds, when the thread holds a lock of the same or an inner rank, or is in an RCU read
+/// section and the rank sleeps.
 #[track_caller]
 #[inline(always)]
 pub fn acquire(rank: Rank) -> RankToken {
-    take(rank, How::Ordered)
+    RankOf::new(rank).take(How::Ordered)
 }
 
 /// Like [`acquire`], where locks of the same rank may be held: the caller takes them in an order of its
@@ -198,11 +187,11 @@ pub fn acquire(rank: Rank) -> RankToken {
 ///
 /// # Panics
 ///
-/// In debug builds, when the thread holds a lock of an inner rank.
+/// In debug builds, when the thread holds a lock of an inner rank, or as [`acquire`] in a read section.
 #[track_caller]
 #[inline(always)]
 pub fn acquire_nested(rank: Rank) -> RankToken {
-    take(rank, How::Nested)
+    RankOf::new(rank).take(How::Nested)
 }
 
 /// Says that this thread has taken a lock of this rank without waiting for it, which may be out of
@@ -210,7 +199,7 @@ pub fn acquire_nested(rank: Rank) -> RankToken {
 #[track_caller]
 #[inline(always)]
 pub fn acquire_try(rank: Rank) -> RankToken {
-    take(rank, How::Try)
+    RankOf::new(rank).take(How::Try)
 }
 
 /// Checks that this thread could wait for a lock of this rank now, as a function does that waits for it
@@ -263,16 +252,15 @@ impl RankOf {
     #[inline(always)]
     fn take(self, how: How) -> RankToken {
         #[cfg(debug_assertions)]
-        {
-            if how != How::Try && self.rank.sleeps() {
-                might_sleep();
-            }
-            take(self.rank, how)
+        if how != How::Try && self.rank.sleeps() {
+            might_sleep();
         }
         #[cfg(not(debug_assertions))]
-        {
-            // The rank is not kept, and not looked at.
-            take(Rank::Leaf, how)
+        let _ = how;
+        RankToken {
+            #[cfg(debug_assertions)]
+            id: held::push(self.rank, how),
+            _thread: PhantomData,
         }
     }
 
@@ -287,11 +275,13 @@ impl RankOf {
         }
     }
 
+    /// For a lock that was taken without waiting, if it was.
     #[track_caller]
     #[inline(always)]
-    fn held<G>(self, guard: G) -> Ranked<G> {
+    fn tried<G>(self, guard: Option<G>) -> Option<Ranked<G>> {
+        let guard = guard?;
         let token = self.take(How::Try);
-        Ranked { guard, token }
+        Some(Ranked { guard, token })
     }
 }
 
@@ -354,8 +344,7 @@ impl<T> RankedMutex<T> {
     #[track_caller]
     #[inline]
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
-        let guard = self.inner.try_lock()?;
-        Some(self.rank.held(guard))
+        self.rank.tried(self.inner.try_lock())
     }
 }
 
@@ -441,16 +430,14 @@ impl<T> RankedRwLock<T> {
     #[track_caller]
     #[inline]
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
-        let guard = self.inner.try_read()?;
-        Some(self.rank.held(guard))
+        self.rank.tried(self.inner.try_read())
     }
 
     /// Takes the lock exclusively if nobody holds it; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
-        let guard = self.inner.try_write()?;
-        Some(self.rank.held(guard))
+        self.rank.tried(self.inner.try_write())
     }
 }
 
