@@ -222,5 +222,5 @@ fn main() {
         let each = (processor() - used) * 1e6 / 20_000.0;
         println!("{outstanding:>4} {speed:>9.0} {each:>6.1}");
     }
-    println!("{:?}", bench.engine);
+    println!("{:?}", bench.engine.stats());
 }

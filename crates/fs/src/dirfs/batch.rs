@@ -82,6 +82,15 @@ pub(super) struct Batch {
     files: Mutex<Option<Vec<SlabWeak<DirNode>>>>,
 }
 
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch {
+            result: OnceLock::new(),
+            files: Mutex::new(Some(Vec::new())),
+        }
+    }
+}
+
 impl Batch {
     pub(super) fn has_succeeded(&self) -> bool {
         self.result.get() == Some(&Ok(()))
@@ -89,6 +98,7 @@ impl Batch {
 }
 
 /// A batch that is not cleaned yet.
+#[derive(Default)]
 struct Entry {
     batch: Arc<Batch>,
     room: Taken,
@@ -96,20 +106,6 @@ struct Entry {
     writing: usize,
     /// Whether there ever was one.
     used: bool,
-}
-
-impl Entry {
-    fn new() -> Entry {
-        Entry {
-            batch: Arc::new(Batch {
-                result: OnceLock::new(),
-                files: Mutex::new(Some(Vec::new())),
-            }),
-            room: Taken::default(),
-            writing: 0,
-            used: false,
-        }
-    }
 }
 
 /// What files of batches take.
@@ -121,6 +117,7 @@ struct Taken {
     fds: usize,
 }
 
+#[derive(Default)]
 struct State {
     open: Entry,
     /// Closed, and not durable; the oldest first.
@@ -140,7 +137,7 @@ impl State {
     fn close_open(&mut self) -> bool {
         let used = self.open.used;
         if used {
-            let open = std::mem::replace(&mut self.open, Entry::new());
+            let open = std::mem::take(&mut self.open);
             self.closed.push_back(open);
         }
         used
@@ -260,15 +257,7 @@ impl Batches {
             dev,
             kept,
             most_bytes,
-            state: Mutex::new(State {
-                open: Entry::new(),
-                closed: VecDeque::new(),
-                settled: Vec::new(),
-                syncing: false,
-                taken: Taken::default(),
-                thread: None,
-                stopped: false,
-            }),
+            state: Mutex::default(),
             changed: Condvar::new(),
         })
     }

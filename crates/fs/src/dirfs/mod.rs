@@ -66,7 +66,7 @@ use self::path_fds::PathFds;
 use self::stats::Counters;
 use self::sync_calls::SyncCalls;
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::clock::coarse_monotonic_ms;
@@ -186,11 +186,6 @@ struct Shared {
 }
 
 impl Shared {
-    fn next_node(&self) -> u64 {
-        // Relaxed: see the module's header.
-        self.next_node.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Until when an answer of the source that is asked for now may be believed.
     fn believable_until(&self) -> u64 {
         let after = u64::try_from(self.options.revalidate_after.as_millis()).unwrap_or(u64::MAX);

@@ -41,11 +41,8 @@ impl DirFs {
         }
     }
 
-    /// The node of a directory and a descriptor of it.
-    pub(super) fn directory<'a>(
-        &self,
-        dir: &'a Inode,
-    ) -> Result<(&'a DirNode, Arc<OwnedFd>), Errno> {
+    /// A descriptor of a directory.
+    pub(super) fn directory(&self, dir: &Inode) -> Result<Arc<OwnedFd>, Errno> {
         let node = DirNode::of(dir)?;
         if dir.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);
@@ -54,7 +51,7 @@ impl DirFs {
             return Err(Errno::EXDEV);
         }
         self.shared.bdi.mm().check_fork()?;
-        Ok((node, node.path_fd()?))
+        node.path_fd()
     }
 
     /// The inode of what is under `name` in `parent`, whose descriptor is `dir`.
@@ -152,7 +149,7 @@ impl DirFs {
     ) -> Result<SlabArc<Inode>, Errno> {
         self.writable()?;
         check_component(name)?;
-        let (_, dir) = self.directory(parent)?;
+        let dir = self.directory(parent)?;
         make(dir.as_fd())?;
         let made = self.open_name(dir.as_fd(), name)?;
         let stat = fd::fstat(made.as_fd())?;
@@ -249,7 +246,7 @@ impl DirFs {
         remove: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.writable()?;
-        let (_, dir) = self.directory(parent)?;
+        let dir = self.directory(parent)?;
         let live = {
             let _moves = self.shared.moves.read();
             let fd = self.open_name(dir.as_fd(), name)?;

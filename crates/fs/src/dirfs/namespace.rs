@@ -84,11 +84,14 @@ impl FileSystem for DirFs {
     }
 
     fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
-        let (node, fd) = self.directory(dir)?;
+        let fd = self.directory(dir)?;
         match name.as_bytes() {
             b"." => return Ok(dir.clone()),
             b".." if dir.ino() == ROOT_INO => return Ok(dir.clone()),
-            b".." => return node.named().map(|(parent, _)| parent).ok_or(Errno::ENOENT),
+            b".." => {
+                let above = DirNode::of(dir)?.named();
+                return above.map(|(parent, _)| parent).ok_or(Errno::ENOENT);
+            }
             _ => check_component(name)?,
         }
         self.adopt_name(fd.as_fd(), dir, name)
@@ -115,7 +118,7 @@ impl FileSystem for DirFs {
     ) -> Result<OpenFile, Errno> {
         self.writable()?;
         check_component(name)?;
-        let (_, dir_fd) = self.directory(dir)?;
+        let dir_fd = self.directory(dir)?;
         // First: without room for its pages a file is not left behind.
         let charge = self.shared.bdi.charge_mapping()?;
         let handle_charge = OpenFile::charge(self.shared.bdi.mm())?;
@@ -199,7 +202,7 @@ impl FileSystem for DirFs {
         check_component(name)?;
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
-        let (_, dir_fd) = self.directory(dir)?;
+        let dir_fd = self.directory(dir)?;
         node.own_change(fd.as_fd(), LocalChange::Attributes, || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
@@ -232,8 +235,8 @@ impl FileSystem for DirFs {
         self.writable()?;
         check_component(from)?;
         check_component(to)?;
-        let (_, from_fd) = self.directory(from_dir)?;
-        let (_, to_fd) = self.directory(to_dir)?;
+        let from_fd = self.directory(from_dir)?;
+        let to_fd = self.directory(to_dir)?;
         let replaced = {
             let _moves = self.shared.moves.read();
             let moved_fd = self.open_name(from_fd.as_fd(), from)?;
@@ -317,7 +320,7 @@ impl FileSystem for DirFs {
     }
 
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
-        let (_, fd) = self.directory(inode)?;
+        let fd = self.directory(inode)?;
         Ok(Box::new(DirStream::open(inode, fd.as_fd())?))
     }
 

@@ -47,7 +47,6 @@ use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
 use smallvec::SmallVec;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -143,7 +142,8 @@ impl DirNode {
         let kind = stat.kind();
         let node = DirNode {
             shared: shared.clone(),
-            id: shared.next_node(),
+            // Relaxed: they need only differ.
+            id: shared.next_node.fetch_add(1, Ordering::Relaxed),
             ino,
             identity: Identity::of(stat),
             kind,
@@ -428,14 +428,5 @@ impl Drop for DirNode {
             orphans.remove(self.ino);
         }
         self.shared.path_fds.remove(self.id);
-    }
-}
-
-impl fmt::Debug for DirNode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DirNode")
-            .field("id", &self.id)
-            .field("identity", &self.identity)
-            .finish()
     }
 }

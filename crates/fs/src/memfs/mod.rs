@@ -7,11 +7,6 @@
 //! opened has no address space, and no size. Names, links, attributes and extended attributes live in
 //! the nodes and are charged to the bound as metadata, as are address spaces.
 //!
-//! | module | what it holds |
-//! |---|---|
-//! | `node` | a node: data, entries, charge |
-//! | `namespace` | look-up, creation, renames: the [`FileSystem`](foliocache_vfs::FileSystem) |
-//!
 //! # Invariants
 //!
 //! 1. A node is kept alive by the names, handles and children it has, and by whoever else holds its inode; when the last goes

@@ -140,14 +140,6 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Engine {
     /// An engine. Costs a descriptor and a page; the thread and its ring come with the first
     /// submission. A ring is made and closed at once, to know that the kernel allows it.
