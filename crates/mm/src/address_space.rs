@@ -326,7 +326,6 @@ impl AddressSpace {
         }
     }
 
-    /// Queues a folio that is uptodate now for reclaim.
     pub(crate) fn queue_folio(&self, locked: &LockedFolio<'_>) {
         if self.bdi.is_memory() {
             return;
@@ -450,7 +449,6 @@ impl AddressSpace {
         self.bdi.queue_dirty(self);
     }
 
-    /// The piece of memory that holds a range of a folio's bytes.
     pub(crate) fn segment<'a>(
         &self,
         locked: &LockedFolio<'_>,

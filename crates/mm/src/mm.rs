@@ -99,7 +99,6 @@ pub struct Mm {
     pub(crate) nr_dirty_bdis: AtomicU64,
     pub(crate) shares: Shares,
     pub(crate) stalls: Stalls,
-    /// What readahead may hold unused.
     pub(crate) readahead: Arc<ReadaheadBudget>,
     pub(crate) background: Worker,
     /// Lets one thread at a time give memory back. Before every lock of memory, held over waits for folios and
@@ -417,7 +416,6 @@ impl Drop for Mm {
     }
 }
 
-/// Memory in hand for adding folios to one mapping.
 pub(crate) struct Prepared<'a> {
     mm: &'a Mm,
     frames: Reservation<'a>,

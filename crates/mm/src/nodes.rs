@@ -21,7 +21,6 @@ use foliocache_xarray::{CHUNK_SIZE, ChunkSource};
 
 use crate::frames::Frames;
 
-/// Where the node pool of one cache takes its chunks from.
 #[derive(Debug)]
 pub(crate) struct NodeChunks {
     range: ReservedRange,

@@ -49,7 +49,6 @@ fn pointer(locked: &LockedFolio<'_>) -> NonNull<AddressSpace> {
 /// Keeps the address space of a folio while the folio is taken out of it.
 pub(crate) struct MappingHold(NonNull<AddressSpace>);
 
-/// Takes hold of the address space of a locked folio that is in its index.
 pub(crate) fn hold(locked: &LockedFolio<'_>) -> MappingHold {
     count_up(&of(locked).holders);
     MappingHold(pointer(locked))

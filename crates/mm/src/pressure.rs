@@ -70,7 +70,6 @@ pub struct PressureStats {
     pub steps_up: u64,
 }
 
-/// The policy of one cache and the thread that carries it out.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     policy: Mutex<Policy>,
@@ -184,7 +183,6 @@ impl Pressure {
         })
     }
 
-    /// Panics if a test asked for it.
     #[cfg(test)]
     fn inject_panic(&self) {
         use foliocache_sync::atomic::Ordering::Relaxed;
@@ -290,7 +288,6 @@ impl Mm {
         (outside, held)
     }
 
-    /// What the cache holds now.
     pub(crate) fn held(&self) -> Usage {
         held(
             &self.frames,

@@ -44,7 +44,6 @@ impl PageCounts {
         self.0[count as usize].load(Ordering::Relaxed)
     }
 
-    /// Pages that are not safely on the medium.
     pub(crate) fn not_durable(&self) -> u64 {
         self.get(Count::Dirty) + self.get(Count::Writeback) + self.get(Count::Unstable)
     }
@@ -170,7 +169,6 @@ impl AddressSpace {
         stats
     }
 
-    /// Adds the file's figures to those of others.
     pub(crate) fn add_stats(&self, stats: &mut FileStats) {
         stats.resident += self.nr_pages();
         stats.folios += self.index.nr_entries();
@@ -203,7 +201,6 @@ impl AddressSpace {
         self.mm().counts.add(count, n);
     }
 
-    /// Takes pages back out of the counts.
     pub(crate) fn uncount(&self, count: Count, n: u64) {
         self.counts.sub(count, n);
         self.bdi().counts.sub(count, n);

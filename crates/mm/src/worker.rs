@@ -33,7 +33,6 @@ struct Shared {
 #[derive(Clone, Copy, Debug, Default)]
 struct Requests {
     work: bool,
-    /// Memory is short.
     memory: bool,
     stop: bool,
 }
@@ -68,7 +67,6 @@ impl Worker {
         }
     }
 
-    /// Asks for a round because memory is short.
     pub(crate) fn wake_for_memory(&self) {
         let asked = std::mem::replace(&mut self.shared.requests.lock().memory, true);
         if !asked {

@@ -32,7 +32,6 @@ pub(super) const WHOLE: u64 = 1 << 16;
 /// Shares are looked at so often, in nanoseconds.
 const INTERVAL: u64 = 50_000_000;
 
-/// When the shares of a cache's file systems were looked at.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// What the times of the throttle are counted from.

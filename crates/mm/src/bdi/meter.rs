@@ -37,7 +37,6 @@ const SLOWEST: f64 = (64 << 10) as f64;
 /// Measures one store. Times are nanoseconds from any start.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// Bytes a second.
     rate: f64,
     /// Time that went into it, at most [`MEMORY`].
     measured: u64,
@@ -122,7 +121,6 @@ impl Meter {
         }
     }
 
-    /// Bytes a second that writes take, flushes left out.
     pub(super) fn write_speed(&self) -> u64 {
         self.write_speed.max(SLOWEST) as u64
     }

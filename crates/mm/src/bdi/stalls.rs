@@ -11,7 +11,6 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 const STEPS: u32 = 2;
 /// The shortest wait that is told from none, as a power of two of nanoseconds.
 const FIRST: u32 = 10;
-/// Octaves that are told apart.
 const OCTAVES: u32 = 25;
 const BUCKETS: usize = ((OCTAVES as usize) << STEPS) + 1;
 

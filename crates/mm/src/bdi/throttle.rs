@@ -49,7 +49,6 @@ pub(crate) fn flush_due(limits: Limits, unstable: u64, held: u64) -> bool {
 pub(super) struct Throttle {
     pace: Mutex<Pace>,
     meter: Mutex<Meter>,
-    /// Pages that a writer should dirty between two charges.
     batch: AtomicU64,
 }
 

@@ -249,7 +249,6 @@ impl AddressSpace {
         fills.into_iter().map(Fill::start).sum()
     }
 
-    /// Takes over the lock of a folio that was read.
     fn adopt(&self, folio: FolioId) -> LockedFolio<'_> {
         let mm: &Mm = self.mm();
         mm.folios.get(folio).adopt(&mm.waits)

@@ -45,9 +45,7 @@ use crate::types::PageIndex;
 /// A folio that was found without a lock: steps 1 to 3.
 pub(crate) struct Lookup<'a> {
     pub(crate) folio: &'a Folio,
-    /// Its state before the copy.
     pub(crate) seen: Snapshot,
-    /// What it was before the copy.
     pub(crate) identity: Identity,
 }
 

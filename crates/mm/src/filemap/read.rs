@@ -427,6 +427,5 @@ impl AddressSpace {
 pub(super) struct Behind {
     /// The page after those that it brought in.
     pub(super) fetched: PageIndex,
-    /// What to start reading.
     pub(super) window: Option<Window>,
 }

@@ -200,7 +200,6 @@ impl AddressSpace {
         }
     }
 
-    /// The rest of a write of which `done` bytes were a hit.
     #[cold]
     fn write_on(
         self: &Arc<Self>,
@@ -522,9 +521,7 @@ impl Appended {
 /// A folio that is locked for a write within it.
 struct WriteHit<'a> {
     locked: LockedFolio<'a>,
-    /// The state that it was locked in.
     seen: Snapshot,
-    /// Where the bytes go.
     addr: *mut u8,
 }
 

@@ -62,7 +62,6 @@ use state::{FolioState, LOCK, Snapshot};
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Folio {
-    /// Flags, lock and version; see [`state`].
     pub(crate) state: FolioState,
     /// Address of the [`crate::AddressSpace`] that holds it, 0 if none (invariant 1).
     mapping: AtomicUsize,
@@ -73,7 +72,6 @@ pub(crate) struct Folio {
     /// Neighbours in its LRU queue or in the free list (invariant 3).
     pub(crate) lru_prev: AtomicU32,
     pub(crate) lru_next: AtomicU32,
-    /// Which LRU queue it is on (invariant 3).
     pub(crate) lru_queue: AtomicU8,
     /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
     /// under the folio lock.
@@ -91,7 +89,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Bytes of the folio.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         PAGE_SIZE << self.order
@@ -115,24 +112,20 @@ const _: () = assert!(size_of::<Folio>() == 64, "a descriptor is one cache line"
 
 /// Identity is stable under the folio lock; without it, each part may be another folio's by now.
 impl Folio {
-    /// Binary logarithm of its pages.
     #[inline]
     pub(crate) fn order(&self) -> u32 {
         self.state.order()
     }
 
-    /// Its pages.
     #[inline]
     pub(crate) fn nr_pages(&self) -> u64 {
         1 << self.order()
     }
 
-    /// The page after its last.
     pub(crate) fn end(&self) -> PageIndex {
         self.index().add(self.nr_pages())
     }
 
-    /// Whether `page` of its file is one of its own.
     pub(crate) fn holds(&self, page: PageIndex) -> bool {
         self.index() <= page && page < self.end()
     }
@@ -151,7 +144,6 @@ impl Folio {
         (self.state.validate(seen) && identity.covers(PageIndex::of(pos))).then_some(identity)
     }
 
-    /// Page, order and frame at once.
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
         Identity {
@@ -295,7 +287,6 @@ impl<'a> LockedFolio<'a> {
         self.state.halve();
     }
 
-    /// The grains that are uptodate.
     #[inline(always)]
     pub(crate) fn uptodate_grains(&self) -> u64 {
         match self.state.load().has(flag::UPTODATE) {
@@ -333,12 +324,10 @@ impl<'a> LockedFolio<'a> {
         self.uptodate_grains() & touched == touched
     }
 
-    /// Whether some grain is uptodate.
     pub(crate) fn has_content(&self) -> bool {
         self.uptodate_grains() != 0
     }
 
-    /// The grains that are dirty.
     pub(crate) fn dirty_grains(&self) -> u64 {
         match self.order() {
             0 => u64::from(self.state.load().has(flag::DIRTY)),

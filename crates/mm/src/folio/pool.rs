@@ -58,7 +58,6 @@ pub(crate) struct FolioPool {
 
 #[derive(Debug, Default)]
 struct FreeList {
-    /// The first free descriptor.
     first: FolioId,
     /// Descriptors initialised so far, number 0 included though it is never handed out.
     nr_ready: u32,

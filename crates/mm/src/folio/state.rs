@@ -68,13 +68,11 @@ const ORDER_ONE: u64 = 1 << ORDER_SHIFT;
 const VERSION_SHIFT: u32 = 20;
 const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
 
-/// The folio lock.
 pub(super) const LOCK: LockBits = LockBits {
     locked: flag::LOCKED,
     waiters: flag::WAITERS,
 };
 
-/// The state word.
 #[derive(Debug, Default)]
 pub(crate) struct FolioState(AtomicU64);
 
@@ -93,7 +91,6 @@ impl Snapshot {
         self.0 & flags != 0
     }
 
-    /// The flags that describe the content or the queue.
     pub(crate) fn content(self) -> u64 {
         self.0 & flag::CONTENT
     }
@@ -104,7 +101,6 @@ impl Snapshot {
         self.0 & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED
     }
 
-    /// Binary logarithm of the folio's pages.
     #[inline]
     pub(crate) fn order(self) -> u32 {
         (self.0 >> ORDER_SHIFT & 0xf) as u32
@@ -117,7 +113,6 @@ impl Snapshot {
 }
 
 impl FolioState {
-    /// The word, for [`LOCK`].
     #[inline]
     pub(super) fn word(&self) -> &AtomicU64 {
         &self.0
@@ -183,7 +178,6 @@ impl FolioState {
         self.0.fetch_or(flags, Ordering::Relaxed);
     }
 
-    /// Clears a hint bit; whether it was set.
     #[inline]
     pub(crate) fn clear_hint(&self, flags: u64) -> bool {
         // Relaxed: as in `set_hint`.

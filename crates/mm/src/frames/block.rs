@@ -42,7 +42,6 @@ pub(super) enum State {
     Leaving,
 }
 
-/// Bookkeeping of one block, kept outside its frames.
 #[derive(Debug)]
 pub(super) struct Block {
     buddy: Buddy,
@@ -59,7 +58,6 @@ pub(super) struct Table {
     /// Numbers below `blocks.len()` that are absent.
     absent: Vec<u32>,
     heads: [u32; CLASSES],
-    /// Invariant 1.
     pub(super) held: u32,
     /// Most blocks that may be held, with the metadata of now.
     pub(super) capacity: u32,
@@ -67,9 +65,7 @@ pub(super) struct Table {
     pub(super) target: u32,
     /// Largest `target` ever: so far the range is active, so long is the table charged for.
     pub(super) active: u32,
-    /// The bound, in bytes.
     pub(super) limit: u64,
-    /// Invariant 3.
     pub(super) isolated_free: u64,
     /// Frames that the budget's counts are made of: [`Table::managed_now`] when they were last brought
     /// in line.
@@ -149,7 +145,6 @@ impl Table {
         number
     }
 
-    /// Opens a coming or isolated block for allocation.
     pub(super) fn open(&mut self, number: u32) {
         let block = &mut self.blocks[number as usize];
         match block.state {

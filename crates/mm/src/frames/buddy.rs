@@ -51,7 +51,6 @@ impl Buddy {
         u32::from(self.free)
     }
 
-    /// Whether a chunk of `order` could be allocated.
     #[inline]
     pub(super) fn has_order(&self, order: u32) -> bool {
         self.orders >> order != 0

@@ -78,7 +78,6 @@ impl Counts {
     }
 }
 
-/// The counts of one frame space, and the queue of those who wait for them.
 pub(super) struct Budget {
     word: CachePadded<AtomicU64>,
     room: AtomicI64,
@@ -146,7 +145,6 @@ impl Budget {
         }
     }
 
-    /// Turns `n` reserved frames into frames in use.
     #[inline]
     pub(super) fn settle(&self, n: u32) {
         // Relaxed: only lowers a figure; the frames were taken off their lists under a lock.

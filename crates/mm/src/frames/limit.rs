@@ -39,9 +39,7 @@ pub(super) struct Hints {
     limit: AtomicU64,
     capacity: AtomicU32,
     target: AtomicU32,
-    /// Chunks of a larger order that were not there, though enough frames were, ever.
     pub(super) order_failures: AtomicU64,
-    /// Times that the kernel did not take memory back, ever.
     pub(super) give_back_failures: AtomicU64,
     /// Largest order that was not there since a compaction looked.
     pub(super) order_wanted: AtomicU32,

@@ -37,7 +37,6 @@ impl Magazine {
         Some(self.frames[self.len as usize])
     }
 
-    /// Puts a frame in; false when it is full or closed.
     pub(super) fn push(&mut self, frame: u32) -> bool {
         let len = self.len as usize;
         if self.closed || len == SIZE {

@@ -81,7 +81,6 @@ pub struct Frames {
     /// Alone on its cache line with what never changes: every hit reads where it begins.
     range: ReservedRange,
     owners: Owners,
-    /// Largest limit, in bytes.
     max_limit: u64,
     budget: Budget,
     magazines: Magazines,

@@ -95,7 +95,6 @@ impl Policy {
         }
     }
 
-    /// The limit to keep now.
     pub(super) fn effective(&self) -> u64 {
         self.cap
             .map_or(self.configured, |cap| cap.min(self.configured))

@@ -65,7 +65,6 @@ const MAX_STARTED: usize = 2;
 /// Above every page: what backward streams count from.
 const FAR_END: u64 = 1 << 52;
 
-/// How a stream goes through its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Forward,
@@ -141,7 +140,6 @@ pub(super) struct Stream {
     /// The first page that the reader has left behind and that was not handed out as such.
     left: u64,
     lease: Lease,
-    /// When it was last used, for replacing the one that was not for longest.
     pub(super) touched: u64,
 }
 

@@ -18,7 +18,6 @@ use std::ops::Range;
 // What a handle costs at most, as `ReadaheadState` says.
 const _: () = assert!(bytes(MAX_STREAMS, history::CAPACITY) <= 6 << 10);
 
-/// What a handle takes from the first miss on.
 pub(super) const FIRST_BYTES: usize = bytes(FIRST_ENTRIES, FIRST_ENTRIES);
 
 const fn bytes(streams: usize, misses: usize) -> usize {

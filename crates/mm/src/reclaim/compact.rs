@@ -58,7 +58,6 @@ impl Mm {
         *next = start.checked_add(PAUSE.max(start.elapsed() * PART));
     }
 
-    /// Makes up to `want` blocks whole; returns how many it did.
     fn compact_blocks(&self, want: usize) -> u64 {
         // What the blocks chosen so far need comes on top.
         let (mut blocks, mut used) = (Vec::new(), 0);

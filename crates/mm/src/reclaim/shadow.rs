@@ -60,7 +60,6 @@ impl ShadowTable {
         (self.evictions >> self.tick_shift) as u16
     }
 
-    /// Remembers that a folio of `pages` pages from `index` on was evicted.
     pub(super) fn record(&mut self, mapping: u64, index: PageIndex, pages: u64) {
         self.evictions += pages;
         let clock = self.clock();

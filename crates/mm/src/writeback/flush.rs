@@ -55,13 +55,11 @@ pub(super) struct Generations {
     failures: u32,
 }
 
-/// What `flush_lock` protects.
 #[derive(Debug, Default)]
 pub(crate) struct FlushState {
     /// The number of the last flush that succeeded.
     done: u32,
     failures: u32,
-    /// The error of the last one that failed.
     error: Option<Errno>,
 }
 
@@ -99,7 +97,6 @@ struct Running<'a> {
     passed: u64,
     /// Whether the file's writeback failed last: a success ends its back-off.
     failing: bool,
-    /// The mark of what the flush covers.
     covered: Mark,
     error: Errno,
 }

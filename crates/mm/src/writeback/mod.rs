@@ -78,11 +78,9 @@ pub(crate) struct WritebackState {
     pass_began: u64,
     /// When the last pass began that came to the end, anybody's: what is older is written.
     passed: u64,
-    /// Passes in a row that failed.
     failures: u32,
     /// The flusher leaves what failed alone until then.
     retry_at: Option<Instant>,
-    /// What the flushes of the file have to say to its writes.
     flushes: flush::Generations,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; `None` after a failed flush, which may have lost a change of it. A size that no write

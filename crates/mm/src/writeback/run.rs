@@ -44,7 +44,6 @@ struct Extent<'a> {
     segments: Vec<IoSegment<'a>>,
 }
 
-/// Folios under writeback that follow one another in the file.
 pub(super) struct Run<'a> {
     pub(super) first: PageIndex,
     pub(super) end: PageIndex,
@@ -124,7 +123,6 @@ impl AddressSpace {
         Some(self.start_writeback(run))
     }
 
-    /// From dirty to writeback, for a run of locked folios.
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
         {
             let mut index = self.index.lock();
