@@ -11,8 +11,8 @@
 //!        └── BackingDevInfo (one a file system): dirty limits, flusher
 //! ```
 //!
-//! This crate knows no path, no FUSE, no async runtime, and has no global: two caches live in one
-//! process.
+//! This crate knows no path, no FUSE, no async runtime, and has no global: two caches in one process share
+//! nothing but the RCU domain.
 #![deny(unsafe_code)]
 
 mod address_space;

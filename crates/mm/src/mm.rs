@@ -9,8 +9,7 @@
 //!
 //! # Invariants
 //!
-//! 1. There is no global: two caches in one process share nothing but the RCU domain.
-//! 2. Nobody waits for memory while holding memory: [`Prepared`] is made whole or not at all.
+//! 1. Nobody waits for memory while holding memory: [`Prepared`] is made whole or not at all.
 //!
 //! # Locking
 //!
@@ -374,7 +373,7 @@ impl Mm {
         self.complete(mapping, first, last, frames).ok()
     }
 
-    /// Adds index nodes and a descriptor to promised frames, or gives all back (invariant 2).
+    /// Adds index nodes and a descriptor to promised frames, or gives all back (invariant 1).
     fn complete<'a>(
         &'a self,
         mapping: &AddressSpace,

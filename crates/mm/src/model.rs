@@ -201,7 +201,7 @@ impl TwoPages {
         upper.attach(OURS, identity(1, 1));
         let mut nodes = self.index.pool().preload(0).expect("none");
         split_in_index(&self.index, &lower, &upper, self.entries()[1], &mut nodes);
-        lower.halve();
+        lower.state.halve();
     }
 
     /// Takes page 1 out, after a split, and gives its frame to somebody who stores `byte` in it.

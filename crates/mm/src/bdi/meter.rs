@@ -42,9 +42,8 @@ pub(super) struct Meter {
     measured: u64,
     /// Bytes a second of writes alone, flushes left out.
     write_speed: f64,
-    working: u32,
-    /// When the interval began that is open while `working`.
-    since: u64,
+    /// When the interval began that is open while there is work.
+    since: Option<u64>,
     /// Of the sample that is open.
     bytes: u64,
     time: u64,
@@ -61,16 +60,12 @@ impl Meter {
     }
 
     pub(super) fn begin(&mut self, now: u64) {
-        if self.working == 0 {
-            self.since = now;
-        }
-        self.working += 1;
+        self.since = Some(now);
     }
 
     pub(super) fn end(&mut self, now: u64) {
-        self.advance(now);
-        self.working -= 1;
-        self.sample();
+        self.sample(now);
+        self.since = None;
     }
 
     /// The store took `bytes` bytes in `took` nanoseconds, for a pass or for somebody else.
@@ -81,19 +76,15 @@ impl Meter {
             let weight = bytes as f64 / (bytes + WRITES_MEMORY) as f64;
             self.write_speed += (seen - self.write_speed) * weight;
         }
-        if self.working > 0 {
+        if self.since.is_some() {
             self.bytes += bytes;
-            self.advance(now);
-            self.sample();
+            self.sample(now);
         }
     }
 
-    fn advance(&mut self, now: u64) {
-        self.time += now.saturating_sub(self.since);
-        self.since = now;
-    }
-
-    fn sample(&mut self) {
+    fn sample(&mut self, now: u64) {
+        let since = self.since.replace(now).unwrap_or(now);
+        self.time += now.saturating_sub(since);
         if self.time >= WINDOW {
             self.rate = self.blend(self.time);
             self.measured = (self.measured + self.time).min(MEMORY);
@@ -110,11 +101,7 @@ impl Meter {
 
     /// Bytes a second, with what is under way taken in (invariant 1).
     pub(super) fn rate(&self, now: u64) -> u64 {
-        let open = match self.working {
-            0 => 0,
-            _ => now.saturating_sub(self.since),
-        };
-        let time = self.time + open;
+        let time = self.time + self.since.map_or(0, |since| now.saturating_sub(since));
         match time >= WINDOW {
             true => self.blend(time).min(self.rate) as u64,
             false => self.rate as u64,

@@ -294,7 +294,6 @@ impl AddressSpace {
         Ok(piece)
     }
 
-    /// What a miss leaves to be done once its own page is copied.
     pub(super) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
         iocb.fetched = iocb.fetched.max(behind.fetched.pos());
         self.read_ahead(behind.window);

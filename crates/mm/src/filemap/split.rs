@@ -105,9 +105,9 @@ impl AddressSpace {
         let entry = mm.folios.entry(folio);
         split_in_index(&self.index, lower, &upper, entry, &mut nodes);
         if self.bdi().is_memory() {
-            lower.halve();
+            lower.state.halve();
         } else {
-            let shrink = || lower.halve();
+            let shrink = || lower.state.halve();
             mm.lru.lock().split(&mm.folios, lower, folio, shrink);
         }
         lower.set_uptodate_grains(uptodate[0]);

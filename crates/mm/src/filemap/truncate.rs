@@ -38,9 +38,7 @@ impl AddressSpace {
         self.resize(size, false)
     }
 
-    /// Grows the file to `size` bytes if it is shorter; what is new reads as zeros.
-    ///
-    /// Blocks for writeback of the file that is under way.
+    /// As [`AddressSpace::truncate`], if the file is shorter.
     ///
     /// # Errors
     /// As [`AddressSpace::truncate`].

@@ -227,10 +227,8 @@ impl Folio {
         LOCK.wait_clear_async(self.state.word(), waits, flag::LOCKED, waker)
     }
 
-    /// A use by a reader or writer: clears READAHEAD at the first, sets REFERENCED at later ones.
-    ///
-    /// Costs a store only when a bit changes, so that a hot folio's line stays shared. Returns
-    /// whether this was the first use of a folio that readahead brought in.
+    /// A use by a reader or writer: clears READAHEAD at the first, sets REFERENCED at later ones. Costs a store
+    /// only when a bit changes. Returns whether this was the first use of what readahead brought in.
     #[inline]
     pub(crate) fn mark_accessed(&self, seen: Snapshot) -> bool {
         if seen.has(flag::READAHEAD) {
@@ -280,11 +278,6 @@ impl<'a> LockedFolio<'a> {
         self.dirty.store(0, Ordering::Relaxed);
         self.state.bump_version(flag::CONTENT);
         (self.frame(), self.order())
-    }
-
-    /// Makes the folio its own lower half; the index says so already. The version grows.
-    pub(crate) fn halve(&self) {
-        self.state.halve();
     }
 
     #[inline(always)]

@@ -36,8 +36,7 @@ use std::collections::HashSet;
 const TRIM_BATCH: usize = 64;
 
 impl Frames {
-    /// Isolates up to `want` blocks, about those with the fewest frames in use, but none in `except`:
-    /// nothing is allocated from them any more, and what is freed into them stays in them.
+    /// Isolates up to `want` blocks, about those with the fewest frames in use, but none in `except`.
     ///
     /// Fewer, or none, when so many are not held, or when the promises made need their free frames: then
     /// reclaim first. The caller ends each isolation with [`Frames::give_back`] or
@@ -138,9 +137,7 @@ impl Frames {
     /// Gives wholly free blocks back: all of them, or without `all` only as many as lie beyond the limit.
     /// Returns how many.
     ///
-    /// Frees keep blocks, since what was just emptied is soon needed; the background reclaimer calls this
-    /// when [`Frames::excess`] is not zero, an idle cache when it likes. Blocks as
-    /// [`Frames::give_back`] does.
+    /// Frees keep blocks, since what was just emptied is soon needed. Blocks as [`Frames::give_back`] does.
     pub fn trim(&self, all: bool) -> usize {
         let mut given = 0;
         loop {

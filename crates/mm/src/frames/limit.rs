@@ -117,8 +117,7 @@ impl Frames {
     /// Charges `bytes` of metadata against the bound; false, and nothing charged, when there is no room.
     ///
     /// Then all blocks that metadata would have to take the place of are held, or promised: the caller
-    /// reclaims 512 frames and gives a block back ([`Frames::isolate_blocks`], [`Frames::give_back`],
-    /// or [`Frames::trim`]), whose place is kept for the metadata, and tries again. Does not sleep.
+    /// gives a block back, whose place is kept for the metadata, and tries again. Does not sleep.
     ///
     /// Context: no lock of rank `Frames` or inner.
     #[must_use]

@@ -22,7 +22,6 @@
 //! writeback; it must be called with nothing held that writeback needs.
 
 mod background;
-mod compact;
 mod evacuate;
 mod lru;
 mod shadow;
