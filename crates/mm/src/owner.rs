@@ -2,8 +2,7 @@
 //!
 //! # Model
 //!
-//! Reclaim meets folios, not files. [`of`] is for a look while the folio stays locked. [`hold`] is
-//! for taking the folio out: once it is out of the index nothing else would keep the address
+//! Reclaim meets folios, not files. Once it takes a folio out of the index nothing else would keep the address
 //! space, whose last owner may be dropping it, so a count in it does.
 //!
 //! # Safety
@@ -31,27 +30,17 @@ use foliocache_xarray::XArray;
 use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
 
-/// The address space that holds the folio, for as long as the folio stays locked and in its index.
-///
-/// # Panics
-/// If the folio belongs to none.
-pub(crate) fn of<'a>(locked: &'a LockedFolio<'_>) -> &'a AddressSpace {
-    // SAFETY: the module's premise; the folio lock is held for 'a.
-    unsafe { pointer(locked).as_ref() }
-}
-
-fn pointer(locked: &LockedFolio<'_>) -> NonNull<AddressSpace> {
-    let address = locked.mapping();
-    NonNull::new(std::ptr::with_exposed_provenance_mut(address))
-        .expect("a free folio has no address space")
-}
-
 /// Keeps the address space of a folio while the folio is taken out of it.
 pub(crate) struct MappingHold(NonNull<AddressSpace>);
 
+/// Takes hold of the address space of a folio that is in its index. Panics if the folio belongs to none.
 pub(crate) fn hold(locked: &LockedFolio<'_>) -> MappingHold {
-    count_up(&of(locked).holders);
-    MappingHold(pointer(locked))
+    let address = std::ptr::with_exposed_provenance_mut(locked.mapping());
+    let mapping: NonNull<AddressSpace> =
+        NonNull::new(address).expect("a free folio has no address space");
+    // SAFETY: the module's premise; the folio lock is held.
+    count_up(unsafe { &mapping.as_ref().holders });
+    MappingHold(mapping)
 }
 
 /// One holder more. Context: lock held of a folio that is in the index.

@@ -27,7 +27,7 @@ use foliocache_sync::Arc;
 use std::ptr;
 
 use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, grains};
+use crate::folio::LockedFolio;
 use crate::readahead::ReadaheadState;
 use crate::types::PageIndex;
 
@@ -56,7 +56,10 @@ impl AddressSpace {
         let mut at = pos;
         while at < end {
             let locked = self.try_lock_folio(PageIndex::of(at))?;
-            let (addr, readable) = self.ready(&locked, at)?;
+            let (addr, readable) = self.readable(&locked, at);
+            if readable == 0 {
+                return None;
+            }
             if at == pos {
                 start = addr;
             } else if start.wrapping_add((at - pos) as usize) != addr {
@@ -80,14 +83,6 @@ impl AddressSpace {
             self.used_readahead(handle, page, order);
         }
         Some(result)
-    }
-
-    /// Address of byte `pos` in a locked folio that holds it, and how many bytes from there on are
-    /// uptodate; `None` if that one is not.
-    fn ready(&self, locked: &LockedFolio<'_>, pos: u64) -> Option<(*const u8, usize)> {
-        let offset = (pos - locked.index().pos()) as usize;
-        let readable = grains::run_from(locked.uptodate_grains(), locked.order(), offset);
-        (readable > 0).then(|| (self.addr(locked, offset).cast_const(), readable))
     }
 
     /// Counts what a read of the same bytes would have; returns the folios that readahead brought in

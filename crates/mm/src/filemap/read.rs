@@ -13,8 +13,8 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
-use super::bad_memory;
 use super::lookup::Lookup;
+use super::{BAD_MEMORY_RETRIES, memory_failed};
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
@@ -270,7 +270,7 @@ impl AddressSpace {
         let (locked, behind, result) = loop {
             let (locked, behind) = self.read_folio(handle, page, last)?;
             let result = self.copy_locked(&locked, pos, to);
-            if !bad_memory::failed(&result) || retries == bad_memory::RETRIES {
+            if !memory_failed(&result) || retries == BAD_MEMORY_RETRIES {
                 break (locked, behind, result);
             }
             self.drop_bad_folio(locked)?;
@@ -309,7 +309,7 @@ impl AddressSpace {
             return Err(Errno::EAGAIN);
         }
         let result = self.copy_locked(&locked, pos, to);
-        if bad_memory::failed(&result) {
+        if memory_failed(&result) {
             self.drop_bad_folio(locked)?;
             return Err(Errno::EAGAIN);
         }
@@ -326,11 +326,16 @@ impl AddressSpace {
         pos: u64,
         to: Iovec<'_>,
     ) -> Result<usize, Stopped> {
+        let (from, readable) = self.readable(locked, pos);
+        debug_assert!(readable > 0, "the grain at {pos} is not uptodate");
+        to.first(readable).copy_from_frame(from)
+    }
+
+    /// Where byte `pos` of a locked folio that holds it is, and how many bytes from there on are uptodate.
+    pub(super) fn readable(&self, locked: &LockedFolio<'_>, pos: u64) -> (*const u8, usize) {
         let offset = (pos - locked.index().pos()) as usize;
         let readable = grains::run_from(locked.uptodate_grains(), locked.order(), offset);
-        debug_assert!(readable > 0, "the grain at {pos} is not uptodate");
-        to.first(readable)
-            .copy_from_frame(self.addr(locked, offset))
+        (self.addr(locked, offset), readable)
     }
 
     /// As `read_miss` where the cache is the store: a hole is read as zeros and takes no memory,
@@ -339,7 +344,7 @@ impl AddressSpace {
         let result = match self.lock_folio(PageIndex::of(pos)) {
             Some(locked) if self.has_grain_at(&locked, pos) => {
                 let result = self.copy_locked(&locked, pos, to);
-                if bad_memory::failed(&result) {
+                if memory_failed(&result) {
                     self.drop_bad_folio(locked)?;
                 }
                 result

@@ -39,7 +39,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use super::bad_memory;
+use super::BAD_MEMORY_RETRIES;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::state::Snapshot;
@@ -290,7 +290,7 @@ impl AddressSpace {
             let Some(progress) = progress.transpose() else {
                 self.drop_bad_folio(locked)?;
                 retries += 1;
-                if retries > bad_memory::RETRIES {
+                if retries > BAD_MEMORY_RETRIES {
                     return Err(Errno::EIO);
                 }
                 continue;
