@@ -66,10 +66,6 @@ pub(crate) struct FileCounters {
 }
 
 /// What was found in the cache of one file.
-///
-/// # Memory ordering
-///
-/// The file system's `hit_bytes` is `Relaxed`: a figure.
 #[derive(Debug, Default)]
 pub(crate) struct Hits(LazyCounter);
 
@@ -82,7 +78,7 @@ impl Hits {
             return;
         }
         if self.0.spread() {
-            bdi.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
+            bump(&bdi.hit_bytes, bytes);
         } else {
             // Another thread did.
             bdi.mm().uncharge_metadata(bytes);
@@ -93,6 +89,7 @@ impl Hits {
     pub(crate) fn uncharge(&self, bdi: &BackingDevInfo) {
         if self.0.is_spread() {
             let bytes = ShardedCounter::heap_bytes() as u64;
+            // Relaxed: a figure.
             bdi.hit_bytes.fetch_sub(bytes, Ordering::Relaxed);
             bdi.mm().uncharge_metadata(bytes);
         }
