@@ -1,16 +1,5 @@
 //! The foliocache command.
 //!
-//! # Model
-//!
-//! | module | what it holds |
-//! |---|---|
-//! | `bench` | `foliocache bench`: a case beside the kernel's |
-//! | `mount` | `foliocache mount`: checks, the life of a mount |
-//! | `check` | what can be wrong with a source and a mount point, one line each |
-//! | `shutdown` | writing back and ending, and the list of what was lost |
-//! | `status` | the live line |
-//! | `size` | sizes of memory as text |
-//!
 //! Exit status: 0 if all went well, 1 if data was lost or the work failed, 2 for bad input.
 #![deny(unsafe_code)]
 

@@ -76,6 +76,7 @@ pub struct LockRef {
 }
 
 /// The lock of a [`LockRef`]; released when dropped.
+#[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockRefGuard<'a> {
     lockref: &'a LockRef,
@@ -90,33 +91,33 @@ impl LockRef {
         }
     }
 
-    /// Changes the count in one step while nobody holds the lock, waiting for the lock to be released. `change`
-    /// gives the new count, or `None` to leave it. Returns the new count.
+    /// Takes a reference if `may` says so of the count, in one step while nobody holds the lock, waiting for
+    /// the lock to be released. Returns whether it did.
     #[inline]
-    fn update(
-        &self,
-        ordering: Ordering,
-        mut change: impl FnMut(i32) -> Option<i32>,
-    ) -> Option<i32> {
+    fn get_if(&self, may: impl Fn(i32) -> bool) -> bool {
         // Relaxed: the exchange decides, or nothing is done.
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             if word & BITS.locked != 0 {
                 // Not an unlocked moment's value but the holder's: take the lock and look.
                 let guard = self.lock();
-                let count = change(guard.count())?;
-                guard.set_count(count);
-                return Some(count);
+                let may = may(guard.count());
+                if may {
+                    guard.get();
+                }
+                return may;
             }
-            let count = change(count_of(word))?;
-            let next = with_count(word, count);
-            // `ordering` is the caller's: Acquire pairs with Release, see the module's header. Relaxed on
-            // failure: the newer value is only tried.
+            if !may(count_of(word)) {
+                return false;
+            }
+            let next = with_count(word, count_of(word) + 1);
+            // Acquire pairs with the Release of who drops a reference or the lock. Relaxed on failure: the
+            // newer value is only tried.
             match self
                 .word
-                .compare_exchange_weak(word, next, ordering, Ordering::Relaxed)
+                .compare_exchange_weak(word, next, Ordering::Acquire, Ordering::Relaxed)
             {
-                Ok(_) => return Some(count),
+                Ok(_) => return true,
                 Err(newer) => word = newer,
             }
         }
@@ -126,7 +127,7 @@ impl LockRef {
     #[doc(alias = "lockref_get")]
     #[inline]
     pub fn get(&self) {
-        self.update(Ordering::Acquire, |count| Some(count + 1));
+        self.get_if(|_| true);
     }
 
     /// Takes a reference unless the object is dead; a count of zero is good enough. Returns whether it did.
@@ -134,8 +135,7 @@ impl LockRef {
     #[inline]
     #[must_use = "no reference is taken when it says no"]
     pub fn get_not_dead(&self) -> bool {
-        self.update(Ordering::Acquire, |count| (count >= 0).then_some(count + 1))
-            .is_some()
+        self.get_if(|count| count >= 0)
     }
 
     /// Drops a reference unless it is the last one. If it is, takes the lock instead and leaves the count as it
@@ -238,14 +238,6 @@ impl Drop for LockRefGuard<'_> {
 impl fmt::Debug for LockRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockRef")
-            .field("count", &self.count())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for LockRefGuard<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockRefGuard")
             .field("count", &self.count())
             .finish_non_exhaustive()
     }

@@ -12,8 +12,7 @@
 //!
 //! # Locking
 //!
-//! *Protects*: everything but the memory of nodes that readers are in. *Order*: rank `XaLock`;
-//! nothing is acquired under it. *May block*: no.
+//! Nothing is acquired under the xa_lock, and nothing here waits.
 //!
 //! # Safety
 //!
@@ -117,7 +116,7 @@ impl<'a> XaGuard<'a> {
         Self {
             xa,
             lock: Some(lock),
-            freed: NodeList::new(),
+            freed: NodeList::default(),
         }
     }
 
@@ -232,11 +231,5 @@ impl<'a> XaGuard<'a> {
         // SAFETY: the xa_lock is held; `prune` took the last pointer to the node out of the tree before
         // the call, and does not meet it again.
         self.freed.push(unsafe { OwnedNode::detached(node) });
-    }
-}
-
-impl core::fmt::Debug for XaGuard<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("XaGuard").field(self.xa).finish()
     }
 }

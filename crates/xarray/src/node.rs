@@ -402,15 +402,6 @@ pub(crate) struct NodeList {
 unsafe impl Send for NodeList {}
 
 impl NodeList {
-    /// An empty list.
-    pub(crate) const fn new() -> Self {
-        Self {
-            top: None,
-            bottom: None,
-            len: 0,
-        }
-    }
-
     /// Nodes in the list.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -452,7 +443,7 @@ impl NodeList {
     ///
     /// If there are fewer.
     pub(crate) fn take(&mut self, n: usize) -> Self {
-        let mut taken = Self::new();
+        let mut taken = Self::default();
         for _ in 0..n {
             taken.push(self.pop().expect("the caller looked at the length"));
         }

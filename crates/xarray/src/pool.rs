@@ -238,7 +238,7 @@ impl NodePool {
             lists.advance();
             let chunk_of = |node: &OwnedNode| node.addr() & !(CHUNK_SIZE - 1);
             let mut free = HashMap::new();
-            let mut counted = NodeList::new();
+            let mut counted = NodeList::default();
             while let Some(node) = lists.free.pop() {
                 *free.entry(chunk_of(&node)).or_insert(0) += 1;
                 counted.push(node);

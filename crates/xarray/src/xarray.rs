@@ -12,15 +12,9 @@
 //! 2. A slot is emptied before its node is detached. So a word that is an entry, loaded from any
 //!    node that a read section has reached, is in the index at the time of the load.
 //!
-//! # Locking
-//!
-//! *Protects*: the xa_lock every change of the tree; RCU the memory of the nodes that a reader
-//! walks. *May block*: no.
-//!
 //! # Memory ordering
 //!
-//! `head` and slots: Acquire here, partner of the Release stores in [`crate::XaGuard`]; see the
-//! node module.
+//! `head` and slots: Acquire here, partner of the Release stores in [`XaGuard`]; see the node module.
 //!
 //! # Safety
 //!
@@ -234,14 +228,6 @@ impl Drop for XArray {
                 xa.erase_if(found.index, found.entry);
             }
         }
-    }
-}
-
-impl core::fmt::Debug for XArray {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("XArray")
-            .field("entries", &self.nr_entries())
-            .finish_non_exhaustive()
     }
 }
 
