@@ -212,11 +212,8 @@ impl Cache {
     /// failed stays dirty and is retried.
     pub fn sync(&self) -> Result<()> {
         self.check(Operation::Sync)?;
-        let failed: Vec<_> = self
-            .mounts()
-            .iter()
-            .flat_map(|mount| mount.sync())
-            .collect();
+        let mounts = self.mounts();
+        let failed: Vec<_> = mounts.iter().flat_map(|mount| mount.sync()).collect();
         match failed.is_empty() {
             true => Ok(()),
             false => Err(Error::NotDurable(failed)),
@@ -235,10 +232,8 @@ impl Cache {
     pub fn unsynced_files(&self) -> Result<Vec<UnsyncedFile>> {
         self.check(Operation::Stats)?;
         let mounts = self.mounts();
-        Ok(mounts
-            .iter()
-            .flat_map(|mount| mount.unsynced_files())
-            .collect())
+        let unsynced = mounts.iter().flat_map(|mount| mount.unsynced_files());
+        Ok(unsynced.collect())
     }
 
     /// Gives up all data of all directories of the cache that is not durable: it is lost. For an end
@@ -251,9 +246,9 @@ impl Cache {
     /// `ECHILD` after a fork.
     pub fn discard_unsynced(&self) -> Result<()> {
         self.check(Operation::Discard)?;
-        for mount in self.mounts() {
-            mount.discard_unsynced();
-        }
+        self.mounts()
+            .iter()
+            .for_each(|mount| mount.discard_unsynced());
         Ok(())
     }
 
@@ -264,13 +259,11 @@ impl Cache {
     /// # Errors
     /// The files that could not be written back, and the cache with them: it is still open.
     pub fn close(self) -> Result<(), CloseError> {
-        match self.sync() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(CloseError {
-                cache: Box::new(self),
-                error: Box::new(error),
-            }),
-        }
+        let done = self.sync();
+        done.map_err(|error| CloseError {
+            cache: Box::new(self),
+            error: Box::new(error),
+        })
     }
 }
 

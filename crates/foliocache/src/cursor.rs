@@ -21,96 +21,69 @@ impl File {
     }
 }
 
-impl Read for &File {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut cursor = self.cursor()?;
-        let n = self.read_at(buf, *cursor)?;
-        *cursor += n as u64;
-        Ok(n)
-    }
+macro_rules! io {
+    ($($handle:ty),*) => {
+        $(
+            impl Read for $handle {
+                fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                    let mut cursor = self.cursor()?;
+                    let n = self.read_at(buf, *cursor)?;
+                    *cursor += n as u64;
+                    Ok(n)
+                }
 
-    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut cursor = self.cursor()?;
-        let n = self.read_vectored_at(bufs, *cursor)?;
-        *cursor += n as u64;
-        Ok(n)
-    }
-}
-
-impl Write for &File {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let mut cursor = self.cursor()?;
-        let (pos, n) = match self.appends() {
-            true => self.append(buf)?,
-            false => (*cursor, self.write_at(buf, *cursor)?),
-        };
-        *cursor = pos + n as u64;
-        Ok(n)
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut cursor = self.cursor()?;
-        let n = self.write_vectored_at(bufs, *cursor)?;
-        *cursor = match self.appends() {
-            true => self.len(),
-            false => *cursor + n as u64,
-        };
-        Ok(n)
-    }
-
-    /// Does nothing: what was written is in the cache. [`File::sync_data`] makes it durable.
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Seek for &File {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let mut cursor = self.cursor()?;
-        let position = match to {
-            SeekFrom::Start(pos) => Some(pos),
-            SeekFrom::Current(by) => cursor.checked_add_signed(by),
-            SeekFrom::End(by) => self.len().checked_add_signed(by),
-        };
-        match position.filter(|&pos| i64::try_from(pos).is_ok()) {
-            Some(pos) => {
-                *cursor = pos;
-                Ok(pos)
+                fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                    let mut cursor = self.cursor()?;
+                    let n = self.read_vectored_at(bufs, *cursor)?;
+                    *cursor += n as u64;
+                    Ok(n)
+                }
             }
-            None => Err(self
-                .error(Operation::Seek, *cursor, 0, Errno::EINVAL)
-                .into()),
-        }
-    }
+
+            impl Write for $handle {
+                fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+                    let mut cursor = self.cursor()?;
+                    let (pos, n) = match self.appends() {
+                        true => self.append(buf)?,
+                        false => (*cursor, self.write_at(buf, *cursor)?),
+                    };
+                    *cursor = pos + n as u64;
+                    Ok(n)
+                }
+
+                fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+                    let mut cursor = self.cursor()?;
+                    let n = self.write_vectored_at(bufs, *cursor)?;
+                    *cursor = match self.appends() {
+                        true => self.len(),
+                        false => *cursor + n as u64,
+                    };
+                    Ok(n)
+                }
+
+                /// Does nothing: what was written is in the cache. [`File::sync_data`] makes it
+                /// durable.
+                fn flush(&mut self) -> io::Result<()> {
+                    Ok(())
+                }
+            }
+
+            impl Seek for $handle {
+                fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+                    let mut cursor = self.cursor()?;
+                    let position = match to {
+                        SeekFrom::Start(pos) => Some(pos),
+                        SeekFrom::Current(by) => cursor.checked_add_signed(by),
+                        SeekFrom::End(by) => self.len().checked_add_signed(by),
+                    };
+                    let position = position.filter(|&pos| i64::try_from(pos).is_ok());
+                    *cursor = position
+                        .ok_or_else(|| self.error(Operation::Seek, *cursor, 0, Errno::EINVAL))?;
+                    Ok(*cursor)
+                }
+            }
+        )*
+    };
 }
 
-impl Read for File {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buf)
-    }
-
-    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&*self).read_vectored(bufs)
-    }
-}
-
-impl Write for File {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        (&*self).write(buf)
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self).write_vectored(bufs)
-    }
-
-    /// As that of `&File`.
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Seek for File {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        (&*self).seek(to)
-    }
-}
+io!(File, &File);

@@ -52,9 +52,8 @@
 //!
 //! # Bad memory
 //!
-//! [`File::read_raw_at`] and [`File::write_raw_at`] take addresses. With
-//! [`CacheBuilder::fault_handlers`] an address that cannot be used ends a call with the bytes done so
-//! far, or with `EFAULT`, as in the kernel; without, it is the fault that it is in any library.
+//! [`File::read_raw_at`] and [`File::write_raw_at`] take addresses; [`CacheBuilder::fault_handlers`]
+//! says what becomes of a call with a bad one.
 #![deny(unsafe_code)]
 
 mod asynch;

@@ -24,14 +24,9 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
 
 /// The kind in the upper bits of a mode that `mknod` was given.
 pub(crate) fn kind_of_mode(mode: u32) -> FileKind {
-    match mode & 0o170_000 {
-        0o060_000 => FileKind::BlockDevice,
-        0o020_000 => FileKind::CharDevice,
-        0o010_000 => FileKind::Fifo,
-        0o140_000 => FileKind::Socket,
-        0o040_000 => FileKind::Directory,
-        0o120_000 => FileKind::Symlink,
-        _ => FileKind::Regular,
+    match FileKind::from_mode(mode) {
+        FileKind::Unknown => FileKind::Regular,
+        kind => kind,
     }
 }
 

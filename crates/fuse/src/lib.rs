@@ -7,20 +7,10 @@
 //!  a program ──system call──▶ kernel ──/dev/fuse──▶ readers, workers ──▶ FileSystem ──▶ the cache
 //! ```
 //!
-//! | module | what it holds |
-//! |---|---|
-//! | `mount` | [`Mount`]: mounting, ending, what it costs |
-//! | `service` | which thread serves a request, so that those that wait do not hold up the others |
-//! | `operations` | requests of the kernel, each as one call of the file system |
-//! | `conn` | what they have in common: inodes, entries, handles, panics |
-//! | `data` | reading, writing and the rest of what is done with an open file |
-//! | `buffers` | what reads are answered from |
-//! | `nodes` | the inodes that the kernel knows |
-//! | `prune`, `prune_message` | has the kernel forget inodes when memory is short |
-//! | `handles` | open files and directories by the number that the kernel knows |
-//! | `kernel_pages` | gives back what a mapping brought into the kernel's cache |
-//! | `convert` | attributes, times and error numbers as the kernel wants them |
-//! | `stats` | counters |
+//! `operations` has the requests of the kernel, each as one call of the file system; `service` says
+//! which thread serves one, so that those that wait do not hold up the others; `conn` and `data` are
+//! what requests have in common. The kernel names inodes by `nodes` and what is open by [`handles`].
+//! `prune` has it forget inodes when memory is short, [`kernel_pages`] pages that were mapped.
 //!
 //! # Invariants
 //!

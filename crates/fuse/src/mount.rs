@@ -134,25 +134,19 @@ impl MountError {
 
     fn of_mount(error: &io::Error) -> MountError {
         let fuse = Path::new("/dev/fuse");
-        match error.kind() {
-            io::ErrorKind::NotFound if !fuse.exists() => MountError::NoFuse,
-            io::ErrorKind::PermissionDenied
-                if fd::open(fuse, OFlags::RDWR, 0).err() == Some(Errno::EACCES) =>
-            {
-                MountError::DeviceDenied
-            }
+        let denied = || fd::open(fuse, OFlags::RDWR, 0).err() == Some(Errno::EACCES);
+        let said = || MountError::Refused(error.to_string().trim().to_owned());
+        match (error.kind(), error.raw_os_error().map(Errno::from_raw)) {
+            (_, Some(Errno::ENODEV | Errno::ENXIO)) => MountError::NoFuse,
+            (io::ErrorKind::NotFound, _) if !fuse.exists() => MountError::NoFuse,
+            (io::ErrorKind::PermissionDenied, _) if denied() => MountError::DeviceDenied,
             // Not the kernel's error but the helper's words: they say what it takes.
-            io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
-                MountError::Refused(error.to_string().trim().to_owned())
-            }
+            (io::ErrorKind::PermissionDenied, None) => said(),
             // The helper that is tried when the kernel refuses was not found.
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => MountError::NotPermitted,
-            _ => match error.raw_os_error() {
-                Some(raw) if raw == Errno::ENODEV.raw() || raw == Errno::ENXIO.raw() => {
-                    MountError::NoFuse
-                }
-                _ => MountError::Refused(error.to_string().trim().to_owned()),
-            },
+            (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied, _) => {
+                MountError::NotPermitted
+            }
+            _ => said(),
         }
     }
 }

@@ -29,11 +29,10 @@
 //!
 //! `keeps_names` is set before there is a request: `Relaxed`.
 
-use crate::prune::Pruner;
+use crate::prune::{PATIENCE, Pruner};
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
@@ -74,9 +73,6 @@ impl Node {
         names.put(self.inode);
     }
 }
-
-/// How long a look-up waits for the memory of a table.
-const PATIENCE: Duration = Duration::from_millis(20);
 
 /// No node.
 const END: u32 = u32::MAX;

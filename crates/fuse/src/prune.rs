@@ -22,15 +22,10 @@
 //! # Locking
 //!
 //! `state` protects the figures and what came back; a leaf, nothing is called under it.
-//!
-//! # Memory ordering
-//!
-//! `wanted_hint` saves a lock: `Relaxed`.
 
 use crate::nodes::Nodes;
 use crate::prune_message::Device;
 use crate::stats::{Counters, add};
-use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
@@ -45,7 +40,7 @@ const BATCH: usize = 512;
 const SILENCE: Duration = Duration::from_millis(2);
 
 /// Longest wait of a request for memory.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// If fewer than one of so many nodes came back, all in all, the rest are in use.
 const WORTH: usize = 16;
@@ -74,7 +69,6 @@ pub(crate) struct Pruner {
     wake: Condvar,
     /// For requests.
     round_done: Condvar,
-    wanted_hint: AtomicBool,
     counters: Arc<Counters>,
 }
 
@@ -85,7 +79,6 @@ impl Pruner {
             state: Mutex::default(),
             wake: Condvar::new(),
             round_done: Condvar::new(),
-            wanted_hint: AtomicBool::new(false),
             counters,
         }
     }
@@ -130,8 +123,7 @@ impl Pruner {
     /// Context: a request that may wait, with no lock.
     #[inline]
     pub(crate) fn wait_for_room(&self, names: &SuperBlock) {
-        // Relaxed: see the module's header.
-        if self.wanted_hint.load(Ordering::Relaxed) && names.was_refused_memory() {
+        if names.was_refused_memory() {
             self.wait_for_round();
         }
     }
@@ -185,8 +177,6 @@ impl Pruner {
                         state.hopeless_until = Some(Instant::now() + HOPELESS);
                     }
                     state.wanted = 0;
-                    // Relaxed: see the module's header.
-                    self.wanted_hint.store(false, Ordering::Relaxed);
                     self.round_done.notify_all();
                     return;
                 }
@@ -244,8 +234,6 @@ impl InodeHolder for Pruner {
             return;
         }
         state.wanted = state.wanted.max(nr);
-        // Relaxed: see the module's header.
-        self.wanted_hint.store(true, Ordering::Relaxed);
         self.wake.notify_one();
     }
 }

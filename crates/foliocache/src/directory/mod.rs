@@ -19,8 +19,7 @@ use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Access, Credentials, Inode, Namei, OpContext, OpenHow, SetAttr, SetTime, SlabArc, SuperBlock,
-    WalkError,
+    Access, Credentials, Inode, Namei, OpContext, SetAttr, SetTime, SlabArc, SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
 use std::fmt;
@@ -257,23 +256,15 @@ impl Directory {
     }
 
     pub(crate) fn open_with(&self, path: &Path, options: &OpenOptions<'_>) -> Result<File> {
-        let create = options.create || options.create_new;
-        let operation = match create {
+        let operation = match options.how.create || options.how.exclusive {
             true => Operation::Create,
             false => Operation::Open,
         };
-        let flags = options.flags();
-        let flags = flags.map_err(|errno| self.error(operation, path, errno))?;
-        if self.read_only && flags.write {
-            return Err(self.error(operation, path, Errno::EROFS));
-        }
-        let how = OpenHow {
-            flags,
-            create,
-            exclusive: options.create_new,
-            follow: true,
-            mode: options.mode,
-        };
+        let how = options.checked().and_then(|how| match self.read_only {
+            true if how.flags.write => Err(Errno::EROFS),
+            _ => Ok(how),
+        });
+        let how = how.map_err(|errno| self.error(operation, path, errno))?;
         let open = self.run(operation, path, |namei, path| namei.open(path, how))?;
         Ok(File::new(open, &self.vfs_path.mount, self.path.join(path)))
     }
