@@ -9,8 +9,8 @@
 //!
 //! `operations` has the requests of the kernel, each as one call of the file system; `service` says
 //! which thread serves one, so that those that wait do not hold up the others; `conn` and `data` are
-//! what requests have in common. The kernel names inodes by `nodes` and what is open by [`handles`].
-//! `prune` has it forget inodes when memory is short, [`kernel_pages`] pages that were mapped.
+//! what requests have in common. The kernel names inodes by `nodes` and what is open by `handles`.
+//! `prune` has it forget inodes when memory is short, `kernel_pages` pages that were mapped.
 //!
 //! # Invariants
 //!
