@@ -7,7 +7,6 @@ mod bench;
 mod check;
 mod mount;
 mod shutdown;
-mod size;
 mod status;
 
 use clap::{Parser, Subcommand};

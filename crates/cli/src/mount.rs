@@ -9,8 +9,8 @@
 //! The main thread serves nothing: it waits for signals, draws the line, and ends the mount.
 
 use crate::shutdown::{self, Mounted};
-use crate::status::{INTERVAL, StatusLine, say};
-use crate::{BAD_INPUT, FAILED, Outcome, check, size, start_log};
+use crate::status::{INTERVAL, StatusLine, say, show};
+use crate::{BAD_INPUT, FAILED, Outcome, check, start_log};
 use clap::{Args, ValueEnum};
 use foliocache::{Cache, DirectoryOptions, MIN_MEMORY, MemorySize};
 use foliocache_fuse::{KernelCache, MountOptions};
@@ -125,8 +125,8 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         } else {
             ""
         },
-        size::show(limit),
-        size::show(base),
+        show(limit),
+        show(base),
     ));
     Ok(Mounted { cache, mount })
 }
@@ -139,13 +139,13 @@ fn memory_limit(text: &str) -> Result<u64, String> {
     if limit < MIN_MEMORY {
         return Err(format!(
             "--memory {text} is too little: at least {} are needed",
-            size::show(MIN_MEMORY)
+            show(MIN_MEMORY)
         ));
     }
     if limit > machine {
         return Err(format!(
             "--memory {text} is more than the {} of this machine",
-            size::show(machine)
+            show(machine)
         ));
     }
     Ok(limit)

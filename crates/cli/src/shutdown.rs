@@ -11,8 +11,7 @@
 //! ever; the main thread goes on to listen. A second signal gives up: it lists what is not in the
 //! source, file by file, and ends the process.
 
-use crate::size::show;
-use crate::status::{INTERVAL, StatusLine};
+use crate::status::{INTERVAL, StatusLine, show};
 use crate::{FAILED, status};
 use foliocache::Cache;
 use foliocache_fuse::Mount;

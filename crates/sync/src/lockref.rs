@@ -41,7 +41,6 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::OnceLock;
 use crate::seqcount::Exclusive;
 use crate::wait::{LockBits, WaitTable};
-use std::fmt;
 
 const COUNT_MASK: u64 = 0xffff_ffff;
 const BITS: LockBits = LockBits {
@@ -71,6 +70,7 @@ fn with_count(word: u64, count: i32) -> u64 {
 
 /// The word. Eight bytes; what it protects lies beside it.
 #[doc(alias = "lockref")]
+#[derive(Debug)]
 pub struct LockRef {
     word: AtomicU64,
 }
@@ -232,14 +232,6 @@ impl Drop for LockRefGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         BITS.clear_with(&self.lockref.word, BITS.locked, table);
-    }
-}
-
-impl fmt::Debug for LockRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockRef")
-            .field("count", &self.count())
-            .finish_non_exhaustive()
     }
 }
 

@@ -72,7 +72,6 @@ use crate::cell::Cell;
 use crate::padded::CachePadded;
 use crate::time::{self, Duration};
 use crate::{Mutex, MutexGuard, hint, rank, thread};
-use std::fmt;
 use std::marker::PhantomData;
 
 mod barrier {
@@ -108,6 +107,7 @@ const TRANSIENT: u64 = 1 << 11;
 const PERIOD_SHIFT: u32 = 12;
 
 /// Invariants 1 and 4.
+#[derive(Debug)]
 struct Slot(CachePadded<AtomicU64>);
 
 /// A reference to a slot. In a model it owns the slot, which belongs to one execution.
@@ -252,17 +252,12 @@ fn peek(cell: &Cell<Option<SlotRef>>) -> Option<SlotRef> {
 /// Proof of being in a read section; ends it when dropped.
 ///
 /// Belongs to its thread. Sections nest; only the outermost one counts.
+#[derive(Debug)]
 #[must_use = "the read section ends when the guard is dropped"]
 pub struct RcuReadGuard {
     /// The slot of the thread that made it, and drops it.
     slot: SlotRef,
     _thread: PhantomData<*mut ()>,
-}
-
-impl fmt::Debug for RcuReadGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RcuReadGuard").finish_non_exhaustive()
-    }
 }
 
 /// Opens a read section: what is found in a structure under RCU from here on stays valid until the guard is
