@@ -159,7 +159,8 @@ impl Pass for Misses {
         let figure = match self.counted {
             Counted::Nanoseconds => nanoseconds / (self.each * self.nr_caches) as f64,
             Counted::Locks => (stats.map(|stats| stats.bucket_locks).sum::<u64>() + own) as f64,
-            Counted::Misses => (stats.map(|stats| stats.misses).sum::<u64>() - own) as f64,
+            // Each is missed once, and none is evicted.
+            Counted::Misses => stats.map(|stats| stats.inodes).sum::<u64>() as f64,
         };
         Ok(Outcome::plain(figure))
     }

@@ -102,8 +102,6 @@ pub struct RcuHash<T> {
     bound: Arc<dyn MetadataBound>,
     /// Bytes charged to the bound.
     charged: AtomicU64,
-    /// Refusals of the bound.
-    refused: AtomicU64,
     /// In place of [`STRAYS`].
     #[cfg(loom)]
     strays: usize,
@@ -138,7 +136,6 @@ impl<T: HashNode> RcuHash<T> {
             retired: RankedMutex::new(Rank::Leaf, None),
             bound,
             charged: AtomicU64::new(charged),
-            refused: AtomicU64::new(u64::from(charged == 0)),
             #[cfg(loom)]
             strays: STRAYS,
             _nodes: PhantomData,
@@ -303,13 +300,6 @@ impl<T: HashNode> RcuHash<T> {
     pub fn bytes(&self) -> u64 {
         // Relaxed: a statistic.
         self.charged.load(Ordering::Relaxed)
-    }
-
-    /// How often the bound had no room for arrays.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.refused.load(Ordering::Relaxed)
     }
 
     /// Takes all nodes out, for the owner to free.

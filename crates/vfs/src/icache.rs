@@ -102,8 +102,6 @@ pub struct InodeCache<T: CachedInode> {
     limbo: Limbo<SlabRetired<T>>,
     waits: WaitTable,
     slab: SharedSlab<T>,
-    hits: ShardedCounter,
-    misses: ShardedCounter,
     waited: ShardedCounter,
     evicted: ShardedCounter,
 }
@@ -122,10 +120,6 @@ pub enum Iget<'a, T: CachedInode> {
 pub struct InodeCacheStats {
     /// Inodes that can be found.
     pub inodes: u64,
-    /// Look-ups that found one, by reference.
-    pub hits: u64,
-    /// Look-ups that found none, or made one.
-    pub misses: u64,
     /// Locks of buckets that were taken, for whatever.
     pub bucket_locks: u64,
     /// Inodes that were evicted: not those removed.
@@ -158,8 +152,6 @@ impl<T: CachedInode> InodeCache<T> {
             limbo: Limbo::new(),
             waits: WaitTable::with_buckets(WAIT_BUCKETS),
             slab: SharedSlab::new(bound),
-            hits: ShardedCounter::new(),
-            misses: ShardedCounter::new(),
             waited: ShardedCounter::new(),
             evicted: ShardedCounter::new(),
         }
@@ -171,12 +163,13 @@ impl<T: CachedInode> InodeCache<T> {
     /// Context: no read section; sleeps while the inode is being filled.
     #[doc(alias = "ilookup5")]
     pub fn find(&self, hash: u64, test: impl Fn(&T) -> bool) -> Option<SlabArc<T>> {
-        let found = self.find_filled(hash, &test);
-        match found {
-            Some(_) => self.hits.inc(),
-            None => self.misses.inc(),
+        loop {
+            let inode = self.grab(hash, &test)?;
+            if self.is_filled(&inode) {
+                return Some(inode);
+            }
+            // Its filling failed.
         }
-        found
     }
 
     /// The inode with this hash for which `test` says yes, or a new one that `make` makes, with that hash and
@@ -196,8 +189,7 @@ impl<T: CachedInode> InodeCache<T> {
         test: impl Fn(&T) -> bool,
         make: impl FnOnce() -> Result<T, E>,
     ) -> Result<Iget<'_, T>, E> {
-        if let Some(inode) = self.find_filled(hash, &test) {
-            self.hits.inc();
+        if let Some(inode) = self.find(hash, &test) {
             return Ok(Iget::Found(inode));
         }
         Ok(self.insert(hash, &test, make()?))
@@ -215,7 +207,6 @@ impl<T: CachedInode> InodeCache<T> {
                 // SAFETY: in the slab, and hidden when it is taken out.
                 unsafe { slab::publish(&*made) };
                 drop(bucket);
-                self.misses.inc();
                 self.hash.tend();
                 return Iget::New(NewInode {
                     cache: self,
@@ -224,18 +215,7 @@ impl<T: CachedInode> InodeCache<T> {
             };
             drop(bucket);
             if self.is_filled(&inode) {
-                self.hits.inc();
                 return Iget::Found(inode);
-            }
-        }
-    }
-
-    /// Takes what is there, once it is filled. Tries again if its filling fails.
-    fn find_filled(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<SlabArc<T>> {
-        loop {
-            let inode = self.grab(hash, test)?;
-            if self.is_filled(&inode) {
-                return Some(inode);
             }
         }
     }
@@ -350,8 +330,6 @@ impl<T: CachedInode> InodeCache<T> {
     pub fn stats(&self) -> InodeCacheStats {
         InodeCacheStats {
             inodes: self.hash.len() as u64,
-            hits: self.hits.sum_positive(),
-            misses: self.misses.sum_positive(),
             bucket_locks: self.hash.locks_taken(),
             evicted: self.evicted.sum_positive(),
             waits: self.waited.sum_positive(),

@@ -96,7 +96,7 @@ fn spawn<R: 'static>(
 
 #[test]
 fn two_that_miss_make_one() {
-    explore(2, 300, || {
+    explore(2, 250, || {
         let cache = cache();
         let (one, other) = (spawn(&cache, get), spawn(&cache, get));
         let one = one.join().unwrap();
@@ -108,7 +108,7 @@ fn two_that_miss_make_one() {
 /// Who holds an inode keeps it, and whoever comes later gets the same.
 #[test]
 fn finding_against_evicting() {
-    explore(2, 1000, || {
+    explore(2, 900, || {
         let cache = cache();
         drop(get(&cache));
         let evictor = spawn(&cache, |cache| {
@@ -124,7 +124,7 @@ fn finding_against_evicting() {
 
 #[test]
 fn finding_against_evicting_against_inserting() {
-    explore(1, 10000, || {
+    explore(1, 2000, || {
         let cache = cache();
         drop(get(&cache));
         let evictor = spawn(&cache, |cache| {
@@ -161,7 +161,7 @@ fn a_finder_of_what_is_torn_down_comes_back() {
 /// The maker gives up while another waits for it: that one is woken, and makes its own.
 #[test]
 fn a_failed_filling_wakes_who_waits() {
-    explore(2, 4000, || {
+    explore(2, 1200, || {
         let cache = cache();
         let maker = spawn(&cache, |cache| {
             drop(iget(cache));

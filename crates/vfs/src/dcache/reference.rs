@@ -97,29 +97,6 @@ impl<I: DentryInode> DentryRef<I> {
         name
     }
 
-    /// The names from the root to here, for messages. What is no longer found has the path that it had.
-    #[doc(alias = "d_path")]
-    pub fn path(&self) -> Vec<u8> {
-        // No dentry moves as long as the lock is held, so neither do those above.
-        let _renaming = self.cache().rename.lock();
-        let rcu = rcu::read_lock();
-        let mut above = Vec::new();
-        let mut at: &Dentry<I> = self;
-        while let Some(parent) = at.parent_rcu(&rcu) {
-            above.push(at);
-            at = parent;
-        }
-        let mut path = Vec::new();
-        for dentry in above.iter().rev() {
-            path.push(b'/');
-            dentry.append_name(&mut path);
-        }
-        if path.is_empty() {
-            path.push(b'/');
-        }
-        path
-    }
-
     /// Whether both are of the same dentry.
     pub fn same(&self, other: &Self) -> bool {
         self.dentry == other.dentry

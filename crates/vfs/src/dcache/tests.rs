@@ -8,6 +8,28 @@ use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 
+impl<I: DentryInode> DentryRef<I> {
+    /// The names from the root to here.
+    fn path(&self) -> Vec<u8> {
+        let rcu = rcu::read_lock();
+        let mut above = Vec::new();
+        let mut at: &Dentry<I> = self;
+        while let Some(parent) = at.parent_rcu(&rcu) {
+            above.push(at);
+            at = parent;
+        }
+        let mut path = Vec::new();
+        for dentry in above.iter().rev() {
+            path.push(b'/');
+            dentry.append_name(&mut path);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        path
+    }
+}
+
 struct Node {
     ino: u64,
     dir: bool,

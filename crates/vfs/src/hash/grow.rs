@@ -97,7 +97,6 @@ impl<T: HashNode> RcuHash<T> {
         }
         let bytes = Table::<T>::bytes(buckets);
         if !self.bound.charge(bytes) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
             let crowded = self.crowded.load(Ordering::Relaxed);
             let longer = crowded.saturating_add(crowded / 2 + 1);
             self.crowded.store(longer, Ordering::Relaxed);

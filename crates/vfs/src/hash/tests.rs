@@ -134,14 +134,18 @@ fn nodes_come_and_go_while_others_stay() {
 }
 
 /// Has no room for anything after the first few.
-struct Full(AtomicU64);
+/// Its room, and how often it had none.
+struct Full(AtomicU64, AtomicU64);
 
 impl MetadataBound for Full {
     fn charge(&self, bytes: u64) -> bool {
         let room = |left: u64| left.checked_sub(bytes);
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
-            .is_ok()
+        let charged = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
+        self.1
+            .fetch_add(u64::from(charged.is_err()), Ordering::Relaxed);
+        charged.is_ok()
     }
 
     fn uncharge(&self, bytes: u64) {
@@ -162,12 +166,12 @@ fn add_all(table: &RcuHash<Node>, names: std::ops::Range<u64>) {
 
 #[test]
 fn without_room_the_chains_get_longer() {
-    let full = Arc::new(Full(AtomicU64::new(1000)));
+    let full = Arc::new(Full(AtomicU64::new(1000), AtomicU64::new(0)));
     let mut table = RcuHash::new(4, full.clone());
     add_all(&table, 0..500);
     let small = table.buckets();
     assert!(small < 128, "{small} buckets");
-    let refused = table.refused();
+    let refused = full.1.load(Ordering::Relaxed);
     assert!((1..20).contains(&refused), "{refused} refusals");
     assert!((0..500).all(|name| has(&table, name)));
     // Room again: it is asked for, and had.
