@@ -136,14 +136,15 @@ impl<T> Slab<T> {
     /// are evicted; how many that was. Several threads may move it.
     ///
     /// It passes at most [`EACH`] times the pages that so many take, and two rounds: what has its second chance in
-    /// the first has lost it in the second. If nothing was found in two rounds everything is in use, and a call that
-    /// would pass less than two passes a [`LESS`] of that, until something is found again. So what the bound refuses
-    /// costs a bounded number of steps.
+    /// the first has lost it in the second. With `tires` a call that would pass less than two rounds passes a [`LESS`]
+    /// of that once nothing was found in two, until something is found again: everything is in use. So what the bound
+    /// refuses costs a bounded number of steps.
     ///
     /// Context: no read section; the functions are called in one.
     pub(crate) fn shrink(
         &self,
         nr: usize,
+        tires: bool,
         is_held: impl Fn(&T) -> bool,
         take_referenced: impl Fn(&T) -> bool,
         mut evict: impl FnMut(&T) -> bool,
@@ -151,7 +152,7 @@ impl<T> Slab<T> {
         let (slots, most) = (self.pool.slots(), self.pool.round() * 2);
         let pages = nr.div_ceil(slots).saturating_mul(EACH).min(most);
         // Relaxed, here and below: a hint.
-        let pages = match pages < most && self.in_vain.load(Ordering::Relaxed) >= most {
+        let pages = match tires && pages < most && self.in_vain.load(Ordering::Relaxed) >= most {
             true => pages / LESS,
             false => pages,
         };

@@ -103,7 +103,9 @@ impl<I: DentryInode> Inner<I> {
     pub(super) fn shrink(&self, nr: usize) -> usize {
         let held = |dentry: &Dentry<I>| dentry.count() != 0;
         let evict = |dentry: &Dentry<I>| kill(dentry, 0).map(|left| left.put(false)).is_some();
-        let evicted = self.slab.shrink(nr, held, Dentry::take_referenced, evict);
+        let evicted = self
+            .slab
+            .shrink(nr, true, held, Dentry::take_referenced, evict);
         self.counts.evicted.add(evicted as i64);
         self.limbo.advance();
         evicted

@@ -41,7 +41,11 @@ impl<T: CachedInode> InodeCache<T> {
     pub fn shrink(&self, nr: usize, mut judge: impl FnMut(&T) -> bool) -> usize {
         let take_referenced = |inode: &T| CachedInode::link(inode).take_referenced();
         let evict = |inode: &T| self.try_evict(inode, 1, &mut judge);
-        let evicted = self.slab.0.shrink(nr, is_held, take_referenced, evict);
+        // What holds inodes are names, which were given up before, and what waits for readers: that ends.
+        let evicted = self
+            .slab
+            .0
+            .shrink(nr, false, is_held, take_referenced, evict);
         self.limbo.tend();
         self.evicted.add(evicted as i64);
         evicted

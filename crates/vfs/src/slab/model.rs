@@ -1,5 +1,10 @@
 //! What models have in place of the pages of a slab, and a model of those.
 //!
+//! # Memory ordering
+//!
+//! A publication increments `published` (`Release`), and a scan takes it over (`Acquire`) before it looks: it sees the
+//! objects made that it meets.
+//!
 //! # Safety
 //!
 //! A model runs one thread at a time, and goes on with another only where a thread uses what the model watches. So what
