@@ -13,7 +13,7 @@
 //! | `scale_bound` | bounds of 1, 4 and 16 GiB | a page is read in, which evicts another |
 //! | `scale_bound_metadata` | bounds of 128 and 512 MiB and 2 GiB, half of it pages | 2 MiB are charged as metadata, for which a block is given back |
 //! | `scale_file_systems` | 1, 16 and 64 file systems, each with a dirty file | a file of the first is made durable, and dirty again |
-//! | `scale_shrink` | 64, 256 and 512 MiB of pages | one block, while the limit shrinks by half |
+//! | `scale_shrink` | 64, 256 and 512 MiB of pages, out of the processor's caches | one block, while the limit shrinks by half |
 //!
 //! For `scale_bound` a bound is an address space: all but 32 MiB of it are charged as metadata that nobody has, so that
 //! the cache is full without the memory being touched. `--memory` sets the largest bound; the other sizes go with it.
@@ -50,6 +50,9 @@ const WORKED_ON: usize = 64;
 
 /// Frames of a cache that is full, in bytes.
 const FRAMES: u64 = 32 << 20;
+
+/// More than the processor's caches hold, in bytes.
+const COLD: usize = 128 << 20;
 
 /// What a ratio is to reach.
 const MOST: Target = Target::AtMost(1.25);
@@ -303,6 +306,8 @@ struct Shrink {
     limit: u64,
     pages: u64,
     random: Random,
+    /// Written to before each shrink, so that no size finds its own in the processor's caches.
+    cold: Vec<u8>,
 }
 
 impl Shrink {
@@ -315,6 +320,7 @@ impl Shrink {
             limit,
             pages,
             random: Random(2),
+            cold: vec![0; COLD],
         })
     }
 
@@ -333,6 +339,10 @@ impl Pass for Shrink {
             self.file
                 .read(self.random.below(self.pages as usize) as u64)?;
         }
+        for byte in &mut self.cold {
+            *byte = byte.wrapping_add(1);
+        }
+        std::hint::black_box(&self.cold);
         Ok(())
     }
 
