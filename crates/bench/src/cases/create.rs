@@ -20,6 +20,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
@@ -39,6 +40,9 @@ const NAME: &str = "create";
 
 /// Bytes of a file.
 const LEN: usize = 4096;
+
+/// Trees made so far: each has a path of its own, or files would be made that are there.
+static TREES: AtomicUsize = AtomicUsize::new(0);
 
 impl Case for Create {
     fn name(&self) -> &'static str {
@@ -144,7 +148,6 @@ struct Makers {
     /// The bound of ours; the kernel's without.
     memory: Option<u64>,
     tree: Option<Tree>,
-    next: usize,
 }
 
 /// A tree of directories.
@@ -167,21 +170,15 @@ impl Makers {
             dirs: (dirs / threads).max(1),
             memory,
             tree: None,
-            next: 0,
         }))
     }
 
     /// An empty tree; the old one stays on the disk.
     fn fresh(&mut self) -> io::Result<()> {
         self.tree = None;
-        let kind = if self.memory.is_some() {
-            "ours"
-        } else {
-            "kernel"
-        };
-        let path = self.folder.path().join(format!("{kind}{}", self.threads));
-        let path = path.with_extension(self.next.to_string());
-        self.next += 1;
+        // Relaxed: a number that nobody else has, no more.
+        let number = TREES.fetch_add(1, Ordering::Relaxed);
+        let path = self.folder.path().join(number.to_string());
         for dir in 0..self.dirs * self.threads {
             fs::create_dir_all(path.join(dir.to_string()))?;
         }
@@ -217,10 +214,10 @@ impl Makers {
                 match &tree.ours {
                     Some((directory, _)) => {
                         directory
-                            .create(Path::new(&name))?
+                            .create_new(Path::new(&name))?
                             .write_all_at(&bytes, 0)?;
                     }
-                    None => fs::File::create(tree.path.join(name))?.write_all(&bytes)?,
+                    None => fs::File::create_new(tree.path.join(name))?.write_all(&bytes)?,
                 }
             }
             Ok(())
