@@ -19,5 +19,6 @@ pub mod pressure;
 pub mod signal;
 pub mod uring;
 pub mod usercopy;
+pub mod userfaultfd;
 
 pub use errno::Errno;
