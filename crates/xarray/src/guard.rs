@@ -199,7 +199,7 @@ impl<'a> XaGuard<'a> {
 
     /// Detaches what became empty on the way to `position`, and heads that have a child at slot 0
     /// alone.
-    fn prune(&mut self, index: u64, position: &Position<'a>) {
+    pub(crate) fn prune(&mut self, index: u64, position: &Position<'a>) {
         let mut level = position.level;
         while position.path[level].present() == 0 {
             let empty = position.path[level];

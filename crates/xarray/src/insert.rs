@@ -159,6 +159,8 @@ impl XaGuard<'_> {
                 child.node().set_marks(mark, 1 | 1 << half);
             }
             node.publish(first, child.into_word());
+            // It may be the only child of the head.
+            self.prune(index, &position);
         }
         self.xa.count(1);
     }

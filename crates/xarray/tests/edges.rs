@@ -126,24 +126,26 @@ fn a_large_entry_above_a_small_tree_is_refused() {
 
 #[test]
 fn halves_have_the_marks_of_the_whole() {
-    for from in 1..=MAX_ORDER {
+    let orders = 1..=MAX_ORDER;
+    // Alone at index 0 the entry may be all that the head has.
+    for (from, at) in orders.flat_map(|from| [(from, 0), (from, 512)]) {
         let xa = array();
-        insert(&xa, 512, from).unwrap();
-        xa.lock().set_mark(512 + (1 << from) - 1, Mark::Dirty);
+        insert(&xa, at, from).unwrap();
+        xa.lock().set_mark(at + (1 << from) - 1, Mark::Dirty);
         let half = 1 << (from - 1);
         let mut preload = xa.pool().preload(nodes_to_halve(from)).unwrap();
-        xa.lock().halve(512, entry(7), &mut preload);
+        xa.lock().halve(at, entry(7), &mut preload);
         drop(preload);
         let rcu = rcu::read_lock();
         let dirty = range(&xa, 0, u64::MAX, Some(Mark::Dirty), &rcu);
         let found: Vec<_> = dirty.map(|found| (found.index, found.entry)).collect();
-        assert_eq!(found, [(512, entry(512)), (512 + half, entry(7))]);
+        assert_eq!(found, [(at, entry(at)), (at + half, entry(7))]);
         let unmarked = xa.find(0, u64::MAX, Some(Mark::UnstableOdd), &rcu);
         assert_eq!((unmarked, xa.nr_entries()), (None, 2));
         // The marks are of each half alone.
-        xa.lock().clear_mark(512, Mark::Dirty);
+        xa.lock().clear_mark(at, Mark::Dirty);
         let dirty = xa.find(0, u64::MAX, Some(Mark::Dirty), &rcu).unwrap();
-        assert_eq!((dirty.index, dirty.order), (512 + half, from - 1));
+        assert_eq!((dirty.index, dirty.order), (at + half, from - 1));
         #[cfg(debug_assertions)]
         xa.lock().assert_invariants();
     }

@@ -210,7 +210,8 @@ impl Run {
             let before = in_use(&self.pool);
             self.xa.lock().halve(index, upper, &mut preload);
             drop(preload);
-            assert_eq!(in_use(&self.pool), before, "it takes what it says");
+            // Less, if the head had this entry alone.
+            assert!(in_use(&self.pool) <= before, "it takes what it says");
             let (_, _, marks) = self.model.remove(&old.index)?;
             let half = old.order - 1;
             self.model.insert(old.index, (half, old.entry, marks));
