@@ -29,12 +29,14 @@ mod anonymous;
 pub(crate) mod cgroup;
 mod page_vec;
 mod resident;
+mod shared;
 #[cfg(test)]
 mod tests;
 
 pub use anonymous::AnonymousRange;
 pub use page_vec::PageVec;
 pub use resident::{Resident, process_anon_bytes, total_memory};
+pub use shared::{SharedMemory, Window, WindowAccess};
 
 use crate::Errno;
 use crate::fork::ForkGuard;

@@ -8,7 +8,9 @@
 
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
-use foliocache_sys::memory::{HUGE_PAGE_SIZE, ReservedRange};
+use foliocache_sys::memory::{
+    HUGE_PAGE_SIZE, PAGE_SIZE, ReservedRange, SharedMemory, Window, WindowAccess,
+};
 
 /// Runs `child` in a forked child and returns its wait status.
 fn in_child(child: impl FnOnce() -> i32) -> i32 {
@@ -74,6 +76,28 @@ fn touching_reserved_memory_in_a_child_is_sigsegv() {
     });
     assert!(libc::WIFSIGNALED(status));
     assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+}
+
+/// A store of a child's would reach the parent.
+#[test]
+fn touching_a_window_in_a_child_is_sigsegv() {
+    let range = ReservedRange::reserve(HUGE_PAGE_SIZE).unwrap();
+    // SAFETY: nobody else knows the range.
+    let memory = unsafe { SharedMemory::over(&range, 0..HUGE_PAGE_SIZE) }.unwrap();
+    let window = Window::new(&memory, 0..PAGE_SIZE as u64, WindowAccess::ReadWrite).unwrap();
+    for place in [range.as_ptr(), window.as_ptr()] {
+        // SAFETY: mapped, and nobody else's.
+        unsafe { place.write_volatile(1) };
+        let status = in_child(|| {
+            // SAFETY: not sound in the child, which is what is tested: it has to die here.
+            unsafe { place.write_volatile(2) };
+            0
+        });
+        assert!(libc::WIFSIGNALED(status));
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+        // SAFETY: as above.
+        assert_eq!(unsafe { place.read_volatile() }, 1);
+    }
 }
 
 /// A child that drops its copy of the range unmaps nothing, whatever lies there by then.

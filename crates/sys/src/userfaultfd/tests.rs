@@ -1,62 +1,54 @@
 //! Windows of a memfd, with each way to be told of a fault.
 
 use super::*;
-use crate::memory::PAGE_SIZE;
+use crate::memory::{PAGE_SIZE, ReservedRange, SharedMemory, Window, WindowAccess};
 use crate::usercopy;
-use rustix::fs::{FallocateFlags, MemfdFlags};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGES: usize = 64;
 
-/// A memfd, all of it mapped twice: as it is, and through a window.
+/// Shared memory, and all of it through a window.
 struct Rig {
-    memfd: OwnedFd,
-    direct: *mut u8,
-    window: *mut u8,
+    range: ReservedRange,
+    memory: SharedMemory,
+    window: Window,
     faults: Userfaultfd,
 }
-
-// SAFETY: all bytes are touched as atomics.
-unsafe impl Sync for Rig {}
 
 impl Rig {
     fn new(handler: Handler) -> Rig {
         usercopy::install_handlers().unwrap();
         let faults = Userfaultfd::open(handler).unwrap();
-        let memfd = rustix::fs::memfd_create("frames", MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memfd, (PAGES * PAGE_SIZE) as u64).unwrap();
-        let map = || {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            let (at, len) = (ptr::null_mut(), PAGES * PAGE_SIZE);
-            // SAFETY: a new mapping at a place of the kernel's choice.
-            let mapped = unsafe { mmap(at, len, access, MapFlags::SHARED, memfd.as_fd(), 0) };
-            mapped.unwrap().cast::<u8>()
-        };
-        let (direct, window) = (map(), map());
-        let rig = Rig {
-            memfd,
-            direct,
+        let len = PAGES * PAGE_SIZE;
+        let range = ReservedRange::reserve(len).unwrap();
+        // SAFETY: nobody else knows the range.
+        let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
+        let window = Window::new(&memory, 0..len as u64, WindowAccess::ReadWrite).unwrap();
+        // SAFETY: the tests are ready for faults of the window.
+        unsafe { faults.register(window.addresses()) }.unwrap();
+        Rig {
+            range,
+            memory,
             window,
             faults,
-        };
-        // SAFETY: the tests are ready for faults of the window.
-        unsafe { rig.faults.register(rig.pages(0, PAGES)) }.unwrap();
-        rig
+        }
+    }
+
+    fn direct(&self) -> *mut u8 {
+        self.range.as_ptr()
     }
 
     /// Addresses of pages of the window.
     fn pages(&self, from: usize, to: usize) -> Range<usize> {
-        let at = |page: usize| self.window.addr() + page * PAGE_SIZE;
+        let at = |page: usize| self.window.addresses().start + page * PAGE_SIZE;
         at(from)..at(to)
     }
 
     /// Gives the memfd these pages, filled with their number.
     fn fill(&self, pages: Range<usize>) {
         for page in pages {
-            self.byte(self.direct, page)
+            self.byte(self.direct(), page)
                 .store(page as u8, Ordering::SeqCst);
         }
     }
@@ -67,32 +59,19 @@ impl Rig {
         unsafe { AtomicU8::from_ptr(mapping.wrapping_add(page * PAGE_SIZE)) }
     }
 
-    fn blocks(&self) -> u64 {
-        rustix::fs::fstat(&self.memfd).unwrap().st_blocks as u64 * 512 / PAGE_SIZE as u64
-    }
-
     /// Reads a byte of the window as one who survives SIGBUS.
     fn read(&self, page: usize) -> Option<u8> {
         let mut byte = 0;
-        let from = self.byte(self.window, page).as_ptr();
+        let from = self.byte(self.window.as_ptr(), page).as_ptr();
         // SAFETY: the byte is ours; what cannot be read is told.
         let copied = unsafe { usercopy::copy(&mut byte, from, 1) };
         copied.ok().map(|()| byte)
     }
 
     fn write(&self, page: usize, byte: u8) -> bool {
-        let to = self.byte(self.window, page).as_ptr();
+        let to = self.byte(self.window.as_ptr(), page).as_ptr();
         // SAFETY: as above.
         unsafe { usercopy::copy(to, &byte, 1) }.is_ok()
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        for mapping in [self.direct, self.window] {
-            // SAFETY: ours, and nobody uses it any more.
-            unsafe { munmap(mapping.cast(), PAGES * PAGE_SIZE) }.unwrap();
-        }
     }
 }
 
@@ -102,7 +81,12 @@ fn a_page_is_there_once_it_is_mapped() {
     rig.fill(1..4);
     assert_eq!(rig.read(0), None, "a hole");
     assert_eq!(rig.read(1), None, "not mapped yet");
-    assert_eq!(rig.blocks(), 3, "a touch of the window makes no page");
+    let three = 3 * PAGE_SIZE as u64;
+    assert_eq!(
+        rig.memory.resident(),
+        Ok(three),
+        "a touch of the window makes no page"
+    );
     let all = Progress {
         bytes: 2 * PAGE_SIZE,
         stopped: None,
@@ -113,7 +97,7 @@ fn a_page_is_there_once_it_is_mapped() {
         (Some(1), Some(2), None)
     );
     assert!(rig.write(2, 7));
-    assert_eq!(rig.byte(rig.direct, 2).load(Ordering::SeqCst), 7);
+    assert_eq!(rig.byte(rig.direct(), 2).load(Ordering::SeqCst), 7);
 }
 
 #[test]
@@ -160,8 +144,8 @@ fn a_punched_page_is_gone_from_the_window() {
     let rig = Rig::new(Handler::Signal);
     rig.fill(0..2);
     assert_eq!(rig.faults.map(rig.pages(0, 2), Access::Write).stopped, None);
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&rig.memfd, punch, 0, PAGE_SIZE as u64).unwrap();
+    // SAFETY: nobody uses the page.
+    unsafe { rig.memory.punch(0..PAGE_SIZE as u64) }.unwrap();
     assert_eq!((rig.read(0), rig.read(1)), (None, Some(1)));
 }
 
@@ -179,7 +163,7 @@ fn a_thread_is_told_of_each_kind_of_fault() {
                 let Some(fault) = rig.faults.next_fault().unwrap() else {
                     continue;
                 };
-                let page = (fault.address - rig.window.addr()) / PAGE_SIZE;
+                let page = (fault.address - rig.window.addresses().start) / PAGE_SIZE;
                 seen.push((page, fault.missing(), fault.minor(), fault.write()));
                 if fault.missing() {
                     rig.fill(page..page + 1);
@@ -198,7 +182,7 @@ fn a_thread_is_told_of_each_kind_of_fault() {
             seen
         });
         for (page, write) in [(0, false), (1, false), (1, true), (2, true)] {
-            let byte = rig.byte(rig.window, page);
+            let byte = rig.byte(rig.window.as_ptr(), page);
             match write {
                 true => byte.store(5, Ordering::SeqCst),
                 false => assert_eq!(byte.load(Ordering::SeqCst), page as u8),
@@ -206,7 +190,7 @@ fn a_thread_is_told_of_each_kind_of_fault() {
         }
         // A system call waits for the handler, too.
         let null = std::fs::File::open("/dev/zero").unwrap();
-        let buffer = rig.byte(rig.window, 3).as_ptr();
+        let buffer = rig.byte(rig.window.as_ptr(), 3).as_ptr();
         // SAFETY: the byte is ours, and touched by nobody else.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, 1) };
         assert_eq!(rustix::io::read(&null, buffer), Ok(1));
@@ -230,7 +214,7 @@ fn what_cannot_be_a_window_is_refused() {
     assert_eq!(register(0..PAGE_SIZE), Err(Errno::EINVAL));
     let odd = rig.pages(0, 1);
     assert_eq!(register(odd.start + 1..odd.end), Err(Errno::EINVAL));
-    let direct = rig.direct.addr()..rig.direct.addr() + PAGE_SIZE;
+    let direct = rig.direct().addr()..rig.direct().addr() + PAGE_SIZE;
     assert_eq!(rig.faults.write_protect(direct), Err(Errno::ENOENT));
 }
 
