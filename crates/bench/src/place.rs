@@ -136,7 +136,7 @@ impl Place {
 
     fn new(folder: Folder, memory: u64, len: u64) -> Result<Self, BenchError> {
         let path = &folder.path;
-        check_room(path, len + len / 16)?;
+        check_room(path, len + len / 16, 1)?;
         let cache = Cache::builder().memory(memory).build();
         let opened = cache.and_then(|cache| Ok((cache.directory(path)?, cache)));
         let (directory, cache) = opened.map_err(|error| {
@@ -257,11 +257,11 @@ impl Folder {
     }
 }
 
-/// Whether there is room for `need` bytes.
+/// Whether there is room for `need` bytes in `files` files.
 ///
 /// # Errors
 /// There is not.
-pub(crate) fn check_room(path: &Path, need: u64) -> Result<(), BenchError> {
+pub(crate) fn check_room(path: &Path, need: u64, files: u64) -> Result<(), BenchError> {
     let room = fs::File::open(path).and_then(|dir| Ok(fd::fstatvfs(dir.as_fd())?));
     let room = room.map_err(|error| BenchError::setup(path.display().to_string(), error))?;
     let free = room.blocks_available * u64::from(room.block_size);
@@ -271,6 +271,14 @@ pub(crate) fn check_room(path: &Path, need: u64) -> Result<(), BenchError> {
             need >> 20,
             path.parent().unwrap_or(path).display(),
             free >> 20
+        )));
+    }
+    // Some file systems make inodes as they need them, and say that they have none.
+    if room.files > 0 && room.files_free < files {
+        return Err(BenchError::Refused(format!(
+            "{files} inodes are needed in {} and {} are free: give fewer --files or another --dir",
+            path.parent().unwrap_or(path).display(),
+            room.files_free
         )));
     }
     Ok(())
@@ -336,8 +344,8 @@ mod tests {
     #[test]
     fn no_room_is_refused_with_what_is_needed() {
         let temporary = temporary();
-        assert!(check_room(&temporary, 1).is_ok());
-        let error = check_room(&temporary.join("."), 1 << 60)
+        assert!(check_room(&temporary, 1, 1).is_ok());
+        let error = check_room(&temporary.join("."), 1 << 60, 1)
             .unwrap_err()
             .to_string();
         assert!(

@@ -11,7 +11,7 @@
 //!
 //! | match | what it compares |
 //! |---|---|
-//! | many | the first tenth of the files in a fresh tree and the last one; the kernel's first tenth |
+//! | many | the first tenth of the files in a fresh tree and the last one; the kernel's, too |
 //! | threads | one thread and two, each in directories of its own; the kernel's, too |
 
 use foliocache::{Cache, Directory};
@@ -85,14 +85,14 @@ impl Case for Create {
             .ok_or(BenchError::Setting("no tree"))?;
         let folder = Folder::on_disk(&settings.helper, settings.dir.as_deref())?;
         let all = (dirs * files).max(10);
-        // The trees of a round, a block for each file and one for its inode.
-        let round = 2 * all * 2 * LEN;
-        check_room(folder.path(), ((settings.samples + 1) * round) as u64)?;
+        // Those of a round: two whole trees, and four of a tenth. A block for each file and one for its inode.
+        let made = (settings.samples + 1) * (2 * all + 4 * (all / 10 + dirs));
+        check_room(folder.path(), (made * 2 * LEN) as u64, made as u64)?;
         let place = folder.describe();
         let folder = Arc::new(folder);
         let kernel = |threads: usize| Makers::new(&folder, dirs, threads, None);
         let ours = |threads: usize| Makers::new(&folder, dirs, threads, Some(memory));
-        let many = ours(1);
+        let (many, kernels) = (ours(1), kernel(1));
         let pass = |name, variant, makers: &Arc<Mutex<Makers>>, skip, n| Contestant {
             name,
             variant,
@@ -113,11 +113,14 @@ impl Case for Create {
                     contestants: vec![
                         pass(FIRST, DIRFS, &many, None, tenth),
                         pass(LAST, DIRFS, &many, Some(all - tenth), tenth),
-                        pass(FIRST, KERNEL, &kernel(1), None, tenth),
+                        pass(FIRST, KERNEL, &kernels, None, tenth),
+                        pass(LAST, KERNEL, &kernels, Some(all - tenth), tenth),
                     ],
                     ratios: vec![
                         RatioPlan::new("create_late_vs_early", 1, 0).at_least(0.7),
+                        RatioPlan::new("create_late_vs_early_kernel", 3, 2),
                         RatioPlan::new("create_vs_kernel", 0, 2),
+                        RatioPlan::new("create_late_vs_kernel", 1, 3),
                     ],
                 },
                 Match {
