@@ -137,6 +137,8 @@ fn many_small_files() {
             "create_2t_vs_1t",
             "create_2t_vs_1t_kernel",
             "create_late_vs_early",
+            "create_late_vs_early_kernel",
+            "create_late_vs_kernel",
             "create_vs_kernel",
         ]
     );
