@@ -306,8 +306,6 @@ struct Shrink {
     limit: u64,
     pages: u64,
     random: Random,
-    /// Written to before each shrink, so that no size finds its own in the processor's caches.
-    cold: Vec<u8>,
 }
 
 impl Shrink {
@@ -320,7 +318,6 @@ impl Shrink {
             limit,
             pages,
             random: Random(2),
-            cold: vec![0; COLD],
         })
     }
 
@@ -339,10 +336,10 @@ impl Pass for Shrink {
             self.file
                 .read(self.random.below(self.pages as usize) as u64)?;
         }
-        for byte in &mut self.cold {
-            *byte = byte.wrapping_add(1);
-        }
-        std::hint::black_box(&self.cold);
+        // No size finds its own in the processor's caches.
+        let mut cold = vec![0_u8; COLD];
+        cold.iter_mut().for_each(|byte| *byte += 1);
+        std::hint::black_box(&cold);
         Ok(())
     }
 

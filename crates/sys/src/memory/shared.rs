@@ -71,7 +71,7 @@ impl SharedMemory {
         };
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the part is the range's, and not in use, by the caller's contract.
-        unsafe {
+        let start = unsafe {
             memory.map(
                 start,
                 0..len as u64,
@@ -79,6 +79,7 @@ impl SharedMemory {
                 flags,
             )
         }?;
+        advise(start, len)?;
         Ok(memory)
     }
 
@@ -97,18 +98,6 @@ impl SharedMemory {
         let len = (bytes.end - bytes.start) as usize;
         // SAFETY: the caller's contract; without `FIXED` it is a new mapping at a place of the kernel's choice.
         let start = unsafe { mmap(at, len, access, flags, self.memfd.as_fd(), bytes.start) }?;
-        for advice in [
-            Advice::LinuxDontFork,
-            Advice::LinuxDontDump,
-            Advice::LinuxNoHugepage,
-        ] {
-            // SAFETY: the mapping was just made, and the advice changes no contents.
-            match unsafe { madvise(start, len, advice) } {
-                // A kernel without transparent huge pages knows no advice against them.
-                Err(rustix::io::Errno::INVAL) if advice == Advice::LinuxNoHugepage => {}
-                result => result?,
-            }
-        }
         NonNull::new(start).ok_or(Errno::ENOMEM)
     }
 
@@ -151,6 +140,23 @@ impl SharedMemory {
     }
 }
 
+/// Invariant 2, for a mapping that was just made.
+fn advise(start: NonNull<c_void>, len: usize) -> Result<(), Errno> {
+    for advice in [
+        Advice::LinuxDontFork,
+        Advice::LinuxDontDump,
+        Advice::LinuxNoHugepage,
+    ] {
+        // SAFETY: the callers own the mapping, and the advice changes no contents.
+        match unsafe { madvise(start.as_ptr(), len, advice) } {
+            // A kernel without transparent huge pages knows no advice against them.
+            Err(rustix::io::Errno::INVAL) if advice == Advice::LinuxNoHugepage => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
 /// A second mapping of some pages of a [`SharedMemory`]. It is unmapped when it is dropped, in the process that
 /// made it; a forked child has none.
 #[derive(Debug)]
@@ -186,11 +192,13 @@ impl Window {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping.
         let start = unsafe { memory.map(ptr::null_mut(), bytes, access, flags) }?;
-        Ok(Window {
+        let window = Window {
             start: start.cast(),
             len,
             guard,
-        })
+        };
+        advise(start, len)?;
+        Ok(window)
     }
 
     /// Where it begins, at a page.
