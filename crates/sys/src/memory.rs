@@ -36,7 +36,7 @@ mod tests;
 pub use anonymous::AnonymousRange;
 pub use page_vec::PageVec;
 pub use resident::{Resident, process_anon_bytes, total_memory};
-pub use shared::{SharedMemory, Window, WindowAccess};
+pub use shared::{SharedMemory, WindowAccess, WindowArea};
 
 use crate::Errno;
 use crate::fork::ForkGuard;
@@ -212,11 +212,11 @@ impl ReservedRange {
     }
 }
 
-/// Frees the memory of whole pages, locked ones (`mlock`, `mlockall`) included.
+/// Empties the page tables of whole pages, locked ones (`mlock`, `mlockall`) included. Private memory is freed.
 ///
 /// # Safety
 ///
-/// The pages are private anonymous memory of the caller's, and nobody uses them during the call.
+/// The pages are the caller's, and nobody uses private ones during the call.
 unsafe fn discard(start: *mut c_void, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     match unsafe { madvise(start, len, Advice::LinuxDontNeed) } {

@@ -56,7 +56,7 @@ pub enum Handler {
 pub enum OpenError {
     /// The process may not have one that resolves faults of the kernel's own accesses, as [`Handler::Thread`] needs.
     Forbidden,
-    /// The kernel lacks one of the features: before Linux 6.4, or built without them.
+    /// The kernel lacks one of the features: before Linux 6.6, or built without them.
     Unsupported,
     /// Another error of the kernel's.
     Failed(Errno),
@@ -70,7 +70,7 @@ impl fmt::Display for OpenError {
                  or give the process CAP_SYS_PTRACE",
             ),
             OpenError::Unsupported => f.write_str(
-                "the kernel's userfaultfd lacks minor faults or write protection of shared memory (Linux 6.4 has both)",
+                "the kernel's userfaultfd lacks minor faults, write protection or poison of shared memory (Linux 6.6 has all)",
             ),
             OpenError::Failed(errno) => write!(f, "userfaultfd: {errno}"),
         }
@@ -91,7 +91,7 @@ pub enum Access {
 /// How far a call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes from the start that are mapped now and were not before.
+    /// Bytes from the start that are mapped (or poisoned) now and were not before.
     pub bytes: usize,
     /// Why not all: `EEXIST` where the next page is mapped already, `EFAULT` where the memfd has none, `EAGAIN`
     /// for either of them after some progress: the next call, which begins there, tells which.
@@ -131,6 +131,18 @@ impl Fault {
 /// As [`raw::uffd_msg`] lies in memory: event, padding, flags, address, thread.
 const MESSAGE: usize = size_of::<raw::uffd_msg>();
 
+/// `UFFDIO_POISON`, of Linux 6.6.
+const POISON: Opcode =
+    rustix::ioctl::opcode::read_write::<Poison>(raw::UFFDIO as u8, raw::_UFFDIO_POISON as u8);
+
+/// `struct uffdio_poison`.
+#[repr(C)]
+struct Poison {
+    range: raw::uffdio_range,
+    mode: u64,
+    updated: i64,
+}
+
 /// `UFFDIO_CONTINUE_MODE_WP`, of Linux 6.4.
 const CONTINUE_WRITE_PROTECTED: u64 = 1 << 1;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`.
@@ -139,11 +151,14 @@ const PROTECT: u64 = 1 << 0;
 const FEATURES: u32 = raw::UFFD_FEATURE_MISSING_SHMEM
     | raw::UFFD_FEATURE_MINOR_SHMEM
     | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP
-    | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+    | raw::UFFD_FEATURE_POISON;
 
 /// The calls that a window must allow.
-const CALLS: u64 =
-    1 << raw::_UFFDIO_CONTINUE | 1 << raw::_UFFDIO_WRITEPROTECT | 1 << raw::_UFFDIO_WAKE;
+const CALLS: u64 = 1 << raw::_UFFDIO_CONTINUE
+    | 1 << raw::_UFFDIO_WRITEPROTECT
+    | 1 << raw::_UFFDIO_WAKE
+    | 1 << raw::_UFFDIO_POISON;
 
 /// The faults of the windows that are registered with it. Windows stay as they are when it is dropped, but are
 /// ordinary mappings then.
@@ -236,6 +251,22 @@ impl Userfaultfd {
         Progress {
             // It holds the negative error number where there was no progress.
             bytes: wanted.mapped.max(0) as usize,
+            stopped: called.err(),
+        }
+    }
+
+    /// Has touches of pages that are not mapped be SIGBUS of the program, up to the first that is mapped, and wakes
+    /// who sleeps for them. [`Userfaultfd::map`] ends it, and so does
+    /// [`WindowArea::zap`](crate::memory::WindowArea::zap). A system call.
+    pub fn poison(&self, pages: Range<usize>) -> Progress {
+        let mut wanted = Poison {
+            range: range(&pages),
+            mode: 0,
+            updated: 0,
+        };
+        let called = self.call::<POISON, _>(&mut wanted);
+        Progress {
+            bytes: wanted.updated.max(0) as usize,
             stopped: called.err(),
         }
     }

@@ -9,8 +9,9 @@
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_sys::memory::{
-    HUGE_PAGE_SIZE, PAGE_SIZE, ReservedRange, SharedMemory, Window, WindowAccess,
+    HUGE_PAGE_SIZE, PAGE_SIZE, ReservedRange, SharedMemory, WindowAccess, WindowArea,
 };
+use foliocache_sys::userfaultfd::{Access, Handler, Userfaultfd};
 
 /// Runs `child` in a forked child and returns its wait status.
 fn in_child(child: impl FnOnce() -> i32) -> i32 {
@@ -84,8 +85,22 @@ fn touching_a_window_in_a_child_is_sigsegv() {
     let range = ReservedRange::reserve(HUGE_PAGE_SIZE).unwrap();
     // SAFETY: nobody else knows the range.
     let memory = unsafe { SharedMemory::over(&range, 0..HUGE_PAGE_SIZE) }.unwrap();
-    let window = Window::new(&memory, 0..PAGE_SIZE as u64, WindowAccess::ReadWrite).unwrap();
-    for place in [range.as_ptr(), window.as_ptr()] {
+    let area = WindowArea::reserve(HUGE_PAGE_SIZE).unwrap();
+    let faults = Userfaultfd::open(Handler::Signal).unwrap();
+    let window = |at, faults| {
+        let page = 0..PAGE_SIZE as u64;
+        // SAFETY: a new area; only a page that is mapped is touched.
+        unsafe { area.map(at, &memory, page, WindowAccess::ReadWrite, faults) }.unwrap();
+    };
+    window(0, None);
+    window(PAGE_SIZE, Some(&faults));
+    let start = area.addresses().start;
+    // SAFETY: nobody else's, and it gives the memory its page.
+    unsafe { range.as_ptr().write_volatile(1) };
+    let page = start + PAGE_SIZE..start + 2 * PAGE_SIZE;
+    assert_eq!(faults.map(page, Access::Write).stopped, None);
+    let windows = [start, start + PAGE_SIZE].map(std::ptr::with_exposed_provenance_mut);
+    for place in [range.as_ptr(), windows[0], windows[1]] {
         // SAFETY: mapped, and nobody else's.
         unsafe { place.write_volatile(1) };
         let status = in_child(|| {

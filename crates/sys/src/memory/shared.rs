@@ -5,7 +5,7 @@
 //! ```text
 //!   reserved range   │ private memory …            │ shared memory: a memfd, mapped once as a whole │
 //!                                                      │ page i                      ▲
-//!   windows                                            └── mapped by Window::new ────┘ the same bytes
+//!   window area      │ reserved … │ a window │ reserved …  └── mapped by WindowArea::map: the same bytes
 //! ```
 //!
 //! A page of the memfd is made by its first touch, a read included, and goes with [`SharedMemory::punch`], from all
@@ -15,29 +15,34 @@
 //!
 //! 1. The part of the reserved range is mapped to the memfd from creation on: byte `n` of the part is byte `n` of the
 //!    memfd.
-//! 2. All mappings of the memfd are advised `MADV_NOHUGEPAGE` (one touch would make 2 MiB present, most of it zeros
-//!    that nobody reserved, where `shmem_enabled` says `always`), `MADV_DONTFORK` (a store of a forked child would
-//!    reach the parent) and `MADV_DONTDUMP`.
+//! 2. Every mapping of the memfd is advised `MADV_DONTFORK` (a store of a forked child would reach the parent) and
+//!    `MADV_DONTDUMP` before it can be accessed, and `MADV_NOHUGEPAGE` (one touch would make 2 MiB present, most of
+//!    it zeros that nobody reserved, where `shmem_enabled` says `always`) but for windows without a userfaultfd, whose
+//!    pages are all present.
+//! 3. No access to a window with a userfaultfd escapes it: the window is registered before it can be accessed.
 //!
 //! # Safety
 //!
-//! Memory is handed out as raw pointers; who may touch which page, and when, is the caller's knowledge.
+//! Memory is handed out as addresses; who may touch which page, and when, is the caller's knowledge.
 #![allow(unsafe_code)]
 
-use super::{PAGE_SIZE, ReservedRange};
+use super::{PAGE_SIZE, ReservedRange, discard};
 use crate::Errno;
-use crate::fork::ForkGuard;
+use crate::userfaultfd::Userfaultfd;
 use core::ffi::c_void;
 use core::ops::Range;
-use core::ptr::{self, NonNull};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use std::os::fd::{AsFd, OwnedFd};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
+};
+use std::os::fd::OwnedFd;
 
 /// See the module's header. Its mapping in the reserved range goes with that.
 #[derive(Debug)]
 pub struct SharedMemory {
     memfd: OwnedFd,
+    /// Where the reserved range has it.
+    at: usize,
     len: u64,
 }
 
@@ -51,7 +56,7 @@ pub enum WindowAccess {
 }
 
 impl SharedMemory {
-    /// Replaces a part of a reserved range, in bytes from its base, by shared memory without a page. Takes three
+    /// Replaces a part of a reserved range, in bytes from its base, by shared memory without a page. Takes seven
     /// system calls and a descriptor.
     ///
     /// # Errors
@@ -62,43 +67,45 @@ impl SharedMemory {
     ///
     /// Nobody uses the part, which is reserved and not active.
     pub unsafe fn over(range: &ReservedRange, part: Range<usize>) -> Result<SharedMemory, Errno> {
-        let (start, len) = range.part(part)?;
+        let (start, len) = range.part(part.clone())?;
         let memfd = memfd_create("foliocache", MemfdFlags::CLOEXEC)?;
         ftruncate(&memfd, len as u64)?;
         let memory = SharedMemory {
             memfd,
+            at: part.start,
             len: len as u64,
         };
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the part is the range's, and not in use, by the caller's contract.
-        let start = unsafe {
-            memory.map(
-                start,
-                0..len as u64,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-            )
-        }?;
-        advise(start, len)?;
+        unsafe { memory.map_direct(start, 0..len as u64) }?;
         Ok(memory)
     }
 
-    /// Maps bytes of the memfd.
+    /// Maps bytes of the memfd where the direct map has them.
     ///
     /// # Safety
     ///
-    /// With `MapFlags::FIXED` the place is the caller's, and nobody uses it.
-    unsafe fn map(
-        &self,
-        at: *mut c_void,
-        bytes: Range<u64>,
-        access: ProtFlags,
-        flags: MapFlags,
-    ) -> Result<NonNull<c_void>, Errno> {
+    /// The place is theirs, and nobody uses it during the call.
+    unsafe fn map_direct(&self, start: *mut c_void, bytes: Range<u64>) -> Result<(), Errno> {
+        // SAFETY: the caller's contract.
+        let len = unsafe { self.map(start, bytes) }?;
+        no_huge_pages(start, len)?;
+        allow(start, len, WindowAccess::ReadWrite)
+    }
+
+    /// Maps bytes of the memfd in place of what is there, without access as yet; their length. Three system calls.
+    ///
+    /// # Safety
+    ///
+    /// The place is the caller's, and nobody uses it during the call.
+    unsafe fn map(&self, start: *mut c_void, bytes: Range<u64>) -> Result<usize, Errno> {
         let len = (bytes.end - bytes.start) as usize;
-        // SAFETY: the caller's contract; without `FIXED` it is a new mapping at a place of the kernel's choice.
-        let start = unsafe { mmap(at, len, access, flags, self.memfd.as_fd(), bytes.start) }?;
-        NonNull::new(start).ok_or(Errno::ENOMEM)
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        let none = ProtFlags::empty();
+        // SAFETY: the caller's contract.
+        unsafe { mmap(start, len, none, flags, &self.memfd, bytes.start) }?;
+        advise(start, len, Advice::LinuxDontFork)?;
+        advise(start, len, Advice::LinuxDontDump)?;
+        Ok(len)
     }
 
     /// Checks that these are whole pages of it, and some.
@@ -131,6 +138,26 @@ impl SharedMemory {
         }
     }
 
+    /// Frees the page tables with which the direct map has these bytes. Takes five system calls.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::over`]. Where it fails, the direct map may be left without access to the bytes.
+    ///
+    /// # Safety
+    ///
+    /// `range` is the one that it was made over. Nobody uses the bytes in the direct map during the call.
+    pub unsafe fn drop_page_tables(
+        &self,
+        range: &ReservedRange,
+        bytes: Range<u64>,
+    ) -> Result<(), Errno> {
+        self.check(&bytes)?;
+        let part = self.at + bytes.start as usize..self.at + bytes.end as usize;
+        let (start, _) = range.part(part)?;
+        // SAFETY: the place of these bytes, by invariant 1 and the caller's contract.
+        unsafe { self.map_direct(start, bytes) }
+    }
+
     /// Bytes of memory that its pages take now. A system call.
     ///
     /// # Errors
@@ -140,87 +167,120 @@ impl SharedMemory {
     }
 }
 
-/// Invariant 2, for a mapping that was just made.
-fn advise(start: NonNull<c_void>, len: usize) -> Result<(), Errno> {
-    for advice in [
-        Advice::LinuxDontFork,
-        Advice::LinuxDontDump,
-        Advice::LinuxNoHugepage,
-    ] {
-        // SAFETY: the callers own the mapping, and the advice changes no contents.
-        match unsafe { madvise(start.as_ptr(), len, advice) } {
-            // A kernel without transparent huge pages knows no advice against them.
-            Err(rustix::io::Errno::INVAL) if advice == Advice::LinuxNoHugepage => {}
-            result => result?,
-        }
+/// Advice that changes no contents.
+fn advise(start: *mut c_void, len: usize, advice: Advice) -> Result<(), Errno> {
+    // SAFETY: the callers own the mapping.
+    Ok(unsafe { madvise(start, len, advice) }?)
+}
+
+fn no_huge_pages(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    match advise(start, len, Advice::LinuxNoHugepage) {
+        // A kernel without transparent huge pages knows no advice against them.
+        Err(Errno::EINVAL) => Ok(()),
+        result => result,
     }
-    Ok(())
 }
 
-/// A second mapping of some pages of a [`SharedMemory`]. It is unmapped when it is dropped, in the process that
-/// made it; a forked child has none.
+fn allow(start: *mut c_void, len: usize, access: WindowAccess) -> Result<(), Errno> {
+    let access = match access {
+        WindowAccess::Read => MprotectFlags::READ,
+        WindowAccess::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+    };
+    // SAFETY: the callers own the mapping.
+    Ok(unsafe { mprotect(start, len, access) }?)
+}
+
+/// Addresses that are reserved for windows: second mappings of parts of a [`SharedMemory`]. All goes when it is
+/// dropped, in the process that made it; a forked child has none of it.
+///
+/// Parts are in bytes from the start of the area, of whole pages. A window of whole 2 MiB has page tables of its own.
+/// Each window, and each gap between windows, is one of the process's mappings (`vm.max_map_count`).
 #[derive(Debug)]
-pub struct Window {
-    start: NonNull<u8>,
-    len: usize,
-    guard: ForkGuard,
-}
+pub struct WindowArea(ReservedRange);
 
-// SAFETY: the value is an address range and a guard.
-unsafe impl Send for Window {}
-// SAFETY: as above; it has no method that changes anything.
-unsafe impl Sync for Window {}
-
-impl Window {
-    /// Maps these bytes of the memory. Takes five system calls and one of the process's mappings
-    /// (`vm.max_map_count`).
+impl WindowArea {
+    /// Reserves `len` bytes, rounded up to 2 MiB and aligned to that. Uses no memory.
     ///
     /// # Errors
-    /// `EINVAL` for what is not whole pages of the memory, `ENOMEM` without a mapping.
-    pub fn new(
-        memory: &SharedMemory,
-        bytes: Range<u64>,
-        access: WindowAccess,
-    ) -> Result<Window, Errno> {
-        memory.check(&bytes)?;
-        let guard = ForkGuard::new()?;
-        let len = (bytes.end - bytes.start) as usize;
-        let access = match access {
-            WindowAccess::Read => ProtFlags::READ,
-            WindowAccess::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-        };
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping.
-        let start = unsafe { memory.map(ptr::null_mut(), bytes, access, flags) }?;
-        let window = Window {
-            start: start.cast(),
-            len,
-            guard,
-        };
-        advise(start, len)?;
-        Ok(window)
-    }
-
-    /// Where it begins, at a page.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+    /// `EINVAL` for zero or an overflow, `ENOMEM` without address space.
+    pub fn reserve(len: usize) -> Result<WindowArea, Errno> {
+        ReservedRange::reserve(len).map(WindowArea)
     }
 
     /// Its addresses.
     pub fn addresses(&self) -> Range<usize> {
-        let start = self.start.addr().get();
-        start..start + self.len
+        let start = self.0.as_ptr().expose_provenance();
+        start..start + self.0.len()
     }
-}
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        if self.guard.is_child() {
-            return;
-        }
-        // SAFETY: the range is ours, and whoever held pointers into it held this value.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok());
+    /// Makes a window onto these bytes of the memory, from byte `at` of the area on. Its faults are those of `faults`;
+    /// without it, a touch of a page that the memory lacks makes the page. Takes four to six system calls.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is not whole pages of the memory and the area, `ENOMEM` without a mapping, `ECHILD` in a
+    /// forked child, those of [`Userfaultfd::register`]. The place is reserved then.
+    ///
+    /// # Safety
+    ///
+    /// The place is no window, and the memory lives as long as the window. Whoever touches the window is ready for
+    /// its faults.
+    pub unsafe fn map(
+        &self,
+        at: usize,
+        memory: &SharedMemory,
+        bytes: Range<u64>,
+        access: WindowAccess,
+        faults: Option<&Userfaultfd>,
+    ) -> Result<(), Errno> {
+        memory.check(&bytes)?;
+        let len = (bytes.end - bytes.start) as usize;
+        let part = at..at.checked_add(len).ok_or(Errno::EINVAL)?;
+        let (start, len) = self.0.part(part.clone())?;
+        let map = || {
+            // SAFETY: the place is reserved, by the caller's contract.
+            unsafe { memory.map(start, bytes) }?;
+            if let Some(faults) = faults {
+                no_huge_pages(start, len)?;
+                let start = start.addr();
+                // SAFETY: a mapping of ours, and the caller's contract for those that touch it.
+                unsafe { faults.register(start..start + len) }?;
+            }
+            allow(start, len, access)
+        };
+        map().inspect_err(|_| {
+            // SAFETY: nobody has used the window yet.
+            let _ = unsafe { self.unmap(part) };
+        })
+    }
+
+    /// Makes a part reserved addresses again, whatever it is, and frees its page tables. Takes three system calls.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is not whole pages of the area, `ENOMEM` without a mapping (a part of a window becomes two),
+    /// `ECHILD` in a forked child.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the part any more.
+    pub unsafe fn unmap(&self, part: Range<usize>) -> Result<(), Errno> {
+        let (start, len) = self.0.part(part)?;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the part is ours, and nobody uses it, by the caller's contract.
+        unsafe { mmap_anonymous(start, len, ProtFlags::empty(), flags) }?;
+        // As its neighbours are, so that it merges with them.
+        advise(start, len, Advice::LinuxDontFork)?;
+        advise(start, len, Advice::LinuxDontDump)
+    }
+
+    /// Empties the page tables of a part. The memory keeps its pages; the next touch of a window is a fault. A system
+    /// call, which tells all processors that run the process.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is not whole pages of the area, `ECHILD` in a forked child.
+    pub fn zap(&self, part: Range<usize>) -> Result<(), Errno> {
+        let (start, len) = self.0.part(part)?;
+        // SAFETY: windows are shared mappings, whose memory stays; the rest of the area has none.
+        unsafe { discard(start, len) }
     }
 }
 

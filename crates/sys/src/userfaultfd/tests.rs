@@ -1,7 +1,7 @@
 //! Windows of a memfd, with each way to be told of a fault.
 
 use super::*;
-use crate::memory::{PAGE_SIZE, ReservedRange, SharedMemory, Window, WindowAccess};
+use crate::memory::{PAGE_SIZE, ReservedRange, SharedMemory, WindowAccess, WindowArea};
 use crate::usercopy;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,7 +12,7 @@ const PAGES: usize = 64;
 struct Rig {
     range: ReservedRange,
     memory: SharedMemory,
-    window: Window,
+    window: WindowArea,
     faults: Userfaultfd,
 }
 
@@ -24,9 +24,10 @@ impl Rig {
         let range = ReservedRange::reserve(len).unwrap();
         // SAFETY: nobody else knows the range.
         let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
-        let window = Window::new(&memory, 0..len as u64, WindowAccess::ReadWrite).unwrap();
-        // SAFETY: the tests are ready for faults of the window.
-        unsafe { faults.register(window.addresses()) }.unwrap();
+        let window = WindowArea::reserve(len).unwrap();
+        let access = WindowAccess::ReadWrite;
+        // SAFETY: a new area, and the tests are ready for faults of the window.
+        unsafe { window.map(0, &memory, 0..len as u64, access, Some(&faults)) }.unwrap();
         Rig {
             range,
             memory,
@@ -37,6 +38,10 @@ impl Rig {
 
     fn direct(&self) -> *mut u8 {
         self.range.as_ptr()
+    }
+
+    fn through_window(&self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.window.addresses().start)
     }
 
     /// Addresses of pages of the window.
@@ -62,14 +67,14 @@ impl Rig {
     /// Reads a byte of the window as one who survives SIGBUS.
     fn read(&self, page: usize) -> Option<u8> {
         let mut byte = 0;
-        let from = self.byte(self.window.as_ptr(), page).as_ptr();
+        let from = self.byte(self.through_window(), page).as_ptr();
         // SAFETY: the byte is ours; what cannot be read is told.
         let copied = unsafe { usercopy::copy(&mut byte, from, 1) };
         copied.ok().map(|()| byte)
     }
 
     fn write(&self, page: usize, byte: u8) -> bool {
-        let to = self.byte(self.window.as_ptr(), page).as_ptr();
+        let to = self.byte(self.through_window(), page).as_ptr();
         // SAFETY: as above.
         unsafe { usercopy::copy(to, &byte, 1) }.is_ok()
     }
@@ -140,6 +145,39 @@ fn a_page_that_is_mapped_for_reading_is_not_written() {
 }
 
 #[test]
+fn a_poisoned_page_is_bad_memory_until_it_is_zapped_or_mapped() {
+    let rig = Rig::new(Handler::Thread);
+    rig.fill(0..4);
+    assert_eq!(rig.faults.map(rig.pages(2, 3), Access::Write).stopped, None);
+    let Progress { bytes, stopped } = rig.faults.poison(rig.pages(0, 4));
+    assert_eq!((bytes / PAGE_SIZE, stopped), (2, Some(Errno::EAGAIN)));
+    // No thread answers: a fault that went to one would never end.
+    assert_eq!((rig.read(1), rig.read(2)), (None, Some(2)));
+    assert!(!rig.write(1, 9));
+    // Either of the two ends it.
+    assert_eq!(rig.faults.map(rig.pages(1, 2), Access::Write).stopped, None);
+    assert!(rig.write(1, 9));
+    rig.window.zap(0..PAGE_SIZE).unwrap();
+    let again = rig.faults.poison(rig.pages(0, 1));
+    assert_eq!((again.bytes, rig.read(0)), (PAGE_SIZE, None));
+}
+
+#[test]
+fn a_zapped_page_is_mapped_again_with_its_bytes() {
+    let rig = Rig::new(Handler::Signal);
+    rig.fill(0..3);
+    assert_eq!(rig.faults.map(rig.pages(0, 3), Access::Write).stopped, None);
+    assert!(rig.write(1, 9));
+    rig.window.zap(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
+    assert_eq!(
+        (rig.read(0), rig.read(1), rig.read(2)),
+        (Some(0), None, None)
+    );
+    assert_eq!(rig.faults.map(rig.pages(1, 3), Access::Read).stopped, None);
+    assert_eq!((rig.read(1), rig.read(2)), (Some(9), Some(2)));
+}
+
+#[test]
 fn a_punched_page_is_gone_from_the_window() {
     let rig = Rig::new(Handler::Signal);
     rig.fill(0..2);
@@ -182,7 +220,7 @@ fn a_thread_is_told_of_each_kind_of_fault() {
             seen
         });
         for (page, write) in [(0, false), (1, false), (1, true), (2, true)] {
-            let byte = rig.byte(rig.window.as_ptr(), page);
+            let byte = rig.byte(rig.through_window(), page);
             match write {
                 true => byte.store(5, Ordering::SeqCst),
                 false => assert_eq!(byte.load(Ordering::SeqCst), page as u8),
@@ -190,7 +228,7 @@ fn a_thread_is_told_of_each_kind_of_fault() {
         }
         // A system call waits for the handler, too.
         let null = std::fs::File::open("/dev/zero").unwrap();
-        let buffer = rig.byte(rig.window.as_ptr(), 3).as_ptr();
+        let buffer = rig.byte(rig.through_window(), 3).as_ptr();
         // SAFETY: the byte is ours, and touched by nobody else.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, 1) };
         assert_eq!(rustix::io::read(&null, buffer), Ok(1));
@@ -218,7 +256,7 @@ fn what_cannot_be_a_window_is_refused() {
     assert_eq!(rig.faults.write_protect(direct), Err(Errno::ENOENT));
 }
 
-/// What the installed header has; an older one lacks the last.
+/// What the installed header has; an older one lacks the last three.
 #[test]
 fn numbers_are_those_of_the_kernels_header() {
     let names = [
@@ -244,15 +282,19 @@ fn numbers_are_those_of_the_kernels_header() {
         ("offsetof(struct uffd_msg, arg.pagefault.flags)", 8),
         ("offsetof(struct uffd_msg, arg.pagefault.address)", 16),
         ("UFFDIO_CONTINUE_MODE_WP", CONTINUE_WRITE_PROTECTED),
+        ("UFFDIO_POISON", u64::from(POISON)),
+        ("UFFD_FEATURE_POISON", u64::from(raw::UFFD_FEATURE_POISON)),
     ];
     let mut program = String::from(
         "#include <sys/ioctl.h>\n#include <linux/userfaultfd.h>\n#include <stddef.h>\n",
     );
     for (name, value) in names {
         let check = format!("_Static_assert({name} == {value}ull, \"{name}\");\n");
-        match name == "UFFDIO_CONTINUE_MODE_WP" {
-            true => program += &format!("#ifdef {name}\n{check}#endif\n"),
-            false => program += &check,
+        match name {
+            "UFFDIO_CONTINUE_MODE_WP" | "UFFDIO_POISON" | "UFFD_FEATURE_POISON" => {
+                program += &format!("#ifdef {name}\n{check}#endif\n");
+            }
+            _ => program += &check,
         }
     }
     let dir = tempfile::tempdir().unwrap();
