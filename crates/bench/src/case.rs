@@ -11,6 +11,7 @@ use std::io;
 
 use crate::cost::Cost;
 use crate::error::BenchError;
+use crate::latency::Latency;
 use crate::ratio::Target;
 use crate::settings::{Settings, Uses};
 
@@ -118,6 +119,8 @@ pub struct RatioPlan {
     pub control: Option<(usize, usize)>,
     /// A second ratio; the lesser of the two counts.
     pub or: Option<(usize, usize)>,
+    /// What of each contestant.
+    pub figure: Figure,
     /// What it is to reach.
     pub target: Option<Target>,
 }
@@ -131,6 +134,7 @@ impl RatioPlan {
             to,
             control: None,
             or: None,
+            figure: Figure::Value,
             target: None,
         }
     }
@@ -143,12 +147,40 @@ impl RatioPlan {
         }
     }
 
+    /// Of their 99th percentiles, with a median not to exceed.
+    pub const fn p99_at_most(self, most: f64) -> Self {
+        Self {
+            figure: Figure::P99,
+            target: Some(Target::AtMost(most)),
+            ..self
+        }
+    }
+
     /// The ratio for one round's figures, in the order of the contestants.
     pub(crate) fn of_round(&self, figures: impl Fn(usize) -> f64) -> f64 {
         let divide = |(of, to)| figures(of) / figures(to);
         let control = self.control.map_or(1.0, divide);
         let other = self.or.map_or(f64::INFINITY, divide);
         (divide((self.of, self.to)) / control).min(other)
+    }
+}
+
+/// What is divided in a ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The figure of the row.
+    Value,
+    /// The 99th percentile of the time that an operation takes.
+    P99,
+}
+
+impl Figure {
+    /// NaN where no times were taken.
+    pub(crate) fn of(self, outcome: &Outcome) -> f64 {
+        match self {
+            Self::Value => outcome.value,
+            Self::P99 => outcome.latency.map_or(f64::NAN, |latency| latency.p99),
+        }
     }
 }
 
@@ -193,6 +225,8 @@ pub struct Outcome {
     pub cost: Option<(Cost, u64)>,
     /// The share of the reads that found their page in the cache, from 0 to 1.
     pub hit_ratio: Option<f64>,
+    /// How long the reads took.
+    pub latency: Option<Latency>,
 }
 
 impl Outcome {
@@ -202,6 +236,7 @@ impl Outcome {
             value,
             cost: None,
             hit_ratio: None,
+            latency: None,
         }
     }
 }

@@ -24,7 +24,8 @@ use crate::cost::{Cost, Meter};
 use crate::error::BenchError;
 use crate::files::PAGE;
 use crate::guard::{Guard, Thing, command, tell};
-use crate::passes::{RandomReads, RandomResult, Until, filled, sequential};
+use crate::mapped::{Kernels, page_faults, read};
+use crate::passes::{RandomReads, RandomResult, Trace, Until, filled, sequential};
 use crate::place::{Buffer, MIB};
 
 /// The argument that makes a kernel's side of a process.
@@ -34,15 +35,24 @@ pub(crate) const ROLE: &str = "kernel";
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Take the memory for random reads.
-    Trace {
-        threads: usize,
-        pages: u32,
-        seed: u64,
-    },
+    Trace(Trace),
     /// Read a file from beginning to end.
     Sequential { path: PathBuf },
-    /// Go on reading pages by the trace.
-    Random { path: PathBuf, until: Until },
+    /// Go on reading by the trace.
+    Random {
+        path: PathBuf,
+        way: Way,
+        until: Until,
+    },
+}
+
+/// How random reads are done.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Way {
+    /// By pread(2).
+    Call,
+    /// Through a mapping; with the advice that they are at random, or without.
+    Mapping { advised: bool },
 }
 
 /// What it answers; the text is of an error.
@@ -62,8 +72,8 @@ pub(crate) struct KernelSide {
 }
 
 impl KernelSide {
-    /// Starts it, has it take the memory that it needs for random reads (threads, pages, seed), and
-    /// moves it into a cgroup of `memory` bytes.
+    /// Starts it, has it take the memory that it needs for random reads, and moves it into a cgroup of
+    /// `memory` bytes.
     ///
     /// # Errors
     /// There are no memory cgroups, or they may not be used.
@@ -71,7 +81,7 @@ impl KernelSide {
         helper: &[OsString],
         guard: &mut Guard,
         memory: u64,
-        trace: Option<(usize, u32, u64)>,
+        trace: Option<Trace>,
     ) -> Result<Self, BenchError> {
         let cannot = |error| BenchError::setup("the kernel's side of the comparison", error);
         let group = cgroup(guard, memory)?;
@@ -79,14 +89,10 @@ impl KernelSide {
         let answers = child.stdout.take().map(BufReader::new);
         let answers = answers.ok_or_else(|| cannot(io::ErrorKind::BrokenPipe.into()))?;
         let mut side = Self { child, answers };
-        let (threads, pages, seed) = trace.unwrap_or((0, 2, 0));
-        let ready = side.order(&Order::Trace {
-            threads,
-            pages,
-            seed,
-        });
-        let joined =
-            ready.and_then(|_| fs::write(group.join("cgroup.procs"), side.child.id().to_string()));
+        if let Some(trace) = trace {
+            side.order(&Order::Trace(trace)).map_err(cannot)?;
+        }
+        let joined = fs::write(group.join("cgroup.procs"), side.child.id().to_string());
         joined.map_err(cannot)?;
         Ok(side)
     }
@@ -100,10 +106,15 @@ impl KernelSide {
         }
     }
 
-    /// Goes on reading pages of a file.
-    pub(crate) fn random(&mut self, path: &Path, until: Until) -> io::Result<RandomResult> {
+    /// Goes on reading a file at random.
+    pub(crate) fn random(
+        &mut self,
+        path: &Path,
+        way: Way,
+        until: Until,
+    ) -> io::Result<RandomResult> {
         let path = path.to_owned();
-        match self.order(&Order::Random { path, until })? {
+        match self.order(&Order::Random { path, way, until })? {
             Done::Random(result) => Ok(result),
             other => Err(unexpected(&other)),
         }
@@ -171,6 +182,7 @@ pub(crate) fn main() -> io::Result<()> {
         reads: None,
         threads: 0,
         files: Vec::new(),
+        mapping: None,
     };
     for line in io::stdin().lock().lines() {
         let order = serde_json::from_str(&line?)?;
@@ -189,18 +201,16 @@ struct State {
     threads: usize,
     /// The file that random reads are in, opened once for each thread.
     files: Vec<fs::File>,
+    /// That file, mapped.
+    mapping: Option<Kernels>,
 }
 
 impl State {
     fn obey(&mut self, order: Order) -> io::Result<Done> {
         match order {
-            Order::Trace {
-                threads,
-                pages,
-                seed,
-            } => {
-                self.threads = threads;
-                self.reads = Some(RandomReads::new(threads, pages, seed));
+            Order::Trace(trace) => {
+                self.threads = trace.threads;
+                self.reads = Some(RandomReads::new(&trace));
                 Ok(Done::Ready)
             }
             Order::Sequential { path } => {
@@ -213,33 +223,42 @@ impl State {
                 })?;
                 Ok(Done::Sequential(meter.stop()))
             }
-            Order::Random { path, until } => {
+            Order::Random { path, way, until } => {
                 let reads = self.reads.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
-                while self.files.len() < self.threads {
-                    self.files.push(fs::File::open(&path)?);
-                }
-                let files = &self.files;
-                let before = read_from_disk()?;
-                let (reads, cost) = reads.run(until, |who, page, pos| {
-                    filled(files[who].read_at(page, pos), PAGE)
-                })?;
-                let misses = (read_from_disk()? - before) / PAGE as u64;
-                Ok(Done::Random(RandomResult {
-                    reads,
-                    cost,
-                    misses,
-                }))
+                let result = match way {
+                    Way::Call => {
+                        while self.files.len() < self.threads {
+                            self.files.push(fs::File::open(&path)?);
+                        }
+                        let files = &self.files;
+                        let read = |who: usize, part: &mut [u8], pos| {
+                            let len = part.len();
+                            filled(files[who].read_at(part, pos), len)
+                        };
+                        reads.run(until, read, read_from_disk)
+                    }
+                    Way::Mapping { advised } => {
+                        let mapping = match &mut self.mapping {
+                            Some(mapping) => mapping,
+                            none => none.insert(Kernels::open(&path, advised)?),
+                        };
+                        let missed = || Ok(page_faults()?.major);
+                        reads.run(until, |_, part, pos| read(mapping, part, pos), missed)
+                    }
+                };
+                Ok(Done::Random(result?))
             }
         }
     }
 }
 
-/// Bytes that the process has had read from disks.
+/// Pages that the process has had read from disks.
 fn read_from_disk() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/io")?;
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("read_bytes: "));
-    let number = line.and_then(|number| number.parse().ok());
-    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let number = line.and_then(|number| number.parse::<u64>().ok());
+    let number = number.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(number / PAGE as u64)
 }

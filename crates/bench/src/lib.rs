@@ -23,6 +23,8 @@
 //! | `table` | the report as text |
 //! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
 //! | `host` | [`Host`]: where it ran |
+//! | `latency` | [`Latency`]: how long each of many reads took |
+//! | `mapped` | accesses of mapped files |
 //! | `copies` | calls beside the bare copy of their bytes |
 //! | `files` | a file in memory, ours and the kernel's |
 //! | `beds` | a cache over a store that keeps nothing |
@@ -47,6 +49,8 @@ mod files;
 mod guard;
 mod host;
 mod kernel;
+mod latency;
+mod mapped;
 mod misses;
 mod names;
 mod passes;
@@ -62,11 +66,14 @@ mod table;
 mod trace;
 mod zram;
 
-pub use case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
+pub use case::{
+    Case, Contestant, Figure, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat,
+};
 pub use cases::{cases, find};
 pub use cost::Cost;
 pub use error::BenchError;
 pub use host::Host;
+pub use latency::Latency;
 pub use ratio::{Ratio, Target};
 pub use report::{Change, CpuPerGb, RatioReport, Report, Row};
 pub use run::{Progress, run};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cost::{Cost, Meter};
 use crate::files::{PAGE, PageBuf, whole};
+use crate::latency::{Latency, Times};
 use crate::place::Random;
 use crate::trace::Zipf;
 
@@ -24,13 +25,38 @@ pub(crate) fn sequential(
     Ok(())
 }
 
-/// When random reads end.
+/// When random reads end: with the first of the two.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Until {
-    /// After so many seconds.
-    Seconds(f64),
-    /// After so many reads.
-    Reads(u64),
+pub(crate) struct Until {
+    pub(crate) seconds: f64,
+    pub(crate) reads: u64,
+}
+
+impl Until {
+    pub(crate) fn seconds(seconds: f64) -> Self {
+        let reads = u64::MAX;
+        Self { seconds, reads }
+    }
+}
+
+/// Which pages random reads choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Popularity {
+    /// All alike.
+    Uniform,
+    /// By rank, scattered over the file.
+    Zipf,
+}
+
+/// Random reads: so many threads read `len` bytes each time, of a file of so many pages.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Trace {
+    pub(crate) threads: usize,
+    pub(crate) pages: u32,
+    pub(crate) popularity: Popularity,
+    /// Bytes of a read, a part of a page.
+    pub(crate) len: usize,
+    pub(crate) seed: u64,
 }
 
 /// Pages to read, for each thread, and how far each has come.
@@ -39,54 +65,58 @@ pub(crate) struct RandomReads(Vec<Reader>);
 struct Reader {
     trace: Vec<u32>,
     at: usize,
+    len: usize,
     page: Box<PageBuf>,
+    times: Times,
 }
 
 /// Pages in a thread's trace, before it begins again.
 const TRACE: usize = 1 << 19;
-
-/// Reads between two looks at the clock.
-const LOOK: u64 = 32;
 
 /// What reading pages gave.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RandomResult {
     pub(crate) reads: u64,
     pub(crate) cost: Cost,
+    pub(crate) latency: Latency,
     /// Pages that came from the disk meanwhile.
     pub(crate) misses: u64,
 }
 
 impl RandomReads {
-    /// By so many threads, over a file of so many pages. What all threads find popular is the same.
-    pub(crate) fn new(threads: usize, pages: u32, seed: u64) -> Self {
-        let mut random = Random(seed);
-        let zipf = Zipf::new(pages, &mut random);
-        let reader = |_| Reader {
-            trace: (0..TRACE).map(|_| zipf.page(&mut random)).collect(),
-            at: 0,
-            page: PageBuf::new(),
+    /// What all threads find popular is the same.
+    pub(crate) fn new(trace: &Trace) -> Self {
+        let mut random = Random(trace.seed);
+        let zipf = match trace.popularity {
+            Popularity::Uniform => None,
+            Popularity::Zipf => Some(Zipf::new(trace.pages, &mut random)),
         };
-        Self((0..threads).map(reader).collect())
+        let mut page = || match &zipf {
+            Some(zipf) => zipf.page(&mut random),
+            None => random.below(trace.pages as usize) as u32,
+        };
+        let reader = |_| Reader {
+            trace: (0..TRACE).map(|_| page()).collect(),
+            at: 0,
+            len: trace.len,
+            page: PageBuf::new(),
+            times: Times::new(),
+        };
+        Self((0..trace.threads).map(reader).collect())
     }
 
-    /// Goes on reading; `read` is called with the thread's number.
+    /// Goes on reading; `read` is called with the thread's number. `missed` counts the pages that came from the
+    /// disk so far.
     pub(crate) fn run(
         &mut self,
         until: Until,
         read: impl Fn(usize, &mut [u8], u64) -> io::Result<()> + Sync,
-    ) -> io::Result<(u64, Cost)> {
+        missed: impl Fn() -> io::Result<u64>,
+    ) -> io::Result<RandomResult> {
+        let before = missed()?;
         let meter = Meter::start();
-        let threads = self.0.len() as u64;
-        let (deadline, most) = match until {
-            Until::Seconds(seconds) => {
-                (Instant::now() + Duration::from_secs_f64(seconds), u64::MAX)
-            }
-            Until::Reads(reads) => (
-                Instant::now() + Duration::from_secs(600),
-                reads.div_ceil(threads),
-            ),
-        };
+        let deadline = Instant::now() + Duration::from_secs_f64(until.seconds);
+        let most = until.reads.div_ceil(self.0.len() as u64);
         let read = &read;
         let reads = thread::scope(|scope| {
             let readers = self.0.iter_mut().enumerate();
@@ -101,7 +131,13 @@ impl RandomReads {
                 .map(|thread| thread.join().expect("a reader does not panic"))
                 .sum::<io::Result<u64>>()
         })?;
-        Ok((reads, meter.stop()))
+        let cost = meter.stop();
+        Ok(RandomResult {
+            reads,
+            cost,
+            latency: Times::drain(self.0.iter_mut().map(|reader| &mut reader.times)),
+            misses: missed()? - before,
+        })
     }
 }
 
@@ -113,15 +149,26 @@ impl Reader {
         read: impl Fn(&mut [u8], u64) -> io::Result<()>,
     ) -> io::Result<u64> {
         let mut reads = 0;
-        while reads < most && (!reads.is_multiple_of(LOOK) || Instant::now() < deadline) {
+        let mut now = Instant::now();
+        while reads < most && now < deadline {
             let page = self.trace[self.at];
+            // Another place of the page each time.
+            let part = self.at.wrapping_mul(SPREAD) >> 32;
+            let pos = page as usize * PAGE + part % (PAGE / self.len) * self.len;
             self.at = (self.at + 1) % self.trace.len();
-            read(&mut self.page.0, u64::from(page) * PAGE as u64)?;
+            read(&mut self.page.0[..self.len], pos as u64)?;
             reads += 1;
+            // One look at the clock a read: the end of one is where the next begins.
+            let end = Instant::now();
+            self.times.add(end - now);
+            now = end;
         }
         Ok(reads)
     }
 }
+
+/// An odd number whose multiples are far apart.
+const SPREAD: usize = 0x9e37_79b9_7f4a_7c15;
 
 /// Checks that a read through the kernel filled its buffer.
 pub(crate) fn filled(read: io::Result<usize>, len: usize) -> io::Result<()> {
@@ -148,14 +195,26 @@ mod tests {
     #[test]
     fn traces_go_on_where_they_ended() {
         let seen = Mutex::new(Vec::new());
-        let mut reads = RandomReads::new(2, 64, 9);
+        let trace = Trace {
+            threads: 2,
+            pages: 64,
+            popularity: Popularity::Uniform,
+            len: 64,
+            seed: 9,
+        };
+        let mut reads = RandomReads::new(&trace);
+        let until = Until {
+            seconds: 600.0,
+            reads: 10,
+        };
         let run = |reads: &mut RandomReads| {
-            let done = reads.run(Until::Reads(10), |who, page, pos| {
-                assert_eq!(page.len(), PAGE);
+            let read = |who, part: &mut [u8], pos: u64| {
+                assert_eq!((part.len(), pos % 64), (64, 0));
                 seen.lock().unwrap().push((who, pos / PAGE as u64));
                 Ok(())
-            });
-            assert_eq!(done.unwrap().0, 10);
+            };
+            let done = reads.run(until, read, || Ok(0)).unwrap();
+            assert_eq!((done.reads, done.misses), (10, 0));
         };
         run(&mut reads);
         run(&mut reads);

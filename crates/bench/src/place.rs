@@ -12,13 +12,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::BenchError;
 use crate::files::{TMPFS_MAGIC, tmpfs};
-use crate::guard::{Guard, Thing};
+use crate::guard::{Guard, Thing, run};
 use crate::zram;
 
 /// Bytes of a mebibyte, the request of sequential passes.
@@ -153,6 +154,14 @@ impl Place {
         &mut self.folder.guard
     }
 
+    /// KiB that the kernel reads around a miss of a mapping, unless it is told better.
+    pub(crate) fn read_ahead(&self) -> Option<u64> {
+        let device = fs::metadata(&self.folder.path).ok()?.dev();
+        let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
+        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        fs::read_to_string(setting).ok()?.trim().parse().ok()
+    }
+
     /// The kernel's path of a file.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path.join(name)
@@ -250,10 +259,31 @@ impl Folder {
         &self.path
     }
 
+    /// Mounts a new tmpfs in it, with this setting of huge pages.
+    ///
+    /// # Errors
+    /// Not root, or no such setting.
+    pub(crate) fn mount_tmpfs(&mut self, name: &str, huge: &str) -> Result<PathBuf, BenchError> {
+        let point = self.path.join(name);
+        self.guard.of(&Thing::Mount(point.clone()))?;
+        let mounted = fs::create_dir(&point).and_then(|()| {
+            let mut mount = Command::new("mount");
+            let options = ["-t", "tmpfs", "-o", &format!("huge={huge}"), "tmpfs"];
+            run(mount.args(options).arg(&point))
+        });
+        mounted.map_err(|error| BenchError::setup(format!("a tmpfs with huge={huge}"), error))?;
+        Ok(point)
+    }
+
+    /// The kind of its file system; empty if nobody says.
+    pub(crate) fn kind(&self) -> String {
+        kind(&self.path)
+    }
+
     /// The folder and its file system, for the report.
     pub(crate) fn describe(&self) -> String {
         let parent = self.path.parent().unwrap_or(&self.path);
-        format!("{} in {}", kind(&self.path), parent.display())
+        format!("{} in {}", self.kind(), parent.display())
     }
 }
 

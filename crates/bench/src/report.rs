@@ -5,13 +5,15 @@
 //! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
 //! "samples"}], "ratios": {NAME: {"median", "min", "max"}}, "notes": [TEXT]}`. A row's value is the
 //! median of its samples. Rows of passes over files also have `"cpu_s_per_gb": {"process",
-//! "kernel_threads"}`, and those of reads through a cache `"hit_ratio"`. Names of ratios are stable.
+//! "kernel_threads"}`, and those of reads through a cache `"hit_ratio"` and, of random ones, `"latency_us":
+//! {"p50", "p99", "p99_9"}`. Names of ratios are stable.
 
 use serde::ser::Serializer;
 use serde::{Serialize, ser::SerializeMap};
 
-use crate::case::{Match, Outcome, RatioPlan, Work};
+use crate::case::{Figure, Match, Outcome, RatioPlan, Work};
 use crate::host::Host;
+use crate::latency::Latency;
 use crate::ratio::{Ratio, Target};
 use crate::settings::Settings;
 use crate::stats::{median, stddev_percent};
@@ -57,6 +59,9 @@ pub struct Row {
     /// The share of reads that found their page in the cache, from 0 to 1; the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ratio: Option<f64>,
+    /// How long a read took; medians of the rounds' percentiles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<Latency>,
 }
 
 /// Processor seconds for each 10⁹ bytes; medians.
@@ -85,6 +90,17 @@ impl CpuPerGb {
     }
 }
 
+/// The medians of the rounds' percentiles.
+fn latency(outcomes: &[Outcome]) -> Option<Latency> {
+    let all: Vec<Latency> = outcomes.iter().filter_map(|turn| turn.latency).collect();
+    let middle = |of: fn(&Latency) -> f64| median(&all.iter().map(of).collect::<Vec<_>>());
+    (!all.is_empty()).then(|| Latency {
+        p50: middle(|latency| latency.p50),
+        p99: middle(|latency| latency.p99),
+        p99_9: middle(|latency| latency.p99_9),
+    })
+}
+
 impl Row {
     /// Standard deviation of the samples in percent of their mean.
     pub fn stddev_percent(&self) -> f64 {
@@ -104,8 +120,8 @@ pub struct RatioReport {
     pub target: Option<Target>,
     /// Whether it was reached; None without a target, or where it cannot be said.
     pub reached: Option<bool>,
-    /// The rows compared.
-    pub change: Change,
+    /// The rows compared; None where it is not of their values.
+    pub change: Option<Change>,
 }
 
 /// Two rows, by their place in [`Report::rows`].
@@ -145,6 +161,7 @@ impl Report {
                 samples,
                 cpu_s_per_gb: CpuPerGb::of(outcomes),
                 hit_ratio: (!hits.is_empty()).then(|| median(&hits)),
+                latency_us: latency(outcomes),
             });
             if let Work::Pass { pass, .. } = &contestant.work {
                 self.notes.extend(pass.note());
@@ -183,17 +200,17 @@ impl Report {
 fn ratio(plan: &RatioPlan, outcomes: &[Vec<Outcome>], first: usize) -> RatioReport {
     let rounds = outcomes[plan.of].len();
     let each: Vec<f64> = (0..rounds)
-        .map(|round| plan.of_round(|who| outcomes[who][round].value))
+        .map(|round| plan.of_round(|who| plan.figure.of(&outcomes[who][round])))
         .collect();
     RatioReport {
         name: plan.name,
         ratio: Ratio::of(&each),
         target: plan.target,
         reached: None,
-        change: Change {
+        change: (plan.figure == Figure::Value).then_some(Change {
             base: first + plan.to,
             with: first + plan.of,
-        },
+        }),
     }
 }
 

@@ -10,12 +10,12 @@
 //!
 //! One line for each ratio: on the left what is compared with, on the right what is compared. Below,
 //! where it is known, what each row cost: processor seconds for 10⁹ bytes, of the process and of the
-//! kernel's own threads; and the share of hits.
+//! kernel's own threads; the share of hits; and how long a read took, in microseconds.
 
 use std::fmt;
 
 use crate::ratio::Target;
-use crate::report::{RatioReport, Report, Row};
+use crate::report::{Change, RatioReport, Report, Row};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,8 +42,8 @@ impl fmt::Display for Report {
         }
         writeln!(f, "{:>20}  {:>9}  {:>20}", "%stddev", "%change", "%stddev")?;
         writeln!(f, "{:>20}  {:>9}  {:>20}", "\\", "|", "\\")?;
-        for ratio in &self.ratios {
-            self.change(f, ratio)?;
+        for change in self.ratios.iter().filter_map(|ratio| ratio.change) {
+            self.change(f, change)?;
         }
         self.costs(f)?;
         writeln!(
@@ -100,8 +100,8 @@ impl Report {
         }
         writeln!(
             f,
-            "\n{:>20}  {:>8}  {:>8}  {:>6}\n{:>20}  {:>8}  {:>8}  {:>6}",
-            "", "CPU s/GB", "kthreads", "hits", "%stddev", "|", "|", "|"
+            "\n{:>20}  {:>8}  {:>8}  {:>6}  {:>22}\n{:>20}  {:>8}  {:>8}  {:>6}  {:>22}",
+            "", "CPU s/GB", "kthreads", "hits", "p50, p99, p99.9 µs", "%stddev", "|", "|", "|", "|"
         )?;
         for row in self.rows.iter().filter(known) {
             let (process, kernel) = match row.cpu_s_per_gb {
@@ -114,9 +114,12 @@ impl Report {
             let hits = row
                 .hit_ratio
                 .map_or(String::new(), |hits| format!("{:.2}%", 100.0 * hits));
+            let times = row.latency_us.map_or(String::new(), |times| {
+                format!("{:.1} {:.1} {:.1}", times.p50, times.p99, times.p99_9)
+            });
             writeln!(
                 f,
-                "{:>20}  {process:>8}  {kernel:>8}  {hits:>6}  {}  {}, {}: {}",
+                "{:>20}  {process:>8}  {kernel:>8}  {hits:>6}  {times:>22}  {}  {}, {}: {}",
                 figure(row),
                 row.unit,
                 row.name,
@@ -127,9 +130,9 @@ impl Report {
         Ok(())
     }
 
-    fn change(&self, f: &mut fmt::Formatter<'_>, ratio: &RatioReport) -> fmt::Result {
-        let base = &self.rows[ratio.change.base];
-        let with = &self.rows[ratio.change.with];
+    fn change(&self, f: &mut fmt::Formatter<'_>, change: Change) -> fmt::Result {
+        let base = &self.rows[change.base];
+        let with = &self.rows[change.with];
         let change = format!("{:+.1}%", 100.0 * (with.value / base.value - 1.0));
         write!(
             f,

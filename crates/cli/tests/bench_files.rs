@@ -90,7 +90,7 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
         assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["samples"].as_array().unwrap().len(), 1);
         // Hits of one page in memory are counted by the second, like those of pread.
-        if row["name"] == "read 4 KiB, hit" {
+        if row["name"] == "read 4 KiB, hit" || row["unit"] == "faults" {
             assert!(row["cpu_s_per_gb"].is_null() && row["hit_ratio"].is_null());
             continue;
         }
@@ -99,7 +99,12 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
             assert!(cpu["process"].as_f64().unwrap() > 0.0, "{row}");
             assert!(cpu["kernel_threads"].as_f64().unwrap() >= 0.0, "{row}");
         }
-        if case != "seq" {
+        if ["rand", "fault"].contains(&case) && row["unit"] == "op/s" {
+            let us = |of: &str| row["latency_us"][of].as_f64().unwrap();
+            let (p50, p99, p99_9) = (us("p50"), us("p99"), us("p99_9"));
+            assert!(0.0 < p50 && p50 <= p99 && p99 <= p99_9, "{row}");
+        }
+        if case != "seq" && row["unit"] != "pages/s" {
             let hits = row["hit_ratio"].as_f64().unwrap();
             assert!((0.0..=1.0).contains(&hits), "{row}");
         }
@@ -199,6 +204,37 @@ fn random_reads() {
         assert!(row["hit_ratio"].as_f64().unwrap() > 0.5, "{row}");
         assert_eq!(row["threads"], 2);
     }
+}
+
+#[test]
+fn page_faults() {
+    let folder = Folder::new("fault");
+    let arguments = ["--seconds", "0.05", "--threads", "2"];
+    let Some(json) = report("fault", &folder, &arguments) else {
+        return;
+    };
+    assert_eq!(
+        ratios(&json),
+        [
+            "fault_kernel_aa",
+            "map_random_kernel_advice",
+            "map_zipf_kernel_advice",
+            "read_fault_kernel_aa",
+        ]
+    );
+    let rows = json["rows"].as_array().unwrap().iter();
+    let faults: Vec<_> = rows
+        .filter(|row| row["unit"] == "faults")
+        .map(|row| (row["variant"].as_str().unwrap(), row["value"].as_f64()))
+        .collect();
+    // A fault for each of 2,048 pages, and a few of the program's own.
+    let &(variant, Some(each)) = faults.first().unwrap() else {
+        panic!("{faults:?}");
+    };
+    assert!(variant == "kernel, tmpfs" && (2048.0..2148.0).contains(&each));
+    let few = |variant: &str| variant.ends_with("written") || variant.ends_with("huge=always");
+    let few = faults.iter().filter(|(variant, _)| few(variant));
+    few.for_each(|few| assert!(few.1.unwrap() < 100.0, "{few:?}"));
 }
 
 #[test]

@@ -27,6 +27,7 @@
 
 mod anonymous;
 pub(crate) mod cgroup;
+mod file;
 mod page_vec;
 mod resident;
 mod shared;
@@ -34,6 +35,7 @@ mod shared;
 mod tests;
 
 pub use anonymous::AnonymousRange;
+pub use file::FileMapping;
 pub use page_vec::PageVec;
 pub use resident::{Resident, process_anon_bytes, total_memory};
 pub use shared::{SharedMemory, WindowAccess, WindowArea};

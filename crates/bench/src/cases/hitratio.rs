@@ -200,6 +200,7 @@ impl Pass for Reads {
             value: 100.0 * (hits + 1) as f64 / all,
             cost: None,
             hit_ratio: Some(hits as f64 / all),
+            latency: None,
         })
     }
 }

@@ -1,7 +1,9 @@
 //! The cases.
 
 mod create;
+mod fault;
 mod hitratio;
+mod map_random;
 mod pread;
 mod pwrite;
 mod rand;
@@ -26,6 +28,11 @@ const AGAIN: &str = "foliocache again";
 const DIRFS: &str = "foliocache, dirfs";
 /// The kernel's page cache in a memory cgroup of the bound's size.
 const BUFFERED: &str = "kernel buffered, cgroup";
+
+/// The kernel's mapping in such a cgroup, without advice.
+const KERNEL_DEFAULT: &str = "kernel mmap, cgroup";
+/// The same, advised that reads are at random.
+const KERNEL_RANDOM: &str = "kernel mmap, MADV_RANDOM, cgroup";
 
 /// The file of a case on files is so many times the bound.
 const FILE_PER_MEMORY: u64 = 4;
@@ -59,6 +66,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &walk::Walk,
         &scale::Scale,
         &create::Create,
+        &fault::Fault,
     ]
 }
 

@@ -19,6 +19,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::hint::black_box;
 use std::io;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -27,8 +28,8 @@ use super::{AGAIN, BUFFERED, FILE_PER_MEMORY, OURS, memory};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::files::{Ours as Hot, PAGE, PageBuf, whole};
-use crate::kernel::KernelSide;
-use crate::passes::{RandomReads, RandomResult, Until};
+use crate::kernel::{KernelSide, Way};
+use crate::passes::{Popularity, RandomReads, RandomResult, Trace, Until};
 use crate::place::{Place, drop_from_kernel_cache};
 use crate::settings::{Settings, Uses};
 
@@ -166,19 +167,28 @@ fn against_kernel(
     let len = FILE_PER_MEMORY * memory;
     let pages = (len / PAGE as u64) as u32;
     let threads = settings.threads;
-    let trace = Some((threads, pages, SEED));
-    let kernel = KernelSide::start(&settings.helper, place.guard(), memory, trace)?;
+    let trace = Trace {
+        threads,
+        pages,
+        popularity: Popularity::Zipf,
+        len: PAGE,
+        seed: SEED,
+    };
+    let kernel = KernelSide::start(&settings.helper, place.guard(), memory, Some(trace))?;
     place.make(FILE_OURS, len)?;
     place.make(FILE_KERNEL, len)?;
     let ours = || (0..threads).map(|_| place.ours(FILE_OURS)).collect();
     let files: io::Result<Vec<File>> = ours();
     let files = files.map_err(|error| BenchError::setup(FILE_OURS, error))?;
-    let until = Until::Seconds(settings.seconds);
-    let warm_up = Some(Until::Reads(2 * u64::from(pages)));
+    let until = Until::seconds(settings.seconds);
+    let warm_up = Some(Until {
+        seconds: 600.0,
+        reads: 2 * u64::from(pages),
+    });
     let place = Rc::new(place);
     let ours = Rc::new(RefCell::new(Ours {
         files,
-        reads: RandomReads::new(threads, pages, SEED),
+        reads: RandomReads::new(&trace),
         warm_up,
         until,
         _place: Rc::clone(&place),
@@ -198,11 +208,14 @@ fn against_kernel(
             contestant(OURS, Box::new(Turn(Rc::clone(&ours)))),
             contestant(
                 BUFFERED,
-                Box::new(Buffered {
+                Box::new(KernelTurn {
                     kernel,
+                    path: place.path(FILE_KERNEL),
+                    way: Way::Call,
                     warm_up,
                     until,
-                    place,
+                    len: PAGE,
+                    _place: place,
                 }),
             ),
             contestant(AGAIN, Box::new(Turn(ours))),
@@ -216,13 +229,15 @@ fn against_kernel(
     })
 }
 
-fn outcome(result: RandomResult) -> Outcome {
+/// Of reads of `len` bytes each.
+pub(super) fn outcome(result: &RandomResult, len: usize) -> Outcome {
     let reads = result.reads as f64;
     Outcome {
         value: reads / result.cost.seconds,
-        cost: Some((result.cost, result.reads * PAGE as u64)),
+        cost: Some((result.cost, result.reads * len as u64)),
         // A kernel that reads ahead reads more from the disk than was missed.
         hit_ratio: Some((1.0 - result.misses as f64 / reads).max(0.0)),
+        latency: Some(result.latency),
     }
 }
 
@@ -238,16 +253,12 @@ struct Ours {
 
 impl Ours {
     fn read(&mut self, until: Until) -> io::Result<RandomResult> {
-        let before = self.files[0].stats()?.misses;
-        let (reads, cost) = self.reads.run(until, |who, page, pos| {
+        let read = |who: usize, page: &mut [u8], pos| {
             let read = self.files[who].read_at(page, pos);
             whole(read.map_err(io::Error::from)?, PAGE)
-        })?;
-        Ok(RandomResult {
-            reads,
-            cost,
-            misses: self.files[0].stats()?.misses - before,
-        })
+        };
+        let missed = || Ok(self.files[0].stats()?.misses);
+        self.reads.run(until, read, missed)
     }
 }
 
@@ -266,30 +277,34 @@ impl Pass for Turn {
     fn run(&mut self) -> io::Result<Outcome> {
         let mut ours = self.0.borrow_mut();
         let until = ours.until;
-        ours.read(until).map(outcome)
+        Ok(outcome(&ours.read(until)?, PAGE))
     }
 }
 
-/// The kernel's.
-struct Buffered {
-    kernel: KernelSide,
-    warm_up: Option<Until>,
-    until: Until,
-    place: Rc<Place>,
+/// A turn of a process whose page cache is bounded.
+pub(super) struct KernelTurn {
+    pub(super) kernel: KernelSide,
+    pub(super) path: PathBuf,
+    pub(super) way: Way,
+    /// What is read before the first turn.
+    pub(super) warm_up: Option<Until>,
+    pub(super) until: Until,
+    /// Bytes of a read.
+    pub(super) len: usize,
+    pub(super) _place: Rc<Place>,
 }
 
-impl Pass for Buffered {
+impl Pass for KernelTurn {
     fn prepare(&mut self) -> io::Result<()> {
         let Some(until) = self.warm_up.take() else {
             return Ok(());
         };
-        let path = self.place.path(FILE_KERNEL);
-        drop_from_kernel_cache(&path)?;
-        self.kernel.random(&path, until).map(drop)
+        drop_from_kernel_cache(&self.path)?;
+        self.kernel.random(&self.path, self.way, until).map(drop)
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
-        let path = self.place.path(FILE_KERNEL);
-        self.kernel.random(&path, self.until).map(outcome)
+        let result = self.kernel.random(&self.path, self.way, self.until)?;
+        Ok(outcome(&result, self.len))
     }
 }

@@ -262,6 +262,7 @@ impl Bed {
             value: self.len as f64 / 1e6 / cost.seconds,
             cost: Some((cost, self.len)),
             hit_ratio: None,
+            latency: None,
         }
     }
 }

@@ -1,0 +1,148 @@
+//! Accesses of mapped files, ours and the kernel's alike.
+//!
+//! # Safety
+//!
+//! Files of a case keep their length for as long as it runs, and nobody else has them. What is stored is stored
+//! with one instruction, so that readers beside it see the old byte or the new one.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use foliocache_sys::memory::{FileMapping, WindowAccess};
+
+use crate::files::PAGE;
+
+/// Addresses that are a file's.
+pub(crate) trait Mapped {
+    /// The first of them, at a page, and how many there are. They are mapped for as long as the value is there.
+    fn range(&self) -> (*mut u8, usize);
+}
+
+/// A file mapped by the kernel.
+pub(crate) struct Kernels(FileMapping);
+
+impl Kernels {
+    /// Maps `len` bytes of a file, to be stored to, too.
+    pub(crate) fn new(file: &fs::File, len: usize) -> io::Result<Self> {
+        Ok(Self(FileMapping::new(
+            file.as_fd(),
+            len,
+            WindowAccess::ReadWrite,
+        )?))
+    }
+
+    /// Opens a file and maps it for reads; `random` tells the kernel that they are at random.
+    pub(crate) fn open(path: &Path, random: bool) -> io::Result<Self> {
+        let file = fs::File::open(path)?;
+        let len = file.metadata()?.len() as usize;
+        let mapping = FileMapping::new(file.as_fd(), len, WindowAccess::Read)?;
+        if random {
+            mapping.advise_random()?;
+        }
+        Ok(Self(mapping))
+    }
+}
+
+impl Mapped for Kernels {
+    fn range(&self) -> (*mut u8, usize) {
+        (self.0.as_ptr(), self.0.len())
+    }
+}
+
+/// What is done to each page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Load,
+    Store,
+}
+
+/// One access to each page, from the first to the last.
+pub(crate) fn touch(mapped: &impl Mapped, access: Access) {
+    let (start, len) = mapped.range();
+    for at in (0..len).step_by(PAGE) {
+        // SAFETY: inside of the range, mapped and as long as its file (the module's premise).
+        let byte = unsafe { AtomicU8::from_ptr(start.wrapping_add(at)) };
+        // Relaxed: the byte is all there is.
+        match access {
+            Access::Load => drop(std::hint::black_box(byte.load(Ordering::Relaxed))),
+            Access::Store => byte.store(2, Ordering::Relaxed),
+        }
+    }
+}
+
+/// Copies `part` from `pos` on, both in whole words.
+#[inline]
+pub(crate) fn read(mapped: &impl Mapped, part: &mut [u8], pos: u64) -> io::Result<()> {
+    let (start, len) = mapped.range();
+    let pos = pos as usize;
+    if pos + part.len() > len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    for (number, word) in part.chunks_exact_mut(8).enumerate() {
+        // SAFETY: as above; words are at their boundaries, since the range begins at a page.
+        let from = unsafe { AtomicU64::from_ptr(start.wrapping_add(pos + 8 * number).cast()) };
+        // Relaxed: nothing else is read by what it says.
+        word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    Ok(())
+}
+
+/// Faults of this process that the kernel resolved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageFaults {
+    /// Without I/O.
+    pub(crate) minor: u64,
+    /// With a wait for a disk.
+    pub(crate) major: u64,
+}
+
+/// The faults so far.
+pub(crate) fn page_faults() -> io::Result<PageFaults> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name may hold anything, so the fields begin behind its last parenthesis.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_ascii_whitespace().skip(7).step_by(2);
+    let mut number = || fields.next()?.parse().ok();
+    let faults = number().zip(number());
+    let (minor, major) = faults.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(PageFaults { minor, major })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_and_their_faults() {
+        const PAGES: usize = 64;
+        let file = tempfile().unwrap();
+        file.set_len((PAGES * PAGE) as u64).unwrap();
+        let mapped = Kernels::new(&file, PAGES * PAGE).unwrap();
+        let before = page_faults().unwrap().minor;
+        touch(&mapped, Access::Store);
+        let faults = page_faults().unwrap().minor - before;
+        assert!(faults > 0, "{faults}");
+        touch(&mapped, Access::Load);
+        let mut part = [0; 64];
+        let last = (PAGES - 1) * PAGE;
+        read(&mapped, &mut part, last as u64).unwrap();
+        assert_eq!((part[0], part[1]), (2, 0));
+        let end = (PAGES * PAGE) as u64;
+        assert!(read(&mapped, &mut part, end).is_err());
+    }
+
+    fn tempfile() -> io::Result<fs::File> {
+        let path = std::env::temp_dir().join(format!("foliocache-mapped-{}", std::process::id()));
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        fs::remove_file(&path)?;
+        Ok(file)
+    }
+}
