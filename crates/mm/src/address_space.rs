@@ -36,7 +36,7 @@
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, Weak, rcu};
+use foliocache_sync::{Arc, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::fmt;
 use std::ops::Range;
@@ -46,7 +46,8 @@ use crate::direct_map;
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::Appended;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
-use crate::frames::{FrameNumber, MAX_ORDER, Reservation};
+use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
+use crate::linear::LinearFile;
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
@@ -93,6 +94,8 @@ pub struct AddressSpace {
     /// of evictions until which somebody is taken to read close behind.
     pub(crate) dropped_to: AtomicU64,
     pub(crate) followed_until: AtomicU64,
+    /// What a file has that was mapped.
+    pub(crate) linear: OnceBox<LinearFile>,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -104,6 +107,15 @@ const _: () = {
     // Locks that watch their rank are larger.
     assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 448);
 };
+
+/// The frames of a folio that left the index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FolioFrames {
+    pub(crate) frame: FrameNumber,
+    pub(crate) order: u32,
+    /// Whether windows may still have them.
+    pub(crate) mapped: bool,
+}
 
 /// Who reads less than one part in so many of the cache behind a stream is close behind it.
 const CLOSE_PART: u64 = 16;
@@ -156,6 +168,7 @@ impl AddressSpace {
             dirty_paid_until: AtomicU64::new(0),
             dropped_to: AtomicU64::new(0),
             followed_until: AtomicU64::new(0),
+            linear: OnceBox::default(),
         });
         mm.register(&mapping);
         mapping
@@ -289,9 +302,15 @@ impl AddressSpace {
         if added.is_err() {
             let (frame, order) = locked.detach();
             drop(locked);
-            self.free_frames(frame, order);
+            // A linear frame is the page's, whoever has the folio.
+            if !mm.frames.is_linear(frame) {
+                mm.frames.free(frame, order);
+            }
             mm.folios.free(folio);
             return None;
+        }
+        if mm.frames.is_linear(frame) && mm.frames.take_linear(frame, order, &mut prepared.frames) {
+            self.unmap_pages(page.0..page.0 + (1 << order));
         }
         self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
         if self.bdi.is_memory() {
@@ -349,13 +368,14 @@ impl AddressSpace {
     ///
     /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
     pub(crate) fn remove_folio(&self, locked: LockedFolio<'_>) {
-        let (frame, order) = self.detach_folio(locked);
-        self.free_frames(frame, order);
+        let frames = self.detach_folio(locked);
+        self.free_frames(frames);
     }
 
-    /// As [`Self::remove_folio`], but its frames are the caller's: the first, and the order.
-    pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
+    /// As [`Self::remove_folio`], but its frames are the caller's.
+    pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> FolioFrames {
         let mm: &Mm = self.mm();
+        self.unmap_folio(&locked);
         if !self.bdi.is_memory() {
             mm.lru.lock().remove(&mm.folios, &locked);
         }
@@ -363,7 +383,8 @@ impl AddressSpace {
     }
 
     /// As [`Self::detach_folio`], for a folio that is on no queue: reclaim took it off.
-    pub(crate) fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> (FrameNumber, u32) {
+    /// Windows may still have its frames, which are as the store has them.
+    pub(crate) fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> FolioFrames {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
         let folio = locked.folio();
@@ -395,10 +416,14 @@ impl AddressSpace {
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
         }
-        let frames = locked.detach();
+        let (frame, order) = locked.detach();
         drop(locked);
         mm.folios.free(folio);
-        frames
+        FolioFrames {
+            frame,
+            order,
+            mapped: seen.has(flag::MAPPED),
+        }
     }
 
     /// As [`AddressSpace::mark_grains_dirty`], for a range of bytes.
@@ -472,36 +497,39 @@ impl AddressSpace {
     /// Takes 2^`order` frames in a row for the folio that begins at `page`. `None`: not now, so a smaller
     /// folio has to do; one of a single page is refused only if it has a folio by now.
     ///
-    /// This and [`Self::free_frames`] are the boundary between files and frames (decision 42): any free frames
-    /// of the general blocks will do. Frames are taken on a promise, whatever their source, and are one folio's
-    /// until they are freed.
+    /// This and [`Self::free_frames`] are the boundary between files and frames (decision 42): a page in a linear
+    /// range has one frame for ever, which is taken only when the folio is in the index
+    /// ([`Frames::take_linear`](crate::Frames)); for others any free frames of the general blocks will do. Frames are
+    /// taken on a promise of their kind, and are one folio's until they are freed.
     ///
     /// May sleep as [`Frames::alloc`](crate::Frames::alloc) does; never waits for memory to be freed.
-    #[cfg_attr(
-        not(any(test, shuttle)),
-        expect(unused_variables, reason = "any frame does")
-    )]
     pub(crate) fn take_frames(
         &self,
         page: PageIndex,
         order: u32,
         promised: &mut Reservation<'_>,
     ) -> Option<FrameNumber> {
-        #[cfg(any(test, shuttle))]
-        if let Some(range) = self.ops.linear_range() {
-            return range.take(page, order, promised);
+        match (self.linear_frame(page), promised.kind()) {
+            (None, FrameKind::General) => self.mm().frames.alloc_order(promised, order),
+            (Some(frame), FrameKind::Linear) => Some(frame),
+            // The range is newer than the promise, or ends here.
+            _ => None,
         }
-        self.mm().frames.alloc_order(promised, order)
     }
 
     /// Frees the frames of a folio that left the index and whose version grew. A reader may still be copying
     /// from them, and finds that out afterwards. Does not sleep.
-    pub(crate) fn free_frames(&self, frame: FrameNumber, order: u32) {
-        #[cfg(any(test, shuttle))]
-        if let Some(range) = self.ops.linear_range() {
-            return range.free(frame, order);
+    pub(crate) fn free_frames(&self, frames: FolioFrames) {
+        let mm: &Mm = self.mm();
+        let FolioFrames {
+            frame,
+            order,
+            mapped,
+        } = frames;
+        match mm.frames.is_linear(frame) {
+            true => mm.frames.free_linear(frame, order, mapped),
+            false => mm.frames.free(frame, order),
         }
-        self.mm().frames.free(frame, order);
     }
 
     /// Removes every folio that lies in `first..=last` whole, whatever its state.
@@ -558,6 +586,7 @@ impl Drop for AddressSpace {
         // `remove_range` waits for that folio's lock.
         self.remove_range(PageIndex(0), PageIndex(u64::MAX));
         owner::wait_for_holders(&self.index, &self.holders);
+        self.retire_ranges();
         self.mm().unregister(self);
         self.hits.uncharge(&self.bdi);
     }

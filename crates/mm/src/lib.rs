@@ -26,6 +26,7 @@ mod folio;
 mod frames;
 mod iocb;
 mod iov;
+mod linear;
 mod mm;
 #[cfg(loom)]
 #[doc(hidden)]
@@ -39,6 +40,8 @@ mod reclaim;
 mod stats;
 mod types;
 mod unreclaimable;
+mod vma;
+mod window;
 mod worker;
 mod writeback;
 
@@ -49,12 +52,9 @@ pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::Fetch;
 pub use frames::{
-    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, FrameUsage, Frames, MAX_ORDER, MIN_LIMIT,
-    Reservation, Ticket,
+    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER,
+    MIN_LIMIT, Reservation, Ticket,
 };
-#[cfg(any(test, shuttle))]
-#[doc(hidden)]
-pub use frames::{LinearRange, PatternStore};
 pub use iocb::Iocb;
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
@@ -65,3 +65,5 @@ pub use reclaim::Shrinker;
 pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;
+pub use vma::{MapError, Vma, VmaAccess};
+pub use window::FaultMode;

@@ -20,7 +20,7 @@ use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::background::Panics;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::wait::WaitTable;
-use foliocache_sync::{Arc, Mutex, Weak, rcu};
+use foliocache_sync::{Arc, Mutex, OnceBox, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_xarray::{NodePool, Preload, PreloadError};
@@ -31,13 +31,14 @@ use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, Shares, Stalls};
 use crate::error::MmError;
 use crate::folio::{Folio, FolioPool};
-use crate::frames::{FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
+use crate::frames::{FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
 use crate::reclaim::{Lru, MAX_RECLAIM_RETRIES, Shrinker};
 use crate::stats::{FileStats, MmStats, PageCounts, read};
 use crate::types::{PAGE_SIZE, PageIndex};
+use crate::window::{FaultMode, Windows};
 use crate::worker::Worker;
 
 /// How a cache is to be made.
@@ -56,6 +57,11 @@ pub struct MmConfig {
     /// [`PressureStats`](crate::PressureStats). Costs a thread that looks once a second, and more
     /// often under pressure.
     pub external_pressure: bool,
+    /// Who resolves the faults of mapped files.
+    pub fault_mode: FaultMode,
+    /// Most bytes that one fault of a mapped file puts into the page tables, at least a page. 2 MiB and more say:
+    /// whole folios.
+    pub fault_around_bytes: u32,
 }
 
 impl MmConfig {
@@ -67,6 +73,8 @@ impl MmConfig {
             dirty_percent: 40,
             dirty_expire: Duration::from_secs(5),
             external_pressure: true,
+            fault_mode: FaultMode::Thread,
+            fault_around_bytes: 2 << 20,
         }
     }
 }
@@ -116,6 +124,9 @@ pub struct Mm {
     /// Until when the background reclaimer need not look whether caches of metadata hold too much, likewise.
     pub(crate) no_ahead_until: AtomicU64,
     bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
+    pub(crate) windows: OnceBox<Windows>,
+    /// Held while the windows are made ready for the first of them.
+    pub(crate) making_windows: Mutex<()>,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -179,6 +190,8 @@ impl Mm {
             no_metadata_until: AtomicU64::new(0),
             no_ahead_until: AtomicU64::new(0),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
+            windows: OnceBox::default(),
+            making_windows: Mutex::new(()),
             fork: ForkGuard::new()?,
             frames,
         });
@@ -330,9 +343,13 @@ impl Mm {
     ) -> Result<Prepared<'a>, Errno> {
         let wanted = (last.0 - first.0 + 1) as u32;
         self.wait_for_memory_share(mapping, wanted)?;
+        let kind = mapping.frame_kind(first);
+        if kind == FrameKind::Linear {
+            self.wait_for_metadata(|| mapping.charge_tables(first.0..last.0 + 1))?;
+        }
         let mut no_progress = 0;
         loop {
-            let frames = self.reserve_frames(wanted)?;
+            let frames = self.reserve_frames(kind, wanted)?;
             let short = match self.complete(mapping, first, last, frames) {
                 Ok(prepared) => return Ok(prepared),
                 Err(short) => short,
@@ -346,15 +363,31 @@ impl Mm {
                 // Descriptors can have what index nodes do not use.
                 Short::Descriptors => _ = self.nodes.shrink(),
             }
-            self.make_room_for_metadata();
-            no_progress = if self.anything_reclaimable() {
-                0
-            } else {
-                no_progress + 1
-            };
-            if no_progress > MAX_RECLAIM_RETRIES {
-                return Err(Errno::ENOMEM);
-            }
+            self.make_more_metadata(&mut no_progress)?;
+        }
+    }
+
+    /// Makes room for metadata until `take` has what it needs.
+    ///
+    /// # Errors
+    /// `ENOMEM` when nothing at all can be reclaimed.
+    pub(crate) fn wait_for_metadata(&self, take: impl Fn() -> bool) -> Result<(), Errno> {
+        let mut no_progress = 0;
+        while !take() {
+            self.make_more_metadata(&mut no_progress)?;
+        }
+        Ok(())
+    }
+
+    fn make_more_metadata(&self, no_progress: &mut u32) -> Result<(), Errno> {
+        self.make_room_for_metadata();
+        *no_progress = match self.anything_reclaimable() {
+            true => 0,
+            false => *no_progress + 1,
+        };
+        match *no_progress > MAX_RECLAIM_RETRIES {
+            true => Err(Errno::ENOMEM),
+            false => Ok(()),
         }
     }
 
@@ -369,7 +402,11 @@ impl Mm {
     ) -> Option<Prepared<'a>> {
         let wanted = (last.0 - first.0 + 1) as u32;
         self.check_memory_share(mapping, wanted).ok()?;
-        let frames = self.try_reserve_frames(wanted)?;
+        let kind = mapping.frame_kind(first);
+        if kind == FrameKind::Linear && !mapping.charge_tables(first.0..last.0 + 1) {
+            return None;
+        }
+        let frames = self.try_reserve_frames(kind, wanted)?;
         self.complete(mapping, first, last, frames).ok()
     }
 
@@ -412,12 +449,15 @@ impl Drop for Mm {
         }
         self.pressure.stop();
         self.background.stop();
+        if let Some(windows) = self.windows.get() {
+            windows.stop();
+        }
     }
 }
 
 pub(crate) struct Prepared<'a> {
     mm: &'a Mm,
-    frames: Reservation<'a>,
+    pub(crate) frames: Reservation<'a>,
     pub(crate) nodes: Preload<'a>,
     folio: Option<&'a Folio>,
     /// Largest order that frames were found for lately.

@@ -127,13 +127,6 @@ pub trait AddressSpaceOperations: Send + Sync {
         Ok(())
     }
 
-    /// The model of a linear range that the file's frames come from.
-    #[cfg(any(test, shuttle))]
-    #[doc(hidden)]
-    fn linear_range(&self) -> Option<&crate::frames::LinearRange> {
-        None
-    }
-
     /// A name for the file in errors and lists, a path where there is one.
     fn describe(&self) -> String;
 }

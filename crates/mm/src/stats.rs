@@ -61,6 +61,8 @@ pub(crate) struct FileCounters {
     pub(crate) throttled_ns: AtomicU64,
     pub(crate) written: AtomicU64,
     pub(crate) read_in: AtomicU64,
+    pub(crate) faults: AtomicU64,
+    pub(crate) mapped: AtomicU64,
     /// What readahead of the file was worth lately.
     pub(crate) feedback: ReadaheadFeedback,
 }
@@ -146,6 +148,10 @@ pub struct FileStats {
     pub written: u64,
     /// Bytes read from the backing store.
     pub read_in: u64,
+    /// Page faults of mappings.
+    pub faults: u64,
+    /// Pages that faults put into the page tables.
+    pub mapped: u64,
 }
 
 impl FileStats {
@@ -189,6 +195,8 @@ impl AddressSpace {
         stats.throttled_ns += read(&counters.throttled_ns);
         stats.written += read(&counters.written);
         stats.read_in += read(&counters.read_in);
+        stats.faults += read(&counters.faults);
+        stats.mapped += read(&counters.mapped);
     }
 
     /// Counts pages for the file, its file system and the cache.

@@ -64,6 +64,7 @@ mod lock;
 pub mod lockref;
 #[cfg(any(loom, shuttle))]
 pub mod model;
+mod once;
 pub mod padded;
 pub mod rank;
 pub mod rcu;
@@ -75,5 +76,6 @@ pub mod workers;
 
 pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use once::OnceBox;
 pub use padded::{CachePadded, LazyCounter, ShardedCounter};
 pub use shard::{shard_count, thread_shard};

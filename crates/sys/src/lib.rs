@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod credentials;
 pub mod dir;
 pub mod errno;
+pub mod event;
 pub mod fd;
 pub mod fork;
 pub mod memory;

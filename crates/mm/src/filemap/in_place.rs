@@ -27,7 +27,7 @@ use foliocache_sync::Arc;
 use std::ptr;
 
 use crate::address_space::AddressSpace;
-use crate::folio::LockedFolio;
+use crate::folio::{LockedFolio, flag};
 use crate::readahead::ReadaheadState;
 use crate::types::PageIndex;
 
@@ -57,7 +57,8 @@ impl AddressSpace {
         while at < end {
             let locked = self.try_lock_folio(PageIndex::of(at))?;
             let (addr, readable) = self.readable(&locked, at);
-            if readable == 0 {
+            // Through a window the program could store into it meanwhile.
+            if readable == 0 || locked.state.load().has(flag::MAPPED) {
                 return None;
             }
             if at == pos {

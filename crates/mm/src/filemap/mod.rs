@@ -8,6 +8,7 @@
 //! (`MmStats::memory_faults`) and logged. Such a fault is survived only where the fault handlers are
 //! installed; without them it kills the process, as in any program.
 
+mod fault;
 mod fill;
 mod in_place;
 mod lookup;
@@ -49,7 +50,7 @@ impl AddressSpace {
     /// # Errors
     /// `EIO` if nothing but the cache has the data; the folio stays as it is.
     #[cold]
-    fn drop_bad_folio(&self, locked: LockedFolio<'_>) -> Result<(), Errno> {
+    pub(crate) fn drop_bad_folio(&self, locked: LockedFolio<'_>) -> Result<(), Errno> {
         let mm: &Mm = self.mm();
         let (file, pos) = (self.ops.describe(), locked.index().pos());
         bump(&mm.memory_faults, 1);
@@ -58,10 +59,13 @@ impl AddressSpace {
             return Err(Errno::EIO);
         }
         tracing::warn!(file, pos, "memory failed; the data is read again");
-        let (frame, order) = self.detach_folio(locked);
-        if let Err(error) = mm.frames.free_bad(frame, order) {
+        let frames = self.detach_folio(locked);
+        if mm.frames.is_linear(frames.frame) {
+            // A punch gives the page new memory.
+            self.free_frames(frames);
+        } else if let Err(error) = mm.frames.free_bad(frames.frame, frames.order) {
             tracing::error!(%error, "frames in bad memory stay in use");
-            bump(&mm.nr_unevictable, 1 << order);
+            bump(&mm.nr_unevictable, 1 << frames.order);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{LockedFolio, Operation, grains};
 use crate::stats::Count;
-use crate::types::{MAX_FILE_SIZE, PageIndex, pages_for};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::writeback::WritebackState;
 
 impl AddressSpace {
@@ -66,6 +66,9 @@ impl AddressSpace {
             self.set_size(old);
             return Err(error);
         }
+        if size > old {
+            self.zero_beyond_end();
+        }
         self.set_size(size);
         wb.store_size = Some(size);
         if size < old {
@@ -73,6 +76,23 @@ impl AddressSpace {
             self.after_removal(&mut wb);
         }
         Ok(())
+    }
+
+    /// Zeroes what the last page has beyond the end of the file, before the end moves: a store through a window may
+    /// have left something there.
+    ///
+    /// Context: `i_rwsem` held exclusive; takes the folio lock.
+    pub(super) fn zero_beyond_end(&self) {
+        let size = self.size();
+        if self.linear.get().is_none() || offset_in_page(size) == 0 {
+            return;
+        }
+        if let Some(locked) = self.lock_folio(PageIndex::of(size))
+            && self.has_grain_at(&locked, size)
+        {
+            let offset = (size - locked.index().pos()) as usize;
+            direct_map::zero(self.addr(&locked, offset), PAGE_SIZE - offset_in_page(size));
+        }
     }
 
     /// Makes `len` bytes at `pos` read as zeros and gives their space back; the size stays.
@@ -106,6 +126,7 @@ impl AddressSpace {
         self.ops.punch_hole(pos, end - pos)?;
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
         if first < last {
+            self.unmap_pages(first..last);
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
             self.remove_range(PageIndex(first), PageIndex(last - 1));
@@ -120,6 +141,8 @@ impl AddressSpace {
     /// Context: `wb_lock` and `invalidate_lock` held.
     fn cut_off(&self, size: u64) {
         let first = PageIndex(pages_for(size));
+        // Also what was evicted and not punched yet.
+        self.unmap_pages(first.0..u64::MAX);
         self.split_at(first);
         self.remove_range(first, PageIndex(u64::MAX));
         // The last page, and more only where a folio could not be split.
@@ -208,6 +231,7 @@ impl AddressSpace {
         }
         let old = self.size();
         self.set_size(size.min(old));
+        self.unmap_pages(0..u64::MAX);
         // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept, but for what is beyond
         // the end. A page in use is waited for: what is left would be read for ever.
         let lock = |page| self.lock_folio(page);

@@ -275,6 +275,9 @@ impl AddressSpace {
         dirtied: &mut u64,
     ) -> Result<(), Errno> {
         let mut prepared = None;
+        if iocb.pos + iter.remaining() as u64 > self.size() {
+            self.zero_beyond_end();
+        }
         let small = iter.remaining() <= SMALL_WRITE;
         // In a small cache many writers of large batches would pass the dirty limit by far.
         let (mut unseen, batch) = (0, self.write_batch().min(self.bdi().dirty_batch()));

@@ -51,7 +51,7 @@ mod tests {
     use foliocache_sync::wait::WaitTable;
 
     /// The flags that describe a folio's content, one by one.
-    const FLAGS: [u64; 8] = [
+    const FLAGS: [u64; 9] = [
         flag::UPTODATE,
         flag::DIRTY,
         flag::WRITEBACK,
@@ -60,6 +60,7 @@ mod tests {
         flag::REFERENCED,
         flag::READAHEAD,
         flag::UNEVICTABLE,
+        flag::MAPPED,
     ];
 
     #[test]
@@ -82,7 +83,7 @@ mod tests {
             let flags = (0..FLAGS.len()).filter(|&at| set(at)).map(|at| FLAGS[at]);
             locked.state.clear(flag::CONTENT);
             locked.state.set(flags.sum());
-            let [_, dirty, writeback, unstable, _, _, _, unevictable] = std::array::from_fn(set);
+            let [_, dirty, writeback, unstable, _, _, _, unevictable, _] = std::array::from_fn(set);
             let safe = !dirty && !writeback && !unstable;
             for (operation, expected) in [
                 (Operation::Evict, safe && !unevictable),

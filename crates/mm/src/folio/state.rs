@@ -20,6 +20,7 @@
 //! | `ERROR` | the last attempt to write it failed; also `DIRTY` | writeback and flush | `wb_lock` |
 //! | `REFERENCED` | used since it was queued or last looked at by reclaim | set by readers and writers, cleared by reclaim | nothing: a hint |
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
+//! | `MAPPED` | page tables of windows may have pages of it | set by faults, cleared when they are emptied | folio lock |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
 //!
 //! # Invariants
@@ -58,9 +59,17 @@ pub(crate) mod flag {
     pub(crate) const REFERENCED: u64 = 1 << 7;
     pub(crate) const READAHEAD: u64 = 1 << 8;
     pub(crate) const UNEVICTABLE: u64 = 1 << 9;
+    pub(crate) const MAPPED: u64 = 1 << 10;
     /// Everything that describes the content or the queue, cleared when the folio is freed.
-    pub(crate) const CONTENT: u64 =
-        UPTODATE | DIRTY | WRITEBACK | UNSTABLE | ERROR | REFERENCED | READAHEAD | UNEVICTABLE;
+    pub(crate) const CONTENT: u64 = UPTODATE
+        | DIRTY
+        | WRITEBACK
+        | UNSTABLE
+        | ERROR
+        | REFERENCED
+        | READAHEAD
+        | UNEVICTABLE
+        | MAPPED;
 }
 
 const ORDER_SHIFT: u32 = 16;

@@ -61,7 +61,12 @@ pub(super) struct Table {
     pub(super) held: u32,
     /// Most blocks that may be held, with the metadata of now.
     pub(super) capacity: u32,
-    /// What `capacity` would be if metadata kept to its floor.
+    /// Units of 2 MiB of the limit that linear ranges have.
+    pub(super) linear: u32,
+    /// Of them those that the blocks get once enough linear frames were freed: their frames are no longer
+    /// available.
+    pub(super) linear_owed: u32,
+    /// What capacity and linear units would be together if metadata kept to its floor.
     pub(super) target: u32,
     /// Largest `target` ever: so far the range is active, so long is the table charged for.
     pub(super) active: u32,
@@ -96,6 +101,16 @@ impl Table {
         self.blocks.reserve_exact(more);
         let more = (self.active as usize).saturating_sub(self.absent.len());
         self.absent.reserve_exact(more);
+    }
+
+    /// Units of 2 MiB that frames may have.
+    pub(super) fn units(&self) -> u32 {
+        self.capacity + self.linear
+    }
+
+    /// Frames of linear ranges that may be available, reserved or in use.
+    pub(super) fn managed_linear(&self) -> i64 {
+        i64::from(self.linear - self.linear_owed) * i64::from(BLOCK_FRAMES)
     }
 
     pub(super) fn surplus_frames(&self) -> i64 {

@@ -1,13 +1,11 @@
-//! The counts behind a promise: which frames may still be reserved, who waits for them, and what room
-//! metadata has.
+//! The counts behind a promise: which frames may still be reserved, and who waits for them. There is one for
+//! each [`FrameKind`].
 //!
 //! # Model
 //!
 //! ```text
-//!   limit = capacity × 2 MiB  +  metadata charged  +  room         (right after a shrink room may be < 0)
-//!           │
-//!           └ in frames, less the free frames of isolated blocks = *managed*
-//!             managed = available + reserved + in use
+//!   capacity in frames, less the free frames of isolated blocks = *managed*
+//!                                                       managed = available + reserved + in use
 //!
 //!   word:  │ available, signed (32) │ waiters (1) │ reserved (31) │
 //!
@@ -31,9 +29,7 @@
 //!    frame is either free in an open block or a magazine, or in a block that may still be taken.
 //! 2. A frame is on a list before it is counted as available, and taken off only by who reserved it
 //!    before. So whoever holds a reservation finds a frame, if nobody moves frames meanwhile.
-//! 3. `room` is lowered below zero only by a shrink; capacity and room are exchanged under the table's
-//!    lock, 512 frames for 2 MiB.
-//! 4. The flag is set exactly while the queue is not empty, and `head_need` is what its first needs. If
+//! 3. The flag is set exactly while the queue is not empty, and `head_need` is what its first needs. If
 //!    so many are available, the first is awake or about to be woken.
 //!
 //! # Locking
@@ -47,11 +43,10 @@
 //! other): a reservation made from a freed frame sees the list that the frame is on. The `WAITERS` flag
 //! lies in the same word and so in the same order of changes: a free either sees the flag, or comes
 //! before its setting, and then who set it sees the freed frame. `head_need` is written before such a
-//! change of the word by who queues, and read after one by who frees, hence relaxed. `room` guards no
-//! memory: relaxed, the total of the changes is all that counts.
+//! change of the word by who queues, and read after one by who frees, hence relaxed.
 
-use super::{Frames, Reservation};
-use foliocache_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use super::{FrameKind, Frames, Reservation};
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, CachePadded, Condvar};
@@ -80,7 +75,6 @@ impl Counts {
 
 pub(super) struct Budget {
     word: CachePadded<AtomicU64>,
-    room: AtomicI64,
     head_need: AtomicU32,
     queue: RankedMutex<Queue>,
 }
@@ -96,7 +90,6 @@ impl Budget {
     pub(super) fn new() -> Self {
         Self {
             word: CachePadded::new(AtomicU64::new(0)),
-            room: AtomicI64::new(0),
             head_need: AtomicU32::new(0),
             queue: RankedMutex::new(Rank::Budget, VecDeque::new()),
         }
@@ -208,31 +201,6 @@ impl Budget {
         let word = self.word.fetch_or(WAITERS, Ordering::AcqRel);
         Counts::unpack(word).available >= i64::from(need)
     }
-
-    /// Bytes that metadata may still take; negative after a shrink.
-    pub(super) fn room(&self) -> i64 {
-        self.room.load(Ordering::Relaxed)
-    }
-
-    /// Takes `bytes` of the room if `keep` bytes are left.
-    #[inline]
-    pub(super) fn take_room(&self, bytes: u64, keep: u64) -> bool {
-        let Ok(bytes) = i64::try_from(bytes) else {
-            return false;
-        };
-        let keep = keep as i64;
-        self.room
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| {
-                (room.checked_sub(bytes)? >= keep).then(|| room - bytes)
-            })
-            .is_ok()
-    }
-
-    /// Changes the room without asking.
-    #[inline]
-    pub(super) fn change_room(&self, bytes: i64) {
-        self.room.fetch_add(bytes, Ordering::Relaxed);
-    }
 }
 
 /// A place in the queue of those who wait for frames; dropping it leaves the queue.
@@ -242,6 +210,8 @@ impl Budget {
 #[must_use = "a ticket that is dropped has left the queue"]
 pub struct Ticket<'a> {
     frames: &'a Frames,
+    budget: &'a Budget,
+    kind: FrameKind,
     waiter: Arc<Waiter>,
     queued: bool,
 }
@@ -256,14 +226,14 @@ impl<'a> Ticket<'a> {
             return None;
         }
         self.frames.try_room_to_capacity();
-        let mut queue = self.frames.budget.queue.lock();
-        if !self.is_first(&queue) || !self.frames.budget.reserve(self.waiter.need, true) {
+        let mut queue = self.budget.queue.lock();
+        if !self.is_first(&queue) || !self.budget.reserve(self.waiter.need, true) {
             return None;
         }
         queue.pop_front();
         self.queued = false;
         self.pass_on(&queue);
-        Some(Reservation::new(self.frames, self.waiter.need))
+        Some(Reservation::new(self.frames, self.kind, self.waiter.need))
     }
 
     /// Sleeps until it may be worth trying, or `timeout` is over; true if it may be.
@@ -271,9 +241,9 @@ impl<'a> Ticket<'a> {
     /// Context: sleeps; no lock and no RCU read section that freeing memory could need.
     pub fn wait(&self, timeout: Duration) -> bool {
         let start = Instant::now();
-        let mut queue = self.frames.budget.queue.lock();
+        let mut queue = self.budget.queue.lock();
         loop {
-            let available = self.frames.budget.counts().available;
+            let available = self.budget.counts().available;
             if self.is_first(&queue) && available >= i64::from(self.waiter.need) {
                 return true;
             }
@@ -294,7 +264,7 @@ impl<'a> Ticket<'a> {
     /// Tells the first of the queue that it is the first.
     fn pass_on(&self, queue: &Queue) {
         let head = queue.front();
-        if self.frames.budget.announce_head(head.map(|head| head.need))
+        if self.budget.announce_head(head.map(|head| head.need))
             && let Some(head) = head
         {
             head.wake.notify_all();
@@ -307,7 +277,7 @@ impl Drop for Ticket<'_> {
         if !self.queued {
             return;
         }
-        let mut queue = self.frames.budget.queue.lock();
+        let mut queue = self.budget.queue.lock();
         let place = queue
             .iter()
             .position(|waiter| Arc::ptr_eq(waiter, &self.waiter));
@@ -321,22 +291,30 @@ impl Drop for Ticket<'_> {
 }
 
 impl Frames {
-    /// Joins the queue for `n` frames.
+    /// Joins the queue for `n` general frames: [`Frames::enqueue_of`].
+    pub fn enqueue(&self, n: u32) -> Ticket<'_> {
+        self.enqueue_of(FrameKind::General, n)
+    }
+
+    /// Joins the queue for `n` frames of a kind.
     ///
     /// `n` must not be more than [`Frames::capacity`], or the wait never ends. Costs some hundred bytes
     /// outside the bound while the ticket lives.
-    pub fn enqueue(&self, n: u32) -> Ticket<'_> {
+    pub fn enqueue_of(&self, kind: FrameKind, n: u32) -> Ticket<'_> {
+        let budget = self.budget_of(kind);
         let waiter = Arc::new(Waiter {
             need: n,
             wake: Condvar::new(),
         });
-        let mut queue = self.budget.queue.lock();
+        let mut queue = budget.queue.lock();
         queue.push_back(Arc::clone(&waiter));
         if queue.len() == 1 {
-            self.budget.announce_head(Some(n));
+            budget.announce_head(Some(n));
         }
         Ticket {
             frames: self,
+            budget,
+            kind,
             waiter,
             queued: true,
         }

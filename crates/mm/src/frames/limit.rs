@@ -4,18 +4,19 @@
 //!
 //! ```text
 //!  │◀──────────────────────────── limit ───────────────────────────▶│
-//!  │ blocks held │ may be taken │ metadata charged │      room      │
-//!  │◀──── capacity × 2 MiB ────▶│◀──── at least 1/32 at first ─────▶│
+//!  │ blocks held │ may be taken │ linear │ metadata charged │ room  │
+//!  │◀──── capacity × 2 MiB ────▶│◀─ u. ─▶│◀─ at least 1/32 at first ▶│
 //! ```
 //!
+//! Linear ranges have units of 2 MiB of the limit, which move between them and the blocks ([`super::linear`]).
 //! When metadata (folio descriptors, index nodes, the tables of the frame space itself) outgrows its floor
 //! it takes capacity for blocks in units of 2 MiB, provided that a block less is held and 512 frames are
 //! available. When it shrinks, the capacity comes back, up to the target.
 //!
 //! # Invariants
 //!
-//! `capacity × 2 MiB + metadata + room = limit`, `held ≤ capacity` and `room ≥ 0` together are the
-//! bound: `held × 2 MiB + metadata ≤ limit`. A shrink may break the last two until enough was given back,
+//! `(capacity + linear units) × 2 MiB + metadata + room = limit`, `held ≤ capacity`, no more linear frames in
+//! use than the units have, and `room ≥ 0` together are the bound: `held × 2 MiB + linear frames + metadata ≤ limit`. A shrink may break the last two until enough was given back,
 //! which is what [`Frames::excess`] counts.
 //!
 //! # Locking
@@ -23,9 +24,10 @@
 //! The limit and the capacity change under the table's lock; charging within the room needs no lock.
 
 use super::block::Table;
-use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameUsage, Frames, MIN_LIMIT};
+use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameUsage, Frames, MIN_LIMIT};
 use crate::error::MmError;
-use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::types::PAGE_SHIFT;
+use foliocache_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// The part of the limit that blocks never take.
 const FLOOR_SHARE: u64 = 32;
@@ -38,11 +40,43 @@ const METADATA_LOW: u64 = 64;
 pub(super) struct Hints {
     limit: AtomicU64,
     capacity: AtomicU32,
+    linear: AtomicU32,
     target: AtomicU32,
     pub(super) order_failures: AtomicU64,
     pub(super) give_back_failures: AtomicU64,
     /// Largest order that was not there since a compaction looked.
     pub(super) order_wanted: AtomicU32,
+}
+
+/// Bytes that metadata may still take; below zero only after a shrink. It guards no memory: relaxed, the total of
+/// the changes is all that counts.
+#[derive(Default)]
+pub(super) struct Room(AtomicI64);
+
+impl Room {
+    pub(super) fn left(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` if `keep` bytes are left.
+    #[inline]
+    pub(super) fn take(&self, bytes: u64, keep: u64) -> bool {
+        let Ok(bytes) = i64::try_from(bytes) else {
+            return false;
+        };
+        let keep = keep as i64;
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| {
+                (room.checked_sub(bytes)? >= keep).then(|| room - bytes)
+            })
+            .is_ok()
+    }
+
+    /// Changes it without asking.
+    #[inline]
+    pub(super) fn change(&self, bytes: i64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 fn target_for(limit: u64) -> u32 {
@@ -96,17 +130,20 @@ impl Frames {
                 .activate(old..target as usize * BLOCK_SIZE, true)?;
             self.owners.activate(table.active, target)?;
             let more = u64::from(target - table.active) * Table::BYTES_PER_BLOCK;
-            self.budget.change_room(-(more as i64));
+            self.room.change(-(more as i64));
             table.reserve(target);
         }
-        self.budget.change_room(bytes as i64 - table.limit as i64);
+        self.room.change(bytes as i64 - table.limit as i64);
         // Whoever was refused tries again under the new limit.
         table.metadata_wanted = 0;
         table.limit = bytes;
         table.target = target;
-        while table.capacity > 0 && (table.capacity > target || self.budget.room() < 0) {
-            table.capacity -= 1;
-            self.budget.change_room(BLOCK_SIZE as i64);
+        while table.units() > 0 && (table.units() > target || self.room.left() < 0) {
+            match table.capacity >= table.linear {
+                true => table.capacity -= 1,
+                false => self.lower_linear(table),
+            }
+            self.room.change(BLOCK_SIZE as i64);
         }
         self.room_to_capacity(table);
         self.account(table, 0);
@@ -123,21 +160,21 @@ impl Frames {
     #[must_use]
     #[inline]
     pub fn charge_metadata(&self, bytes: u64) -> bool {
-        self.budget.take_room(bytes, 0) || self.charge_slow(bytes)
+        self.room.take(bytes, 0) || self.charge_slow(bytes)
     }
 
     /// Charges `bytes` of metadata if there is room for them at once: for what can be done without. Takes no
     /// lock, and makes nobody give anything up.
     #[must_use]
     pub fn try_charge_metadata(&self, bytes: u64) -> bool {
-        self.budget.take_room(bytes, 0)
+        self.room.take(bytes, 0)
     }
 
     #[cold]
     fn charge_slow(&self, bytes: u64) -> bool {
         let mut table = self.table.lock();
         loop {
-            if self.budget.take_room(bytes, 0) {
+            if self.room.take(bytes, 0) {
                 table.metadata_wanted = 0;
                 return true;
             }
@@ -151,7 +188,7 @@ impl Frames {
     /// Gives charged metadata back. Does not sleep. Context: as [`Frames::charge_metadata`].
     #[inline]
     pub fn uncharge_metadata(&self, bytes: u64) {
-        self.budget.change_room(bytes as i64);
+        self.room.change(bytes as i64);
         self.try_room_to_capacity();
     }
 
@@ -160,36 +197,42 @@ impl Frames {
     /// loads.
     pub fn metadata_low(&self, fixed: bool) -> bool {
         let hints = &self.hints;
-        if self.budget.room() >= (self.limit() / METADATA_LOW) as i64 {
+        if self.room.left() >= (self.limit() / METADATA_LOW) as i64 {
             return false;
         }
-        fixed
-            || hints.capacity.load(Ordering::Relaxed) <= 1
-            || self.available() < u64::from(BLOCK_FRAMES) + 2 * self.low()
+        fixed || hints.capacity.load(Ordering::Relaxed) <= 1 || !self.can_spare(FrameKind::General)
     }
 
     /// Turns a block that could still be taken into room for metadata.
     fn capacity_to_room(&self, table: &mut Table) -> bool {
+        if !self.take_block_unit(table, true) && !self.take_linear_unit(table, true) {
+            return false;
+        }
+        self.room.change(BLOCK_SIZE as i64);
+        self.publish(table);
+        true
+    }
+
+    /// Takes a block that could still be taken out of the capacity; past those who wait if `first`.
+    pub(super) fn take_block_unit(&self, table: &mut Table, first: bool) -> bool {
         // The last block stays with the frames: without one nothing could ever be read.
         if table.capacity <= 1 || table.held >= table.capacity {
             return false;
         }
-        if !self.budget.take(BLOCK_FRAMES, true) {
+        if !self.budget.take(BLOCK_FRAMES, first) {
             return false;
         }
         table.capacity -= 1;
         // What has just been taken from the available count: no surplus, so no penalty changes.
         table.managed -= i64::from(BLOCK_FRAMES);
         debug_assert_eq!(table.managed, table.managed_now());
-        self.budget.change_room(BLOCK_SIZE as i64);
-        self.publish(table);
         true
     }
 
     /// Keeps the place of a block just given back for metadata that was refused.
     pub(super) fn serve_metadata(&self, table: &mut Table) {
         let wanted = std::mem::take(&mut table.metadata_wanted);
-        if wanted > 0 && self.budget.room() < wanted as i64 {
+        if wanted > 0 && self.room.left() < wanted as i64 {
             self.capacity_to_room(table);
         }
     }
@@ -198,7 +241,7 @@ impl Frames {
     fn room_to_capacity(&self, table: &mut Table) {
         // Some room is left, or the next charge would take the block again.
         let keep = table.limit / FLOOR_SHARE / 4;
-        while table.capacity < table.target && self.budget.take_room(BLOCK_SIZE as u64, keep) {
+        while table.units() < table.target && self.room.take(BLOCK_SIZE as u64, keep) {
             table.capacity += 1;
         }
     }
@@ -207,8 +250,8 @@ impl Frames {
     #[inline]
     pub(super) fn try_room_to_capacity(&self) {
         let hints = &self.hints;
-        if hints.capacity.load(Ordering::Relaxed) < hints.target.load(Ordering::Relaxed)
-            && self.budget.room() >= BLOCK_SIZE as i64
+        if self.units() < hints.target.load(Ordering::Relaxed)
+            && self.room.left() >= BLOCK_SIZE as i64
         {
             let mut table = self.table.lock();
             // There is room enough for whoever was refused.
@@ -219,10 +262,11 @@ impl Frames {
         }
     }
 
-    fn publish(&self, table: &Table) {
+    pub(super) fn publish(&self, table: &Table) {
         let hints = &self.hints;
         hints.limit.store(table.limit, Ordering::Relaxed);
         hints.capacity.store(table.capacity, Ordering::Relaxed);
+        hints.linear.store(table.linear, Ordering::Relaxed);
         hints.target.store(table.target, Ordering::Relaxed);
     }
 
@@ -231,45 +275,90 @@ impl Frames {
         self.hints.limit.load(Ordering::Relaxed)
     }
 
-    /// Most frames that can be in use or reserved at once, with the metadata of now. One load.
-    pub fn capacity(&self) -> u64 {
-        u64::from(self.hints.capacity.load(Ordering::Relaxed)) * u64::from(BLOCK_FRAMES)
+    /// Units of 2 MiB that frames may have now. A hint, two loads.
+    fn units(&self) -> u32 {
+        self.units_of(FrameKind::General) + self.units_of(FrameKind::Linear)
     }
 
-    /// Frames that a reservation could get now, if nobody waits. One load.
+    /// As [`Frames::units`], of one kind.
+    #[inline]
+    pub(super) fn units_of(&self, kind: FrameKind) -> u32 {
+        let units = match kind {
+            FrameKind::General => &self.hints.capacity,
+            FrameKind::Linear => &self.hints.linear,
+        };
+        units.load(Ordering::Relaxed)
+    }
+
+    /// Most frames that can be in use or reserved at once, with the metadata of now. Two loads.
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.units()) * u64::from(BLOCK_FRAMES)
+    }
+
+    /// General frames that a reservation could get now, if nobody waits. One load.
     #[inline]
     pub fn available(&self) -> u64 {
-        self.budget.counts().available.max(0) as u64
+        self.available_of(FrameKind::General)
     }
 
-    /// Frames that must be freed, after a shrink, before there is one to reserve. One load.
+    /// As [`Frames::available`], of a kind.
+    #[inline]
+    pub fn available_of(&self, kind: FrameKind) -> u64 {
+        self.budget_of(kind).counts().available.max(0) as u64
+    }
+
+    /// Frames that must be freed, after a shrink, before there is one to reserve. Two loads.
     pub fn deficit(&self) -> u64 {
-        self.budget.counts().available.min(0).unsigned_abs()
+        let of = |kind| {
+            self.budget_of(kind)
+                .counts()
+                .available
+                .min(0)
+                .unsigned_abs()
+        };
+        of(FrameKind::General) + of(FrameKind::Linear)
     }
 
-    fn low(&self) -> u64 {
-        let frames = self.capacity();
+    fn low(&self, kind: FrameKind) -> u64 {
+        let frames = u64::from(self.units_of(kind)) * u64::from(BLOCK_FRAMES);
         (frames / 64).max(64).min(frames / 8)
     }
 
-    /// Whether so few frames are available (a 64th of the capacity, at least 64) that the background
-    /// reclaimer should start. Two loads.
+    /// Whether fewer frames of a kind are available than some times its low mark and `spare`.
+    #[inline]
+    fn is_below(&self, kind: FrameKind, times: u64, spare: u64) -> bool {
+        let available = self.budget_of(kind).counts().available;
+        available < (times * self.low(kind) + spare) as i64
+    }
+
+    /// Whether so few frames of a kind are available (a 64th of its capacity, at least 64) that the background
+    /// reclaimer should start. Some loads.
     #[inline]
     pub fn below_low(&self) -> bool {
-        self.budget.counts().available < self.low() as i64
+        self.is_below(FrameKind::General, 1, 0) || self.is_below(FrameKind::Linear, 1, 0)
     }
 
-    /// Whether the background reclaimer, once started, should go on: fewer than twice the low mark and
-    /// `spare` frames are available. Two loads.
+    /// Whether the background reclaimer, once started, should go on: fewer than twice the low mark, and for
+    /// general frames `spare`, are available of a kind. Some loads.
     #[inline]
     pub fn below_high(&self, spare: u64) -> bool {
-        self.budget.counts().available < (2 * self.low() + spare) as i64
+        self.is_below(FrameKind::General, 2, spare) || self.is_below(FrameKind::Linear, 2, 0)
     }
 
-    /// Whether somebody waits in the queue. One load.
+    /// Whether fewer frames of a kind are available than its high mark.
+    pub(crate) fn lacks(&self, kind: FrameKind) -> bool {
+        self.is_below(kind, 2, 0)
+    }
+
+    /// Whether a kind has a unit more than it needs to be above its high mark.
+    pub(crate) fn can_spare(&self, kind: FrameKind) -> bool {
+        !self.is_below(kind, 2, u64::from(BLOCK_FRAMES))
+    }
+
+    /// Whether somebody waits in a queue. Two loads.
     #[inline]
     pub fn has_waiters(&self) -> bool {
-        self.budget.counts().waiters
+        self.budget.counts().waiters || self.linear.budget.counts().waiters
     }
 
     /// Bytes held beyond the limit, after a shrink: so much must be given back.
@@ -278,39 +367,48 @@ impl Frames {
     }
 
     pub(super) fn excess_now(&self, table: &Table) -> u64 {
-        let held = u64::from(table.held) * BLOCK_SIZE as u64;
-        (held + self.metadata_under(table.limit, table.capacity)).saturating_sub(table.limit)
+        let held =
+            u64::from(table.held) * BLOCK_SIZE as u64 + (self.linear_in_use(table) << PAGE_SHIFT);
+        (held + self.metadata_under(table.limit, table.units())).saturating_sub(table.limit)
+    }
+
+    fn linear_in_use(&self, table: &Table) -> u64 {
+        let counts = self.linear.budget.counts();
+        let in_use = table.managed_linear() - counts.available - counts.reserved as i64;
+        u64::try_from(in_use).expect("no frame is in use less than never")
     }
 
     /// Bytes charged as metadata: a hint, three loads.
     pub(crate) fn metadata(&self) -> u64 {
-        let capacity = self.hints.capacity.load(Ordering::Relaxed);
-        self.metadata_under(self.limit(), capacity)
+        self.metadata_under(self.limit(), self.units())
     }
 
-    fn metadata_under(&self, limit: u64, capacity: u32) -> u64 {
-        let blocks = u64::from(capacity) * BLOCK_SIZE as u64;
-        (limit as i64 - blocks as i64 - self.budget.room()).max(0) as u64
+    fn metadata_under(&self, limit: u64, units: u32) -> u64 {
+        let frames = u64::from(units) * BLOCK_SIZE as u64;
+        (limit as i64 - frames as i64 - self.room.left()).max(0) as u64
     }
 
     /// All figures at one moment. Takes the table's lock: for statistics and tests.
     pub fn usage(&self) -> FrameUsage {
-        let waiters = self.budget.nr_waiting() as u64;
+        let waiters = self.budget.nr_waiting() + self.linear.budget.nr_waiting();
         let table = self.table.lock();
         let counts = self.budget.counts();
         let in_use = table.managed - counts.available - counts.reserved as i64;
         let in_use = u64::try_from(in_use).expect("no frame is in use less than never");
+        let linear = self.linear.budget.counts();
+        let linear_in_use = self.linear_in_use(&table);
         let blocks_held = u64::from(table.held);
         FrameUsage {
             limit: table.limit,
             blocks_held,
             bytes_held: blocks_held * BLOCK_SIZE as u64,
-            metadata: self.metadata_under(table.limit, table.capacity),
-            reserved: counts.reserved,
-            in_use,
-            available: counts.available.max(0) as u64,
-            waiters,
-            capacity: u64::from(table.capacity) * u64::from(BLOCK_FRAMES),
+            metadata: self.metadata_under(table.limit, table.units()),
+            reserved: counts.reserved + linear.reserved,
+            in_use: in_use + linear_in_use,
+            linear_bytes: linear_in_use << PAGE_SHIFT,
+            available: (counts.available.max(0) + linear.available.max(0)) as u64,
+            waiters: waiters as u64,
+            capacity: u64::from(table.units()) * u64::from(BLOCK_FRAMES),
             blocks_forced: table.forced,
             order_failures: self.hints.order_failures.load(Ordering::Relaxed),
         }

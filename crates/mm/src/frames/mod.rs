@@ -13,11 +13,12 @@
 //! ```
 //!
 //! A frame number is the index of a slot in the range, and fits 32 bits. The range holds *general blocks*:
-//! 2 MiB of private memory each, split by a buddy allocator, given back whole.
+//! 2 MiB of private memory each, split by a buddy allocator, given back whole. Behind them is the space for
+//! files that are mapped ([`linear`]).
 //!
 //! # Invariants
 //!
-//! 1. `blocks held × 2 MiB + metadata ≤ limit` at every moment, except between a shrink of the limit and
+//! 1. `blocks held × 2 MiB + linear frames in use + metadata ≤ limit` at every moment, except between a shrink of the limit and
 //!    the last byte given back for it.
 //! 2. A frame that was promised can be had: `reserved ≤ free frames in open blocks and magazines + frames
 //!    of blocks that may still be taken`.
@@ -39,11 +40,12 @@ mod buddy;
 mod budget;
 mod evacuate;
 mod limit;
+mod linear;
 mod magazine;
-#[cfg(any(test, shuttle))]
-mod model_linear;
 mod owners;
+mod runs;
 mod supply;
+mod tables;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
@@ -54,13 +56,15 @@ use foliocache_sync::Condvar;
 use foliocache_sync::atomic::AtomicU32;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::memory::{ReservedRange, total_memory};
-use limit::Hints;
+use limit::{Hints, Room};
+use linear::Linear;
 use magazine::Magazines;
 use owners::Owners;
 
 pub use budget::Ticket;
-#[cfg(any(test, shuttle))]
-pub use model_linear::{LinearRange, PatternStore};
+pub(crate) use linear::{LinearRange, RangeError};
+pub(crate) use runs::Runs;
+pub(crate) use tables::{TABLE_BYTES, Tables};
 
 /// Binary logarithm of the frames of a block; also the largest order.
 pub const MAX_ORDER: u32 = 9;
@@ -80,7 +84,10 @@ pub struct Frames {
     range: ReservedRange,
     owners: Owners,
     max_limit: u64,
+    /// Of the general blocks.
     budget: Budget,
+    linear: Linear,
+    room: Room,
     magazines: Magazines,
     /// Isolated blocks: while there are any, which is for milliseconds, frees pass the magazines by. Relaxed:
     /// raised while all magazines are closed under their locks, and read under the lock of one.
@@ -102,11 +109,14 @@ impl Frames {
     pub fn new(limit: u64) -> Result<Self, MmError> {
         let max_limit = total_memory().min(MAX_LIMIT);
         let max_blocks = max_limit.div_ceil(BLOCK_SIZE as u64) as u32;
+        let (range, units) = linear::reserve(max_blocks)?;
         let frames = Self {
-            range: ReservedRange::reserve(max_blocks as usize * BLOCK_SIZE)?,
+            range,
             owners: Owners::new(max_blocks)?,
             max_limit,
             budget: Budget::new(),
+            linear: Linear::new(max_blocks, units),
+            room: Room::default(),
             magazines: Magazines::new(),
             isolated: AtomicU32::new(0),
             hints: Hints::default(),
@@ -115,7 +125,7 @@ impl Frames {
         };
         frames.check_limit(limit)?;
         let base = Magazines::BYTES + size_of::<Self>() as u64;
-        frames.budget.change_room(-(base as i64));
+        frames.room.change(-(base as i64));
         frames.apply_limit(&mut frames.table.lock(), limit)?;
         Ok(frames)
     }
@@ -128,19 +138,35 @@ impl Frames {
         self.range.as_ptr().wrapping_add(offset)
     }
 
-    /// Promises `n` frames of order 0; `None` when they are not available, or while others wait.
+    /// Promises `n` general frames: [`Frames::try_reserve_of`].
+    #[inline]
+    pub fn try_reserve(&self, n: u32) -> Option<Reservation<'_>> {
+        self.try_reserve_of(FrameKind::General, n)
+    }
+
+    /// Promises `n` frames of a kind; `None` when they are not available, or while others wait.
     ///
     /// Counts against the bound from now on, takes no memory yet. Does not sleep. Whoever gets `None`
     /// reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or inner.
     #[inline]
-    pub fn try_reserve(&self, n: u32) -> Option<Reservation<'_>> {
-        if !self.budget.reserve(n, false) {
+    pub fn try_reserve_of(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
+        let budget = self.budget_of(kind);
+        if !budget.reserve(n, false) {
             self.try_room_to_capacity();
-            if !self.budget.reserve(n, false) {
+            self.shift_unit(kind);
+            if !budget.reserve(n, false) {
                 return None;
             }
         }
-        Some(Reservation::new(self, n))
+        Some(Reservation::new(self, kind, n))
+    }
+
+    #[inline]
+    fn budget_of(&self, kind: FrameKind) -> &Budget {
+        match kind {
+            FrameKind::General => &self.budget,
+            FrameKind::Linear => &self.linear.budget,
+        }
     }
 }
 
@@ -152,17 +178,27 @@ impl std::fmt::Debug for Frames {
     }
 }
 
-/// A promise of frames of order 0; what is left of it when it is dropped goes back.
-#[derive(Debug)]
+/// A promise of frames of one kind; what is left of it when it is dropped goes back.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct Reservation<'a> {
-    frames: &'a Frames,
+    budget: &'a Budget,
+    kind: FrameKind,
     left: u32,
 }
 
 impl<'a> Reservation<'a> {
-    fn new(frames: &'a Frames, n: u32) -> Self {
-        Self { frames, left: n }
+    fn new(frames: &'a Frames, kind: FrameKind, n: u32) -> Self {
+        Self {
+            budget: frames.budget_of(kind),
+            kind,
+            left: n,
+        }
+    }
+
+    /// What frames are promised.
+    #[inline]
+    pub fn kind(&self) -> FrameKind {
+        self.kind
     }
 
     /// Frames still promised.
@@ -172,10 +208,18 @@ impl<'a> Reservation<'a> {
     }
 
     #[inline]
-    fn use_up(&mut self, frames: &Frames, n: u32) {
-        debug_assert!(std::ptr::eq(self.frames, frames));
+    fn use_up(&mut self, frames: &Frames, kind: FrameKind, n: u32) {
+        debug_assert!(std::ptr::eq(self.budget, frames.budget_of(kind)));
         assert!(n <= self.left, "a reservation was used up");
         self.left -= n;
+    }
+}
+
+impl std::fmt::Debug for Reservation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reservation")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
     }
 }
 
@@ -183,9 +227,18 @@ impl Drop for Reservation<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.left > 0 {
-            self.frames.budget.unreserve(self.left);
+            self.budget.unreserve(self.left);
         }
     }
+}
+
+/// Where frames come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// General blocks: any free frames will do.
+    General,
+    /// Linear ranges: a page has a frame of its own (`frames/linear.rs`).
+    Linear,
 }
 
 /// Number of a frame: a 4 KiB slot of the cache's reserved range.
@@ -221,8 +274,10 @@ pub struct FrameUsage {
     pub metadata: u64,
     /// Frames promised by reservations and not yet allocated.
     pub reserved: u64,
-    /// Frames allocated.
+    /// Frames allocated, those of linear ranges included that are on their way out.
     pub in_use: u64,
+    /// Bytes of the frames of linear ranges that are in use.
+    pub linear_bytes: u64,
     /// Frames that a reservation could get now; zero after a shrink until enough was freed.
     pub available: u64,
     /// Tickets in the queue.
@@ -236,8 +291,8 @@ pub struct FrameUsage {
 }
 
 impl FrameUsage {
-    /// Bytes that count against the bound: blocks held and metadata.
+    /// Bytes that count against the bound: blocks held, frames of linear ranges, and metadata.
     pub const fn total(&self) -> u64 {
-        self.blocks_held * BLOCK_SIZE as u64 + self.metadata
+        self.blocks_held * BLOCK_SIZE as u64 + self.linear_bytes + self.metadata
     }
 }

@@ -73,9 +73,13 @@ impl Owners {
 }
 
 impl Frames {
-    /// Notes that the chunk which begins with `frame` belongs to `owner`, which is not 0.
+    /// Notes that the chunk which begins with `frame` belongs to `owner`, which is not 0. Of linear frames nobody
+    /// needs to know that.
     #[inline]
     pub(crate) fn set_owner(&self, frame: FrameNumber, owner: u32) {
+        if self.is_linear(frame) {
+            return;
+        }
         self.owners.entry(frame).store(owner, Ordering::Release);
     }
 

@@ -19,7 +19,7 @@
 //! 2. A block counts as held before its memory is touched.
 
 use super::block::Table;
-use super::{BLOCK_SIZE, FrameNumber, Frames, MAX_ORDER, Reservation};
+use super::{BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, Reservation};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank::RankedMutexGuard;
 
@@ -34,7 +34,7 @@ impl Frames {
     /// Context: no lock of rank `Frames` or inner.
     #[inline]
     pub fn alloc(&self, reservation: &mut Reservation<'_>) -> FrameNumber {
-        reservation.use_up(self, 1);
+        reservation.use_up(self, FrameKind::General, 1);
         // The guard is gone before the slow path: it lives as long as this statement.
         let frame = self.magazines.mine().lock().pop();
         let frame = frame.unwrap_or_else(|| self.alloc_slow());
@@ -76,7 +76,10 @@ impl Frames {
         if !self.budget.reserve(1 << order, surplus) {
             return None;
         }
-        self.alloc_chunk(&mut Reservation::new(self, 1 << order), order)
+        self.alloc_chunk(
+            &mut Reservation::new(self, FrameKind::General, 1 << order),
+            order,
+        )
     }
 
     fn alloc_chunk(&self, reservation: &mut Reservation<'_>, order: u32) -> Option<FrameNumber> {
@@ -84,7 +87,7 @@ impl Frames {
             return Some(self.alloc(reservation));
         }
         let frame = self.chunk(order)?;
-        reservation.use_up(self, 1 << order);
+        reservation.use_up(self, FrameKind::General, 1 << order);
         self.budget.settle(1 << order);
         Some(frame)
     }

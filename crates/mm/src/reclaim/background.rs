@@ -20,7 +20,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sys::Errno;
 
-use crate::frames::BLOCK_FRAMES;
+use crate::frames::{BLOCK_FRAMES, FrameKind};
 use crate::mm::Mm;
 use crate::stats::bump;
 
@@ -57,6 +57,9 @@ impl Mm {
     /// One round of the background reclaimer; returns how long it may sleep unasked.
     fn balance(&self, next_compaction: &mut Option<Instant>) -> Duration {
         self.nodes.advance();
+        if let Some(windows) = self.windows.get() {
+            windows.end_poison();
+        }
         let period = match self.give_back_excess(self.giving_back.try_lock()) {
             0 => PERIOD,
             _ => EXCESS_PERIOD,
@@ -71,16 +74,37 @@ impl Mm {
         }
         self.make_room_ahead();
         while self.frames.below_high(self.spare_for_compaction()) {
-            if self.shrink_lru(BATCH) == 0 {
+            if self.balance_kinds() {
+                continue;
+            }
+            let evicted = self.shrink_lru(BATCH);
+            if self.frames.leaving() > 0 {
+                self.frames.punch_leaving();
+            }
+            if evicted == 0 {
                 // Nothing clean: writeback has been asked for and will make some.
                 break;
             }
         }
+        self.frames.punch_leaving();
         self.compact(next_compaction);
         match self.frames.is_fragmented() {
             true => period.min(PAUSE),
             false => period,
         }
+    }
+
+    /// Gives frames of the kind that lacks some a unit of the other, if that can spare one.
+    fn balance_kinds(&self) -> bool {
+        if self.frames.lacks(FrameKind::General) {
+            return self.frames.can_spare(FrameKind::Linear)
+                && self.frames.shift_unit(FrameKind::General);
+        }
+        if !self.frames.lacks(FrameKind::Linear) || !self.frames.can_spare(FrameKind::General) {
+            return false;
+        }
+        self.frames.shift_unit(FrameKind::Linear)
+            || (self.evacuate_blocks(1) > 0 && self.frames.shift_unit(FrameKind::Linear))
     }
 
     /// Frames that are to be available beside the usual so that a block can be made whole.

@@ -123,8 +123,11 @@ impl Mm {
         loop {
             // Whoever waits for memory evicts too, so that it shrinks faster than by our doing.
             let deficit = self.frames.deficit();
-            if deficit == 0 || self.shrink_lru((deficit + MOVE_ROOM).min(EVICT_BATCH) as usize) == 0
-            {
+            if deficit == 0 {
+                return;
+            }
+            let evicted = self.shrink_lru((deficit + MOVE_ROOM).min(EVICT_BATCH) as usize);
+            if self.frames.punch_leaving() == 0 && evicted == 0 {
                 return;
             }
         }

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, Operation, flag};
-use crate::frames::{Reservation, Ticket};
+use crate::frames::{FrameKind, Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::bump;
@@ -60,6 +60,9 @@ pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 /// Looks in a row that find nothing reclaimable before a caller gets `ENOMEM`.
 pub(crate) const MAX_RECLAIM_RETRIES: u32 = 50;
 
+/// Rounds of eviction without enough frames of the kind that is wanted before the other kind gives some up.
+const PATIENCE: u32 = 4;
+
 /// How long a caller sleeps before it looks again whether others made room.
 pub(crate) const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
@@ -76,55 +79,60 @@ fn wait_for_frames(ticket: &Ticket<'_>) -> bool {
 }
 
 impl Mm {
-    /// Reserves `n` frames, reclaiming and waiting as long as it takes.
+    /// Reserves `n` frames of a kind, reclaiming and waiting as long as it takes.
     ///
     /// Context: may block for writeback; holds nothing that writeback or reclaim need.
     ///
     /// # Errors
     /// `ENOMEM` only when no page of the cache could ever be reclaimed.
-    pub(crate) fn reserve_frames(&self, n: u32) -> Result<Reservation<'_>, Errno> {
-        if let Some(reservation) = self.frames.try_reserve(n) {
+    pub(crate) fn reserve_frames(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
+        if let Some(reservation) = self.frames.try_reserve_of(kind, n) {
             if self.frames.below_low() {
                 self.background.wake();
             }
             return Ok(reservation);
         }
-        self.reserve_slow_path(n)
+        self.reserve_slow_path(kind, n)
     }
 
-    /// Reserves `n` frames if they are free, or are once some clean folios are evicted.
+    /// Reserves `n` frames of a kind if they are free, or are once some clean folios are evicted.
     ///
     /// Context: as [`Mm::shrink_lru`]; looks at a few times as many pages at most.
-    pub(crate) fn try_reserve_frames(&self, n: u32) -> Option<Reservation<'_>> {
+    pub(crate) fn try_reserve_frames(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
         if self.frames.below_low() {
             self.background.wake();
         }
-        if let Some(reservation) = self.frames.try_reserve(n) {
+        if let Some(reservation) = self.frames.try_reserve_of(kind, n) {
             return Some(reservation);
         }
-        // Who waits for memory has what is evicted; there is none to take ahead of them.
+        // Linear frames that are evicted leave only after a grace period, and what waits for memory has what is
+        // evicted; there is none to take ahead of it.
         let want = (n as usize).max(BATCH);
-        if self.frames.has_waiters() || self.shrink_lru_within(want, 2 * want) == 0 {
+        if kind == FrameKind::Linear
+            || self.frames.has_waiters()
+            || self.shrink_lru_within(want, 2 * want) == 0
+        {
             return None;
         }
-        self.frames.try_reserve(n)
+        self.frames.try_reserve_of(kind, n)
     }
 
     #[cold]
-    fn reserve_slow_path(&self, n: u32) -> Result<Reservation<'_>, Errno> {
+    fn reserve_slow_path(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         rank::might_sleep();
         self.background.wake();
-        let mut ticket = self.frames.enqueue(n);
-        let mut no_progress = 0;
+        let mut ticket = self.frames.enqueue_of(kind, n);
+        let (mut rounds, mut no_progress) = (0, 0);
         loop {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);
             }
             // Enough for this one is on its way to those before it in the queue: were all to evict
             // until their turn comes, the cache would be empty by then.
-            if self.frames.available() < u64::from(n) {
+            if self.frames.available_of(kind) < u64::from(n) {
                 bump(&self.direct_reclaims, 1);
-                if self.shrink_lru((n as usize).max(BATCH)) > 0 {
+                rounds += 1;
+                if self.make_frames(kind, n, rounds) {
                     no_progress = 0;
                     continue;
                 }
@@ -140,6 +148,28 @@ impl Mm {
                 return Err(Errno::ENOMEM);
             }
         }
+    }
+
+    /// Evicts for a caller that waits for `n` frames of a kind; whether there is more to come. What is coldest
+    /// goes, whatever its kind. So after some rounds the other kind has to give a unit up.
+    fn make_frames(&self, kind: FrameKind, n: u32, rounds: u32) -> bool {
+        if self.frames.shift_unit(kind) {
+            return true;
+        }
+        let mut progress = self.shrink_lru((n as usize).max(BATCH)) > 0;
+        if self.frames.leaving() > 0 {
+            progress |= self.frames.punch_leaving() > 0;
+        }
+        if rounds % PATIENCE != 0 || self.frames.available_of(kind) >= u64::from(n) {
+            return progress;
+        }
+        match kind {
+            FrameKind::General => self.frames.owe_unit(),
+            FrameKind::Linear => {
+                progress |= self.evacuate_blocks(1) > 0 && self.frames.force_linear_unit();
+            }
+        }
+        progress
     }
 
     /// Whether waiting can help: some frame holds, or is promised for, what may still be evicted.
@@ -233,8 +263,8 @@ impl Mm {
         let mapping = owner::hold(&locked);
         let (page, pages) = (locked.index(), locked.nr_pages());
         bump(&mapping.counters.evictions, pages);
-        let (frame, order) = mapping.detach_unqueued_folio(locked);
-        mapping.free_frames(frame, order);
+        let frames = mapping.detach_unqueued_folio(locked);
+        mapping.free_frames(frames);
         Evicted {
             owner: mapping.id(),
             page,

@@ -31,6 +31,10 @@ const MAX_RUN: u64 = 4096;
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
 
+fn is_mapped(locked: &LockedFolio<'_>) -> bool {
+    locked.state.load().has(flag::MAPPED)
+}
+
 struct RunFolio<'a> {
     folio: &'a Folio,
     grains: u64,
@@ -124,6 +128,12 @@ impl AddressSpace {
     }
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
+        // From now on a store through a window is a fault, which waits for the folio's lock.
+        for locked in folios.chunk_by(|before, after| is_mapped(before) == is_mapped(after)) {
+            if is_mapped(&locked[0]) {
+                self.write_protect(locked[0].index().0..locked[locked.len() - 1].end().0);
+            }
+        }
         {
             let mut index = self.index.lock();
             for locked in &folios {

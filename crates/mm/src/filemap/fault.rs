@@ -1,0 +1,201 @@
+//! Faults of mapped files: finding or reading the folio, and mapping what of it fits.
+//!
+//! # Model
+//!
+//! ```text
+//!   page beyond the end? ─▶ EFAULT
+//!   find or read its folio, locked
+//!     still within the end, and the folio holds the page?
+//!     put its pages into the page tables ── a write fault: writable, and dirty
+//!                                        └─ a read fault: write-protected, neighbours that are cached too
+//!   unlock; wait for the share of the dirty limit
+//! ```
+//!
+//! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). How much, the
+//! stream of faults says that it continues: a store at a random place maps and dirties one page.
+//!
+//! # Invariants
+//!
+//! 1. A page is writable in a window only if its folio is dirty there, or is a memory file system's. It becomes
+//!    dirty first; writeback makes it read-only first, both under the folio lock: a store is never lost.
+//! 2. No page is mapped that lies beyond the end of the file when the folio is locked: a truncate sets the size first,
+//!    and then takes the lock of every folio that it removes.
+//!
+//! # Locking
+//!
+//! The folio lock, several in ascending index (all but the first are tried), then the list of the file's windows
+//! shared. Memory and I/O are waited for before.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_sys::userfaultfd::Access;
+
+use super::read::Behind;
+use crate::address_space::AddressSpace;
+use crate::folio::{LockedFolio, flag, grains};
+use crate::mm::Mm;
+use crate::readahead::Window as ReadaheadWindow;
+use crate::stats::bump;
+use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::vma::VmaAccess;
+use crate::window::Window;
+
+impl AddressSpace {
+    /// Resolves a fault of a window at `page`, which it shows; returns the page up to which it has
+    /// mapped the file from there on.
+    ///
+    /// Context: blocks for memory, I/O and the dirty limits; nothing held.
+    ///
+    /// # Errors
+    /// `EFAULT` beyond the end, or for a store to a window for reads; the store's error; the file system's stored
+    /// error; `ENOSPC` where a memory file system is full.
+    pub(crate) fn fault(
+        self: &Arc<Self>,
+        window: &Arc<Window>,
+        page: PageIndex,
+        write: bool,
+    ) -> Result<u64, Errno> {
+        let mm: &Mm = self.mm();
+        mm.check_fork()?;
+        if write {
+            if window.access == VmaAccess::Read {
+                return Err(Errno::EFAULT);
+            }
+            self.bdi().check_failed_cap()?;
+        }
+        bump(&self.counters.faults, 1);
+        mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
+        let (locked, behind) = self.folio_for_fault(window, page)?;
+        if !self.has_page(page) {
+            drop(self.keep_content(locked));
+            return Err(Errno::EFAULT);
+        }
+        let seen = locked.state.load();
+        let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
+        if behind.is_none() && !seen.has(flag::READAHEAD) {
+            locked.mark_accessed(seen);
+            self.count_hits(1);
+        }
+        let order = locked.order();
+        let (end, dirtied) = self.map_folio(window, locked, page, write)?;
+        if first_use {
+            self.used_readahead(&window.readahead, page, order);
+        }
+        if let Some(behind) = behind {
+            self.read_ahead(behind.window);
+        }
+        if dirtied > 0 {
+            // The page is writable; the next write is told of a stored error.
+            let _ = self.bdi().balance_dirty_pages(self, dirtied);
+        }
+        Ok(end)
+    }
+
+    fn has_page(&self, page: PageIndex) -> bool {
+        page.0 < pages_for(self.size())
+    }
+
+    /// The folio that holds `page`, locked, with that page uptodate, and what is to follow if it was missing.
+    fn folio_for_fault(
+        self: &Arc<Self>,
+        window: &Window,
+        page: PageIndex,
+    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
+        if !self.has_page(page) {
+            return Err(Errno::EFAULT);
+        }
+        if !self.bdi().is_memory() {
+            return self.read_folio(&window.readahead, page, page);
+        }
+        // A hole gets memory, as little as can be.
+        loop {
+            if let Some(locked) = self.lock_folio(page) {
+                let offset = (page.0 - locked.index().0) as usize * PAGE_SIZE;
+                let grain = grains::of(locked.order(), offset);
+                self.fill_grains(&locked, grain)?;
+                return Ok((locked, None));
+            }
+            let whole = ReadaheadWindow::whole(page, 1, 0);
+            if let Some(locked) = self.fill(page, page, whole)? {
+                return Ok((locked, None));
+            }
+        }
+    }
+
+    /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and
+    /// the pages that have to be written now and had not.
+    fn map_folio(
+        self: &Arc<Self>,
+        window: &Arc<Window>,
+        locked: LockedFolio<'_>,
+        page: PageIndex,
+        write: bool,
+    ) -> Result<(u64, u64), Errno> {
+        let mm: &Mm = self.mm();
+        let most = u64::from(mm.config.fault_around_bytes) / PAGE_SIZE as u64;
+        let stream = window.expect(page, write, most);
+        let end = (page.0 + (1 << stream.order))
+            .min(window.table_end(page.0))
+            .min(pages_for(self.size()));
+        let mut end_here = page.0 + self.uptodate_from(&locked, page);
+        let mut others = Vec::new();
+        while !write
+            && end_here < end
+            && let Some(next) = self.try_lock_folio(PageIndex(end_here))
+        {
+            // The first touch of what was read ahead has to be seen.
+            let uptodate = self.uptodate_from(&next, next.index());
+            if next.state.load().has(flag::READAHEAD) || uptodate == 0 {
+                break;
+            }
+            end_here = next.index().0 + uptodate;
+            others.push(next);
+        }
+        let end = end.min(end_here);
+        let access = match write || self.is_writable(window, &locked, page..PageIndex(end)) {
+            true if others.is_empty() => Access::Write,
+            _ => Access::Read,
+        };
+        let linear = self.linear.get().expect("it is mapped");
+        let windows = linear.windows.read();
+        if !windows.iter().any(|listed| Arc::ptr_eq(listed, window)) {
+            return Err(Errno::EFAULT);
+        }
+        for folio in std::iter::once(&locked).chain(&others) {
+            if !folio.state.load().has(flag::MAPPED) {
+                folio.state.set(flag::MAPPED);
+            }
+        }
+        let mut dirtied = 0;
+        if write {
+            // Before the store can be made: an fsync after it looks for dirty folios without their locks.
+            let offset = |page: u64| (page - locked.index().0) as usize * PAGE_SIZE;
+            dirtied = self.mark_dirty(&locked, offset(page.0)..offset(end));
+        }
+        let end = window.install(mm, page.0..end, access)?;
+        bump(&self.counters.mapped, end - page.0);
+        stream.note(end);
+        Ok((end, dirtied))
+    }
+
+    /// Pages of a locked folio from `page` on that are uptodate.
+    fn uptodate_from(&self, locked: &LockedFolio<'_>, page: PageIndex) -> u64 {
+        let (_, bytes) = self.readable(locked, page.pos());
+        (bytes / PAGE_SIZE) as u64
+    }
+
+    /// Whether a read fault may map pages of a locked folio writable: they are dirty anyway, or never are.
+    fn is_writable(
+        &self,
+        window: &Window,
+        locked: &LockedFolio<'_>,
+        pages: std::ops::Range<PageIndex>,
+    ) -> bool {
+        if window.access == VmaAccess::Read || pages.end > locked.end() {
+            return false;
+        }
+        let offset = |page: PageIndex| (page.0 - locked.index().0) as usize * PAGE_SIZE;
+        let touched = grains::touched(locked.order(), offset(pages.start)..offset(pages.end));
+        self.bdi().is_memory() || locked.dirty_grains() & touched == touched
+    }
+}

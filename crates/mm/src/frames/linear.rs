@@ -1,0 +1,515 @@
+//! Linear ranges: frames of files that are mapped, one for each page, at places that never change.
+//!
+//! # Model
+//!
+//! Behind the general blocks the reserved range goes on with the *linear space*: a sparse memfd, made when the
+//! first file is mapped. A file takes runs of it, so that a mapping of the file is one mapping of the memfd: page
+//! `i` has frame `base + i`. Its memory comes with the first touch and goes with a punch.
+//!
+//! ```text
+//!   absent ──take: a promised frame──▶ in use ──free──▶ leaving ──punch, after a grace period──▶ absent
+//!                                        ▲                 │                   (counted no more)
+//!                                        └── take: back ───┘
+//! ```
+//!
+//! Linear frames have a [`Budget`] of their own, made of units of 2 MiB of the limit. A unit moves between it and
+//! the general blocks by demand: one that nobody uses at once; else blocks are emptied for linear frames, and
+//! linear frames *owe* a unit to the blocks until enough of them were freed.
+//!
+//! # Invariants
+//!
+//! 1. A page of the linear space is touched only by whoever has its folio in the index of its file, from
+//!    [`Frames::take_linear`] to [`Frames::free_linear`], and by readers that began before: even a read of an absent
+//!    page makes one, which nobody counts.
+//! 2. A page is punched only if it was leaving since before a grace period and was not taken back since; who
+//!    takes it while the punch is under way waits for its end.
+//! 3. Leaving frames count as in use.
+//! 4. A run of the space is taken by one file until all its frames are absent again.
+//!
+//! # Locking
+//!
+//! *Protects*: what is leaving, and which runs are free. *Order*: leaf. *May block*: no; [`Frames::take_linear`]
+//! waits for one system call of another thread. `punching` is taken before every other lock of memory.
+//!
+//! # Safety
+//!
+//! Invariants 1 and 2 are the premise of the punch, invariant 4 that of giving page tables back.
+#![allow(unsafe_code)]
+
+use super::block::Table;
+use super::budget::Budget;
+use super::runs::Runs;
+use super::tables::{TABLE_BYTES, Tables};
+use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, Reservation};
+use crate::types::{PAGE_SHIFT, PAGE_SIZE};
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::{Arc, Condvar, Mutex, rcu};
+use foliocache_sys::Errno;
+use foliocache_sys::memory::{ReservedRange, SharedMemory, total_memory};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Address space for mapped files, at least: as many bytes.
+const MIN_SPACE: u64 = 4 << 40;
+
+/// Part of the machine's memory that the space for mapped files has, if that is more.
+const SPACE_PER_MEMORY: u64 = 64;
+
+/// Frames that 32 bits can number, in units.
+const MAX_UNITS: u64 = 1 << (32 - MAX_ORDER);
+
+/// A range has room for a file to grow: twice its size, but not more beyond it than so many units.
+const MAX_GROWTH: u32 = (64 << 30) / BLOCK_SIZE as u32;
+
+/// Least units of a range: 16 MiB.
+const MIN_RANGE: u32 = 8;
+
+/// Most frames that one punch frees, so that nobody waits for it for long.
+const PUNCH_FRAMES: u32 = 512;
+
+/// The linear space of a cache.
+pub(super) struct Linear {
+    pub(super) budget: Budget,
+    /// The frames of the space.
+    frames: Range<u32>,
+    state: RankedMutex<State>,
+    /// Notified, under the state's lock, when a punch is over.
+    punched: Condvar,
+    /// One thread at a time punches.
+    punching: Mutex<()>,
+    /// Frames that are leaving. Relaxed: a hint.
+    leaving: AtomicU64,
+    /// Frames that were taken back, ever. Relaxed: a statistic.
+    taken_back: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    memory: Option<Arc<SharedMemory>>,
+    /// Free runs of the space, in units.
+    free: Runs,
+    /// What is leaving, by its first frame. No two overlap.
+    leaving: BTreeMap<u32, Leaving>,
+    /// How often something was freed.
+    freed: u64,
+    /// Frames that are being punched.
+    punching: Range<u32>,
+    /// Ranges whose files are gone, each with the number of frees until then.
+    retired: Vec<(LinearRange, u64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Leaving {
+    end: u32,
+    /// A number that no earlier freeing had.
+    number: u64,
+    /// Page tables of windows may still have it.
+    mapped: bool,
+}
+
+/// A run of the linear space that a file has taken, in whole units.
+#[derive(Debug)]
+pub(crate) struct LinearRange {
+    frames: Range<u32>,
+    /// Those of the direct map.
+    tables: Tables,
+}
+
+/// Why there is no range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RangeError {
+    /// No run of so many bytes is free; the space has so many in all.
+    NoSpace { wanted: u64, space: u64 },
+    /// The kernel refused the memory.
+    Failed(Errno),
+}
+
+impl LinearRange {
+    pub(crate) fn base(&self) -> FrameNumber {
+        FrameNumber(self.frames.start)
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.frames.len() as u64
+    }
+}
+
+/// The units of 2 MiB that pages lie in, which are counted from the beginning of a unit.
+pub(crate) fn units_of(pages: &Range<u64>) -> Range<u32> {
+    (pages.start >> MAX_ORDER) as u32..pages.end.div_ceil(BLOCK_FRAMES.into()) as u32
+}
+
+/// Reserves addresses for so many blocks, and for as much linear space behind them as the process may have; how
+/// many units that is.
+pub(super) fn reserve(blocks: u32) -> Result<(ReservedRange, u32), Errno> {
+    let bytes = (SPACE_PER_MEMORY * total_memory()).max(MIN_SPACE);
+    let most = MAX_UNITS.saturating_sub(u64::from(blocks));
+    let mut units = (bytes / BLOCK_SIZE as u64).min(most) as usize;
+    loop {
+        match ReservedRange::reserve((blocks as usize + units) * BLOCK_SIZE) {
+            // RLIMIT_AS, or many caches in one process.
+            Err(_) if units > 0 => units /= 2,
+            range => return Ok((range?, units as u32)),
+        }
+    }
+}
+
+impl Linear {
+    pub(super) fn new(blocks: u32, units: u32) -> Self {
+        let frames = blocks << MAX_ORDER..(blocks + units) << MAX_ORDER;
+        let state = State {
+            free: Runs::new(blocks..blocks + units),
+            ..State::default()
+        };
+        Self {
+            budget: Budget::new(),
+            frames,
+            state: RankedMutex::new(Rank::Leaf, state),
+            punched: Condvar::new(),
+            punching: Mutex::new(()),
+            leaving: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
+        }
+    }
+
+    /// Where frames are in the memfd, in bytes.
+    fn bytes(&self, frames: &Range<u32>) -> Range<u64> {
+        let at = |frame: u32| u64::from(frame - self.frames.start) << PAGE_SHIFT;
+        at(frames.start)..at(frames.end)
+    }
+}
+
+impl State {
+    /// Takes the next run of neighbours that have been leaving since before `number`, from `at` on.
+    fn take_leaving(&mut self, at: u32, number: u64) -> Option<(Range<u32>, bool)> {
+        let old = |leaving: &Leaving| leaving.number <= number;
+        let (&start, _) = self.leaving.range(at..).find(|(_, leaving)| old(leaving))?;
+        let (mut run, mut mapped) = (start..start, false);
+        while run.len() < PUNCH_FRAMES as usize
+            && let Some(leaving) = self.leaving.get(&run.end).copied().filter(old)
+        {
+            self.leaving.remove(&run.end);
+            run.end = leaving.end;
+            mapped |= leaving.mapped;
+        }
+        Some((run, mapped))
+    }
+
+    fn add_leaving(&mut self, frames: Range<u32>, mapped: bool) {
+        self.freed += 1;
+        let leaving = Leaving {
+            end: frames.end,
+            number: self.freed,
+            mapped,
+        };
+        self.leaving.insert(frames.start, leaving);
+    }
+}
+
+impl Frames {
+    /// Takes a run of the linear space for `pages` pages of a file, and as many again where there is room, or as
+    /// many as is sensible. The first call makes the memfd.
+    ///
+    /// # Errors
+    /// See [`RangeError`].
+    pub(crate) fn new_range(&self, pages: u64) -> Result<LinearRange, RangeError> {
+        let linear = &self.linear;
+        let space = linear.frames.len() as u64;
+        let no_space = RangeError::NoSpace {
+            wanted: pages << PAGE_SHIFT,
+            space: space << PAGE_SHIFT,
+        };
+        if pages > space {
+            return Err(no_space);
+        }
+        let units = pages.div_ceil(u64::from(BLOCK_FRAMES)).max(1) as u32;
+        let roomy = (units + units.min(MAX_GROWTH)).max(MIN_RANGE);
+        let mut state = linear.state.lock();
+        if state.memory.is_none() {
+            let (start, end) = (linear.frames.start as usize, linear.frames.end as usize);
+            let part = start * PAGE_SIZE..end * PAGE_SIZE;
+            // SAFETY: no frame of the linear space was handed out yet.
+            let memory = unsafe { SharedMemory::over(&self.range, part) };
+            state.memory = Some(Arc::new(memory.map_err(RangeError::Failed)?));
+        }
+        let mut take = |units| state.free.take(units);
+        let run = take(roomy).or_else(|| take(units)).ok_or(no_space)?;
+        Ok(LinearRange {
+            tables: Tables::new(run.end - run.start),
+            frames: run.start << MAX_ORDER..run.end << MAX_ORDER,
+        })
+    }
+
+    /// Has `pay` charge the page tables with which the direct map will have these pages of a range; false if it
+    /// refuses.
+    pub(crate) fn charge_tables(
+        &self,
+        range: &LinearRange,
+        pages: Range<u64>,
+        pay: impl Fn(u64) -> bool,
+    ) -> bool {
+        let back = |bytes| self.uncharge_metadata(bytes);
+        range.tables.add_all(units_of(&pages), pay, back)
+    }
+
+    /// Gives a run back once all its frames have left, which were freed before. Does not block.
+    pub(crate) fn retire_range(&self, range: LinearRange) {
+        let mut state = self.linear.state.lock();
+        let freed = state.freed;
+        state.retired.push((range, freed));
+    }
+
+    /// The memory of all linear ranges, and where frames are in it, in bytes. `None` before the first range.
+    pub(crate) fn linear_memory(
+        &self,
+        frames: Range<FrameNumber>,
+    ) -> Option<(Arc<SharedMemory>, Range<u64>)> {
+        let memory = self.linear.state.lock().memory.clone()?;
+        Some((memory, self.linear.bytes(&(frames.start.0..frames.end.0))))
+    }
+
+    #[inline]
+    pub(crate) fn is_linear(&self, frame: FrameNumber) -> bool {
+        frame.0 >= self.linear.frames.start
+    }
+
+    /// Takes the 2^`order` frames from `frame` on, of a folio that has just come into its file's index: those that
+    /// were leaving back, the others on the promise. Whether page tables of windows may still have some.
+    ///
+    /// Context: the folio is locked and its frames untouched yet. Waits for a punch of them that is under way.
+    pub(crate) fn take_linear(
+        &self,
+        frame: FrameNumber,
+        order: u32,
+        promised: &mut Reservation<'_>,
+    ) -> bool {
+        let linear = &self.linear;
+        let (first, end) = (frame.0, frame.0 + (1 << order));
+        let (mut back, mut mapped) = (0, false);
+        {
+            let mut state = linear.state.lock();
+            while state.punching.start < end && first < state.punching.end {
+                state = linear.punched.wait_ranked(state);
+            }
+            while let Some((&start, &leaving)) = state.leaving.range(..end).next_back()
+                && leaving.end > first
+            {
+                state.leaving.remove(&start);
+                if start < first {
+                    let before = Leaving {
+                        end: first,
+                        ..leaving
+                    };
+                    state.leaving.insert(start, before);
+                }
+                if leaving.end > end {
+                    state.leaving.insert(end, leaving);
+                }
+                back += leaving.end.min(end) - start.max(first);
+                mapped |= leaving.mapped;
+            }
+        }
+        // What is taken back never stopped counting.
+        let n = end - first - back;
+        promised.use_up(self, FrameKind::Linear, n);
+        linear.budget.settle(n);
+        if back > 0 {
+            linear.leaving.fetch_sub(u64::from(back), Ordering::Relaxed);
+            linear
+                .taken_back
+                .fetch_add(u64::from(back), Ordering::Relaxed);
+        }
+        mapped
+    }
+
+    /// Frees frames that [`Frames::take_linear`] took, or a part of them; page tables of windows may still have
+    /// them, if so `mapped`. They count until they are punched. Does not block.
+    pub(crate) fn free_linear(&self, frame: FrameNumber, order: u32, mapped: bool) {
+        let linear = &self.linear;
+        let mut state = linear.state.lock();
+        state.add_leaving(frame.0..frame.0 + (1 << order), mapped);
+        linear.leaving.fetch_add(1 << order, Ordering::Relaxed);
+    }
+
+    /// Frames that were taken back before they were punched, ever.
+    #[cfg(any(test, shuttle))]
+    pub(crate) fn taken_back(&self) -> u64 {
+        self.linear.taken_back.load(Ordering::Relaxed)
+    }
+
+    /// Frames that were freed and not punched yet. One load.
+    pub(crate) fn leaving(&self) -> u64 {
+        self.linear.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Punches what has been leaving since before a grace period, and gives runs back that are empty; how many
+    /// frames became available.
+    ///
+    /// Context: waits for a grace period and for other callers; makes a system call for each run of neighbours.
+    pub(crate) fn punch_leaving(&self) -> u64 {
+        let linear = &self.linear;
+        let _alone = linear.punching.lock();
+        let (memory, number) = {
+            let state = linear.state.lock();
+            match &state.memory {
+                Some(memory) if !(state.leaving.is_empty() && state.retired.is_empty()) => {
+                    (Arc::clone(memory), state.freed)
+                }
+                _ => return 0,
+            }
+        };
+        rcu::synchronize();
+        let (mut at, mut gone) = (linear.frames.start, 0);
+        loop {
+            let (run, mapped) = {
+                let mut state = linear.state.lock();
+                let Some((run, mapped)) = state.take_leaving(at, number) else {
+                    break;
+                };
+                state.punching = run.clone();
+                (run, mapped)
+            };
+            at = run.end;
+            // SAFETY: invariant 2.
+            let punched = unsafe { memory.punch(linear.bytes(&run)) };
+            {
+                let mut state = linear.state.lock();
+                state.punching = 0..0;
+                if punched.is_err() {
+                    state.add_leaving(run.clone(), mapped);
+                }
+                linear.punched.notify_all();
+            }
+            if let Err(error) = punched {
+                self.note_give_back_failure(error);
+                continue;
+            }
+            gone += run.len() as u64;
+            linear
+                .leaving
+                .fetch_sub(run.len() as u64, Ordering::Relaxed);
+            linear.budget.add(run.len() as u32);
+        }
+        self.release_retired(&memory, number);
+        self.settle_owed();
+        gone
+    }
+
+    /// Gives back the ranges that were retired by `number` and are empty by now, with their page tables.
+    fn release_retired(&self, memory: &SharedMemory, number: u64) {
+        let linear = &self.linear;
+        let empty = {
+            let mut state = linear.state.lock();
+            let (empty, not_yet): (Vec<_>, _) = std::mem::take(&mut state.retired)
+                .into_iter()
+                .partition(|(range, freed)| {
+                    let left = state.leaving.range(range.frames.clone()).next();
+                    left.is_none() && *freed <= number
+                });
+            state.retired = not_yet;
+            empty
+        };
+        for (range, _) in empty {
+            let tables = range.tables.count();
+            if tables > 0 {
+                // SAFETY: invariant 4.
+                let dropped =
+                    unsafe { memory.drop_page_tables(&self.range, linear.bytes(&range.frames)) };
+                if let Err(error) = dropped {
+                    // The run may not be mapped any more. It is never used again.
+                    self.note_give_back_failure(error);
+                    continue;
+                }
+                self.uncharge_metadata(tables * TABLE_BYTES);
+            }
+            let run = range.frames.start >> MAX_ORDER..range.frames.end >> MAX_ORDER;
+            linear.state.lock().free.give_back(run);
+        }
+    }
+
+    /// Moves a unit of the limit to the frames of a kind if the other kind does not use it and nobody waits
+    /// for it there.
+    pub(crate) fn shift_unit(&self, to: FrameKind) -> bool {
+        let from = match to {
+            FrameKind::General => FrameKind::Linear,
+            FrameKind::Linear => FrameKind::General,
+        };
+        if self.available_of(from) < u64::from(BLOCK_FRAMES) {
+            return false;
+        }
+        let mut table = self.table.lock();
+        match to {
+            FrameKind::General => {
+                if !self.take_linear_unit(&mut table, false) {
+                    return false;
+                }
+                table.capacity += 1;
+                self.account(&mut table, 0);
+            }
+            FrameKind::Linear => {
+                if !self.take_block_unit(&mut table, false) {
+                    return false;
+                }
+                table.linear += 1;
+                self.linear.budget.add(BLOCK_FRAMES);
+            }
+        }
+        self.publish(&table);
+        true
+    }
+
+    /// Takes the place of a block that was just given back for linear frames, whoever waits for it.
+    pub(crate) fn force_linear_unit(&self) -> bool {
+        let mut table = self.table.lock();
+        let taken = self.take_block_unit(&mut table, true);
+        if taken {
+            table.linear += 1;
+            self.linear.budget.add(BLOCK_FRAMES);
+            self.publish(&table);
+        }
+        taken
+    }
+
+    /// Has linear frames give a unit up to the blocks as soon as enough of them were freed; nobody gets one before.
+    pub(crate) fn owe_unit(&self) {
+        {
+            let mut table = self.table.lock();
+            if table.linear == 0 || table.linear_owed > 0 {
+                return;
+            }
+            table.linear_owed = 1;
+            self.linear.budget.remove(u64::from(BLOCK_FRAMES));
+        }
+        self.settle_owed();
+    }
+
+    fn settle_owed(&self) {
+        let mut table = self.table.lock();
+        if table.linear_owed > 0 && self.linear.budget.counts().available >= 0 {
+            table.linear_owed -= 1;
+            table.linear -= 1;
+            table.capacity += 1;
+            self.account(&mut table, 0);
+            self.publish(&table);
+        }
+    }
+
+    /// Takes a unit that no linear frame uses out of theirs; past those who wait if `first`.
+    pub(super) fn take_linear_unit(&self, table: &mut Table, first: bool) -> bool {
+        let taken =
+            table.linear > table.linear_owed && self.linear.budget.take(BLOCK_FRAMES, first);
+        table.linear -= u32::from(taken);
+        taken
+    }
+
+    /// Takes a unit out of the linear ones without asking, after a shrink of the limit.
+    pub(super) fn lower_linear(&self, table: &mut Table) {
+        if table.linear == table.linear_owed {
+            table.linear_owed -= 1;
+        } else {
+            self.linear.budget.remove(u64::from(BLOCK_FRAMES));
+        }
+        table.linear -= 1;
+    }
+}

@@ -1,0 +1,247 @@
+//! What a file has once it was mapped: its linear ranges, and its windows.
+//!
+//! # Model
+//!
+//! ```text
+//!   pages of the file   0 ────────────── n₁ ───────────────── n₂ ─────────▶
+//!                       │ first range     │ second range       │ general frames
+//! ```
+//!
+//! The ranges follow one another from page 0 on. Pages within them have linear frames, all others general ones. A
+//! mapping that goes beyond the ranges adds one. The folios that are cached there move into it then.
+//!
+//! # Invariants
+//!
+//! 1. A folio in the index has linear frames exactly if its first page lies within the ranges, except while they are
+//!    moved by [`AddressSpace::make_linear`]. Ranges are of whole units of 2 MiB, so no folio lies across an end.
+//! 2. A window's pages lie within the ranges, and their folios have moved.
+//!
+//! # Locking
+//!
+//! `making` *protects* the ranges against a second maker, over the whole move. *Order*: before `i_rwsem`. `ranges` is
+//! a leaf, changed with `i_rwsem` and `invalidate_lock` held exclusive: nobody adds a folio meanwhile. `windows`
+//! has [`Rank::IMmap`]: held shared while page tables are changed, so that no window goes meanwhile.
+
+use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use std::ops::Range;
+
+use crate::address_space::{AddressSpace, find_page};
+use crate::direct_map;
+use crate::folio::{LockedFolio, Operation, flag};
+use crate::frames::{FrameKind, FrameNumber, LinearRange, Reservation};
+use crate::mm::Mm;
+use crate::types::{PAGE_SIZE, PageIndex};
+use crate::vma::MapError;
+use crate::window::Window;
+
+/// See the module.
+pub(crate) struct LinearFile {
+    /// Pages that the ranges cover, with linear frames throughout.
+    making: Mutex<u64>,
+    ranges: RankedRwLock<Vec<Arc<FileRange>>>,
+    pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
+}
+
+struct FileRange {
+    first: u64,
+    range: LinearRange,
+}
+
+impl FileRange {
+    fn end(&self) -> u64 {
+        self.first + self.range.pages()
+    }
+
+    /// The part of the file's pages that it has, counted from its own first page.
+    fn part(&self, pages: &Range<u64>) -> Range<u64> {
+        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
+        within(pages.start)..within(pages.end)
+    }
+}
+
+impl Default for LinearFile {
+    fn default() -> Self {
+        Self {
+            making: Mutex::new(0),
+            ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
+            windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
+        }
+    }
+}
+
+impl LinearFile {
+    fn pages(&self) -> u64 {
+        self.ranges.read().last().map_or(0, |range| range.end())
+    }
+
+    /// The linear frames of pages, run by run, each with its first page.
+    pub(crate) fn runs(&self, pages: Range<u64>) -> Vec<(u64, Range<FrameNumber>)> {
+        let runs = |range: &Arc<FileRange>| {
+            let part = range.part(&pages);
+            let frame = |page: u64| range.range.base().add(page as u32);
+            (!part.is_empty())
+                .then(|| (range.first + part.start, frame(part.start)..frame(part.end)))
+        };
+        self.ranges.read().iter().filter_map(runs).collect()
+    }
+}
+
+impl AddressSpace {
+    /// The frame that `page` has for ever, if it lies in a linear range.
+    pub(crate) fn linear_frame(&self, page: PageIndex) -> Option<FrameNumber> {
+        let ranges = self.linear.get()?.ranges.read();
+        let range = ranges.iter().find(|range| page.0 < range.end())?;
+        Some(range.range.base().add((page.0 - range.first) as u32))
+    }
+
+    pub(crate) fn frame_kind(&self, page: PageIndex) -> FrameKind {
+        match self.linear_frame(page) {
+            Some(_) => FrameKind::Linear,
+            None => FrameKind::General,
+        }
+    }
+
+    /// Charges the page tables that the cache's own accesses to pages will take; false where there is no room.
+    pub(crate) fn charge_tables(&self, pages: Range<u64>) -> bool {
+        let Some(linear) = self.linear.get() else {
+            return true;
+        };
+        let mm: &Mm = self.mm();
+        // A charge takes locks that come before this one.
+        let ranges = linear.ranges.read().clone();
+        let charge = |range: &Arc<FileRange>| {
+            let (part, pay) = (range.part(&pages), |bytes| mm.take_metadata(bytes));
+            part.is_empty() || mm.frames.charge_tables(&range.range, part, pay)
+        };
+        ranges.iter().all(charge)
+    }
+
+    /// Gives the file's first `pages` pages linear frames, moving the folios that are cached.
+    ///
+    /// Context: blocks for memory and for folios in use; no lock held.
+    pub(crate) fn make_linear(&self, pages: u64) -> Result<&LinearFile, MapError> {
+        let mm: &Mm = self.mm();
+        let linear = self.linear.get_or_init(LinearFile::default);
+        let mut made = linear.making.lock();
+        if linear.pages() < pages {
+            let more = mm.frames.new_range(pages - linear.pages())?;
+            let _exclusive = self.i_rwsem.write();
+            let _invalidate = self.invalidate_lock.write();
+            let first = linear.pages();
+            let range = Arc::new(FileRange { first, range: more });
+            linear.ranges.write().push(range);
+        }
+        let all = linear.pages();
+        self.move_folios(PageIndex(*made)..PageIndex(all))?;
+        *made = all;
+        Ok(linear)
+    }
+
+    /// Moves the folios of pages that have linear frames from now on.
+    fn move_folios(&self, pages: Range<PageIndex>) -> Result<(), MapError> {
+        let mut at = pages.start;
+        let find = |at| find_page(&self.index, at, PageIndex(pages.end.0 - 1));
+        while at < pages.end
+            && let Some(page) = find(at)
+        {
+            let Some(nr_pages) = self.folio_at(page).map(|folio| folio.nr_pages()) else {
+                continue;
+            };
+            self.wait_for_tables(page.0..page.0 + nr_pages)?;
+            let mut promised = self
+                .mm()
+                .reserve_frames(FrameKind::Linear, nr_pages as u32)?;
+            // No write is in flight, so that every folio may be moved.
+            let _wb = self.wb_lock.lock();
+            let Some(locked) = self.lock_folio(page) else {
+                at = page.add(1);
+                continue;
+            };
+            if locked.nr_pages() > u64::from(promised.left()) {
+                continue;
+            }
+            at = locked.end();
+            self.move_folio(locked, &mut promised)?;
+        }
+        Ok(())
+    }
+
+    fn move_folio(
+        &self,
+        locked: LockedFolio<'_>,
+        promised: &mut Reservation<'_>,
+    ) -> Result<(), Errno> {
+        let mm: &Mm = self.mm();
+        let (old, order) = (locked.frame(), locked.order());
+        if mm.frames.is_linear(old) {
+            return Ok(());
+        }
+        debug_assert!(locked.may(Operation::Migrate), "wb_lock is held");
+        let new = self
+            .linear_frame(locked.index())
+            .expect("it is to have one");
+        mm.frames.take_linear(new, order, promised);
+        let (from, to) = (mm.frames.addr(old), mm.frames.addr(new));
+        if direct_map::copy(to, from, PAGE_SIZE << order) {
+            locked.migrate(new);
+            mm.frames.free(old, order);
+            return Ok(());
+        }
+        mm.frames.free_linear(new, order, false);
+        self.drop_bad_folio(locked)
+    }
+
+    /// Charges page tables, making room as long as it takes.
+    ///
+    /// # Errors
+    /// `ENOMEM` when nothing can be reclaimed.
+    pub(crate) fn wait_for_tables(&self, pages: Range<u64>) -> Result<(), MapError> {
+        let mm: &Mm = self.mm();
+        mm.wait_for_metadata(|| self.charge_tables(pages.clone()))?;
+        Ok(())
+    }
+
+    /// Empties what the windows have of pages; a touch is a fault again.
+    ///
+    /// Context: takes `windows` shared.
+    pub(crate) fn unmap_pages(&self, pages: Range<u64>) {
+        if let Some(linear) = self.linear.get() {
+            for window in linear.windows.read().iter() {
+                window.zap(self.mm(), &pages);
+            }
+        }
+    }
+
+    /// As [`AddressSpace::unmap_pages`], of a locked folio that windows may have.
+    pub(crate) fn unmap_folio(&self, locked: &LockedFolio<'_>) {
+        if locked.state.load().has(flag::MAPPED) {
+            self.unmap_pages(locked.index().0..locked.end().0);
+            locked.state.clear(flag::MAPPED);
+        }
+    }
+
+    /// Makes stores to pages through windows faults again.
+    ///
+    /// Context: the folios are locked; takes `windows` shared.
+    pub(crate) fn write_protect(&self, pages: Range<u64>) {
+        if let Some(linear) = self.linear.get() {
+            for window in linear.windows.read().iter() {
+                window.write_protect(self.mm(), &pages);
+            }
+        }
+    }
+
+    /// Gives the ranges back. Context: no folio is left, nor a window.
+    pub(crate) fn retire_ranges(&self) {
+        if let Some(linear) = self.linear.get() {
+            let ranges = std::mem::take(&mut *linear.ranges.write());
+            for range in ranges {
+                let range = Arc::into_inner(range).expect("nobody else has the file");
+                self.mm().frames.retire_range(range.range);
+            }
+            self.mm().background.wake();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Mapped parts of files, as the callers of this crate have them.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_sys::userfaultfd::OpenError;
+use std::fmt;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::frames::RangeError;
+use crate::mm::Mm;
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::window::Window;
+
+/// What a mapping is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VmaAccess {
+    /// Reads; a store is SIGSEGV.
+    Read,
+    /// Reads and stores, which are the file's.
+    ReadWrite,
+}
+
+/// Why a file cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The process may not resolve page faults, or the kernel cannot have it do so.
+    #[error(transparent)]
+    Faults(#[from] OpenError),
+    /// The cache's address space for mapped files is used up.
+    #[error(
+        "no room for a mapping of {wanted} bytes in the {space} bytes of addresses for mapped files"
+    )]
+    NoSpace {
+        /// Bytes asked for, beyond those that the file has.
+        wanted: u64,
+        /// Bytes that all mapped files may have together.
+        space: u64,
+    },
+    /// The cache's address space for mappings is used up.
+    #[error("no addresses for a mapping of {wanted} bytes")]
+    NoAddresses {
+        /// Bytes asked for.
+        wanted: u64,
+    },
+    /// The process has as many mappings as the kernel allows.
+    #[error("too many mappings: vm.max_map_count is the most that a process may have")]
+    TooManyMappings,
+    /// The bound is too small for mapped files.
+    #[error(
+        "a limit of {limit} bytes is too small for mapped files: at least {min} bytes are needed"
+    )]
+    LimitTooSmall {
+        /// The limit, in bytes.
+        limit: u64,
+        /// The least possible, in bytes.
+        min: u64,
+    },
+    /// Another error.
+    #[error("{0}")]
+    Failed(#[from] Errno),
+}
+
+impl From<RangeError> for MapError {
+    fn from(error: RangeError) -> Self {
+        match error {
+            RangeError::NoSpace { wanted, space } => MapError::NoSpace { wanted, space },
+            RangeError::Failed(errno) => MapError::Failed(errno),
+        }
+    }
+}
+
+impl MapError {
+    /// The error number, for FUSE and C.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Faults(OpenError::Forbidden) => Errno::EPERM,
+            Self::Faults(OpenError::Unsupported) => Errno::EOPNOTSUPP,
+            Self::Faults(OpenError::Failed(errno)) | Self::Failed(errno) => *errno,
+            Self::NoSpace { .. } => Errno::EFBIG,
+            Self::NoAddresses { .. } | Self::TooManyMappings | Self::LimitTooSmall { .. } => {
+                Errno::ENOMEM
+            }
+        }
+    }
+}
+
+/// Least limit with which files can be mapped: each kind of frames has to have some.
+const MIN_LIMIT: u64 = 16 << 20;
+
+/// A mapped part of a file. Dropping it unmaps it.
+pub struct Vma {
+    mapping: Arc<AddressSpace>,
+    window: Arc<Window>,
+    len: usize,
+}
+
+impl AddressSpace {
+    /// Maps `len` bytes from `pos` on. What is there of the file can be accessed, also what comes to be there
+    /// later; a touch of what is not, or cannot be read, is SIGBUS.
+    ///
+    /// Its pages are those of the cache: a store is seen by readers at once, and a write by the program. The first
+    /// mapping of a part of a file moves what is cached of it. Blocks for memory then, and for I/O that is under way.
+    /// Takes about 300 bytes of the bound, and 4 KiB for every 2 MiB that are touched.
+    ///
+    /// # Errors
+    /// See [`MapError`]; `EINVAL` for no bytes or a `pos` that is not a multiple of 4 KiB, `EFBIG`, `ECHILD`
+    /// after a fork.
+    pub fn map(self: &Arc<Self>, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
+        let mm = self.mm();
+        mm.check_fork()?;
+        if len == 0 || offset_in_page(pos) != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let end = pos.checked_add(len as u64);
+        let end = end
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Errno::EFBIG)?;
+        let limit = mm.frames.limit();
+        if limit < MIN_LIMIT {
+            return Err(MapError::LimitTooSmall {
+                limit,
+                min: MIN_LIMIT,
+            });
+        }
+        let windows = mm.ready_windows()?;
+        let pages = PageIndex::of(pos).0..pages_for(end);
+        let linear = self.make_linear(pages.end)?;
+        mm.wait_for_metadata(|| mm.take_metadata(Window::memory_bytes(&pages)))?;
+        let window = windows.add(self, linear, pages.clone(), access);
+        let window = window.inspect_err(|_| mm.uncharge_metadata(Window::memory_bytes(&pages)))?;
+        Ok(Vma {
+            mapping: Arc::clone(self),
+            window,
+            len,
+        })
+    }
+}
+
+impl Vma {
+    /// Where it begins.
+    pub fn address(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.window.address())
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a mapping has bytes.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The file.
+    pub fn mapping(&self) -> &Arc<AddressSpace> {
+        &self.mapping
+    }
+
+    /// What it is for.
+    pub fn access(&self) -> VmaAccess {
+        self.window.access
+    }
+
+    /// The bytes of the file that it shows.
+    pub fn range(&self) -> Range<u64> {
+        let start = PageIndex(self.window.pages.start).pos();
+        start..start + self.len as u64
+    }
+
+    /// Puts the pages of a range of its bytes into the page tables, for stores too if `write`, reading what is not
+    /// cached. A hint: they may leave again at any time. Blocks for I/O and memory.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is beyond the mapping, those of the store; `EFAULT` beyond the end of the file;
+    /// `ECHILD` after a fork.
+    pub fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
+        if range.end > self.len {
+            return Err(Errno::EINVAL);
+        }
+        let first = self.window.pages.start;
+        let mut page = first + (range.start / PAGE_SIZE) as u64;
+        let end = first + range.end.div_ceil(PAGE_SIZE) as u64;
+        while page < end {
+            page = self.mapping.fault(&self.window, PageIndex(page), write)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Vma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vma")
+            .field("address", &self.address())
+            .field("range", &self.range())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Vma {
+    fn drop(&mut self) {
+        let mm: &Mm = self.mapping.mm();
+        if mm.check_fork().is_err() {
+            return;
+        }
+        let linear = self.mapping.linear.get().expect("it was mapped");
+        mm.windows().remove(linear, &self.window);
+        let bytes = Window::memory_bytes(&self.window.pages) + self.window.table_bytes();
+        mm.uncharge_metadata(bytes);
+    }
+}

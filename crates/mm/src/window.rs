@@ -1,0 +1,541 @@
+//! Windows: the addresses at which the program has files mapped, and how their faults find the file.
+//!
+//! # Model
+//!
+//! ```text
+//!   area of the cache   │ window │      │ window          │ window │ …      reserved addresses
+//!                          │                    │
+//!                          │                    └─ a piece for each linear range of the file that it shows
+//!                          └─ pages of one file, at addresses that never change
+//! ```
+//!
+//! All windows of a cache lie in one area, so a fault's address says whose it is. A window begins at the same place
+//! within 2 MiB as its first page in its linear range, so that a large folio has one page table.
+//!
+//! # Invariants
+//!
+//! 1. A page of a window is in the page tables only if the folio that has it carries `MAPPED`, or its frame is
+//!    leaving; and writable only if the folio is dirty there, or has no store.
+//! 2. Page tables are charged before the kernel makes them.
+//! 3. A window is in its file's list as long as its addresses are mapped.
+//!
+//! # Locking
+//!
+//! `state` *protects* which addresses are taken. *Order*: leaf. `Mm::making_windows` is held while the area is
+//! reserved. *May block*: the system calls.
+//!
+//! # Safety
+//!
+//! The memory behind a window belongs to folios, whose holders expect stores at any time while they are mapped. A
+//! window's addresses are used by the program only while it has the [`Vma`](crate::Vma).
+#![allow(unsafe_code)]
+
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::time::{Duration, Instant};
+use foliocache_sync::{Arc, Mutex, Weak, background, thread};
+use foliocache_sys::Errno;
+use foliocache_sys::event::Event;
+use foliocache_sys::memory::{WindowAccess, WindowArea};
+use foliocache_sys::userfaultfd::{Access, Fault, Handler, Userfaultfd};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, TABLE_BYTES, Tables};
+use crate::linear::LinearFile;
+use crate::mm::Mm;
+use crate::readahead::ReadaheadState;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
+use crate::vma::{MapError, VmaAccess};
+
+/// Addresses for windows, as many as can be had up to this.
+const AREA: usize = 16 << 40;
+
+/// Threads that resolve faults, where the program's own do not: so many may wait for I/O at a time.
+const FAULT_THREADS: usize = 4;
+
+/// How long a page that could not be had stays unreadable before it is tried again.
+const POISON_TIME: Duration = Duration::from_secs(1);
+
+/// Streams of a window that are told apart.
+const STREAMS: usize = 4;
+
+/// What a window takes besides: the kernel's `vm_area_struct`, entries in lists.
+const WINDOW_OVERHEAD: u64 = 512;
+
+/// Binary logarithm of the pages around a read fault that begins no stream: as many as the kernel's own.
+const READ_AROUND: u32 = 4;
+
+/// Who resolves the faults of mapped files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FaultMode {
+    /// Threads of the cache; the one that touched the page sleeps meanwhile. System calls may be handed
+    /// addresses of a mapping. Needs the permission to resolve faults of the kernel's own accesses.
+    #[default]
+    Thread,
+    /// The thread that touched the page, in a handler of SIGBUS: some ten times as fast. A system call that is handed an
+    /// address whose page is not mapped fails with `EFAULT`.
+    Inline,
+}
+
+/// The windows of a cache.
+pub(crate) struct Windows {
+    area: WindowArea,
+    faults: Arc<Userfaultfd>,
+    mode: FaultMode,
+    state: RankedRwLock<State>,
+    poisoned: RankedMutex<Vec<(Instant, usize)>>,
+    /// Of the threads that resolve faults.
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    stop: Arc<Event>,
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Windows")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+struct State {
+    /// Units of 2 MiB of the area that are free.
+    free: Runs,
+    /// By the first unit.
+    windows: BTreeMap<u32, Arc<Window>>,
+}
+
+/// Some pages of a file at some addresses.
+pub(crate) struct Window {
+    pub(crate) mapping: Weak<AddressSpace>,
+    pub(crate) pages: Range<u64>,
+    pub(crate) access: VmaAccess,
+    /// Address of its first page.
+    address: usize,
+    /// Units of the area that it takes.
+    units: Range<u32>,
+    /// Of `units`.
+    tables: Tables,
+    pub(crate) readahead: ReadaheadState,
+    streams: Streams,
+}
+
+/// Where faults are expected next, and how many pages they will be given.
+///
+/// # Memory ordering
+///
+/// Relaxed: guesses.
+#[derive(Default)]
+struct Streams {
+    next: [AtomicU64; STREAMS],
+    oldest: AtomicU32,
+}
+
+impl Streams {
+    /// Pages that a fault at `page` is given, at most 2^`most`: twice as many as the last of its stream, or
+    /// 2^`first`.
+    fn expect(&self, page: u64, first: u32, most: u32) -> Stream<'_> {
+        for slot in &self.next {
+            let seen = slot.load(Ordering::Relaxed);
+            if seen >> 8 == page && seen != 0 {
+                let order = ((seen & 0xff) as u32 + 1).min(most);
+                return Stream { slot, order };
+            }
+        }
+        let oldest = self.oldest.fetch_add(1, Ordering::Relaxed) as usize % STREAMS;
+        Stream {
+            slot: &self.next[oldest],
+            order: first.min(most),
+        }
+    }
+}
+
+/// A fault's place in a stream.
+pub(crate) struct Stream<'a> {
+    slot: &'a AtomicU64,
+    pub(crate) order: u32,
+}
+
+impl Stream<'_> {
+    /// Notes that the pages before `next` are mapped now.
+    pub(crate) fn note(&self, next: u64) {
+        self.slot
+            .store(next << 8 | u64::from(self.order), Ordering::Relaxed);
+    }
+}
+
+impl Window {
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// What a window onto so many pages takes by itself, in bytes.
+    pub(crate) fn memory_bytes(pages: &Range<u64>) -> u64 {
+        let units = (pages.end - pages.start).div_ceil(BLOCK_FRAMES.into()) + 1;
+        size_of::<Self>() as u64 + units.div_ceil(64) * 8 + WINDOW_OVERHEAD
+    }
+
+    /// What its page tables take, in bytes.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.tables.count() * TABLE_BYTES
+    }
+
+    fn address_of(&self, page: u64) -> usize {
+        self.address + ((page - self.pages.start) as usize) * PAGE_SIZE
+    }
+
+    fn addresses(&self, pages: &Range<u64>) -> Range<usize> {
+        self.address_of(pages.start)..self.address_of(pages.end)
+    }
+
+    /// The part of `pages` that it shows.
+    fn part(&self, pages: &Range<u64>) -> Range<u64> {
+        let within = |page: u64| page.clamp(self.pages.start, self.pages.end);
+        within(pages.start)..within(pages.end)
+    }
+
+    /// The page after the last whose page table is that of `page`.
+    pub(crate) fn table_end(&self, page: u64) -> u64 {
+        let unit = (self.address_of(page) & !(BLOCK_SIZE - 1)) + BLOCK_SIZE;
+        (self.pages.start + ((unit - self.address) >> PAGE_SHIFT) as u64).min(self.pages.end)
+    }
+
+    /// The tables of pages, counted from the window's first.
+    fn units_of(&self, pages: &Range<u64>) -> Range<u32> {
+        let first = self.address & !(BLOCK_SIZE - 1);
+        let addresses = self.addresses(pages);
+        let unit = |address: usize| ((address - first) / BLOCK_SIZE) as u32;
+        unit(addresses.start)..unit(addresses.end - 1) + 1
+    }
+
+    /// Runs of pages for whose addresses there are page tables.
+    fn with_tables(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
+        let pages = self.part(pages);
+        let (mut runs, mut at): (Vec<Range<u64>>, _) = (Vec::new(), pages.start);
+        if pages.is_empty() {
+            return runs;
+        }
+        for unit in self.units_of(&pages) {
+            let end = self.table_end(at).min(pages.end);
+            if self.tables.has(unit) {
+                match runs.last_mut().filter(|run| run.end == at) {
+                    Some(run) => run.end = end,
+                    None => runs.push(at..end),
+                }
+            }
+            at = end;
+        }
+        runs
+    }
+
+    /// Charges the page table of a page, if it has none; false where there is no room for it.
+    pub(crate) fn charge_table(&self, mm: &Mm, page: u64) -> bool {
+        let pay = |bytes| mm.take_metadata(bytes);
+        let back = |bytes| mm.uncharge_metadata(bytes);
+        self.tables
+            .add_all(self.units_of(&(page..page + 1)), pay, back)
+    }
+
+    /// How many pages a fault is given, at most `most`.
+    pub(crate) fn expect(&self, page: PageIndex, write: bool, most: u64) -> Stream<'_> {
+        let first = if write { 0 } else { READ_AROUND };
+        self.streams.expect(page.0, first, most.max(1).ilog2())
+    }
+
+    /// Empties the page tables of those of `pages` that it shows.
+    pub(crate) fn zap(&self, mm: &Mm, pages: &Range<u64>) {
+        for run in self.with_tables(pages) {
+            let windows = mm.windows();
+            let zapped = windows.area.zap(windows.offset(self.addresses(&run)));
+            debug_assert!(zapped.is_ok(), "{zapped:?}");
+        }
+    }
+
+    /// Has stores to those of `pages` that it shows be faults.
+    pub(crate) fn write_protect(&self, mm: &Mm, pages: &Range<u64>) {
+        if self.access == VmaAccess::Read {
+            return;
+        }
+        for run in self.with_tables(pages) {
+            let protected = mm.windows().faults.write_protect(self.addresses(&run));
+            debug_assert!(protected.is_ok(), "{protected:?}");
+        }
+    }
+
+    /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
+    /// after the last that is there now with this access.
+    ///
+    /// Context: the folios are locked, and the window is in its file's list, which is held shared.
+    ///
+    /// # Errors
+    /// `EIO` where the first page is not in memory.
+    pub(crate) fn install(&self, mm: &Mm, pages: Range<u64>, access: Access) -> Result<u64, Errno> {
+        let faults = &mm.windows().faults;
+        let mut at = pages.start;
+        while at < pages.end {
+            let progress = faults.map(self.addresses(&(at..pages.end)), access);
+            at += (progress.bytes >> PAGE_SHIFT) as u64;
+            match progress.stopped {
+                None | Some(Errno::EAGAIN) => {}
+                // Of a read fault, another thread was faster; of a write fault, they are write-protected.
+                Some(Errno::EEXIST) if access == Access::Read => return Ok(at.max(pages.start + 1)),
+                Some(Errno::EEXIST) => {
+                    faults.allow_writes(self.addresses(&(at..pages.end)))?;
+                    return Ok(pages.end);
+                }
+                Some(_) if at > pages.start => return Ok(at),
+                Some(_) => return Err(Errno::EIO),
+            }
+        }
+        Ok(at)
+    }
+}
+
+impl Windows {
+    fn new(mm: &Arc<Mm>) -> Result<Self, MapError> {
+        let mode = mm.config.fault_mode;
+        let handler = match mode {
+            FaultMode::Thread => Handler::Thread,
+            FaultMode::Inline => Handler::Signal,
+        };
+        let faults = Arc::new(Userfaultfd::open(handler)?);
+        let mut bytes = AREA;
+        let area = loop {
+            match WindowArea::reserve(bytes) {
+                // RLIMIT_AS, or many caches in one process.
+                Err(_) if bytes > BLOCK_SIZE => bytes /= 2,
+                area => break area?,
+            }
+        };
+        let units = (area.addresses().len() / BLOCK_SIZE) as u32;
+        let state = State {
+            free: Runs::new(0..units),
+            windows: BTreeMap::new(),
+        };
+        let windows = Self {
+            area,
+            faults,
+            mode,
+            state: RankedRwLock::new(Rank::Leaf, state),
+            poisoned: RankedMutex::new(Rank::Leaf, Vec::new()),
+            threads: Mutex::new(Vec::new()),
+            stop: Arc::new(Event::new()?),
+        };
+        windows.start(mm)?;
+        Ok(windows)
+    }
+
+    fn start(&self, mm: &Arc<Mm>) -> Result<(), MapError> {
+        if self.mode == FaultMode::Inline {
+            todo!()
+        }
+        let next = Arc::new(Mutex::new(()));
+        for _ in 0..FAULT_THREADS {
+            let (next, faults) = (Arc::clone(&next), Arc::clone(&self.faults));
+            let (stop, mm) = (Arc::clone(&self.stop), Arc::downgrade(mm));
+            let panics = mm.upgrade().expect("the caller has it");
+            let run = move || {
+                while let Some(fault) = next_fault(&next, &faults, &stop) {
+                    let Some(mm) = mm.upgrade() else { return };
+                    mm.windows().resolve_for(&fault);
+                }
+            };
+            let thread =
+                background::spawn("foliocache-fault", panics.panics(), run).map_err(Errno::from)?;
+            self.threads.lock().push(thread);
+        }
+        Ok(())
+    }
+
+    /// Ends the threads. Context: there is no window any more.
+    pub(crate) fn stop(&self) {
+        self.stop.set();
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// The window that has an address, and the page there.
+    fn find(&self, address: usize) -> Option<(Arc<Window>, PageIndex)> {
+        let unit = (address.checked_sub(self.area.addresses().start)? / BLOCK_SIZE) as u32;
+        let state = self.state.read();
+        let (_, window) = state.windows.range(..=unit).next_back()?;
+        let page = address.checked_sub(window.address)? / PAGE_SIZE;
+        let page = PageIndex(window.pages.start + page as u64);
+        (page.0 < window.pages.end).then(|| (Arc::clone(window), page))
+    }
+
+    /// Resolves a fault in a thread of the cache's.
+    fn resolve_for(&self, fault: &Fault) {
+        let page = fault.address..fault.address + PAGE_SIZE;
+        if self.resolve(fault.address, fault.write()) {
+            // Another thread may have been faster, and the kernel wakes only those for whom it maps something.
+            let _ = self.faults.wake(page);
+            return;
+        }
+        // The touch is SIGBUS then. A marker of write protection would stand in the way.
+        let _ = self.faults.allow_writes(page.clone());
+        self.faults.poison(page);
+        self.poisoned.lock().push((Instant::now(), fault.address));
+        let _ = self.faults.wake(fault.address..fault.address + PAGE_SIZE);
+    }
+
+    /// Resolves a fault of a window; false where the touch is an error of the program's or of the store's.
+    pub(crate) fn resolve(&self, address: usize, write: bool) -> bool {
+        let Some((window, page)) = self.find(address) else {
+            return false;
+        };
+        let Some(mapping) = window.mapping.upgrade() else {
+            return false;
+        };
+        let resolved = mapping.fault(&window, page, write);
+        if let Err(error) = resolved {
+            tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
+        }
+        resolved.is_ok()
+    }
+
+    /// Lets pages that could not be had be tried again.
+    pub(crate) fn end_poison(&self) {
+        let mut old = Vec::new();
+        self.poisoned.lock().retain(|&(since, address)| {
+            let young = since.elapsed() < POISON_TIME;
+            old.extend((!young).then_some(address));
+            young
+        });
+        for address in old {
+            let _ = self.area.zap(self.offset(address..address + PAGE_SIZE));
+        }
+    }
+
+    /// Addresses, from the beginning of the area on.
+    fn offset(&self, addresses: Range<usize>) -> Range<usize> {
+        let start = self.area.addresses().start;
+        addresses.start - start..addresses.end - start
+    }
+
+    /// Makes a window onto pages of a file that have linear frames.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub(crate) fn add(
+        &self,
+        mapping: &Arc<AddressSpace>,
+        linear: &LinearFile,
+        pages: Range<u64>,
+        access: VmaAccess,
+    ) -> Result<Arc<Window>, MapError> {
+        let mm: &Mm = mapping.mm();
+        let runs = linear.runs(pages.clone());
+        let (_, first) = runs.first().expect("the ranges cover the pages");
+        // At the same place in its 2 MiB as the first frame is.
+        let lead = first.start.0 % BLOCK_FRAMES;
+        let nr_units = (u64::from(lead) + (pages.end - pages.start)).div_ceil(BLOCK_FRAMES.into());
+        let units = u32::try_from(nr_units).ok();
+        let units = units.and_then(|nr| self.state.write().free.take(nr));
+        let units = units.ok_or(MapError::NoAddresses {
+            wanted: (pages.end - pages.start) << PAGE_SHIFT,
+        })?;
+        let start = units.start as usize * BLOCK_SIZE + lead as usize * PAGE_SIZE;
+        let window = Arc::new(Window {
+            mapping: Arc::downgrade(mapping),
+            access,
+            address: self.area.addresses().start + start,
+            tables: Tables::new(units.end - units.start),
+            units,
+            pages: pages.clone(),
+            readahead: ReadaheadState::new(),
+            streams: Streams::default(),
+        });
+        let mapped = runs.into_iter().try_for_each(|(page, frames)| {
+            let (memory, bytes) = mm.frames.linear_memory(frames).expect("there is a range");
+            let at = start + ((page - pages.start) as usize) * PAGE_SIZE;
+            let access = match access {
+                VmaAccess::Read => WindowAccess::Read,
+                VmaAccess::ReadWrite => WindowAccess::ReadWrite,
+            };
+            // SAFETY: the place is the window's alone. The frames live as long as the file, which has a range until
+            // it is dropped, after its windows; the program has been told of the faults.
+            unsafe {
+                self.area
+                    .map(at, &memory, bytes, access, Some(&self.faults))
+            }
+        });
+        if let Err(error) = mapped {
+            self.unmap(&window);
+            return Err(match error {
+                Errno::ENOMEM => MapError::TooManyMappings,
+                error => MapError::Failed(error),
+            });
+        }
+        self.state
+            .write()
+            .windows
+            .insert(window.units.start, Arc::clone(&window));
+        linear.windows.write().push(Arc::clone(&window));
+        Ok(window)
+    }
+
+    /// Takes a window away. Context: the program does not use it any more.
+    pub(crate) fn remove(&self, linear: &LinearFile, window: &Arc<Window>) {
+        linear
+            .windows
+            .write()
+            .retain(|other| !Arc::ptr_eq(other, window));
+        self.state.write().windows.remove(&window.units.start);
+        self.unmap(window);
+    }
+
+    fn unmap(&self, window: &Window) {
+        let units = &window.units;
+        let part = units.start as usize * BLOCK_SIZE..units.end as usize * BLOCK_SIZE;
+        // SAFETY: nobody uses the window, by the callers' context.
+        if let Err(error) = unsafe { self.area.unmap(part) } {
+            // The addresses stay taken. Whoever touches them finds what the window showed.
+            tracing::error!(%error, "a window could not be unmapped");
+            return;
+        }
+        self.state.write().free.give_back(units.clone());
+    }
+}
+
+/// Waits for the next fault, or for the end. One thread waits in the kernel, the others for it.
+fn next_fault(next: &Mutex<()>, faults: &Userfaultfd, stop: &Event) -> Option<Fault> {
+    let _first = next.lock();
+    loop {
+        match faults.wait(stop.fd()) {
+            Ok(true) => return None,
+            Ok(false) => {}
+            Err(error) => panic!("cannot wait for faults: {error}"),
+        }
+        if let Ok(Some(fault)) = faults.next_fault() {
+            return Some(fault);
+        }
+    }
+}
+
+impl Mm {
+    /// The windows of the cache. Context: there is one, or was.
+    pub(crate) fn windows(&self) -> &Windows {
+        self.windows.get().expect("a file was mapped")
+    }
+
+    /// The windows of the cache, made ready by the first call.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub(crate) fn ready_windows(self: &Arc<Self>) -> Result<&Windows, MapError> {
+        let _alone = self.making_windows.lock();
+        match self.windows.get() {
+            Some(windows) => Ok(windows),
+            None => {
+                let windows = Windows::new(self)?;
+                Ok(self.windows.get_or_init(|| windows))
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Mapped files: a real address range whose pages are those of the cache.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Store, assert_empty, file, pattern, read, storage, write};
+use foliocache_mm::{
+    AddressSpace, BackingDevInfo, BdiKind, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma,
+    VmaAccess,
+};
+use foliocache_sys::Errno;
+use std::sync::Arc;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn map(file: &Arc<AddressSpace>, access: VmaAccess) -> Vma {
+    file.map(0, file.size() as usize, access)
+        .expect("a mapping")
+}
+
+fn load(vma: &Vma, at: u64) -> u8 {
+    assert!(at < vma.len() as u64);
+    // SAFETY: inside the mapping.
+    unsafe { vma.address().add(at as usize).read_volatile() }
+}
+
+fn store(vma: &Vma, at: u64, byte: u8) {
+    assert!(at < vma.len() as u64);
+    // SAFETY: inside the mapping, which is for stores, and of which no reference exists.
+    unsafe { vma.address().add(at as usize).write_volatile(byte) }
+}
+
+fn bytes(vma: &Vma) -> &[u8] {
+    // SAFETY: all of it is in the file, and nobody changes it meanwhile.
+    unsafe { std::slice::from_raw_parts(vma.address(), vma.len()) }
+}
+
+#[test]
+fn a_mapping_shows_the_file_and_what_is_written_to_it() {
+    let (mm, bdi) = storage(32);
+    let content = pattern(1, 0, 300 * PAGE_SIZE + 17);
+    let backing = Store::with(&content);
+    let file = file(&bdi, &backing);
+    // Some of it is cached before, as a large folio and as pages.
+    read(&file, 0, 64 * PAGE_SIZE);
+    read(&file, 200 * PAGE, 10);
+    write(&file, 100 * PAGE + 5, &[9; 100]);
+    let vma = map(&file, VmaAccess::Read);
+    let mut expected = content;
+    expected[100 * PAGE_SIZE + 5..][..100].fill(9);
+    assert_eq!(bytes(&vma), expected);
+    write(&file, 4 * PAGE - 3, &[7; 6]);
+    expected[4 * PAGE_SIZE - 3..][..6].fill(7);
+    assert_eq!(bytes(&vma), expected);
+    assert_eq!(read(&file, 0, expected.len()), expected);
+    file.fsync(&file.sample_wb_err()).expect("sync");
+    assert_eq!(backing.content(), expected);
+    drop(vma);
+    assert_eq!(read(&file, 0, expected.len()), expected);
+    drop(file);
+    assert_empty(&mm);
+}
+
+#[test]
+fn stores_are_read_and_become_durable_and_again_after_each_writeback() {
+    let (mm, bdi) = storage(32);
+    let backing = Store::with(&vec![0; 40 * PAGE_SIZE]);
+    let file = file(&bdi, &backing);
+    let vma = map(&file, VmaAccess::ReadWrite);
+    let cursor = file.sample_wb_err();
+    for round in 1..5 {
+        for page in [3, 4, 5, 20, 39] {
+            store(&vma, page * PAGE + page, round);
+            assert_eq!(read(&file, page * PAGE + page, 1), [round]);
+        }
+        assert!(file.is_dirty());
+        file.fsync(&cursor).expect("sync");
+        assert!(!file.is_dirty());
+        let content = backing.content();
+        for page in [3, 4, 5, 20, 39] {
+            assert_eq!(content[(page * PAGE + page) as usize], round, "page {page}");
+        }
+    }
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping() {
+    let (mm, bdi) = storage(16);
+    let pages = 12_000;
+    let backing = Store::with(&pattern(1, 0, pages * PAGE_SIZE));
+    let file = file(&bdi, &backing);
+    let vma = map(&file, VmaAccess::ReadWrite);
+    let mut at = 1_u64;
+    for _ in 0..4000 {
+        at = at
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let pos = (at >> 33) % (pages as u64 * PAGE - 1);
+        store(&vma, pos, load(&vma, pos).wrapping_add(1));
+        let usage = mm.usage();
+        assert!(usage.total() <= usage.limit, "{usage:?}");
+    }
+    let mut expected = pattern(1, 0, pages * PAGE_SIZE);
+    let mut at = 1_u64;
+    for _ in 0..4000 {
+        at = at
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let pos = (at >> 33) % (pages as u64 * PAGE - 1);
+        expected[pos as usize] = expected[pos as usize].wrapping_add(1);
+    }
+    assert!(bytes(&vma) == expected);
+    file.fsync(&file.sample_wb_err()).expect("sync");
+    assert!(backing.content() == expected);
+    assert!(mm.stats().files.evictions > 0);
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows() {
+    let (mm, bdi) = storage(32);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 64 * PAGE_SIZE)));
+    let vma = map(&file, VmaAccess::ReadWrite);
+    assert_eq!(bytes(&vma), pattern(1, 0, 64 * PAGE_SIZE));
+    // Beyond the end of the file, in its last page.
+    file.truncate(10 * PAGE + 100).expect("truncate");
+    store(&vma, 10 * PAGE + 200, 77);
+    file.truncate(64 * PAGE).expect("grow");
+    let shown = bytes(&vma);
+    assert_eq!(
+        shown[..10 * PAGE_SIZE + 100],
+        pattern(1, 0, 10 * PAGE_SIZE + 100)
+    );
+    assert!(shown[10 * PAGE_SIZE + 100..].iter().all(|&byte| byte == 0));
+    store(&vma, 5 * PAGE, 1);
+    file.punch_hole(4 * PAGE, 3 * PAGE).expect("punch");
+    assert!(
+        bytes(&vma)[4 * PAGE_SIZE..7 * PAGE_SIZE]
+            .iter()
+            .all(|&byte| byte == 0)
+    );
+    file.fsync(&file.sample_wb_err()).expect("sync");
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping() {
+    let (mm, bdi) = storage(64);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 3 * PAGE_SIZE)));
+    let small = map(&file, VmaAccess::ReadWrite);
+    // Its range is of 16 MiB.
+    let grown = pattern(1, 0, 20 << 20);
+    write(&file, 3 * PAGE, &grown[3 * PAGE_SIZE..]);
+    let large = map(&file, VmaAccess::ReadWrite);
+    assert!(bytes(&large) == grown);
+    store(&large, PAGE, 200);
+    assert_eq!(load(&small, PAGE), 200);
+    store(&small, PAGE, 201);
+    assert_eq!(load(&large, PAGE), 201);
+    drop(small);
+    assert_eq!(load(&large, PAGE), 201);
+    assert_eq!(load(&large, (20 << 20) - 1), *grown.last().expect("bytes"));
+    file.fsync(&file.sample_wb_err()).expect("sync");
+    drop((large, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_memory_file_is_mapped_with_its_holes() {
+    let mm = Mm::new(MmConfig::new(32 << 20)).expect("a cache");
+    let bdi = BackingDevInfo::new(&mm, "memory", BdiKind::Memory).expect("a file system");
+    let file = file(&bdi, &Store::with(&[]));
+    write(&file, 5 * PAGE, &[5; 10]);
+    file.truncate(100 * PAGE).expect("grow");
+    let vma = map(&file, VmaAccess::ReadWrite);
+    assert_eq!((load(&vma, 0), load(&vma, 5 * PAGE)), (0, 5));
+    store(&vma, 99 * PAGE, 3);
+    assert_eq!(read(&file, 99 * PAGE, 1), [3]);
+    assert!(mm.usage().in_use < 50, "holes take no memory");
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_mapped_folio_is_not_lent_out() {
+    let (_mm, bdi) = storage(32);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, PAGE_SIZE)));
+    let handle = ReadaheadState::new();
+    read(&file, 0, PAGE_SIZE);
+    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), Some(10));
+    let vma = map(&file, VmaAccess::ReadWrite);
+    load(&vma, 0);
+    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), None);
+}
+
+#[test]
+fn what_cannot_be_mapped_says_why() {
+    let (_mm, bdi) = storage(32);
+    let file = file(&bdi, &Store::with(&[1; 100]));
+    let errno = |pos, len| {
+        file.map(pos, len, VmaAccess::Read)
+            .expect_err("refused")
+            .errno()
+    };
+    assert_eq!(errno(0, 0), Errno::EINVAL);
+    assert_eq!(errno(1, 10), Errno::EINVAL);
+    assert_eq!(errno(1 << 62, 1 << 62), Errno::EFBIG);
+    assert_eq!(errno(0, 1 << 55), Errno::EFBIG);
+    let (_mm, bdi) = storage(8);
+    let small = common::file(&bdi, &Store::with(&[1; 100]));
+    let error = small.map(0, 1, VmaAccess::Read).expect_err("refused");
+    assert!(matches!(error, MapError::LimitTooSmall { .. }), "{error}");
+}
