@@ -15,11 +15,14 @@ pub mod errno;
 pub mod event;
 pub mod fd;
 pub mod fork;
+pub mod inside;
+mod lock;
 pub mod memory;
 pub mod pressure;
 pub mod signal;
 pub mod uring;
 pub mod usercopy;
 pub mod userfaultfd;
+pub mod windows;
 
 pub use errno::Errno;

@@ -17,7 +17,6 @@
 //! somebody else by then.
 
 mod engine;
-mod lock;
 mod piece;
 mod ring;
 #[cfg(test)]

@@ -29,6 +29,19 @@
 //! installed.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod inline;
+#[cfg(target_arch = "x86_64")]
+mod stack;
+#[cfg(not(target_arch = "x86_64"))]
+mod inline {
+    /// There is none.
+    #[derive(Debug)]
+    pub enum InlineFaults {}
+}
+
+pub use inline::InlineFaults;
+
 use crate::Errno;
 use linux_raw_sys::general as raw;
 use linux_raw_sys::ioctl as opcode;
@@ -341,6 +354,50 @@ impl Userfaultfd {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Resolves the faults of an area, for [`resolve_inline`].
+pub trait ResolveFault: Send + Sync {
+    /// Makes the page of this address accessible for a read, or for a `write`; false gives the program the SIGBUS.
+    ///
+    /// Called on the thread that touched it, on a stack of its own of 256 KiB, with all signals blocked and errno
+    /// saved. It may wait. A panic ends the process, and so does a fault: SIGSEGV and SIGBUS are blocked, so
+    /// memory that may be bad is not touched in here, not even by [`usercopy`](crate::usercopy).
+    fn resolve(&self, address: usize, write: bool) -> bool;
+}
+
+/// Has faults of windows in an area resolved by the threads that touch them, until the value is dropped: of windows
+/// of a userfaultfd with [`Handler::Signal`]. Installs the handlers of [`usercopy`](crate::usercopy).
+///
+/// The drop waits for calls under way, but for one of its own thread's. Touches of
+/// [`usercopy::copy`](crate::usercopy::copy) are not resolved: the copy ends there, and `fault_in_readable` and
+/// `fault_in_writable` resolve the fault.
+///
+/// # Errors
+/// `EOPNOTSUPP` on other architectures than x86-64, `EINVAL` for an empty area, `ENOSPC` when 64 areas are in use,
+/// `ENOMEM`.
+pub fn resolve_inline(
+    area: Range<usize>,
+    resolver: Box<dyn ResolveFault>,
+) -> Result<InlineFaults, Errno> {
+    #[cfg(target_arch = "x86_64")]
+    return inline::resolve(area, resolver);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (area, resolver);
+        Err(Errno::EOPNOTSUPP)
+    }
+}
+
+/// Whether the calling thread survives a fault that is resolved inline: it does not block SIGBUS. A system call.
+pub fn thread_can_fault() -> bool {
+    let mut blocked = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: asks for the mask, and has room for it.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()) };
+    // SAFETY: all zeros is a set, and the call has filled it.
+    let blocked = unsafe { blocked.assume_init() };
+    // SAFETY: a set, and a signal.
+    unsafe { libc::sigismember(&blocked, libc::SIGBUS) == 0 }
 }
 
 fn range(bytes: &Range<usize>) -> raw::uffdio_range {

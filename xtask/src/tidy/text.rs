@@ -28,7 +28,7 @@ const ABSENCES: &[Absence] = &[
         root: "std",
         heads: &["sync", "thread", "thread_local"],
         allowed: &["sync", "cli", "bench", "sim", "xtask"],
-        allowed_files: &["crates/sys/src/uring/lock.rs"],
+        allowed_files: &["crates/sys/src/lock.rs"],
         why: "only `sync` names the primitives that the model checkers replace; \
               import them from `foliocache_sync`",
     },

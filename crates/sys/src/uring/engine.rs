@@ -45,12 +45,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use self::device::Device;
 use self::handoff::Handoff;
-use super::lock::{self, Arc, JoinHandle, ThreadBuilder, current_thread};
 use super::piece::{Piece, split};
 use super::ring::Ring;
 use crate::Errno;
 use crate::fd::{self, IoSegment};
 use crate::fork::ForkGuard;
+use crate::lock::{Arc, JoinHandle, ThreadBuilder, current_thread};
 
 mod depth;
 mod device;

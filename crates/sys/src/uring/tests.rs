@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::Engine;
-use super::lock::Arc;
 use super::piece::{Piece, outcome, split};
 use crate::Errno;
 use crate::fd::{self, IoSegment, OFlags};
+use crate::lock::Arc;
 
 /// A segment at a made-up address; nothing here looks behind it.
 fn at(addr: usize, len: usize) -> IoSegment<'static> {

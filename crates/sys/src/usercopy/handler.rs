@@ -3,7 +3,10 @@
 //! # Model
 //!
 //! ```text
-//! signal ─▶ sent by the kernel for an access, at one of our instructions? ─▶ go on at its fixup
+//! signal ─▶ the fault of a mapping that is resolved inline, not at a copy? ─▶ the access is tried again
+//!                │ no, or not resolved
+//!                ▼
+//!           sent by the kernel for an access, at one of our instructions? ─▶ go on at its fixup
 //!                │ no
 //!                ▼
 //!           what was there before: a handler ─▶ call it, under the mask that it asked for
@@ -22,7 +25,8 @@
 //!    points to is never freed.
 //! 2. The handler is async-signal-safe: it allocates nothing, takes no lock, leaves errno as it was,
 //!    and needs a few hundred bytes of stack, since an alternate stack may have 8 KiB of which the
-//!    kernel's frame takes up to half.
+//!    kernel's frame takes up to half. What resolves a fault of a mapping may do all that (`userfaultfd/inline.rs`
+//!    says why), on a stack of its own.
 //! 3. All other signals are blocked while our handler runs (a second frame may not fit on the
 //!    alternate stack), but not while a previous handler runs: that has the mask it asked for.
 //!
@@ -45,6 +49,7 @@
 
 use super::arch;
 use crate::Errno;
+use crate::userfaultfd::inline;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -99,10 +104,10 @@ fn install_one(signal: c_int, slot: &AtomicPtr<sigaction>) -> Result<(), Errno> 
     let publish = |action| slot.store(Box::into_raw(Box::new(action)), Ordering::Release);
     publish(exchange(signal, None)?);
     let mut ours = default_action();
-    ours.sa_sigaction = on_fault as *const () as usize;
+    ours.sa_sigaction = entry as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the set is ours.
-    unsafe { libc::sigfillset(&mut ours.sa_mask) };
+    // SAFETY: any bytes are a set. The C library's own call leaves out its own signals.
+    unsafe { (&raw mut ours.sa_mask).write_bytes(0xff, 1) };
     match exchange(signal, Some(&ours)) {
         // Somebody may have been faster between the two calls: what we replaced is what counts.
         Ok(replaced) => publish(replaced),
@@ -134,8 +139,34 @@ const fn default_action() -> sigaction {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Our handler.
-extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+core::arch::global_asm!(
+    r#"
+.pushsection .text.foliocache_on_fault, "ax", @progbits
+.globl foliocache_v0_on_fault
+.hidden foliocache_v0_on_fault
+.type foliocache_v0_on_fault, @function
+foliocache_v0_on_fault:
+    lea rcx, [rsp + 8]
+    jmp {on_fault}
+.popsection
+"#,
+    on_fault = sym on_fault
+);
+
+unsafe extern "C" {
+    /// Calls `on_fault`, and says what lies above the return address.
+    #[link_name = "foliocache_v0_on_fault"]
+    fn entry(signal: c_int, info: *mut siginfo_t, context: *mut c_void);
+}
+
+/// Our handler. The kernel puts the context above the return address; then all signals are blocked (invariant 3). A
+/// handler that chains to ours has a mask of its own.
+extern "C" fn on_fault(
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+    above: *mut c_void,
+) {
     // SAFETY: the kernel's contract: a valid siginfo, which nobody changes meanwhile.
     let details = unsafe { &*info };
     let code = details.si_code;
@@ -143,8 +174,15 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         // SAFETY: a signal for an access has an address, or zero.
         let address = unsafe { details.si_addr() }.addr();
         let address = is_exact(signal, code).then_some(address);
+        let blocked = above == context;
         // SAFETY: the kernel's contract: the context of the thread, ours to change until we return.
         let context = unsafe { &mut *context.cast::<ucontext_t>() };
+        if let Some(address) = address.filter(|_| signal == libc::SIGBUS)
+            && let Some((write, program)) = arch::may_be_resolved(context)
+            && inline::on_fault(address, write, program, blocked)
+        {
+            return;
+        }
         if arch::resolve(context, address) {
             return;
         }

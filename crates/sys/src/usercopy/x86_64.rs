@@ -124,6 +124,20 @@ pub(super) fn resolve(context: &mut libc::ucontext_t, address: Option<usize>) ->
     true
 }
 
+/// Whether a page fault is one to be resolved where it happened: that is so unless a copy met it. Says whether it is
+/// a write, and whether the instruction is none of ours.
+///
+/// Async-signal-safe: reads registers, nothing else.
+pub(super) fn may_be_resolved(context: &libc::ucontext_t) -> Option<(bool, bool)> {
+    const PAGE_FAULT: usize = 14;
+    const WRITE: usize = 1 << 1;
+    let register = |number: i32| context.uc_mcontext.gregs[number as usize] as usize;
+    let target = fixup(register(libc::REG_RIP));
+    let touch = target == Some(at!(TOUCH_FAULT));
+    let resolvable = register(libc::REG_TRAPNO) == PAGE_FAULT && (touch || target.is_none());
+    resolvable.then(|| (register(libc::REG_ERR) & WRITE != 0, !touch))
+}
+
 /// The way past `bytes` where the very next byte to be copied is the one that faulted, which spares a
 /// second signal: a copy whose source begins in a missing page is the ordinary case. By invariant 1
 /// that byte is at `rsi` or at `rdi`; where the two ranges overlap, the address does not tell which.

@@ -22,7 +22,7 @@
 
 use std::collections::VecDeque;
 
-use super::lock::{Mutex, lock};
+use crate::lock::{Mutex, lock};
 
 /// A queue of `T` for a worker with the handle `W`, which may fail with `E`.
 pub(super) struct Handoff<T, W, E>(Mutex<State<T, W, E>>);

@@ -30,12 +30,12 @@ use std::time::Instant;
 use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
-use super::super::lock::{Arc, panicking};
 use super::super::piece::{MAX_RETRIES, Next, outcome, pause};
 use super::super::ring::{DRAIN, Ring, abort};
 use super::depth::Depth;
 use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, Shared};
 use crate::Errno;
+use crate::lock::{Arc, panicking};
 
 /// The `user_data` of the poll on the eventfd.
 const WAKE: u64 = u64::MAX;
