@@ -104,7 +104,7 @@ fn install_one(signal: c_int, slot: &AtomicPtr<sigaction>) -> Result<(), Errno> 
     let publish = |action| slot.store(Box::into_raw(Box::new(action)), Ordering::Release);
     publish(exchange(signal, None)?);
     let mut ours = default_action();
-    ours.sa_sigaction = entry as *const () as usize;
+    ours.sa_sigaction = on_fault as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: any bytes are a set. The C library's own call leaves out its own signals.
     unsafe { (&raw mut ours.sa_mask).write_bytes(0xff, 1) };
@@ -139,34 +139,8 @@ const fn default_action() -> sigaction {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-core::arch::global_asm!(
-    r#"
-.pushsection .text.foliocache_on_fault, "ax", @progbits
-.globl foliocache_v0_on_fault
-.hidden foliocache_v0_on_fault
-.type foliocache_v0_on_fault, @function
-foliocache_v0_on_fault:
-    lea rcx, [rsp + 8]
-    jmp {on_fault}
-.popsection
-"#,
-    on_fault = sym on_fault
-);
-
-unsafe extern "C" {
-    /// Calls `on_fault`, and says what lies above the return address.
-    #[link_name = "foliocache_v0_on_fault"]
-    fn entry(signal: c_int, info: *mut siginfo_t, context: *mut c_void);
-}
-
-/// Our handler. The kernel puts the context above the return address; then all signals are blocked (invariant 3). A
-/// handler that chains to ours has a mask of its own.
-extern "C" fn on_fault(
-    signal: c_int,
-    info: *mut siginfo_t,
-    context: *mut c_void,
-    above: *mut c_void,
-) {
+/// Our handler.
+extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's contract: a valid siginfo, which nobody changes meanwhile.
     let details = unsafe { &*info };
     let code = details.si_code;
@@ -174,12 +148,11 @@ extern "C" fn on_fault(
         // SAFETY: a signal for an access has an address, or zero.
         let address = unsafe { details.si_addr() }.addr();
         let address = is_exact(signal, code).then_some(address);
-        let blocked = above == context;
         // SAFETY: the kernel's contract: the context of the thread, ours to change until we return.
         let context = unsafe { &mut *context.cast::<ucontext_t>() };
         if let Some(address) = address.filter(|_| signal == libc::SIGBUS)
             && let Some((write, program)) = arch::may_be_resolved(context)
-            && inline::on_fault(address, write, program, blocked)
+            && inline::on_fault(address, write, program)
         {
             return;
         }

@@ -192,8 +192,8 @@ impl Drop for Call {
 }
 
 /// The fault of an access, in the handler of SIGBUS: whether it is resolved. `program` says that the instruction is
-/// none of usercopy's, `blocked` that all signals are.
-pub(crate) fn on_fault(address: usize, write: bool, program: bool, blocked: bool) -> bool {
+/// none of usercopy's.
+pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
     let Some((call, resolver)) = Call::begin(address) else {
         return false;
     };
@@ -207,7 +207,8 @@ pub(crate) fn on_fault(address: usize, write: bool, program: bool, blocked: bool
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    let mask = (!blocked).then(|| set_signal_mask(!0));
+    // All are blocked already, unless a handler of somebody else's calls ours.
+    let mask = set_signal_mask(ALL_SIGNALS);
     let outer = RESOLVING.replace(call.0);
     let mut fault = Fault {
         resolver: Some(resolver),
@@ -221,7 +222,9 @@ pub(crate) fn on_fault(address: usize, write: bool, program: bool, blocked: bool
     stack.give();
     let resolved = fault.resolved;
     RESOLVING.set(outer);
-    mask.map(set_signal_mask);
+    if mask != ALL_SIGNALS {
+        set_signal_mask(mask);
+    }
     // SAFETY: as above.
     unsafe { *errno = saved };
     resolved
@@ -252,6 +255,9 @@ unsafe extern "C" fn run(fault: *mut u8) {
         Err(_) => die("foliocache: a panic while the fault of a mapping was resolved\n"),
     }
 }
+
+/// The two others cannot be blocked.
+const ALL_SIGNALS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
 /// Blocks these signals, by number from bit 0 on, and no others; what was blocked before. The C library's call leaves
 /// its own signals alone.
