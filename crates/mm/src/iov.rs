@@ -16,6 +16,7 @@ use std::io::IoSlice;
 use std::marker::PhantomData;
 
 use foliocache_sys::usercopy::{self, CopyFault, Side};
+use foliocache_sys::windows;
 
 /// Memory of a caller that lies in a row.
 ///
@@ -53,6 +54,12 @@ pub(crate) struct Stopped {
     /// Whether the caller's memory faulted; else it was the folio's.
     pub(crate) callers_side: bool,
 }
+
+/// A copy that did not begin: the caller's memory is a mapping, and goes through a buffer.
+const NOTHING: Stopped = Stopped {
+    copied: 0,
+    callers_side: true,
+};
 
 impl<'a> Iovec<'a> {
     #[inline]
@@ -93,6 +100,9 @@ impl<'a> Iovec<'a> {
     /// the exception that cannot be seen from here; they never need this cache.
     #[inline(always)]
     pub(crate) fn copy_from_frame(self, frame: *const u8) -> Result<usize, Stopped> {
+        if self.is_mapped() {
+            return Err(NOTHING);
+        }
         // SAFETY: the frame is in the direct map, readable as long as the cache lives, and what is
         // read there is validated afterwards; the iovec is valid.
         match unsafe { usercopy::copy(self.addr, frame, self.len) } {
@@ -107,12 +117,21 @@ impl<'a> Iovec<'a> {
     /// Context: the folio of `frame` is locked, or nobody else knows it.
     #[inline(always)]
     pub(crate) fn copy_to_frame(self, frame: *mut u8) -> Result<usize, Stopped> {
+        if self.is_mapped() {
+            return Err(NOTHING);
+        }
         // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
         // caller may write it; the iovec is valid.
         match unsafe { usercopy::copy(frame, self.addr, self.len) } {
             Ok(()) => Ok(self.len),
             Err(fault) => Err(self.stopped(fault, Side::Source)),
         }
+    }
+
+    /// Whether a fault in it may wait for a thread of a cache, which may need what its toucher holds.
+    #[inline(always)]
+    fn is_mapped(self) -> bool {
+        windows::overlaps(self.addr, self.len)
     }
 
     #[cold]
@@ -232,6 +251,47 @@ impl<'a> IovIter<'a> {
             at.advance(piece.len());
         }
         Ok(len)
+    }
+
+    /// Whether some of the memory is a mapping whose faults threads resolve: it is copied through a buffer, with
+    /// nothing held.
+    pub(crate) fn is_mapped(&self) -> bool {
+        let mut at = self.clone();
+        while at.remaining > 0 {
+            let iovec = at.iovec();
+            if iovec.is_mapped() {
+                return true;
+            }
+            at.advance(iovec.len);
+        }
+        false
+    }
+
+    /// Copies from the position into `buffer`, or the other way if the memory is a destination, and moves on; returns
+    /// the bytes, fewer than it has at bad memory or at the end.
+    ///
+    /// Context: as [`IovIter::fault_in`].
+    pub(crate) fn copy_buffer(&mut self, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buffer.len() && self.remaining > 0 {
+            let iovec = self.iovec().first(buffer.len() - done);
+            let at = buffer[done..].as_mut_ptr();
+            let (to, from) = match self.direction {
+                Direction::Source => (at, iovec.addr.cast_const()),
+                Direction::Destination => (iovec.addr, at.cast_const()),
+            };
+            // SAFETY: the buffer has so many bytes, and the iovec is valid.
+            let left = match unsafe { usercopy::copy(to, from, iovec.len) } {
+                Ok(()) => 0,
+                Err(fault) => fault.left,
+            };
+            self.advance(iovec.len - left);
+            done += iovec.len - left;
+            if left > 0 {
+                break;
+            }
+        }
+        done
     }
 
     /// Makes up to `len` bytes at the position accessible; whether the first byte is.

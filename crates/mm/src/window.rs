@@ -37,7 +37,10 @@ use foliocache_sync::{Arc, Mutex, Weak, background, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
 use foliocache_sys::memory::{WindowAccess, WindowArea};
-use foliocache_sys::userfaultfd::{Access, Fault, Handler, Userfaultfd};
+use foliocache_sys::userfaultfd::{
+    Access, Fault, Handler, InlineFaults, ResolveFault, Userfaultfd, resolve_inline,
+};
+use foliocache_sys::windows::{Announced, announce};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -90,6 +93,20 @@ pub(crate) struct Windows {
     /// Of the threads that resolve faults.
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     stop: Arc<Event>,
+    announced: Mutex<Option<Announced>>,
+    inline: Mutex<Option<InlineFaults>>,
+}
+
+/// Resolves faults on the threads that touch the pages.
+struct Resolver(Weak<Mm>);
+
+impl ResolveFault for Resolver {
+    fn resolve(&self, address: usize, write: bool) -> bool {
+        // The program has a mapping, which keeps the cache; or it touches addresses of none.
+        self.0
+            .upgrade()
+            .is_some_and(|mm| mm.windows().resolve(address, write))
+    }
 }
 
 impl fmt::Debug for Windows {
@@ -322,6 +339,8 @@ impl Windows {
             poisoned: RankedMutex::new(Rank::Leaf, Vec::new()),
             threads: Mutex::new(Vec::new()),
             stop: Arc::new(Event::new()?),
+            announced: Mutex::new(None),
+            inline: Mutex::new(None),
         };
         windows.start(mm)?;
         Ok(windows)
@@ -329,8 +348,11 @@ impl Windows {
 
     fn start(&self, mm: &Arc<Mm>) -> Result<(), MapError> {
         if self.mode == FaultMode::Inline {
-            todo!()
+            let resolver = Box::new(Resolver(Arc::downgrade(mm)));
+            *self.inline.lock() = Some(resolve_inline(self.area.addresses(), resolver)?);
+            return Ok(());
         }
+        *self.announced.lock() = Some(announce(self.area.addresses()));
         let next = Arc::new(Mutex::new(()));
         for _ in 0..FAULT_THREADS {
             let (next, faults) = (Arc::clone(&next), Arc::clone(&self.faults));
@@ -349,8 +371,10 @@ impl Windows {
         Ok(())
     }
 
-    /// Ends the threads. Context: there is no window any more.
+    /// Ends the resolving of faults. Context: there is no window any more.
     pub(crate) fn stop(&self) {
+        *self.inline.lock() = None;
+        *self.announced.lock() = None;
         self.stop.set();
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != thread::current().id() {

@@ -3,15 +3,26 @@
 
 mod common;
 
-use common::{Store, assert_empty, file, pattern, read, storage, write};
+use common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma,
-    VmaAccess,
+    AddressSpace, BackingDevInfo, BdiKind, FaultMode, Iocb, IovIter, MapError, Mm, MmConfig,
+    PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+const MODES: [FaultMode; 2] = [FaultMode::Thread, FaultMode::Inline];
+
+/// A cache of `mib` MiB whose mappings take their faults so.
+fn storage(mib: u64, mode: FaultMode) -> (Arc<Mm>, Arc<BackingDevInfo>) {
+    let mut config = MmConfig::new(mib << 20);
+    config.fault_mode = mode;
+    let mm = Mm::new(config).expect("a cache");
+    let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).expect("a file system");
+    (mm, bdi)
+}
 
 fn map(file: &Arc<AddressSpace>, access: VmaAccess) -> Vma {
     file.map(0, file.size() as usize, access)
@@ -37,7 +48,13 @@ fn bytes(vma: &Vma) -> &[u8] {
 
 #[test]
 fn a_mapping_shows_the_file_and_what_is_written_to_it() {
-    let (mm, bdi) = storage(32);
+    MODES
+        .into_iter()
+        .for_each(a_mapping_shows_the_file_and_what_is_written_to_it_in);
+}
+
+fn a_mapping_shows_the_file_and_what_is_written_to_it_in(mode: FaultMode) {
+    let (mm, bdi) = storage(32, mode);
     let content = pattern(1, 0, 300 * PAGE_SIZE + 17);
     let backing = Store::with(&content);
     let file = file(&bdi, &backing);
@@ -63,7 +80,13 @@ fn a_mapping_shows_the_file_and_what_is_written_to_it() {
 
 #[test]
 fn stores_are_read_and_become_durable_and_again_after_each_writeback() {
-    let (mm, bdi) = storage(32);
+    MODES
+        .into_iter()
+        .for_each(stores_are_read_and_become_durable_and_again_after_each_writeback_in);
+}
+
+fn stores_are_read_and_become_durable_and_again_after_each_writeback_in(mode: FaultMode) {
+    let (mm, bdi) = storage(32, mode);
     let backing = Store::with(&vec![0; 40 * PAGE_SIZE]);
     let file = file(&bdi, &backing);
     let vma = map(&file, VmaAccess::ReadWrite);
@@ -87,7 +110,13 @@ fn stores_are_read_and_become_durable_and_again_after_each_writeback() {
 
 #[test]
 fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping() {
-    let (mm, bdi) = storage(16);
+    MODES
+        .into_iter()
+        .for_each(a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping_in);
+}
+
+fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping_in(mode: FaultMode) {
+    let (mm, bdi) = storage(16, mode);
     let pages = 12_000;
     let backing = Store::with(&pattern(1, 0, pages * PAGE_SIZE));
     let file = file(&bdi, &backing);
@@ -121,7 +150,13 @@ fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping() {
 
 #[test]
 fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows() {
-    let (mm, bdi) = storage(32);
+    MODES
+        .into_iter()
+        .for_each(what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows_in);
+}
+
+fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows_in(mode: FaultMode) {
+    let (mm, bdi) = storage(32, mode);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 64 * PAGE_SIZE)));
     let vma = map(&file, VmaAccess::ReadWrite);
     assert_eq!(bytes(&vma), pattern(1, 0, 64 * PAGE_SIZE));
@@ -149,7 +184,13 @@ fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows() {
 
 #[test]
 fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping() {
-    let (mm, bdi) = storage(64);
+    MODES
+        .into_iter()
+        .for_each(a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping_in);
+}
+
+fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping_in(mode: FaultMode) {
+    let (mm, bdi) = storage(64, mode);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 3 * PAGE_SIZE)));
     let small = map(&file, VmaAccess::ReadWrite);
     // Its range is of 16 MiB.
@@ -187,7 +228,7 @@ fn a_memory_file_is_mapped_with_its_holes() {
 
 #[test]
 fn a_mapped_folio_is_not_lent_out() {
-    let (_mm, bdi) = storage(32);
+    let (_mm, bdi) = storage(32, FaultMode::Thread);
     let file = file(&bdi, &Store::with(&pattern(1, 0, PAGE_SIZE)));
     let handle = ReadaheadState::new();
     read(&file, 0, PAGE_SIZE);
@@ -199,7 +240,7 @@ fn a_mapped_folio_is_not_lent_out() {
 
 #[test]
 fn what_cannot_be_mapped_says_why() {
-    let (_mm, bdi) = storage(32);
+    let (_mm, bdi) = storage(32, FaultMode::Thread);
     let file = file(&bdi, &Store::with(&[1; 100]));
     let errno = |pos, len| {
         file.map(pos, len, VmaAccess::Read)
@@ -210,8 +251,62 @@ fn what_cannot_be_mapped_says_why() {
     assert_eq!(errno(1, 10), Errno::EINVAL);
     assert_eq!(errno(1 << 62, 1 << 62), Errno::EFBIG);
     assert_eq!(errno(0, 1 << 55), Errno::EFBIG);
-    let (_mm, bdi) = storage(8);
+    let (_mm, bdi) = storage(8, FaultMode::Thread);
     let small = common::file(&bdi, &Store::with(&[1; 100]));
     let error = small.map(0, 1, VmaAccess::Read).expect_err("refused");
     assert!(matches!(error, MapError::LimitTooSmall { .. }), "{error}");
+}
+
+/// Writes to a file from a mapping of it and of another, and reads into mappings.
+#[test]
+fn a_mapping_is_source_and_destination_of_calls() {
+    MODES
+        .into_iter()
+        .for_each(a_mapping_is_source_and_destination_of_calls_in);
+}
+
+fn a_mapping_is_source_and_destination_of_calls_in(mode: FaultMode) {
+    foliocache_sys::usercopy::install_handlers().expect("handlers");
+    let (mm, bdi) = storage(32, mode);
+    let content = [1, 2].map(|who| pattern(who, 0, 600 * PAGE_SIZE));
+    let files = [0, 1].map(|who: usize| file(&bdi, &Store::with(&content[who])));
+    let vmas = [0, 1].map(|who: usize| map(&files[who], VmaAccess::ReadWrite));
+    let slice = |who: usize, at: u64, len: usize| {
+        // SAFETY: inside the mapping; whatever changes it in this test leaves bytes.
+        unsafe { std::slice::from_raw_parts_mut(vmas[who].address().add(at as usize), len) }
+    };
+    // The same folio, populated or not; the same file; each from the other.
+    for (who, from, to, len) in [
+        (0, 10, 3000, 5000),
+        (0, 10, 3000, 5000),
+        (0, 300 * PAGE + 1, 2 * PAGE, 200_000),
+        (1, 5 * PAGE, 100 * PAGE, 300_000),
+    ] {
+        let expected = slice(who, from, len).to_vec();
+        write(&files[who], to, &expected);
+        write(&files[who], to, slice(who, from, len));
+        write(&files[1 - who], to, slice(who, to, len));
+        assert!(read(&files[1 - who], to, len) == read(&files[who], to, len));
+        let handle = ReadaheadState::new();
+        let mut iter = IovIter::destination(slice(1 - who, from, len));
+        let n = files[who].read(&handle, &mut Iocb::at(to), &mut iter);
+        assert_eq!(n, Ok(len));
+        assert!(slice(1 - who, from, len) == slice(who, to, len));
+    }
+    // Into pages that were never touched, beyond the end of the cache.
+    let handle = ReadaheadState::new();
+    for page in (300..600).step_by(7) {
+        let mut iter = IovIter::destination(slice(0, page * PAGE, 100));
+        let n = files[1].read(&handle, &mut Iocb::at(page * PAGE), &mut iter);
+        assert_eq!(n, Ok(100));
+        assert_eq!(
+            read(&files[0], page * PAGE, 100),
+            read(&files[1], page * PAGE, 100)
+        );
+    }
+    for file in &files {
+        file.fsync(&file.sample_wb_err()).expect("sync");
+    }
+    drop((vmas, files));
+    assert_empty(&mm);
 }

@@ -27,6 +27,9 @@ use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 /// What a hole of a memory file is read from.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
+/// Bytes of the buffer for a destination that is a mapping.
+const BUFFER: usize = 256 << 10;
+
 /// How the copy of one piece ended.
 enum CopyOutcome {
     /// So many bytes were copied.
@@ -109,7 +112,10 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
         let start = iocb.pos;
-        let result = self.read_pages(handle, iocb, iter);
+        let result = match iter.is_mapped() {
+            false => self.read_pages(handle, iocb, iter),
+            true => self.read_mapped(handle, iocb, iter),
+        };
         let done = (iocb.pos - start) as usize;
         if done > 0 {
             handle.note_read(iocb.pos);
@@ -154,6 +160,31 @@ impl AddressSpace {
                     }
                     faulted = true;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// As `read_pages` into memory whose faults may need what the read holds: through a buffer.
+    fn read_mapped(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        iocb: &mut Iocb,
+        iter: &mut IovIter<'_>,
+    ) -> Result<(), Errno> {
+        let mut buffer = vec![0; iter.remaining().min(BUFFER)];
+        while iter.remaining() > 0 {
+            let (start, wanted) = (iocb.pos, iter.remaining().min(BUFFER));
+            let mut piece = IovIter::destination(&mut buffer[..wanted]);
+            let result = self.read_pages(handle, iocb, &mut piece);
+            let read = (iocb.pos - start) as usize;
+            let copied = iter.copy_buffer(&mut buffer[..read]);
+            iocb.pos = start + copied as u64;
+            if copied < read {
+                return Err(Errno::EFAULT);
+            }
+            if result.is_err() || read < wanted {
+                return result;
             }
         }
         Ok(())

@@ -52,6 +52,9 @@ use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
 
+/// Bytes of the buffer for a source that is a mapping.
+const BUFFER: usize = 1 << 20;
+
 /// Bytes up to which a write says little about how much will follow it.
 const SMALL_WRITE: usize = 64 << 10;
 
@@ -210,6 +213,9 @@ impl AddressSpace {
         if iocb.append && iocb.nowait {
             return Err(Errno::EAGAIN);
         }
+        if iter.is_mapped() {
+            return self.write_mapped(iocb, iter, done);
+        }
         let (wanted, mut dirtied) = (iter.remaining(), 0);
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         if !iocb.nowait {
@@ -217,6 +223,29 @@ impl AddressSpace {
             result = result.and(self.bdi().balance_dirty_pages(self, dirtied));
         }
         iocb.end(done + wanted - iter.remaining(), result)
+    }
+
+    /// As [`AddressSpace::write`] from memory whose faults may need what the write holds: through a buffer.
+    fn write_mapped(
+        self: &Arc<Self>,
+        iocb: &mut Iocb,
+        iter: &mut IovIter<'_>,
+        mut done: usize,
+    ) -> Result<usize, Errno> {
+        let mut buffer = vec![0; iter.remaining().min(BUFFER)];
+        while iter.remaining() > 0 {
+            let filled = iter.copy_buffer(&mut buffer);
+            if filled == 0 {
+                return iocb.end(done, Err(Errno::EFAULT));
+            }
+            let mut piece = IovIter::source(&buffer[..filled]);
+            match self.write_on(iocb, &mut piece, 0) {
+                Ok(written) if written == filled => done += written,
+                Ok(written) => return Ok(done + written),
+                Err(error) => return iocb.end(done, Err(error)),
+            }
+        }
+        Ok(done)
     }
 
     fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
