@@ -22,6 +22,8 @@ use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use foliocache_sys::signal::undisturbed;
+
 use crate::atomic::{AtomicU64, Ordering};
 use crate::time::{Duration, sleep};
 use crate::{Arc, thread};
@@ -77,7 +79,8 @@ fn message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Starts a background thread that runs `run` until it returns, again after each panic.
+/// Starts a background thread that runs `run` until it returns, again after each panic. Signal handlers of the
+/// program do not run on it.
 ///
 /// Whoever joins the thread may wait for the pause after a panic, a second at most.
 ///
@@ -89,21 +92,37 @@ pub fn spawn(
     mut run: impl FnMut() + Send + 'static,
 ) -> io::Result<thread::JoinHandle<()>> {
     let panics = Arc::clone(panics);
-    thread::Builder::new().name(name.to_owned()).spawn(move || {
+    let run = move || {
         let mut pause = FIRST_PAUSE;
         while panics.catch(name, &mut run).is_none() {
             sleep(pause);
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
-    })
+    };
+    undisturbed(|| thread::Builder::new().name(name.to_owned()).spawn(run))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Mutex;
 
     static REPORTS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+    /// Whether the calling thread blocks SIGUSR1, a signal of the program's.
+    pub(crate) fn is_undisturbed() -> bool {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        u64::from_str_radix(line.unwrap().trim(), 16).unwrap() & 1 << 9 != 0
+    }
+
+    #[test]
+    fn handlers_of_the_program_do_not_run_on_a_background_thread() {
+        let panics = Arc::new(Panics::new(|_, message| panic!("{message}")));
+        let run = || assert!(is_undisturbed());
+        spawn("worker", &panics, run).unwrap().join().unwrap();
+        assert!(!is_undisturbed());
+    }
 
     #[test]
     fn a_thread_starts_anew_after_each_panic_until_it_returns() {

@@ -26,6 +26,7 @@ use crate::background::Panics;
 use crate::thread;
 use crate::time::Duration;
 use crate::{Arc, Condvar, Mutex};
+use foliocache_sys::signal::undisturbed;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -175,9 +176,8 @@ impl<J: Send + 'static> Workers<J> {
     /// Starts a thread that `starting` counts already.
     fn start(&self) -> Result<(), NoThread<J>> {
         let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new()
-            .name(self.shared.limits.name.to_owned())
-            .spawn(move || shared.run());
+        let thread = thread::Builder::new().name(self.shared.limits.name.to_owned());
+        let started = undisturbed(|| thread.spawn(move || shared.run()));
         let Err(error) = started else { return Ok(()) };
         let mut state = self.shared.state.lock();
         state.starting -= 1;
@@ -256,6 +256,7 @@ impl<J> Shared<J> {
 mod tests {
     use super::*;
     use crate::atomic::{AtomicUsize, Ordering};
+    use crate::background::tests::is_undisturbed;
     use crate::time::{Instant, sleep};
 
     type Job = Box<dyn FnOnce() + Send>;
@@ -302,6 +303,19 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60));
             sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn handlers_of_the_program_do_not_run_on_a_worker() {
+        let workers = workers(&[1], 1, Duration::from_secs(60));
+        let seen = Arc::new(AtomicUsize::new(0));
+        let job = {
+            let seen = Arc::clone(&seen);
+            move || seen.store(1 + usize::from(is_undisturbed()), Ordering::Relaxed)
+        };
+        submit(&workers, 0, Box::new(job));
+        workers.wait_idle();
+        assert_eq!(seen.load(Ordering::Relaxed), 2);
     }
 
     #[test]

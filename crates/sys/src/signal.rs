@@ -1,10 +1,13 @@
-//! Signals that a thread waits for, instead of handlers that interrupt one.
+//! Signals that a thread waits for, or never gets, instead of handlers that interrupt it.
 //!
 //! # Model
 //!
 //! [`Signals::block`] keeps the signals from interrupting the calling thread and every thread that
 //! it starts afterwards, and makes a descriptor on which they are read one by one. It is called
 //! before the first thread is started; a thread from before would still be killed.
+//!
+//! Threads of the cache are started [`undisturbed`]: handlers of the program run on threads of the program alone. One
+//! that touched a mapping on the thread that resolves its faults would wait for itself.
 //!
 //! # Safety
 //!
@@ -53,6 +56,34 @@ impl Signal {
             Signal::Hangup => "SIGHUP",
         }
     }
+}
+
+/// Runs `start`. The threads that it starts block all signals, but those that their own faults raise, whatever the
+/// calling thread blocks: it may be resolving a fault.
+///
+/// Two system calls.
+pub fn undisturbed<R>(start: impl FnOnce() -> R) -> R {
+    struct Before(libc::sigset_t);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            // SAFETY: a mask that this thread had.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+        }
+    }
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the pointer is to a whole set, which the call initialises.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: initialised just now.
+    let mut all = unsafe { all.assume_init() };
+    let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+    for signal in own.into_iter().chain([libc::SIGTRAP, libc::SIGSYS]) {
+        // SAFETY: a set, and a signal.
+        unsafe { libc::sigdelset(&mut all, signal) };
+    }
+    let mut before = Before(all);
+    // SAFETY: both are sets. It fails for a wrong first argument alone.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before.0) };
+    start()
 }
 
 /// Signals of this process, waited for instead of handled.
@@ -126,6 +157,39 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The signals that the calling thread blocks.
+    fn blocked() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn an_undisturbed_thread_gets_its_own_faults_alone() {
+        let before = blocked();
+        let start = || undisturbed(|| std::thread::spawn(blocked)).join().unwrap();
+        let mask = start();
+        assert_eq!(blocked(), before);
+        for signal in 1..=31 {
+            let own = [4, 5, 7, 8, 11, 31].contains(&signal);
+            let never = [libc::SIGKILL, libc::SIGSTOP].contains(&signal);
+            let blocked = mask & 1 << (signal - 1) != 0;
+            assert_eq!(blocked, !own && !never, "signal {signal}");
+        }
+        // As in a resolver of faults, whose thread blocks all.
+        let from_such = std::thread::spawn(move || {
+            let (all, none) = (u64::MAX, std::ptr::null_mut::<u64>());
+            let (how, call) = (libc::SIG_SETMASK, libc::SYS_rt_sigprocmask);
+            // SAFETY: a set of the kernel's size.
+            unsafe { libc::syscall(call, how, &raw const all, none, size_of::<u64>()) };
+            start()
+        });
+        assert_eq!(from_such.join().unwrap(), mask);
+        let failed = std::panic::catch_unwind(|| undisturbed(|| panic!("no thread")));
+        assert!(failed.is_err());
+        assert_eq!(blocked(), before);
+    }
 
     #[test]
     fn a_signal_is_waited_for() {

@@ -2,6 +2,7 @@
 
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
+use foliocache_sys::signal::undisturbed;
 
 use super::Walk;
 use crate::parent_only::{Forked, ParentOnly};
@@ -28,7 +29,7 @@ impl<W: Work> Threads<W> {
         let handles = (0..wanted).map_while(|_| {
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name("foliocache-walk".to_owned());
-            builder.spawn(move || shared.run()).ok()
+            undisturbed(|| builder.spawn(move || shared.run())).ok()
         });
         let handles: Vec<_> = handles.collect();
         (!handles.is_empty()).then(|| ParentOnly::new(Self { shared, handles }))

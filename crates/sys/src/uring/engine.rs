@@ -51,6 +51,7 @@ use crate::Errno;
 use crate::fd::{self, IoSegment};
 use crate::fork::ForkGuard;
 use crate::lock::{Arc, JoinHandle, ThreadBuilder, current_thread};
+use crate::signal::undisturbed;
 
 mod depth;
 mod device;
@@ -289,7 +290,7 @@ impl Shared {
         let put = self.handoff.put(active, || {
             let shared = Arc::clone(self);
             let named = ThreadBuilder::new().name("foliocache-io".to_owned());
-            Ok(named.spawn(move || worker::run(shared))?)
+            Ok(undisturbed(|| named.spawn(move || worker::run(shared)))?)
         });
         match put {
             Ok(asleep) => {
