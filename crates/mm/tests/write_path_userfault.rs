@@ -6,65 +6,90 @@
 //! before; read and overwrite other pages.
 #![cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 #![allow(missing_docs)]
-#![allow(unsafe_code, reason = "userfaultfd by hand")]
+#![allow(unsafe_code, reason = "memory whose pages are missing")]
 
-mod bad_memory;
 mod common;
 
-use bad_memory::{Memory, PAGE, Watch};
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{AddressSpace, Iocb, IovIter, ReadaheadState};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use foliocache_sys::memory::{
+    PAGE_SIZE as PAGE, ReservedRange, SharedMemory, WindowAccess, WindowArea,
+};
+use foliocache_sys::usercopy;
+use foliocache_sys::userfaultfd::{Access, Handler, OpenError, Userfaultfd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// A userfaultfd for one memory, whose pages are missing.
-struct UserFault(OwnedFd);
+/// A window whose pages are missing.
+struct Memory {
+    range: ReservedRange,
+    _shared: SharedMemory,
+    window: WindowArea,
+    faults: Userfaultfd,
+    len: usize,
+}
 
-const UFFDIO_API: u64 = 0xc018_aa3f;
-const UFFDIO_REGISTER: u64 = 0xc020_aa00;
-const UFFDIO_COPY: u64 = 0xc028_aa03;
-
-impl UserFault {
+impl Memory {
     /// `None` where the kernel does not allow it.
-    fn new(memory: &Memory) -> Option<Self> {
-        const USER_MODE_ONLY: libc::c_int = 1;
-        let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
-        // SAFETY: makes a file descriptor or fails.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-        if fd < 0 {
-            return None;
+    fn new(pages: usize) -> Option<Self> {
+        let faults = match Userfaultfd::open(Handler::Thread) {
+            Err(OpenError::Forbidden | OpenError::Unsupported) => return None,
+            opened => opened.unwrap(),
+        };
+        let len = pages * PAGE;
+        let range = ReservedRange::reserve(len).unwrap();
+        // SAFETY: nobody else knows the range.
+        let shared = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
+        let window = WindowArea::reserve(len).unwrap();
+        let (bytes, access) = (0..len as u64, WindowAccess::ReadWrite);
+        // SAFETY: a new area; a thread answers its faults.
+        unsafe { window.map(0, &shared, bytes, access, Some(&faults)) }.unwrap();
+        Some(Self {
+            range,
+            _shared: shared,
+            window,
+            faults,
+            len,
+        })
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        let start = self.window.addresses().start;
+        std::ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(offset)
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A copy of the bytes, whose pages are no longer missing.
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: the mapping is as long, and nobody writes.
+        unsafe { std::slice::from_raw_parts(self.at(0), self.len) }.to_vec()
+    }
+
+    /// The number of the page that somebody waits for.
+    fn wait(&self) -> usize {
+        let (never, _open) = UnixStream::pair().unwrap();
+        let never = never.into();
+        loop {
+            if let Some(fault) = self.faults.next_fault().unwrap() {
+                assert!(fault.missing());
+                return (fault.address - self.window.addresses().start) / PAGE;
+            }
+            self.faults.wait(&never).unwrap();
         }
-        // SAFETY: a descriptor that nobody else has.
-        let this = Self(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        // Version 0xAA, no feature asked for.
-        this.ioctl(UFFDIO_API, &mut [0xaa, 0, 0]);
-        // Missing pages alone.
-        let (start, len) = (memory.at(0).expose_provenance(), memory.len());
-        this.ioctl(UFFDIO_REGISTER, &mut [start as u64, len as u64, 1, 0]);
-        Some(this)
-    }
-
-    fn ioctl<const N: usize>(&self, request: u64, argument: &mut [u64; N]) {
-        // SAFETY: the argument is as long as the request says.
-        let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument.as_mut_ptr()) };
-        assert_eq!(rc, 0, "{request:x}: {}", std::io::Error::last_os_error());
-    }
-
-    /// The address of the page that somebody waits for.
-    fn wait(&self) -> u64 {
-        let mut message = [0u64; 4];
-        // SAFETY: a message is 32 bytes.
-        let n = unsafe { libc::read(self.0.as_raw_fd(), message.as_mut_ptr().cast(), 32) };
-        assert_eq!(n, 32);
-        assert_eq!(message[0] as u8, 0x12, "a page fault");
-        message[2] & !(PAGE as u64 - 1)
     }
 
     /// Puts a page there and wakes who waits for it.
-    fn supply(&self, page: u64, bytes: &[u8]) {
-        let from = bytes.as_ptr().expose_provenance() as u64;
+    fn supply(&self, page: usize, bytes: &[u8]) {
         assert_eq!(bytes.len(), PAGE);
-        self.ioctl(UFFDIO_COPY, &mut [page, from, PAGE as u64, 0, 0]);
+        let place = self.range.as_ptr().wrapping_add(page * PAGE);
+        // SAFETY: a page of ours, which is mapped nowhere else yet.
+        unsafe { place.copy_from(bytes.as_ptr(), PAGE) };
+        let start = self.window.addresses().start + page * PAGE;
+        let mapped = self.faults.map(start..start + PAGE, Access::Write);
+        assert_eq!(mapped.stopped, None);
     }
 }
 
@@ -94,10 +119,9 @@ fn with_missing_pages<R: Send>(
     mut supply: impl FnMut(usize) -> Vec<u8> + Send,
     access: impl FnOnce(&Memory) -> R + Send,
 ) -> Option<R> {
-    let memory = Memory::new(pages);
-    let _watch = Watch::pass_all(&memory);
+    usercopy::install_handlers().unwrap();
     let _watchdog = watchdog();
-    let Some(userfault) = UserFault::new(&memory) else {
+    let Some(memory) = Memory::new(pages) else {
         let known = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
         assert!(
             known.split(',').any(|name| name == "userfaultfd"),
@@ -109,9 +133,8 @@ fn with_missing_pages<R: Send>(
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..pages {
-                let page = userfault.wait();
-                let number = (page as usize - memory.at(0).addr()) / PAGE;
-                userfault.supply(page, &supply(number));
+                let number = memory.wait();
+                memory.supply(number, &supply(number));
             }
         });
         Some(access(&memory))
@@ -119,7 +142,7 @@ fn with_missing_pages<R: Send>(
 }
 
 fn write_from(file: &Arc<AddressSpace>, pos: u64, memory: &Memory) -> usize {
-    // SAFETY: the handlers are installed by `Watch`.
+    // SAFETY: the handlers are installed.
     let mut iter = unsafe { IovIter::raw_source(memory.at(0), memory.len()) };
     file.write(&mut Iocb::at(pos), &mut iter).unwrap()
 }
@@ -197,7 +220,7 @@ fn a_destination_that_is_brought_in_through_the_same_file() {
         vec![0xaa; PAGE]
     };
     let read_all = |memory: &Memory| {
-        // SAFETY: the handlers are installed by `Watch`.
+        // SAFETY: the handlers are installed.
         let mut iter = unsafe { IovIter::raw_destination(memory.at(0), 4 * PAGE) };
         let n = file
             .read(&ReadaheadState::new(), &mut Iocb::at(0), &mut iter)

@@ -12,6 +12,10 @@
 //! | has a page | empty | reads or writes | [`Fault::minor`] |
 //! | has a page | write-protected | writes | [`Fault::write_protected`] |
 //!
+//! A page that is write-protected as it is zapped or punched leaves a mark in the page table, which keeps the table and is
+//! in the way of [`Userfaultfd::poison`]. A map goes over it, and [`Userfaultfd::allow_writes`] removes it.
+//! [`WindowArea::zap`](crate::memory::WindowArea::zap) of whole 2 MiB frees a table without marks (since Linux 6.14).
+//!
 //! No event of the address space (fork, remap, remove) is asked for: an event that nobody has read makes every call
 //! fail with `EAGAIN`.
 //!

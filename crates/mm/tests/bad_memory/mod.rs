@@ -8,7 +8,6 @@
 //! A [`Memory`] owns its mapping. The handler uses atomics and `mprotect` alone, and chains to what
 //! was there before.
 #![allow(unsafe_code)]
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -58,10 +57,6 @@ impl Memory {
 
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         self.start.wrapping_add(offset)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     fn protect(&self, from: usize, prot: i32) {
@@ -161,7 +156,7 @@ impl Watch {
         PASS.store(pass, Ordering::SeqCst);
         GATE.store(gate, Ordering::SeqCst);
         START.store(memory.at(0).addr(), Ordering::SeqCst);
-        END.store(memory.at(memory.len()).addr(), Ordering::SeqCst);
+        END.store(memory.at(memory.len).addr(), Ordering::SeqCst);
         Self(guard)
     }
 

@@ -163,6 +163,27 @@ fn a_poisoned_page_is_bad_memory_until_it_is_zapped_or_mapped() {
 }
 
 #[test]
+fn a_write_protected_page_leaves_a_mark_until_writes_are_allowed() {
+    let rig = Rig::new(Handler::Signal);
+    rig.fill(0..2);
+    assert_eq!(rig.faults.map(rig.pages(0, 2), Access::Read).stopped, None);
+    rig.window.zap(0..2 * PAGE_SIZE).unwrap();
+    assert_eq!(
+        rig.faults.poison(rig.pages(0, 1)).stopped,
+        Some(Errno::EEXIST)
+    );
+    assert_eq!(rig.faults.map(rig.pages(1, 2), Access::Write).stopped, None);
+    assert!(rig.write(1, 9), "the mark protects nothing");
+    rig.faults.allow_writes(rig.pages(0, 1)).unwrap();
+    assert_eq!(
+        (rig.read(0), rig.write(0, 9)),
+        (None, false),
+        "nor does it map"
+    );
+    assert_eq!(rig.faults.poison(rig.pages(0, 1)).stopped, None);
+}
+
+#[test]
 fn a_zapped_page_is_mapped_again_with_its_bytes() {
     let rig = Rig::new(Handler::Signal);
     rig.fill(0..3);
