@@ -110,7 +110,9 @@ static SEEN: [[AtomicUsize; 2]; MOST] =
 static CHAIN: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What the handler does with the faults in a piece of memory; one at a time in a process.
-pub(crate) struct Watch(MutexGuard<'static, ()>);
+pub(crate) struct Watch {
+    _turn: MutexGuard<'static, ()>,
+}
 
 /// A fault that the handler saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +159,7 @@ impl Watch {
         GATE.store(gate, Ordering::SeqCst);
         START.store(memory.at(0).addr(), Ordering::SeqCst);
         END.store(memory.at(memory.len).addr(), Ordering::SeqCst);
-        Self(guard)
+        Self { _turn: guard }
     }
 
     /// The faults so far.

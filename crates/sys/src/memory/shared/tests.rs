@@ -41,15 +41,15 @@ fn page_tables() -> usize {
     kib.parse::<usize>().unwrap() << 10
 }
 
-/// The lines of the process's map that lie in the area.
-fn mappings(area: &WindowArea) -> Vec<(Range<usize>, String)> {
+/// The lines of the process's map that lie in a range.
+fn mappings(addresses: Range<usize>) -> Vec<(Range<usize>, String)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
     let mut found = Vec::new();
     for line in maps.lines() {
         let (start, rest) = line.split_once('-').unwrap();
         let (end, rest) = rest.split_once(' ').unwrap();
-        let (range, addresses) = (hex(start)..hex(end), area.addresses());
+        let range = hex(start)..hex(end);
         if range.start < addresses.end && range.end > addresses.start {
             found.push((range, rest[..4].to_owned()));
         }
@@ -197,7 +197,7 @@ fn windows_come_and_go_without_a_trace() {
     let faults = Userfaultfd::open(Handler::Signal).unwrap();
     let start = area.addresses().start;
     let reserved = || vec![(area.addresses(), "---p".to_owned())];
-    assert_eq!(mappings(&area), reserved());
+    assert_eq!(mappings(area.addresses()), reserved());
     let window = |at: usize, access, faults| {
         let bytes = at as u64..(at + 2 * MIB) as u64;
         // SAFETY: the place is reserved, and nobody touches it.
@@ -211,7 +211,7 @@ fn windows_come_and_go_without_a_trace() {
     let at = |from: usize, to: usize| start + from * MIB..start + to * MIB;
     let access = |text: &str| text.to_owned();
     assert_eq!(
-        mappings(&area),
+        mappings(area.addresses()),
         [
             (at(0, 4), access("r--s")),
             (at(4, 6), access("rw-s")),
@@ -221,14 +221,14 @@ fn windows_come_and_go_without_a_trace() {
     );
     // SAFETY: nobody uses it.
     unsafe { area.unmap(2 * MIB..4 * MIB) }.unwrap();
-    assert_eq!(mappings(&area).len(), 5);
+    assert_eq!(mappings(area.addresses()).len(), 5);
     let protected = |at: Range<usize>| faults.write_protect(at);
     assert_eq!(protected(at(0, 2)), Ok(()));
     assert_eq!(protected(at(4, 6)), Ok(()));
     assert_eq!(protected(at(6, 8)), Err(Errno::ENOENT), "it has none");
     // SAFETY: nobody uses it.
     unsafe { area.unmap(0..8 * MIB) }.unwrap();
-    assert_eq!(mappings(&area), reserved());
+    assert_eq!(mappings(area.addresses()), reserved());
 }
 
 /// What zap leaves, and that page tables go: of a window with it, of the direct map when asked.
@@ -259,6 +259,11 @@ fn page_tables_go_with_a_window_and_when_asked() {
     // SAFETY: nobody uses the bytes.
     unsafe { memory.drop_page_tables(&range, 0..LEN as u64) }.unwrap();
     assert!(page_tables() < before + tables / 4);
+    let addresses = direct.addr()..direct.addr() + LEN;
+    // SAFETY: as above.
+    unsafe { memory.drop_page_tables(&range, 2 << 20..4 << 20) }.unwrap();
+    let whole = [(addresses.clone(), "rw-s".to_owned())];
+    assert_eq!(mappings(addresses), whole, "still one mapping");
     assert_eq!(byte(direct, 4 * MIB).load(Ordering::SeqCst), 1);
     assert_eq!(memory.resident(), Ok((LEN / 2 / MIB * PAGE_SIZE) as u64));
 }
