@@ -1,6 +1,7 @@
-//! The blocking locks, shared pointers and threads of this crate: the one place
+//! The locks, shared pointers and threads of this crate: the one place
 //! that names the standard ones, since the crate that wraps them for everybody else lies above.
 
+pub(crate) use core::sync::atomic;
 use std::sync::PoisonError;
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) use std::thread::{

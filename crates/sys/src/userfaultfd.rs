@@ -36,6 +36,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod inline;
 #[cfg(target_arch = "x86_64")]
+mod slot;
+#[cfg(target_arch = "x86_64")]
 mod stack;
 #[cfg(not(target_arch = "x86_64"))]
 mod inline {

@@ -18,28 +18,22 @@
 //! # Limits
 //!
 //! * A fault on the resolver's own stack kills the process: SIGSEGV and SIGBUS are blocked. So does a touch on a thread
-//!   that blocks SIGBUS ([`thread_can_fault`]).
+//!   that blocks SIGBUS ([`thread_can_fault`](super::thread_can_fault)).
 //! * A signal handler that interrupted the allocator must not touch a window, since resolvers allocate.
 //! * No signal is delivered to the thread while a resolver runs, which may wait for I/O.
 //!
-//! # Invariants
-//!
-//! 1. `Slot::registered` is null, `CLOSING`, or a box that stays until `calls` is seen to be 0 after it was taken out.
-//!    Only the thread that resolves a call may take it out before the end of this call, which uses it no more.
 //! # Memory ordering
 //!
-//! `Slot`: a call counts itself, then loads `registered`; a removal replaces `registered`, then waits for a count of 0.
-//! All four are SeqCst, so that one of the two sees the other. The Release decrement of a call pairs with the removal's
-//! load: what the call did is over. The Release store of null pairs with the Acquire exchange of the next user of the
-//! slot. `start` and `end` are hints, Relaxed: whoever got an address of an area got it after they were stored, and
-//! the box decides.
+//! `start` and `end` of an area are hints, Relaxed: whoever got an address in the area got it after they were stored,
+//! and what is registered decides. The rest is said in `slot.rs`.
 //!
 //! # Safety
 //!
-//! Boxes are freed by invariant 1.
+//! What is registered is freed as `slot.rs` asks for it.
 #![allow(unsafe_code)]
 
 use super::ResolveFault;
+use super::slot::{Slot, Use};
 use super::stack::Stack;
 use crate::Errno;
 use crate::fork::ForkGuard;
@@ -52,29 +46,31 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use rustix::thread::{Timespec, nanosleep};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+type Resolver = Arc<dyn ResolveFault>;
+
 /// What is to be done for an area.
 struct Registered {
     area: Range<usize>,
-    resolver: Arc<dyn ResolveFault>,
+    resolver: Resolver,
     /// A child has no windows; what faults there is another memory.
     guard: ForkGuard,
 }
 
-struct Slot {
+/// A place for an area.
+struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Invariant 1.
-    registered: AtomicPtr<Registered>,
-    /// Faults that are being resolved, or that just look.
-    calls: AtomicUsize,
+    slot: Slot<Registered>,
 }
 
-static SLOTS: [Slot; 64] = [const {
-    Slot {
+static PLACES: [Place; 64] = [const {
+    Place {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
-        registered: AtomicPtr::new(null_mut()),
-        calls: AtomicUsize::new(0),
+        slot: Slot {
+            value: AtomicPtr::new(null_mut()),
+            uses: AtomicUsize::new(0),
+        },
     }
 }; 64];
 
@@ -84,23 +80,20 @@ const PAUSE: Timespec = Timespec {
     tv_nsec: 50_000,
 };
 
-/// In `Slot::registered`: it is being removed.
-const CLOSING: *mut Registered = ptr::without_provenance_mut(1);
-
 thread_local! {
-    /// The slot for which this thread resolves a fault, or null.
-    static RESOLVING: Cell<*const Slot> = const { Cell::new(ptr::null()) };
+    /// The place for which this thread resolves a fault, or null.
+    static RESOLVING: Cell<*const Place> = const { Cell::new(ptr::null()) };
 }
 
 /// Faults of an area are resolved inline until it is dropped; see [`super::resolve_inline`].
 #[derive(Debug)]
 pub struct InlineFaults {
-    slot: &'static Slot,
+    place: &'static Place,
 }
 
-impl core::fmt::Debug for Slot {
+impl core::fmt::Debug for Place {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Slot").finish_non_exhaustive()
+        f.debug_struct("Place").finish_non_exhaustive()
     }
 }
 
@@ -116,85 +109,64 @@ pub(super) fn resolve(
     Stack::new()?.give();
     let (start, end) = (area.start, area.end);
     let guard = ForkGuard::new()?;
-    let registered = Box::into_raw(Box::new(Registered {
+    let mut registered = Box::new(Registered {
         area,
         resolver: resolver.into(),
         guard,
-    }));
-    let claim = |slot: &&Slot| {
-        let (new, old) = (registered, null_mut());
-        let claimed =
-            slot.registered
-                .compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
-        claimed.is_ok()
-    };
-    let Some(slot) = SLOTS.iter().find(claim) else {
-        // SAFETY: from `into_raw`, and published nowhere.
-        drop(unsafe { Box::from_raw(registered) });
-        return Err(Errno::ENOSPC);
-    };
-    slot.end.store(end, Ordering::Relaxed);
-    slot.start.store(start, Ordering::Relaxed);
-    Ok(InlineFaults { slot })
+    });
+    for place in &PLACES {
+        match place.slot.publish(registered) {
+            Ok(()) => {
+                place.end.store(end, Ordering::Relaxed);
+                place.start.store(start, Ordering::Relaxed);
+                return Ok(InlineFaults { place });
+            }
+            Err(back) => registered = back,
+        }
+    }
+    Err(Errno::ENOSPC)
 }
 
 impl Drop for InlineFaults {
     fn drop(&mut self) {
-        let slot = self.slot;
-        slot.start.store(0, Ordering::Relaxed);
-        slot.end.store(0, Ordering::Relaxed);
-        let registered = slot.registered.swap(CLOSING, Ordering::SeqCst);
-        // SAFETY: invariant 1; it was ours to take out.
+        let Place { start, end, slot } = self.place;
+        start.store(0, Ordering::Relaxed);
+        end.store(0, Ordering::Relaxed);
+        let registered = slot.close();
+        // SAFETY: closed just now, and freed below.
         let guard = unsafe { &(*registered).guard };
         if guard.is_child() {
             // The calls of the parent's threads never end here. The slot stays closed.
             return;
         }
-        let own = usize::from(ptr::eq(RESOLVING.get(), slot));
-        while slot.calls.load(Ordering::SeqCst) > own {
+        let own = usize::from(ptr::eq(RESOLVING.get(), self.place));
+        while slot.is_used(own) {
             let _ = nanosleep(&PAUSE);
         }
-        // SAFETY: invariant 1: no other call sees it, and a call of this thread does not use it again.
-        drop(unsafe { Box::from_raw(registered) });
-        slot.registered.store(null_mut(), Ordering::Release);
+        // SAFETY: closed, and no longer used.
+        unsafe { slot.free(registered) };
     }
 }
 
-/// A call that is counted.
-struct Call(&'static Slot);
-
-impl Call {
-    /// The resolver of an address, and that it is in use.
-    fn begin(address: usize) -> Option<(Call, Arc<dyn ResolveFault>)> {
-        SLOTS.iter().find_map(|slot| {
-            let hint = slot.start.load(Ordering::Relaxed)..slot.end.load(Ordering::Relaxed);
-            if !hint.contains(&address) {
-                return None;
-            }
-            slot.calls.fetch_add(1, Ordering::SeqCst);
-            let call = Call(slot);
-            let registered = slot.registered.load(Ordering::SeqCst);
-            if registered.is_null() || registered == CLOSING {
-                return None;
-            }
-            // SAFETY: invariant 1: it was there after the call was counted.
-            let registered = unsafe { &*registered };
+/// The place of an address and its resolver, which is in use until the count is dropped.
+fn begin(address: usize) -> Option<(&'static Place, Use<'static, Registered>, Resolver)> {
+    PLACES.iter().find_map(|place| {
+        let hint = place.start.load(Ordering::Relaxed)..place.end.load(Ordering::Relaxed);
+        if !hint.contains(&address) {
+            return None;
+        }
+        let (counted, resolver) = place.slot.begin(|registered| {
             let ours = registered.area.contains(&address) && !registered.guard.is_child();
-            ours.then(|| (call, Arc::clone(&registered.resolver)))
-        })
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.0.calls.fetch_sub(1, Ordering::Release);
-    }
+            ours.then(|| Arc::clone(&registered.resolver))
+        })?;
+        Some((place, counted, resolver))
+    })
 }
 
 /// The fault of an access, in the handler of SIGBUS: whether it is resolved. `program` says that the instruction is
 /// none of usercopy's.
 pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
-    let Some((call, resolver)) = Call::begin(address) else {
+    let Some((place, _counted, resolver)) = begin(address) else {
         return false;
     };
     if program && inside::is_inside() {
@@ -209,7 +181,7 @@ pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
     let saved = unsafe { *errno };
     // All are blocked already, unless a handler of somebody else's calls ours.
     let mask = set_signal_mask(ALL_SIGNALS);
-    let outer = RESOLVING.replace(call.0);
+    let outer = RESOLVING.replace(place);
     let mut fault = Fault {
         resolver: Some(resolver),
         address,
@@ -231,7 +203,7 @@ pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
 }
 
 struct Fault {
-    resolver: Option<Arc<dyn ResolveFault>>,
+    resolver: Option<Resolver>,
     address: usize,
     write: bool,
     resolved: bool,
