@@ -1,6 +1,7 @@
 //! The locks, shared pointers and threads of this crate: the one place
 //! that names the standard ones, since the crate that wraps them for everybody else lies above.
 
+#[cfg(target_arch = "x86_64")]
 pub(crate) use core::sync::atomic;
 use std::sync::PoisonError;
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard};

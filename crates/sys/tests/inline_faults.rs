@@ -459,27 +459,6 @@ fn a_removal_by_the_resolver_itself_does_not_wait_for_it() {
 }
 
 #[test]
-fn areas_are_limited_and_their_slots_used_again() {
-    let rig = Rig::new(1);
-    let one =
-        |number: usize| resolve_inline(number..number + 1, Box::new(Resolver(Arc::clone(&rig))));
-    assert_eq!(one(usize::MAX - 1).map(drop), Ok(()));
-    assert_eq!(
-        resolve_inline(5..5, Box::new(Resolver(Arc::clone(&rig)))).err(),
-        Some(Errno::EINVAL)
-    );
-    // The other tests use some.
-    let mut all = Vec::new();
-    while let Ok(area) = one(1 + all.len()) {
-        all.push(area);
-    }
-    assert!((32..=64).contains(&all.len()));
-    assert_eq!(one(1).err(), Some(Errno::ENOSPC));
-    drop(all);
-    assert_eq!(one(1).map(drop), Ok(()));
-}
-
-#[test]
 fn threads_fault_at_once_at_random_pages() {
     const PAGES: usize = 200;
     let window = window(PAGES);
@@ -592,6 +571,7 @@ fn the_inline_child() {
         "blocked" => blocked(),
         "inside" => touched_inside(),
         "fork" => forked(),
+        "all areas" => all_areas(),
         "no memory" => no_memory(),
         other => panic!("no scenario {other}"),
     }
@@ -823,6 +803,30 @@ fn forked() {
 #[test]
 fn a_forked_child_has_no_windows_and_leaves_the_parents_alone() {
     assert_survives("fork");
+}
+
+fn all_areas() {
+    let rig = Rig::new(1);
+    let one =
+        |number: usize| resolve_inline(number..number + 1, Box::new(Resolver(Arc::clone(&rig))));
+    assert_eq!(one(usize::MAX - 1).map(drop), Ok(()));
+    assert_eq!(
+        resolve_inline(5..5, Box::new(Resolver(Arc::clone(&rig)))).err(),
+        Some(Errno::EINVAL)
+    );
+    let mut all = Vec::new();
+    while let Ok(area) = one(1 + all.len()) {
+        all.push(area);
+    }
+    assert_eq!(all.len(), 64);
+    assert_eq!(one(1).err(), Some(Errno::ENOSPC));
+    drop(all);
+    assert_eq!(one(1).map(drop), Ok(()));
+}
+
+#[test]
+fn areas_are_limited_and_their_places_used_again() {
+    assert_survives("all areas");
 }
 
 /// Without memory for another stack a call waits for one.
