@@ -65,5 +65,5 @@ pub use reclaim::Shrinker;
 pub use stats::{FileStats, MmStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;
-pub use vma::{MapError, Vma, VmaAccess};
+pub use vma::{IoLock, LockedAccess, MapError, Vma, VmaAccess};
 pub use window::FaultMode;

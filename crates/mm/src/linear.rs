@@ -29,6 +29,7 @@ use std::ops::Range;
 
 use crate::address_space::{AddressSpace, find_page};
 use crate::direct_map;
+use crate::filemap::Held;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{FrameKind, FrameNumber, LinearRange, Reservation};
 use crate::mm::Mm;
@@ -42,6 +43,7 @@ pub(crate) struct LinearFile {
     making: Mutex<u64>,
     ranges: RankedRwLock<Vec<Arc<FileRange>>>,
     pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
+    pub(crate) held: RankedRwLock<Vec<Held>>,
 }
 
 struct FileRange {
@@ -67,6 +69,7 @@ impl Default for LinearFile {
             making: Mutex::new(0),
             ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
             windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
+            held: RankedRwLock::new(Rank::Leaf, Vec::new()),
         }
     }
 }
@@ -214,8 +217,21 @@ impl AddressSpace {
         }
     }
 
+    /// Takes pages that the file no longer has out of the windows that have them without faults: those addresses
+    /// cannot be accessed any more.
+    pub(crate) fn cut_held(&self, pages: Range<u64>) {
+        if let Some(linear) = self.linear.get() {
+            for window in linear.windows.read().iter() {
+                window.cut(self.mm(), &pages);
+            }
+        }
+    }
+
     /// As [`AddressSpace::unmap_pages`], of a locked folio that windows may have.
     pub(crate) fn unmap_folio(&self, locked: &LockedFolio<'_>) {
+        if locked.state.load().has(flag::HELD) {
+            self.cut_held(locked.index().0..locked.end().0);
+        }
         if locked.state.load().has(flag::MAPPED) {
             self.unmap_pages(locked.index().0..locked.end().0);
             locked.state.clear(flag::MAPPED);

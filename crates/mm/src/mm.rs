@@ -23,6 +23,7 @@ use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Mutex, OnceBox, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
+use foliocache_sys::memory::PageVec;
 use foliocache_xarray::{NodePool, Preload, PreloadError};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -102,6 +103,10 @@ pub struct Mm {
     pub(crate) counts: PageCounts,
     /// Pages of memory file systems: neither written back nor evicted.
     pub(crate) nr_unevictable: AtomicU64,
+    /// Pages that mappings hold.
+    pub(crate) nr_held: AtomicU64,
+    /// What held pages are written from, made by the first: they change meanwhile.
+    pub(crate) stable: Mutex<PageVec<u8>>,
     /// File systems that have dirty files, among which the dirty limit is shared.
     pub(crate) nr_dirty_bdis: AtomicU64,
     pub(crate) shares: Shares,
@@ -169,6 +174,8 @@ impl Mm {
             waits: WaitTable::new(),
             counts: PageCounts::default(),
             nr_unevictable: AtomicU64::new(0),
+            nr_held: AtomicU64::new(0),
+            stable: Mutex::default(),
             nr_dirty_bdis: AtomicU64::new(0),
             shares: Shares::new(),
             stalls: Stalls::new(),

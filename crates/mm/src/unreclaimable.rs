@@ -11,8 +11,9 @@
 //! | class | share of the memory for pages | beyond it |
 //! |---|---|---|
 //! | pages of memory file systems | a half | the write gets `ENOSPC` |
+//! | pages that mappings hold | a half | the mapping is refused |
 //! | dirty pages whose write failed | a quarter | writes to their file system get its stored error |
-//! | other pages that are not durable | what memory file systems leave | writers wait for the store |
+//! | other pages that are not durable | what memory file systems and mappings leave | writers wait for the store |
 //!
 //! Metadata takes memory from pages while it leaves a quarter of the bound, and enough for what
 //! cannot be reclaimed to stay within the budget. Index nodes and descriptors are taken in any case: they
@@ -52,18 +53,22 @@ pub struct Unreclaimable {
     pub memory: u64,
     /// Dirty pages whose last write failed.
     pub failed: u64,
+    /// Pages that mappings hold in memory.
+    pub held: u64,
     /// The budget: the most that all classes may hold together.
     pub most: u64,
     /// The most that memory file systems may hold.
     pub most_memory: u64,
     /// The most that may have failed before writes are refused.
     pub most_failed: u64,
+    /// The most that mappings may hold.
+    pub most_held: u64,
 }
 
 impl Unreclaimable {
     /// Pages of all classes.
     pub const fn total(&self) -> u64 {
-        self.memory + self.failed
+        self.memory + self.failed + self.held
     }
 
     pub(crate) const fn bytes(&self) -> u64 {
@@ -83,7 +88,7 @@ impl Unreclaimable {
 
     /// Most pages that may be dirty, under writeback or unstable: all of them may turn out to fail.
     pub(crate) const fn most_dirty(&self) -> u64 {
-        self.most.saturating_sub(self.memory)
+        self.most.saturating_sub(self.memory + self.held)
     }
 }
 
@@ -93,9 +98,11 @@ impl Mm {
         Unreclaimable {
             memory: self.nr_unevictable.load(Ordering::Relaxed),
             failed: self.counts.get(Count::Failed),
+            held: self.nr_held.load(Ordering::Relaxed),
             most: capacity / 4 * 3,
             most_memory: capacity / 2,
             most_failed: capacity / 4,
+            most_held: capacity / 2,
         }
     }
 
@@ -113,10 +120,10 @@ impl Mm {
         }
         let now = self.unreclaimable();
         let memory = now.memory + u64::from(wanted);
-        if memory > now.most_memory || memory + now.failed > now.most {
+        if memory > now.most_memory || memory + now.failed + now.held > now.most {
             return Err(Errno::ENOSPC);
         }
-        match memory + self.counts.not_durable() <= now.most {
+        match memory + now.held + self.counts.not_durable() <= now.most {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }

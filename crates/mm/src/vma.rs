@@ -7,10 +7,12 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
+use crate::filemap::{Held, HoldKind};
 use crate::frames::RangeError;
+use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
-use crate::window::Window;
+use crate::window::{Window, Windows};
 
 /// What a mapping is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +49,18 @@ pub enum MapError {
     /// The process has as many mappings as the kernel allows.
     #[error("too many mappings: vm.max_map_count is the most that a process may have")]
     TooManyMappings,
+    /// Mappings hold as much in memory as they may.
+    #[error(
+        "cannot keep {wanted} more bytes in memory: mappings hold {held} already, of at most {most}"
+    )]
+    TooMuchHeld {
+        /// Bytes asked for, less those that are held already.
+        wanted: u64,
+        /// Bytes that mappings hold.
+        held: u64,
+        /// The most that they may hold, half the memory for pages.
+        most: u64,
+    },
     /// The bound is too small for mapped files.
     #[error(
         "a limit of {limit} bytes is too small for mapped files: at least {min} bytes are needed"
@@ -82,6 +96,7 @@ impl MapError {
             Self::NoAddresses { .. } | Self::TooManyMappings | Self::LimitTooSmall { .. } => {
                 Errno::ENOMEM
             }
+            Self::TooMuchHeld { .. } => Errno::ENOBUFS,
         }
     }
 }
@@ -94,6 +109,24 @@ pub struct Vma {
     mapping: Arc<AddressSpace>,
     window: Arc<Window>,
     len: usize,
+    /// The hold of one without faults.
+    held: Option<Held>,
+}
+
+/// What a mapping is for whose pages are held in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockedAccess {
+    /// Reads; a store is SIGSEGV.
+    Read,
+    /// Reads and stores. Which pages are stored to nobody knows: each sync of the file writes all of them.
+    Untracked,
+}
+
+/// A range of a mapping that system calls may be handed until this is dropped.
+#[derive(Debug)]
+pub struct IoLock<'a> {
+    vma: &'a Vma,
+    held: Held,
 }
 
 impl AddressSpace {
@@ -108,6 +141,78 @@ impl AddressSpace {
     /// See [`MapError`]; `EINVAL` for no bytes or a `pos` that is not a multiple of 4 KiB, `EFBIG`, `ECHILD`
     /// after a fork.
     pub fn map(self: &Arc<Self>, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
+        let pages = self.pages_to_map(pos, len)?;
+        let windows = self.mm().ready_windows()?;
+        let linear = self.make_linear(pages.end)?;
+        let window = self.add_window(windows, linear, pages, access, false)?;
+        Ok(Vma {
+            mapping: Arc::clone(self),
+            window,
+            len,
+            held: None,
+        })
+    }
+
+    /// Maps `len` bytes from `pos` on that are in the file, and keeps them in memory: all of them are read, made huge
+    /// pages of where the kernel can, and mapped without faults of ours. They count as memory that cannot be
+    /// reclaimed, each page once. What is cut off the file later cannot be accessed any more: a touch is SIGSEGV.
+    ///
+    /// Blocks for I/O and memory.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::map`]; [`MapError::TooMuchHeld`]; `EINVAL` for bytes beyond the end of the file; those of
+    /// the store.
+    pub fn map_locked(
+        self: &Arc<Self>,
+        pos: u64,
+        len: usize,
+        access: LockedAccess,
+    ) -> Result<Vma, MapError> {
+        let pages = self.pages_to_map(pos, len)?;
+        if pages.end > pages_for(self.size()) {
+            return Err(Errno::EINVAL.into());
+        }
+        let windows = self.mm().ready_windows()?;
+        let linear = self.make_linear(pages.end)?;
+        let (access, kind) = match access {
+            LockedAccess::Read => (VmaAccess::Read, HoldKind::Read),
+            LockedAccess::Untracked => (VmaAccess::ReadWrite, HoldKind::Untracked),
+        };
+        let mut held = Held::new(pages.clone(), kind);
+        let new = self.hold(linear, &mut held)?;
+        let window = self
+            .add_window(windows, linear, pages.clone(), access, true)
+            .inspect_err(|_| self.release(linear, &held))?;
+        let vma = Vma {
+            mapping: Arc::clone(self),
+            window,
+            len,
+            held: Some(held),
+        };
+        let mm: &Mm = self.mm();
+        mm.wait_for_metadata(|| vma.window.charge_tables(mm))?;
+        if new {
+            vma.window.collapse(mm, &pages);
+        }
+        Ok(vma)
+    }
+
+    fn add_window(
+        self: &Arc<Self>,
+        windows: &Windows,
+        linear: &LinearFile,
+        pages: Range<u64>,
+        access: VmaAccess,
+        plain: bool,
+    ) -> Result<Arc<Window>, MapError> {
+        let (mm, bytes): (&Mm, _) = (self.mm(), Window::memory_bytes(&pages));
+        mm.wait_for_metadata(|| mm.take_metadata(bytes))?;
+        let window = windows.add(self, linear, pages, access, plain);
+        window.inspect_err(|_| mm.uncharge_metadata(bytes))
+    }
+
+    /// The pages of a mapping, if it can be made.
+    fn pages_to_map(&self, pos: u64, len: usize) -> Result<Range<u64>, MapError> {
         let mm = self.mm();
         mm.check_fork()?;
         if len == 0 || offset_in_page(pos) != 0 {
@@ -124,17 +229,7 @@ impl AddressSpace {
                 min: MIN_LIMIT,
             });
         }
-        let windows = mm.ready_windows()?;
-        let pages = PageIndex::of(pos).0..pages_for(end);
-        let linear = self.make_linear(pages.end)?;
-        mm.wait_for_metadata(|| mm.take_metadata(Window::memory_bytes(&pages)))?;
-        let window = windows.add(self, linear, pages.clone(), access);
-        let window = window.inspect_err(|_| mm.uncharge_metadata(Window::memory_bytes(&pages)))?;
-        Ok(Vma {
-            mapping: Arc::clone(self),
-            window,
-            len,
-        })
+        Ok(PageIndex::of(pos).0..pages_for(end))
     }
 }
 
@@ -177,16 +272,55 @@ impl Vma {
     /// `EINVAL` for what is beyond the mapping, those of the store; `EFAULT` beyond the end of the file;
     /// `ECHILD` after a fork.
     pub fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
-        if range.end > self.len {
-            return Err(Errno::EINVAL);
-        }
-        let first = self.window.pages.start;
-        let mut page = first + (range.start / PAGE_SIZE) as u64;
-        let end = first + range.end.div_ceil(PAGE_SIZE) as u64;
-        while page < end {
+        let pages = self.pages(&range)?;
+        let mut page = pages.start;
+        while page < pages.end && self.held.is_none() {
             page = self.mapping.fault(&self.window, PageIndex(page), write)?;
         }
         Ok(())
+    }
+
+    /// The pages of a range of its bytes.
+    fn pages(&self, range: &Range<usize>) -> Result<Range<u64>, Errno> {
+        if range.start >= range.end || range.end > self.len {
+            return Err(Errno::EINVAL);
+        }
+        let first = self.window.pages.start;
+        let last = range.end.div_ceil(PAGE_SIZE) as u64;
+        Ok(first + (range.start / PAGE_SIZE) as u64..first + last)
+    }
+
+    /// Keeps a range of its bytes in memory and in reach, for stores too if the mapping is for stores, until the
+    /// result is dropped: system calls may be handed these addresses, however faults are resolved. All of it
+    /// counts as dirty meanwhile if it is for stores.
+    ///
+    /// Blocks for I/O and memory. Counts as memory that cannot be reclaimed.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::map_locked`]; `EINVAL` for what is beyond the mapping, `EFAULT` beyond the end of the
+    /// file.
+    pub fn lock_for_io(&self, range: Range<usize>) -> Result<IoLock<'_>, MapError> {
+        self.mapping.mm().check_fork()?;
+        let write = self.window.access == VmaAccess::ReadWrite;
+        let kind = if write { HoldKind::Io } else { HoldKind::Read };
+        let mut held = Held::new(self.pages(&range)?, kind);
+        if held.pages.end > pages_for(self.mapping.size()) {
+            return Err(Errno::EFAULT.into());
+        }
+        let linear = self.mapping.linear.get().expect("it is mapped");
+        self.mapping.hold(linear, &mut held)?;
+        let lock = IoLock { vma: self, held };
+        self.populate(range, write)?;
+        Ok(lock)
+    }
+}
+
+impl Drop for IoLock<'_> {
+    fn drop(&mut self) {
+        let mapping = &self.vma.mapping;
+        if mapping.mm().check_fork().is_ok() {
+            mapping.release(mapping.linear.get().expect("it is mapped"), &self.held);
+        }
     }
 }
 
@@ -209,5 +343,8 @@ impl Drop for Vma {
         mm.windows().remove(linear, &self.window);
         let bytes = Window::memory_bytes(&self.window.pages) + self.window.table_bytes();
         mm.uncharge_metadata(bytes);
+        if let Some(held) = &self.held {
+            self.mapping.release(linear, held);
+        }
     }
 }

@@ -46,7 +46,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
-use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, TABLE_BYTES, Tables};
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, Runs, TABLE_BYTES, Tables};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
@@ -129,6 +129,8 @@ pub(crate) struct Window {
     pub(crate) mapping: Weak<AddressSpace>,
     pub(crate) pages: Range<u64>,
     pub(crate) access: VmaAccess,
+    /// Its pages are held, and the kernel maps them: there are no faults of ours.
+    plain: bool,
     /// Address of its first page.
     address: usize,
     /// Units of the area that it takes.
@@ -247,6 +249,13 @@ impl Window {
         runs
     }
 
+    /// Charges the page tables of all its pages; false where there is no room for them.
+    pub(crate) fn charge_tables(&self, mm: &Mm) -> bool {
+        let pay = |bytes| mm.take_metadata(bytes);
+        let back = |bytes| mm.uncharge_metadata(bytes);
+        self.tables.add_all(self.units_of(&self.pages), pay, back)
+    }
+
     /// Charges the page table of a page, if it has none; false where there is no room for it.
     pub(crate) fn charge_table(&self, mm: &Mm, page: u64) -> bool {
         let pay = |bytes| mm.take_metadata(bytes);
@@ -263,6 +272,9 @@ impl Window {
 
     /// Empties the page tables of those of `pages` that it shows.
     pub(crate) fn zap(&self, mm: &Mm, pages: &Range<u64>) {
+        if self.plain {
+            return;
+        }
         for run in self.with_tables(pages) {
             let windows = mm.windows();
             let zapped = windows.area.zap(windows.offset(self.addresses(&run)));
@@ -272,12 +284,44 @@ impl Window {
 
     /// Has stores to those of `pages` that it shows be faults.
     pub(crate) fn write_protect(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.access == VmaAccess::Read {
+        if self.plain || self.access == VmaAccess::Read {
             return;
         }
         for run in self.with_tables(pages) {
             let protected = mm.windows().faults.write_protect(self.addresses(&run));
             debug_assert!(protected.is_ok(), "{protected:?}");
+        }
+    }
+
+    /// Takes those of `pages` that it shows out of a window without faults, for good.
+    pub(crate) fn cut(&self, mm: &Mm, pages: &Range<u64>) {
+        let part = self.part(pages);
+        if !self.plain || part.is_empty() {
+            return;
+        }
+        let windows = mm.windows();
+        // SAFETY: the program has been told that what is cut off the file cannot be accessed.
+        if let Err(error) = unsafe { windows.area.unmap(windows.offset(self.addresses(&part))) } {
+            tracing::error!(%error, "pages that the file no longer has stay mapped");
+        }
+    }
+
+    /// Has huge pages made of what it shows of `pages`, as far as there is memory for that.
+    pub(crate) fn collapse(&self, mm: &Mm, pages: &Range<u64>) {
+        let addresses = self.addresses(&self.part(pages));
+        let first = addresses.start.next_multiple_of(BLOCK_SIZE);
+        for unit in (first..)
+            .step_by(BLOCK_SIZE)
+            .take_while(|unit| unit + BLOCK_SIZE <= addresses.end)
+        {
+            // Both copies are there for a while.
+            let Ok(_both) = mm.reserve_frames(FrameKind::Linear, BLOCK_FRAMES) else {
+                return;
+            };
+            let part = mm.windows().offset(unit..unit + BLOCK_SIZE);
+            if let Err(error) = mm.windows().area.collapse(part) {
+                tracing::debug!(%error, "no huge page for a held mapping");
+            }
         }
     }
 
@@ -452,6 +496,7 @@ impl Windows {
         linear: &LinearFile,
         pages: Range<u64>,
         access: VmaAccess,
+        plain: bool,
     ) -> Result<Arc<Window>, MapError> {
         let mm: &Mm = mapping.mm();
         let runs = linear.runs(pages.clone());
@@ -468,6 +513,7 @@ impl Windows {
         let window = Arc::new(Window {
             mapping: Arc::downgrade(mapping),
             access,
+            plain,
             address: self.area.addresses().start + start,
             tables: Tables::new(units.end - units.start),
             units,
@@ -482,12 +528,10 @@ impl Windows {
                 VmaAccess::Read => WindowAccess::Read,
                 VmaAccess::ReadWrite => WindowAccess::ReadWrite,
             };
+            let faults = (!plain).then_some(&*self.faults);
             // SAFETY: the place is the window's alone. The frames live as long as the file, which has a range until
             // it is dropped, after its windows; the program has been told of the faults.
-            unsafe {
-                self.area
-                    .map(at, &memory, bytes, access, Some(&self.faults))
-            }
+            unsafe { self.area.map(at, &memory, bytes, access, faults) }
         });
         if let Err(error) = mapped {
             self.unmap(&window);

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, FaultMode, Iocb, IovIter, MapError, Mm, MmConfig,
-    PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
+    AddressSpace, BackingDevInfo, BdiKind, FaultMode, Iocb, IovIter, LockedAccess, MapError, Mm,
+    MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -308,5 +308,135 @@ fn a_mapping_is_source_and_destination_of_calls_in(mode: FaultMode) {
         file.fsync(&file.sample_wb_err()).expect("sync");
     }
     drop((vmas, files));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_locked_mapping_stays_in_memory_and_each_sync_writes_what_was_stored() {
+    let (mm, bdi) = storage(64, FaultMode::Thread);
+    let content = pattern(1, 0, 6 << 20);
+    let backing = Store::with(&content);
+    let locked = file(&bdi, &backing);
+    let other = file(&bdi, &Store::with(&pattern(2, 0, 128 << 20)));
+    let vma = locked
+        .map_locked(0, 5 << 20, LockedAccess::Untracked)
+        .expect("a mapping");
+    let again = locked
+        .map_locked(PAGE, 1 << 20, LockedAccess::Read)
+        .expect("a mapping");
+    assert_eq!(mm.stats().unreclaimable.held, 5 << 8);
+    assert!(bytes(&vma) == &content[..5 << 20]);
+    // All else goes through the cache.
+    for pos in (0..128 << 20).step_by(1 << 20) {
+        read(&other, pos, 1 << 20);
+    }
+    let reads = backing.reads.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(bytes(&vma) == &content[..5 << 20]);
+    assert_eq!(
+        backing.reads.load(std::sync::atomic::Ordering::Relaxed),
+        reads
+    );
+    let mut expected = content.clone();
+    let cursor = locked.sample_wb_err();
+    for round in 0..3 {
+        for page in [0, 7, 600, 1279] {
+            store(&vma, page * PAGE + round, 100 + round as u8);
+            expected[(page * PAGE + round) as usize] = 100 + round as u8;
+        }
+        assert!(locked.is_dirty());
+        assert_eq!(load(&again, round), expected[(PAGE + round) as usize]);
+        locked.fsync(&cursor).expect("sync");
+        assert!(backing.content() == expected, "round {round}");
+    }
+    store(&vma, 3, 1);
+    expected[3] = 1;
+    drop(vma);
+    locked.fsync(&cursor).expect("sync");
+    assert!(backing.content() == expected);
+    assert_eq!(mm.stats().unreclaimable.held, 1 << 8);
+    drop(again);
+    assert_eq!(mm.stats().unreclaimable.held, 0);
+    for pos in (0..128 << 20).step_by(1 << 20) {
+        read(&other, pos, 1 << 20);
+    }
+    let usage = mm.usage();
+    assert!(
+        usage.linear_bytes < 6 << 20,
+        "nothing was evicted: {usage:?}"
+    );
+    drop((locked, other));
+    assert_empty(&mm);
+}
+
+#[test]
+fn more_than_half_of_the_memory_cannot_be_locked() {
+    let (_mm, bdi) = storage(32, FaultMode::Thread);
+    let file = file(&bdi, &Store::with(&vec![1; 64 << 20]));
+    let some = file
+        .map_locked(0, 8 << 20, LockedAccess::Read)
+        .expect("it fits");
+    let error = file
+        .map_locked(0, 24 << 20, LockedAccess::Read)
+        .expect_err("too much");
+    assert_eq!(error.errno(), Errno::ENOBUFS);
+    assert!(error.to_string().contains("8388608"), "{error}");
+    let beyond = file
+        .map_locked(0, 65 << 20, LockedAccess::Read)
+        .expect_err("beyond the end");
+    assert_eq!(beyond.errno(), Errno::EINVAL);
+    drop(some);
+    drop(
+        file.map_locked(0, 10 << 20, LockedAccess::Read)
+            .expect("it fits"),
+    );
+}
+
+#[test]
+fn system_calls_may_use_what_is_locked_for_io() {
+    MODES
+        .into_iter()
+        .for_each(system_calls_may_use_what_is_locked_for_io_in);
+}
+
+fn system_calls_may_use_what_is_locked_for_io_in(mode: FaultMode) {
+    use std::io::{Read, Write};
+    let (mm, bdi) = storage(32, mode);
+    let backing = Store::with(&pattern(1, 0, 200 * PAGE_SIZE));
+    let file = file(&bdi, &backing);
+    let other = common::file(&bdi, &Store::with(&pattern(2, 0, 64 << 20)));
+    let vma = map(&file, VmaAccess::ReadWrite);
+    let cursor = file.sample_wb_err();
+    let range = 10 * PAGE_SIZE..150 * PAGE_SIZE;
+    let lock = vma.lock_for_io(range.clone()).expect("locked");
+    // Writeback and reclaim meanwhile change nothing.
+    file.fsync(&cursor).expect("sync");
+    for pos in (0..64 << 20).step_by(1 << 20) {
+        read(&other, pos, 1 << 20);
+    }
+    let new = pattern(3, 0, range.len());
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    let sender = std::thread::spawn({
+        let new = new.clone();
+        move || writer.write_all(&new).expect("written")
+    });
+    // SAFETY: inside the mapping, and nobody else uses it.
+    let target =
+        unsafe { std::slice::from_raw_parts_mut(vma.address().add(range.start), range.len()) };
+    reader
+        .read_exact(target)
+        .expect("the kernel stores into the mapping");
+    sender.join().expect("no panic");
+    assert!(file.is_dirty());
+    file.fsync(&cursor).expect("sync");
+    assert!(backing.content()[range.clone()] == new);
+    drop(lock);
+    file.fsync(&cursor).expect("sync");
+    assert!(!file.is_dirty());
+    assert!(read(&file, range.start as u64, range.len()) == new);
+    let error = vma
+        .lock_for_io(0..201 * PAGE_SIZE)
+        .expect_err("beyond the mapping");
+    assert_eq!(error.errno(), Errno::EINVAL);
+    drop((vma, file, other));
     assert_empty(&mm);
 }

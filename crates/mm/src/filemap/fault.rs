@@ -34,7 +34,7 @@ use super::read::Behind;
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::mm::Mm;
-use crate::readahead::Window as ReadaheadWindow;
+use crate::readahead::{ReadaheadState, Window as ReadaheadWindow};
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::vma::VmaAccess;
@@ -65,7 +65,7 @@ impl AddressSpace {
         }
         bump(&self.counters.faults, 1);
         mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
-        let (locked, behind) = self.folio_for_fault(window, page)?;
+        let (locked, behind) = self.folio_to_map(&window.readahead, page)?;
         if !self.has_page(page) {
             drop(self.keep_content(locked));
             return Err(Errno::EFAULT);
@@ -96,16 +96,16 @@ impl AddressSpace {
     }
 
     /// The folio that holds `page`, locked, with that page uptodate, and what is to follow if it was missing.
-    fn folio_for_fault(
+    pub(super) fn folio_to_map(
         self: &Arc<Self>,
-        window: &Window,
+        readahead: &ReadaheadState,
         page: PageIndex,
     ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
         if !self.has_page(page) {
             return Err(Errno::EFAULT);
         }
         if !self.bdi().is_memory() {
-            return self.read_folio(&window.readahead, page, page);
+            return self.read_folio(readahead, page, page);
         }
         // A hole gets memory, as little as can be.
         loop {

@@ -10,6 +10,7 @@
 
 mod fault;
 mod fill;
+mod held;
 mod in_place;
 mod lookup;
 mod nowait;
@@ -18,6 +19,7 @@ mod split;
 mod truncate;
 mod write;
 
+pub(crate) use held::{Held, HoldKind};
 #[cfg(loom)]
 pub(crate) use lookup::Lookup;
 pub use nowait::Fetch;

@@ -399,7 +399,7 @@ impl AddressSpace {
     ///
     /// Context: blocks for I/O, with `invalidate_lock` shared: the size must not change meanwhile, not
     /// even for a truncate that is taken back.
-    fn read_rest(
+    pub(super) fn read_rest(
         &self,
         page: PageIndex,
         last: PageIndex,

@@ -125,7 +125,8 @@ impl AddressSpace {
         }
         self.ops.punch_hole(pos, end - pos)?;
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
-        if first < last {
+        // Windows that have pages without faults keep them.
+        if first < last && !self.is_held(first..last) {
             self.unmap_pages(first..last);
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
@@ -143,6 +144,7 @@ impl AddressSpace {
         let first = PageIndex(pages_for(size));
         // Also what was evicted and not punched yet.
         self.unmap_pages(first.0..u64::MAX);
+        self.cut_held(first.0..u64::MAX);
         self.split_at(first);
         self.remove_range(first, PageIndex(u64::MAX));
         // The last page, and more only where a folio could not be split.

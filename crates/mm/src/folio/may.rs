@@ -6,13 +6,13 @@
 //!
 //! | operation | what it does | not while |
 //! |---|---|---|
-//! | `Evict` | drops the only copy in memory | `DIRTY`, `WRITEBACK` or `UNSTABLE`: the medium does not have the data; `UNEVICTABLE`: there is no store |
+//! | `Evict` | drops the only copy in memory | `DIRTY`, `WRITEBACK` or `UNSTABLE`: the medium does not have the data; `UNEVICTABLE`: there is no store; `HELD`: a program wants it in memory |
 //! | `Migrate` | copies the bytes to other frames | `WRITEBACK`: the device reads the frames |
 //! | `Split` | makes two folios of one, the frames stay | `WRITEBACK`: its write ends for the folio as one |
 //! | `Remove` | drops data that the file no longer has | `WRITEBACK`: the device reads the frames |
 //!
 //! The answer holds as long as the folio lock: `DIRTY` and `WRITEBACK` are set under it, `UNSTABLE`
-//! before `WRITEBACK` is cleared, and `UNEVICTABLE` before the folio is in the index.
+//! before `WRITEBACK` is cleared, `UNEVICTABLE` before the folio is in the index, and `HELD` under it.
 
 use super::{LockedFolio, flag};
 
@@ -27,7 +27,9 @@ pub(crate) enum Operation {
 impl Operation {
     const fn forbidden(self) -> u64 {
         match self {
-            Self::Evict => flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE | flag::UNEVICTABLE,
+            Self::Evict => {
+                flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE | flag::UNEVICTABLE | flag::HELD
+            }
             Self::Migrate | Self::Split | Self::Remove => flag::WRITEBACK,
         }
     }
@@ -51,7 +53,7 @@ mod tests {
     use foliocache_sync::wait::WaitTable;
 
     /// The flags that describe a folio's content, one by one.
-    const FLAGS: [u64; 9] = [
+    const FLAGS: [u64; 10] = [
         flag::UPTODATE,
         flag::DIRTY,
         flag::WRITEBACK,
@@ -61,6 +63,7 @@ mod tests {
         flag::READAHEAD,
         flag::UNEVICTABLE,
         flag::MAPPED,
+        flag::HELD,
     ];
 
     #[test]
@@ -83,10 +86,11 @@ mod tests {
             let flags = (0..FLAGS.len()).filter(|&at| set(at)).map(|at| FLAGS[at]);
             locked.state.clear(flag::CONTENT);
             locked.state.set(flags.sum());
-            let [_, dirty, writeback, unstable, _, _, _, unevictable, _] = std::array::from_fn(set);
+            let [_, dirty, writeback, unstable, _, _, _, unevictable, _, held] =
+                std::array::from_fn(set);
             let safe = !dirty && !writeback && !unstable;
             for (operation, expected) in [
-                (Operation::Evict, safe && !unevictable),
+                (Operation::Evict, safe && !unevictable && !held),
                 (Operation::Migrate, !writeback),
                 (Operation::Split, !writeback),
                 (Operation::Remove, !writeback),

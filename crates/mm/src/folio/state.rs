@@ -21,6 +21,7 @@
 //! | `REFERENCED` | used since it was queued or last looked at by reclaim | set by readers and writers, cleared by reclaim | nothing: a hint |
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
 //! | `MAPPED` | page tables of windows may have pages of it | set by faults, cleared when they are emptied | folio lock |
+//! | `HELD` | a program wants it in memory (`held.rs`) | set and cleared by holds | folio lock |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
 //!
 //! # Invariants
@@ -60,6 +61,7 @@ pub(crate) mod flag {
     pub(crate) const READAHEAD: u64 = 1 << 8;
     pub(crate) const UNEVICTABLE: u64 = 1 << 9;
     pub(crate) const MAPPED: u64 = 1 << 10;
+    pub(crate) const HELD: u64 = 1 << 11;
     /// Everything that describes the content or the queue, cleared when the folio is freed.
     pub(crate) const CONTENT: u64 = UPTODATE
         | DIRTY
@@ -69,7 +71,8 @@ pub(crate) mod flag {
         | REFERENCED
         | READAHEAD
         | UNEVICTABLE
-        | MAPPED;
+        | MAPPED
+        | HELD;
 }
 
 const ORDER_SHIFT: u32 = 16;

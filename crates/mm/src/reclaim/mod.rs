@@ -160,7 +160,7 @@ impl Mm {
         if self.frames.leaving() > 0 {
             progress |= self.frames.punch_leaving() > 0;
         }
-        if rounds % PATIENCE != 0 || self.frames.available_of(kind) >= u64::from(n) {
+        if !rounds.is_multiple_of(PATIENCE) || self.frames.available_of(kind) >= u64::from(n) {
             return progress;
         }
         match kind {

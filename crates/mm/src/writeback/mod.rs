@@ -33,6 +33,7 @@ mod fsync;
 mod run;
 
 pub(crate) use flush::FlushState;
+pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;

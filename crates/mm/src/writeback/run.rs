@@ -18,6 +18,7 @@ use foliocache_xarray::Mark;
 
 use crate::address_space::AddressSpace;
 use crate::direct_map;
+use crate::filemap::HoldKind;
 use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mm::Mm;
 use crate::ops::IoSegment;
@@ -28,16 +29,17 @@ use crate::writeback::WritebackState;
 /// Most pages in a run: 16 MiB, or one large folio more.
 const MAX_RUN: u64 = 4096;
 
+/// Bytes that are copied at a time where programs may store to what is written.
+pub(crate) const STABLE_BYTES: usize = 256 << 10;
+
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
-
-fn is_mapped(locked: &LockedFolio<'_>) -> bool {
-    locked.state.load().has(flag::MAPPED)
-}
 
 struct RunFolio<'a> {
     folio: &'a Folio,
     grains: u64,
+    /// It is held for I/O.
+    stays_dirty: bool,
     /// The byte of the file after the last that is written of it.
     end: u64,
 }
@@ -53,6 +55,8 @@ pub(super) struct Run<'a> {
     pub(super) end: PageIndex,
     folios: Vec<RunFolio<'a>>,
     extents: Vec<Extent<'a>>,
+    /// Whether programs may store to it meanwhile: it is written from a copy.
+    copied: bool,
 }
 
 /// A run that the backing store has not answered for. A panic there leaves its folios failed and
@@ -129,10 +133,18 @@ impl AddressSpace {
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
         // From now on a store through a window is a fault, which waits for the folio's lock.
-        for locked in folios.chunk_by(|before, after| is_mapped(before) == is_mapped(after)) {
-            if is_mapped(&locked[0]) {
-                self.write_protect(locked[0].index().0..locked[locked.len() - 1].end().0);
+        // Pages that are held for stores stay as they are, and are written from a copy.
+        let held: Vec<_> = folios.iter().map(|locked| self.held_as(locked)).collect();
+        let protect = |at: usize| folios[at].state.load().has(flag::MAPPED) && held[at].is_none();
+        let mut at = 0;
+        while at < folios.len() {
+            let end = (at..folios.len())
+                .find(|&end| !protect(end))
+                .unwrap_or(folios.len());
+            if at < end {
+                self.write_protect(folios[at].index().0..folios[end - 1].end().0);
             }
+            at = end + 1;
         }
         {
             let mut index = self.index.lock();
@@ -145,12 +157,14 @@ impl AddressSpace {
             end: folios[0].index(),
             folios: Vec::with_capacity(folios.len()),
             extents: Vec::new(),
+            copied: held.iter().any(Option::is_some),
         };
         // What a folio holds beyond the end of the file is not the file's. Truncation waits for
         // `wb_lock`.
         let size = self.size();
-        for locked in folios {
+        for (locked, held) in folios.into_iter().zip(held) {
             let taken = RunFolio {
+                stays_dirty: held == Some(HoldKind::Io),
                 folio: locked.folio(),
                 grains: locked.dirty_grains(),
                 end: self.push_extents(&locked, size, &mut run.extents),
@@ -164,6 +178,12 @@ impl AddressSpace {
         self.count(Count::Writeback, run.len());
         self.uncount(Count::Dirty, run.len());
         run
+    }
+
+    /// How a locked folio is held for stores, if it is.
+    fn held_as(&self, locked: &LockedFolio<'_>) -> Option<HoldKind> {
+        let held = locked.state.load().has(flag::HELD);
+        held.then(|| self.held_for_stores(locked.index().0..locked.end().0))?
     }
 
     /// Appends what of a folio is dirty and in the file; returns the byte of the file where it ends.
@@ -242,7 +262,12 @@ impl AddressSpace {
             let mut done = 0;
             while done < extent.bytes {
                 let rest = direct_map::after(&extent.segments, done);
-                let step = match self.ops.writepages(extent.pos + done as u64, &rest) {
+                let pos = extent.pos + done as u64;
+                let written = match run.copied {
+                    false => self.ops.writepages(pos, &rest),
+                    true => self.write_copy(pos, &rest),
+                };
+                let step = match written {
                     Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
                     // No whole page and no error: nobody says why.
                     Ok(written) if written < PAGE_SIZE => Err(Errno::EIO),
@@ -265,7 +290,23 @@ impl AddressSpace {
         outcome
     }
 
-    fn finish_written(&self, run: &Run<'_>, whole: usize, wb: &WritebackState) {
+    /// Writes what of `segments` fits into the buffer for that, from there; returns the bytes.
+    fn write_copy(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let mut stable = self.mm().stable.lock();
+        let mut filled = 0;
+        for segment in segments {
+            let len = segment.len().min(STABLE_BYTES - filled);
+            segment
+                .sub(0, len)
+                .copy_to(0, &mut stable[filled..filled + len]);
+            filled += len;
+        }
+        let copy = direct_map::segment(stable.as_mut_ptr(), filled);
+        let written = self.ops.writepages(pos, &[copy])?;
+        Ok(written.min(filled))
+    }
+
+    fn finish_written(self: &Arc<Self>, run: &Run<'_>, whole: usize, wb: &WritebackState) {
         let (unstable, before) = wb.flushes.marks();
         let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
         {
@@ -285,6 +326,11 @@ impl AddressSpace {
         self.uncount(Count::Writeback, pages);
         for RunFolio { folio, .. } in &run.folios[..whole] {
             folio.state.clear(flag::WRITEBACK);
+        }
+        // These may have changed since they were copied.
+        for taken in run.folios[..whole].iter().filter(|taken| taken.stays_dirty) {
+            let locked = taken.folio.lock(&self.mm().waits);
+            self.mark_grains_dirty(&locked, taken.grains);
         }
     }
 

@@ -272,6 +272,21 @@ impl WindowArea {
         advise(start, len, Advice::LinuxDontDump)
     }
 
+    /// Has the kernel move 2 MiB of a window without userfaultfd, all of whose pages are there, into one huge page.
+    /// Takes a free huge page for as long as the call lasts, and a system call: some ms.
+    ///
+    /// # Errors
+    /// `EINVAL` for what are not 2 MiB of the area, or where the kernel has no huge pages for shared memory; `EAGAIN`,
+    /// `EBUSY` and `ENOMEM`, where it may be tried again.
+    pub fn collapse(&self, part: Range<usize>) -> Result<(), Errno> {
+        let (start, len) = self.0.part(part)?;
+        // SAFETY: a mapping of ours, and the advice changes no contents.
+        match unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(Errno::last_os_error()),
+        }
+    }
+
     /// Empties the page tables of a part. The memory keeps its pages; the next touch of a window is a fault. A system
     /// call, which tells all processors that run the process.
     ///

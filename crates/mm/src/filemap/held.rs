@@ -1,0 +1,303 @@
+//! Parts of mapped files that are held: in memory for good, or while system calls use them.
+//!
+//! # Model
+//!
+//! | kind | its pages | a store | writeback |
+//! |---|---|---|---|
+//! | `Read` | stay in memory; the window has them without faults | – | as usual |
+//! | `Untracked` | as `Read` | is not noticed | a sync writes all of it, through a copy |
+//! | `Io` | stay in memory and writable in the windows | is not noticed, so all of it stays dirty | through a copy |
+//!
+//! Folios of held pages carry `HELD` and are not evicted. They count against a share of the bound ([`crate::unreclaimable`]),
+//! each page once.
+//!
+//! # Invariants
+//!
+//! 1. A folio with `HELD` overlaps a range of the list; one that overlaps a range and was in the index when
+//!    [`AddressSpace::hold`] returned has it.
+//! 2. Pages that are held for stores are written from a copy: the store would see them change.
+//!
+//! # Locking
+//!
+//! `held` is a leaf. The copy's buffer is taken under `wb_lock`, over the I/O.
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
+use foliocache_sys::Errno;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::folio::{LockedFolio, flag};
+use crate::linear::LinearFile;
+use crate::mm::Mm;
+use crate::readahead::ReadaheadState;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_for};
+use crate::vma::MapError;
+use crate::writeback::STABLE_BYTES;
+
+/// Why pages are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HoldKind {
+    Read,
+    Untracked,
+    Io,
+}
+
+/// A range that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) pages: Range<u64>,
+    pub(crate) kind: HoldKind,
+    /// All of it is in memory.
+    ready: bool,
+}
+
+impl Held {
+    pub(crate) fn new(pages: Range<u64>, kind: HoldKind) -> Self {
+        Self {
+            pages,
+            kind,
+            ready: false,
+        }
+    }
+}
+
+/// Pages of `pages` that no range of `held` has that is one of `those`.
+fn not_held(held: &[Held], pages: &Range<u64>, those: impl Fn(&Held) -> bool) -> u64 {
+    let mut covered: Vec<Range<u64>> = (held.iter())
+        .filter(|held| those(held))
+        .map(|held| held.pages.start.max(pages.start)..held.pages.end.min(pages.end))
+        .filter(|part| part.start < part.end)
+        .collect();
+    covered.sort_by_key(|part| part.start);
+    let (mut left, mut at) = (pages.end - pages.start, pages.start);
+    for part in covered {
+        left -= part.end.saturating_sub(part.start.max(at));
+        at = at.max(part.end);
+    }
+    left
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl AddressSpace {
+    /// Keeps pages in memory until [`AddressSpace::release`], reading what is missing; whether some were not held.
+    ///
+    /// Context: blocks for I/O and memory; no lock held. The pages lie in the file and in its linear ranges.
+    ///
+    /// # Errors
+    /// [`MapError::TooMuchHeld`] beyond the share; those of the store.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        linear: &LinearFile,
+        held: &mut Held,
+    ) -> Result<bool, MapError> {
+        let mm: &Mm = self.mm();
+        let new = {
+            let mut all = linear.held.write();
+            // Pages of a memory file system are in memory for good anyway.
+            if !self.bdi().is_memory() {
+                mm.count_held(not_held(&all, &held.pages, |_| true))?;
+            }
+            let missing = not_held(&all, &held.pages, |held| held.ready);
+            all.push(held.clone());
+            missing > 0
+        };
+        if new {
+            let brought = mm.ready_stable().and_then(|()| self.bring_in(&held.pages));
+            brought.inspect_err(|_| self.release(linear, held))?;
+        }
+        {
+            let mut all = linear.held.write();
+            let mine = all.iter_mut().find(|other| *other == held);
+            mine.expect("it is held").ready = true;
+            held.ready = true;
+        }
+        if held.kind == HoldKind::Untracked {
+            self.bdi().queue_dirty(self);
+        }
+        Ok(new)
+    }
+
+    /// Ends a hold: pages that no other has may be evicted again.
+    pub(crate) fn release(self: &Arc<Self>, linear: &LinearFile, held: &Held) {
+        let others = |those: fn(&Held) -> bool| {
+            let mut all = linear.held.read().clone();
+            let at = all.iter().position(|other| other == held);
+            all.remove(at.expect("it is held"));
+            not_held(&all, &held.pages, those)
+        };
+        let untracked = |held: &Held| held.kind == HoldKind::Untracked;
+        if held.kind != HoldKind::Read && others(untracked) > 0 {
+            // What was stored since the last sync is still to be written.
+            self.dirty_all(&held.pages);
+        }
+        {
+            let mut all = linear.held.write();
+            let at = all.iter().position(|other| other == held);
+            all.remove(at.expect("it is held"));
+            let left = not_held(&all, &held.pages, |_| true);
+            if left == 0 {
+                return;
+            }
+            if !self.bdi().is_memory() {
+                self.mm().uncount_held(left);
+            }
+        }
+        self.for_each_held(&held.pages, |locked| {
+            let pages = locked.index().0..locked.end().0;
+            if !linear
+                .held
+                .read()
+                .iter()
+                .any(|held| overlap(&held.pages, &pages))
+            {
+                locked.state.clear(flag::HELD);
+            }
+        });
+    }
+
+    fn for_each_held(&self, pages: &Range<u64>, visit: impl Fn(&LockedFolio<'_>)) {
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        self.for_each_folio(
+            first,
+            last,
+            |page| self.lock_folio(page),
+            |locked| visit(&locked),
+        );
+    }
+
+    /// Reads what is missing of pages, and marks their folios as held.
+    fn bring_in(self: &Arc<Self>, pages: &Range<u64>) -> Result<(), Errno> {
+        let readahead = ReadaheadState::new();
+        let mut page = PageIndex(pages.start);
+        while page.0 < pages.end {
+            let (mut locked, behind) = self.folio_to_map(&readahead, page)?;
+            let all = locked.identity();
+            if !locked.has_grains(0..all.bytes()) {
+                drop(locked);
+                match self.read_rest(all.index, PageIndex(all.index.0 + (1 << all.order) - 1))? {
+                    Some(whole) if whole.has_grains(0..all.bytes()) => locked = whole,
+                    _ => continue,
+                }
+            }
+            if page.0 >= pages_for(self.size()) {
+                return Err(Errno::EFAULT);
+            }
+            locked.state.clear_hint(flag::READAHEAD);
+            locked.state.set(flag::HELD);
+            page = locked.end();
+            drop(locked);
+            if let Some(behind) = behind {
+                self.read_ahead(behind.window);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks all of pages dirty: nobody knows what was stored to them.
+    fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
+        let size = self.size();
+        self.for_each_held(pages, |locked| {
+            let start = locked.index();
+            let from = pages.start.max(start.0) - start.0;
+            let to = pages.end.min(locked.end().0).min(pages_for(size));
+            if to > start.0 + from {
+                let bytes = from as usize * PAGE_SIZE..(to - start.0) as usize * PAGE_SIZE;
+                self.mark_dirty(locked, bytes);
+            }
+        });
+    }
+
+    /// Marks dirty what programs store to without that being noticed. Context: begins a sync of the file.
+    pub(crate) fn dirty_untracked(self: &Arc<Self>) {
+        let Some(linear) = self.linear.get() else {
+            return;
+        };
+        let untracked = |held: &&Held| held.kind == HoldKind::Untracked;
+        let held = linear.held.read();
+        let ranges: Vec<_> = held.iter().filter(untracked).cloned().collect();
+        drop(held);
+        for held in ranges {
+            self.dirty_all(&held.pages);
+        }
+    }
+
+    /// Whether programs store to some of the file without that being noticed.
+    pub(crate) fn is_untracked(&self) -> bool {
+        let untracked = |held: &Held| held.kind == HoldKind::Untracked;
+        let any = |linear: &LinearFile| linear.held.read().iter().any(untracked);
+        self.linear.get().is_some_and(any)
+    }
+
+    /// Whether some of pages are held.
+    pub(crate) fn is_held(&self, pages: Range<u64>) -> bool {
+        let here = |held: &Held| overlap(&held.pages, &pages);
+        let any = |linear: &LinearFile| linear.held.read().iter().any(here);
+        self.linear.get().is_some_and(any)
+    }
+
+    /// How pages are held for stores, if they are: they are not to be write-protected.
+    pub(crate) fn held_for_stores(&self, pages: Range<u64>) -> Option<HoldKind> {
+        let held = self.linear.get()?.held.read();
+        let here = |held: &&Held| held.kind != HoldKind::Read && overlap(&held.pages, &pages);
+        // One for I/O leaves its pages dirty.
+        let kinds = held.iter().filter(here).map(|held| held.kind);
+        kinds.max_by_key(|kind| *kind == HoldKind::Io)
+    }
+}
+
+impl Mm {
+    /// Makes the buffer that held pages are written from.
+    fn ready_stable(&self) -> Result<(), Errno> {
+        if self.stable.lock().is_empty() {
+            self.wait_for_metadata(|| self.take_metadata(STABLE_BYTES as u64))?;
+            let mut stable = self.stable.lock();
+            if !stable.is_empty() {
+                self.uncharge_metadata(STABLE_BYTES as u64);
+                return Ok(());
+            }
+            stable.set_room(STABLE_BYTES);
+            (0..STABLE_BYTES).for_each(|_| stable.push(0));
+        }
+        Ok(())
+    }
+
+    fn count_held(&self, pages: u64) -> Result<(), MapError> {
+        // Relaxed: the sum of the changes counts.
+        let held = self.nr_held.fetch_add(pages, Ordering::Relaxed) + pages;
+        let now = self.unreclaimable();
+        if held <= now.most_held && now.total() <= now.most {
+            return Ok(());
+        }
+        self.uncount_held(pages);
+        Err(MapError::TooMuchHeld {
+            wanted: pages << PAGE_SHIFT,
+            held: (held - pages) << PAGE_SHIFT,
+            most: now.most_held << PAGE_SHIFT,
+        })
+    }
+
+    fn uncount_held(&self, pages: u64) {
+        self.nr_held.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_held_twice_counts_once() {
+        let held = |pages| Held::new(pages, HoldKind::Read);
+        let all = [held(10..20), held(15..25), held(40..50)];
+        let left = |pages| not_held(&all, &pages, |_| true);
+        assert_eq!(left(0..10), 10);
+        assert_eq!(left(0..30), 15);
+        assert_eq!(left(12..24), 0);
+        assert_eq!(left(0..100), 75);
+        assert_eq!(not_held(&all, &(10..12), |held| held.ready), 2);
+    }
+}
