@@ -261,3 +261,6 @@ impl AddressSpace {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -209,9 +209,9 @@ impl Pressure {
 /// it: they count as somebody else's once they are, which errs on the safe side.
 fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
     let usage = frames.usage();
-    let floor = Frames::limit_for(unreclaimable + FLOOR, usage.metadata);
+    let floor = Frames::limit_for(unreclaimable + FLOOR, usage.metadata).max(frames.least_limit());
     Usage {
-        bytes: usage.bytes_held + descriptors,
+        bytes: usage.bytes_held + usage.linear_bytes + descriptors,
         floor: floor.next_multiple_of(BLOCK_SIZE as u64),
     }
 }

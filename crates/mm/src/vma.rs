@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::address_space::AddressSpace;
 use crate::filemap::{Held, HoldKind};
-use crate::frames::RangeError;
+use crate::frames::{MIN_LINEAR_LIMIT, RangeError};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
@@ -100,9 +100,6 @@ impl MapError {
         }
     }
 }
-
-/// Least limit with which files can be mapped: each kind of frames has to have some.
-const MIN_LIMIT: u64 = 16 << 20;
 
 /// A mapped part of a file. Dropping it unmaps it.
 pub struct Vma {
@@ -223,11 +220,9 @@ impl AddressSpace {
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Errno::EFBIG)?;
         let limit = mm.frames.limit();
-        if limit < MIN_LIMIT {
-            return Err(MapError::LimitTooSmall {
-                limit,
-                min: MIN_LIMIT,
-            });
+        if limit < MIN_LINEAR_LIMIT {
+            let min = MIN_LINEAR_LIMIT;
+            return Err(MapError::LimitTooSmall { limit, min });
         }
         Ok(PageIndex::of(pos).0..pages_for(end))
     }

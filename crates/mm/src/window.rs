@@ -445,11 +445,20 @@ impl Windows {
             let _ = self.faults.wake(page);
             return;
         }
-        // The touch is SIGBUS then. A marker of write protection would stand in the way.
-        let _ = self.faults.allow_writes(page.clone());
-        self.faults.poison(page);
-        self.poisoned.lock().push((Instant::now(), fault.address));
-        let _ = self.faults.wake(fault.address..fault.address + PAGE_SIZE);
+        // The touch is SIGBUS then.
+        if let Some((window, _)) = self.find(fault.address)
+            && let Some(mapping) = window.mapping.upgrade()
+            && let Some(linear) = mapping.linear.get()
+        {
+            // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
+            // which would stand in the way.
+            let _exclusive = linear.windows.write();
+            let _ = self.area.zap(self.offset(page.clone()));
+            let _ = self.faults.allow_writes(page.clone());
+            self.faults.poison(page.clone());
+            self.poisoned.lock().push((Instant::now(), fault.address));
+        }
+        let _ = self.faults.wake(page);
     }
 
     /// Resolves a fault of a window; false where the touch is an error of the program's or of the store's.

@@ -11,6 +11,8 @@
 //!    large folio is split at the cut; where there is no memory for that it stays, zero beyond it.
 //! 2. No write of a cut-off page can reach the store after the cut: none is in flight under
 //!    `wb_lock`, and the pages are gone before it is released.
+//! 3. Windows are emptied after the folios went, or were zeroed: of a folio that was evicted in the meantime they
+//!    may have pages until the punch, also of one that a fault brought in before it saw the new size.
 //!
 //! # Locking
 //!
@@ -87,9 +89,12 @@ impl AddressSpace {
         if self.linear.get().is_none() || offset_in_page(size) == 0 {
             return;
         }
-        if let Some(locked) = self.lock_folio(PageIndex::of(size))
-            && self.has_grain_at(&locked, size)
-        {
+        let page = PageIndex::of(size);
+        let Some(locked) = self.lock_folio(page) else {
+            // It was evicted, and windows may show it still.
+            return self.unmap_pages(page.0..page.0 + 1);
+        };
+        if self.has_grain_at(&locked, size) {
             let offset = (size - locked.index().pos()) as usize;
             direct_map::zero(self.addr(&locked, offset), PAGE_SIZE - offset_in_page(size));
         }
@@ -125,14 +130,14 @@ impl AddressSpace {
         }
         self.ops.punch_hole(pos, end - pos)?;
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
-        // Windows that have pages without faults keep them.
+        // What is held stays in memory.
         if first < last && !self.is_held(first..last) {
-            self.unmap_pages(first..last);
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
             self.remove_range(PageIndex(first), PageIndex(last - 1));
         }
         self.zero_range(pos, end);
+        self.unmap_pages(PageIndex::of(pos).0..pages_for(end));
         self.after_removal(&mut wb);
         Ok(())
     }
@@ -142,13 +147,12 @@ impl AddressSpace {
     /// Context: `wb_lock` and `invalidate_lock` held.
     fn cut_off(&self, size: u64) {
         let first = PageIndex(pages_for(size));
-        // Also what was evicted and not punched yet.
-        self.unmap_pages(first.0..u64::MAX);
         self.cut_held(first.0..u64::MAX);
         self.split_at(first);
         self.remove_range(first, PageIndex(u64::MAX));
         // The last page, and more only where a folio could not be split.
         self.zero_range(size, u64::MAX);
+        self.unmap_pages(PageIndex::of(size).0..u64::MAX);
     }
 
     /// What is left to do once folios were removed whatever their state.
@@ -175,6 +179,12 @@ impl AddressSpace {
             if from >= to {
                 return;
             }
+            if self.held_for_stores(locked.index().0..locked.end().0).is_some() {
+                direct_map::zero(self.addr(&locked, from), to - from);
+                return;
+            }
+            // No store without a fault: what is dirty now may be clean in a moment.
+            self.unmap_pages(locked.index().0..locked.end().0);
             direct_map::zero(self.addr(&locked, from), to - from);
             let zero = grains::inside(locked.order(), from..to);
             if locked.order() > 0 && locked.dirty_grains() & zero != 0 {
@@ -233,11 +243,11 @@ impl AddressSpace {
         }
         let old = self.size();
         self.set_size(size.min(old));
-        self.unmap_pages(0..u64::MAX);
         // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept, but for what is beyond
         // the end. A page in use is waited for: what is left would be read for ever.
         let lock = |page| self.lock_folio(page);
         self.drop_clean(PageIndex(0), PageIndex(u64::MAX), lock);
+        self.unmap_pages(0..u64::MAX);
         if size < old {
             self.cut_off(size);
             self.after_removal(&mut wb);

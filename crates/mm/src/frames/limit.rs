@@ -205,7 +205,11 @@ impl Frames {
 
     /// Turns a block that could still be taken into room for metadata.
     fn capacity_to_room(&self, table: &mut Table) -> bool {
-        if !self.take_block_unit(table, true) && !self.take_linear_unit(table, true) {
+        // Either kind of frames can be had of two units.
+        let least = 1 + u32::from(self.linear.is_used());
+        if table.units() <= least
+            || !self.take_block_unit(table, true) && !self.take_linear_unit(table, true)
+        {
             return false;
         }
         self.room.change(BLOCK_SIZE as i64);

@@ -40,7 +40,10 @@ use super::block::Table;
 use super::budget::Budget;
 use super::runs::Runs;
 use super::tables::{TABLE_BYTES, Tables};
-use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, Reservation};
+use super::{
+    BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, MIN_LIMIT,
+    MIN_LINEAR_LIMIT, Reservation,
+};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
@@ -60,7 +63,7 @@ const SPACE_PER_MEMORY: u64 = 64;
 const MAX_UNITS: u64 = 1 << (32 - MAX_ORDER);
 
 /// A range has room for a file to grow: twice its size, but not more beyond it than so many units.
-const MAX_GROWTH: u32 = (64 << 30) / BLOCK_SIZE as u32;
+const MAX_GROWTH: u32 = ((64 << 30) / BLOCK_SIZE as u64) as u32;
 
 /// Least units of a range: 16 MiB.
 const MIN_RANGE: u32 = 8;
@@ -173,6 +176,11 @@ impl Linear {
         }
     }
 
+    /// Whether there ever was a range.
+    pub(super) fn is_used(&self) -> bool {
+        self.state.lock().memory.is_some()
+    }
+
     /// Where frames are in the memfd, in bytes.
     fn bytes(&self, frames: &Range<u32>) -> Range<u64> {
         let at = |frame: u32| u64::from(frame - self.frames.start) << PAGE_SHIFT;
@@ -258,6 +266,14 @@ impl Frames {
         let mut state = self.linear.state.lock();
         let freed = state.freed;
         state.retired.push((range, freed));
+    }
+
+    /// Least limit, in bytes: more once there are linear ranges, so that each kind of frames can have some.
+    pub(crate) fn least_limit(&self) -> u64 {
+        match self.linear.is_used() {
+            true => MIN_LINEAR_LIMIT,
+            false => MIN_LIMIT,
+        }
     }
 
     /// The memory of all linear ranges, and where frames are in it, in bytes. `None` before the first range.
@@ -481,11 +497,10 @@ impl Frames {
     pub(crate) fn owe_unit(&self) {
         {
             let mut table = self.table.lock();
-            if table.linear == 0 || table.linear_owed > 0 {
-                return;
+            if table.linear > 0 && table.linear_owed == 0 {
+                table.linear_owed = 1;
+                self.linear.budget.remove(u64::from(BLOCK_FRAMES));
             }
-            table.linear_owed = 1;
-            self.linear.budget.remove(u64::from(BLOCK_FRAMES));
         }
         self.settle_owed();
     }
@@ -519,3 +534,6 @@ impl Frames {
         table.linear -= 1;
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

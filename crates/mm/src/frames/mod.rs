@@ -74,6 +74,8 @@ pub const BLOCK_FRAMES: u32 = 1 << MAX_ORDER;
 pub const BLOCK_SIZE: usize = (BLOCK_FRAMES as usize) << crate::PAGE_SHIFT;
 /// Least limit of a frame space, in bytes: 4 MiB.
 pub const MIN_LIMIT: u64 = 4 << 20;
+/// Least limit with which there are linear ranges: each kind of frames has to have some.
+pub(crate) const MIN_LINEAR_LIMIT: u64 = 16 << 20;
 /// Largest limit whatever the machine: 4 TiB, so that counts of frames keep a bit to spare.
 const MAX_LIMIT: u64 = 4 << 40;
 

@@ -69,12 +69,13 @@ impl Mm {
     ///
     /// # Errors
     /// A limit that exceeds the machine, or is too small beside descriptors, memory file systems and data
-    /// that could not be written; `ECHILD` after a fork.
+    /// that could not be written, or less than 16 MiB once a file was mapped; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork()?;
         // Descriptors that were ever in use stay; what cannot be reclaimed keeps to its budget.
         let blocks = self.unreclaimable().needed();
         let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
+        let min = min.max(self.frames.least_limit());
         if bytes < min {
             return Err(MmError::LimitTooSmall { limit: bytes, min });
         }
