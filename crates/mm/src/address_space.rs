@@ -108,15 +108,6 @@ const _: () = {
     assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 448);
 };
 
-/// The frames of a folio that left the index.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FolioFrames {
-    pub(crate) frame: FrameNumber,
-    pub(crate) order: u32,
-    /// Whether windows may still have them.
-    pub(crate) mapped: bool,
-}
-
 /// Who reads less than one part in so many of the cache behind a stream is close behind it.
 const CLOSE_PART: u64 = 16;
 
@@ -372,8 +363,8 @@ impl AddressSpace {
         self.free_frames(frames);
     }
 
-    /// As [`Self::remove_folio`], but its frames are the caller's.
-    pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> FolioFrames {
+    /// As [`Self::remove_folio`], but its frames are the caller's, if they are general ones.
+    pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> Option<(FrameNumber, u32)> {
         let mm: &Mm = self.mm();
         self.unmap_folio(&locked);
         if !self.bdi.is_memory() {
@@ -384,21 +375,30 @@ impl AddressSpace {
 
     /// As [`Self::detach_folio`], for a folio that is on no queue: reclaim took it off.
     /// Windows may still have its frames, which are as the store has them.
-    pub(crate) fn detach_unqueued_folio(&self, locked: LockedFolio<'_>) -> FolioFrames {
+    pub(crate) fn detach_unqueued_folio(
+        &self,
+        locked: LockedFolio<'_>,
+    ) -> Option<(FrameNumber, u32)> {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
         let folio = locked.folio();
-        let erased = self
-            .index
-            .lock()
-            .erase_if(locked.index().0, mm.folios.entry(folio));
-        debug_assert!(
-            erased.is_some(),
-            "a locked folio with a mapping is in its index"
-        );
-        // Only now: a flush that succeeds makes folios clean as long as it finds them in the index.
-        let seen = locked.state.load();
-        let pages = locked.nr_pages();
+        let (seen, frame, order) = {
+            let mut index = self.index.lock();
+            let erased = index.erase_if(locked.index().0, mm.folios.entry(folio));
+            debug_assert!(
+                erased.is_some(),
+                "a locked folio with a mapping is in its index"
+            );
+            // Only now: a flush that succeeds makes folios clean as long as it finds them in the index.
+            let seen = locked.state.load();
+            let (frame, order) = locked.detach();
+            if mm.frames.is_linear(frame) {
+                // The next folio of the page has the same frame, and can be there as soon as the lock is free.
+                mm.frames.free_linear(frame, order, seen.has(flag::MAPPED));
+            }
+            (seen, frame, order)
+        };
+        let pages = 1 << order;
         for (flag, count) in [
             (flag::DIRTY, Count::Dirty),
             (flag::UNSTABLE, Count::Unstable),
@@ -416,14 +416,9 @@ impl AddressSpace {
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
         }
-        let (frame, order) = locked.detach();
         drop(locked);
         mm.folios.free(folio);
-        FolioFrames {
-            frame,
-            order,
-            mapped: seen.has(flag::MAPPED),
-        }
+        (!mm.frames.is_linear(frame)).then_some((frame, order))
     }
 
     /// As [`AddressSpace::mark_grains_dirty`], for a range of bytes.
@@ -497,8 +492,8 @@ impl AddressSpace {
     /// Takes 2^`order` frames in a row for the folio that begins at `page`. `None`: not now, so a smaller
     /// folio has to do; one of a single page is refused only if it has a folio by now.
     ///
-    /// This and [`Self::free_frames`] are the boundary between files and frames (decision 42): a page in a linear
-    /// range has one frame for ever, which is taken only when the folio is in the index
+    /// This and [`Self::detach_unqueued_folio`] are the boundary between files and frames (decision 42): a page in a
+    /// linear range has one frame for ever, which is the folio's as long as that is in the index
     /// ([`Frames::take_linear`](crate::Frames)); for others any free frames of the general blocks will do. Frames are
     /// taken on a promise of their kind, and are one folio's until they are freed.
     ///
@@ -517,18 +512,11 @@ impl AddressSpace {
         }
     }
 
-    /// Frees the frames of a folio that left the index and whose version grew. A reader may still be copying
-    /// from them, and finds that out afterwards. Does not sleep.
-    pub(crate) fn free_frames(&self, frames: FolioFrames) {
-        let mm: &Mm = self.mm();
-        let FolioFrames {
-            frame,
-            order,
-            mapped,
-        } = frames;
-        match mm.frames.is_linear(frame) {
-            true => mm.frames.free_linear(frame, order, mapped),
-            false => mm.frames.free(frame, order),
+    /// Frees the general frames of a folio that left the index and whose version grew. A reader may still be
+    /// copying from them, and finds that out afterwards. Does not sleep.
+    pub(crate) fn free_frames(&self, frames: Option<(FrameNumber, u32)>) {
+        if let Some((frame, order)) = frames {
+            self.mm().frames.free(frame, order);
         }
     }
 

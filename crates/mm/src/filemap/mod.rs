@@ -61,13 +61,12 @@ impl AddressSpace {
             return Err(Errno::EIO);
         }
         tracing::warn!(file, pos, "memory failed; the data is read again");
-        let frames = self.detach_folio(locked);
-        if mm.frames.is_linear(frames.frame) {
-            // A punch gives the page new memory.
-            self.free_frames(frames);
-        } else if let Err(error) = mm.frames.free_bad(frames.frame, frames.order) {
+        // A punch gives a page of a linear range new memory.
+        if let Some((frame, order)) = self.detach_folio(locked)
+            && let Err(error) = mm.frames.free_bad(frame, order)
+        {
             tracing::error!(%error, "frames in bad memory stay in use");
-            bump(&mm.nr_unevictable, 1 << frames.order);
+            bump(&mm.nr_unevictable, 1 << order);
         }
         Ok(())
     }

@@ -341,6 +341,9 @@ impl Frames {
 
     /// Frees frames that [`Frames::take_linear`] took, or a part of them; page tables of windows may still have
     /// them, if so `mapped`. They count until they are punched. Does not block.
+    ///
+    /// Context: as the folio leaves the index, under `xa_lock`, so that no other one takes them before; its version
+    /// has grown.
     pub(crate) fn free_linear(&self, frame: FrameNumber, order: u32, mapped: bool) {
         let linear = &self.linear;
         let mut state = linear.state.lock();
