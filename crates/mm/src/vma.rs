@@ -11,6 +11,7 @@ use crate::filemap::{Held, HoldKind};
 use crate::frames::{MIN_LINEAR_LIMIT, RangeError};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
+use crate::readahead::ReadaheadState;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::window::{Window, Windows};
 
@@ -258,6 +259,18 @@ impl Vma {
     pub fn range(&self) -> Range<u64> {
         let start = PageIndex(self.window.pages.start).pos();
         start..start + self.len as u64
+    }
+
+    /// Has `stored` called whenever pages become writable because of a store, before the store is made: once for
+    /// each folio between two of its writebacks, or more often. It is called with a folio lock held and does not
+    /// block. The first call of this counts.
+    pub fn on_store(&self, stored: impl Fn() + Send + Sync + 'static) {
+        let _ = self.window.stored.set(Box::new(stored));
+    }
+
+    /// How it is read ahead of.
+    pub fn readahead(&self) -> &ReadaheadState {
+        &self.window.readahead
     }
 
     /// Puts the pages of a range of its bytes into the page tables, for stores too if `write`, reading what is not

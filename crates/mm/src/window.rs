@@ -31,6 +31,7 @@
 #![allow(unsafe_code)]
 
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Mutex, Weak, background, thread};
@@ -139,6 +140,8 @@ pub(crate) struct Window {
     tables: Tables,
     pub(crate) readahead: ReadaheadState,
     streams: Streams,
+    /// Called before stores can be made, see [`Vma::on_store`](crate::Vma::on_store).
+    pub(crate) stored: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Where faults are expected next, and how many pages they will be given.
@@ -529,6 +532,7 @@ impl Windows {
             pages: pages.clone(),
             readahead: ReadaheadState::new(),
             streams: Streams::default(),
+            stored: OnceLock::new(),
         });
         let mapped = runs.into_iter().try_for_each(|(page, frames)| {
             let (memory, bytes) = mm.frames.linear_memory(frames).expect("there is a range");

@@ -136,6 +136,9 @@ pub trait InodeOperations: Any + Send + Sync {
     /// As `lseek(2)`; `ENXIO` at or past the end of the file.
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno>;
 
+    /// An open file has one handle more: [`InodeOperations::released`] will be called once more.
+    fn duplicated(&self, _inode: &Inode, _writable: bool) {}
+
     /// An open file was closed.
     fn released(&self, inode: &Inode, writable: bool);
 

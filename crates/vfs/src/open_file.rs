@@ -19,8 +19,8 @@ use crate::inode::Inode;
 use crate::slab::SlabArc;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, MAX_FILE_SIZE, MetadataCharge, Mm,
-    ReadaheadState,
+    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, MAX_FILE_SIZE, MapError,
+    MetadataCharge, Mm, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -43,6 +43,18 @@ pub enum Advice {
     WillNeed,
     /// The range will not be needed: its clean pages leave the cache.
     DontNeed,
+}
+
+impl Advice {
+    /// The pattern of access that it tells, if it tells one.
+    pub fn pattern(self) -> Option<Access> {
+        match self {
+            Self::Normal => Some(Access::Normal),
+            Self::Sequential => Some(Access::Sequential),
+            Self::Random => Some(Access::Random),
+            Self::WillNeed | Self::DontNeed => None,
+        }
+    }
 }
 
 /// An open file.
@@ -97,6 +109,52 @@ impl OpenFile {
             ctx,
             _charge: charge,
         })
+    }
+
+    /// Another handle of the same file, open for the same, with readahead of its own. It is told by itself of
+    /// failures that this one has not been told of.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is no room for it.
+    #[doc(alias = "dup")]
+    pub fn duplicate(&self) -> Result<OpenFile, Errno> {
+        let charge = Self::charge(self.mapping.mm())?;
+        self.inode
+            .ops()
+            .duplicated(&self.inode, self.counts_as_writer());
+        Ok(OpenFile {
+            wb_err: self.wb_err.clone(),
+            readahead: ReadaheadState::new(),
+            inode: ManuallyDrop::new(SlabArc::clone(&self.inode)),
+            mapping: Arc::clone(&self.mapping),
+            flags: self.flags,
+            ctx: self.ctx,
+            _charge: charge,
+        })
+    }
+
+    fn counts_as_writer(&self) -> bool {
+        self.flags.write || self.flags.truncate
+    }
+
+    /// Maps `len` bytes from `pos` on: [`AddressSpace::map`]. Stores move the times of the file, where a page is
+    /// stored to that was not written to since it was last written back.
+    ///
+    /// Context: a handle of the file, open for the same, stays open as long as the mapping.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::map`]; `EACCES` if the handle is not open for reading, or for stores not for
+    /// writing too, or for appending alone.
+    #[doc(alias = "mmap")]
+    pub fn map(&self, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
+        let may_store = self.flags.write && !self.flags.append;
+        if !self.flags.read || access == VmaAccess::ReadWrite && !may_store {
+            return Err(Errno::EACCES.into());
+        }
+        let vma = self.mapping.map(pos, len, access)?;
+        let attributes = self.inode.attributes().clone();
+        vma.on_store(move || attributes.data_changed());
+        Ok(vma)
     }
 
     /// The same with writes on behalf of `ctx`: whether they clear set-id bits.
@@ -444,14 +502,13 @@ impl OpenFile {
     /// Those of the backing store.
     pub fn advise(&self, advice: Advice, pos: u64, len: u64) -> Result<(), Errno> {
         let len = if len == 0 { u64::MAX - pos } else { len };
+        if let Some(access) = advice.pattern() {
+            self.readahead.advise(access);
+        }
         match advice {
-            Advice::Normal => self.readahead.advise(Access::Normal),
-            Advice::Sequential => self.readahead.advise(Access::Sequential),
-            Advice::Random => self.readahead.advise(Access::Random),
             Advice::WillNeed => self.mapping.populate(pos, len)?,
-            Advice::DontNeed => {
-                self.mapping.invalidate(pos, len);
-            }
+            Advice::DontNeed => _ = self.mapping.invalidate(pos, len),
+            Advice::Normal | Advice::Sequential | Advice::Random => {}
         }
         Ok(())
     }
@@ -470,7 +527,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         self.inode
             .ops()
-            .released(&self.inode, self.flags.write || self.flags.truncate);
+            .released(&self.inode, self.counts_as_writer());
         // SAFETY: see the module's header.
         Inode::put(unsafe { ManuallyDrop::take(&mut self.inode) });
     }

@@ -309,6 +309,12 @@ impl InodeOperations for DirNode {
         }
     }
 
+    fn duplicated(&self, _: &Inode, writable: bool) {
+        let mut opens = self.file().opens.lock();
+        opens.handles += 1;
+        opens.writers += u32::from(writable);
+    }
+
     fn released(&self, inode: &Inode, writable: bool) {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;

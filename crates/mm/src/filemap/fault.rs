@@ -76,6 +76,9 @@ impl AddressSpace {
             locked.mark_accessed(seen);
             self.count_hits(1);
         }
+        if write && let Some(stored) = window.stored.get() {
+            stored();
+        }
         let order = locked.order();
         let (end, dirtied) = self.map_folio(window, locked, page, write)?;
         if first_use {
