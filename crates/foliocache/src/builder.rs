@@ -1,6 +1,6 @@
 //! How a cache is to be made.
 
-use foliocache_mm::{Mm, MmConfig};
+use foliocache_mm::{FaultMode, Mm, MmConfig};
 use foliocache_sys::usercopy;
 use std::time::Duration;
 
@@ -81,6 +81,23 @@ impl CacheBuilder {
     /// 100 µs a look; 50 KiB and four descriptors outside the bound.
     pub fn external_pressure(mut self, follow: bool) -> Self {
         self.config.external_pressure = follow;
+        self
+    }
+
+    /// Who resolves the page faults of mapped files ([`File::map`](crate::File::map)).
+    /// [`MappingFaults::Thread`](crate::MappingFaults::Thread) unless said.
+    pub fn mapping_faults(mut self, mode: FaultMode) -> Self {
+        self.config.fault_mode = mode;
+        self
+    }
+
+    /// Most bytes that one page fault of a mapped file puts into the page tables, rounded down to a power of two
+    /// pages and at least one page. 2 MiB unless said, which is the most.
+    ///
+    /// Only what is cached already is mapped along, and only sequential faults come to as much. Less of it makes
+    /// more faults, and fewer pages dirty by a store.
+    pub fn fault_around_bytes(mut self, bytes: u32) -> Self {
+        self.config.fault_around_bytes = bytes;
         self
     }
 

@@ -1,7 +1,7 @@
 //! What can go wrong: what was being done, to which file and range, and why.
 
 use foliocache_fs::DirFsError;
-use foliocache_mm::MmError;
+use foliocache_mm::{MapError, MmError};
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io;
@@ -87,6 +87,17 @@ pub enum Error {
         /// The cause.
         errno: Errno,
     },
+    /// A file could not be mapped.
+    #[error("cannot map {}, bytes {}..{}: {cause}", .path.display(), .range.start, .range.end)]
+    Map {
+        /// The file, as it was opened.
+        path: PathBuf,
+        /// The bytes meant.
+        range: Range<u64>,
+        /// The cause.
+        #[source]
+        cause: MapError,
+    },
     /// Files could not be made durable.
     #[error("{}", display_failed(.0))]
     NotDurable(Vec<FailedFile>),
@@ -118,6 +129,7 @@ operations! {
     PunchHole = "punch a hole in",
     Allocate = "allocate space in",
     Advise = "advise on",
+    Populate = "populate a mapping of",
     Sync = "sync",
     Discard = "discard failed data of",
     Stats = "read the figures of",
@@ -203,6 +215,7 @@ impl Error {
             Self::Memory(error) => error.errno(),
             Self::Directory(error) => error.errno(),
             Self::Overlap { .. } => Errno::EBUSY,
+            Self::Map { cause, .. } => cause.errno(),
             Self::NotDurable(files) => files.first().map_or(Errno::EIO, |file| file.errno),
         }
     }

@@ -317,22 +317,21 @@ impl File {
     /// `ECHILD` after a fork; for [`Advice::WillNeed`] those of the backing store.
     #[doc(alias = "posix_fadvise")]
     pub fn advise(&self, advice: Advice, range: impl RangeBounds<u64>) -> Result<()> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&start) => start.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => u64::MAX,
-        };
-        if start >= end {
-            return self.with(Operation::Advise, |_| Ok(()));
-        }
-        self.with(Operation::Advise, |open| {
-            open.advise(advice, start, end - start)
+        let range = bytes_of(range, u64::MAX);
+        self.with(Operation::Advise, |open| match range.is_empty() {
+            true => Ok(()),
+            false => open.advise(advice, range.start, range.end - range.start),
         })
+    }
+
+    /// Another handle of the file, for a mapping.
+    pub(crate) fn duplicate(&self) -> Result<File, Errno> {
+        self.open.check_fork()?;
+        Ok(File::new(
+            self.open.duplicate()?,
+            &self.mount,
+            self.path.clone(),
+        ))
     }
 
     /// The attributes as they are now. May block for I/O.
@@ -373,6 +372,21 @@ impl File {
             Ok(open.mapping().discard_failed())
         })
     }
+}
+
+/// The bytes of a range that ends at `end` where it is open.
+pub(crate) fn bytes_of(range: impl RangeBounds<u64>, end: u64) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&end) => end.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => end,
+    };
+    start..end
 }
 
 impl fmt::Debug for File {

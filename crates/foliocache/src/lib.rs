@@ -40,6 +40,11 @@
 //! - **Paths stay below their [`Directory`]**: [`Error::Escape`] otherwise.
 //! - **After `fork`** the cache is the parent's; in the child every call gives `ECHILD`.
 //!
+//! # Mappings
+//!
+//! [`File::map`] gives addresses at which a part of a file can be read and stored to: a [`Mapping`]. Its pages are
+//! those of the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
+//!
 //! # What it is not for
 //!
 //! - Processes that share files and need to see each other's writes at once: each cache is private.
@@ -63,6 +68,7 @@ mod cursor;
 mod directory;
 mod error;
 mod file;
+mod mapping;
 mod metadata;
 mod mount;
 mod open_options;
@@ -84,13 +90,16 @@ pub use foliocache_fs::{
     Fallback,
 };
 pub use foliocache_mm::{
-    FileStats, FrameUsage as MemoryUsage, MIN_LIMIT as MIN_MEMORY, MmError as CacheError,
-    MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats, ThrottleStats,
+    FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, MIN_LIMIT as MIN_MEMORY,
+    MapError, MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PressureSource,
+    PressureStats, ThrottleStats, VmaAccess as MapAccess,
 };
 pub use foliocache_sys::Errno;
 pub use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::uring::EngineStats;
+pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
 pub use foliocache_vfs::{Advice, Attr, Credentials, Device, FileKind, RenameMode};
+pub use mapping::Mapping;
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
 pub use size::MemorySize;

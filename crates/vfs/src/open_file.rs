@@ -137,8 +137,8 @@ impl OpenFile {
         self.flags.write || self.flags.truncate
     }
 
-    /// Maps `len` bytes from `pos` on: [`AddressSpace::map`]. Stores move the times of the file, where a page is
-    /// stored to that was not written to since it was last written back.
+    /// Maps `len` bytes from `pos` on: [`AddressSpace::map`]. The first store to a clean page moves the times of the
+    /// file; of a file that is never written back, the fault that makes a page writable, if it is a store's.
     ///
     /// Context: a handle of the file, open for the same, stays open as long as the mapping.
     ///
