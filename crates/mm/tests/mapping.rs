@@ -32,13 +32,13 @@ fn map(file: &Arc<AddressSpace>, access: VmaAccess) -> Vma {
 fn load(vma: &Vma, at: u64) -> u8 {
     assert!(at < vma.len() as u64);
     // SAFETY: inside the mapping.
-    unsafe { vma.address().add(at as usize).read_volatile() }
+    unsafe { vma.address().wrapping_add(at as usize).read_volatile() }
 }
 
 fn store(vma: &Vma, at: u64, byte: u8) {
     assert!(at < vma.len() as u64);
     // SAFETY: inside the mapping, which is for stores, and of which no reference exists.
-    unsafe { vma.address().add(at as usize).write_volatile(byte) }
+    unsafe { vma.address().wrapping_add(at as usize).write_volatile(byte) }
 }
 
 fn bytes(vma: &Vma) -> &[u8] {
@@ -273,7 +273,9 @@ fn a_mapping_is_source_and_destination_of_calls_in(mode: FaultMode) {
     let vmas = [0, 1].map(|who: usize| map(&files[who], VmaAccess::ReadWrite));
     let slice = |who: usize, at: u64, len: usize| {
         // SAFETY: inside the mapping; whatever changes it in this test leaves bytes.
-        unsafe { std::slice::from_raw_parts_mut(vmas[who].address().add(at as usize), len) }
+        unsafe {
+            std::slice::from_raw_parts_mut(vmas[who].address().wrapping_add(at as usize), len)
+        }
     };
     // The same folio, populated or not; the same file; each from the other.
     for (who, from, to, len) in [
@@ -420,8 +422,9 @@ fn system_calls_may_use_what_is_locked_for_io_in(mode: FaultMode) {
         move || writer.write_all(&new).expect("written")
     });
     // SAFETY: inside the mapping, and nobody else uses it.
-    let target =
-        unsafe { std::slice::from_raw_parts_mut(vma.address().add(range.start), range.len()) };
+    let target = unsafe {
+        std::slice::from_raw_parts_mut(vma.address().wrapping_add(range.start), range.len())
+    };
     reader
         .read_exact(target)
         .expect("the kernel stores into the mapping");

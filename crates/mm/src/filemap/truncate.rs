@@ -179,7 +179,10 @@ impl AddressSpace {
             if from >= to {
                 return;
             }
-            if self.held_for_stores(locked.index().0..locked.end().0).is_some() {
+            if self
+                .held_for_stores(locked.index().0..locked.end().0)
+                .is_some()
+            {
                 direct_map::zero(self.addr(&locked, from), to - from);
                 return;
             }
