@@ -116,7 +116,9 @@ pub struct Vma {
 pub enum LockedAccess {
     /// Reads; a store is SIGSEGV.
     Read,
-    /// Reads and stores. Which pages are stored to nobody knows: each sync of the file writes all of them.
+    /// Reads and stores at the speed of memory, through huge pages. Which pages are stored to nobody knows: each sync of
+    /// the file writes all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is
+    /// written before that.
     Untracked,
 }
 

@@ -296,6 +296,16 @@ impl Window {
         }
     }
 
+    /// Stores may have been made that were no faults.
+    pub(crate) fn note_unnoticed_stores(&self) {
+        if self.plain
+            && self.access == VmaAccess::ReadWrite
+            && let Some(stored) = self.stored.get()
+        {
+            stored();
+        }
+    }
+
     /// Takes those of `pages` that it shows out of a window without faults, for good.
     pub(crate) fn cut(&self, mm: &Mm, pages: &Range<u64>) {
         let part = self.part(pages);
