@@ -351,8 +351,8 @@ impl Drop for Vma {
         }
         let linear = self.mapping.linear.get().expect("it was mapped");
         mm.windows().remove(linear, &self.window);
-        let bytes = Window::memory_bytes(&self.window.pages) + self.window.table_bytes();
-        mm.uncharge_metadata(bytes);
+        self.window.uncharge_tables(mm);
+        mm.uncharge_metadata(Window::memory_bytes(&self.window.pages));
         if let Some(held) = &self.held {
             self.mapping.release(linear, held);
         }
