@@ -212,6 +212,20 @@ fn a_mapping_outlives_its_file_its_name_and_its_cache() {
 }
 
 #[test]
+fn many_caches_with_mappings_leave_addresses_to_the_program() {
+    let caches: Vec<Cache> = (0..24).map(|_| cache(MappingFaults::Inline)).collect();
+    let mapped = |cache: &Cache| {
+        let file = cache.memfs().unwrap().create("f").unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.map(.., MapAccess::Read).unwrap()
+    };
+    let mappings: Vec<Mapping> = caches.iter().map(mapped).collect();
+    assert!(mappings.iter().all(|mapping| load(mapping, 63 << 20) == 0));
+    let others = foliocache_sys::memory::ReservedRange::reserve(1 << 40);
+    assert!(others.is_ok(), "{others:?}");
+}
+
+#[test]
 fn what_may_not_be_mapped_says_why() {
     on_both(|dir| {
         let file = dir.create("f").unwrap();

@@ -37,7 +37,7 @@ use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Mutex, Weak, background, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
-use foliocache_sys::memory::{WindowAccess, WindowArea};
+use foliocache_sys::memory::{WindowAccess, WindowArea, spare_addresses};
 use foliocache_sys::userfaultfd::{
     Access, Fault, Handler, InlineFaults, ResolveFault, Userfaultfd, resolve_inline,
 };
@@ -55,7 +55,7 @@ use crate::reclaim::PageTables;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{MapError, VmaAccess};
 
-/// Addresses for windows, as many as can be had up to this.
+/// Addresses for windows, at most.
 const AREA: usize = 16 << 40;
 
 /// Threads that resolve faults, where the program's own do not: so many may wait for I/O at a time.
@@ -451,14 +451,7 @@ impl Windows {
             FaultMode::Inline => Handler::Signal,
         };
         let faults = Arc::new(Userfaultfd::open(handler)?);
-        let mut bytes = AREA;
-        let area = loop {
-            match WindowArea::reserve(bytes) {
-                // RLIMIT_AS, or many caches in one process.
-                Err(_) if bytes > BLOCK_SIZE => bytes /= 2,
-                area => break area?,
-            }
-        };
+        let area = WindowArea::reserve(spare_addresses(AREA))?;
         let units = (area.addresses().len() / BLOCK_SIZE) as u32;
         let state = State {
             free: Runs::new(0..units),

@@ -51,7 +51,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::memory::{ReservedRange, SharedMemory, total_memory};
+use foliocache_sys::memory::{ReservedRange, SharedMemory, spare_addresses, total_memory};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -195,19 +195,15 @@ pub(crate) fn units_of(pages: &Range<u64>) -> Range<u32> {
     (pages.start >> MAX_ORDER) as u32..pages.end.div_ceil(BLOCK_FRAMES.into()) as u32
 }
 
-/// Reserves addresses for so many blocks, and for as much linear space behind them as the process may have; how
-/// many units that is.
+/// Reserves addresses for so many blocks, and for as much linear space behind them as the process can spare; how many
+/// units that is.
 pub(super) fn reserve(blocks: u32) -> Result<(ReservedRange, u32), Errno> {
     let bytes = (SPACE_PER_MEMORY * total_memory()).max(MIN_SPACE);
     let most = MAX_UNITS.saturating_sub(u64::from(blocks));
-    let mut units = (bytes / BLOCK_SIZE as u64).min(most) as usize;
-    loop {
-        match ReservedRange::reserve((blocks as usize + units) * BLOCK_SIZE) {
-            // RLIMIT_AS, or many caches in one process.
-            Err(_) if units > 0 => units /= 2,
-            range => return Ok((range?, units as u32)),
-        }
-    }
+    let most = (bytes / BLOCK_SIZE as u64).min(most) as usize;
+    let units = spare_addresses(most * BLOCK_SIZE) / BLOCK_SIZE;
+    let range = ReservedRange::reserve((blocks as usize + units) * BLOCK_SIZE)?;
+    Ok((range, units as u32))
 }
 
 impl Linear {
