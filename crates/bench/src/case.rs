@@ -147,19 +147,12 @@ impl RatioPlan {
         }
     }
 
-    /// Of their 99th percentiles.
-    pub const fn of_p99(self) -> Self {
-        Self {
-            figure: Figure::P99,
-            ..self
-        }
-    }
-
-    /// The same, with a median not to exceed.
+    /// Of their 99th percentiles, with a median not to exceed.
     pub const fn p99_at_most(self, most: f64) -> Self {
         Self {
+            figure: Figure::P99,
             target: Some(Target::AtMost(most)),
-            ..self.of_p99()
+            ..self
         }
     }
 

@@ -294,9 +294,8 @@ impl AddressSpace {
             let (frame, order) = locked.detach();
             drop(locked);
             // A linear frame is the page's, whoever has the folio.
-            match mm.frames.is_linear(frame) {
-                true => mm.frames.unclaim_linear(frame, order),
-                false => mm.frames.free(frame, order),
+            if !mm.frames.is_linear(frame) {
+                mm.frames.free(frame, order);
             }
             mm.folios.free(folio);
             return None;
@@ -507,10 +506,7 @@ impl AddressSpace {
     ) -> Option<FrameNumber> {
         match (self.linear_frame(page), promised.kind()) {
             (None, FrameKind::General) => self.mm().frames.alloc_order(promised, order),
-            // Without its page table, which was charged before, there is none.
-            (Some(frame), FrameKind::Linear) => {
-                self.mm().frames.claim_linear(frame, order).then_some(frame)
-            }
+            (Some(frame), FrameKind::Linear) => Some(frame),
             // The range is newer than the promise, or ends here.
             _ => None,
         }

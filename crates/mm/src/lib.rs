@@ -34,6 +34,7 @@ pub mod model;
 mod nodes;
 mod ops;
 mod owner;
+mod paging;
 mod pressure;
 mod readahead;
 mod reclaim;
@@ -59,6 +60,9 @@ pub use iocb::Iocb;
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
 pub use ops::{AddressSpaceOperations, IoSegment, ReadDone, ReadMode};
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub use paging::model::{Step, leave_out};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
 pub use reclaim::Shrinker;

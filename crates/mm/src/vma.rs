@@ -105,7 +105,7 @@ impl MapError {
 /// A mapped part of a file. Dropping it unmaps it.
 pub struct Vma {
     mapping: Arc<AddressSpace>,
-    window: Arc<Window>,
+    pub(crate) window: Arc<Window>,
     len: usize,
     /// The hold of one without faults.
     held: Option<Held>,
@@ -116,9 +116,7 @@ pub struct Vma {
 pub enum LockedAccess {
     /// Reads; a store is SIGSEGV.
     Read,
-    /// Reads and stores at the speed of memory, through huge pages. Which pages are stored to nobody knows: each sync of
-    /// the file writes all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is
-    /// written before that.
+    /// Reads and stores. Which pages are stored to nobody knows: each sync of the file writes all of them.
     Untracked,
 }
 
@@ -351,8 +349,8 @@ impl Drop for Vma {
         }
         let linear = self.mapping.linear.get().expect("it was mapped");
         mm.windows().remove(linear, &self.window);
-        self.window.uncharge_tables(mm);
-        mm.uncharge_metadata(Window::memory_bytes(&self.window.pages));
+        let bytes = Window::memory_bytes(&self.window.pages) + self.window.table_bytes();
+        mm.uncharge_metadata(bytes);
         if let Some(held) = &self.held {
             self.mapping.release(linear, held);
         }

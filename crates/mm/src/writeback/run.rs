@@ -133,10 +133,9 @@ impl AddressSpace {
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
         // From now on a store through a window is a fault, which waits for the folio's lock.
-        // Those that are held for I/O stay as they are, and dirty.
+        // Pages that are held for stores stay as they are, and are written from a copy.
         let held: Vec<_> = folios.iter().map(|locked| self.held_as(locked)).collect();
-        let protect =
-            |at: usize| folios[at].state.load().has(flag::MAPPED) && held[at] != Some(HoldKind::Io);
+        let protect = |at: usize| folios[at].state.load().has(flag::MAPPED) && held[at].is_none();
         let mut at = 0;
         while at < folios.len() {
             let end = (at..folios.len())
