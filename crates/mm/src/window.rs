@@ -34,7 +34,7 @@ use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Mutex, Weak, background, thread};
+use foliocache_sync::{Arc, Mutex, Weak, background, rcu, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
 use foliocache_sys::memory::WindowAccess;
@@ -104,6 +104,11 @@ struct Resolver(Weak<Mm>);
 
 impl ResolveFault for Resolver {
     fn resolve(&self, address: usize, write: bool) -> bool {
+        // Locks are looked for before. A panic ends the process here.
+        assert!(
+            !rcu::in_read_section(),
+            "a mapping was touched inside a call of the cache, by a signal handler or a callback"
+        );
         // The program has a mapping, which keeps the cache; or it touches addresses of none.
         self.0
             .upgrade()

@@ -6,7 +6,7 @@
 //! holds have a *lower* (outer) rank. Two threads then never wait for each other. Debug builds keep a
 //! list of what each thread holds and panic on the first acquisition that breaks the rule, naming both
 //! locks' ranks and the places where they were taken; the order of events that would deadlock need not
-//! happen. Release builds compile all of it to nothing.
+//! happen. Release builds only count the locks that a thread holds ([`foliocache_sys::inside`]).
 //!
 //! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank.
 //! - [`acquire`] gives a [`RankToken`] to who implements a lock by other means, a bit in a state word
@@ -36,6 +36,7 @@
 use crate::seqcount::Exclusive;
 use crate::time::Duration;
 use crate::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use foliocache_sys::inside::{self, Inside};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -134,12 +135,14 @@ impl Rank {
 /// Proof that this thread holds a lock of some rank; dropping it says that the lock is released.
 ///
 /// Not `Send`: the list of held locks belongs to the thread. It may be moved between functions, be
-/// stored, and be dropped in any order. In release builds it has no size.
+/// stored, and be dropped in any order. In release builds it has no size, and counts only how many there are.
 #[derive(Debug)]
 #[must_use = "the lock counts as released when its token is dropped"]
 pub struct RankToken {
     #[cfg(debug_assertions)]
     id: u64,
+    /// No fault of a mapping can be resolved on this thread.
+    _inside: Inside,
     /// Not `Send`, yet `Sync`.
     _thread: PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
@@ -260,6 +263,7 @@ impl RankOf {
         RankToken {
             #[cfg(debug_assertions)]
             id: held::push(self.rank, how),
+            _inside: inside::enter(),
             _thread: PhantomData,
         }
     }

@@ -145,7 +145,22 @@ fn a_condvar_keeps_the_rank() {
 
 #[cfg(not(debug_assertions))]
 #[test]
-fn release_builds_pay_nothing() {
+fn release_builds_keep_no_list() {
     assert_eq!(size_of::<RankToken>(), 0);
     assert_eq!(size_of::<RankedMutex<u64>>(), size_of::<Mutex<u64>>());
+}
+
+#[test]
+fn a_thread_that_holds_a_lock_is_inside_a_call() {
+    use foliocache_sys::inside::is_inside;
+    let lock = RankedRwLock::new(Rank::Leaf, ());
+    assert!(!is_inside());
+    let shared = lock.read();
+    assert!(is_inside());
+    drop(shared);
+    assert!(!is_inside());
+    let token = acquire_try(Rank::FolioLock);
+    assert!(is_inside());
+    token.disown();
+    assert!(!is_inside());
 }
