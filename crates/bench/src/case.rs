@@ -147,12 +147,19 @@ impl RatioPlan {
         }
     }
 
-    /// Of their 99th percentiles, with a median not to exceed.
-    pub const fn p99_at_most(self, most: f64) -> Self {
+    /// Of their 99th percentiles.
+    pub const fn of_p99(self) -> Self {
         Self {
             figure: Figure::P99,
-            target: Some(Target::AtMost(most)),
             ..self
+        }
+    }
+
+    /// The same, with a median not to exceed.
+    pub const fn p99_at_most(self, most: f64) -> Self {
+        Self {
+            target: Some(Target::AtMost(most)),
+            ..self.of_p99()
         }
     }
 

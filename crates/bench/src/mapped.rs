@@ -53,6 +53,12 @@ impl Mapped for Kernels {
     }
 }
 
+impl Mapped for foliocache::Mapping {
+    fn range(&self) -> (*mut u8, usize) {
+        (self.as_ptr(), self.len())
+    }
+}
+
 /// What is done to each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -61,7 +67,7 @@ pub(crate) enum Access {
 }
 
 /// One access to each page, from the first to the last.
-pub(crate) fn touch(mapped: &impl Mapped, access: Access) {
+pub(crate) fn touch(mapped: &dyn Mapped, access: Access) {
     let (start, len) = mapped.range();
     for at in (0..len).step_by(PAGE) {
         // SAFETY: inside of the range, mapped and as long as its file (the module's premise).

@@ -6,7 +6,7 @@
 //! and a cache of ours over it. Its files hold random bytes, so that nothing on the way can make
 //! them smaller, and each of their blocks is there. With the place goes everything in it.
 
-use foliocache::{Cache, Directory, File};
+use foliocache::{Cache, Directory, File, MappingFaults};
 use foliocache_sys::fd::{self, OFlags, OwnedFd};
 use std::ffi::OsString;
 use std::fs;
@@ -174,6 +174,21 @@ impl Place {
     pub(crate) fn ours(&self, name: &str) -> io::Result<File> {
         let options = self.directory.open_options().read(true).write(true);
         Ok(options.open(name)?)
+    }
+
+    /// A handle on a file, for reads, of a cache of its own that resolves page faults like this.
+    ///
+    /// # Errors
+    /// There is no such cache, or it cannot be opened.
+    pub(crate) fn of_own_cache(
+        &self,
+        name: &str,
+        memory: u64,
+        faults: MappingFaults,
+    ) -> io::Result<File> {
+        let cache = Cache::builder().memory(memory).mapping_faults(faults);
+        let directory = cache.build()?.directory(&self.folder.path)?;
+        Ok(directory.open(name)?)
     }
 
     /// Makes a file of `len` random bytes, all on the disk and none in the kernel's cache.

@@ -66,7 +66,8 @@ fn without_cgroups() -> bool {
 /// Runs a case in `folder`; None where memory cgroups are missing and it said so.
 fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
     let dir = folder.0.to_str().unwrap();
-    let common = ["--quick", "--json", "--memory", "8M", "--samples", "1"];
+    let memory = if case == "fault" { "16M" } else { "8M" };
+    let common = ["--quick", "--json", "--memory", memory, "--samples", "1"];
     let mut command = bench(&[&[case], &common[..], arguments].concat());
     if case != "hitratio" {
         command.args(["--dir", dir]);
@@ -213,13 +214,36 @@ fn page_faults() {
     let Some(json) = report("fault", &folder, &arguments) else {
         return;
     };
+    let (on_ext4, others): (Vec<_>, Vec<_>) =
+        (ratios(&json).into_iter()).partition(|name| name.contains("ext4"));
+    let notes = json["notes"].as_array().unwrap();
+    let not_ext4 = |note: &Value| note.as_str().unwrap().starts_with("nothing on ext4: ");
+    assert_eq!(on_ext4.is_empty(), notes.iter().any(not_ext4), "{notes:?}");
     assert_eq!(
-        ratios(&json),
+        others,
         [
+            "fault_batched_vs_single",
             "fault_kernel_aa",
+            "fault_kernel_huge_aa",
+            "fault_thread_vs_inline_2m",
+            "fault_thread_vs_inline_64k",
+            "fault_vs_kernel_2m",
+            "fault_vs_kernel_64k",
+            "faults_reduced",
+            "faults_reduced_2m",
             "map_random_kernel_advice",
+            "map_random_p99_vs_madv_random",
+            "map_random_thread_vs_inline",
+            "map_random_vs_kernel_mmap",
+            "map_random_vs_madv_random",
             "map_zipf_kernel_advice",
+            "map_zipf_p99_vs_madv_random",
+            "map_zipf_thread_vs_inline",
+            "map_zipf_vs_kernel_mmap",
+            "map_zipf_vs_madv_random",
             "read_fault_kernel_aa",
+            "read_fault_thread_vs_inline_64k",
+            "read_fault_vs_kernel_64k",
         ]
     );
     let rows = json["rows"].as_array().unwrap().iter();
@@ -227,12 +251,24 @@ fn page_faults() {
         .filter(|row| row["unit"] == "faults")
         .map(|row| (row["variant"].as_str().unwrap(), row["value"].as_f64()))
         .collect();
-    // A fault for each of 2,048 pages, and a few of the program's own.
-    let &(variant, Some(each)) = faults.first().unwrap() else {
-        panic!("{faults:?}");
+    // A fault for each of 4,096 pages, and a few of the program's own.
+    let faults_of = |name: &str| {
+        let mut found = faults.iter().filter(|(variant, _)| *variant == name);
+        found
+            .next()
+            .unwrap_or_else(|| panic!("{faults:?}"))
+            .1
+            .unwrap()
     };
-    assert!(variant == "kernel, tmpfs" && (2048.0..2148.0).contains(&each));
-    let few = |variant: &str| variant.ends_with("written") || variant.ends_with("huge=always");
+    assert!((4096.0..4196.0).contains(&faults_of("kernel, tmpfs")));
+    for mode in ["inline", "thread"] {
+        let ours = |around| faults_of(&format!("foliocache {mode}, {around}"));
+        assert_eq!(ours("4 KiB"), 4096.0);
+        // The first are smaller: a page, two, four, eight.
+        assert_eq!(ours("64 KiB"), 4096.0 / 16.0 + 4.0);
+    }
+    let few = ["written", "huge=always", "2 MiB"];
+    let few = |variant: &str| few.iter().any(|end| variant.ends_with(end));
     let few = faults.iter().filter(|(variant, _)| few(variant));
     few.for_each(|few| assert!(few.1.unwrap() < 100.0, "{few:?}"));
 }

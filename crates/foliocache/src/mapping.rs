@@ -6,9 +6,9 @@
 //! it. What else changes the same bytes is the contract of the functions that give plain slices.
 #![allow(unsafe_code)]
 
-use foliocache_mm::{Vma, VmaAccess};
+use foliocache_mm::{IoLock, LockedAccess, MapError, Vma, VmaAccess};
 use foliocache_sys::Errno;
-use foliocache_vfs::Advice;
+use foliocache_vfs::{Advice, OpenFile};
 use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::sync::atomic::AtomicU8;
@@ -17,7 +17,7 @@ use crate::error::{Error, Operation, Result};
 use crate::file::{File, bytes_of};
 use crate::parent_only::{Forked, ParentOnly};
 
-/// A mapped part of a file, from [`File::map`].
+/// A mapped part of a file, from [`File::map`] or [`File::map_locked`].
 ///
 /// Its pages are those of the cache, inside the memory bound: a store is seen by every reader of the file at once,
 /// and a write by whoever looks at the mapping. Pages that nobody uses leave the cache as others do, and come back
@@ -82,13 +82,46 @@ impl File {
     /// [`MapAccess::ReadWrite`]: crate::MapAccess::ReadWrite
     #[doc(alias = "mmap")]
     pub fn map(&self, range: impl RangeBounds<u64>, access: VmaAccess) -> Result<Mapping> {
+        self.map_with(range, |file, pos, len| file.map(pos, len, access))
+    }
+
+    /// Maps a range of the file and keeps it in memory until the mapping is dropped: no touch waits for I/O, and none is
+    /// a fault that this library resolves, in either mode. The range lies within the file and begins at a multiple of
+    /// 4 KiB.
+    ///
+    /// Reads what is missing, makes huge pages of it where the kernel has some and [`LockedAccess`] allows it, and
+    /// blocks for that. All that is locked for [`Mapping::lock_for_io`] and here takes at most half of the memory
+    /// for pages, each page counted once ([`CacheStats::unreclaimable`]). Pages of a memory file system are not counted
+    /// again. The mapping itself is charged as [`File::map`] says, its page tables at once.
+    ///
+    /// What is cut off the file afterwards cannot be accessed any more: a touch is SIGSEGV, also when the file
+    /// grows again.
+    ///
+    /// [`CacheStats::unreclaimable`]: crate::CacheStats::unreclaimable
+    ///
+    /// # Errors
+    /// [`Error::Map`] as for [`File::map`], and `ENOBUFS` beyond the share ([`MapError::TooMuchHeld`]), `EINVAL`
+    /// beyond the end of the file, and those of the store.
+    #[doc(alias = "mlock")]
+    pub fn map_locked(
+        &self,
+        range: impl RangeBounds<u64>,
+        access: LockedAccess,
+    ) -> Result<Mapping> {
+        self.map_with(range, |file, pos, len| file.map_locked(pos, len, access))
+    }
+
+    fn map_with(
+        &self,
+        range: impl RangeBounds<u64>,
+        map: impl Fn(&OpenFile, u64, usize) -> Result<Vma, MapError>,
+    ) -> Result<Mapping> {
         let range = bytes_of(range, self.len());
         let mapped = || {
             let file = self.duplicate()?;
             let len = usize::try_from(range.end.saturating_sub(range.start));
-            let vma = file
-                .open_file()
-                .map(range.start, len.map_err(|_| Errno::EFBIG)?, access)?;
+            let len = len.map_err(|_| Errno::EFBIG)?;
+            let vma = map(file.open_file(), range.start, len)?;
             Ok(Mapping {
                 vma: ParentOnly::new(vma),
                 file,
@@ -227,6 +260,50 @@ impl Mapping {
         })
     }
 
+    /// Keeps a range in memory and in the page tables until the result is dropped, for stores too if the mapping is for
+    /// stores: system calls may be handed these addresses in both modes, direct I/O, `io_uring` and whatever else keeps
+    /// them for longer than the call included. Drop the lock after they are done.
+    ///
+    /// Reads what is missing, and blocks for that. Counts against the share of [`File::map_locked`]. A range of a
+    /// mapping for stores counts as stored to for as long: each writeback writes all of it, from a copy, and it
+    /// stays dirty.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use foliocache::{Cache, MapAccess, MappingFaults};
+    /// # let cache = Cache::builder().memory("32M").mapping_faults(MappingFaults::Inline).build()?;
+    /// # let file = cache.memfs()?.create("received")?;
+    /// # let (mut reader, mut writer) = std::io::pipe()?;
+    /// # std::io::Write::write_all(&mut writer, b"from a pipe")?;
+    /// file.set_len(1 << 20)?;
+    /// let mapping = file.map(.., MapAccess::ReadWrite)?;
+    /// {
+    ///     let _lock = mapping.lock_for_io(..4096)?;
+    ///     // SAFETY: nobody else uses the file.
+    ///     let target = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), 4096) };
+    ///     std::io::Read::read(&mut reader, target)?;
+    /// }
+    /// # let mut bytes = [0; 11];
+    /// # file.read_exact_at(&mut bytes, 0)?;
+    /// # assert_eq!(&bytes, b"from a pipe");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Map`]: `ENOBUFS` beyond the share ([`MapError::TooMuchHeld`]), `EINVAL` for no bytes or bytes beyond
+    /// the mapping, `EFAULT` beyond the end of the file, those of the store, `ECHILD` after a fork.
+    #[doc(alias = "mlock")]
+    pub fn lock_for_io(&self, range: impl RangeBounds<usize>) -> Result<IoLock<'_>> {
+        let part = self.bytes_of(range);
+        let locked = self.vma.lock_for_io(part.start as usize..part.end as usize);
+        locked.map_err(|cause| Error::Map {
+            path: self.file.path().to_owned(),
+            range: self.position(part.start as usize)..self.position(part.end as usize),
+            cause,
+        })
+    }
+
     /// Says how a range will be used: the pattern is this mapping's, for all of it; [`Advice::WillNeed`] blocks until
     /// the range is in the cache, [`Advice::DontNeed`] drops its clean pages.
     ///
@@ -247,14 +324,18 @@ impl Mapping {
         self.file_range().start + offset.min(self.len()) as u64
     }
 
-    /// A range within the mapping, unless this is a forked child.
-    fn part(&self, operation: Operation, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
-        self.file.check(operation)?;
+    fn bytes_of(&self, range: impl RangeBounds<usize>) -> Range<u64> {
         let bounds = (
             range.start_bound().map(|&start| start as u64),
             range.end_bound().map(|&end| end as u64),
         );
-        let part = bytes_of(bounds, self.len() as u64);
+        bytes_of(bounds, self.len() as u64)
+    }
+
+    /// A range within the mapping, unless this is a forked child.
+    fn part(&self, operation: Operation, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
+        self.file.check(operation)?;
+        let part = self.bytes_of(range);
         if part.start <= part.end && part.end <= self.len() as u64 {
             return Ok(part.start as usize..part.end as usize);
         }

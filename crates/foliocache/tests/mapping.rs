@@ -11,10 +11,12 @@ mod common;
 
 use common::{Disk, PAGE, is_alone, on_disk, pattern, run_alone};
 use foliocache::{
-    Advice, Cache, Directory, Errno, Error, FaultsError, File, MapAccess, MapError, Mapping,
-    MappingFaults, Result,
+    Advice, Cache, Directory, Errno, Error, FaultsError, File, LockedAccess, MapAccess, MapError,
+    Mapping, MappingFaults, Result,
 };
 use foliocache_sim::{Effect, Faults, FaultyBackend, OpSet, Rule};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -207,6 +209,20 @@ fn a_mapping_outlives_its_file_its_name_and_its_cache() {
         drop(mappings);
         assert_eq!(deleted(), 0, "the file is closed");
     }
+}
+
+#[test]
+fn many_caches_with_mappings_leave_addresses_to_the_program() {
+    let caches: Vec<Cache> = (0..24).map(|_| cache(MappingFaults::Inline)).collect();
+    let mapped = |cache: &Cache| {
+        let file = cache.memfs().unwrap().create("f").unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.map(.., MapAccess::Read).unwrap()
+    };
+    let mappings: Vec<Mapping> = caches.iter().map(mapped).collect();
+    assert!(mappings.iter().all(|mapping| load(mapping, 63 << 20) == 0));
+    let others = foliocache_sys::memory::ReservedRange::reserve(1 << 40);
+    assert!(others.is_ok(), "{others:?}");
 }
 
 #[test]
@@ -476,6 +492,247 @@ fn map_without_privilege() {
     println!("it was refused");
 }
 
+/// Has the cache hold other things than what it holds, twice as much as fits.
+fn crowd(disk: &Disk) {
+    let other = disk.dir.create("crowd").unwrap();
+    for at in 0..128 {
+        other
+            .write_all_at(&[at; 1 << 20], u64::from(at) << 20)
+            .unwrap();
+    }
+    other.sync_data().unwrap();
+    disk.dir.remove_file("crowd").unwrap();
+}
+
+#[test]
+fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
+    for disk in disks() {
+        let memory = disk.cache.memfs().unwrap();
+        for dir in [&disk.dir, &memory] {
+            let file = dir.create("f").unwrap();
+            let bytes = pattern(11, 1000 * PAGE + 100);
+            file.write_all_at(&bytes, 0).unwrap();
+            file.sync_data().unwrap();
+            file.advise(Advice::DontNeed, ..).unwrap();
+            let held = |pages: u64| {
+                let held = disk.cache.stats().unwrap().unreclaimable.held;
+                assert_eq!(
+                    held,
+                    if dir.path() == memory.path() {
+                        0
+                    } else {
+                        pages
+                    }
+                );
+            };
+            let mapping = file.map_locked(.., LockedAccess::Read).unwrap();
+            held(1001);
+            let part = 8 * PAGE as u64..16 * PAGE as u64;
+            let part = file.map_locked(part, LockedAccess::Untracked).unwrap();
+            held(1001);
+            crowd(&disk);
+            let before = file.stats().unwrap();
+            // SAFETY: nobody changes the file meanwhile.
+            assert!(unsafe { mapping.as_slice() } == bytes);
+            store(&part, 3, 77);
+            assert_eq!(load(&mapping, 8 * PAGE + 3), 77);
+            let after = file.stats().unwrap();
+            assert_eq!(
+                (after.faults, after.read_in),
+                (before.faults, before.read_in)
+            );
+            drop(mapping);
+            held(8);
+            drop(part);
+            held(0);
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 8 * PAGE as u64 + 3).unwrap();
+            assert_eq!(byte, [77]);
+        }
+        let max = disk.cache.stats().unwrap().memory;
+        assert!(max.in_use <= 64 << 20, "{max:?}");
+    }
+}
+
+#[test]
+fn stores_of_a_locked_mapping_are_durable_after_each_sync() {
+    for disk in disks() {
+        let file = disk.dir.create("f").unwrap();
+        let mut expected = pattern(12, 700 * PAGE + 50);
+        file.write_all_at(&expected, 0).unwrap();
+        let mapping = file.map_locked(.., LockedAccess::Untracked).unwrap();
+        let durable = || std::fs::read(disk.in_source("f")).unwrap();
+        for round in 1..5 {
+            let before = file.metadata().unwrap().modified();
+            std::thread::sleep(Duration::from_millis(20));
+            for at in [0, 9 * PAGE + 7, 600 * PAGE, 700 * PAGE + 49] {
+                store(&mapping, at, round);
+                expected[at] = round;
+            }
+            match round % 3 {
+                0 => mapping.sync(..).unwrap(),
+                1 => file.sync_all().unwrap(),
+                _ => disk.cache.sync().unwrap(),
+            }
+            assert!(durable() == expected, "round {round}");
+            assert!(file.metadata().unwrap().modified() > before);
+        }
+        store(&mapping, 5, 99);
+        expected[5] = 99;
+        drop(mapping);
+        file.sync_data().unwrap();
+        assert!(durable() == expected);
+    }
+}
+
+#[test]
+fn what_may_not_be_locked_says_why() {
+    on_both(|dir| {
+        let file = dir.create("f").unwrap();
+        file.write_all_at(&[1; 3 * PAGE], 0).unwrap();
+        let read = LockedAccess::Read;
+        assert_eq!(refused(file.map_locked(1.., read)), Errno::EINVAL);
+        let beyond = 0..4 * PAGE as u64;
+        assert_eq!(refused(file.map_locked(beyond, read)), Errno::EINVAL);
+        let reader = dir.open_options().read(true).open("f").unwrap();
+        let stores = LockedAccess::Untracked;
+        assert_eq!(refused(reader.map_locked(.., stores)), Errno::EACCES);
+        let mapping = reader.map_locked(.., read).unwrap();
+        assert!(mapping.as_atomics().is_none());
+        assert_eq!(refused(mapping.lock_for_io(..0)), Errno::EINVAL);
+        let beyond = mapping.lock_for_io(2 * PAGE..3 * PAGE + 1);
+        assert_eq!(refused(beyond), Errno::EINVAL);
+        let longer = file.map(..8 * PAGE as u64, MapAccess::ReadWrite).unwrap();
+        assert_eq!(refused(longer.lock_for_io(..)), Errno::EFAULT);
+    });
+    for disk in disks() {
+        let file = disk.dir.create("f").unwrap();
+        file.set_len(80 << 20).unwrap();
+        let mapping = file.map(.., MapAccess::Read).unwrap();
+        let some = file.map_locked(..10 << 20, LockedAccess::Read).unwrap();
+        for error in [
+            file.map_locked(.., LockedAccess::Read).unwrap_err(),
+            mapping.lock_for_io(..40 << 20).unwrap_err(),
+        ] {
+            assert_eq!(error.errno(), Errno::ENOBUFS);
+            let text = error.to_string();
+            assert!(text.contains("mappings hold 10485760 already"), "{text}");
+            let Error::Map { cause, .. } = error else {
+                panic!("{error}");
+            };
+            assert!(matches!(cause, MapError::TooMuchHeld { .. }));
+        }
+        drop(some);
+        drop(file.map_locked(..20 << 20, LockedAccess::Read).unwrap());
+        drop(mapping.lock_for_io(..20 << 20).unwrap());
+        assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, 0);
+    }
+}
+
+/// A file of the kernel's, for direct I/O.
+fn direct(disk: &Disk, name: &str) -> std::fs::File {
+    let mut options = std::fs::File::options();
+    let options = options.read(true).write(true).create(true);
+    options.custom_flags(libc::O_DIRECT);
+    options.open(disk.in_source(name)).unwrap()
+}
+
+#[test]
+fn system_calls_are_handed_what_is_locked_for_io() {
+    for (disk, mode) in disks().zip(MODES) {
+        let len = 300 * PAGE;
+        let file = disk.dir.create("f").unwrap();
+        file.write_all_at(&pattern(13, len), 0).unwrap();
+        file.sync_data().unwrap();
+        let stores = file.map(.., MapAccess::ReadWrite).unwrap();
+        let loads = file.map(.., MapAccess::Read).unwrap();
+        let (source, target) = (direct(&disk, "source"), direct(&disk, "target"));
+        let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(100 * PAGE).cast();
+        let read_in = || {
+            let to = at(&stores);
+            // SAFETY: what is read into it is looked at only afterwards.
+            unsafe { libc::pread(source.as_raw_fd(), to, 200 * PAGE, 0) }
+        };
+        let write_out = || {
+            let from = at(&loads);
+            // SAFETY: within the mapping.
+            unsafe { libc::pwrite(target.as_raw_fd(), from, 200 * PAGE, 0) }
+        };
+        let all = 200 * PAGE as isize;
+        let new = |round: u64| pattern(20 + round, 200 * PAGE);
+        std::fs::write(disk.in_source("source"), new(0)).unwrap();
+        if mode == MappingFaults::Inline {
+            stores.advise(Advice::DontNeed, ..).unwrap();
+            for call in [&read_in as &dyn Fn() -> isize, &write_out] {
+                assert_eq!(call(), -1);
+                let error = std::io::Error::last_os_error();
+                assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+            }
+        }
+        for round in 0..4 {
+            std::fs::write(disk.in_source("source"), new(round)).unwrap();
+            let locks = (
+                stores.lock_for_io(100 * PAGE..).unwrap(),
+                loads.lock_for_io(100 * PAGE..).unwrap(),
+            );
+            assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, 200);
+            crowd(&disk);
+            file.sync_data().unwrap();
+            assert_eq!(read_in(), all);
+            assert_eq!(write_out(), all);
+            drop(locks);
+            assert!(std::fs::read(disk.in_source("target")).unwrap() == new(round));
+            let mut now = vec![0; 200 * PAGE];
+            file.read_exact_at(&mut now, 100 * PAGE as u64).unwrap();
+            assert!(now == new(round));
+            stores.sync(..).unwrap();
+            let durable = std::fs::read(disk.in_source("f")).unwrap();
+            assert!(durable[100 * PAGE..] == new(round));
+        }
+        assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, 0);
+    }
+}
+
+#[test]
+fn locked_mappings_stay_within_the_bound() {
+    run_alone("memory_of_locked_mappings");
+}
+
+#[test]
+fn memory_of_locked_mappings() {
+    if !is_alone() {
+        return;
+    }
+    // Shared memory of this process, each page once.
+    let measured = || {
+        let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = rollup.lines().find(|line| line.starts_with("Pss_Shmem:"));
+        let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+        kib.parse::<u64>().unwrap() << 10
+    };
+    for disk in disks() {
+        let file = disk.dir.create("f").unwrap();
+        file.set_len(40 << 20).unwrap();
+        let whole = file.map(.., MapAccess::ReadWrite).unwrap();
+        let locked = file
+            .map_locked(..16 << 20, LockedAccess::Untracked)
+            .unwrap();
+        let lock = whole.lock_for_io(16 << 20..20 << 20).unwrap();
+        for round in 1..3 {
+            for at in (0..whole.len()).step_by(PAGE) {
+                store(&whole, at, round);
+                store(&locked, at % locked.len(), round);
+            }
+            crowd(&disk);
+            let (now, stats) = (measured(), disk.cache.stats().unwrap());
+            println!("{now} measured, {:?}", stats.memory);
+            assert!((20 << 20..=64 << 20).contains(&now), "{now}");
+            assert_eq!(stats.unreclaimable.held, 20 << 8);
+        }
+        drop(lock);
+    }
+}
+
 #[test]
 fn a_child_of_fork_has_no_mapping() {
     let said = run_alone("mapping_after_fork");
@@ -516,6 +773,8 @@ fn mapping_after_fork() {
                 refused(mapping.write_at(&[0], 0)),
                 refused(mapping.sync(..)),
                 refused(mapping.populate(..)),
+                refused(file.map_locked(.., LockedAccess::Read)),
+                refused(mapping.lock_for_io(..)),
                 refused(mapping.advise(Advice::WillNeed, ..)),
             ];
             drop(second.take());

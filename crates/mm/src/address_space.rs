@@ -294,8 +294,9 @@ impl AddressSpace {
             let (frame, order) = locked.detach();
             drop(locked);
             // A linear frame is the page's, whoever has the folio.
-            if !mm.frames.is_linear(frame) {
-                mm.frames.free(frame, order);
+            match mm.frames.is_linear(frame) {
+                true => mm.frames.unclaim_linear(frame, order),
+                false => mm.frames.free(frame, order),
             }
             mm.folios.free(folio);
             return None;
@@ -506,7 +507,10 @@ impl AddressSpace {
     ) -> Option<FrameNumber> {
         match (self.linear_frame(page), promised.kind()) {
             (None, FrameKind::General) => self.mm().frames.alloc_order(promised, order),
-            (Some(frame), FrameKind::Linear) => Some(frame),
+            // Without its page table, which was charged before, there is none.
+            (Some(frame), FrameKind::Linear) => {
+                self.mm().frames.claim_linear(frame, order).then_some(frame)
+            }
             // The range is newer than the promise, or ends here.
             _ => None,
         }

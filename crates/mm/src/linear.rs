@@ -31,7 +31,7 @@ use crate::address_space::{AddressSpace, find_page};
 use crate::direct_map;
 use crate::filemap::Held;
 use crate::folio::{LockedFolio, Operation, flag};
-use crate::frames::{FrameKind, FrameNumber, LinearRange, Reservation};
+use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeOwner, Reservation};
 use crate::mm::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::vma::MapError;
@@ -129,11 +129,18 @@ impl AddressSpace {
         let linear = self.linear.get_or_init(LinearFile::default);
         let mut made = linear.making.lock();
         if linear.pages() < pages {
-            let more = mm.frames.new_range(pages - linear.pages())?;
+            let (file, first) = (self.id(), linear.pages());
+            let range = mm
+                .frames
+                .new_range(pages - first, RangeOwner { file, first })?;
+            let charged = mm.wait_for_metadata(|| mm.take_metadata(range.memory_bytes()));
+            if let Err(errno) = charged {
+                mm.frames.abandon_range(range);
+                return Err(errno.into());
+            }
             let _exclusive = self.i_rwsem.write();
             let _invalidate = self.invalidate_lock.write();
-            let first = linear.pages();
-            let range = Arc::new(FileRange { first, range: more });
+            let range = Arc::new(FileRange { first, range });
             linear.ranges.write().push(range);
         }
         let all = linear.pages();
@@ -162,7 +169,11 @@ impl AddressSpace {
                 at = page.add(1);
                 continue;
             };
-            if locked.nr_pages() > u64::from(promised.left()) {
+            let frame = self.linear_frame(locked.index()).expect("made before");
+            if locked.nr_pages() > u64::from(promised.left())
+                || !self.mm().frames.is_linear(locked.frame())
+                    && !self.mm().frames.claim_linear(frame, locked.order())
+            {
                 continue;
             }
             at = locked.end();

@@ -329,6 +329,11 @@ impl Mm {
             .insert(mapping.id(), Arc::downgrade(mapping));
     }
 
+    /// The address space with an id, if there is still one.
+    pub(crate) fn mapping(&self, id: u64) -> Option<Arc<AddressSpace>> {
+        self.mappings.lock().live.get(&id).and_then(Weak::upgrade)
+    }
+
     pub(crate) fn unregister(&self, mapping: &AddressSpace) {
         let mut mappings = self.mappings.lock();
         mappings.live.remove(&mapping.id());

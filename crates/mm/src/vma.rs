@@ -116,7 +116,9 @@ pub struct Vma {
 pub enum LockedAccess {
     /// Reads; a store is SIGSEGV.
     Read,
-    /// Reads and stores. Which pages are stored to nobody knows: each sync of the file writes all of them.
+    /// Reads and stores at the speed of memory, through huge pages. Which pages are stored to nobody knows: each sync of
+    /// the file writes all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is
+    /// written before that.
     Untracked,
 }
 
@@ -349,8 +351,8 @@ impl Drop for Vma {
         }
         let linear = self.mapping.linear.get().expect("it was mapped");
         mm.windows().remove(linear, &self.window);
-        let bytes = Window::memory_bytes(&self.window.pages) + self.window.table_bytes();
-        mm.uncharge_metadata(bytes);
+        self.window.uncharge_tables(mm);
+        mm.uncharge_metadata(Window::memory_bytes(&self.window.pages));
         if let Some(held) = &self.held {
             self.mapping.release(linear, held);
         }

@@ -37,7 +37,7 @@ use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Mutex, Weak, background, rcu, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
-use foliocache_sys::memory::WindowAccess;
+use foliocache_sys::memory::{WindowAccess, spare_addresses};
 use foliocache_sys::userfaultfd::{
     Access, Fault, Handler, InlineFaults, ResolveFault, resolve_inline,
 };
@@ -46,16 +46,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::address_space::{AddressSpace, find_page};
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, Runs, TABLE_BYTES, Tables};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::paging::{Userfaultfd, WindowArea};
 use crate::readahead::ReadaheadState;
+use crate::reclaim::PageTables;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{MapError, VmaAccess};
 
-/// Addresses for windows, as many as can be had up to this.
+/// Addresses for windows, at most.
 const AREA: usize = 16 << 40;
 
 /// Threads that resolve faults, where the program's own do not: so many may wait for I/O at a time.
@@ -66,6 +67,9 @@ const POISON_TIME: Duration = Duration::from_secs(1);
 
 /// Streams of a window that are told apart.
 const STREAMS: usize = 4;
+
+/// Units of a window that a search for page tables looks at in one go.
+const SCAN_UNITS: usize = 1024;
 
 /// What a window takes besides: the kernel's `vm_area_struct`, entries in lists.
 const WINDOW_OVERHEAD: u64 = 512;
@@ -97,6 +101,7 @@ pub(crate) struct Windows {
     stop: Arc<Event>,
     announced: Mutex<Option<Announced>>,
     inline: Mutex<Option<InlineFaults>>,
+    tables: Arc<PageTables>,
 }
 
 /// Resolves faults on the threads that touch the pages.
@@ -129,6 +134,8 @@ struct State {
     free: Runs,
     /// By the first unit.
     windows: BTreeMap<u32, Arc<Window>>,
+    /// Where the next search for page tables begins: a window, by its first unit, and a table of it.
+    hand: (u32, u32),
 }
 
 /// Some pages of a file at some addresses.
@@ -205,11 +212,6 @@ impl Window {
         size_of::<Self>() as u64 + units.div_ceil(64) * 8 + WINDOW_OVERHEAD
     }
 
-    /// What its page tables take, in bytes.
-    pub(crate) fn table_bytes(&self) -> u64 {
-        self.tables.count() * TABLE_BYTES
-    }
-
     fn address_of(&self, page: u64) -> usize {
         self.address + ((page - self.pages.start) as usize) * PAGE_SIZE
     }
@@ -232,10 +234,20 @@ impl Window {
 
     /// The tables of pages, counted from the window's first.
     fn units_of(&self, pages: &Range<u64>) -> Range<u32> {
+        self.unit_of(pages.start)..self.unit_of(pages.end - 1) + 1
+    }
+
+    fn unit_of(&self, page: u64) -> u32 {
         let first = self.address & !(BLOCK_SIZE - 1);
-        let addresses = self.addresses(pages);
-        let unit = |address: usize| ((address - first) / BLOCK_SIZE) as u32;
-        unit(addresses.start)..unit(addresses.end - 1) + 1
+        ((self.address_of(page) - first) / BLOCK_SIZE) as u32
+    }
+
+    /// The pages of a table.
+    fn pages_of(&self, unit: u32) -> Range<u64> {
+        let lead = (self.address % BLOCK_SIZE / PAGE_SIZE) as u64;
+        let first = self.pages.start + u64::from(unit) * u64::from(BLOCK_FRAMES);
+        let pages = first..first + u64::from(BLOCK_FRAMES);
+        self.part(&(pages.start.saturating_sub(lead)..pages.end - lead))
     }
 
     /// Runs of pages for whose addresses there are page tables.
@@ -260,17 +272,81 @@ impl Window {
 
     /// Charges the page tables of all its pages; false where there is no room for them.
     pub(crate) fn charge_tables(&self, mm: &Mm) -> bool {
-        let pay = |bytes| mm.take_metadata(bytes);
-        let back = |bytes| mm.uncharge_metadata(bytes);
-        self.tables.add_all(self.units_of(&self.pages), pay, back)
+        (self.units_of(&self.pages)).all(|unit| self.charge_unit(mm, unit))
     }
 
     /// Charges the page table of a page, if it has none; false where there is no room for it.
     pub(crate) fn charge_table(&self, mm: &Mm, page: u64) -> bool {
-        let pay = |bytes| mm.take_metadata(bytes);
-        let back = |bytes| mm.uncharge_metadata(bytes);
-        self.tables
-            .add_all(self.units_of(&(page..page + 1)), pay, back)
+        self.charge_unit(mm, self.unit_of(page))
+    }
+
+    fn charge_unit(&self, mm: &Mm, unit: u32) -> bool {
+        if self.tables.has(unit) {
+            return true;
+        }
+        if !mm.take_metadata(TABLE_BYTES) {
+            return false;
+        }
+        match self.tables.add(unit) {
+            true => mm.frames.note_tables(1),
+            // Another thread was faster.
+            false => mm.uncharge_metadata(TABLE_BYTES),
+        }
+        true
+    }
+
+    /// Whether the page table of a page is charged: it is as long as the list of the file's windows is held.
+    pub(crate) fn has_table(&self, page: u64) -> bool {
+        self.tables.has(self.unit_of(page))
+    }
+
+    /// The units from `first` on, at most as many as `most`, that have a page table and no page in the cache; and where
+    /// to go on, unless that was all.
+    fn idle_units(&self, file: &AddressSpace, first: u32, most: usize) -> (Vec<u32>, Option<u32>) {
+        let (mut idle, mut looked) = (Vec::new(), 0);
+        for unit in self.tables.from(first) {
+            if looked == SCAN_UNITS || idle.len() == most {
+                return (idle, Some(unit));
+            }
+            looked += 1;
+            let pages = self.pages_of(unit);
+            let last = PageIndex(pages.end - 1);
+            if find_page(&file.index, PageIndex(pages.start), last).is_none() {
+                idle.push(unit);
+            }
+        }
+        (idle, None)
+    }
+
+    /// Gives back the page tables of units, in ascending order; how many. What they have is a fault again.
+    ///
+    /// Context: takes `windows` exclusive.
+    fn drop_tables(self: &Arc<Self>, mm: &Mm, linear: &LinearFile, units: &[u32]) -> u64 {
+        let windows = linear.windows.write();
+        if !windows.iter().any(|listed| Arc::ptr_eq(listed, self)) {
+            return 0;
+        }
+        let gone = units.iter().filter(|&&unit| self.tables.remove(unit));
+        let gone = gone.count() as u64;
+        for run in units.chunk_by(|one, next| one + 1 == *next) {
+            let (first, last) = (run[0], run[run.len() - 1]);
+            let pages = self.pages_of(first).start..self.pages_of(last).end;
+            let addresses = self.addresses(&pages);
+            let part = mm.windows().offset(addresses.clone());
+            // The second time without the markers that write protection leaves: they would keep the table.
+            let dropped = (mm.windows().area.zap(part.clone()))
+                .and_then(|()| mm.windows().faults.allow_writes(addresses))
+                .and_then(|()| mm.windows().area.zap(part));
+            debug_assert!(dropped.is_ok(), "{dropped:?}");
+        }
+        drop(windows);
+        mm.frames.uncharge_tables(gone)
+    }
+
+    /// Gives the charges for all page tables back: the window is gone.
+    pub(crate) fn uncharge_tables(&self, mm: &Mm) {
+        let gone = self.tables.from(0).filter(|&unit| self.tables.remove(unit));
+        mm.frames.uncharge_tables(gone.count() as u64);
     }
 
     /// How many pages a fault is given, at most `most`.
@@ -299,6 +375,16 @@ impl Window {
         for run in self.with_tables(pages) {
             let protected = mm.windows().faults.write_protect(self.addresses(&run));
             debug_assert!(protected.is_ok(), "{protected:?}");
+        }
+    }
+
+    /// Stores may have been made that were no faults.
+    pub(crate) fn note_unnoticed_stores(&self) {
+        if self.plain
+            && self.access == VmaAccess::ReadWrite
+            && let Some(stored) = self.stored.get()
+        {
+            stored();
         }
     }
 
@@ -371,18 +457,12 @@ impl Windows {
             FaultMode::Inline => Handler::Signal,
         };
         let faults = Arc::new(Userfaultfd::open(handler)?);
-        let mut bytes = AREA;
-        let area = loop {
-            match WindowArea::reserve(bytes) {
-                // RLIMIT_AS, or many caches in one process.
-                Err(_) if bytes > BLOCK_SIZE => bytes /= 2,
-                area => break area?,
-            }
-        };
+        let area = WindowArea::reserve(spare_addresses(AREA))?;
         let units = (area.addresses().len() / BLOCK_SIZE) as u32;
         let state = State {
             free: Runs::new(0..units),
             windows: BTreeMap::new(),
+            hand: (0, 0),
         };
         let windows = Self {
             area,
@@ -394,6 +474,7 @@ impl Windows {
             stop: Arc::new(Event::new()?),
             announced: Mutex::new(None),
             inline: Mutex::new(None),
+            tables: Arc::new(PageTables(Arc::downgrade(mm))),
         };
         windows.start(mm)?;
         Ok(windows)
@@ -581,6 +662,41 @@ impl Windows {
         self.unmap(window);
     }
 
+    /// Gives page tables back that have no page of the cache, about as many as `wanted`; how many.
+    ///
+    /// Context: takes `windows` of files exclusive.
+    pub(crate) fn drop_idle_tables(&self, mm: &Mm, wanted: u64) -> u64 {
+        let (mut gone, mut turns) = (0, 0);
+        while gone < wanted && turns < 2 {
+            let (first, next) = {
+                let mut state = self.state.write();
+                let (window, unit) = state.hand;
+                let next = (state.windows.range(window..).next())
+                    .map(|(&at, next)| (at, Arc::clone(next)));
+                state.hand = (next.as_ref().map_or(0, |(at, _)| at + 1), 0);
+                let here = next.as_ref().is_some_and(|(at, _)| *at == window);
+                (if here { unit } else { 0 }, next)
+            };
+            let Some((at, window)) = next else {
+                turns += 1;
+                continue;
+            };
+            let Some(file) = window.mapping.upgrade().filter(|_| !window.plain) else {
+                continue;
+            };
+            let most = usize::try_from(wanted - gone).unwrap_or(usize::MAX);
+            let (idle, go_on) = window.idle_units(&file, first, most);
+            if let Some(unit) = go_on {
+                self.state.write().hand = (at, unit);
+            }
+            if !idle.is_empty() {
+                let linear = file.linear.get().expect("it is mapped");
+                gone += window.drop_tables(mm, linear, &idle);
+            }
+        }
+        gone
+    }
+
     fn unmap(&self, window: &Window) {
         let units = &window.units;
         let part = units.start as usize * BLOCK_SIZE..units.end as usize * BLOCK_SIZE;
@@ -625,6 +741,7 @@ impl Mm {
             Some(windows) => Ok(windows),
             None => {
                 let windows = Windows::new(self)?;
+                self.add_shrinker(Arc::downgrade(&windows.tables) as _);
                 Ok(self.windows.get_or_init(|| windows))
             }
         }

@@ -371,6 +371,31 @@ fn a_locked_mapping_stays_in_memory_and_each_sync_writes_what_was_stored() {
 }
 
 #[test]
+fn stores_beside_an_untracked_mapping_are_found_by_each_sync() {
+    let (mm, bdi) = storage(64, FaultMode::Thread);
+    let mut expected = pattern(1, 0, 2 << 20);
+    let backing = Store::with(&expected);
+    let file = file(&bdi, &backing);
+    let vma = map(&file, VmaAccess::ReadWrite);
+    // One folio.
+    read(&file, 0, 2 << 20);
+    let locked = file
+        .map_locked(0, PAGE as usize, LockedAccess::Untracked)
+        .expect("a mapping");
+    let cursor = file.sample_wb_err();
+    for round in 0..4 {
+        store(&vma, 100 * PAGE + 5, round);
+        expected[100 * PAGE_SIZE + 5] = round;
+        store(&locked, 7, round);
+        expected[7] = round;
+        file.fsync(&cursor).expect("sync");
+        assert!(backing.content() == expected, "round {round}");
+    }
+    drop((vma, locked, file));
+    assert_empty(&mm);
+}
+
+#[test]
 fn more_than_half_of_the_memory_cannot_be_locked() {
     let (_mm, bdi) = storage(32, FaultMode::Thread);
     let file = file(&bdi, &Store::with(&vec![1; 64 << 20]));

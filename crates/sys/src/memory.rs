@@ -72,6 +72,17 @@ unsafe impl Send for ReservedRange {}
 // SAFETY: as above.
 unsafe impl Sync for ReservedRange {}
 
+/// Bytes of addresses that a process can spare for something that could use `most` of them: at most a 16th of the largest
+/// piece that is free, so that some are left however often they are asked for. 2 MiB at least. Some system calls.
+pub fn spare_addresses(most: usize) -> usize {
+    const PART: usize = 16;
+    let mut len = most;
+    while len > HUGE_PAGE_SIZE && ReservedRange::reserve(len.saturating_mul(PART)).is_err() {
+        len /= 2;
+    }
+    len.max(HUGE_PAGE_SIZE)
+}
+
 impl ReservedRange {
     /// Reserves `len` bytes, rounded up to 2 MiB. Uses no memory.
     ///

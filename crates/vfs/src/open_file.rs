@@ -19,8 +19,8 @@ use crate::inode::Inode;
 use crate::slab::SlabArc;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, MAX_FILE_SIZE, MapError,
-    MetadataCharge, Mm, ReadaheadState, Vma, VmaAccess,
+    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
+    MapError, MetadataCharge, Mm, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -147,14 +147,36 @@ impl OpenFile {
     /// writing too, or for appending alone.
     #[doc(alias = "mmap")]
     pub fn map(&self, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
+        self.check_map(access == VmaAccess::ReadWrite)?;
+        Ok(self.moves_times(self.mapping.map(pos, len, access)?))
+    }
+
+    /// Maps `len` bytes from `pos` on and keeps them in memory: [`AddressSpace::map_locked`]. Stores move the times of
+    /// the file when they are looked for, at each sync.
+    ///
+    /// Context: as [`OpenFile::map`].
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::map_locked`]; `EACCES` as [`OpenFile::map`].
+    #[doc(alias = "mlock")]
+    pub fn map_locked(&self, pos: u64, len: usize, access: LockedAccess) -> Result<Vma, MapError> {
+        self.check_map(access != LockedAccess::Read)?;
+        Ok(self.moves_times(self.mapping.map_locked(pos, len, access)?))
+    }
+
+    fn check_map(&self, stores: bool) -> Result<(), MapError> {
         let may_store = self.flags.write && !self.flags.append;
-        if !self.flags.read || access == VmaAccess::ReadWrite && !may_store {
-            return Err(Errno::EACCES.into());
+        match self.flags.read && (!stores || may_store) {
+            true => Ok(()),
+            false => Err(Errno::EACCES.into()),
         }
-        let vma = self.mapping.map(pos, len, access)?;
+    }
+
+    /// Has stores through a mapping move the times of the file.
+    fn moves_times(&self, vma: Vma) -> Vma {
         let attributes = self.inode.attributes().clone();
         vma.on_store(move || attributes.data_changed());
-        Ok(vma)
+        vma
     }
 
     /// The same with writes on behalf of `ctx`: whether they clear set-id bits.

@@ -7,18 +7,26 @@
 //! second, all of the loop included; a turn is as many loops as fit into its time. The file is in memory, so that
 //! only faults are measured.
 //!
-//! | variant | folios | the kernel's faults of 32,768 stores |
+//! | variant | the file | faults of 32,768 stores |
 //! |---|---|---|
-//! | kernel, tmpfs | 4 KiB | 32,768 |
-//! | kernel, ext4 | made by stores into a file without blocks, as `page_fault3` has it: the readahead's | 2,800 |
+//! | kernel, tmpfs | folios of 4 KiB | 32,768 |
+//! | kernel, ext4 | folios made by stores into a file without blocks, as `page_fault3` has it: the readahead's | 2,800 |
 //! | kernel, ext4, written | made by writes of 4 MiB: 2 MiB | 64 |
 //! | kernel, tmpfs huge=always | huge pages | 64 |
+//! | foliocache inline, 64 KiB | in a memory file system of ours; a fault maps so much at most | 2,050 |
+//! | foliocache thread, … | the same, resolved by threads of the cache | |
+//! | foliocache inline, on ext4, … | in a directory; its pages stay dirty, as the kernel's do | |
+//!
+//! Ours are written in pieces of 4 MiB, which makes folios of 2 MiB: what differs between 4 KiB, 64 KiB and 2 MiB is
+//! `fault_around_bytes` alone. Ratios with the kernel are those of the inline mode.
 //!
 //! Random reads are in [`map_random`](super::map_random).
 
-use std::fs;
+mod files;
+
+use foliocache::MappingFaults::{Inline, Thread};
+use foliocache::{Cache, MapAccess, MappingFaults};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -28,9 +36,10 @@ use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work}
 use crate::cost::Meter;
 use crate::error::BenchError;
 use crate::files::PAGE;
-use crate::mapped::{Access, Kernels, page_faults, touch};
+use crate::mapped::{Access, touch};
 use crate::place::{Folder, MIB, check_room};
 use crate::settings::{Settings, Uses};
+use files::{KernelFile, LoopFile, OurFile};
 
 /// See the module.
 pub(crate) struct Fault;
@@ -38,8 +47,8 @@ pub(crate) struct Fault;
 /// Bytes that a loop maps, of a bound that holds them.
 const LEN: usize = 128 * MIB;
 
-/// Bytes of a write that makes the largest folios.
-const LARGE: usize = 4 * MIB;
+/// The least bound of a cache whose files are mapped.
+const LEAST_MEMORY: u64 = 16 << 20;
 
 const STORES: &str = "map, store, unmap";
 const LOADS: &str = "map, load, unmap";
@@ -47,6 +56,66 @@ const FAULTS: &str = "faults of stores";
 
 const TMPFS: &str = "kernel, tmpfs";
 const TMPFS_AGAIN: &str = "kernel, tmpfs again";
+const EXT4: &str = "kernel, ext4";
+const EXT4_WRITTEN: &str = "kernel, ext4, written";
+const HUGE: &str = "kernel, tmpfs huge=always";
+const HUGE_AGAIN: &str = "kernel, tmpfs huge=always again";
+
+const INLINE_4K: &str = "foliocache inline, 4 KiB";
+const INLINE_64K: &str = "foliocache inline, 64 KiB";
+const INLINE_2M: &str = "foliocache inline, 2 MiB";
+const THREAD_4K: &str = "foliocache thread, 4 KiB";
+const THREAD_64K: &str = "foliocache thread, 64 KiB";
+const THREAD_2M: &str = "foliocache thread, 2 MiB";
+const OURS_ON_EXT4: &str = "foliocache inline, on ext4, 2 MiB";
+
+/// Ours by what a fault maps at most, in bytes: orders 0, 4 and 9.
+const OURS_INLINE: [(&str, u32); 3] = [
+    (INLINE_4K, 4 << 10),
+    (INLINE_64K, 64 << 10),
+    (INLINE_2M, 2 << 20),
+];
+const OURS_THREAD: [(&str, u32); 3] = [
+    (THREAD_4K, 4 << 10),
+    (THREAD_64K, 64 << 10),
+    (THREAD_2M, 2 << 20),
+];
+
+/// A ratio whose operands are told by their variants.
+type Named = (RatioPlan, &'static str, &'static str);
+
+const fn ratio(name: &'static str, of: &'static str, to: &'static str) -> Named {
+    (RatioPlan::new(name, 0, 0), of, to)
+}
+
+const fn aim(name: &'static str, of: &'static str, to: &'static str, least: f64) -> Named {
+    (RatioPlan::new(name, 0, 0).at_least(least), of, to)
+}
+
+const STORE_RATIOS: [Named; 10] = [
+    aim("fault_vs_kernel_64k", INLINE_64K, TMPFS, 1.5),
+    aim("fault_vs_kernel_2m", INLINE_2M, TMPFS, 2.5),
+    aim("fault_batched_vs_single", INLINE_64K, INLINE_4K, 5.0),
+    ratio("fault_2m_vs_ext4", INLINE_2M, EXT4),
+    ratio("fault_2m_vs_ext4_written", INLINE_2M, EXT4_WRITTEN),
+    ratio("fault_on_ext4_vs_kernel", OURS_ON_EXT4, EXT4),
+    ratio("fault_thread_vs_inline_64k", THREAD_64K, INLINE_64K),
+    ratio("fault_thread_vs_inline_2m", THREAD_2M, INLINE_2M),
+    ratio("fault_kernel_aa", TMPFS_AGAIN, TMPFS),
+    ratio("fault_kernel_huge_aa", HUGE_AGAIN, HUGE),
+];
+
+const LOAD_RATIOS: [Named; 3] = [
+    ratio("read_fault_vs_kernel_64k", INLINE_64K, TMPFS),
+    ratio("read_fault_thread_vs_inline_64k", THREAD_64K, INLINE_64K),
+    ratio("read_fault_kernel_aa", TMPFS_AGAIN, TMPFS),
+];
+
+/// How many times fewer.
+const FAULT_RATIOS: [Named; 2] = [
+    ratio("faults_reduced", INLINE_4K, INLINE_64K),
+    ratio("faults_reduced_2m", INLINE_4K, INLINE_2M),
+];
 
 impl Case for Fault {
     fn name(&self) -> &'static str {
@@ -83,14 +152,17 @@ impl Case for Fault {
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
+        if memory < LEAST_MEMORY {
+            return Err(BenchError::Setting("memory: at least 16 MiB for mappings"));
+        }
         // The turns of loops are many, and those of random reads long.
         let time = Duration::from_secs_f64(settings.seconds / 8.0);
         let len = LEN.min(memory as usize);
         let mut plan = Plan::default();
         let files = Files::new(settings, len, &mut plan)?;
         plan.matches = vec![
-            files.loops(STORES, Access::Store, time, "fault_kernel_aa"),
-            files.loops(LOADS, Access::Load, time, "read_fault_kernel_aa"),
+            files.loops(STORES, Access::Store, time),
+            files.loops(LOADS, Access::Load, time),
             files.faults(),
         ];
         map_random::plan(settings, memory, &mut plan)?;
@@ -98,94 +170,105 @@ impl Case for Fault {
     }
 }
 
-/// A file of the kernel's whose pages are in memory.
-struct KernelFile {
-    file: fs::File,
-    len: usize,
-    /// Taken away with the last of its files.
-    _folder: Rc<Folder>,
-}
-
-impl KernelFile {
-    /// A new one; written in pieces of 4 MiB, or not at all.
-    fn new(folder: &Rc<Folder>, path: &Path, len: usize, written: bool) -> io::Result<Rc<Self>> {
-        let mut options = fs::File::options();
-        let file = options.read(true).write(true).create_new(true).open(path)?;
-        file.set_len(len as u64)?;
-        let piece = vec![1; LARGE.min(len)];
-        for pos in (0..len).step_by(LARGE).take_while(|_| written) {
-            file.write_all_at(&piece[..piece.len().min(len - pos)], pos as u64)?;
-        }
-        Ok(Rc::new(Self {
-            file,
-            len,
-            _folder: Rc::clone(folder),
-        }))
-    }
-}
-
-/// Files to map: how they are kept, and they.
-struct Files(Vec<(&'static str, Rc<KernelFile>)>);
+/// Files to map, each with the name of its variant.
+struct Files(Vec<(&'static str, Rc<dyn LoopFile>)>);
 
 impl Files {
     /// Adds to the plan where they are, and what is left out.
     fn new(settings: &Settings, len: usize, plan: &mut Plan) -> Result<Self, BenchError> {
         let helper = &settings.helper[..];
         let disk = Folder::on_disk(helper, settings.dir.as_deref())?;
-        check_room(disk.path(), 2 * len as u64 + (64 << 20), 2)?;
+        check_room(disk.path(), 3 * len as u64 + (64 << 20), 3)?;
         let mut memory = Folder::in_memory(helper)?;
         plan.place = Some(format!("tmpfs, and {}", disk.describe()));
         let small = memory.mount_tmpfs("small", "never")?;
         let huge = memory.mount_tmpfs("huge", "always");
         let (disk, memory) = (Rc::new(disk), Rc::new(memory));
-        let mut files = Vec::new();
-        let mut add = |variant, folder, dir: &Path, name, written| {
-            let made = KernelFile::new(folder, &dir.join(name), len, written);
-            files.push((
-                variant,
-                made.map_err(|error| BenchError::setup(variant, error))?,
-            ));
-            Ok::<_, BenchError>(())
+        let mut files = Self(Vec::new());
+        let on_ext4 = disk.kind() == "ext4";
+        let kernels = |folder, dir: &Path, name, written| {
+            let path = dir.join(name);
+            KernelFile::new(folder, &path, len, written)
         };
-        add(TMPFS, &memory, &small, "file", true)?;
-        match disk.kind().as_str() {
-            "ext4" => {
-                add("kernel, ext4", &disk, disk.path(), "stored", false)?;
-                add("kernel, ext4, written", &disk, disk.path(), "written", true)?;
-            }
-            other => plan
-                .notes
-                .push(format!("nothing on ext4: the folder is on {other}")),
+        files.add(TMPFS, kernels(&memory, &small, "file", true))?;
+        if on_ext4 {
+            files.add(EXT4, kernels(&disk, disk.path(), "stored", false))?;
+            let written = kernels(&disk, disk.path(), "written", true);
+            files.add(EXT4_WRITTEN, written)?;
+        } else {
+            let note = format!("nothing on ext4: the folder is on {}", disk.kind());
+            plan.notes.push(note);
         }
         match huge {
-            Ok(huge) => add("kernel, tmpfs huge=always", &memory, &huge, "file", true)?,
+            Ok(huge) => files.add(HUGE, kernels(&memory, &huge, "file", true))?,
             Err(error) => plan.notes.push(format!("nothing in huge pages: {error}")),
         }
-        Ok(Self(files))
+        for (faults, variants) in [(Inline, OURS_INLINE), (Thread, OURS_THREAD)] {
+            if let Err(error) = can_map(faults) {
+                let note = format!("no mappings of ours, {faults:?}: {error}");
+                plan.notes.push(note);
+                continue;
+            }
+            for (variant, around) in variants {
+                files.add(variant, OurFile::new(None, len, faults, around))?;
+            }
+            if on_ext4 && faults == Inline {
+                let ours = OurFile::new(Some(&disk), len, faults, 2 << 20);
+                files.add(OURS_ON_EXT4, ours)?;
+            }
+        }
+        Ok(files)
     }
 
-    /// All of them in turns, the first once more.
-    fn loops(&self, name: &'static str, access: Access, time: Duration, aa: &'static str) -> Match {
-        let again = self
-            .0
-            .first()
-            .map(|(_, file)| (TMPFS_AGAIN, Rc::clone(file)));
-        let all = self.0.iter().cloned().chain(again);
-        let contestants: Vec<_> = all
-            .map(|(variant, file)| Contestant {
-                name,
-                variant,
-                work: Work::Pass {
-                    threads: 1,
-                    unit: "pages/s",
-                    pass: Box::new(Loops { file, access, time }),
-                },
+    fn add<E: Into<io::Error>>(
+        &mut self,
+        variant: &'static str,
+        file: Result<impl LoopFile + 'static, E>,
+    ) -> Result<(), BenchError> {
+        let file = file.map_err(|error| BenchError::setup(variant, error.into()))?;
+        self.0.push((variant, Rc::new(file)));
+        Ok(())
+    }
+
+    /// The ratios of those variants that there are.
+    fn ratios(&self, ratios: &[Named]) -> Vec<RatioPlan> {
+        let place = |variant: &str| self.0.iter().position(|(name, _)| *name == variant);
+        let planned = |&(plan, of, to): &Named| {
+            Some(RatioPlan {
+                of: place(of)?,
+                to: place(to)?,
+                ..plan
             })
-            .collect();
-        let ratios = vec![RatioPlan::new(aa, contestants.len() - 1, 0)];
+        };
+        ratios.iter().filter_map(planned).collect()
+    }
+
+    /// All of them in turns, and some once more, as controls.
+    fn loops(&self, name: &'static str, access: Access, time: Duration) -> Match {
+        let mut all = Self(self.0.clone());
+        for (variant, again) in [(TMPFS, TMPFS_AGAIN), (HUGE, HUGE_AGAIN)] {
+            let file = self.0.iter().find(|(name, _)| *name == variant);
+            all.0.extend(file.map(|(_, file)| (again, Rc::clone(file))));
+        }
+        let contestants = all.0.iter().map(|(variant, file)| Contestant {
+            name,
+            variant,
+            work: Work::Pass {
+                threads: 1,
+                unit: "pages/s",
+                pass: Box::new(Loops {
+                    file: Rc::clone(file),
+                    access,
+                    time,
+                }),
+            },
+        });
         Match {
-            contestants,
-            ratios,
+            contestants: contestants.collect(),
+            ratios: match access {
+                Access::Store => all.ratios(&STORE_RATIOS),
+                Access::Load => all.ratios(&LOAD_RATIOS),
+            },
         }
     }
 
@@ -203,27 +286,35 @@ impl Files {
         });
         Match {
             contestants: contestants.collect(),
-            ratios: Vec::new(),
+            ratios: self.ratios(&FAULT_RATIOS),
         }
     }
 }
 
+/// Whether the process may resolve page faults like this.
+pub(super) fn can_map(faults: MappingFaults) -> foliocache::Result<()> {
+    let cache = Cache::builder().memory("32M").mapping_faults(faults);
+    let file = cache.build()?.memfs()?.create_new("probe")?;
+    file.set_len(PAGE as u64)?;
+    file.map(.., MapAccess::Read).map(drop)
+}
+
 /// Maps, stores to and unmaps a file, once; the figure is the number of faults.
-struct Faults(Rc<KernelFile>);
+struct Faults(Rc<dyn LoopFile>);
 
 impl Pass for Faults {
     fn run(&mut self) -> io::Result<Outcome> {
-        let before = page_faults()?;
-        let mapped = Kernels::new(&self.0.file, self.0.len)?;
-        touch(&mapped, Access::Store);
-        let faults = page_faults()?.minor - before.minor;
+        let before = self.0.faults()?;
+        let mapped = self.0.map()?;
+        touch(&*mapped, Access::Store);
+        let faults = self.0.faults()? - before;
         Ok(Outcome::plain(faults as f64))
     }
 }
 
 /// Maps, accesses and unmaps a file, over and over.
 struct Loops {
-    file: Rc<KernelFile>,
+    file: Rc<dyn LoopFile>,
     access: Access,
     /// For so long.
     time: Duration,
@@ -234,9 +325,9 @@ impl Pass for Loops {
         let meter = Meter::start();
         let (start, mut pages) = (Instant::now(), 0);
         while pages == 0 || start.elapsed() < self.time {
-            let mapped = Kernels::new(&self.file.file, self.file.len)?;
-            touch(&mapped, self.access);
-            pages += self.file.len / PAGE;
+            let mapped = self.file.map()?;
+            touch(&*mapped, self.access);
+            pages += self.file.len() / PAGE;
         }
         let cost = meter.stop();
         Ok(Outcome {

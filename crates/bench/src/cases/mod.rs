@@ -24,6 +24,10 @@ pub(crate) const OURS: &str = "foliocache";
 const KERNEL: &str = "kernel";
 /// The same as ours once more, for a control.
 const AGAIN: &str = "foliocache again";
+/// Ours through a mapping whose faults are resolved on the thread that touches the page.
+const INLINE: &str = "foliocache inline";
+/// Ours through a mapping whose faults threads of the cache resolve.
+const THREAD: &str = "foliocache thread";
 /// Ours over a directory.
 const DIRFS: &str = "foliocache, dirfs";
 /// The kernel's page cache in a memory cgroup of the bound's size.

@@ -64,7 +64,21 @@ impl AddressSpace {
             self.bdi().check_failed_cap()?;
         }
         bump(&self.counters.faults, 1);
-        mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
+        loop {
+            mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
+            if let Some(end) = self.fault_once(window, page, write)? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// As [`AddressSpace::fault`], if the page table is still charged in the end; else nothing.
+    fn fault_once(
+        self: &Arc<Self>,
+        window: &Arc<Window>,
+        page: PageIndex,
+        write: bool,
+    ) -> Result<Option<u64>, Errno> {
         let (locked, behind) = self.folio_to_map(&window.readahead, page)?;
         if !self.has_page(page) {
             drop(self.keep_content(locked));
@@ -80,18 +94,21 @@ impl AddressSpace {
             stored();
         }
         let order = locked.order();
-        let (end, dirtied) = self.map_folio(window, locked, page, write)?;
+        let mapped = self.map_folio(window, locked, page, write)?;
         if first_use {
             self.used_readahead(&window.readahead, page, order);
         }
         if let Some(behind) = behind {
             self.read_ahead(behind.window);
         }
+        let Some((end, dirtied)) = mapped else {
+            return Ok(None);
+        };
         if dirtied > 0 {
             // The page is writable; the next write is told of a stored error.
             let _ = self.bdi().balance_dirty_pages(self, dirtied);
         }
-        Ok(end)
+        Ok(Some(end))
     }
 
     fn has_page(&self, page: PageIndex) -> bool {
@@ -126,14 +143,14 @@ impl AddressSpace {
     }
 
     /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and
-    /// the pages that have to be written now and had not.
+    /// the pages that have to be written now and had not. `None` if the page table is not charged any more.
     fn map_folio(
         self: &Arc<Self>,
         window: &Arc<Window>,
         locked: LockedFolio<'_>,
         page: PageIndex,
         write: bool,
-    ) -> Result<(u64, u64), Errno> {
+    ) -> Result<Option<(u64, u64)>, Errno> {
         let mm: &Mm = self.mm();
         let most = u64::from(mm.config.fault_around_bytes) / PAGE_SIZE as u64;
         let stream = window.expect(page, write, most);
@@ -162,7 +179,12 @@ impl AddressSpace {
         let linear = self.linear.get().expect("it is mapped");
         let windows = linear.windows.read();
         if !windows.iter().any(|listed| Arc::ptr_eq(listed, window)) {
+            // It was taken away, and nobody else will give this back.
+            window.uncharge_tables(mm);
             return Err(Errno::EFAULT);
+        }
+        if !window.has_table(page.0) {
+            return Ok(None);
         }
         for folio in std::iter::once(&locked).chain(&others) {
             if !folio.state.load().has(flag::MAPPED) {
@@ -178,7 +200,7 @@ impl AddressSpace {
         let end = window.install(mm, page.0..end, access)?;
         bump(&self.counters.mapped, end - page.0);
         stream.note(end);
-        Ok((end, dirtied))
+        Ok(Some((end, dirtied)))
     }
 
     /// Pages of a locked folio from `page` on that are uptodate.

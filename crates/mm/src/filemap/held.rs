@@ -201,6 +201,10 @@ impl AddressSpace {
     fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
         let size = self.size();
         self.for_each_held(pages, |locked| {
+            if !locked.state.load().has(flag::HELD) {
+                // The hold has ended meanwhile, and there may be anything.
+                return;
+            }
             let start = locked.index();
             let from = pages.start.max(start.0) - start.0;
             let to = pages.end.min(locked.end().0).min(pages_for(size));
@@ -223,6 +227,9 @@ impl AddressSpace {
         for held in ranges {
             self.dirty_all(&held.pages);
         }
+        for window in linear.windows.read().iter() {
+            window.note_unnoticed_stores();
+        }
     }
 
     /// Whether programs store to some of the file without that being noticed.
@@ -239,7 +246,7 @@ impl AddressSpace {
         self.linear.get().is_some_and(any)
     }
 
-    /// How pages are held for stores, if they are: they are not to be write-protected.
+    /// How pages are held for stores, if they are.
     pub(crate) fn held_for_stores(&self, pages: Range<u64>) -> Option<HoldKind> {
         let held = self.linear.get()?.held.read();
         let here = |held: &&Held| held.kind != HoldKind::Read && overlap(&held.pages, &pages);

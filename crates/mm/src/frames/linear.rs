@@ -25,21 +25,23 @@
 //!    takes it while the punch is under way waits for its end.
 //! 3. Leaving frames count as in use.
 //! 4. A run of the space is taken by one file until all its frames are absent again.
+//! 5. A frame is taken only while the page table with which the direct map has it is charged. That table is given
+//!    back once all its frames are absent and nobody is about to take one.
 //!
 //! # Locking
 //!
-//! *Protects*: what is leaving, and which runs are free. *Order*: leaf. *May block*: no; [`Frames::take_linear`]
+//! *Protects*: what is leaving, which runs are free, and what is known of their units. *Order*: leaf. *May block*: no; [`Frames::take_linear`]
 //! waits for one system call of another thread. `punching` is taken before every other lock of memory.
 //!
 //! # Safety
 //!
-//! Invariants 1 and 2 are the premise of the punch, invariant 4 that of giving page tables back.
+//! Invariants 1 and 2 are the premise of the punch, invariants 4 and 5 that of giving page tables back.
 #![allow(unsafe_code)]
 
 use super::block::Table;
 use super::budget::Budget;
 use super::runs::Runs;
-use super::tables::{TABLE_BYTES, Tables};
+use super::tables::TABLE_BYTES;
 use super::{
     BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, MIN_LIMIT,
     MIN_LINEAR_LIMIT, Reservation,
@@ -50,7 +52,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::memory::{ReservedRange, total_memory};
+use foliocache_sys::memory::{ReservedRange, spare_addresses, total_memory};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -69,6 +71,12 @@ const MAX_GROWTH: u32 = ((64 << 30) / BLOCK_SIZE as u64) as u32;
 /// Least units of a range: 16 MiB.
 const MIN_RANGE: u32 = 8;
 
+/// Units that a search for page tables looks at before it lets the lock go.
+const SCAN_UNITS: usize = 1 << 14;
+
+/// What a range takes beside two bytes for each unit.
+const RANGE_OVERHEAD: u64 = 128;
+
 /// Most frames that one punch frees, so that nobody waits for it for long.
 const PUNCH_FRAMES: u32 = 512;
 
@@ -86,6 +94,8 @@ pub(super) struct Linear {
     leaving: AtomicU64,
     /// Frames that were taken back, ever. Relaxed: a statistic.
     taken_back: AtomicU64,
+    /// Page tables that are charged, windows' included. Relaxed: a hint.
+    nr_tables: AtomicU64,
 }
 
 #[derive(Default)]
@@ -101,6 +111,45 @@ struct State {
     punching: Range<u32>,
     /// Ranges whose files are gone, each with the number of frees until then.
     retired: Vec<(LinearRange, u64)>,
+    /// The ranges, by their first frame.
+    ranges: BTreeMap<u32, RangeUnits>,
+    /// Where the next search for page tables begins.
+    hand: u32,
+}
+
+/// The units of a range.
+struct RangeUnits {
+    owner: RangeOwner,
+    units: Box<[Unit]>,
+}
+
+/// Whose range it is: the file's id, and the page of the file that has its first frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RangeOwner {
+    pub(crate) file: u64,
+    pub(crate) first: u64,
+}
+
+/// 2 MiB of a range: how many of its frames are in use, leaving, or about to be taken; and whether the page table
+/// with which the direct map has them is charged.
+#[derive(Clone, Copy, Default)]
+struct Unit(u16);
+
+impl Unit {
+    const CHARGED: u16 = 1 << 15;
+
+    fn is_charged(self) -> bool {
+        self.0 & Self::CHARGED != 0
+    }
+
+    fn frames(self) -> u16 {
+        self.0 & !Self::CHARGED
+    }
+
+    /// Charged, and without frames.
+    fn is_idle(self) -> bool {
+        self.0 == Self::CHARGED
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -116,8 +165,6 @@ struct Leaving {
 #[derive(Debug)]
 pub(crate) struct LinearRange {
     frames: Range<u32>,
-    /// Those of the direct map.
-    tables: Tables,
 }
 
 /// Why there is no range.
@@ -137,6 +184,11 @@ impl LinearRange {
     pub(crate) fn pages(&self) -> u64 {
         self.frames.len() as u64
     }
+
+    /// What it takes by itself, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        RANGE_OVERHEAD + (self.pages() >> MAX_ORDER) * size_of::<Unit>() as u64
+    }
 }
 
 /// The units of 2 MiB that pages lie in, which are counted from the beginning of a unit.
@@ -144,19 +196,15 @@ pub(crate) fn units_of(pages: &Range<u64>) -> Range<u32> {
     (pages.start >> MAX_ORDER) as u32..pages.end.div_ceil(BLOCK_FRAMES.into()) as u32
 }
 
-/// Reserves addresses for so many blocks, and for as much linear space behind them as the process may have; how
-/// many units that is.
+/// Reserves addresses for so many blocks, and for as much linear space behind them as the process can spare; how many
+/// units that is.
 pub(super) fn reserve(blocks: u32) -> Result<(ReservedRange, u32), Errno> {
     let bytes = (SPACE_PER_MEMORY * total_memory()).max(MIN_SPACE);
     let most = MAX_UNITS.saturating_sub(u64::from(blocks));
-    let mut units = (bytes / BLOCK_SIZE as u64).min(most) as usize;
-    loop {
-        match ReservedRange::reserve((blocks as usize + units) * BLOCK_SIZE) {
-            // RLIMIT_AS, or many caches in one process.
-            Err(_) if units > 0 => units /= 2,
-            range => return Ok((range?, units as u32)),
-        }
-    }
+    let most = (bytes / BLOCK_SIZE as u64).min(most) as usize;
+    let units = spare_addresses(most * BLOCK_SIZE) / BLOCK_SIZE;
+    let range = ReservedRange::reserve((blocks as usize + units) * BLOCK_SIZE)?;
+    Ok((range, units as u32))
 }
 
 impl Linear {
@@ -174,6 +222,7 @@ impl Linear {
             punching: Mutex::new(()),
             leaving: AtomicU64::new(0),
             taken_back: AtomicU64::new(0),
+            nr_tables: AtomicU64::new(0),
         }
     }
 
@@ -205,6 +254,47 @@ impl State {
         Some((run, mapped))
     }
 
+    /// The unit that has a frame of a range.
+    fn unit(&mut self, frame: u32) -> &mut Unit {
+        let (first, range) = (self.ranges.range_mut(..=frame).next_back()).expect("of a range");
+        &mut range.units[((frame - first) >> MAX_ORDER) as usize]
+    }
+
+    /// Counts frames that are absent now, or were counted twice.
+    fn uncount(&mut self, frames: Range<u32>) {
+        let mut at = frames.start;
+        while at < frames.end {
+            let end = ((at | (BLOCK_FRAMES - 1)) + 1).min(frames.end);
+            let unit = self.unit(at);
+            debug_assert!(u32::from(unit.frames()) >= end - at);
+            unit.0 -= (end - at) as u16;
+            at = end;
+        }
+    }
+
+    /// Visits the units with page tables from the hand on, each with its first frame, until `visit` has enough; whether
+    /// that was so before the end of the space, or of what may be looked at.
+    fn scan(&mut self, mut visit: impl FnMut(u32, &mut Unit, RangeOwner, u32) -> bool) -> bool {
+        let (mut looked, hand) = (0, self.hand);
+        // The range that has the hand began before it.
+        let start = (self.ranges.range(..=hand).next_back()).map_or(hand, |(&first, _)| first);
+        for (&first, range) in self.ranges.range_mut(start..) {
+            let skip = (hand.saturating_sub(first) >> MAX_ORDER) as usize;
+            for (i, unit) in range.units.iter_mut().enumerate().skip(skip) {
+                let frame = first + ((i as u32) << MAX_ORDER);
+                looked += 1;
+                if unit.is_charged() && visit(frame, unit, range.owner, frame - first)
+                    || looked == SCAN_UNITS
+                {
+                    self.hand = frame + BLOCK_FRAMES;
+                    return true;
+                }
+            }
+        }
+        self.hand = 0;
+        false
+    }
+
     fn add_leaving(&mut self, frames: Range<u32>, mapped: bool) {
         self.freed += 1;
         let leaving = Leaving {
@@ -222,7 +312,11 @@ impl Frames {
     ///
     /// # Errors
     /// See [`RangeError`].
-    pub(crate) fn new_range(&self, pages: u64) -> Result<LinearRange, RangeError> {
+    pub(crate) fn new_range(
+        &self,
+        pages: u64,
+        owner: RangeOwner,
+    ) -> Result<LinearRange, RangeError> {
         let linear = &self.linear;
         let space = linear.frames.len() as u64;
         let no_space = RangeError::NoSpace {
@@ -244,25 +338,164 @@ impl Frames {
         }
         let mut take = |units| state.free.take(units);
         let run = take(roomy).or_else(|| take(units)).ok_or(no_space)?;
-        Ok(LinearRange {
-            tables: Tables::new(run.end - run.start),
-            frames: run.start << MAX_ORDER..run.end << MAX_ORDER,
-        })
+        let units = vec![Unit::default(); run.len()].into();
+        let frames = run.start << MAX_ORDER..run.end << MAX_ORDER;
+        let range = RangeUnits { owner, units };
+        state.ranges.insert(frames.start, range);
+        Ok(LinearRange { frames })
     }
 
     /// Has `pay` charge the page tables with which the direct map will have these pages of a range; false if it
-    /// refuses.
+    /// refuses. They may be given back at once: see [`Frames::claim_linear`].
     pub(crate) fn charge_tables(
         &self,
         range: &LinearRange,
         pages: Range<u64>,
         pay: impl Fn(u64) -> bool,
     ) -> bool {
-        let back = |bytes| self.uncharge_metadata(bytes);
-        range.tables.add_all(units_of(&pages), pay, back)
+        let frames = units_of(&pages).map(|unit| range.frames.start + (unit << MAX_ORDER));
+        let missing = {
+            let mut state = self.linear.state.lock();
+            let missing = |&frame: &u32| !state.unit(frame).is_charged();
+            frames.clone().filter(missing).count() as u64
+        };
+        if missing == 0 {
+            return true;
+        }
+        if !pay(missing * TABLE_BYTES) {
+            return false;
+        }
+        let mut paid = missing;
+        {
+            let mut state = self.linear.state.lock();
+            for frame in frames {
+                let unit = state.unit(frame);
+                if paid > 0 && !unit.is_charged() {
+                    unit.0 |= Unit::CHARGED;
+                    paid -= 1;
+                }
+            }
+        }
+        self.note_tables(missing as i64 - paid as i64);
+        // Another thread paid for them at the same time.
+        self.uncharge_metadata(paid * TABLE_BYTES);
+        true
     }
 
-    /// Gives a run back once all its frames have left, which were freed before. Does not block.
+    /// Has the page table stay charged that the 2^`order` frames from `frame` on need, until they are taken and freed;
+    /// false if it is not.
+    pub(crate) fn claim_linear(&self, frame: FrameNumber, order: u32) -> bool {
+        let mut state = self.linear.state.lock();
+        let unit = state.unit(frame.0);
+        let charged = unit.is_charged();
+        unit.0 += u16::from(charged) << order;
+        charged
+    }
+
+    /// Gives up what [`Frames::claim_linear`] gave: the frames are not taken.
+    pub(crate) fn unclaim_linear(&self, frame: FrameNumber, order: u32) {
+        let frames = frame.0..frame.0 + (1 << order);
+        self.linear.state.lock().uncount(frames);
+    }
+
+    /// Counts page tables that are charged from now on, or no more.
+    pub(crate) fn note_tables(&self, more: i64) {
+        self.linear
+            .nr_tables
+            .fetch_add(more.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Bytes that page tables are charged with, those of windows included.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.linear.nr_tables.load(Ordering::Relaxed) * TABLE_BYTES
+    }
+
+    /// Gives back page tables of the direct map that have no frames, about as many as `wanted`; how many.
+    ///
+    /// Context: makes system calls.
+    pub(crate) fn drop_idle_tables(&self, wanted: u64) -> u64 {
+        let linear = &self.linear;
+        let _alone = linear.punching.lock();
+        let mut gone = 0;
+        let mut turns = 0;
+        while gone < wanted && turns < 2 {
+            let mut runs: Vec<Range<u32>> = Vec::new();
+            let memory = {
+                let mut state = linear.state.lock();
+                let Some(memory) = state.memory.clone() else {
+                    return 0;
+                };
+                let mut left = wanted - gone;
+                let more = state.scan(|frame, unit, _, _| {
+                    if unit.is_idle() {
+                        *unit = Unit::default();
+                        match runs.last_mut().filter(|run| run.end == frame) {
+                            Some(run) => run.end += BLOCK_FRAMES,
+                            None => runs.push(frame..frame + BLOCK_FRAMES),
+                        }
+                        left -= 1;
+                    }
+                    left == 0
+                });
+                turns += u32::from(!more);
+                memory
+            };
+            for run in runs {
+                let tables = u64::from((run.end - run.start) >> MAX_ORDER);
+                // SAFETY: invariant 5.
+                let dropped = unsafe { memory.drop_page_tables(&self.range, linear.bytes(&run)) };
+                match dropped {
+                    Ok(()) => gone += self.uncharge_tables(tables),
+                    Err(error) => self.note_give_back_failure(error),
+                }
+            }
+        }
+        gone
+    }
+
+    /// Gives the charges for page tables back that are gone; how many that were.
+    pub(crate) fn uncharge_tables(&self, tables: u64) -> u64 {
+        self.note_tables(-(tables as i64));
+        self.uncharge_metadata(tables * TABLE_BYTES);
+        tables
+    }
+
+    /// The pages of some units that have page tables and fewer frames than others, as many as `wanted` or fewer.
+    pub(crate) fn sparse_units(&self, wanted: usize) -> Vec<(RangeOwner, Range<u64>)> {
+        let mut found = Vec::new();
+        let mut state = self.linear.state.lock();
+        let mut turns = 0;
+        while found.len() < 4 * wanted && turns < 2 {
+            let more = state.scan(|_, unit, owner, page| {
+                if unit.frames() > 0 {
+                    let first = owner.first + u64::from(page);
+                    found.push((unit.frames(), owner, first..first + u64::from(BLOCK_FRAMES)));
+                }
+                found.len() >= 4 * wanted
+            });
+            turns += u32::from(!more);
+        }
+        drop(state);
+        // The second turn may have found some again.
+        found.sort_by_key(|(frames, owner, pages)| (*frames, owner.file, pages.start));
+        found.dedup();
+        found.truncate(wanted);
+        found
+            .into_iter()
+            .map(|(_, owner, pages)| (owner, pages))
+            .collect()
+    }
+
+    /// Gives a run back that nothing was charged for. Does not block.
+    pub(crate) fn abandon_range(&self, range: LinearRange) {
+        let mut state = self.linear.state.lock();
+        state.ranges.remove(&range.frames.start);
+        let run = range.frames.start >> MAX_ORDER..range.frames.end >> MAX_ORDER;
+        state.free.give_back(run);
+    }
+
+    /// Gives a run back once all its frames have left, which were freed before, and what is charged for it. Does not
+    /// block.
     pub(crate) fn retire_range(&self, range: LinearRange) {
         let mut state = self.linear.state.lock();
         let freed = state.freed;
@@ -291,8 +524,9 @@ impl Frames {
         frame.0 >= self.linear.frames.start
     }
 
-    /// Takes the 2^`order` frames from `frame` on, of a folio that has just come into its file's index: those that
-    /// were leaving back, the others on the promise. Whether page tables of windows may still have some.
+    /// Takes the 2^`order` frames from `frame` on that were claimed, of a folio that has just come into its file's
+    /// index: those that were leaving back, the others on the promise. Whether page tables of windows may still have
+    /// some.
     ///
     /// Context: the folio is locked and its frames untouched yet. Waits for a punch of them that is under way.
     pub(crate) fn take_linear(
@@ -323,8 +557,11 @@ impl Frames {
                 if leaving.end > end {
                     state.leaving.insert(end, leaving);
                 }
-                back += leaving.end.min(end) - start.max(first);
+                let again = start.max(first)..leaving.end.min(end);
+                back += again.len() as u32;
                 mapped |= leaving.mapped;
+                // The claim has counted them once more.
+                state.uncount(again);
             }
         }
         // What is taken back never stopped counting.
@@ -402,8 +639,9 @@ impl Frames {
             {
                 let mut state = linear.state.lock();
                 state.punching = 0..0;
-                if punched.is_err() {
-                    state.add_leaving(run.clone(), mapped);
+                match punched {
+                    Ok(()) => state.uncount(run.clone()),
+                    Err(_) => state.add_leaving(run.clone(), mapped),
                 }
                 linear.punched.notify_all();
             }
@@ -437,7 +675,9 @@ impl Frames {
             empty
         };
         for (range, _) in empty {
-            let tables = range.tables.count();
+            let units = linear.state.lock().ranges.remove(&range.frames.start);
+            let units = units.expect("it is there until now").units;
+            let tables = units.iter().filter(|unit| unit.is_charged()).count() as u64;
             if tables > 0 {
                 // SAFETY: invariant 4.
                 let dropped =
@@ -447,8 +687,9 @@ impl Frames {
                     self.note_give_back_failure(error);
                     continue;
                 }
-                self.uncharge_metadata(tables * TABLE_BYTES);
+                self.uncharge_tables(tables);
             }
+            self.uncharge_metadata(range.memory_bytes());
             let run = range.frames.start >> MAX_ORDER..range.frames.end >> MAX_ORDER;
             linear.state.lock().free.give_back(run);
         }

@@ -62,7 +62,7 @@ use magazine::Magazines;
 use owners::Owners;
 
 pub use budget::Ticket;
-pub(crate) use linear::{LinearRange, RangeError};
+pub(crate) use linear::{LinearRange, RangeError, RangeOwner};
 pub(crate) use runs::Runs;
 pub(crate) use tables::{TABLE_BYTES, Tables};
 

@@ -1,11 +1,10 @@
-//! Which page tables of a run of addresses there may be: one for 2 MiB, made by the kernel at the first touch.
+//! Which page tables of a window there may be: one for 2 MiB, made by the kernel at the first touch.
 //!
 //! # Memory ordering
 //!
 //! Relaxed: what is charged is counted by the one that set the bit.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use std::ops::Range;
 
 /// Bytes of a page table.
 pub(crate) const TABLE_BYTES: u64 = 4096;
@@ -36,25 +35,25 @@ impl Tables {
         word.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Has `pay` charge the bytes of the tables of `units` that are not there yet, and `back` give back those that
-    /// another thread paid at the same time; false as soon as `pay` refuses.
-    pub(crate) fn add_all(
-        &self,
-        units: Range<u32>,
-        pay: impl Fn(u64) -> bool,
-        back: impl Fn(u64),
-    ) -> bool {
-        units.filter(|&unit| !self.has(unit)).all(|unit| {
-            let paid = pay(TABLE_BYTES);
-            if paid && !self.add(unit) {
-                back(TABLE_BYTES);
-            }
-            paid
-        })
+    /// Notes that the table of a unit is gone; whether it was there.
+    pub(crate) fn remove(&self, unit: u32) -> bool {
+        let (word, bit) = self.bit(unit);
+        word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    pub(crate) fn count(&self) -> u64 {
-        let ones = |word: &AtomicU64| u64::from(word.load(Ordering::Relaxed).count_ones());
-        self.0.iter().map(ones).sum()
+    /// The units from `first` on that have a table.
+    pub(crate) fn from(&self, first: u32) -> impl Iterator<Item = u32> {
+        let mut word = (first / u64::BITS) as usize;
+        let ones = |word: usize| self.0.get(word).map(|word| word.load(Ordering::Relaxed));
+        let mut bits = ones(word).unwrap_or(0) & (u64::MAX << (first % u64::BITS));
+        std::iter::from_fn(move || {
+            while bits == 0 {
+                word += 1;
+                bits = ones(word)?;
+            }
+            let unit = word as u32 * u64::BITS + bits.trailing_zeros();
+            bits &= bits - 1;
+            Some(unit)
+        })
     }
 }

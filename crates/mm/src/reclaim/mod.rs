@@ -26,10 +26,12 @@ mod evacuate;
 mod lru;
 mod shadow;
 mod shrinker;
+mod tables;
 
 use lru::Evicted;
 pub(crate) use lru::Lru;
 pub use shrinker::Shrinker;
+pub(crate) use tables::PageTables;
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
@@ -47,6 +49,9 @@ use std::ops::Range;
 
 /// Pages evicted in one go.
 const BATCH: usize = 32;
+
+/// Page tables given back in one go.
+const TABLES: u64 = 64;
 
 /// Of so many ranges that a stream leaves behind one is not dropped.
 const KEPT_RANGES: u8 = 16;
@@ -275,6 +280,9 @@ impl Mm {
     /// Frees descriptors and index nodes, and a whole block for more of them if need be.
     pub(crate) fn make_room_for_metadata(&self) {
         self.nodes.advance();
+        if self.shrink_tables(TABLES) > 0 {
+            return;
+        }
         if self.shrink_lru(BATCH) == 0 {
             self.request_writeback();
             foliocache_sync::time::sleep(Duration::from_millis(1));

@@ -133,9 +133,10 @@ impl AddressSpace {
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
         // From now on a store through a window is a fault, which waits for the folio's lock.
-        // Pages that are held for stores stay as they are, and are written from a copy.
+        // Those that are held for I/O stay as they are, and dirty.
         let held: Vec<_> = folios.iter().map(|locked| self.held_as(locked)).collect();
-        let protect = |at: usize| folios[at].state.load().has(flag::MAPPED) && held[at].is_none();
+        let protect =
+            |at: usize| folios[at].state.load().has(flag::MAPPED) && held[at] != Some(HoldKind::Io);
         let mut at = 0;
         while at < folios.len() {
             let end = (at..folios.len())

@@ -7,6 +7,8 @@ use foliocache_sync::thread;
 
 const MIB: u64 = 1 << 20;
 
+const NOBODY: RangeOwner = RangeOwner { file: 0, first: 0 };
+
 fn frames(mib: u64) -> Frames {
     Frames::new(mib * MIB).expect("a frame space")
 }
@@ -21,10 +23,21 @@ fn promise(frames: &Frames, n: u32) -> Reservation<'_> {
     }
 }
 
+/// Takes a chunk whose page table nobody charged.
+fn claim_and_take(
+    frames: &Frames,
+    first: FrameNumber,
+    order: u32,
+    promise: &mut Reservation<'_>,
+) -> bool {
+    frames.linear.state.lock().unit(first.0).0 += 1 << order;
+    frames.take_linear(first, order, promise)
+}
+
 /// Takes a chunk, touches each page of it, and says whether any of it was mapped.
 fn take(frames: &Frames, first: FrameNumber, order: u32, value: u8) -> bool {
     let mut promise = promise(frames, 1 << order);
-    let mapped = frames.take_linear(first, order, &mut promise);
+    let mapped = claim_and_take(frames, first, order, &mut promise);
     for n in 0..1 << order {
         set(frames, first.add(n), value);
     }
@@ -48,7 +61,7 @@ fn linear_in_use(frames: &Frames) -> u64 {
 #[test]
 fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
     let frames = frames(16);
-    let range = frames.new_range(100).expect("a range");
+    let range = frames.new_range(100, NOBODY).expect("a range");
     let base = range.base();
     assert_eq!(range.pages() % u64::from(BLOCK_FRAMES), 0);
     assert!(!take(&frames, base, 4, 7));
@@ -58,14 +71,17 @@ fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
     frames.free_linear(base, 4, true);
     assert_eq!((linear_in_use(&frames), frames.leaving()), (20, 16));
     let mut promised = promise(&frames, 4);
-    assert!(frames.take_linear(base.add(4), 2, &mut promised), "mapped");
+    assert!(
+        claim_and_take(&frames, base.add(4), 2, &mut promised),
+        "mapped"
+    );
     assert_eq!(promised.left(), 4, "they were never given up");
     assert_eq!(get(&frames, base.add(4)), 7);
     assert_eq!((linear_in_use(&frames), frames.leaving()), (20, 12));
     frames.free_linear(base.add(16), 2, false);
     // What was neither freed nor taken: on the promise.
     let mut eight = promise(&frames, 8);
-    assert!(!frames.take_linear(base.add(16), 3, &mut eight));
+    assert!(!claim_and_take(&frames, base.add(16), 3, &mut eight));
     assert_eq!(eight.left(), 4);
     drop((promised, eight));
     assert_eq!(frames.taken_back(), 8);
@@ -77,7 +93,7 @@ fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
     );
     // A punched page is zero. The touch makes it anew: it has to be taken.
     let mut promised = promise(&frames, 4);
-    assert!(!frames.take_linear(base, 2, &mut promised));
+    assert!(!claim_and_take(&frames, base, 2, &mut promised));
     assert_eq!((promised.left(), get(&frames, base)), (0, 0));
     for (first, order) in [(0, 2), (4, 2), (16, 3)] {
         frames.free_linear(base.add(first), order, false);
@@ -91,7 +107,7 @@ fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
 #[test]
 fn what_was_freed_after_a_part_was_taken_back_is_punched_whole() {
     let frames = frames(16);
-    let range = frames.new_range(512).expect("a range");
+    let range = frames.new_range(512, NOBODY).expect("a range");
     take(&frames, range.base(), 9, 1);
     frames.free_linear(range.base(), 9, false);
     for at in [0, 511, 255, 256, 100] {
@@ -109,7 +125,9 @@ fn what_was_freed_after_a_part_was_taken_back_is_punched_whole() {
 fn a_punch_under_way_is_waited_for_by_whoever_takes_its_pages() {
     const FRAMES: u32 = 64;
     let frames = frames(16);
-    let range = frames.new_range(u64::from(FRAMES)).expect("a range");
+    let range = frames
+        .new_range(u64::from(FRAMES), NOBODY)
+        .expect("a range");
     let (punched, done) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let puncher = scope.spawn(|| {
@@ -154,7 +172,7 @@ fn a_punch_under_way_is_waited_for_by_whoever_takes_its_pages() {
 #[test]
 fn units_move_to_the_kind_that_is_asked_for_and_back() {
     let frames = frames(16);
-    let range = frames.new_range(2048).expect("a range");
+    let range = frames.new_range(2048, NOBODY).expect("a range");
     let capacity = frames.capacity();
     assert_eq!(frames.available_of(FrameKind::Linear), 0);
     let all = frames.available();
@@ -181,7 +199,7 @@ fn units_move_to_the_kind_that_is_asked_for_and_back() {
 #[test]
 fn a_unit_that_is_owed_moves_as_soon_as_enough_frames_are_free_whoever_frees_them() {
     let frames = frames(8);
-    let range = frames.new_range(1024).expect("a range");
+    let range = frames.new_range(1024, NOBODY).expect("a range");
     let before = frames.available();
     // Promised frames come back without a punch.
     let promised = promise(&frames, 512);
@@ -206,7 +224,7 @@ fn a_unit_that_is_owed_moves_as_soon_as_enough_frames_are_free_whoever_frees_the
 #[test]
 fn a_shrink_of_the_limit_takes_linear_units_and_the_bound_holds_when_frames_were_freed() {
     let frames = frames(32);
-    let range = frames.new_range(4096).expect("a range");
+    let range = frames.new_range(4096, NOBODY).expect("a range");
     let base = range.base();
     for chunk in 0..12 {
         take(&frames, base.add(chunk * 512), 9, 1);
@@ -240,35 +258,87 @@ fn a_shrink_of_the_limit_takes_linear_units_and_the_bound_holds_when_frames_were
 fn a_retired_range_gives_its_run_and_its_page_tables_back_once_it_is_empty() {
     let frames = frames(16);
     let metadata = frames.usage().metadata;
-    let range = frames.new_range(3000).expect("a range");
+    let range = frames.new_range(3000, NOBODY).expect("a range");
     let base = range.base();
     let pay = |bytes| frames.charge_metadata(bytes);
     assert!(frames.charge_tables(&range, 0..1, pay));
     assert!(frames.charge_tables(&range, 0..1025, pay), "two more");
     assert_eq!(frames.usage().metadata, metadata + 3 * TABLE_BYTES);
+    assert!(frames.charge_metadata(range.memory_bytes()));
     assert!(!frames.charge_tables(&range, 0..3000, |_| false));
     take(&frames, base, 0, 9);
     take(&frames, base.add(1024), 0, 9);
     frames.free_linear(base, 0, false);
     frames.free_linear(base.add(1024), 0, false);
     frames.retire_range(range);
-    let other = frames.new_range(3000).expect("another");
+    let other = frames.new_range(3000, NOBODY).expect("another");
     assert_ne!(other.base(), base, "frames are leaving");
     assert_eq!(frames.punch_leaving(), 2);
     assert_eq!(frames.usage().metadata, metadata);
-    let again = frames.new_range(3000).expect("the first once more");
+    let again = frames.new_range(3000, NOBODY).expect("the first once more");
     assert_eq!(again.base(), base);
     let mut promised = promise(&frames, 1);
-    assert!(!frames.take_linear(base, 0, &mut promised));
+    assert!(!claim_and_take(&frames, base, 0, &mut promised));
     assert_eq!(get(&frames, base), 0);
     frames.free_linear(base, 0, false);
     assert_eq!(frames.punch_leaving(), 1);
 }
 
 #[test]
+fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found() {
+    let frames = frames(16);
+    let (before, owner) = (
+        frames.usage().metadata,
+        RangeOwner {
+            file: 7,
+            first: 4096,
+        },
+    );
+    let range = frames.new_range(4096, owner).expect("a range");
+    let base = range.base();
+    assert!(
+        !frames.claim_linear(base, 0),
+        "its page table is not charged"
+    );
+    let pay = |bytes| frames.charge_metadata(bytes);
+    assert!(frames.charge_tables(&range, 0..2048, pay));
+    let used = [(0, 3), (512, 0), (1024, 1)];
+    for (first, order) in used {
+        assert!(frames.claim_linear(base.add(first), order));
+        let mut promised = promise(&frames, 1 << order);
+        frames.take_linear(base.add(first), order, &mut promised);
+        set(&frames, base.add(first), 1);
+    }
+    // One that is only claimed keeps its table, too.
+    assert!(frames.claim_linear(base.add(1536), 2));
+    assert_eq!(frames.drop_idle_tables(10), 0);
+    frames.unclaim_linear(base.add(1536), 2);
+    assert_eq!(frames.drop_idle_tables(10), 1);
+    assert!(!frames.claim_linear(base.add(1536), 2));
+    assert_eq!(frames.table_bytes(), 3 * TABLE_BYTES);
+    let sparse = frames.sparse_units(2);
+    let pages = |first: u64| (owner, 4096 + first..4096 + first + 512);
+    assert_eq!(sparse, [pages(512), pages(1024)]);
+    // What is leaving needs its table until the punch; what is taken back, longer.
+    frames.free_linear(base, 3, false);
+    frames.free_linear(base.add(1024), 1, false);
+    assert_eq!(frames.drop_idle_tables(10), 0);
+    assert!(frames.claim_linear(base.add(4), 2));
+    frames.take_linear(base.add(4), 2, &mut promise(&frames, 4));
+    assert_eq!(frames.punch_leaving(), 6);
+    assert_eq!(frames.drop_idle_tables(10), 1);
+    frames.free_linear(base.add(4), 2, false);
+    frames.free_linear(base.add(512), 0, false);
+    assert_eq!(frames.punch_leaving(), 5);
+    assert_eq!(frames.drop_idle_tables(1), 1);
+    assert_eq!(frames.drop_idle_tables(1), 1);
+    assert_eq!((frames.table_bytes(), frames.usage().metadata), (0, before));
+}
+
+#[test]
 fn metadata_takes_a_linear_unit_that_is_free_but_leaves_one_to_each_kind() {
     let frames = frames(16);
-    let range = frames.new_range(2048).expect("a range");
+    let range = frames.new_range(2048, NOBODY).expect("a range");
     drop(promise(&frames, 1024));
     let general = frames.try_reserve(frames.available() as u32).expect("all");
     let linear = frames.capacity() - u64::from(general.left());
@@ -295,7 +365,8 @@ fn metadata_takes_a_linear_unit_that_is_free_but_leaves_one_to_each_kind() {
 #[test]
 fn a_range_has_room_for_the_file_to_grow() {
     let frames = frames(16);
-    let units = |pages| frames.new_range(pages).expect("a range").pages() / u64::from(BLOCK_FRAMES);
+    let units =
+        |pages| frames.new_range(pages, NOBODY).expect("a range").pages() / u64::from(BLOCK_FRAMES);
     assert_eq!(
         (units(1), units(4 * 512), units(10_000 * 512)),
         (8, 8, 20_000)
@@ -307,7 +378,7 @@ fn a_range_has_room_for_the_file_to_grow() {
 fn what_there_is_no_room_for_is_refused_with_the_figures() {
     let frames = frames(16);
     let space = u64::from(frames.linear.frames.end - frames.linear.frames.start);
-    let error = frames.new_range(space + 1).expect_err("too large");
+    let error = frames.new_range(space + 1, NOBODY).expect_err("too large");
     let wanted = (space + 1) << PAGE_SHIFT;
     let space = space << PAGE_SHIFT;
     assert_eq!(error, RangeError::NoSpace { wanted, space });

@@ -1,0 +1,138 @@
+//! Files for the loop: the kernel's and ours, all of them in memory.
+
+use foliocache::{Cache, Directory, File, MapAccess, MappingFaults};
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::mapped::{Kernels, Mapped, page_faults};
+use crate::place::{Folder, MIB};
+
+/// Bytes of a write that makes the largest folios.
+const LARGE: usize = 4 * MIB;
+
+/// The least bound of a cache that makes folios of 2 MiB, and something to spare.
+const LEAST_BOUND: usize = 160 * MIB;
+
+/// The kernel's default.
+const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
+
+/// A file that a loop maps.
+pub(super) trait LoopFile {
+    /// Maps all of it, for loads and stores.
+    fn map(&self) -> io::Result<Box<dyn Mapped>>;
+
+    /// Its bytes.
+    fn len(&self) -> usize;
+
+    /// Faults so far; of the kernel's, those of the process.
+    fn faults(&self) -> io::Result<u64>;
+}
+
+/// A file of the kernel's.
+pub(super) struct KernelFile {
+    file: fs::File,
+    len: usize,
+    /// Taken away with the last of its files.
+    _folder: Rc<Folder>,
+}
+
+impl KernelFile {
+    /// A new one; written in large pieces, or not at all.
+    pub(super) fn new(
+        folder: &Rc<Folder>,
+        path: &Path,
+        len: usize,
+        written: bool,
+    ) -> io::Result<Self> {
+        let mut options = fs::File::options();
+        let file = options.read(true).write(true).create_new(true).open(path)?;
+        file.set_len(len as u64)?;
+        if written {
+            fill(len, |piece, pos| file.write_all_at(piece, pos))?;
+        }
+        Ok(Self {
+            file,
+            len,
+            _folder: Rc::clone(folder),
+        })
+    }
+}
+
+impl LoopFile for KernelFile {
+    fn map(&self) -> io::Result<Box<dyn Mapped>> {
+        Ok(Box::new(Kernels::new(&self.file, self.len)?))
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn faults(&self) -> io::Result<u64> {
+        Ok(page_faults()?.minor)
+    }
+}
+
+/// A file of ours, in a cache of its own. It goes before its folder.
+pub(super) struct OurFile {
+    file: File,
+    _folder: Option<Rc<Folder>>,
+}
+
+impl OurFile {
+    /// A new one, written in large pieces, in a directory or else in memory alone; a fault maps at most so many bytes.
+    pub(super) fn new(
+        folder: Option<&Rc<Folder>>,
+        len: usize,
+        faults: MappingFaults,
+        around: u32,
+    ) -> foliocache::Result<Self> {
+        let cache = Cache::builder()
+            .memory((4 * len).max(LEAST_BOUND) as u64)
+            .mapping_faults(faults)
+            .fault_around_bytes(around)
+            // All of the file stays dirty, as it does in the kernel's cache.
+            .dirty_background_percent(60)
+            .dirty_percent(80)
+            .dirty_expire(DIRTY_EXPIRE)
+            .build()?;
+        let directory: Directory = match folder {
+            Some(folder) => cache.directory(folder.path())?,
+            None => cache.memfs()?,
+        };
+        let file = directory.create_new("ours")?;
+        fill(len, |piece, pos| file.write_all_at(piece, pos))?;
+        // Frames move to where they can be mapped; once, so none of the loop's business.
+        file.map(.., MapAccess::ReadWrite)?;
+        Ok(Self {
+            file,
+            _folder: folder.cloned(),
+        })
+    }
+}
+
+impl LoopFile for OurFile {
+    fn map(&self) -> io::Result<Box<dyn Mapped>> {
+        Ok(Box::new(self.file.map(.., MapAccess::ReadWrite)?))
+    }
+
+    fn len(&self) -> usize {
+        self.file.len() as usize
+    }
+
+    fn faults(&self) -> io::Result<u64> {
+        Ok(self.file.stats()?.faults)
+    }
+}
+
+/// Writes `len` bytes in large pieces.
+fn fill<E>(len: usize, write: impl Fn(&[u8], u64) -> Result<(), E>) -> Result<(), E> {
+    let piece = vec![1; LARGE.min(len)];
+    for pos in (0..len).step_by(LARGE) {
+        write(&piece[..piece.len().min(len - pos)], pos as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Page tables, of windows and of the direct map of linear frames: giving them back while metadata is short.
+//!
+//! # Model
+//!
+//! A page table takes 4 KiB for 2 MiB of addresses. Pages at random places of files that are hundreds of times the bound
+//! have nearly a table each, and another one in each window. Tables without a page go first. If those are too few, units
+//! with the fewest pages are emptied: what they have is evicted, and punched.
+
+use foliocache_sync::Weak;
+
+use super::Shrinker;
+use crate::address_space::AddressSpace;
+use crate::folio::Operation;
+use crate::frames::TABLE_BYTES;
+use crate::mm::Mm;
+use crate::types::PageIndex;
+use std::ops::Range;
+
+/// The page tables of a cache, as one of its caches of metadata.
+pub(crate) struct PageTables(pub(crate) Weak<Mm>);
+
+impl Shrinker for PageTables {
+    fn bytes(&self) -> u64 {
+        let mm = self.0.upgrade();
+        mm.map_or(0, |mm| mm.frames.table_bytes())
+    }
+
+    fn shrink(&self, bytes: u64) {
+        if let Some(mm) = self.0.upgrade() {
+            mm.shrink_tables(bytes.div_ceil(TABLE_BYTES));
+        }
+    }
+}
+
+impl Mm {
+    /// Gives back about as many page tables as `wanted`; how many.
+    ///
+    /// Context: no read section; no lock but those of folios and before. Waits for RCU readers, and for a punch.
+    pub(super) fn shrink_tables(&self, wanted: u64) -> u64 {
+        if self.frames.table_bytes() == 0 {
+            return 0;
+        }
+        let mut gone = self.drop_idle_tables(wanted);
+        if gone < wanted {
+            let units = self.frames.sparse_units((wanted - gone) as usize);
+            for (owner, pages) in units {
+                if let Some(file) = self.mapping(owner.file) {
+                    self.evict_pages(&file, pages);
+                }
+            }
+            self.frames.punch_leaving();
+            gone += self.drop_idle_tables(wanted - gone);
+        }
+        gone
+    }
+
+    fn drop_idle_tables(&self, wanted: u64) -> u64 {
+        let windows =
+            (self.windows.get()).map_or(0, |windows| windows.drop_idle_tables(self, wanted));
+        windows + self.frames.drop_idle_tables(wanted.saturating_sub(windows))
+    }
+
+    /// Evicts what can be evicted of some pages of a file at once.
+    fn evict_pages(&self, file: &AddressSpace, pages: Range<u64>) {
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        let mut victims = Vec::new();
+        let lock = |page| file.try_lock_folio(page);
+        file.for_each_folio(first, last, lock, |locked| {
+            if locked.may(Operation::Evict) {
+                self.lru.lock().remove(&self.folios, &locked);
+                victims.push(self.evict(locked));
+            }
+        });
+        let mut lru = self.lru.lock();
+        victims
+            .iter()
+            .for_each(|evicted| lru.record_eviction(evicted));
+    }
+}
