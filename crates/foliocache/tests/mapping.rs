@@ -850,3 +850,26 @@ fn files_are_written_from_mappings_of_themselves_and_of_each_other() {
         }
     });
 }
+
+/// All of them together have more addresses than the cache has for mapped files.
+#[test]
+fn closed_files_give_the_addresses_back_that_they_were_mapped_at() {
+    const TIB: u64 = 1 << 40;
+    let source = on_disk();
+    let cache = cache(MappingFaults::Inline);
+    let dir = cache.directory(source.path()).unwrap();
+    for i in 0..40 {
+        let file = dir.create(format!("{i}")).unwrap();
+        file.set_len(TIB / 2).unwrap();
+        let mapping = file.map(.., MapAccess::ReadWrite).unwrap();
+        store(&mapping, mapping.len() - 1, i);
+        drop((mapping, file));
+    }
+    for i in 0..40 {
+        let file = dir.open(format!("{i}")).unwrap();
+        assert_eq!(file.len(), TIB / 2);
+        let mapping = file.map(.., MapAccess::Read).unwrap();
+        assert_eq!(load(&mapping, mapping.len() - 1), i);
+    }
+    cache.close().unwrap();
+}

@@ -23,6 +23,7 @@
 //! has [`Rank::IMmap`]: held shared while page tables are changed, so that no window goes meanwhile.
 
 use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::time::{Duration, sleep};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::ops::Range;
@@ -31,11 +32,17 @@ use crate::address_space::{AddressSpace, find_page};
 use crate::direct_map;
 use crate::filemap::Held;
 use crate::folio::{LockedFolio, Operation, flag};
-use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeOwner, Reservation};
+use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation};
 use crate::mm::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::vma::MapError;
 use crate::window::Window;
+
+/// How often files that nobody uses are asked for their addresses before a file is refused some.
+const NO_SPACE_TRIES: u32 = 8;
+
+/// How long is waited before files are asked a second time; then twice as long each time.
+const NO_SPACE_WAIT: Duration = Duration::from_millis(4);
 
 /// See the module.
 pub(crate) struct LinearFile {
@@ -60,6 +67,27 @@ impl FileRange {
     fn part(&self, pages: &Range<u64>) -> Range<u64> {
         let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
         within(pages.start)..within(pages.end)
+    }
+}
+
+impl Mm {
+    /// As [`Frames::new_range`](crate::Frames); files that nobody uses give theirs up first if need be.
+    fn new_range(&self, pages: u64, owner: RangeOwner) -> Result<LinearRange, RangeError> {
+        let mut tries = 0;
+        loop {
+            let range = self.frames.new_range(pages, owner);
+            if tries == NO_SPACE_TRIES || !matches!(range, Err(RangeError::NoSpace { .. })) {
+                return range;
+            }
+            if tries > 0 {
+                // Dirty files stay until they are written.
+                self.request_writeback();
+                sleep(NO_SPACE_WAIT * (1 << tries));
+            }
+            self.drop_idle_caches();
+            self.frames.punch_leaving();
+            tries += 1;
+        }
     }
 }
 
@@ -130,9 +158,7 @@ impl AddressSpace {
         let mut made = linear.making.lock();
         if linear.pages() < pages {
             let (file, first) = (self.id(), linear.pages());
-            let range = mm
-                .frames
-                .new_range(pages - first, RangeOwner { file, first })?;
+            let range = mm.new_range(pages - first, RangeOwner { file, first })?;
             let charged = mm.wait_for_metadata(|| mm.take_metadata(range.memory_bytes()));
             if let Err(errno) = charged {
                 mm.frames.abandon_range(range);

@@ -166,6 +166,15 @@ impl Mm {
         bytes
     }
 
+    /// Has the caches give up all that is not in use.
+    ///
+    /// Context: as [`Shrinker::shrink`].
+    pub(crate) fn drop_idle_caches(&self) {
+        for cache in self.caches() {
+            cache.shrink(cache.bytes());
+        }
+    }
+
     fn caches(&self) -> Vec<Arc<dyn Shrinker>> {
         let shrinkers = self.shrinkers.lock();
         shrinkers.iter().filter_map(Weak::upgrade).collect()
