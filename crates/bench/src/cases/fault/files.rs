@@ -1,6 +1,6 @@
 //! Files for the loop: the kernel's and ours, all of them in memory.
 
-use foliocache::{Cache, Directory, File, MapAccess, MappingFaults};
+use foliocache::{Cache, Directory, File, LockedAccess, MapAccess, Mapping, MappingFaults};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ pub(super) trait LoopFile {
     /// Its bytes.
     fn len(&self) -> usize;
 
-    /// Faults so far; of the kernel's, those of the process.
+    /// Faults so far; where the kernel resolves them, those of the process.
     fn faults(&self) -> io::Result<u64>;
 }
 
@@ -78,6 +78,8 @@ impl LoopFile for KernelFile {
 
 /// A file of ours, in a cache of its own. It goes before its folder.
 pub(super) struct OurFile {
+    /// Keeps all of it in memory, and has it mapped without faults of ours.
+    held: Option<Mapping>,
     file: File,
     _folder: Option<Rc<Folder>>,
 }
@@ -108,15 +110,26 @@ impl OurFile {
         // Frames move to where they can be mapped; once, so none of the loop's business.
         file.map(.., MapAccess::ReadWrite)?;
         Ok(Self {
+            held: None,
             file,
             _folder: folder.cloned(),
         })
+    }
+
+    /// The same, kept in memory; nobody notices which pages are stored to.
+    pub(super) fn new_locked(len: usize) -> foliocache::Result<Self> {
+        let mut new = Self::new(None, len, MappingFaults::Inline, 2 << 20)?;
+        new.held = Some(new.file.map_locked(.., LockedAccess::Untracked)?);
+        Ok(new)
     }
 }
 
 impl LoopFile for OurFile {
     fn map(&self) -> io::Result<Box<dyn Mapped>> {
-        Ok(Box::new(self.file.map(.., MapAccess::ReadWrite)?))
+        Ok(Box::new(match self.held {
+            None => self.file.map(.., MapAccess::ReadWrite)?,
+            Some(_) => self.file.map_locked(.., LockedAccess::Untracked)?,
+        }))
     }
 
     fn len(&self) -> usize {
@@ -124,7 +137,11 @@ impl LoopFile for OurFile {
     }
 
     fn faults(&self) -> io::Result<u64> {
-        Ok(self.file.stats()?.faults)
+        match self.held {
+            None => Ok(self.file.stats()?.faults),
+            // The kernel resolves them.
+            Some(_) => Ok(page_faults()?.minor),
+        }
     }
 }
 
