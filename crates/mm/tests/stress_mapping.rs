@@ -1,29 +1,33 @@
-//! Two files in fewer frames than either has, stored into through mappings by some threads, written, cut, punched,
-//! made durable and evicted: every byte where it belongs, the bound held, nothing left. `FOLIOCACHE_STRESS` is the
-//! number of seconds for each way to resolve faults.
+//! Files in fewer frames than they have pages, stored into through mappings by some threads, written, cut, punched,
+//! locked for I/O, made durable and evicted: every byte where it belongs, the bound held, nothing left. All stores write short,
+//! and one of them fails. `FOLIOCACHE_STRESS` is the number of seconds for each way to resolve faults.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(missing_docs)]
 
 mod common;
 
-use common::{Store, assert_empty, file, pattern};
+use common::{Store, assert_empty, pattern};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, FaultMode, Iocb, IovIter, Mm, MmConfig, PAGE_SIZE,
-    ReadaheadState, Vma, VmaAccess,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Iocb,
+    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
 };
+use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Each has one byte in so many of both files.
+/// Each has one byte in so many of all files.
 const THREADS: u64 = 4;
 
-/// Most bytes of a file.
-const MOST: u64 = 24 * MIB;
+/// Most bytes of the files. The last is that of the store that fails: less than the least dirty limit, beyond which a store
+/// through a mapping would be SIGBUS.
+const MOST: [u64; FILES] = [24 * MIB, 24 * MIB, 12 * PAGE];
+const FILES: usize = 3;
+const FAILING: usize = 2;
 
 fn seconds() -> u64 {
     std::env::var("FOLIOCACHE_STRESS").map_or(1, |n| n.parse().expect("a number"))
@@ -41,10 +45,102 @@ impl Random {
     }
 }
 
+/// A store that writes short, and on demand fails.
+struct Faulty {
+    store: Arc<Store>,
+    /// What survives a flush that fails, if some do.
+    durable: Option<Mutex<Vec<u8>>>,
+    fails: AtomicBool,
+    random: Mutex<Random>,
+}
+
+impl Faulty {
+    /// One in `n` times.
+    fn now(&self, n: u64) -> bool {
+        self.random.lock().unwrap().below(n) == 0
+    }
+
+    fn fails(&self) -> bool {
+        self.fails.load(Ordering::Relaxed)
+    }
+
+    /// A byte that survives.
+    fn durable(&self, pos: u64) -> u8 {
+        let bytes = self.durable.as_ref().unwrap_or(&self.store.bytes);
+        bytes.lock().unwrap()[pos as usize]
+    }
+}
+
+impl AddressSpaceOperations for Faulty {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.store.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        if self.fails() && self.now(4) {
+            return Err(Errno::EIO);
+        }
+        let whole = segments.iter().map(IoSegment::len).sum::<usize>();
+        if whole <= PAGE_SIZE || !self.now(3) {
+            return self.store.writepages(pos, segments);
+        }
+        let mut left = PAGE_SIZE
+            + self
+                .random
+                .lock()
+                .unwrap()
+                .below((whole - PAGE_SIZE) as u64) as usize;
+        let mut short = Vec::new();
+        for segment in segments {
+            let len = segment.len().min(left);
+            short.push(segment.sub(0, len));
+            left -= len;
+        }
+        self.store.writepages(pos, &short)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        let Some(durable) = &self.durable else {
+            return Ok(());
+        };
+        let mut written = self.store.bytes.lock().unwrap();
+        let mut durable = durable.lock().unwrap();
+        if self.fails() && self.now(8) {
+            // The loss of what was written is reported once.
+            written.clone_from(&durable);
+            return Err(Errno::EIO);
+        }
+        durable.clone_from(&written);
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        if let Some(durable) = &self.durable {
+            durable.lock().unwrap().resize(size as usize, 0);
+        }
+        self.store.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        if let Some(durable) = &self.durable {
+            let mut bytes = durable.lock().unwrap();
+            let end = ((pos + len) as usize).min(bytes.len());
+            let start = (pos as usize).min(end);
+            bytes[start..end].fill(0);
+        }
+        self.store.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "a store with faults".into()
+    }
+}
+
 /// A file, and what its bytes are.
 struct Checked {
     file: Arc<AddressSpace>,
-    store: Arc<Store>,
+    store: Arc<Faulty>,
+    most: u64,
     /// All zero beyond the size.
     bytes: Vec<AtomicU8>,
     /// Held shared for what changes one thread's bytes alone.
@@ -52,13 +148,21 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(bdi: &Arc<BackingDevInfo>, who: u8, size: u64) -> Self {
-        let content = pattern(who, 0, size as usize);
-        let store = Store::with(&content);
-        let zeros = std::iter::repeat_n(0, (MOST - size) as usize);
+    fn new(bdi: &Arc<BackingDevInfo>, which: usize, size: u64) -> Self {
+        let (content, most) = (pattern(which as u8, 0, size as usize), MOST[which]);
+        let durable = (which == FAILING).then(|| Mutex::new(content.clone()));
+        let store = Arc::new(Faulty {
+            store: Store::with(&content),
+            fails: AtomicBool::new(durable.is_some()),
+            durable,
+            random: Mutex::new(Random(which as u64 + 77)),
+        });
+        let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
+        let zeros = std::iter::repeat_n(0, (most - size) as usize);
         Self {
-            file: file(bdi, &store),
+            file: AddressSpace::new(bdi, ops, size),
             store,
+            most,
             bytes: content
                 .into_iter()
                 .chain(zeros)
@@ -76,22 +180,52 @@ impl Checked {
         self.bytes[pos as usize].store(byte, Ordering::Relaxed);
     }
 
-    fn map(&self) -> Vma {
-        let access = VmaAccess::ReadWrite;
-        self.file.map(0, MOST as usize, access).expect("a mapping")
+    fn map(&self, pages: std::ops::Range<u64>) -> Vma {
+        let (pos, end) = (pages.start * PAGE, (pages.end * PAGE).min(self.most));
+        let mapped = (self.file).map(pos, (end - pos) as usize, VmaAccess::ReadWrite);
+        mapped.expect("a mapping")
+    }
+
+    /// Makes it durable if its store does not fail; whether it is.
+    fn sync(&self) -> bool {
+        match self.file.sync() {
+            Err(Errno::EIO) if self.store.fails() => false,
+            synced => synced == Ok(()) || panic!("sync: {synced:?}"),
+        }
     }
 }
 
 /// One thread's.
 struct Worker<'a> {
     files: &'a [Checked],
-    vmas: Vec<Vma>,
+    /// Of each file one of all, and one of a part.
+    vmas: Vec<[Vma; 2]>,
     lane: u64,
     random: Random,
     handle: ReadaheadState,
 }
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
+    fn new(files: &'a [Checked], lane: u64) -> Self {
+        let mut random = Random(lane * 1000 + 1);
+        Self {
+            vmas: (files.iter())
+                .map(|checked| Self::map(checked, &mut random))
+                .collect(),
+            files,
+            lane,
+            random,
+            handle: ReadaheadState::new(),
+        }
+    }
+
+    fn map(checked: &Checked, random: &mut Random) -> [Vma; 2] {
+        let pages = checked.most.div_ceil(PAGE);
+        let first = random.below(pages);
+        let part = first..first + 1 + random.below(pages - first);
+        [checked.map(0..pages), checked.map(part)]
+    }
+
     /// Some of the thread's bytes within `size`: alone, a page's, or a run.
     fn bytes(&mut self, size: u64) -> impl Iterator<Item = u64> + use<> {
         let at = self.random.below(size) / THREADS * THREADS + self.lane;
@@ -105,6 +239,17 @@ impl Worker<'_> {
             .filter(move |&at| at < size)
     }
 
+    /// Where a byte is, in the mapping of a part if that has it.
+    fn address(&self, which: usize, pos: u64) -> *mut u8 {
+        let [all, part] = &self.vmas[which];
+        match part.range().contains(&pos) {
+            true => part
+                .address()
+                .wrapping_add((pos - part.range().start) as usize),
+            false => all.address().wrapping_add(pos as usize),
+        }
+    }
+
     fn check(&self, which: usize, pos: u64, found: u8, how: &str) {
         let expected = self.files[which].expected(pos);
         assert_eq!(
@@ -116,10 +261,10 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) {
-        let which = self.random.below(2) as usize;
+        let which = self.random.below(FILES as u64) as usize;
         match self.random.below(1000) {
             0..960 => self.share(which),
-            960..968 => self.vmas[which] = self.files[which].map(),
+            960..968 => self.vmas[which] = Self::map(&self.files[which], &mut self.random),
             _ => self.change_all(which),
         }
     }
@@ -128,37 +273,36 @@ impl Worker<'_> {
     fn share(&mut self, which: usize) {
         let files = self.files;
         let checked = &files[which];
-        let size = *checked.size.read().expect("no panic");
         let guard = checked.size.read().expect("no panic");
-        if *guard != size || size == 0 {
+        let size = *guard;
+        if size == 0 {
             return;
         }
-        let address = self.vmas[which].address();
         match self.random.below(100) {
-            0..40 => {
+            0..38 => {
                 for pos in self.bytes(size) {
                     // SAFETY: inside the mapping and the file, whose end stays.
-                    let found = unsafe { address.wrapping_add(pos as usize).read_volatile() };
+                    let found = unsafe { self.address(which, pos).read_volatile() };
                     self.check(which, pos, found, "load of");
                 }
             }
-            40..75 => {
+            38..72 => {
                 let byte = self.random.below(256) as u8;
                 for pos in self.bytes(size) {
                     // SAFETY: as above; nobody else changes the byte.
-                    unsafe { address.wrapping_add(pos as usize).write_volatile(byte) };
+                    unsafe { self.address(which, pos).write_volatile(byte) };
                     checked.set(pos, byte);
                 }
             }
-            75..78 => {
+            72..75 => {
                 // Beyond the end in the last page: as if it had never been.
                 let at = size / THREADS * THREADS + self.lane;
                 if at >= size && at / PAGE == (size - 1) / PAGE {
                     // SAFETY: inside the mapping and a page of the file.
-                    unsafe { address.wrapping_add(at as usize).write_volatile(0xbb) };
+                    unsafe { self.address(which, at).write_volatile(0xbb) };
                 }
             }
-            78..86 => {
+            75..83 => {
                 let byte = self.random.below(256) as u8;
                 for pos in self.bytes(size) {
                     let mut iter = IovIter::source(std::slice::from_ref(&byte));
@@ -167,7 +311,7 @@ impl Worker<'_> {
                     checked.set(pos, byte);
                 }
             }
-            86..94 => {
+            83..91 => {
                 let pos = self.random.below(size);
                 let mut bytes = vec![0; (1 + self.random.below(20 * PAGE)) as usize];
                 let mut iter = IovIter::destination(&mut bytes);
@@ -180,14 +324,16 @@ impl Worker<'_> {
                     self.check(which, at, bytes[(at - pos) as usize], "read of");
                 }
             }
-            94..96 => {
+            91..93 => {
                 let start = self.random.below(size);
-                let end = (start + self.random.below(64 * PAGE)).min(size);
+                let end = (start + 1 + self.random.below(64 * PAGE)).min(size);
                 let write = self.random.below(2) == 0;
-                let populated = self.vmas[which].populate(start as usize..end as usize, write);
+                let populated = self.vmas[which][0].populate(start as usize..end as usize, write);
                 populated.expect("it is in the file");
             }
-            96 => checked.file.sync().expect("sync"),
+            93 => self.store_locked_for_io(which, size),
+            94 => self.store_untracked(which, size),
+            95 | 96 => self.sync(which, size),
             97 => checked.file.fdatawrite(),
             _ => {
                 let start = self.random.below(size);
@@ -196,24 +342,92 @@ impl Worker<'_> {
         }
     }
 
+    /// After a sync that succeeded, the thread's bytes survive.
+    fn sync(&mut self, which: usize, size: u64) {
+        let checked = &self.files[which];
+        if checked.sync() {
+            for _ in 0..10 {
+                for pos in self.bytes(size) {
+                    self.check(which, pos, checked.store.durable(pos), "after a sync,");
+                }
+            }
+        }
+    }
+
+    /// Stores to a part that is locked for I/O, as system calls would.
+    fn store_locked_for_io(&mut self, which: usize, size: u64) {
+        let (start, byte) = (self.random.below(size), self.random.below(256) as u8);
+        let end = (start + 1 + self.random.below(32 * PAGE)).min(size);
+        let vma = &self.vmas[which][0];
+        let locked = match vma.lock_for_io(start as usize..end as usize) {
+            Err(MapError::TooMuchHeld { .. }) => return,
+            locked => locked.expect("it is in the file"),
+        };
+        for pos in (start..end).filter(|pos| pos % THREADS == self.lane) {
+            // SAFETY: inside the mapping and the file; nobody else changes the byte.
+            unsafe {
+                vma.address()
+                    .wrapping_add(pos as usize)
+                    .write_volatile(byte)
+            };
+            self.files[which].set(pos, byte);
+        }
+        drop(locked);
+    }
+
+    /// Stores to a part that is kept in memory, and makes that durable before it is unmapped, or leaves that to others.
+    fn store_untracked(&mut self, which: usize, size: u64) {
+        let checked = &self.files[which];
+        let first = self.random.below(size) / PAGE;
+        let pages = first..(first + 1 + self.random.below(32)).min(size.div_ceil(PAGE));
+        let len = (pages.end - pages.start) * PAGE;
+        let mapped =
+            checked
+                .file
+                .map_locked(pages.start * PAGE, len as usize, LockedAccess::Untracked);
+        let vma = match mapped {
+            Err(MapError::TooMuchHeld { .. }) => return,
+            mapped => mapped.expect("it is in the file"),
+        };
+        for _ in 0..self.random.below(4) {
+            let byte = self.random.below(256) as u8;
+            let end = (pages.end * PAGE).min(size);
+            for pos in (pages.start * PAGE..end).filter(|pos| pos % THREADS == self.lane) {
+                let at = (pos - pages.start * PAGE) as usize;
+                // SAFETY: as above.
+                unsafe { vma.address().wrapping_add(at).write_volatile(byte) };
+                checked.set(pos, byte);
+            }
+            if self.random.below(2) == 0 && checked.sync() {
+                for pos in (pages.start * PAGE..end).filter(|pos| pos % THREADS == self.lane) {
+                    self.check(
+                        which,
+                        pos,
+                        checked.store.durable(pos),
+                        "untracked, after a sync,",
+                    );
+                }
+            }
+        }
+    }
+
     /// Does something to everybody's bytes.
     fn change_all(&mut self, which: usize) {
-        let (target, other) = (&self.files[which], &self.files[1 - which]);
-        // Both always in the same order.
-        let mut sizes: Vec<_> = self
-            .files
-            .iter()
-            .map(|checked| checked.size.write())
+        let from_which = (which + 1) % FILES;
+        let (target, other) = (&self.files[which], &self.files[from_which]);
+        // All, always in the same order.
+        let mut sizes: Vec<_> = (self.files.iter())
+            .map(|checked| checked.size.write().expect("no panic"))
             .collect();
-        let other_size = **sizes[1 - which].as_ref().expect("no panic");
-        let size: &mut u64 = sizes[which].as_mut().expect("no panic");
+        let other_size = *sizes[from_which];
+        let (size, most): (&mut u64, _) = (&mut sizes[which], target.most);
         match self.random.below(8) {
             0..4 => {
                 // Mostly by little.
                 let new = match self.random.below(3) {
-                    0 => self.random.below(MOST),
+                    0 => self.random.below(most),
                     1 => *size - self.random.below(10 * PAGE).min(*size),
-                    _ => (*size + self.random.below(10 * PAGE)).min(MOST),
+                    _ => (*size + self.random.below(10 * PAGE)).min(most),
                 };
                 target.file.truncate(new).expect("truncate");
                 (new..*size).for_each(|at| target.set(at, 0));
@@ -228,9 +442,13 @@ impl Worker<'_> {
             6 if other_size > 0 => {
                 // From the other's mapping.
                 let from = self.random.below(other_size);
-                let len = (1 + self.random.below(100 * PAGE)).min(other_size - from);
-                let to = self.random.below(MOST - len);
-                let address = self.vmas[1 - which].address().wrapping_add(from as usize);
+                let len = (1 + self.random.below(100 * PAGE))
+                    .min(other_size - from)
+                    .min(most / 2);
+                let to = self.random.below(most - len);
+                let address = self.vmas[from_which][0]
+                    .address()
+                    .wrapping_add(from as usize);
                 // SAFETY: inside the mapping and the file, which nobody changes.
                 let source = unsafe { std::slice::from_raw_parts(address, len as usize) };
                 let mut iter = IovIter::source(source);
@@ -242,15 +460,16 @@ impl Worker<'_> {
                 *size = (*size).max(to + len);
             }
             _ => {
-                let to = self.random.below(MOST - 600 * PAGE);
-                let bytes = pattern(self.random.below(256) as u8, to, (600 * PAGE) as usize);
+                let len = (600 * PAGE).min(most / 2);
+                let to = self.random.below(most - len);
+                let bytes = pattern(self.random.below(256) as u8, to, len as usize);
                 let mut iter = IovIter::source(&bytes);
                 let written = target.file.write(&mut Iocb::at(to), &mut iter);
                 assert_eq!(written, Ok(bytes.len()));
                 for (at, byte) in (to..).zip(&bytes) {
                     target.set(at, *byte);
                 }
-                *size = (*size).max(to + bytes.len() as u64);
+                *size = (*size).max(to + len);
             }
         }
     }
@@ -261,10 +480,12 @@ fn stress(mode: FaultMode, resize: bool, time: Duration) {
     config.fault_mode = mode;
     config.external_pressure = false;
     let mm = Mm::new(config).expect("a cache");
-    let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).expect("a file system");
+    let bdi = |name| BackingDevInfo::new(&mm, name, BdiKind::Storage).expect("a file system");
+    let (sound, failing) = (bdi("sound"), bdi("failing"));
     let files = [
-        Checked::new(&bdi, 1, MOST),
-        Checked::new(&bdi, 2, 9 * MIB + 77),
+        Checked::new(&sound, 0, MOST[0]),
+        Checked::new(&sound, 1, 9 * MIB + 77),
+        Checked::new(&failing, FAILING, 9 * PAGE + 10),
     ];
     let (steps, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -272,13 +493,7 @@ fn stress(mode: FaultMode, resize: bool, time: Duration) {
             .map(|lane| {
                 let (files, steps, stop) = (&files, &steps, &stop);
                 scope.spawn(move || {
-                    let mut worker = Worker {
-                        vmas: files.iter().map(Checked::map).collect(),
-                        files,
-                        lane,
-                        random: Random(lane * 1000 + 1),
-                        handle: ReadaheadState::new(),
-                    };
+                    let mut worker = Worker::new(files, lane);
                     while !stop.load(Ordering::Relaxed) {
                         worker.step();
                         steps.fetch_add(1, Ordering::Relaxed);
@@ -319,9 +534,10 @@ fn stress(mode: FaultMode, resize: bool, time: Duration) {
     });
     let steps = steps.into_inner();
     for (which, checked) in files.iter().enumerate() {
+        checked.store.fails.store(false, Ordering::Relaxed);
         checked.file.sync().expect("sync");
         let size = *checked.size.read().expect("no panic");
-        let stored = checked.store.content();
+        let stored = checked.store.store.content();
         assert_eq!(stored.len() as u64, size);
         let wrong = (0..size).find(|&at| stored[at as usize] != checked.expected(at));
         assert_eq!(
