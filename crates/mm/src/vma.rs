@@ -91,7 +91,7 @@ impl MapError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Faults(OpenError::Forbidden) => Errno::EPERM,
-            Self::Faults(OpenError::Unsupported) => Errno::EOPNOTSUPP,
+            Self::Faults(OpenError::Unsupported | OpenError::Untracked) => Errno::EOPNOTSUPP,
             Self::Faults(OpenError::Failed(errno)) | Self::Failed(errno) => *errno,
             Self::NoSpace { .. } => Errno::EFBIG,
             Self::NoAddresses { .. } | Self::TooManyMappings | Self::LimitTooSmall { .. } => {

@@ -29,7 +29,7 @@
 //! A touch of a window may be a fault that nobody resolves, so a window is made of memory of the caller's alone
 //! ([`Userfaultfd::register`]). The other calls add or remove what the page tables say of pages that the memfd has: no
 //! byte of memory changes by them. Structures and numbers are those of `linux-raw-sys`, which are made from the
-//! kernel's header; the two that it lacks stand here. A test compiles all of them against the header that is
+//! kernel's header; those that it lacks stand here. A test compiles all of them against the header that is
 //! installed.
 #![allow(unsafe_code)]
 
@@ -39,6 +39,7 @@ pub(crate) mod inline;
 mod slot;
 #[cfg(target_arch = "x86_64")]
 mod stack;
+mod track;
 #[cfg(not(target_arch = "x86_64"))]
 mod inline {
     /// There is none.
@@ -47,6 +48,7 @@ mod inline {
 }
 
 pub use inline::InlineFaults;
+pub use track::WriteTracker;
 
 use crate::Errno;
 use linux_raw_sys::general as raw;
@@ -77,6 +79,9 @@ pub enum OpenError {
     Forbidden,
     /// The kernel lacks one of the features: before Linux 6.6, or built without them.
     Unsupported,
+    /// The kernel cannot tell which pages were written, as [`WriteTracker`] needs: before Linux 6.7, or built without
+    /// that.
+    Untracked,
     /// Another error of the kernel's.
     Failed(Errno),
 }
@@ -90,6 +95,9 @@ impl fmt::Display for OpenError {
             ),
             OpenError::Unsupported => f.write_str(
                 "the kernel's userfaultfd lacks minor faults, write protection or poison of shared memory (Linux 6.6 has all)",
+            ),
+            OpenError::Untracked => f.write_str(
+                "the kernel lacks userfaultfd's asynchronous write protection and PAGEMAP_SCAN (Linux 6.7 has both)",
             ),
             OpenError::Failed(errno) => write!(f, "userfaultfd: {errno}"),
         }
@@ -173,7 +181,10 @@ const FEATURES: u32 = raw::UFFD_FEATURE_MISSING_SHMEM
     | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
     | raw::UFFD_FEATURE_POISON;
 
-/// The calls that a window must allow.
+const MODES: u32 = raw::UFFDIO_REGISTER_MODE_MISSING
+    | raw::UFFDIO_REGISTER_MODE_MINOR
+    | raw::UFFDIO_REGISTER_MODE_WP;
+
 const CALLS: u64 = 1 << raw::_UFFDIO_CONTINUE
     | 1 << raw::_UFFDIO_WRITEPROTECT
     | 1 << raw::_UFFDIO_WAKE
@@ -184,6 +195,10 @@ const CALLS: u64 = 1 << raw::_UFFDIO_CONTINUE
 #[derive(Debug)]
 pub struct Userfaultfd {
     fd: OwnedFd,
+    /// How windows are registered.
+    modes: u32,
+    /// The calls that a window must allow.
+    calls: u64,
 }
 
 impl Userfaultfd {
@@ -209,14 +224,23 @@ impl Userfaultfd {
                 (fd, FEATURES)
             }
         };
-        let new = Userfaultfd { fd };
+        let new = Userfaultfd {
+            fd,
+            modes: MODES,
+            calls: CALLS,
+        };
+        new.enable(features)?;
+        Ok(new)
+    }
+
+    fn enable(&self, features: u32) -> Result<(), OpenError> {
         let mut api = raw::uffdio_api {
             api: u64::from(raw::UFFD_API),
             features: u64::from(features),
             ioctls: 0,
         };
-        match new.call::<{ opcode::UFFDIO_API as Opcode }, _>(&mut api) {
-            Ok(()) => Ok(new),
+        match self.call::<{ opcode::UFFDIO_API as Opcode }, _>(&mut api) {
+            Ok(()) => Ok(()),
             Err(Errno::EINVAL) => Err(OpenError::Unsupported),
             Err(errno) => Err(OpenError::Failed(errno)),
         }
@@ -239,16 +263,13 @@ impl Userfaultfd {
     ///
     /// The range is a mapping of the caller's, and whoever touches it until it is unmapped is ready for its faults.
     pub unsafe fn register(&self, window: Range<usize>) -> Result<(), Errno> {
-        let modes = raw::UFFDIO_REGISTER_MODE_MISSING
-            | raw::UFFDIO_REGISTER_MODE_MINOR
-            | raw::UFFDIO_REGISTER_MODE_WP;
         let mut register = raw::uffdio_register {
             range: range(&window),
-            mode: u64::from(modes),
+            mode: u64::from(self.modes),
             ioctls: 0,
         };
         self.call::<{ opcode::UFFDIO_REGISTER as Opcode }, _>(&mut register)?;
-        if register.ioctls & CALLS != CALLS {
+        if register.ioctls & self.calls != self.calls {
             self.call::<{ opcode::UFFDIO_UNREGISTER as Opcode }, _>(&mut range(&window))?;
             return Err(Errno::EOPNOTSUPP);
         }
