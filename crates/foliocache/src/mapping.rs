@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use foliocache_mm::{IoLock, LockedAccess, MapError, Vma, VmaAccess};
+use foliocache_sync::atomic::AtomicU8;
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, OpenFile};
 use std::fmt;
 use std::ops::{Range, RangeBounds};
-use std::sync::atomic::AtomicU8;
 
 use crate::error::{Error, Operation, Result};
 use crate::file::{File, bytes_of};

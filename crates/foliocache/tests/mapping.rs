@@ -556,32 +556,63 @@ fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
 
 #[test]
 fn stores_of_a_locked_mapping_are_durable_after_each_sync() {
-    for disk in disks() {
-        let file = disk.dir.create("f").unwrap();
-        let mut expected = pattern(12, 700 * PAGE + 50);
-        file.write_all_at(&expected, 0).unwrap();
-        let mapping = file.map_locked(.., LockedAccess::Untracked).unwrap();
-        let durable = || std::fs::read(disk.in_source("f")).unwrap();
-        for round in 1..5 {
-            let before = file.metadata().unwrap().modified();
-            std::thread::sleep(Duration::from_millis(20));
-            for at in [0, 9 * PAGE + 7, 600 * PAGE, 700 * PAGE + 49] {
-                store(&mapping, at, round);
-                expected[at] = round;
-            }
-            match round % 3 {
-                0 => mapping.sync(..).unwrap(),
-                1 => file.sync_all().unwrap(),
-                _ => disk.cache.sync().unwrap(),
-            }
-            assert!(durable() == expected, "round {round}");
-            assert!(file.metadata().unwrap().modified() > before);
+    for access in [LockedAccess::Untracked, LockedAccess::Tracked] {
+        disks().for_each(|disk| stores_are_durable_after_each_sync(&disk, access));
+    }
+}
+
+fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
+    let file = disk.dir.create("f").unwrap();
+    let mut expected = pattern(12, 700 * PAGE + 50);
+    file.write_all_at(&expected, 0).unwrap();
+    let mapping = file.map_locked(.., access).unwrap();
+    file.sync_data().unwrap();
+    let durable = || std::fs::read(disk.in_source("f")).unwrap();
+    for round in 1..5 {
+        let before = file.metadata().unwrap().modified();
+        let written = file.stats().unwrap().written;
+        std::thread::sleep(Duration::from_millis(20));
+        for at in [0, 9 * PAGE + 7, 600 * PAGE, 700 * PAGE + 49] {
+            store(&mapping, at, round);
+            expected[at] = round;
         }
-        store(&mapping, 5, 99);
-        expected[5] = 99;
-        drop(mapping);
-        file.sync_data().unwrap();
-        assert!(durable() == expected);
+        match round % 3 {
+            0 => mapping.sync(..).unwrap(),
+            1 => file.sync_all().unwrap(),
+            _ => disk.cache.sync().unwrap(),
+        }
+        assert!(durable() == expected, "round {round}");
+        assert!(file.metadata().unwrap().modified() > before);
+        let written = (file.stats().unwrap().written - written) as usize;
+        match access {
+            // The last page ends with the file.
+            LockedAccess::Tracked => assert_eq!(written, 3 * PAGE + 50),
+            _ => assert!(written >= 700 * PAGE + 50),
+        }
+    }
+    store(&mapping, 5, 99);
+    expected[5] = 99;
+    drop(mapping);
+    file.sync_data().unwrap();
+    assert!(durable() == expected);
+}
+
+#[test]
+fn a_locked_mapping_outlives_its_cache() {
+    for access in [LockedAccess::Untracked, LockedAccess::Tracked] {
+        for Disk { cache, dir, source } in disks() {
+            let file = dir.create("f").unwrap();
+            file.write_all_at(&pattern(14, 20 * PAGE), 0).unwrap();
+            let mapping = file.map_locked(.., access).unwrap();
+            store(&mapping, 7, 1);
+            drop((file, dir));
+            cache.close().unwrap();
+            let durable = || std::fs::read(source.path().join("f")).unwrap()[7];
+            assert_eq!(durable(), 1);
+            store(&mapping, 7, 2);
+            mapping.sync(..).unwrap();
+            assert_eq!(durable(), 2);
+        }
     }
 }
 
@@ -595,8 +626,9 @@ fn what_may_not_be_locked_says_why() {
         let beyond = 0..4 * PAGE as u64;
         assert_eq!(refused(file.map_locked(beyond, read)), Errno::EINVAL);
         let reader = dir.open_options().read(true).open("f").unwrap();
-        let stores = LockedAccess::Untracked;
-        assert_eq!(refused(reader.map_locked(.., stores)), Errno::EACCES);
+        for stores in [LockedAccess::Untracked, LockedAccess::Tracked] {
+            assert_eq!(refused(reader.map_locked(.., stores)), Errno::EACCES);
+        }
         let mapping = reader.map_locked(.., read).unwrap();
         assert!(mapping.as_atomics().is_none());
         assert_eq!(refused(mapping.lock_for_io(..0)), Errno::EINVAL);
@@ -644,52 +676,62 @@ fn system_calls_are_handed_what_is_locked_for_io() {
         let file = disk.dir.create("f").unwrap();
         file.write_all_at(&pattern(13, len), 0).unwrap();
         file.sync_data().unwrap();
-        let stores = file.map(.., MapAccess::ReadWrite).unwrap();
         let loads = file.map(.., MapAccess::Read).unwrap();
-        let (source, target) = (direct(&disk, "source"), direct(&disk, "target"));
-        let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(100 * PAGE).cast();
-        let read_in = || {
-            let to = at(&stores);
-            // SAFETY: what is read into it is looked at only afterwards.
-            unsafe { libc::pread(source.as_raw_fd(), to, 200 * PAGE, 0) }
-        };
-        let write_out = || {
-            let from = at(&loads);
-            // SAFETY: within the mapping.
-            unsafe { libc::pwrite(target.as_raw_fd(), from, 200 * PAGE, 0) }
-        };
-        let all = 200 * PAGE as isize;
-        let new = |round: u64| pattern(20 + round, 200 * PAGE);
-        std::fs::write(disk.in_source("source"), new(0)).unwrap();
-        if mode == MappingFaults::Inline {
-            stores.advise(Advice::DontNeed, ..).unwrap();
-            for call in [&read_in as &dyn Fn() -> isize, &write_out] {
-                assert_eq!(call(), -1);
-                let error = std::io::Error::last_os_error();
-                assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        for tracked in [false, true] {
+            let stores = match tracked {
+                false => file.map(.., MapAccess::ReadWrite),
+                true => file.map_locked(.., LockedAccess::Tracked),
+            };
+            let stores = stores.unwrap();
+            let held = if tracked { 300 } else { 0 };
+            let (source, target) = (direct(&disk, "source"), direct(&disk, "target"));
+            let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(100 * PAGE).cast();
+            let read_in = || {
+                let to = at(&stores);
+                // SAFETY: what is read into it is looked at only afterwards.
+                unsafe { libc::pread(source.as_raw_fd(), to, 200 * PAGE, 0) }
+            };
+            let write_out = || {
+                let from = at(&loads);
+                // SAFETY: within the mapping.
+                unsafe { libc::pwrite(target.as_raw_fd(), from, 200 * PAGE, 0) }
+            };
+            let all = 200 * PAGE as isize;
+            let new = |round: u64| pattern(20 + round, 200 * PAGE);
+            std::fs::write(disk.in_source("source"), new(0)).unwrap();
+            if mode == MappingFaults::Inline && !tracked {
+                stores.advise(Advice::DontNeed, ..).unwrap();
+                for call in [&read_in as &dyn Fn() -> isize, &write_out] {
+                    assert_eq!(call(), -1);
+                    let error = std::io::Error::last_os_error();
+                    assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+                }
             }
+            for round in 0..4 {
+                std::fs::write(disk.in_source("source"), new(round)).unwrap();
+                let locks = (
+                    stores.lock_for_io(100 * PAGE..).unwrap(),
+                    loads.lock_for_io(100 * PAGE..).unwrap(),
+                );
+                assert_eq!(
+                    disk.cache.stats().unwrap().unreclaimable.held,
+                    held.max(200)
+                );
+                crowd(&disk);
+                file.sync_data().unwrap();
+                assert_eq!(read_in(), all);
+                assert_eq!(write_out(), all);
+                drop(locks);
+                assert!(std::fs::read(disk.in_source("target")).unwrap() == new(round));
+                let mut now = vec![0; 200 * PAGE];
+                file.read_exact_at(&mut now, 100 * PAGE as u64).unwrap();
+                assert!(now == new(round));
+                stores.sync(..).unwrap();
+                let durable = std::fs::read(disk.in_source("f")).unwrap();
+                assert!(durable[100 * PAGE..] == new(round));
+            }
+            assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, held);
         }
-        for round in 0..4 {
-            std::fs::write(disk.in_source("source"), new(round)).unwrap();
-            let locks = (
-                stores.lock_for_io(100 * PAGE..).unwrap(),
-                loads.lock_for_io(100 * PAGE..).unwrap(),
-            );
-            assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, 200);
-            crowd(&disk);
-            file.sync_data().unwrap();
-            assert_eq!(read_in(), all);
-            assert_eq!(write_out(), all);
-            drop(locks);
-            assert!(std::fs::read(disk.in_source("target")).unwrap() == new(round));
-            let mut now = vec![0; 200 * PAGE];
-            file.read_exact_at(&mut now, 100 * PAGE as u64).unwrap();
-            assert!(now == new(round));
-            stores.sync(..).unwrap();
-            let durable = std::fs::read(disk.in_source("f")).unwrap();
-            assert!(durable[100 * PAGE..] == new(round));
-        }
-        assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, 0);
     }
 }
 

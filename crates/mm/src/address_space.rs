@@ -215,7 +215,7 @@ impl AddressSpace {
 
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
-        self.counts.not_durable() > 0 || self.is_untracked()
+        self.counts.not_durable() > 0 || self.has_unnoticed_stores()
     }
 
     /// A cursor for a new handle: which writeback errors it has still to be told of.

@@ -51,6 +51,8 @@ pub(crate) struct LinearFile {
     ranges: RankedRwLock<Vec<Arc<FileRange>>>,
     pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
     pub(crate) held: RankedRwLock<Vec<Held>>,
+    /// When what programs stored was last looked for, in nanoseconds of the monotonic clock; see `filemap::tracked`.
+    pub(crate) tracking: Mutex<u64>,
 }
 
 struct FileRange {
@@ -98,6 +100,7 @@ impl Default for LinearFile {
             ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
             windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
             held: RankedRwLock::new(Rank::Leaf, Vec::new()),
+            tracking: Mutex::new(0),
         }
     }
 }

@@ -6,6 +6,6 @@ pub(crate) mod model;
 #[cfg(not(shuttle))]
 pub(crate) use foliocache_sys::memory::{SharedMemory, WindowArea};
 #[cfg(not(shuttle))]
-pub(crate) use foliocache_sys::userfaultfd::Userfaultfd;
+pub(crate) use foliocache_sys::userfaultfd::{Userfaultfd, WriteTracker};
 #[cfg(shuttle)]
-pub(crate) use model::{SharedMemory, Userfaultfd, WindowArea};
+pub(crate) use model::{SharedMemory, Userfaultfd, WindowArea, WriteTracker};

@@ -47,14 +47,16 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::address_space::{AddressSpace, find_page};
-use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, Runs, TABLE_BYTES, Tables};
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, TABLE_BYTES, Tables};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
-use crate::paging::{Userfaultfd, WindowArea};
+use crate::paging::{Userfaultfd, WindowArea, WriteTracker};
 use crate::readahead::ReadaheadState;
 use crate::reclaim::PageTables;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
-use crate::vma::{MapError, VmaAccess};
+use crate::vma::{LockedAccess, MapError, VmaAccess};
+
+mod locked;
 
 /// Addresses for windows, at most.
 const AREA: usize = 16 << 40;
@@ -93,6 +95,8 @@ pub enum FaultMode {
 pub(crate) struct Windows {
     pub(crate) area: WindowArea,
     faults: Arc<Userfaultfd>,
+    /// Of tracked windows, from the first on.
+    tracker: OnceLock<WriteTracker>,
     mode: FaultMode,
     state: RankedRwLock<State>,
     poisoned: RankedMutex<Vec<(Instant, usize)>>,
@@ -144,7 +148,7 @@ pub(crate) struct Window {
     pub(crate) pages: Range<u64>,
     pub(crate) access: VmaAccess,
     /// Its pages are held, and the kernel maps them: there are no faults of ours.
-    plain: bool,
+    pub(crate) locked: Option<LockedAccess>,
     /// Address of its first page.
     address: usize,
     /// Units of the area that it takes.
@@ -357,7 +361,7 @@ impl Window {
 
     /// Empties the page tables of those of `pages` that it shows.
     pub(crate) fn zap(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.plain {
+        if self.locked.is_some() {
             return;
         }
         for run in self.with_tables(pages) {
@@ -369,54 +373,12 @@ impl Window {
 
     /// Has stores to those of `pages` that it shows be faults.
     pub(crate) fn write_protect(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.plain || self.access == VmaAccess::Read {
+        if self.locked.is_some() || self.access == VmaAccess::Read {
             return;
         }
         for run in self.with_tables(pages) {
             let protected = mm.windows().faults.write_protect(self.addresses(&run));
             debug_assert!(protected.is_ok(), "{protected:?}");
-        }
-    }
-
-    /// Stores may have been made that were no faults.
-    pub(crate) fn note_unnoticed_stores(&self) {
-        if self.plain
-            && self.access == VmaAccess::ReadWrite
-            && let Some(stored) = self.stored.get()
-        {
-            stored();
-        }
-    }
-
-    /// Takes those of `pages` that it shows out of a window without faults, for good.
-    pub(crate) fn cut(&self, mm: &Mm, pages: &Range<u64>) {
-        let part = self.part(pages);
-        if !self.plain || part.is_empty() {
-            return;
-        }
-        let windows = mm.windows();
-        // SAFETY: the program has been told that what is cut off the file cannot be accessed.
-        if let Err(error) = unsafe { windows.area.unmap(windows.offset(self.addresses(&part))) } {
-            tracing::error!(%error, "pages that the file no longer has stay mapped");
-        }
-    }
-
-    /// Has huge pages made of what it shows of `pages`, as far as there is memory for that.
-    pub(crate) fn collapse(&self, mm: &Mm, pages: &Range<u64>) {
-        let addresses = self.addresses(&self.part(pages));
-        let first = addresses.start.next_multiple_of(BLOCK_SIZE);
-        for unit in (first..)
-            .step_by(BLOCK_SIZE)
-            .take_while(|unit| unit + BLOCK_SIZE <= addresses.end)
-        {
-            // Both copies are there for a while.
-            let Ok(_both) = mm.reserve_frames(FrameKind::Linear, BLOCK_FRAMES) else {
-                return;
-            };
-            let part = mm.windows().offset(unit..unit + BLOCK_SIZE);
-            if let Err(error) = mm.windows().area.collapse(part) {
-                tracing::debug!(%error, "no huge page for a held mapping");
-            }
         }
     }
 
@@ -467,6 +429,7 @@ impl Windows {
         let windows = Self {
             area,
             faults,
+            tracker: OnceLock::new(),
             mode,
             state: RankedRwLock::new(Rank::Leaf, state),
             poisoned: RankedMutex::new(Rank::Leaf, Vec::new()),
@@ -599,9 +562,14 @@ impl Windows {
         linear: &LinearFile,
         pages: Range<u64>,
         access: VmaAccess,
-        plain: bool,
+        locked: Option<LockedAccess>,
     ) -> Result<Arc<Window>, MapError> {
         let mm: &Mm = mapping.mm();
+        let faults = match locked {
+            None => Some(&*self.faults),
+            Some(LockedAccess::Tracked) => Some(self.ready_tracker()?.faults()),
+            Some(LockedAccess::Read | LockedAccess::Untracked) => None,
+        };
         let runs = linear.runs(pages.clone());
         let (_, first) = runs.first().expect("the ranges cover the pages");
         // At the same place in its 2 MiB as the first frame is.
@@ -616,7 +584,7 @@ impl Windows {
         let window = Arc::new(Window {
             mapping: Arc::downgrade(mapping),
             access,
-            plain,
+            locked,
             address: self.area.addresses().start + start,
             tables: Tables::new(units.end - units.start),
             units,
@@ -632,7 +600,6 @@ impl Windows {
                 VmaAccess::Read => WindowAccess::Read,
                 VmaAccess::ReadWrite => WindowAccess::ReadWrite,
             };
-            let faults = (!plain).then_some(&*self.faults);
             // SAFETY: the place is the window's alone. The frames live as long as the file, which has a range until
             // it is dropped, after its windows; the program has been told of the faults.
             unsafe { self.area.map(at, &memory, bytes, access, faults) }
@@ -681,7 +648,7 @@ impl Windows {
                 turns += 1;
                 continue;
             };
-            let Some(file) = window.mapping.upgrade().filter(|_| !window.plain) else {
+            let Some(file) = window.mapping.upgrade().filter(|_| window.locked.is_none()) else {
                 continue;
             };
             let most = usize::try_from(wanted - gone).unwrap_or(usize::MAX);

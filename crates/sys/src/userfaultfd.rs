@@ -82,6 +82,9 @@ pub enum OpenError {
     /// The kernel cannot tell which pages were written, as [`WriteTracker`] needs: before Linux 6.7, or built without
     /// that.
     Untracked,
+    /// `/proc/self/pagemap` cannot be opened, which [`WriteTracker`] needs: no /proc, or a process that changed its user
+    /// and may not look at itself.
+    NoPagemap(Errno),
     /// Another error of the kernel's.
     Failed(Errno),
 }
@@ -99,6 +102,7 @@ impl fmt::Display for OpenError {
             OpenError::Untracked => f.write_str(
                 "the kernel lacks userfaultfd's asynchronous write protection and PAGEMAP_SCAN (Linux 6.7 has both)",
             ),
+            OpenError::NoPagemap(errno) => write!(f, "cannot open /proc/self/pagemap: {errno}"),
             OpenError::Failed(errno) => write!(f, "userfaultfd: {errno}"),
         }
     }

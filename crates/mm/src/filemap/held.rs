@@ -6,6 +6,7 @@
 //! |---|---|---|---|
 //! | `Read` | stay in memory; the window has them without faults | – | as usual |
 //! | `Untracked` | as `Read` | is not noticed | a sync writes all of it, through a copy |
+//! | `Tracked` | as `Read` | is noted by the kernel | finds those pages, through a copy: see `tracked` |
 //! | `Io` | stay in memory and writable in the windows | is not noticed, so all of it stays dirty | through a copy |
 //!
 //! Folios of held pages carry `HELD` and are not evicted. They count against a share of the bound ([`crate::unreclaimable`]),
@@ -32,7 +33,7 @@ use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_for};
-use crate::vma::MapError;
+use crate::vma::{LockedAccess, MapError};
 use crate::writeback::STABLE_BYTES;
 
 /// Why pages are held.
@@ -40,7 +41,15 @@ use crate::writeback::STABLE_BYTES;
 pub(crate) enum HoldKind {
     Read,
     Untracked,
+    Tracked,
     Io,
+}
+
+impl HoldKind {
+    /// Whether stores make nothing dirty by themselves.
+    fn unnoticed(self) -> bool {
+        matches!(self, Self::Untracked | Self::Tracked)
+    }
 }
 
 /// A range that is held.
@@ -115,7 +124,7 @@ impl AddressSpace {
             mine.expect("it is held").ready = true;
             held.ready = true;
         }
-        if held.kind == HoldKind::Untracked {
+        if held.kind.unnoticed() && !self.bdi().is_memory() {
             self.bdi().queue_dirty(self);
         }
         Ok(new)
@@ -130,21 +139,26 @@ impl AddressSpace {
             not_held(&all, &held.pages, those)
         };
         let untracked = |held: &Held| held.kind == HoldKind::Untracked;
-        if held.kind != HoldKind::Read && others(untracked) > 0 {
+        let stored = matches!(held.kind, HoldKind::Untracked | HoldKind::Io);
+        if stored && others(untracked) > 0 {
             // What was stored since the last sync is still to be written.
             self.dirty_all(&held.pages);
         }
-        {
+        let left = {
             let mut all = linear.held.write();
             let at = all.iter().position(|other| other == held);
             all.remove(at.expect("it is held"));
-            let left = not_held(&all, &held.pages, |_| true);
-            if left == 0 {
-                return;
-            }
-            if !self.bdi().is_memory() {
-                self.mm().uncount_held(left);
-            }
+            not_held(&all, &held.pages, |_| true)
+        };
+        if held.kind.unnoticed() {
+            // It may be durable now.
+            self.bdi().note_progress(self);
+        }
+        if left == 0 {
+            return;
+        }
+        if !self.bdi().is_memory() {
+            self.mm().uncount_held(left);
         }
         self.for_each_held(&held.pages, |locked| {
             let pages = locked.index().0..locked.end().0;
@@ -197,8 +211,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Marks all of pages dirty: nobody knows what was stored to them.
-    fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
+    /// Marks all of pages dirty that are held: nobody knows what was stored to them.
+    pub(crate) fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
         let size = self.size();
         self.for_each_held(pages, |locked| {
             if !locked.state.load().has(flag::HELD) {
@@ -215,8 +229,10 @@ impl AddressSpace {
         });
     }
 
-    /// Marks dirty what programs store to without that being noticed. Context: begins a sync of the file.
-    pub(crate) fn dirty_untracked(self: &Arc<Self>) {
+    /// Marks dirty what programs store to without that being noticed.
+    ///
+    /// Context: begins a sync of the file; takes folio locks.
+    pub(crate) fn dirty_unnoticed(self: &Arc<Self>) {
         let Some(linear) = self.linear.get() else {
             return;
         };
@@ -228,14 +244,17 @@ impl AddressSpace {
             self.dirty_all(&held.pages);
         }
         for window in linear.windows.read().iter() {
-            window.note_unnoticed_stores();
+            if window.locked == Some(LockedAccess::Untracked) {
+                window.note_stores();
+            }
         }
+        self.dirty_tracked();
     }
 
     /// Whether programs store to some of the file without that being noticed.
-    pub(crate) fn is_untracked(&self) -> bool {
-        let untracked = |held: &Held| held.kind == HoldKind::Untracked;
-        let any = |linear: &LinearFile| linear.held.read().iter().any(untracked);
+    pub(crate) fn has_unnoticed_stores(&self) -> bool {
+        let unnoticed = |held: &Held| held.kind.unnoticed();
+        let any = |linear: &LinearFile| linear.held.read().iter().any(unnoticed);
         self.linear.get().is_some_and(any)
     }
 

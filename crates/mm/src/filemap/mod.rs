@@ -16,6 +16,7 @@ mod lookup;
 mod nowait;
 mod read;
 mod split;
+mod tracked;
 mod truncate;
 mod write;
 

@@ -189,6 +189,10 @@ impl WindowArea {
         Ok(())
     }
 
+    pub(crate) fn populate(&self, _: Range<usize>, _: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+
     pub(crate) fn zap(&self, part: Range<usize>) -> Result<(), Errno> {
         if !leaves_out(Step::Zap) {
             self.tables
@@ -271,6 +275,32 @@ impl Userfaultfd {
 
     pub(crate) fn next_fault(&self) -> Result<Option<Fault>, Errno> {
         Ok(None)
+    }
+}
+
+/// There is none: no model has tracked mappings.
+#[derive(Debug)]
+pub(crate) enum WriteTracker {}
+
+impl WriteTracker {
+    pub(crate) fn open() -> Result<Self, OpenError> {
+        Err(OpenError::Untracked)
+    }
+
+    pub(crate) fn faults(&self) -> &Userfaultfd {
+        match *self {}
+    }
+
+    pub(crate) fn start(&self, _: Range<usize>) -> Result<(), Errno> {
+        match *self {}
+    }
+
+    pub(crate) fn take_written(
+        &self,
+        _: Range<usize>,
+        _: impl FnMut(Range<usize>),
+    ) -> Result<usize, Errno> {
+        match *self {}
     }
 }
 

@@ -80,7 +80,7 @@ impl AddressSpace {
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
     fn make_durable(self: &Arc<Self>) -> Result<(), Errno> {
         let size = self.size();
-        self.dirty_untracked();
+        self.dirty_unnoticed();
         self.write_and_flush()?;
         let stored = self.lock_awaited().store_size;
         if stored.is_some_and(|stored| stored >= size) {

@@ -287,6 +287,20 @@ impl WindowArea {
         }
     }
 
+    /// Puts the pages of a window without userfaultfd, or with a [`WriteTracker`](crate::userfaultfd::WriteTracker)'s,
+    /// into the page tables, for writes too if `write`, so that a touch is no fault. A system call.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is not whole pages of the area, `ENOMEM` or `EFAULT` where there is no window, `ECHILD` in a forked child.
+    pub fn populate(&self, part: Range<usize>, write: bool) -> Result<(), Errno> {
+        let (start, len) = self.0.part(part)?;
+        let advice = match write {
+            true => Advice::LinuxPopulateWrite,
+            false => Advice::LinuxPopulateRead,
+        };
+        advise(start, len, advice)
+    }
+
     /// Empties the page tables of a part. The memory keeps its pages; the next touch of a window is a fault. A system
     /// call, which tells all processors that run the process.
     ///

@@ -45,7 +45,7 @@ impl WriteTracker {
     /// Opens one. Three system calls, two descriptors, no privilege.
     ///
     /// # Errors
-    /// [`OpenError::Untracked`] before Linux 6.7; otherwise see [`OpenError`].
+    /// [`OpenError::Untracked`] before Linux 6.7, [`OpenError::NoPagemap`]; otherwise see [`OpenError`].
     pub fn open() -> Result<WriteTracker, OpenError> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | user_mode_only();
         // SAFETY: it sees no memory before a window is registered.
@@ -61,7 +61,7 @@ impl WriteTracker {
         })?;
         let access = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = rustix::fs::open("/proc/self/pagemap", access, Mode::empty());
-        let pagemap = pagemap.map_err(|errno| OpenError::Failed(errno.into()))?;
+        let pagemap = pagemap.map_err(|errno| OpenError::NoPagemap(errno.into()))?;
         Ok(WriteTracker { faults, pagemap })
     }
 

@@ -1,0 +1,112 @@
+//! Windows whose pages are held: the kernel maps them, and there are no faults of ours.
+//!
+//! # Safety
+//!
+//! That of the module above.
+#![allow(unsafe_code)]
+
+use foliocache_sys::Errno;
+use std::ops::Range;
+
+use super::{Window, Windows};
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind};
+use crate::mm::Mm;
+use crate::paging::WriteTracker;
+use crate::types::PAGE_SIZE;
+use crate::vma::{LockedAccess, MapError};
+
+impl Window {
+    /// Stores were made, or may have been, that were no faults.
+    pub(crate) fn note_stores(&self) {
+        if let Some(stored) = self.stored.get() {
+            stored();
+        }
+    }
+
+    /// Adds those of `pages` that were stored to since this was last asked, to about the first hundred runs; returns
+    /// where it stopped.
+    ///
+    /// Context: the window is tracked and in its file's list, which is held shared.
+    pub(crate) fn take_stored(
+        &self,
+        mm: &Mm,
+        pages: &Range<u64>,
+        found: &mut Vec<Range<u64>>,
+    ) -> u64 {
+        let tracker = mm.windows().tracker.get().expect("it is tracked");
+        let page =
+            |address: usize| self.pages.start + ((address - self.address) / PAGE_SIZE) as u64;
+        let taken = tracker.take_written(self.addresses(pages), |run| {
+            found.push(page(run.start)..page(run.end));
+        });
+        match taken {
+            Ok(end) => page(end),
+            Err(error) => {
+                tracing::warn!(%error, "what was stored is not known: all of it will be written");
+                *found = vec![pages.clone()];
+                pages.end
+            }
+        }
+    }
+
+    /// Has the kernel map all its pages, and note stores from now on if it is tracked. Context: they are held, and the
+    /// page tables are charged.
+    pub(crate) fn fill(&self, mm: &Mm) -> Result<(), Errno> {
+        let (windows, addresses) = (mm.windows(), self.addresses(&self.pages));
+        let write = self.locked == Some(LockedAccess::Untracked);
+        if let Err(error) = windows
+            .area
+            .populate(windows.offset(addresses.clone()), write)
+        {
+            tracing::debug!(%error, "pages of a locked mapping will be mapped as they are touched");
+        }
+        match windows.tracker.get() {
+            Some(tracker) if self.locked == Some(LockedAccess::Tracked) => tracker.start(addresses),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes those of `pages` that it shows out of a window without faults, for good.
+    pub(crate) fn cut(&self, mm: &Mm, pages: &Range<u64>) {
+        let part = self.part(pages);
+        if self.locked.is_none() || part.is_empty() {
+            return;
+        }
+        let windows = mm.windows();
+        // SAFETY: the program has been told that what is cut off the file cannot be accessed.
+        if let Err(error) = unsafe { windows.area.unmap(windows.offset(self.addresses(&part))) } {
+            tracing::error!(%error, "pages that the file no longer has stay mapped");
+        }
+    }
+
+    /// Has huge pages made of what it shows of `pages`, as far as there is memory for that.
+    pub(crate) fn collapse(&self, mm: &Mm, pages: &Range<u64>) {
+        let addresses = self.addresses(&self.part(pages));
+        let first = addresses.start.next_multiple_of(BLOCK_SIZE);
+        for unit in (first..)
+            .step_by(BLOCK_SIZE)
+            .take_while(|unit| unit + BLOCK_SIZE <= addresses.end)
+        {
+            // Both copies are there for a while.
+            let Ok(_both) = mm.reserve_frames(FrameKind::Linear, BLOCK_FRAMES) else {
+                return;
+            };
+            let part = mm.windows().offset(unit..unit + BLOCK_SIZE);
+            if let Err(error) = mm.windows().area.collapse(part) {
+                tracing::debug!(%error, "no huge page for a held mapping");
+            }
+        }
+    }
+}
+
+impl Windows {
+    pub(super) fn ready_tracker(&self) -> Result<&WriteTracker, MapError> {
+        match self.tracker.get() {
+            Some(tracker) => Ok(tracker),
+            None => {
+                let new = WriteTracker::open()?;
+                Ok(self.tracker.get_or_init(|| new))
+            }
+        }
+    }
+}
