@@ -30,11 +30,13 @@
 //! window's addresses are used by the program only while it has the [`Vma`](crate::Vma).
 #![allow(unsafe_code)]
 
-use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::background::Panics;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Mutex, Weak, background, rcu, thread};
+use foliocache_sync::workers::{Limits, Workers};
+use foliocache_sync::{Arc, Mutex, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
 use foliocache_sys::memory::{WindowAccess, spare_addresses};
@@ -44,6 +46,7 @@ use foliocache_sys::userfaultfd::{
 use foliocache_sys::windows::{Announced, announce};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 
 use crate::address_space::{AddressSpace, find_page};
@@ -61,8 +64,15 @@ mod locked;
 /// Addresses for windows, at most.
 const AREA: usize = 16 << 40;
 
-/// Threads that resolve faults, where the program's own do not: so many may wait for I/O at a time.
-const FAULT_THREADS: usize = 4;
+/// Most threads that resolve faults, where the program's own do not: so many may wait for I/O, or their share of the
+/// dirty limit, at a time.
+const FAULT_THREADS: usize = 64;
+
+/// Threads that wait for faults while there are none: more come as all of them have one.
+const LISTENING: usize = 4;
+
+/// How long a thread stays that has nothing to do.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
 
 /// How long a page that could not be had stays unreadable before it is tried again.
 const POISON_TIME: Duration = Duration::from_secs(1);
@@ -100,8 +110,7 @@ pub(crate) struct Windows {
     mode: FaultMode,
     state: RankedRwLock<State>,
     poisoned: RankedMutex<Vec<(Instant, usize)>>,
-    /// Of the threads that resolve faults.
-    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    workers: Workers<Arc<Listener>>,
     stop: Arc<Event>,
     announced: Mutex<Option<Announced>>,
     inline: Mutex<Option<InlineFaults>>,
@@ -426,6 +435,12 @@ impl Windows {
             windows: BTreeMap::new(),
             hand: (0, 0),
         };
+        let limits = Limits {
+            name: "foliocache-fault",
+            lanes: vec![FAULT_THREADS],
+            threads: FAULT_THREADS,
+            idle: IDLE_THREAD,
+        };
         let windows = Self {
             area,
             faults,
@@ -433,7 +448,7 @@ impl Windows {
             mode,
             state: RankedRwLock::new(Rank::Leaf, state),
             poisoned: RankedMutex::new(Rank::Leaf, Vec::new()),
-            threads: Mutex::new(Vec::new()),
+            workers: Workers::new(limits, mm.panics(), Listener::run),
             stop: Arc::new(Event::new()?),
             announced: Mutex::new(None),
             inline: Mutex::new(None),
@@ -454,22 +469,20 @@ impl Windows {
             return Ok(());
         }
         *self.announced.lock() = Some(announce(self.area.addresses()));
-        let next = Arc::new(Mutex::new(()));
-        for _ in 0..FAULT_THREADS {
-            let (next, faults) = (Arc::clone(&next), Arc::clone(&self.faults));
-            let (stop, mm) = (Arc::clone(&self.stop), Arc::downgrade(mm));
-            let panics = mm.upgrade().expect("the caller has it");
-            let run = move || {
-                while let Some(fault) = next_fault(&next, &faults, &stop) {
-                    let Some(mm) = mm.upgrade() else { return };
-                    mm.windows().resolve_for(&fault);
-                }
-            };
-            let thread =
-                background::spawn("foliocache-fault", panics.panics(), run).map_err(Errno::from)?;
-            self.threads.lock().push(thread);
-        }
-        Ok(())
+        self.listen(Arc::new(Listener {
+            next: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
+            faults: Arc::clone(&self.faults),
+            stop: Arc::clone(&self.stop),
+            mm: Arc::downgrade(mm),
+        }))
+        .map_err(|error| Errno::from(error).into())
+    }
+
+    /// Has one more thread take faults, if there may be one.
+    fn listen(&self, listener: Arc<Listener>) -> io::Result<()> {
+        let submitted = self.workers.submit(0, listener);
+        submitted.map_err(|none| none.error)
     }
 
     /// Ends the resolving of faults. Context: there is no window any more.
@@ -477,11 +490,7 @@ impl Windows {
         *self.inline.lock() = None;
         *self.announced.lock() = None;
         self.stop.set();
-        for thread in self.threads.lock().drain(..) {
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
+        self.workers.stop();
     }
 
     /// The window that has an address, and the page there.
@@ -677,18 +686,57 @@ impl Windows {
     }
 }
 
-/// Waits for the next fault, or for the end. One thread waits in the kernel, the others for it.
-fn next_fault(next: &Mutex<()>, faults: &Userfaultfd, stop: &Event) -> Option<Fault> {
-    let _first = next.lock();
-    loop {
-        match faults.wait(stop.fd()) {
-            Ok(true) => return None,
-            Ok(false) => {}
-            Err(error) => panic!("cannot wait for faults: {error}"),
+/// Where threads of the cache take faults from.
+///
+/// # Memory ordering
+///
+/// Relaxed: the count alone is looked at.
+struct Listener {
+    /// One thread waits in the kernel, the others for it.
+    next: Mutex<()>,
+    waiting: AtomicUsize,
+    faults: Arc<Userfaultfd>,
+    stop: Arc<Event>,
+    mm: Weak<Mm>,
+}
+
+impl Listener {
+    /// Waits for the next fault, or for the end.
+    fn next_fault(&self) -> Option<Fault> {
+        let _first = self.next.lock();
+        loop {
+            match self.faults.wait(self.stop.fd()) {
+                Ok(true) => return None,
+                Ok(false) => {}
+                Err(error) => panic!("cannot wait for faults: {error}"),
+            }
+            if let Ok(Some(fault)) = self.faults.next_fault() {
+                return Some(fault);
+            }
         }
-        if let Ok(Some(fault)) = faults.next_fault() {
-            return Some(fault);
+    }
+
+    /// Resolves faults until the end, or until enough other threads wait for some.
+    fn run(self: Arc<Self>, panics: &Panics) {
+        while self.joins() {
+            let fault = self.next_fault();
+            let last = self.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
+            let (Some(fault), Some(mm)) = (fault, self.mm.upgrade()) else {
+                return;
+            };
+            // At the limit, or without a thread, others have to wait until this one comes back.
+            if last && let Err(error) = mm.windows().listen(Arc::clone(&self)) {
+                tracing::warn!(%error, "no further thread for faults");
+            }
+            panics.catch("foliocache-fault", || mm.windows().resolve_for(&fault));
         }
+    }
+
+    /// Counts one more thread that waits, unless there are enough.
+    fn joins(&self) -> bool {
+        let more = |waiting| (waiting < LISTENING).then_some(waiting + 1);
+        let joined = (self.waiting).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        joined.is_ok()
     }
 }
 

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, FaultMode, Iocb, IovIter, LockedAccess, MapError, Mm,
-    MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Iocb,
+    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -467,4 +467,82 @@ fn system_calls_may_use_what_is_locked_for_io_in(mode: FaultMode) {
     assert_eq!(error.errno(), Errno::EINVAL);
     drop((vma, file, other));
     assert_empty(&mm);
+}
+
+/// A store whose reads end once so many are under way, or with an error when they are not soon.
+#[derive(Debug)]
+struct Together {
+    wanted: usize,
+    under_way: std::sync::Mutex<usize>,
+    changed: std::sync::Condvar,
+}
+
+impl AddressSpaceOperations for Together {
+    fn read_folios(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let mut under_way = self.under_way.lock().unwrap();
+        *under_way += 1;
+        self.changed.notify_all();
+        let wait = std::time::Duration::from_secs(20);
+        let few = |under_way: &mut usize| *under_way < self.wanted;
+        let waited = self
+            .changed
+            .wait_timeout_while(under_way, wait, few)
+            .unwrap();
+        if waited.1.timed_out() {
+            return Err(Errno::EIO);
+        }
+        segments
+            .iter()
+            .for_each(|segment| segment.zero(0, segment.len()));
+        Ok(segments.iter().map(IoSegment::len).sum())
+    }
+
+    fn writepages(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        Err(Errno::EIO)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn truncate(&self, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "reads that wait for one another".into()
+    }
+}
+
+#[test]
+fn many_faults_wait_for_the_store_at_a_time_and_others_are_resolved_meanwhile() {
+    for mode in MODES {
+        let (mm, bdi) = storage(32, mode);
+        let store = Together {
+            wanted: 40,
+            under_way: std::sync::Mutex::new(0),
+            changed: std::sync::Condvar::new(),
+        };
+        let slow = AddressSpace::new(&bdi, Arc::new(store), 4000 * PAGE);
+        let (slow_vma, quick) = (map(&slow, VmaAccess::Read), Store::with(&pattern(1, 0, 99)));
+        let quick = map(&file(&bdi, &quick), VmaAccess::Read);
+        std::thread::scope(|scope| {
+            let touch = |i: u64| {
+                let vma = &slow_vma;
+                scope.spawn(move || load(vma, i * 100 * PAGE))
+            };
+            let touching: Vec<_> = (1..40).map(touch).collect();
+            assert_eq!(load(&quick, 98), pattern(1, 98, 1)[0]);
+            load(&slow_vma, 0);
+            for thread in touching {
+                assert_eq!(thread.join().unwrap(), 0);
+            }
+        });
+        drop((slow_vma, quick, slow));
+        assert_empty(&mm);
+    }
 }
