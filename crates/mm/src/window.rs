@@ -391,6 +391,18 @@ impl Window {
         }
     }
 
+    /// Resolves a fault at a page; false where the touch is an error of the program's or of the store's.
+    fn resolve(self: &Arc<Self>, page: PageIndex, write: bool) -> bool {
+        let Some(mapping) = self.mapping.upgrade() else {
+            return false;
+        };
+        let resolved = mapping.fault(self, page, write);
+        if let Err(error) = resolved {
+            tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
+        }
+        resolved.is_ok()
+    }
+
     /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
     /// after the last that is there now with this access.
     ///
@@ -506,40 +518,31 @@ impl Windows {
     /// Resolves a fault in a thread of the cache's.
     fn resolve_for(&self, fault: &Fault) {
         let page = fault.address..fault.address + PAGE_SIZE;
-        if self.resolve(fault.address, fault.write()) {
-            // Another thread may have been faster, and the kernel wakes only those for whom it maps something.
-            let _ = self.faults.wake(page);
-            return;
-        }
-        // The touch is SIGBUS then.
-        if let Some((window, _)) = self.find(fault.address)
+        if let Some((window, at)) = self.find(fault.address)
+            && !window.resolve(at, fault.write())
             && let Some(mapping) = window.mapping.upgrade()
             && let Some(linear) = mapping.linear.get()
         {
             // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
             // which would stand in the way.
-            let _exclusive = linear.windows.write();
-            let _ = self.area.zap(self.offset(page.clone()));
-            let _ = self.faults.allow_writes(page.clone());
-            self.faults.poison(page.clone());
-            self.poisoned.lock().push((Instant::now(), fault.address));
+            let windows = linear.windows.write();
+            // One touch may be told of twice. The second time may be late, when the addresses are another window's.
+            if windows.iter().any(|listed| Arc::ptr_eq(listed, &window)) {
+                // The touch is SIGBUS then.
+                let _ = self.area.zap(self.offset(page.clone()));
+                let _ = self.faults.allow_writes(page.clone());
+                self.faults.poison(page.clone());
+                self.poisoned.lock().push((Instant::now(), fault.address));
+            }
         }
+        // Another thread may have been faster, and the kernel wakes only those for whom it maps something.
         let _ = self.faults.wake(page);
     }
 
     /// Resolves a fault of a window; false where the touch is an error of the program's or of the store's.
     pub(crate) fn resolve(&self, address: usize, write: bool) -> bool {
-        let Some((window, page)) = self.find(address) else {
-            return false;
-        };
-        let Some(mapping) = window.mapping.upgrade() else {
-            return false;
-        };
-        let resolved = mapping.fault(&window, page, write);
-        if let Err(error) = resolved {
-            tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
-        }
-        resolved.is_ok()
+        let found = self.find(address);
+        found.is_some_and(|(window, page)| window.resolve(page, write))
     }
 
     /// Lets pages that could not be had be tried again.
