@@ -244,6 +244,7 @@ fn page_faults() {
             "read_fault_kernel_aa",
             "read_fault_thread_vs_inline_64k",
             "read_fault_vs_kernel_64k",
+            "resident_tracked_vs_kernel",
             "resident_vs_tmpfs_huge",
         ]
     );

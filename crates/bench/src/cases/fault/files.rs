@@ -79,7 +79,7 @@ impl LoopFile for KernelFile {
 /// A file of ours, in a cache of its own. It goes before its folder.
 pub(super) struct OurFile {
     /// Keeps all of it in memory, and has it mapped without faults of ours.
-    held: Option<Mapping>,
+    held: Option<(Mapping, LockedAccess)>,
     file: File,
     _folder: Option<Rc<Folder>>,
 }
@@ -116,10 +116,10 @@ impl OurFile {
         })
     }
 
-    /// The same, kept in memory; nobody notices which pages are stored to.
-    pub(super) fn new_locked(len: usize) -> foliocache::Result<Self> {
+    /// One that is kept in memory.
+    pub(super) fn new_locked(len: usize, access: LockedAccess) -> foliocache::Result<Self> {
         let mut new = Self::new(None, len, MappingFaults::Inline, 2 << 20)?;
-        new.held = Some(new.file.map_locked(.., LockedAccess::Untracked)?);
+        new.held = Some((new.file.map_locked(.., access)?, access));
         Ok(new)
     }
 }
@@ -128,7 +128,7 @@ impl LoopFile for OurFile {
     fn map(&self) -> io::Result<Box<dyn Mapped>> {
         Ok(Box::new(match self.held {
             None => self.file.map(.., MapAccess::ReadWrite)?,
-            Some(_) => self.file.map_locked(.., LockedAccess::Untracked)?,
+            Some((_, access)) => self.file.map_locked(.., access)?,
         }))
     }
 
