@@ -124,7 +124,7 @@ impl File {
     }
 
     /// Runs what is not a hot path, unless this is a forked child.
-    fn with<T>(
+    pub(crate) fn with<T>(
         &self,
         operation: Operation,
         act: impl FnOnce(&OpenFile) -> Result<T, Errno>,

@@ -231,16 +231,17 @@ impl Mapping {
     }
 
     /// Makes durable what was stored to a range of the mapping, and what was written to that of the file, before the
-    /// call. Blocks for the I/O.
-    ///
-    /// Today this is [`File::sync_data`]: it writes what is dirty of the whole file.
+    /// call. Blocks for the I/O: what is dirty of all folios that the range touches, which are 2 MiB at most, and a flush
+    /// of the file.
     ///
     /// # Errors
     /// As [`File::sync_data`]; `EINVAL` for a range beyond the mapping.
     #[doc(alias = "msync")]
     pub fn sync(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        self.part(Operation::Sync, range)?;
-        self.file.sync_data()
+        let part = self.part(Operation::Sync, range)?;
+        let range = self.position(part.start)..self.position(part.end);
+        self.file
+            .with(Operation::Sync, |open| open.sync_range(range))
     }
 
     /// Reads what is missing of a range and maps it for loads, so that the next touches are no faults. A hint: the

@@ -399,6 +399,31 @@ fn a_failed_writeback_is_told_to_the_file_and_to_the_mapping_once() {
 }
 
 #[test]
+fn a_sync_of_a_range_leaves_the_rest_of_the_file_alone() {
+    for mode in MODES {
+        let faults = Faults::new(1);
+        let (_cache, file) = over(mode, &faults, 0);
+        file.write_all_at(&vec![1; 8 << 20], 0).unwrap();
+        file.sync_data().unwrap();
+        let mapping = file.map(.., MapAccess::ReadWrite).unwrap();
+        let broken = Rule::new(OpSet::WRITE, Effect::Fail(Errno::EIO));
+        faults.add(broken.range(4 << 20..5 << 20));
+        store(&mapping, 100, 2);
+        store(&mapping, 4 << 20, 2);
+        let before = file.stats().unwrap().written;
+        mapping.sync(..PAGE).unwrap();
+        // A large folio is written in pieces of up to 32 KiB.
+        let written = file.stats().unwrap().written - before;
+        assert!((PAGE..=8 * PAGE).contains(&(written as usize)), "{written}");
+        assert_eq!(refused(mapping.sync(4 << 20..)), Errno::EIO);
+        mapping.sync(..PAGE).unwrap();
+        faults.heal();
+        mapping.sync(4 << 20..).unwrap();
+        assert_eq!(file.stats().unwrap().dirty, 0);
+    }
+}
+
+#[test]
 fn a_touch_beyond_the_end_is_sigbus_and_nothing_before_it() {
     run_to_sigbus("touch_beyond_the_end");
 }

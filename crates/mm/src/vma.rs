@@ -366,7 +366,7 @@ impl Drop for Vma {
         }
         let linear = self.mapping.linear.get().expect("it was mapped");
         if self.window.locked == Some(LockedAccess::Tracked) {
-            self.mapping.dirty_tracked();
+            self.mapping.dirty_tracked(&self.window.pages);
         }
         mm.windows().remove(linear, &self.window);
         self.window.uncharge_tables(mm);

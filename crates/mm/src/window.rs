@@ -234,7 +234,7 @@ impl Window {
     }
 
     /// The part of `pages` that it shows.
-    fn part(&self, pages: &Range<u64>) -> Range<u64> {
+    pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
         let within = |page: u64| page.clamp(self.pages.start, self.pages.end);
         within(pages.start)..within(pages.end)
     }

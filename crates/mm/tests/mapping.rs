@@ -211,6 +211,70 @@ fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping_in(mode
 }
 
 #[test]
+fn a_sync_of_a_range_makes_it_durable_and_writes_the_folios_that_it_touches() {
+    let (mm, bdi) = storage(64, FaultMode::Inline);
+    let mut expected = pattern(1, 0, 8 << 20);
+    let backing = Store::with(&expected);
+    let file = file(&bdi, &backing);
+    read(&file, 0, 8 << 20);
+    let vma = map(&file, VmaAccess::ReadWrite);
+    let cursor = file.sample_wb_err();
+    let mut random = 1_u64;
+    let mut below = |n: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) % n
+    };
+    for round in 0..100 {
+        for _ in 0..below(6) {
+            let at = below(8 << 20);
+            match below(2) {
+                0 => store(&vma, at, round as u8),
+                _ => write(&file, at, &[round as u8]),
+            }
+            expected[at as usize] = round as u8;
+        }
+        if below(4) == 0 {
+            // Written, and not durable yet.
+            file.fdatawrite();
+        }
+        let start = below(8 << 20);
+        let end = (start + 1 + below(100 * PAGE)).min(8 << 20);
+        let flushes = backing.flushes.load(std::sync::atomic::Ordering::Relaxed);
+        let unstable = file.stats().unstable > 0;
+        file.fsync_range(start..end, &cursor).expect("sync");
+        let range = start as usize..end as usize;
+        assert!(
+            backing.content()[range.clone()] == expected[range],
+            "round {round}"
+        );
+        let now = backing.flushes.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(!unstable || now > flushes, "round {round}");
+    }
+    file.fsync(&cursor).expect("sync");
+    assert!(backing.content() == expected);
+    // A store in each 2 MiB, of which one is written, whole folios of it.
+    for at in [0, 3 << 20, 5 << 20, 7 << 20] {
+        store(&vma, at, 255);
+    }
+    let before = file.stats().written;
+    file.fsync_range(0..100, &cursor).expect("sync");
+    file.fsync_range(1 << 20..2 << 20, &cursor).expect("sync");
+    file.fsync_range(8 << 20..u64::MAX, &cursor)
+        .expect("beyond the end");
+    assert!(file.stats().written - before <= 8 * PAGE);
+    assert!(file.is_dirty() && backing.content()[3 << 20] == expected[3 << 20]);
+    // What lies in the range is durable only if the file is long enough.
+    file.truncate(9 << 20).expect("grown");
+    file.fsync_range(1 << 20..2 << 20, &cursor).expect("sync");
+    file.fsync_range(8 << 20..u64::MAX, &cursor).expect("sync");
+    assert_eq!(backing.content().len(), 9 << 20);
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
 fn a_memory_file_is_mapped_with_its_holes() {
     let mm = Mm::new(MmConfig::new(32 << 20)).expect("a cache");
     let bdi = BackingDevInfo::new(&mm, "memory", BdiKind::Memory).expect("a file system");
@@ -232,6 +296,12 @@ fn a_mapped_folio_is_not_lent_out() {
     let file = file(&bdi, &Store::with(&pattern(1, 0, PAGE_SIZE)));
     let handle = ReadaheadState::new();
     read(&file, 0, PAGE_SIZE);
+    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), Some(10));
+    let locked = file
+        .map_locked(0, PAGE_SIZE, LockedAccess::Untracked)
+        .expect("a mapping");
+    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), None);
+    drop(locked);
     assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), Some(10));
     let vma = map(&file, VmaAccess::ReadWrite);
     load(&vma, 0);

@@ -27,6 +27,7 @@ use foliocache_sys::Errno;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::task::Waker;
 
 /// What the caller means to do with a file.
@@ -489,6 +490,16 @@ impl OpenFile {
     /// written stays dirty and is tried again.
     pub fn fsync(&self) -> Result<(), Errno> {
         self.sync_with(&self.wb_err, false)
+    }
+
+    /// As [`OpenFile::fdatasync`] for a range of bytes: [`AddressSpace::fsync_range`].
+    ///
+    /// # Errors
+    /// As [`OpenFile::fsync`].
+    #[doc(alias = "msync")]
+    pub fn sync_range(&self, bytes: Range<u64>) -> Result<(), Errno> {
+        self.mapping.fsync_range(bytes, &self.wb_err)?;
+        self.inode.ops().sync(&self.inode, true)
     }
 
     /// As [`OpenFile::fsync`], attributes only as far as they are needed to find the data.

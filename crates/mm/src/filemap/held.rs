@@ -229,10 +229,10 @@ impl AddressSpace {
         });
     }
 
-    /// Marks dirty what programs store to without that being noticed.
+    /// Marks dirty what programs store to pages without that being noticed.
     ///
-    /// Context: begins a sync of the file; takes folio locks.
-    pub(crate) fn dirty_unnoticed(self: &Arc<Self>) {
+    /// Context: begins a sync of these pages; takes folio locks.
+    pub(crate) fn dirty_unnoticed(self: &Arc<Self>, pages: &Range<u64>) {
         let Some(linear) = self.linear.get() else {
             return;
         };
@@ -241,14 +241,17 @@ impl AddressSpace {
         let ranges: Vec<_> = held.iter().filter(untracked).cloned().collect();
         drop(held);
         for held in ranges {
-            self.dirty_all(&held.pages);
+            let part = held.pages.start.max(pages.start)..held.pages.end.min(pages.end);
+            if !part.is_empty() {
+                self.dirty_all(&part);
+            }
         }
         for window in linear.windows.read().iter() {
-            if window.locked == Some(LockedAccess::Untracked) {
+            if window.locked == Some(LockedAccess::Untracked) && overlap(&window.pages, pages) {
                 window.note_stores();
             }
         }
-        self.dirty_tracked();
+        self.dirty_tracked(pages);
     }
 
     /// Whether programs store to some of the file without that being noticed.

@@ -58,7 +58,7 @@ impl AddressSpace {
             let locked = self.try_lock_folio(PageIndex::of(at))?;
             let (addr, readable) = self.readable(&locked, at);
             // Through a window the program could store into it meanwhile.
-            if readable == 0 || locked.state.load().has(flag::MAPPED) {
+            if readable == 0 || locked.state.load().has_any(flag::MAPPED | flag::HELD) {
                 return None;
             }
             if at == pos {

@@ -27,19 +27,19 @@ use crate::window::Window;
 const GRAINED: u64 = 64;
 
 impl AddressSpace {
-    /// Marks dirty what was stored to through tracked windows.
+    /// Marks dirty what was stored to pages through tracked windows.
     ///
     /// Context: takes folio locks; `wb_lock` is not held.
-    pub(crate) fn dirty_tracked(self: &Arc<Self>) {
-        self.dirty_tracked_if(|_| true);
+    pub(crate) fn dirty_tracked(self: &Arc<Self>, pages: &Range<u64>) {
+        self.dirty_tracked_if(pages, |_| true);
     }
 
     /// As [`AddressSpace::dirty_tracked`], if that was not done for `age`.
     pub(crate) fn dirty_tracked_since(self: &Arc<Self>, age: Duration) {
-        self.dirty_tracked_if(|since| since >= age);
+        self.dirty_tracked_if(&(0..u64::MAX), |since| since >= age);
     }
 
-    fn dirty_tracked_if(self: &Arc<Self>, due: impl FnOnce(Duration) -> bool) {
+    fn dirty_tracked_if(self: &Arc<Self>, pages: &Range<u64>, due: impl FnOnce(Duration) -> bool) {
         let Some(linear) = self.linear.get() else {
             return;
         };
@@ -52,15 +52,22 @@ impl AddressSpace {
         if !due(Duration::from_nanos(now.saturating_sub(*looked))) {
             return;
         }
-        *looked = now;
+        if *pages == (0..u64::MAX) {
+            *looked = now;
+        }
         for window in tracked {
-            self.dirty_stored(linear, &window);
+            self.dirty_stored(linear, &window, pages);
         }
     }
 
-    fn dirty_stored(self: &Arc<Self>, linear: &LinearFile, window: &Arc<Window>) {
+    fn dirty_stored(
+        self: &Arc<Self>,
+        linear: &LinearFile,
+        window: &Arc<Window>,
+        pages: &Range<u64>,
+    ) {
         let mm: &Mm = self.mm();
-        let mut left = window.pages.clone();
+        let mut left = window.part(pages);
         let mut any = false;
         while left.start < left.end {
             let mut found = Vec::new();

@@ -15,6 +15,9 @@ use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, WritebackState};
 
+/// The bytes of any file.
+const ALL: Range<u64> = 0..u64::MAX;
+
 impl AddressSpace {
     /// Makes durable whatever was written to the file before the call.
     ///
@@ -28,11 +31,25 @@ impl AddressSpace {
     /// The error of this attempt, else one of an earlier attempt; `ECHILD` after a fork.
     #[doc(alias = "fdatasync")]
     pub fn fsync(self: &Arc<Self>, cursor: &ErrSeqCursor) -> Result<(), Errno> {
+        self.fsync_range(ALL, cursor)
+    }
+
+    /// As [`AddressSpace::fsync`] for what was written to a range of bytes. Writes the dirty parts of all folios that
+    /// it touches, which are 2 MiB at most; the flush is the file's.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::fsync`]: a failure elsewhere in the file, of which the handle has not been told, is told too.
+    #[doc(alias = "vfs_fsync_range")]
+    pub fn fsync_range(
+        self: &Arc<Self>,
+        bytes: Range<u64>,
+        cursor: &ErrSeqCursor,
+    ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if self.bdi().is_memory() {
             return Ok(());
         }
-        let attempt = self.make_durable();
+        let attempt = self.make_durable(&bytes);
         let told = self.wb_err.check_and_advance(cursor);
         attempt.and(told)
     }
@@ -43,7 +60,7 @@ impl AddressSpace {
     /// As [`AddressSpace::fsync`].
     pub fn sync(self: &Arc<Self>) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        self.make_durable()
+        self.make_durable(&ALL)
     }
 
     /// Writes everything that is dirty now, without a flush: it is with the store afterwards, and not
@@ -78,12 +95,12 @@ impl AddressSpace {
     }
 
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
-    fn make_durable(self: &Arc<Self>) -> Result<(), Errno> {
-        let size = self.size();
-        self.dirty_unnoticed();
-        self.write_and_flush()?;
+    fn make_durable(self: &Arc<Self>, bytes: &Range<u64>) -> Result<(), Errno> {
+        let end = self.size().min(bytes.end);
+        self.dirty_unnoticed(&(PageIndex::of(bytes.start).0..pages_for(end)));
+        self.write_and_flush(bytes)?;
         let stored = self.lock_awaited().store_size;
-        if stored.is_some_and(|stored| stored >= size) {
+        if stored.is_some_and(|stored| stored >= end) {
             return Ok(());
         }
         {
@@ -92,7 +109,7 @@ impl AddressSpace {
             let _invalidate = self.invalidate_lock.write();
             self.store_size(&mut wb)?;
         }
-        self.write_and_flush()
+        self.write_and_flush(bytes)
     }
 
     /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it

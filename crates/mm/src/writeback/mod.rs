@@ -39,6 +39,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Instant;
 use foliocache_sys::{Errno, clock};
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
@@ -196,16 +197,24 @@ impl AddressSpace {
         }
     }
 
-    /// Writes everything that is dirty now and makes it durable.
+    /// Writes everything that is dirty now in a range of bytes and makes it durable.
     ///
     /// Context: blocks for I/O, `flush_lock` and `wb_lock`.
-    fn write_and_flush(self: &Arc<Self>) -> Result<(), Errno> {
-        let last = PageIndex(pages_for(self.size()).saturating_sub(1));
+    fn write_and_flush(self: &Arc<Self>, bytes: &Range<u64>) -> Result<(), Errno> {
+        let size = self.size();
+        let last = PageIndex(pages_for(size.min(bytes.end)).saturating_sub(1));
         let (written, ticket) = {
             let mut wb = self.lock_awaited();
             let began = clock::monotonic_ns();
-            let (_, written) = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
-            wb.passed = began;
+            let first = PageIndex::of(bytes.start);
+            // A folio may begin before it, and is not split while it is dirty and the lock is held.
+            let first = self
+                .lock_folio(first)
+                .map_or(first, |locked| locked.index());
+            let (_, written) = self.write_dirty(first, last, u64::MAX, Pass::Sync, &mut wb);
+            if bytes.start == 0 && bytes.end >= size {
+                wb.passed = began;
+            }
             if written.is_err() {
                 wb.note(written);
             }
