@@ -518,8 +518,15 @@ impl Windows {
     /// Resolves a fault in a thread of the cache's.
     fn resolve_for(&self, fault: &Fault) {
         let page = fault.address..fault.address + PAGE_SIZE;
-        if let Some((window, at)) = self.find(fault.address)
-            && !window.resolve(at, fault.write())
+        let found = self.find(fault.address);
+        if let Some((window, at)) = &found
+            && window.resolve(*at, fault.write())
+        {
+            // Whoever mapped the page woke the one that touched it. Another wake might meet its next touch: of that
+            // a store would be resolved twice, the second time perhaps after its sync.
+            return;
+        }
+        if let Some((window, _)) = found
             && let Some(mapping) = window.mapping.upgrade()
             && let Some(linear) = mapping.linear.get()
         {
@@ -535,7 +542,6 @@ impl Windows {
                 self.poisoned.lock().push((Instant::now(), fault.address));
             }
         }
-        // Another thread may have been faster, and the kernel wakes only those for whom it maps something.
         let _ = self.faults.wake(page);
     }
 

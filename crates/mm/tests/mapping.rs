@@ -10,6 +10,7 @@ use foliocache_mm::{
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -615,4 +616,27 @@ fn many_faults_wait_for_the_store_at_a_time_and_others_are_resolved_meanwhile() 
         drop((slow_vma, quick, slow));
         assert_empty(&mm);
     }
+}
+
+#[test]
+fn a_store_is_noted_once_though_its_page_was_loaded_just_before() {
+    let (mm, bdi) = storage(32, FaultMode::Thread);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 4 * PAGE_SIZE)));
+    let rounds = 2000;
+    for round in 0..rounds {
+        let vma = map(&file, VmaAccess::ReadWrite);
+        let noted = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&noted);
+        vma.on_store(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        load(&vma, 2 * PAGE);
+        store(&vma, 2 * PAGE, round as u8);
+        file.sync().expect("sync");
+        drop(vma);
+        assert_eq!(noted.load(Ordering::Relaxed), 1, "round {round}");
+        assert!(!file.is_dirty(), "round {round}");
+    }
+    drop(file);
+    assert_empty(&mm);
 }

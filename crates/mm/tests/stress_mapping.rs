@@ -329,7 +329,12 @@ impl<'a> Worker<'a> {
                 let end = (start + 1 + self.random.below(64 * PAGE)).min(size);
                 let write = self.random.below(2) == 0;
                 let populated = self.vmas[which][0].populate(start as usize..end as usize, write);
-                populated.expect("it is in the file");
+                populated.unwrap_or_else(|error| {
+                    panic!(
+                        "{start}..{end} of file {which}: {error}; {:?}",
+                        checked.file.stats()
+                    )
+                });
             }
             93 => self.store_locked_for_io(which, size),
             94 => self.store_untracked(which, size),

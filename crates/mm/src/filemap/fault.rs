@@ -172,6 +172,10 @@ impl AddressSpace {
             others.push(next);
         }
         let end = end.min(end_here);
+        if end <= page.0 {
+            // The file has been cut since.
+            return Err(Errno::EFAULT);
+        }
         let access = match write || self.is_writable(window, &locked, page..PageIndex(end)) {
             true if others.is_empty() => Access::Write,
             _ => Access::Read,
