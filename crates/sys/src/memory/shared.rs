@@ -28,12 +28,14 @@
 
 use super::{PAGE_SIZE, ReservedRange, discard};
 use crate::Errno;
+use crate::lock::{Mutex, lock};
 use crate::userfaultfd::Userfaultfd;
 use core::ffi::c_void;
 use core::ops::Range;
+use core::ptr;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
 };
 use std::os::fd::OwnedFd;
 
@@ -196,7 +198,32 @@ fn allow(start: *mut c_void, len: usize, access: WindowAccess) -> Result<(), Err
 /// Parts are in bytes from the start of the area, of whole pages. A window of whole 2 MiB has page tables of its own.
 /// Each window, and each gap between windows, is one of the process's mappings (`vm.max_map_count`).
 #[derive(Debug)]
-pub struct WindowArea(ReservedRange);
+pub struct WindowArea {
+    range: ReservedRange,
+    /// A mapping that is given up where the process has one too many for a window to be unmapped.
+    spare: Mutex<Option<Spare>>,
+}
+
+/// A page of addresses that no other mapping is joined with. A forked child has its own.
+#[derive(Debug)]
+struct Spare(usize);
+
+impl Spare {
+    fn new() -> Option<Spare> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at a place of the kernel's choice touches no other memory.
+        let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE_SIZE, ProtFlags::empty(), flags) };
+        page.ok().map(|page| Spare(page.expose_provenance()))
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // SAFETY: the page is ours, and nobody touches it.
+        let unmapped = unsafe { munmap(ptr::with_exposed_provenance_mut(self.0), PAGE_SIZE) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
 
 impl WindowArea {
     /// Reserves `len` bytes, rounded up to 2 MiB and aligned to that. Uses no memory.
@@ -204,13 +231,16 @@ impl WindowArea {
     /// # Errors
     /// `EINVAL` for zero or an overflow, `ENOMEM` without address space.
     pub fn reserve(len: usize) -> Result<WindowArea, Errno> {
-        ReservedRange::reserve(len).map(WindowArea)
+        Ok(WindowArea {
+            range: ReservedRange::reserve(len)?,
+            spare: Mutex::new(Spare::new()),
+        })
     }
 
     /// Its addresses.
     pub fn addresses(&self) -> Range<usize> {
-        let start = self.0.as_ptr().expose_provenance();
-        start..start + self.0.len()
+        let start = self.range.as_ptr().expose_provenance();
+        start..start + self.range.len()
     }
 
     /// Makes a window onto these bytes of the memory, from byte `at` of the area on. Its faults are those of `faults`;
@@ -235,7 +265,7 @@ impl WindowArea {
         memory.check(&bytes)?;
         let len = (bytes.end - bytes.start) as usize;
         let part = at..at.checked_add(len).ok_or(Errno::EINVAL)?;
-        let (start, len) = self.0.part(part.clone())?;
+        let (start, len) = self.range.part(part.clone())?;
         let map = || {
             // SAFETY: the place is reserved, by the caller's contract.
             unsafe { memory.map(start, bytes) }?;
@@ -263,10 +293,21 @@ impl WindowArea {
     ///
     /// Nobody uses the part any more.
     pub unsafe fn unmap(&self, part: Range<usize>) -> Result<(), Errno> {
-        let (start, len) = self.0.part(part)?;
+        let (start, len) = self.range.part(part)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the part is ours, and nobody uses it, by the caller's contract.
-        unsafe { mmap_anonymous(start, len, ProtFlags::empty(), flags) }?;
+        let reserve = || unsafe { mmap_anonymous(start, len, ProtFlags::empty(), flags) };
+        match reserve() {
+            Err(rustix::io::Errno::NOMEM) => {
+                // The process has one mapping more than it may have: then it may not even replace one.
+                let mut spare = lock(&self.spare);
+                drop(spare.take());
+                let reserved = reserve();
+                *spare = Spare::new();
+                reserved?;
+            }
+            reserved => drop(reserved?),
+        }
         // As its neighbours are, so that it merges with them.
         advise(start, len, Advice::LinuxDontFork)?;
         advise(start, len, Advice::LinuxDontDump)
@@ -279,7 +320,7 @@ impl WindowArea {
     /// `EINVAL` for what are not 2 MiB of the area, or where the kernel has no huge pages for shared memory; `EAGAIN`,
     /// `EBUSY` and `ENOMEM`, where it may be tried again.
     pub fn collapse(&self, part: Range<usize>) -> Result<(), Errno> {
-        let (start, len) = self.0.part(part)?;
+        let (start, len) = self.range.part(part)?;
         // SAFETY: a mapping of ours, and the advice changes no contents.
         match unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } {
             0 => Ok(()),
@@ -293,7 +334,7 @@ impl WindowArea {
     /// # Errors
     /// `EINVAL` for what is not whole pages of the area, `ENOMEM` or `EFAULT` where there is no window, `ECHILD` in a forked child.
     pub fn populate(&self, part: Range<usize>, write: bool) -> Result<(), Errno> {
-        let (start, len) = self.0.part(part)?;
+        let (start, len) = self.range.part(part)?;
         let advice = match write {
             true => Advice::LinuxPopulateWrite,
             false => Advice::LinuxPopulateRead,
@@ -307,7 +348,7 @@ impl WindowArea {
     /// # Errors
     /// `EINVAL` for what is not whole pages of the area, `ECHILD` in a forked child.
     pub fn zap(&self, part: Range<usize>) -> Result<(), Errno> {
-        let (start, len) = self.0.part(part)?;
+        let (start, len) = self.range.part(part)?;
         // SAFETY: windows are shared mappings, whose memory stays; the rest of the area has none.
         unsafe { discard(start, len) }
     }

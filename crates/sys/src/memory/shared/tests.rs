@@ -27,7 +27,7 @@ fn byte<'a>(start: *mut u8, at: usize) -> &'a AtomicU8 {
 
 impl WindowArea {
     fn as_ptr(&self) -> *mut u8 {
-        self.0.as_ptr()
+        self.range.as_ptr()
     }
 }
 
