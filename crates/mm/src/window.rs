@@ -412,9 +412,15 @@ impl Window {
     /// `EIO` where the first page is not in memory.
     pub(crate) fn install(&self, mm: &Mm, pages: Range<u64>, access: Access) -> Result<u64, Errno> {
         let faults = &mm.windows().faults;
+        // The kernel refuses stores to a window for reads. Write protection would leave a marker for each page that
+        // is punched, which the next fault pays for.
+        let protection = match self.access {
+            VmaAccess::Read => Access::Write,
+            VmaAccess::ReadWrite => access,
+        };
         let mut at = pages.start;
         while at < pages.end {
-            let progress = faults.map(self.addresses(&(at..pages.end)), access);
+            let progress = faults.map(self.addresses(&(at..pages.end)), protection);
             at += (progress.bytes >> PAGE_SHIFT) as u64;
             match progress.stopped {
                 None | Some(Errno::EAGAIN) => {}
