@@ -28,6 +28,7 @@ use foliocache_sys::Errno;
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
+use crate::direct_map;
 use crate::folio::{LockedFolio, flag};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
@@ -183,12 +184,21 @@ impl AddressSpace {
         );
     }
 
-    /// Reads what is missing of pages, and marks their folios as held.
+    /// Reads what is missing of pages, and marks their folios as held: those of no other pages, where there is memory to
+    /// split them.
     fn bring_in(self: &Arc<Self>, pages: &Range<u64>) -> Result<(), Errno> {
         let readahead = ReadaheadState::new();
-        let mut page = PageIndex(pages.start);
+        let (mut page, mut split) = (PageIndex(pages.start), None);
         while page.0 < pages.end {
             let (mut locked, behind) = self.folio_to_map(&readahead, page)?;
+            let goes_beyond = locked.index().0 < pages.start || locked.end().0 > pages.end;
+            if goes_beyond && split.replace(page) != Some(page) {
+                drop(locked);
+                let _wb = self.wb_lock.lock();
+                self.split_at(PageIndex(pages.start));
+                self.split_at(PageIndex(pages.end));
+                continue;
+            }
             let all = locked.identity();
             if !locked.has_grains(0..all.bytes()) {
                 drop(locked);
@@ -209,6 +219,36 @@ impl AddressSpace {
             }
         }
         Ok(())
+    }
+
+    /// Reads what is held once more, in place: the store has changed it. What cannot be read stays as it was.
+    ///
+    /// Context: `i_rwsem` and `invalidate_lock` held exclusive; blocks for I/O.
+    pub(crate) fn read_held_again(&self) {
+        let Some(linear) = self.linear.get() else {
+            return;
+        };
+        let all = linear.held.read().clone();
+        for held in all {
+            self.for_each_held(&held.pages, |locked| {
+                let seen = locked.state.load();
+                if !seen.has(flag::HELD) || seen.has(flag::DIRTY) {
+                    return;
+                }
+                let bytes = locked.identity().bytes();
+                let segment = self.segment(locked, 0..bytes);
+                match self.ops.read_folios(locked.index().pos(), &[segment]) {
+                    Ok(read) if read < bytes => {
+                        direct_map::zero(self.addr(locked, read), bytes - read);
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(
+                        file = %self.name(), page = locked.index().0, %error,
+                        "a page that a mapping holds stays as it was before the store changed it"
+                    ),
+                }
+            });
+        }
     }
 
     /// Marks all of pages dirty that are held: nobody knows what was stored to them.

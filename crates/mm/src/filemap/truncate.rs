@@ -257,5 +257,7 @@ impl AddressSpace {
         }
         self.set_size(size);
         wb.store_size = Some(size);
+        drop(wb);
+        self.read_held_again();
     }
 }

@@ -1,0 +1,172 @@
+//! Parts of mapped files that are held in memory, against what would take them away.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Store, assert_empty, file, pattern, read, storage};
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, IoSegment, LockedAccess, MmError, PAGE_SIZE, Vma,
+    VmaAccess,
+};
+use foliocache_sys::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+const MIB: u64 = 1 << 20;
+
+fn load(vma: &Vma, at: u64) -> u8 {
+    assert!(at < vma.len() as u64);
+    // SAFETY: inside the mapping.
+    unsafe { vma.address().wrapping_add(at as usize).read_volatile() }
+}
+
+fn store(vma: &Vma, at: u64, byte: u8) {
+    assert!(at < vma.len() as u64);
+    // SAFETY: inside the mapping, which is for stores, and of which no reference exists.
+    unsafe { vma.address().wrapping_add(at as usize).write_volatile(byte) }
+}
+
+fn read_all(file: &Arc<AddressSpace>) {
+    for pos in (0..file.size()).step_by(MIB as usize) {
+        read(file, pos, MIB as usize);
+    }
+}
+
+#[test]
+fn a_page_that_is_held_does_not_keep_the_rest_of_its_large_folio() {
+    let (mm, bdi) = storage(32);
+    let held = file(&bdi, &Store::with(&pattern(1, 0, 20 << 20)));
+    let other = file(&bdi, &Store::with(&pattern(2, 0, 64 << 20)));
+    let vma = held
+        .map(0, 20 << 20, VmaAccess::ReadWrite)
+        .expect("a mapping");
+    read_all(&held);
+    let locks: Vec<_> = (0..20 * MIB)
+        .step_by(MIB as usize)
+        .map(|at| {
+            let at = (at + MIB / 2) as usize;
+            vma.lock_for_io(at..at + 1).expect("a lock")
+        })
+        .collect();
+    assert_eq!(mm.stats().unreclaimable.held, 20);
+    held.sync().expect("sync");
+    read_all(&other);
+    read_all(&other);
+    let stats = held.stats();
+    assert!(stats.resident < 40, "20 pages are held: {stats:?}");
+    drop(locks);
+    drop((vma, held, other));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_file_that_its_store_changed_shows_so_where_it_is_held() {
+    let (mm, bdi) = storage(32);
+    let backing = Store::with(&pattern(1, 0, 2 << 20));
+    let file = file(&bdi, &backing);
+    let vma = file
+        .map_locked(0, 1 << 20, LockedAccess::Read)
+        .expect("a mapping");
+    let after = pattern(7, 0, (2 << 20) - 77);
+    *backing.bytes.lock().unwrap() = after.clone();
+    file.backing_changed(after.len() as u64);
+    for at in [0, 4 * PAGE + 1, MIB - 1] {
+        assert_eq!(load(&vma, at), after[at as usize]);
+    }
+    assert!(read(&file, 0, 2 << 20) == after);
+    assert_eq!(mm.stats().unreclaimable.held, 1 << 8);
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn the_limit_does_not_go_below_what_is_held() {
+    let (mm, bdi) = storage(64);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 24 << 20)));
+    let vma = file
+        .map_locked(0, 24 << 20, LockedAccess::Read)
+        .expect("a mapping");
+    let refused = mm.set_limit(16 * MIB);
+    let Err(MmError::LimitTooSmall { min, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    mm.set_limit(min).expect("as small as can be");
+    let other = common::file(&bdi, &Store::with(&pattern(2, 0, 64 << 20)));
+    read_all(&other);
+    assert_eq!(load(&vma, (24 << 20) - 1), pattern(1, (24 << 20) - 1, 1)[0]);
+    drop(vma);
+    mm.set_limit(16 * MIB).expect("nothing is held");
+    drop((file, other));
+    assert_empty(&mm);
+}
+
+/// A store that does not take writes as long as it is told so.
+#[derive(Debug)]
+struct Failing(Arc<Store>, AtomicBool);
+
+impl AddressSpaceOperations for Failing {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.0.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(Errno::EIO),
+            false => self.0.writepages(pos, segments),
+        }
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.0.flush()
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.0.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.0.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "a store that fails".into()
+    }
+}
+
+#[test]
+fn what_was_stored_unnoticed_and_could_not_be_written_is_written_later() {
+    let (mm, bdi) = storage(32);
+    let mut expected = pattern(1, 0, 40 * PAGE_SIZE);
+    let backing = Store::with(&expected);
+    let failing = Arc::new(Failing(Arc::clone(&backing), AtomicBool::new(true)));
+    let ops = Arc::clone(&failing) as Arc<dyn AddressSpaceOperations>;
+    let file = AddressSpace::new(&bdi, ops, 40 * PAGE);
+    let cursor = file.sample_wb_err();
+    for access in [LockedAccess::Untracked, LockedAccess::Tracked] {
+        failing.1.store(true, Ordering::Relaxed);
+        let vma = file
+            .map_locked(0, 40 * PAGE_SIZE, access)
+            .expect("a mapping");
+        store(&vma, 7 * PAGE + 3, 1);
+        expected[7 * PAGE_SIZE + 3] = 1;
+        assert_eq!(file.fsync(&cursor), Err(Errno::EIO), "{access:?}");
+        assert!(file.stats().failed > 0 && file.stats().dirty > 0);
+        store(&vma, 8 * PAGE + 3, 2);
+        expected[8 * PAGE_SIZE + 3] = 2;
+        // Nobody syncs before the mapping goes.
+        drop(vma);
+        assert!(file.is_dirty());
+        failing.1.store(false, Ordering::Relaxed);
+        file.sync().expect("sync");
+        assert!(backing.content() == expected, "{access:?}");
+        assert_eq!((file.stats().failed, file.is_dirty()), (0, false));
+        // The second time from other bytes.
+        expected[7 * PAGE_SIZE + 3] = 9;
+        backing.bytes.lock().unwrap()[7 * PAGE_SIZE + 3] = 9;
+        file.backing_changed(40 * PAGE);
+    }
+    drop(file);
+    assert_empty(&mm);
+}
