@@ -101,6 +101,17 @@ impl CacheBuilder {
         self
     }
 
+    /// Whether mapped files are to have huge pages of 2 MiB out of the kernel's pool (`vm.nr_hugepages`), if it has one
+    /// free when the first file is mapped. No unless said.
+    ///
+    /// A fault maps 2 MiB then. In return everything about mapped files is of 2 MiB: what a small file takes, what a
+    /// miss reads, what a store makes dirty. They have what is less, of bound and pool. Where the pool is empty they have
+    /// pages of 4 KiB; [`MemoryUsage::huge`](crate::MemoryUsage) says what they have, and why.
+    pub fn huge_pages(mut self, wanted: bool) -> Self {
+        self.config.huge_frames = wanted;
+        self
+    }
+
     /// Makes the cache. Reserves address space and starts its threads; memory is taken as it is
     /// needed.
     ///

@@ -262,7 +262,7 @@ impl AddressSpace {
     /// Puts a new folio, locked and not uptodate, into the index at `page`: of the largest order up
     /// to `max_order` that is aligned there, meets no other folio, fits what was prepared and finds
     /// frames in a row. `None` if there is one already, or what was prepared is used up; nothing is
-    /// locked or changed then.
+    /// locked or changed then. Huge frames are taken whole, so the folio may begin before `page`.
     ///
     /// Context: several folio locks may be held in ascending index; takes `xa_lock`.
     pub(crate) fn add_folio<'a>(
@@ -271,7 +271,10 @@ impl AddressSpace {
         max_order: u32,
         prepared: &mut Prepared<'a>,
     ) -> Option<LockedFolio<'a>> {
-        let order = self.free_order(page, max_order);
+        let (page, order) = match self.huge_unit(page) {
+            Some(first) => (first, MAX_ORDER),
+            None => (page, self.free_order(page, max_order)),
+        };
         let (folio, frame, order) = prepared.take(self, page, order)?;
         let mm: &Mm = self.mm();
         let locked = folio.lock(&mm.waits);
@@ -301,8 +304,23 @@ impl AddressSpace {
             mm.folios.free(folio);
             return None;
         }
-        if mm.frames.is_linear(frame) && mm.frames.take_linear(frame, order, &mut prepared.frames) {
-            self.unmap_pages(page.0..page.0 + (1 << order));
+        if mm.frames.is_linear(frame) {
+            match mm.frames.take_linear(frame, order, &mut prepared.frames) {
+                Ok(false) => {}
+                Ok(true) => self.unmap_pages(page.0..page.0 + (1 << order)),
+                Err(error) => {
+                    {
+                        let mut index = self.index.lock();
+                        let _erased = index.erase_if(page.0, entry);
+                        locked.detach();
+                    }
+                    drop(locked);
+                    mm.frames.unclaim_linear(frame, order);
+                    mm.folios.free(folio);
+                    prepared.refuse(error);
+                    return None;
+                }
+            }
         }
         self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
         if self.bdi.is_memory() {

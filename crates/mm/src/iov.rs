@@ -18,6 +18,11 @@ use std::marker::PhantomData;
 use foliocache_sys::usercopy::{self, CopyFault, Side};
 use foliocache_sys::windows;
 
+use crate::types::PAGE_SIZE;
+
+/// Times that memory is touched again that was gone before it was copied.
+const COPY_TRIES: u32 = 16;
+
 /// Memory of a caller that lies in a row.
 ///
 /// Valid as the constructors of [`IovIter`] say.
@@ -272,7 +277,7 @@ impl<'a> IovIter<'a> {
     ///
     /// Context: as [`IovIter::fault_in`].
     pub(crate) fn copy_buffer(&mut self, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
+        let (mut done, mut tries) = (0, 0);
         while done < buffer.len() && self.remaining > 0 {
             let iovec = self.iovec().first(buffer.len() - done);
             let at = buffer[done..].as_mut_ptr();
@@ -287,7 +292,9 @@ impl<'a> IovIter<'a> {
             };
             self.advance(iovec.len - left);
             done += iovec.len - left;
-            if left > 0 {
+            tries = if left == iovec.len { tries + 1 } else { 0 };
+            // A page may be gone again before it is copied.
+            if left > 0 && (tries == COPY_TRIES || !self.fault_in(PAGE_SIZE)) {
                 break;
             }
         }

@@ -53,8 +53,8 @@ pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::Fetch;
 pub use frames::{
-    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER,
-    MIN_LIMIT, Reservation, Ticket,
+    BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,
+    MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
 };
 pub use iocb::Iocb;
 pub use iov::IovIter;

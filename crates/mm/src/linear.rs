@@ -10,6 +10,9 @@
 //! The ranges follow one another from page 0 on. Pages within them have linear frames, all others general ones. A
 //! mapping that goes beyond the ranges adds one. The folios that are cached there move into it then.
 //!
+//! A huge frame of 2 MiB is one folio's, whatever part of it the file has. So no folio moves into a range of those: what
+//! is cached there is written and dropped.
+//!
 //! # Invariants
 //!
 //! 1. A folio in the index has linear frames exactly if its first page lies within the ranges, except while they are
@@ -32,7 +35,9 @@ use crate::address_space::{AddressSpace, find_page};
 use crate::direct_map;
 use crate::filemap::Held;
 use crate::folio::{LockedFolio, Operation, flag};
-use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation};
+use crate::frames::{
+    BLOCK_FRAMES, FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation,
+};
 use crate::mm::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::vma::MapError;
@@ -43,6 +48,12 @@ const NO_SPACE_TRIES: u32 = 8;
 
 /// How long is waited before files are asked a second time; then twice as long each time.
 const NO_SPACE_WAIT: Duration = Duration::from_millis(4);
+
+/// Pages of a huge frame.
+const UNIT: u64 = BLOCK_FRAMES as u64;
+
+/// Times that a file is written out before it has huge frames, if others go on storing to it.
+const MAX_SYNCS: u32 = 16;
 
 /// See the module.
 pub(crate) struct LinearFile {
@@ -130,6 +141,20 @@ impl AddressSpace {
         Some(range.range.base().add((page.0 - range.first) as u32))
     }
 
+    /// The first page of the folio that `page` has, if its frames are huge.
+    pub(crate) fn huge_unit(&self, page: PageIndex) -> Option<PageIndex> {
+        let is_huge = self.mm().frames.is_huge() && self.linear_frame(page).is_some();
+        is_huge.then_some(PageIndex(page.0 & !(UNIT - 1)))
+    }
+
+    /// Pages, and those that folios of huge frames there have besides.
+    pub(crate) fn whole(&self, pages: Range<PageIndex>) -> Range<PageIndex> {
+        let start = self.huge_unit(pages.start).unwrap_or(pages.start);
+        let last = PageIndex(pages.end.0.saturating_sub(1));
+        let end = self.huge_unit(last).map(|unit| unit.add(UNIT));
+        start..end.unwrap_or(pages.end)
+    }
+
     pub(crate) fn frame_kind(&self, page: PageIndex) -> FrameKind {
         match self.linear_frame(page) {
             Some(_) => FrameKind::Linear,
@@ -154,8 +179,8 @@ impl AddressSpace {
 
     /// Gives the file's first `pages` pages linear frames, moving the folios that are cached.
     ///
-    /// Context: blocks for memory and for folios in use; no lock held.
-    pub(crate) fn make_linear(&self, pages: u64) -> Result<&LinearFile, MapError> {
+    /// Context: blocks for memory and for folios in use; of huge frames also for I/O; no lock held.
+    pub(crate) fn make_linear(self: &Arc<Self>, pages: u64) -> Result<&LinearFile, MapError> {
         let mm: &Mm = self.mm();
         let linear = self.linear.get_or_init(LinearFile::default);
         let mut made = linear.making.lock();
@@ -167,6 +192,10 @@ impl AddressSpace {
                 mm.frames.abandon_range(range);
                 return Err(errno.into());
             }
+            if mm.frames.is_huge() {
+                self.add_huge_range(linear, range)?;
+                return Ok(linear);
+            }
             let _exclusive = self.i_rwsem.write();
             let _invalidate = self.invalidate_lock.write();
             let range = Arc::new(FileRange { first, range });
@@ -176,6 +205,38 @@ impl AddressSpace {
         self.move_folios(PageIndex(*made)..PageIndex(all))?;
         *made = all;
         Ok(linear)
+    }
+
+    /// Adds a range of huge frames. What is cached of its pages leaves: no smaller folio may be there.
+    ///
+    /// # Errors
+    /// Those of a sync; `EBUSY` where others go on storing to these pages, or a memory file system has some: it has
+    /// nowhere else to put them.
+    fn add_huge_range(
+        self: &Arc<Self>,
+        linear: &LinearFile,
+        more: LinearRange,
+    ) -> Result<(), MapError> {
+        let first = linear.pages();
+        let (first, last) = (PageIndex(first), PageIndex(first + more.pages() - 1));
+        for _ in 0..MAX_SYNCS {
+            if let Err(error) = self.sync() {
+                self.mm().frames.retire_range(more);
+                return Err(error.into());
+            }
+            let _exclusive = self.i_rwsem.write();
+            let _wb = self.wb_lock.lock();
+            let _invalidate = self.invalidate_lock.write();
+            self.drop_clean(first, last, |page| self.lock_folio(page));
+            if find_page(&self.index, first, last).is_none() {
+                let (first, range) = (first.0, more);
+                let range = Arc::new(FileRange { first, range });
+                linear.ranges.write().push(range);
+                return Ok(());
+            }
+        }
+        self.mm().frames.retire_range(more);
+        Err(Errno::EBUSY.into())
     }
 
     /// Moves the folios of pages that have linear frames from now on.
@@ -225,7 +286,7 @@ impl AddressSpace {
         let new = self
             .linear_frame(locked.index())
             .expect("it is to have one");
-        mm.frames.take_linear(new, order, promised);
+        mm.frames.take_linear(new, order, promised)?;
         let (from, to) = (mm.frames.addr(old), mm.frames.addr(new));
         if direct_map::copy(to, from, PAGE_SIZE << order) {
             locked.migrate(new);

@@ -32,7 +32,9 @@ use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, Shares, Stalls};
 use crate::error::MmError;
 use crate::folio::{Folio, FolioPool};
-use crate::frames::{FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation};
+use crate::frames::{
+    BLOCK_FRAMES, FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation,
+};
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
@@ -63,6 +65,8 @@ pub struct MmConfig {
     /// Most bytes that one fault of a mapped file puts into the page tables, at least a page. 2 MiB and more say:
     /// whole folios.
     pub fault_around_bytes: u32,
+    /// Whether mapped files are to have huge pages of 2 MiB out of the kernel's pool.
+    pub huge_frames: bool,
 }
 
 impl MmConfig {
@@ -76,6 +80,7 @@ impl MmConfig {
             external_pressure: true,
             fault_mode: FaultMode::Thread,
             fault_around_bytes: 2 << 20,
+            huge_frames: false,
         }
     }
 }
@@ -155,7 +160,8 @@ impl Mm {
     /// # Errors
     /// A limit that is too small or exceeds the machine; address space or a thread refused.
     pub fn new(config: MmConfig) -> Result<Arc<Self>, MmError> {
-        let frames = Arc::new(Frames::new(config.limit)?);
+        let frames = Frames::new(config.limit)?.with_huge_frames(config.huge_frames);
+        let frames = Arc::new(frames);
         // A file may be as sparse as it likes: nodes may take all of the bound.
         let max_bytes = config.limit.max(foliocache_sys::memory::total_memory());
         let nodes = NodeChunks::new(Arc::clone(&frames), max_bytes)?;
@@ -340,7 +346,7 @@ impl Mm {
         mapping.add_activity(&mut mappings.retired);
     }
 
-    /// Reserves what adding folios at `first..=last` of `mapping` needs.
+    /// Reserves what adding folios at `first..=last` of `mapping` needs; of huge frames, the first.
     ///
     /// Context: may block for reclaim and writeback; no lock that those need, no RCU read section.
     ///
@@ -353,6 +359,10 @@ impl Mm {
         first: PageIndex,
         last: PageIndex,
     ) -> Result<Prepared<'a>, Errno> {
+        let (first, last) = match mapping.huge_unit(first) {
+            Some(first) => (first, first.add(u64::from(BLOCK_FRAMES) - 1)),
+            None => (first, last),
+        };
         let wanted = (last.0 - first.0 + 1) as u32;
         self.wait_for_memory_share(mapping, wanted)?;
         let kind = mapping.frame_kind(first);
@@ -412,6 +422,8 @@ impl Mm {
         first: PageIndex,
         last: PageIndex,
     ) -> Option<Prepared<'a>> {
+        let pages = mapping.whole(first..last.add(1));
+        let (first, last) = (pages.start, PageIndex(pages.end.0 - 1));
         let wanted = (last.0 - first.0 + 1) as u32;
         self.check_memory_share(mapping, wanted).ok()?;
         let kind = mapping.frame_kind(first);
@@ -442,6 +454,7 @@ impl Mm {
             nodes,
             folio: Some(folio),
             max_order: MAX_ORDER,
+            refused: None,
         })
     }
 }
@@ -474,6 +487,8 @@ pub(crate) struct Prepared<'a> {
     folio: Option<&'a Folio>,
     /// Largest order that frames were found for lately.
     max_order: u32,
+    /// Why there is no huge frame, though one was promised.
+    pub(crate) refused: Option<Errno>,
 }
 
 impl<'a> Prepared<'a> {
@@ -487,11 +502,15 @@ impl<'a> Prepared<'a> {
         order: u32,
     ) -> Option<(&'a Folio, FrameNumber, u32)> {
         let promised = self.frames.left().checked_ilog2()?;
+        let least = match mapping.huge_unit(page) {
+            Some(_) => MAX_ORDER,
+            None => 0,
+        };
         let folio = self
             .folio
             .take()
             .or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
-        for order in (0..=order.min(promised).min(self.max_order)).rev() {
+        for order in (least..=order.min(promised).min(self.max_order)).rev() {
             if let Some(frame) = mapping.take_frames(page, order, &mut self.frames) {
                 return Some((folio, frame, order));
             }
@@ -500,6 +519,13 @@ impl<'a> Prepared<'a> {
         }
         self.folio = Some(folio);
         None
+    }
+
+    /// Gives the frames back: the pool of huge pages has none.
+    pub(crate) fn refuse(&mut self, error: Errno) {
+        self.frames.cancel();
+        self.mm.frames.note_pool_empty();
+        self.refused = Some(error);
     }
 }
 

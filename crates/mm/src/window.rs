@@ -109,7 +109,7 @@ pub(crate) struct Windows {
     tracker: OnceLock<WriteTracker>,
     mode: FaultMode,
     state: RankedRwLock<State>,
-    poisoned: RankedMutex<Vec<(Instant, usize)>>,
+    poisoned: RankedMutex<Vec<(Instant, Range<usize>)>>,
     workers: Workers<Arc<Listener>>,
     stop: Arc<Event>,
     announced: Mutex<Option<Announced>>,
@@ -156,6 +156,8 @@ pub(crate) struct Window {
     pub(crate) mapping: Weak<AddressSpace>,
     pub(crate) pages: Range<u64>,
     pub(crate) access: VmaAccess,
+    /// It shows huge frames, whole ones: they may begin before its pages, and end after them.
+    huge: bool,
     /// Its pages are held, and the kernel maps them: there are no faults of ours.
     pub(crate) locked: Option<LockedAccess>,
     /// Address of its first page.
@@ -226,7 +228,8 @@ impl Window {
     }
 
     fn address_of(&self, page: u64) -> usize {
-        self.address + ((page - self.pages.start) as usize) * PAGE_SIZE
+        let pages = page.wrapping_sub(self.pages.start) as usize;
+        self.address.wrapping_add(pages.wrapping_mul(PAGE_SIZE))
     }
 
     fn addresses(&self, pages: &Range<u64>) -> Range<usize> {
@@ -237,6 +240,22 @@ impl Window {
     pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
         let within = |page: u64| page.clamp(self.pages.start, self.pages.end);
         within(pages.start)..within(pages.end)
+    }
+
+    /// Pages that it shows, and those of their huge frames besides.
+    fn whole(&self, pages: &Range<u64>) -> Range<u64> {
+        match self.huge && !pages.is_empty() {
+            true => {
+                let unit = u64::from(BLOCK_FRAMES);
+                pages.start / unit * unit..pages.end.next_multiple_of(unit)
+            }
+            false => pages.clone(),
+        }
+    }
+
+    /// The addresses of a page, or of its huge frame.
+    fn around(&self, page: u64) -> Range<usize> {
+        self.addresses(&self.whole(&(page..page + 1)))
     }
 
     /// The page after the last whose page table is that of `page`.
@@ -263,9 +282,12 @@ impl Window {
         self.part(&(pages.start.saturating_sub(lead)..pages.end - lead))
     }
 
-    /// Runs of pages for whose addresses there are page tables.
+    /// Runs of pages for whose addresses there are page tables. Huge frames need none.
     fn with_tables(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
         let pages = self.part(pages);
+        if self.huge && !pages.is_empty() {
+            return vec![self.whole(&pages)];
+        }
         let (mut runs, mut at): (Vec<Range<u64>>, _) = (Vec::new(), pages.start);
         if pages.is_empty() {
             return runs;
@@ -285,12 +307,12 @@ impl Window {
 
     /// Charges the page tables of all its pages; false where there is no room for them.
     pub(crate) fn charge_tables(&self, mm: &Mm) -> bool {
-        (self.units_of(&self.pages)).all(|unit| self.charge_unit(mm, unit))
+        self.huge || (self.units_of(&self.pages)).all(|unit| self.charge_unit(mm, unit))
     }
 
     /// Charges the page table of a page, if it has none; false where there is no room for it.
     pub(crate) fn charge_table(&self, mm: &Mm, page: u64) -> bool {
-        self.charge_unit(mm, self.unit_of(page))
+        self.huge || self.charge_unit(mm, self.unit_of(page))
     }
 
     fn charge_unit(&self, mm: &Mm, unit: u32) -> bool {
@@ -310,7 +332,7 @@ impl Window {
 
     /// Whether the page table of a page is charged: it is as long as the list of the file's windows is held.
     pub(crate) fn has_table(&self, page: u64) -> bool {
-        self.tables.has(self.unit_of(page))
+        self.huge || self.tables.has(self.unit_of(page))
     }
 
     /// The units from `first` on, at most as many as `most`, that have a page table and no page in the cache; and where
@@ -404,7 +426,7 @@ impl Window {
     }
 
     /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
-    /// after the last that is there now with this access.
+    /// after the last that is there now with this access. Huge frames are put there whole.
     ///
     /// Context: the folios are locked, and the window is in its file's list, which is held shared.
     ///
@@ -418,6 +440,7 @@ impl Window {
             VmaAccess::Read => Access::Write,
             VmaAccess::ReadWrite => access,
         };
+        let pages = self.whole(&pages);
         let mut at = pages.start;
         while at < pages.end {
             let progress = faults.map(self.addresses(&(at..pages.end)), protection);
@@ -425,7 +448,9 @@ impl Window {
             match progress.stopped {
                 None | Some(Errno::EAGAIN) => {}
                 // Of a read fault, another thread was faster; of a write fault, they are write-protected.
-                Some(Errno::EEXIST) if access == Access::Read => return Ok(at.max(pages.start + 1)),
+                Some(Errno::EEXIST) if access == Access::Read => {
+                    return Ok(at.max(self.whole(&(pages.start..pages.start + 1)).end));
+                }
                 Some(Errno::EEXIST) => {
                     faults.allow_writes(self.addresses(&(at..pages.end)))?;
                     return Ok(pages.end);
@@ -516,15 +541,22 @@ impl Windows {
         let unit = (address.checked_sub(self.area.addresses().start)? / BLOCK_SIZE) as u32;
         let state = self.state.read();
         let (_, window) = state.windows.range(..=unit).next_back()?;
-        let page = address.checked_sub(window.address)? / PAGE_SIZE;
+        let page = match window.huge {
+            // The kernel names the beginning of the huge page, perhaps.
+            true => address.saturating_sub(window.address) / PAGE_SIZE,
+            false => address.checked_sub(window.address)? / PAGE_SIZE,
+        };
         let page = PageIndex(window.pages.start + page as u64);
         (page.0 < window.pages.end).then(|| (Arc::clone(window), page))
     }
 
     /// Resolves a fault in a thread of the cache's.
     fn resolve_for(&self, fault: &Fault) {
-        let page = fault.address..fault.address + PAGE_SIZE;
         let found = self.find(fault.address);
+        let page = match &found {
+            Some((window, page)) => window.around(page.0),
+            None => fault.address..fault.address + PAGE_SIZE,
+        };
         if let Some((window, at)) = &found
             && window.resolve(*at, fault.write())
         {
@@ -545,7 +577,7 @@ impl Windows {
                 let _ = self.area.zap(self.offset(page.clone()));
                 let _ = self.faults.allow_writes(page.clone());
                 self.faults.poison(page.clone());
-                self.poisoned.lock().push((Instant::now(), fault.address));
+                self.poisoned.lock().push((Instant::now(), page.clone()));
             }
         }
         let _ = self.faults.wake(page);
@@ -560,13 +592,13 @@ impl Windows {
     /// Lets pages that could not be had be tried again.
     pub(crate) fn end_poison(&self) {
         let mut old = Vec::new();
-        self.poisoned.lock().retain(|&(since, address)| {
+        self.poisoned.lock().retain(|(since, page)| {
             let young = since.elapsed() < POISON_TIME;
-            old.extend((!young).then_some(address));
+            old.extend((!young).then(|| page.clone()));
             young
         });
-        for address in old {
-            let _ = self.area.zap(self.offset(address..address + PAGE_SIZE));
+        for page in old {
+            let _ = self.area.zap(self.offset(page));
         }
     }
 
@@ -594,10 +626,12 @@ impl Windows {
             Some(LockedAccess::Tracked) => Some(self.ready_tracker()?.faults()),
             Some(LockedAccess::Read | LockedAccess::Untracked) => None,
         };
-        let runs = linear.runs(pages.clone());
+        let shown = mapping.whole(PageIndex(pages.start)..PageIndex(pages.end));
+        let shown = shown.start.0..shown.end.0;
+        let runs = linear.runs(shown.clone());
         let (_, first) = runs.first().expect("the ranges cover the pages");
         // At the same place in its 2 MiB as the first frame is.
-        let lead = first.start.0 % BLOCK_FRAMES;
+        let lead = first.start.0 % BLOCK_FRAMES + (pages.start - shown.start) as u32;
         let nr_units = (u64::from(lead) + (pages.end - pages.start)).div_ceil(BLOCK_FRAMES.into());
         let units = u32::try_from(nr_units).ok();
         let units = units.and_then(|nr| self.state.write().free.take(nr));
@@ -609,6 +643,7 @@ impl Windows {
             mapping: Arc::downgrade(mapping),
             access,
             locked,
+            huge: mm.frames.is_huge(),
             address: self.area.addresses().start + start,
             tables: Tables::new(units.end - units.start),
             units,
@@ -619,7 +654,8 @@ impl Windows {
         });
         let mapped = runs.into_iter().try_for_each(|(page, frames)| {
             let (memory, bytes) = mm.frames.linear_memory(frames).expect("there is a range");
-            let at = start + ((page - pages.start) as usize) * PAGE_SIZE;
+            let at = start - (pages.start - shown.start) as usize * PAGE_SIZE
+                + (page - shown.start) as usize * PAGE_SIZE;
             let access = match access {
                 VmaAccess::Read => WindowAccess::Read,
                 VmaAccess::ReadWrite => WindowAccess::ReadWrite,

@@ -5,6 +5,8 @@
 #![allow(missing_docs)]
 
 mod common;
+#[path = "common/huge.rs"]
+mod huge;
 
 use common::{Store, assert_empty, pattern};
 use foliocache_mm::{
@@ -12,6 +14,7 @@ use foliocache_mm::{
     IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
+use huge::HugePool;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
@@ -480,10 +483,11 @@ impl<'a> Worker<'a> {
     }
 }
 
-fn stress(mode: FaultMode, resize: bool, time: Duration) {
+fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
     let mut config = MmConfig::new(16 * MIB);
     config.fault_mode = mode;
     config.external_pressure = false;
+    config.huge_frames = huge;
     let mm = Mm::new(config).expect("a cache");
     let bdi = |name| BackingDevInfo::new(&mm, name, BdiKind::Storage).expect("a file system");
     let (sound, failing) = (bdi("sound"), bdi("failing"));
@@ -492,6 +496,10 @@ fn stress(mode: FaultMode, resize: bool, time: Duration) {
         Checked::new(&sound, 1, 9 * MIB + 77),
         Checked::new(&failing, FAILING, 3 * PAGE + 10),
     ];
+    if huge {
+        // One page of it that failed is as much as a cache of this size may have.
+        files[FAILING].store.fails.store(false, Ordering::Relaxed);
+    }
     let (steps, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
@@ -561,24 +569,31 @@ fn stress(mode: FaultMode, resize: bool, time: Duration) {
     let usage = mm.usage();
     assert_eq!((usage.reserved, usage.waiters), (0, 0));
     println!(
-        "{mode:?}, resize {resize}: {steps} steps, {:?}",
-        stats.files
+        "{mode:?}, resize {resize}, {}: {steps} steps, {:?}",
+        stats.memory.huge, stats.files
     );
 }
 
 /// A quarter of it while the limit goes up and down.
-fn stress_in(mode: FaultMode) {
+fn stress_in(mode: FaultMode, huge: bool) {
     let time = Duration::from_millis(1000 * seconds());
-    stress(mode, false, time * 3 / 4);
-    stress(mode, true, time / 4);
+    stress(mode, false, huge, time * 3 / 4);
+    stress(mode, true, huge, time / 4);
 }
 
 #[test]
 fn mappings_under_stress_with_faults_resolved_by_threads() {
-    stress_in(FaultMode::Thread);
+    stress_in(FaultMode::Thread, false);
 }
 
 #[test]
 fn mappings_under_stress_with_faults_resolved_inline() {
-    stress_in(FaultMode::Inline);
+    stress_in(FaultMode::Inline, false);
+}
+
+#[test]
+fn mappings_of_huge_pages_under_stress() {
+    let Some(_pool) = HugePool::of(7) else { return };
+    stress_in(FaultMode::Thread, true);
+    stress_in(FaultMode::Inline, true);
 }

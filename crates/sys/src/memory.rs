@@ -37,7 +37,7 @@ mod tests;
 pub use anonymous::AnonymousRange;
 pub use file::FileMapping;
 pub use page_vec::PageVec;
-pub use resident::{Resident, process_anon_bytes, total_memory};
+pub use resident::{Resident, free_huge_pages, process_anon_bytes, total_memory};
 pub use shared::{SharedMemory, WindowAccess, WindowArea};
 
 use crate::Errno;

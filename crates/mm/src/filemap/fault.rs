@@ -12,14 +12,15 @@
 //! ```
 //!
 //! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). How much, the
-//! stream of faults says that it continues: a store at a random place maps and dirties one page.
+//! stream of faults says that it continues: a store at a random place maps and dirties one page. A huge frame is mapped
+//! as a whole, what it has beyond the end of the file too, and a store makes all of it dirty.
 //!
 //! # Invariants
 //!
 //! 1. A page is writable in a window only if its folio is dirty there, or is a memory file system's. It becomes
 //!    dirty first; writeback makes it read-only first, both under the folio lock: a store is never lost.
-//! 2. No page is mapped that lies beyond the end of the file when the folio is locked: a truncate sets the size first,
-//!    and then takes the lock of every folio that it removes.
+//! 2. No page is mapped that lies, with all of its huge frame, beyond the end of the file when the folio is locked: a
+//!    truncate sets the size first, and then takes the lock of every folio that it removes.
 //!
 //! # Locking
 //!
@@ -111,12 +112,40 @@ impl AddressSpace {
         Ok(Some(end))
     }
 
+    /// Whether a page is the file's, or in a huge frame with such a page.
     fn has_page(&self, page: PageIndex) -> bool {
-        page.0 < pages_for(self.size())
+        self.huge_unit(page).unwrap_or(page).0 < pages_for(self.size())
     }
 
-    /// The folio that holds `page`, locked, with that page uptodate, and what is to follow if it was missing.
+    /// The folio that holds `page`, locked, with that page uptodate, or all of it where its frames are huge; and what
+    /// is to follow if it was missing.
     pub(super) fn folio_to_map(
+        self: &Arc<Self>,
+        readahead: &ReadaheadState,
+        page: PageIndex,
+    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
+        let Some(unit) = self.huge_unit(page) else {
+            return self.page_to_map(readahead, page);
+        };
+        loop {
+            // What the frame has beyond the end is zero.
+            let last = PageIndex(pages_for(self.size()).saturating_sub(1).max(unit.0));
+            let (locked, behind) = self.page_to_map(readahead, page.min(last))?;
+            let all = 0..locked.identity().bytes();
+            if locked.has_grains(all.clone()) {
+                return Ok((locked, behind));
+            }
+            let end = locked.end();
+            drop(locked);
+            if let Some(locked) = self.read_rest(unit, PageIndex(end.0 - 1))?
+                && locked.has_grains(all)
+            {
+                return Ok((locked, behind));
+            }
+        }
+    }
+
+    fn page_to_map(
         self: &Arc<Self>,
         readahead: &ReadaheadState,
         page: PageIndex,
@@ -152,11 +181,17 @@ impl AddressSpace {
         write: bool,
     ) -> Result<Option<(u64, u64)>, Errno> {
         let mm: &Mm = self.mm();
+        let huge = self.huge_unit(page).is_some();
+        // A huge frame is mapped as a whole.
+        let page = if huge { locked.index() } else { page };
         let most = u64::from(mm.config.fault_around_bytes) / PAGE_SIZE as u64;
         let stream = window.expect(page, write, most);
-        let end = (page.0 + (1 << stream.order))
-            .min(window.table_end(page.0))
-            .min(pages_for(self.size()));
+        let end = match huge {
+            true => locked.end().0,
+            false => (page.0 + (1 << stream.order))
+                .min(window.table_end(page.0))
+                .min(pages_for(self.size())),
+        };
         let mut end_here = page.0 + self.uptodate_from(&locked, page);
         let mut others = Vec::new();
         while !write

@@ -23,6 +23,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
+use super::REFUSALS;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
@@ -108,15 +109,24 @@ impl AddressSpace {
         last: PageIndex,
         window: Window,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let (window, mut prepared) = self.prepare_window(page, last, window)?;
-        let invalidate = self.invalidate_lock.read();
-        // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
-        let Some(free) = self.free_around(page, self.within_file(window, page)) else {
-            return Ok(None);
+        let mut refusals = 0;
+        let (window, fill) = loop {
+            let (window, mut prepared) = self.prepare_window(page, last, window)?;
+            let invalidate = self.invalidate_lock.read();
+            // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
+            let range = self.whole(self.within_file(window, page));
+            let Some(free) = self.free_around(page, range) else {
+                return Ok(None);
+            };
+            let asked = page..last.add(1);
+            let fill = Fill::new(self, free, window.order, &mut prepared, asked);
+            drop(invalidate);
+            match prepared.refused.filter(|_| fill.is_none()) {
+                Some(error) if refusals == REFUSALS => return Err(error),
+                Some(_) => refusals += 1,
+                None => break (window, fill),
+            }
         };
-        let asked = page..last.add(1);
-        let fill = Fill::new(self, free, window.order, &mut prepared, asked);
-        drop((prepared, invalidate));
         match fill.filter(|fill| page < fill.end) {
             Some(fill) => fill.wait(page).map(|folio| folio.map(|id| self.adopt(id))),
             // Descriptors ran out on the way to the page, or somebody else came first.
@@ -230,11 +240,11 @@ impl AddressSpace {
         let Some(invalidate) = self.invalidate_lock.try_read() else {
             return 0;
         };
-        let end = PageIndex(end.0.min(pages_for(self.size())));
+        let end = PageIndex(end.0.min(pages_for(self.size())).max(window.start.0));
         let mut fills = Vec::new();
-        let mut at = window.start;
+        let Range { start: mut at, end } = self.whole(window.start..end);
         while at < end {
-            let until = PageIndex(end.0.min(at.0 + READ_PAGES));
+            let until = self.whole(at..end.min(at.add(READ_PAGES))).end;
             let Some(free) = self.free_around(at, at..until) else {
                 at = self.after_folio(at);
                 continue;
@@ -328,6 +338,7 @@ impl Fill {
             let Some(locked) = mapping.add_folio(fill.end, order, prepared) else {
                 break;
             };
+            debug_assert_eq!(locked.index(), fill.end, "huge frames are whole");
             fill.end = locked.end();
             let segment = mapping.segment(&locked, 0..locked.identity().bytes());
             direct_map::push_merged(&mut fill.segments, segment);

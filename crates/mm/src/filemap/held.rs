@@ -105,6 +105,8 @@ impl AddressSpace {
         held: &mut Held,
     ) -> Result<bool, MapError> {
         let mm: &Mm = self.mm();
+        let whole = self.whole(PageIndex(held.pages.start)..PageIndex(held.pages.end));
+        held.pages = whole.start.0..whole.end.0;
         let new = {
             let mut all = linear.held.write();
             // Pages of a memory file system are in memory for good anyway.
@@ -207,7 +209,7 @@ impl AddressSpace {
                     _ => continue,
                 }
             }
-            if page.0 >= pages_for(self.size()) {
+            if locked.index().0 >= pages_for(self.size()) {
                 return Err(Errno::EFAULT);
             }
             locked.state.clear_hint(flag::READAHEAD);

@@ -39,6 +39,9 @@ use crate::stats::bump;
 /// Times that one copy starts over because of bad memory.
 const BAD_MEMORY_RETRIES: usize = 4;
 
+/// Times that huge frames are asked for again that others took meanwhile.
+const REFUSALS: usize = 8;
+
 /// Whether a copy stopped in the cache's own memory.
 #[inline]
 fn memory_failed<T>(copied: &Result<T, Stopped>) -> bool {

@@ -113,7 +113,11 @@ impl AddressSpace {
     ) -> Result<usize, Errno> {
         let start = iocb.pos;
         let result = match iter.is_mapped() {
-            false => self.read_pages(handle, iocb, iter),
+            false => match self.read_pages(handle, iocb, iter) {
+                // In a small cache the page that is read may have pushed out the one that it is read into.
+                Err(Errno::EFAULT) => self.read_mapped(handle, iocb, iter),
+                result => result,
+            },
             true => self.read_mapped(handle, iocb, iter),
         };
         let done = (iocb.pos - start) as usize;

@@ -73,7 +73,8 @@ impl AddressSpace {
         None
     }
 
-    /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked.
+    /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked. Not one of huge
+    /// frames.
     fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
         let mm: &Mm = self.mm();
         let Identity {
@@ -81,6 +82,9 @@ impl AddressSpace {
             order,
             frame,
         } = lower.identity();
+        if mm.frames.is_huge() && mm.frames.is_linear(frame) {
+            return None;
+        }
         debug_assert!(lower.may(Operation::Split), "the device reads it");
         let folio = mm.folios.alloc(&mm.frames)?;
         let half = 1_u32 << (order - 1);

@@ -80,23 +80,30 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Zeroes what the last page has beyond the end of the file, before the end moves: a store through a window may
-    /// have left something there.
+    /// Zeroes what the last page, or the last huge frame, has beyond the end of the file, before the end moves: a store
+    /// through a window may have left something there.
     ///
     /// Context: `i_rwsem` held exclusive; takes the folio lock.
     pub(super) fn zero_beyond_end(&self) {
-        let size = self.size();
-        if self.linear.get().is_none() || offset_in_page(size) == 0 {
+        let (size, page) = (self.size(), PageIndex::of(self.size()));
+        let is_end = match self.huge_unit(page) {
+            Some(unit) => unit.pos() == size,
+            None => offset_in_page(size) == 0,
+        };
+        if self.linear.get().is_none() || is_end {
             return;
         }
-        let page = PageIndex::of(size);
         let Some(locked) = self.lock_folio(page) else {
             // It was evicted, and windows may show it still.
             return self.unmap_pages(page.0..page.0 + 1);
         };
         if self.has_grain_at(&locked, size) {
             let offset = (size - locked.index().pos()) as usize;
-            direct_map::zero(self.addr(&locked, offset), PAGE_SIZE - offset_in_page(size));
+            let end = match self.huge_unit(page) {
+                Some(_) => locked.identity().bytes(),
+                None => offset + PAGE_SIZE - offset_in_page(size),
+            };
+            direct_map::zero(self.addr(&locked, offset), end - offset);
         }
     }
 
@@ -213,7 +220,7 @@ impl AddressSpace {
 
     /// Drops the clean pages of a range; `lock` chooses between waiting for those in use and
     /// leaving them.
-    fn drop_clean<'a>(
+    pub(crate) fn drop_clean<'a>(
         &'a self,
         first: PageIndex,
         last: PageIndex,

@@ -39,7 +39,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use super::BAD_MEMORY_RETRIES;
+use super::{BAD_MEMORY_RETRIES, REFUSALS};
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::state::Snapshot;
@@ -218,6 +218,14 @@ impl AddressSpace {
         }
         let (wanted, mut dirtied) = (iter.remaining(), 0);
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
+        if result == Err(Errno::EFAULT) {
+            // In a small cache the page that is written may have pushed out the one that it is written from.
+            let written = done + wanted - iter.remaining();
+            if !iocb.nowait {
+                let _ = self.bdi().balance_dirty_pages(self, dirtied);
+            }
+            return self.write_mapped(iocb, iter, written);
+        }
         if !iocb.nowait {
             // Only now, so that other writers of the file do not wait for this one's share.
             result = result.and(self.bdi().balance_dirty_pages(self, dirtied));
@@ -373,6 +381,7 @@ impl AddressSpace {
     ) -> Result<LockedFolio<'a>, Errno> {
         let pos = iocb.pos;
         let page = PageIndex::of(pos);
+        let mut refusals = 0;
         loop {
             let found = match iocb.nowait {
                 true => self.lock_folio_nowait(page)?,
@@ -386,6 +395,12 @@ impl AddressSpace {
                 && let Some(locked) = self.add_folio(page, order, ready)
             {
                 return Ok(locked);
+            }
+            if let Some(error) = prepared.as_ref().and_then(|prepared| prepared.refused) {
+                refusals += 1;
+                if refusals > REFUSALS {
+                    return Err(error);
+                }
             }
             // Gives back what is left: nobody waits for memory while holding some.
             *prepared = None;

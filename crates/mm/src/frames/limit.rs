@@ -324,6 +324,10 @@ impl Frames {
     }
 
     fn low(&self, kind: FrameKind) -> u64 {
+        if kind == FrameKind::Linear && self.is_huge() {
+            // There is either a unit or none; nothing is evicted ahead for one.
+            return 0;
+        }
         let frames = u64::from(self.units_of(kind)) * u64::from(BLOCK_FRAMES);
         (frames / 64).max(64).min(frames / 8)
     }
@@ -415,6 +419,7 @@ impl Frames {
             capacity: u64::from(table.units()) * u64::from(BLOCK_FRAMES),
             blocks_forced: table.forced,
             order_failures: self.hints.order_failures.load(Ordering::Relaxed),
+            huge: self.huge_frames(),
         }
     }
 }

@@ -16,6 +16,13 @@
 //! the general blocks by demand: one that nobody uses at once; else blocks are emptied for linear frames, and
 //! linear frames *owe* a unit to the blocks until enough of them were freed.
 //!
+//! # Huge frames
+//!
+//! Where [`Frames::with_huge_frames`] asked for them, and the kernel's pool of huge pages has one as the memfd is made,
+//! the memfd is of huge pages. Then a unit is taken and freed as a whole, by one folio. Its huge page is made as it is
+//! taken: others may have emptied the pool, and a touch would be SIGBUS. A unit that cannot be had is owed to the blocks,
+//! and none comes in its place before the pool has pages: linear frames have what is less, of bound and pool.
+//!
 //! # Invariants
 //!
 //! 1. A page of the linear space is touched only by whoever has its folio in the index of its file, from
@@ -48,12 +55,14 @@ use super::{
 };
 use crate::paging::SharedMemory;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::memory::{ReservedRange, spare_addresses, total_memory};
+use foliocache_sys::clock::coarse_monotonic_ms;
+use foliocache_sys::memory::{ReservedRange, free_huge_pages, spare_addresses, total_memory};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 /// Address space for mapped files, at least: as many bytes.
@@ -80,9 +89,46 @@ const RANGE_OVERHEAD: u64 = 128;
 /// Most frames that one punch frees, so that nobody waits for it for long.
 const PUNCH_FRAMES: u32 = 512;
 
+/// How long nothing more is asked of the pool of huge pages once it refused one, in milliseconds.
+const POOL_PAUSE_MS: u64 = 1000;
+
+/// What became of the wish for huge frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HugeFrames {
+    /// They were not asked for.
+    #[default]
+    Off,
+    /// They will be had if the kernel has some when the first file is mapped.
+    Wanted,
+    /// Mapped files have huge pages of the kernel's pool.
+    On,
+    /// Mapped files have pages of 4 KiB: the pool was empty when the first was mapped.
+    PoolEmpty,
+    /// Mapped files have pages of 4 KiB: the kernel gave no memory of huge pages.
+    Refused(Errno),
+}
+
+impl fmt::Display for HugeFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => write!(f, "4 KiB pages: huge pages were not asked for"),
+            Self::Wanted => write!(f, "no file was mapped yet"),
+            Self::On => write!(f, "huge pages of 2 MiB"),
+            Self::PoolEmpty => write!(f, "4 KiB pages: no huge page was free (vm.nr_hugepages)"),
+            Self::Refused(errno) => {
+                write!(f, "4 KiB pages: no huge pages from the kernel: {errno}")
+            }
+        }
+    }
+}
+
 /// The linear space of a cache.
 pub(super) struct Linear {
     pub(super) budget: Budget,
+    /// Whether frames are huge. Relaxed: set under the state's lock before the first range is given out.
+    huge: AtomicBool,
+    /// Until when the pool is taken to be empty, in coarse milliseconds. Relaxed: a hint.
+    pool_empty_until: AtomicU64,
     /// The frames of the space.
     frames: Range<u32>,
     state: RankedMutex<State>,
@@ -101,6 +147,7 @@ pub(super) struct Linear {
 #[derive(Default)]
 struct State {
     memory: Option<Arc<SharedMemory>>,
+    huge: HugeFrames,
     /// Free runs of the space, in units.
     free: Runs,
     /// What is leaving, by its first frame. No two overlap.
@@ -216,6 +263,8 @@ impl Linear {
         };
         Self {
             budget: Budget::new(),
+            huge: AtomicBool::new(false),
+            pool_empty_until: AtomicU64::new(0),
             frames,
             state: RankedMutex::new(Rank::Leaf, state),
             punched: Condvar::new(),
@@ -307,6 +356,68 @@ impl State {
 }
 
 impl Frames {
+    /// Has linear frames be huge pages of 2 MiB, if the kernel has any free when there is the first range.
+    #[must_use]
+    pub fn with_huge_frames(self, wanted: bool) -> Self {
+        if wanted {
+            self.linear.state.lock().huge = HugeFrames::Wanted;
+        }
+        self
+    }
+
+    /// Whether linear frames are huge: each unit is one folio's. One load.
+    #[inline]
+    pub(crate) fn is_huge(&self) -> bool {
+        self.linear.huge.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn huge_frames(&self) -> HugeFrames {
+        self.linear.state.lock().huge
+    }
+
+    /// Makes the memory of all ranges.
+    fn new_memory(&self, state: &mut State) -> Result<SharedMemory, Errno> {
+        let frames = &self.linear.frames;
+        let part = frames.start as usize * PAGE_SIZE..frames.end as usize * PAGE_SIZE;
+        if state.huge == HugeFrames::Wanted {
+            // SAFETY: no frame of the linear space was handed out yet; `take_linear` allocates.
+            let memory = || unsafe { SharedMemory::over_huge(&self.range, part.clone()) };
+            state.huge = match (free_huge_pages() > 0).then(memory) {
+                Some(Ok(memory)) => {
+                    state.huge = HugeFrames::On;
+                    self.linear.huge.store(true, Ordering::Relaxed);
+                    return Ok(memory);
+                }
+                Some(Err(errno)) => HugeFrames::Refused(errno),
+                None => HugeFrames::PoolEmpty,
+            };
+            tracing::warn!(reason = %state.huge, "mapped files have no huge pages");
+        }
+        // SAFETY: no frame of the linear space was handed out yet.
+        unsafe { SharedMemory::over(&self.range, part) }
+    }
+
+    /// Whether frames are huge and the pool has no page for a unit more.
+    pub(crate) fn is_pool_short(&self) -> bool {
+        if !self.is_huge() {
+            return false;
+        }
+        let counts = self.linear.budget.counts();
+        // Units that have no page of the pool yet.
+        let open = (counts.available.max(0) as u64 + counts.reserved) / u64::from(BLOCK_FRAMES);
+        let empty_until = self.linear.pool_empty_until.load(Ordering::Relaxed);
+        coarse_monotonic_ms() < empty_until || free_huge_pages() <= open
+    }
+
+    /// Notes that the pool had no page for a unit: one less is there for linear frames.
+    ///
+    /// Context: no frames are reserved for it any more.
+    pub(crate) fn note_pool_empty(&self) {
+        let until = coarse_monotonic_ms() + POOL_PAUSE_MS;
+        self.linear.pool_empty_until.store(until, Ordering::Relaxed);
+        self.owe_unit();
+    }
+
     /// Takes a run of the linear space for `pages` pages of a file, and as many again where there is room, or as
     /// many as is sensible. The first call makes the memfd.
     ///
@@ -330,11 +441,8 @@ impl Frames {
         let roomy = (units + units.min(MAX_GROWTH)).max(MIN_RANGE);
         let mut state = linear.state.lock();
         if state.memory.is_none() {
-            let (start, end) = (linear.frames.start as usize, linear.frames.end as usize);
-            let part = start * PAGE_SIZE..end * PAGE_SIZE;
-            // SAFETY: no frame of the linear space was handed out yet.
-            let memory = unsafe { SharedMemory::over(&self.range, part) };
-            state.memory = Some(Arc::new(memory.map_err(RangeError::Failed)?));
+            let memory = self.new_memory(&mut state).map_err(RangeError::Failed)?;
+            state.memory = Some(Arc::new(memory));
         }
         let mut take = |units| state.free.take(units);
         let run = take(roomy).or_else(|| take(units)).ok_or(no_space)?;
@@ -346,13 +454,16 @@ impl Frames {
     }
 
     /// Has `pay` charge the page tables with which the direct map will have these pages of a range; false if it
-    /// refuses. They may be given back at once: see [`Frames::claim_linear`].
+    /// refuses. They may be given back at once: see [`Frames::claim_linear`]. Huge pages need none.
     pub(crate) fn charge_tables(
         &self,
         range: &LinearRange,
         pages: Range<u64>,
         pay: impl Fn(u64) -> bool,
     ) -> bool {
+        if self.is_huge() {
+            return true;
+        }
         let frames = units_of(&pages).map(|unit| range.frames.start + (unit << MAX_ORDER));
         let missing = {
             let mut state = self.linear.state.lock();
@@ -387,7 +498,7 @@ impl Frames {
     pub(crate) fn claim_linear(&self, frame: FrameNumber, order: u32) -> bool {
         let mut state = self.linear.state.lock();
         let unit = state.unit(frame.0);
-        let charged = unit.is_charged();
+        let charged = unit.is_charged() || self.is_huge();
         unit.0 += u16::from(charged) << order;
         charged
     }
@@ -529,16 +640,19 @@ impl Frames {
     /// some.
     ///
     /// Context: the folio is locked and its frames untouched yet. Waits for a punch of them that is under way.
+    ///
+    /// # Errors
+    /// Of huge frames, those of [`SharedMemory::allocate`]; nothing was taken then.
     pub(crate) fn take_linear(
         &self,
         frame: FrameNumber,
         order: u32,
         promised: &mut Reservation<'_>,
-    ) -> bool {
+    ) -> Result<bool, Errno> {
         let linear = &self.linear;
         let (first, end) = (frame.0, frame.0 + (1 << order));
         let (mut back, mut mapped) = (0, false);
-        {
+        let memory = {
             let mut state = linear.state.lock();
             while state.punching.start < end && first < state.punching.end {
                 state = linear.punched.wait_ranked(state);
@@ -563,9 +677,14 @@ impl Frames {
                 // The claim has counted them once more.
                 state.uncount(again);
             }
-        }
+            state.memory.as_ref().filter(|_| self.is_huge()).cloned()
+        };
         // What is taken back never stopped counting.
         let n = end - first - back;
+        if let Some(memory) = memory.filter(|_| n > 0) {
+            debug_assert_eq!(n, BLOCK_FRAMES, "a unit is one folio's");
+            memory.allocate(linear.bytes(&(first..end)))?;
+        }
         promised.use_up(self, FrameKind::Linear, n);
         linear.budget.settle(n);
         if back > 0 {
@@ -574,7 +693,7 @@ impl Frames {
                 .taken_back
                 .fetch_add(u64::from(back), Ordering::Relaxed);
         }
-        mapped
+        Ok(mapped)
     }
 
     /// Frees frames that [`Frames::take_linear`] took, or a part of them; page tables of windows may still have
@@ -696,13 +815,15 @@ impl Frames {
     }
 
     /// Moves a unit of the limit to the frames of a kind if the other kind does not use it and nobody waits
-    /// for it there.
+    /// for it there, nor has the pool of huge pages none.
     pub(crate) fn shift_unit(&self, to: FrameKind) -> bool {
         let from = match to {
             FrameKind::General => FrameKind::Linear,
             FrameKind::Linear => FrameKind::General,
         };
-        if self.available_of(from) < u64::from(BLOCK_FRAMES) {
+        if self.available_of(from) < u64::from(BLOCK_FRAMES)
+            || (to == FrameKind::Linear && self.is_pool_short())
+        {
             return false;
         }
         let mut table = self.table.lock();

@@ -62,6 +62,7 @@ use magazine::Magazines;
 use owners::Owners;
 
 pub use budget::Ticket;
+pub use linear::HugeFrames;
 pub(crate) use linear::{LinearRange, RangeError, RangeOwner};
 pub(crate) use runs::Runs;
 pub(crate) use tables::{TABLE_BYTES, Tables};
@@ -209,6 +210,14 @@ impl<'a> Reservation<'a> {
         self.left
     }
 
+    /// Gives back what is left of it.
+    pub(crate) fn cancel(&mut self) {
+        let left = std::mem::take(&mut self.left);
+        if left > 0 {
+            self.budget.unreserve(left);
+        }
+    }
+
     #[inline]
     fn use_up(&mut self, frames: &Frames, kind: FrameKind, n: u32) {
         debug_assert!(std::ptr::eq(self.budget, frames.budget_of(kind)));
@@ -228,9 +237,7 @@ impl std::fmt::Debug for Reservation<'_> {
 impl Drop for Reservation<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.left > 0 {
-            self.budget.unreserve(self.left);
-        }
+        self.cancel();
     }
 }
 
@@ -290,6 +297,8 @@ pub struct FrameUsage {
     pub blocks_forced: u64,
     /// Chunks of an order above 0 that could not be had though enough frames were free, ever.
     pub order_failures: u64,
+    /// Whether linear ranges are of huge pages, and if not why.
+    pub huge: HugeFrames,
 }
 
 impl FrameUsage {

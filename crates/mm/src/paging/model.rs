@@ -105,6 +105,15 @@ impl SharedMemory {
         })
     }
 
+    /// The model has none.
+    pub(crate) unsafe fn over_huge(_: &ReservedRange, _: Range<usize>) -> Result<Self, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    pub(crate) fn allocate(&self, bytes: Range<u64>) -> Result<(), Errno> {
+        self.memfd.allocate(bytes)
+    }
+
     pub(crate) unsafe fn punch(&self, bytes: Range<u64>) -> Result<(), Errno> {
         take_time();
         let bytes = match leaves_out(Step::PunchAtOnce) {

@@ -100,6 +100,7 @@ impl Mm {
             return self.frames.can_spare(FrameKind::Linear)
                 && self.frames.shift_unit(FrameKind::General);
         }
+        // Of huge frames it lacks none: they are not made ahead.
         if !self.frames.lacks(FrameKind::Linear) || !self.frames.can_spare(FrameKind::General) {
             return false;
         }

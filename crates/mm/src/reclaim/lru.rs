@@ -208,6 +208,7 @@ impl Lru {
         waits: &'a WaitTable,
         want: usize,
         limit: usize,
+        wanted: impl Fn(&LockedFolio<'a>) -> bool,
     ) -> Scan<'a> {
         let mut scan = Scan::default();
         // Folios passed over in small and in main since the other was looked at: a queue that
@@ -217,7 +218,8 @@ impl Lru {
         // gives one that was used. To go on would take the mark of use from all of main, and then nothing tells what is
         // worth keeping.
         let mut kept = false;
-        while scan.pages < want && scan.scanned < limit && self.len() > 0 {
+        let mut looked = 0;
+        while scan.pages < want && looked < limit && self.len() > 0 {
             let lens = [self.small.len, self.main.len];
             let done = |passed: [usize; 2]| [0, 1].map(|at| passed[at] >= lens[at].min(BUSY_RUN));
             if done(passed) == [true, true] {
@@ -237,6 +239,8 @@ impl Lru {
             let folio = pool.get(queue.tail);
             let pages = folio.nr_pages() as usize;
             scan.scanned += pages;
+            // A large folio takes no longer than a small one, and both queues are to be looked at.
+            looked += pages.min(BUSY_RUN);
             let referenced = (small || !kept)
                 && folio.state.load().has(flag::REFERENCED)
                 && folio.state.clear_hint(flag::REFERENCED);
@@ -251,14 +255,14 @@ impl Lru {
                 continue;
             }
             match folio.try_lock(waits) {
-                Some(locked) if locked.may(Operation::Evict) => {
+                Some(locked) if wanted(&locked) && locked.may(Operation::Evict) => {
                     queue.unlink(pool, folio);
                     scan.pages += pages;
                     scan.victims.push(locked);
                     kept = false;
                 }
                 other => {
-                    scan.busy += usize::from(other.is_some()) * pages;
+                    scan.busy += usize::from(other.as_ref().is_some_and(&wanted)) * pages;
                     passed[usize::from(!small)] += pages;
                     drop(other);
                     let name = folio.lru_queue.load(Ordering::Relaxed);

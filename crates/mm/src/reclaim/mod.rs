@@ -115,7 +115,7 @@ impl Mm {
         let want = (n as usize).max(BATCH);
         if kind == FrameKind::Linear
             || self.frames.has_waiters()
-            || self.shrink_lru_within(want, 2 * want) == 0
+            || self.shrink_lru_within(want, 2 * want, |_| true) == 0
         {
             return None;
         }
@@ -143,7 +143,7 @@ impl Mm {
                 }
                 self.request_writeback();
             }
-            if wait_for_frames(&ticket) || self.anything_reclaimable() {
+            if wait_for_frames(&ticket) || self.anything_reclaimable_for(kind) {
                 no_progress = 0;
                 continue;
             }
@@ -161,11 +161,19 @@ impl Mm {
         if self.frames.shift_unit(kind) {
             return true;
         }
-        let mut progress = self.shrink_lru((n as usize).max(BATCH)) > 0;
+        let want = (n as usize).max(BATCH);
+        let alone = kind == FrameKind::Linear && self.frames.is_pool_short();
+        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
+        // What other frames give up would be of no use.
+        let wanted = |locked: &LockedFolio<'_>| !alone || self.frames.is_linear(locked.frame());
+        let mut progress = self.shrink_lru_within(want, budget, wanted) > 0;
         if self.frames.leaving() > 0 {
             progress |= self.frames.punch_leaving() > 0;
         }
-        if !rounds.is_multiple_of(PATIENCE) || self.frames.available_of(kind) >= u64::from(n) {
+        if alone
+            || !rounds.is_multiple_of(PATIENCE)
+            || self.frames.available_of(kind) >= u64::from(n)
+        {
             return progress;
         }
         match kind {
@@ -183,24 +191,39 @@ impl Mm {
         (usage.in_use + usage.reserved) << PAGE_SHIFT > self.unreclaimable().bytes()
     }
 
+    /// As [`Mm::anything_reclaimable`], for frames of a kind.
+    fn anything_reclaimable_for(&self, kind: FrameKind) -> bool {
+        if kind == FrameKind::General || !self.frames.is_pool_short() {
+            return self.anything_reclaimable();
+        }
+        // Relaxed: hints.
+        let kept =
+            self.nr_held.load(Ordering::Relaxed) + self.nr_unevictable.load(Ordering::Relaxed);
+        let usage = self.usage();
+        (usage.linear_bytes >> PAGE_SHIFT) > kept
+    }
+
     /// Evicts clean folios of `want` pages or a little more; returns how many pages it evicted.
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn shrink_lru(&self, want: usize) -> usize {
         let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
-        self.shrink_lru_within(want, budget)
+        self.shrink_lru_within(want, budget, |_| true)
     }
 
-    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more.
-    fn shrink_lru_within(&self, want: usize, mut budget: usize) -> usize {
+    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, for those that are `wanted`.
+    fn shrink_lru_within(
+        &self,
+        want: usize,
+        mut budget: usize,
+        wanted: impl Fn(&LockedFolio<'_>) -> bool,
+    ) -> usize {
         let mut evicted = 0;
         while evicted < want && budget > 0 {
             let batch = BATCH.min(want - evicted);
             // Bounded so that the LRU lock is never held for long.
-            let scan =
-                self.lru
-                    .lock()
-                    .scan(&self.folios, &self.waits, batch, budget.min(8 * BATCH));
+            let limit = budget.min(8 * BATCH);
+            let scan = (self.lru.lock()).scan(&self.folios, &self.waits, batch, limit, &wanted);
             budget = budget.saturating_sub(scan.scanned);
             if scan.scanned == 0 {
                 break;

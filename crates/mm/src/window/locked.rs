@@ -34,9 +34,10 @@ impl Window {
         found: &mut Vec<Range<u64>>,
     ) -> u64 {
         let tracker = mm.windows().tracker.get().expect("it is tracked");
-        let page =
-            |address: usize| self.pages.start + ((address - self.address) / PAGE_SIZE) as u64;
-        let taken = tracker.take_written(self.addresses(pages), |run| {
+        let shown = self.whole(pages);
+        let start = self.address_of(shown.start);
+        let page = |address: usize| shown.start + ((address - start) / PAGE_SIZE) as u64;
+        let taken = tracker.take_written(self.addresses(&shown), |run| {
             found.push(page(run.start)..page(run.end));
         });
         match taken {
@@ -52,7 +53,7 @@ impl Window {
     /// Has the kernel map all its pages, and note stores from now on if it is tracked. Context: they are held, and the
     /// page tables are charged.
     pub(crate) fn fill(&self, mm: &Mm) -> Result<(), Errno> {
-        let (windows, addresses) = (mm.windows(), self.addresses(&self.pages));
+        let (windows, addresses) = (mm.windows(), self.addresses(&self.whole(&self.pages)));
         let write = self.locked == Some(LockedAccess::Untracked);
         if let Err(error) = windows
             .area
@@ -68,7 +69,12 @@ impl Window {
 
     /// Takes those of `pages` that it shows out of a window without faults, for good.
     pub(crate) fn cut(&self, mm: &Mm, pages: &Range<u64>) {
-        let part = self.part(pages);
+        let mut part = self.part(pages);
+        if self.huge {
+            // The file has a part of its last frame.
+            let first = part.start.next_multiple_of(BLOCK_FRAMES.into());
+            part = first..self.whole(&part).end;
+        }
         if self.locked.is_none() || part.is_empty() {
             return;
         }
@@ -81,6 +87,9 @@ impl Window {
 
     /// Has huge pages made of what it shows of `pages`, as far as there is memory for that.
     pub(crate) fn collapse(&self, mm: &Mm, pages: &Range<u64>) {
+        if self.huge {
+            return;
+        }
         let addresses = self.addresses(&self.part(pages));
         let first = addresses.start.next_multiple_of(BLOCK_SIZE);
         for unit in (first..)

@@ -44,6 +44,7 @@ use std::time::Duration;
 
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag};
+use crate::frames::BLOCK_FRAMES;
 use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 
@@ -174,7 +175,8 @@ impl AddressSpace {
         blind: u32,
         wb: &mut WritebackState,
     ) {
-        if len < 2 {
+        let is_one = |unit| unit == first && len <= u64::from(BLOCK_FRAMES);
+        if len < 2 || self.huge_unit(first).is_some_and(is_one) {
             return;
         }
         let halves = [(first, len / 2), (first.add(len / 2), len - len / 2)];

@@ -11,6 +11,19 @@ pub fn total_memory() -> u64 {
     info.totalram * u64::from(info.mem_unit)
 }
 
+/// Huge pages of 2 MiB that could be had now: those of the kernel's pool that are free and not promised, and those
+/// that it may add to it. None where the kernel has none. Reads four files of sysfs.
+pub fn free_huge_pages() -> u64 {
+    let read = |name: &str| -> Option<u64> {
+        let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    };
+    let less = |of: &str, taken: &str| Some(read(of)?.saturating_sub(read(taken)?));
+    let free = less("free_hugepages", "resv_hugepages");
+    let more = less("nr_overcommit_hugepages", "surplus_hugepages");
+    free.unwrap_or(0) + more.unwrap_or(0)
+}
+
 /// What the process has in memory, in bytes. The fields are those of `smaps_rollup`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -31,7 +31,7 @@ fn claim_and_take(
     promise: &mut Reservation<'_>,
 ) -> bool {
     frames.linear.state.lock().unit(first.0).0 += 1 << order;
-    frames.take_linear(first, order, promise)
+    frames.take_linear(first, order, promise).expect("frames")
 }
 
 /// Takes a chunk, touches each page of it, and says whether any of it was mapped.
@@ -306,7 +306,9 @@ fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found
     for (first, order) in used {
         assert!(frames.claim_linear(base.add(first), order));
         let mut promised = promise(&frames, 1 << order);
-        frames.take_linear(base.add(first), order, &mut promised);
+        frames
+            .take_linear(base.add(first), order, &mut promised)
+            .unwrap();
         set(&frames, base.add(first), 1);
     }
     // One that is only claimed keeps its table, too.
@@ -324,7 +326,9 @@ fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found
     frames.free_linear(base.add(1024), 1, false);
     assert_eq!(frames.drop_idle_tables(10), 0);
     assert!(frames.claim_linear(base.add(4), 2));
-    frames.take_linear(base.add(4), 2, &mut promise(&frames, 4));
+    frames
+        .take_linear(base.add(4), 2, &mut promise(&frames, 4))
+        .unwrap();
     assert_eq!(frames.punch_leaving(), 6);
     assert_eq!(frames.drop_idle_tables(10), 1);
     frames.free_linear(base.add(4), 2, false);
