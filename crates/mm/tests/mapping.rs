@@ -496,6 +496,30 @@ fn system_calls_may_use_what_is_locked_for_io() {
         .for_each(system_calls_may_use_what_is_locked_for_io_in);
 }
 
+#[test]
+fn more_than_may_be_dirty_can_be_locked_for_io_and_stays_dirty() {
+    let (mm, bdi) = storage(32, FaultMode::Inline);
+    let pages = mm.frames().capacity() as usize * 45 / 100;
+    let backing = Store::with(&vec![1; pages * PAGE_SIZE]);
+    let file = file(&bdi, &backing);
+    let (done, locked) = std::sync::mpsc::channel();
+    let holder = std::thread::spawn({
+        let file = Arc::clone(&file);
+        move || {
+            let vma = map(&file, VmaAccess::ReadWrite);
+            // They stay dirty for as long as they are locked: to wait for that to end would be for ever.
+            drop(vma.lock_for_io(0..vma.len()).expect("locked"));
+            done.send(()).expect("it is waited for");
+        }
+    });
+    let waited = locked.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(waited, Ok(()));
+    holder.join().expect("no panic");
+    file.sync().expect("sync");
+    drop(file);
+    assert_empty(&mm);
+}
+
 fn system_calls_may_use_what_is_locked_for_io_in(mode: FaultMode) {
     use std::io::{Read, Write};
     let (mm, bdi) = storage(32, mode);

@@ -105,7 +105,9 @@ impl AddressSpace {
         let Some((end, dirtied)) = mapped else {
             return Ok(None);
         };
-        if dirtied > 0 {
+        // What is held for stores stays dirty, however long is waited.
+        let stays = seen.has(flag::HELD) && self.held_for_stores(page.0..page.0 + 1).is_some();
+        if dirtied > 0 && !stays {
             // The page is writable; the next write is told of a stored error.
             let _ = self.bdi().balance_dirty_pages(self, dirtied);
         }
