@@ -86,7 +86,9 @@ impl ReadaheadBudget {
             more * size_of::<T>()
         };
         let frames = self.frames.as_ref();
-        let granted = frames.is_none_or(|frames| frames.try_charge_metadata(charged as u64));
+        // The first entries are paid for, also where more is charged than there is room for.
+        let granted =
+            charged == 0 || frames.is_none_or(|frames| frames.try_charge_metadata(charged as u64));
         if granted {
             table.reserve_exact(more);
         }

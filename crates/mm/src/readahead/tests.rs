@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use sim::Model;
 
 use super::*;
+use crate::frames::Frames;
 
 /// A generator that needs no crate: what the traces call random.
 struct Rng(u64);
@@ -499,4 +500,20 @@ proptest! {
         drop(handles);
         prop_assert_eq!(model.budget.leased(), 0);
     }
+}
+
+#[test]
+fn a_stream_starts_also_where_metadata_is_beyond_its_limit() {
+    let frames = Arc::new(Frames::new(16 << 20).expect("a frame space"));
+    while frames.charge_metadata(64 << 10) {}
+    frames.set_limit(4 << 20).expect("a limit");
+    assert!(!frames.try_charge_metadata(0), "more is charged than fits");
+    let budget = Arc::new(ReadaheadBudget::new(1024, Some(frames)));
+    let mut table: Vec<u64> = Vec::new();
+    assert!(budget.grow(&mut table, 16));
+    table.resize(table.capacity(), 0);
+    assert!(
+        !budget.grow(&mut table, 16),
+        "no room for more than the first"
+    );
 }
