@@ -1,10 +1,15 @@
 //! The power fails: at every fsync boundary of a random workload, between, and amid operations, with
 //! and without faults. What is left must be what was promised.
+//!
+//! # Safety
+//!
+//! Stores are made inside a mapping and pages that the file has, by the thread that alone changes its size.
+#![allow(unsafe_code)]
 
 mod common;
 
-use common::{Handle, MIB, PATIENCE, cache, eventually, first_seed, scaled, storage};
-use foliocache_mm::Mm;
+use common::{Handle, MIB, PAGE, PATIENCE, cache, eventually, first_seed, scaled, storage};
+use foliocache_mm::{FaultMode, Mm, MmConfig, Vma, VmaAccess};
 use foliocache_sim::{
     DurabilityOracle, Effect, Faults, FaultyBackend, Image, Lost, Mix, OpSet, Operation, Rng, Rule,
     When, Workload,
@@ -52,6 +57,10 @@ impl Run {
 
     fn step(&mut self, operation: &Operation) {
         self.oracle.record(operation);
+        self.step_recorded(operation);
+    }
+
+    fn step_recorded(&mut self, operation: &Operation) {
         let answer = self.handle.apply(operation);
         // Cuts that were captured while it ran saw the promises from before it.
         for cut in self.backend.take_cuts() {
@@ -232,4 +241,92 @@ fn under_a_small_bound() {
             run.name
         );
     }
+}
+
+/// A handle whose writes within the file are stores through a mapping, mostly.
+struct Mapped {
+    vma: Vma,
+    rng: Rng,
+}
+
+impl Mapped {
+    /// Does an operation by stores, if that can be: one that makes the file no longer.
+    fn store(&mut self, handle: &Handle, operation: &Operation) -> bool {
+        let Operation::Write { pos, len, fill } = *operation else {
+            return false;
+        };
+        let end = pos + len as u64;
+        if end > handle.mapping.size() || self.rng.one_in(1, 4) {
+            return false;
+        }
+        let start = self.vma.address().wrapping_add(pos as usize);
+        for (at, byte) in fill.bytes(pos, len).into_iter().enumerate() {
+            // SAFETY: inside the mapping, and inside the file, whose size nobody changes.
+            unsafe { start.wrapping_add(at).write_volatile(byte) };
+        }
+        true
+    }
+
+    /// Stores beyond the end of the file, in its last page: no operation of the file.
+    fn store_beyond(&mut self, handle: &Handle) {
+        let size = handle.mapping.size() as usize;
+        let room = size.next_multiple_of(PAGE) - size;
+        if room > 0 {
+            let at = size + self.rng.below(room as u64) as usize;
+            // SAFETY: inside the mapping, in a page of the file.
+            unsafe { self.vma.address().wrapping_add(at).write_volatile(0xbb) };
+        }
+    }
+}
+
+fn mapped_stores_in(mode: FaultMode, first: u64) {
+    let mut config = MmConfig::new(64 * MIB);
+    config.fault_mode = mode;
+    let mm = Mm::new(config).expect("a cache");
+    let (mut stores, mut promises) = (0, 0);
+    for seed in first..first + scaled(30) {
+        let mut run = Run::new(&mm, seed, Image::new(), &Faults::new(seed));
+        run.backend.cut_every(1, seed);
+        let map = run
+            .handle
+            .mapping
+            .map(0, SIZE as usize, VmaAccess::ReadWrite);
+        let mut mapped = Mapped {
+            vma: map.expect("a mapping"),
+            rng: Rng::new(seed),
+        };
+        for operation in workload(seed, 0).take(120) {
+            if mapped.rng.one_in(1, 3) {
+                mapped.store_beyond(&run.handle);
+            }
+            // A store can be written back before the next one.
+            run.oracle.record(&operation);
+            if mapped.store(&run.handle, &operation) {
+                stores += 1;
+                let now = run.backend.power_cut(run.rng.next_u64());
+                run.check(&now, &format!("after stores, {operation:?}"));
+            } else {
+                run.step_recorded(&operation);
+            }
+        }
+        run.step(&Operation::Fsync { datasync: false });
+        let content = run.oracle.content();
+        let live = run.backend.durable().first_difference(content.image());
+        assert_eq!(live, None, "{}", run.name);
+        let size = content.size() as usize;
+        let shown = (0..size).map(|at| {
+            // SAFETY: inside the mapping and the file.
+            unsafe { mapped.vma.address().wrapping_add(at).read_volatile() }
+        });
+        assert!(shown.eq(content.read(0, size)), "{}", run.name);
+        promises += run.promises;
+    }
+    assert!(stores > 100 && promises > 100, "{stores}, {promises}");
+    println!("{mode:?}: {stores} writes by stores, {promises} promises kept");
+}
+
+#[test]
+fn mapped_stores_survive_power_cuts() {
+    mapped_stores_in(FaultMode::Thread, first_seed(4000));
+    mapped_stores_in(FaultMode::Inline, first_seed(5000));
 }
