@@ -39,7 +39,7 @@ use foliocache_sync::workers::{Limits, Workers};
 use foliocache_sync::{Arc, Mutex, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
-use foliocache_sys::memory::{WindowAccess, spare_addresses};
+use foliocache_sys::memory::{WindowAccess, room_for_mappings, spare_addresses};
 use foliocache_sys::userfaultfd::{
     Access, Fault, Handler, InlineFaults, ResolveFault, resolve_inline,
 };
@@ -67,6 +67,9 @@ const AREA: usize = 16 << 40;
 /// Most threads that resolve faults, where the program's own do not: so many may wait for I/O, or their share of the
 /// dirty limit, at a time.
 const FAULT_THREADS: usize = 64;
+
+/// Mappings that a new thread takes, at most: its stacks with their guards, and what its allocator begins with.
+const THREAD_MAPPINGS: usize = 16;
 
 /// Threads that wait for faults while there are none: more come as all of them have one.
 const LISTENING: usize = 4;
@@ -524,6 +527,9 @@ impl Windows {
 
     /// Has one more thread take faults, if there may be one.
     fn listen(&self, listener: Arc<Listener>) -> io::Result<()> {
+        if !room_for_mappings(THREAD_MAPPINGS) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let submitted = self.workers.submit(0, listener);
         submitted.map_err(|none| none.error)
     }

@@ -38,7 +38,7 @@ pub use anonymous::AnonymousRange;
 pub use file::FileMapping;
 pub use page_vec::PageVec;
 pub use resident::{Resident, free_huge_pages, process_anon_bytes, total_memory};
-pub use shared::{SharedMemory, WindowAccess, WindowArea};
+pub use shared::{SharedMemory, WindowAccess, WindowArea, room_for_mappings};
 
 use crate::Errno;
 use crate::fork::ForkGuard;

@@ -269,6 +269,14 @@ impl Spare {
     }
 }
 
+/// Whether the process may have so many mappings more (`vm.max_map_count`). Two system calls for each.
+///
+/// For what cannot say so itself: the standard library ends the process where a new thread lacks one.
+pub fn room_for_mappings(nr: usize) -> bool {
+    let spares: Option<Vec<_>> = (0..nr).map(|_| Spare::new()).collect();
+    spares.is_some()
+}
+
 impl Drop for Spare {
     fn drop(&mut self) {
         // SAFETY: the page is ours, and nobody touches it.
