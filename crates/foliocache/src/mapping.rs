@@ -68,7 +68,7 @@ impl File {
     /// now; an end beyond that leaves room for the file to grow into.
     ///
     /// The first mapping of a part of a file moves what is cached of it: it blocks for memory, and for I/O that is
-    /// under way. The first mapping of a cache reserves addresses and, with [`MappingFaults::Thread`], starts
+    /// under way, of which each may take five seconds. The first mapping of a cache reserves addresses and, with [`MappingFaults::Thread`], starts
     /// threads. A mapping takes some 800 bytes of the bound, and 4 KiB for every 2 MiB of it that are touched.
     ///
     /// [`MappingFaults::Thread`]: crate::MappingFaults::Thread
@@ -77,7 +77,7 @@ impl File {
     /// [`Error::Map`], whose cause says what to do about it: `EPERM` where the process may not resolve page faults,
     /// `EACCES` if the file is not open for reading, or for [`MapAccess::ReadWrite`] not for writing too, or for
     /// appending; `EINVAL` for no bytes (an empty file, for instance) or a start that is no multiple of 4 KiB,
-    /// `EFBIG`, `ENOMEM`, `ECHILD` after a fork.
+    /// `EFBIG`, `ENOMEM`, `EBUSY` where I/O does not end ([`MapError::Busy`]), `ECHILD` after a fork.
     ///
     /// [`MapAccess::ReadWrite`]: crate::MapAccess::ReadWrite
     #[doc(alias = "mmap")]

@@ -20,7 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MODES: [MappingFaults; 2] = [MappingFaults::Thread, MappingFaults::Inline];
 
@@ -514,6 +514,97 @@ fn map_without_privilege() {
     };
     assert!(matches!(cause, MapError::Faults(FaultsError::Forbidden)));
     println!("it was refused");
+}
+
+/// Lets what hangs go on when it is dropped.
+struct Released<'a>(&'a Faults);
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        self.0.heal();
+        self.0.release(Ok(()));
+    }
+}
+
+#[test]
+fn a_mapping_waits_for_io_that_is_in_the_way_and_not_for_ever() {
+    let busy = |file: &File, holder: &str| {
+        let start = Instant::now();
+        let error = file.map(.., MapAccess::Read).unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(20));
+        assert_eq!(error.errno(), Errno::EBUSY);
+        assert!(error.to_string().contains(holder), "{error}");
+    };
+    let wait = |until: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !until() {
+            assert!(start.elapsed().as_secs() < 10);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let faults = Faults::new(1);
+            let (_cache, file) = over(MappingFaults::Inline, &faults, 4 << 20);
+            let hang = Rule::new(OpSet::READ, Effect::Hang);
+            faults.add(hang.range(2 << 20..3 << 20));
+            std::thread::scope(|scope| {
+                let _released = Released(&faults);
+                scope.spawn(|| file.read_exact_at(&mut [1; 10], 2 << 20).unwrap());
+                std::thread::sleep(Duration::from_millis(200));
+                busy(&file, "by I/O or a lent slice at byte 2097152");
+                // Others go on.
+                file.read_exact_at(&mut [1; 10], 0).unwrap();
+            });
+            load(&file.map(.., MapAccess::Read).unwrap(), 2 << 20);
+        });
+        scope.spawn(|| {
+            let faults = Faults::new(1);
+            let (_cache, file) = over(MappingFaults::Inline, &faults, 4 << 20);
+            file.write_all_at(&[1; PAGE], 0).unwrap();
+            faults.add(Rule::new(OpSet::WRITE, Effect::Hang));
+            std::thread::scope(|scope| {
+                let _released = Released(&faults);
+                scope.spawn(|| file.sync_data().unwrap());
+                wait(&|| file.stats().unwrap().writeback > 0);
+                busy(&file, "by writeback of the file");
+            });
+            assert_eq!(load(&file.map(.., MapAccess::Read).unwrap(), 0), 1);
+        });
+    });
+}
+
+#[test]
+fn streams_of_reads_and_writes_keep_no_mapping_out() {
+    let faults = Faults::new(1);
+    let (_cache, file) = over(MappingFaults::Inline, &faults, 128 << 20);
+    faults.add(Rule::new(
+        OpSet::READ,
+        Effect::Delay(Duration::from_millis(5)),
+    ));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (file, done) = (&file, &done);
+        for thread in 0..8_u64 {
+            scope.spawn(move || {
+                let mut at = thread;
+                while !done.load(Relaxed) {
+                    at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let pos = (at >> 33) % (128 << 20);
+                    match thread % 4 {
+                        0 => drop(file.write_at(&[1; 10], pos).unwrap()),
+                        _ => drop(file.read_at(&mut [0; 10], pos).unwrap()),
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        for mib in [1, 20, 40, 60, 80, 100, 128] {
+            let mapping = file.map(..mib << 20, MapAccess::Read).unwrap();
+            load(&mapping, 0);
+        }
+        done.store(true, Relaxed);
+    });
 }
 
 /// Has the cache hold other things than what it holds, twice as much as fits.

@@ -43,6 +43,8 @@ use crate::types::{PAGE_SIZE, PageIndex};
 use crate::vma::MapError;
 use crate::window::Window;
 
+mod busy;
+
 /// How often files that nobody uses are asked for their addresses before a file is refused some.
 const NO_SPACE_TRIES: u32 = 8;
 
@@ -62,6 +64,7 @@ pub(crate) struct LinearFile {
     ranges: RankedRwLock<Vec<Arc<FileRange>>>,
     pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
     pub(crate) held: RankedRwLock<Vec<Held>>,
+    wants: busy::Wants,
     /// When what programs stored was last looked for, in nanoseconds of the monotonic clock; see `filemap::tracked`.
     pub(crate) tracking: Mutex<u64>,
 }
@@ -111,6 +114,7 @@ impl Default for LinearFile {
             ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
             windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
             held: RankedRwLock::new(Rank::Leaf, Vec::new()),
+            wants: busy::Wants::default(),
             tracking: Mutex::new(0),
         }
     }
@@ -179,7 +183,10 @@ impl AddressSpace {
 
     /// Gives the file's first `pages` pages linear frames, moving the folios that are cached.
     ///
-    /// Context: blocks for memory and for folios in use; of huge frames also for I/O; no lock held.
+    /// Context: blocks for memory, and for seconds for whoever uses the file; of huge frames for I/O; no lock held.
+    ///
+    /// # Errors
+    /// [`MapError::Busy`]: the next call goes on where this one stopped.
     pub(crate) fn make_linear(self: &Arc<Self>, pages: u64) -> Result<&LinearFile, MapError> {
         let mm: &Mm = self.mm();
         let linear = self.linear.get_or_init(LinearFile::default);
@@ -196,8 +203,14 @@ impl AddressSpace {
                 self.add_huge_range(linear, range)?;
                 return Ok(linear);
             }
-            let _exclusive = self.i_rwsem.write();
-            let _invalidate = self.invalidate_lock.write();
+            let _exclusive = match self.lock_to_add_range(linear) {
+                Ok(locked) => locked,
+                Err(busy) => {
+                    mm.uncharge_metadata(range.memory_bytes());
+                    mm.frames.abandon_range(range);
+                    return Err(busy);
+                }
+            };
             let range = Arc::new(FileRange { first, range });
             linear.ranges.write().push(range);
         }
@@ -254,8 +267,8 @@ impl AddressSpace {
                 .mm()
                 .reserve_frames(FrameKind::Linear, nr_pages as u32)?;
             // No write is in flight, so that every folio may be moved.
-            let _wb = self.wb_lock.lock();
-            let Some(locked) = self.lock_folio(page) else {
+            let _wb = self.lock_to_move()?;
+            let Some(locked) = self.lock_folio_to_move(page)? else {
                 at = page.add(1);
                 continue;
             };

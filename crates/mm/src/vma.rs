@@ -62,6 +62,13 @@ pub enum MapError {
         /// The most that they may hold, half the memory for pages.
         most: u64,
     },
+    /// Somebody uses the file in a way that ends soon, but does not end for seconds: the store hangs, or is that slow. A
+    /// later call goes on where this one stopped.
+    #[error("the file is in use for too long, by {holder}")]
+    Busy {
+        /// The use.
+        holder: String,
+    },
     /// The bound is too small for mapped files.
     #[error(
         "a limit of {limit} bytes is too small for mapped files: at least {min} bytes are needed"
@@ -99,6 +106,7 @@ impl MapError {
                 Errno::ENOMEM
             }
             Self::TooMuchHeld { .. } => Errno::ENOBUFS,
+            Self::Busy { .. } => Errno::EBUSY,
         }
     }
 }

@@ -112,7 +112,7 @@ impl AddressSpace {
         let mut refusals = 0;
         let (window, fill) = loop {
             let (window, mut prepared) = self.prepare_window(page, last, window)?;
-            let invalidate = self.invalidate_lock.read();
+            let invalidate = self.share_invalidate_lock();
             // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
             let range = self.whole(self.within_file(window, page));
             let Some(free) = self.free_around(page, range) else {
@@ -237,7 +237,7 @@ impl AddressSpace {
         let Some(mut prepared) = self.mm().try_prepare(self, window.start, last) else {
             return 0;
         };
-        let Some(invalidate) = self.invalidate_lock.try_read() else {
+        let Some(invalidate) = self.try_share_invalidate_lock() else {
             return 0;
         };
         let end = PageIndex(end.0.min(pages_for(self.size())).max(window.start.0));

@@ -408,7 +408,7 @@ impl AddressSpace {
         page: PageIndex,
         last: PageIndex,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let _invalidate = self.invalidate_lock.read();
+        let _invalidate = self.share_invalidate_lock();
         let Some(locked) = self.lock_folio(page) else {
             return Ok(None);
         };

@@ -287,8 +287,8 @@ impl AddressSpace {
             }
         }
         let shared = match iocb.nowait {
-            true => self.i_rwsem.try_read().ok_or(Errno::EAGAIN)?,
-            false => self.i_rwsem.read(),
+            true => self.try_share_i_rwsem().ok_or(Errno::EAGAIN)?,
+            false => self.share_i_rwsem(),
         };
         if iocb.pos + len as u64 <= self.size() {
             return self.perform_write(iocb, iter, dirtied);

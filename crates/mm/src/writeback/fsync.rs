@@ -15,6 +15,16 @@ use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, WritebackState};
 
+/// See [`AddressSpace::awaited`].
+pub(crate) struct Awaited<'a>(&'a AddressSpace);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as above.
+        self.0.awaited.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The bytes of any file.
 const ALL: Range<u64> = 0..u64::MAX;
 
@@ -115,11 +125,15 @@ impl AddressSpace {
     /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it
     /// again meanwhile, which it could do for ever, so fast is it back.
     pub(super) fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
+        let _awaited = self.awaited();
+        self.wb_lock.lock()
+    }
+
+    /// Has the flusher let go of `wb_lock` until the value is dropped.
+    pub(crate) fn awaited(&self) -> Awaited<'_> {
         // Relaxed: the lock orders what matters; a flusher that sees it late does a write more.
         self.awaited.fetch_add(1, Ordering::Relaxed);
-        let wb = self.wb_lock.lock();
-        self.awaited.fetch_sub(1, Ordering::Relaxed);
-        wb
+        Awaited(self)
     }
 
     /// Whether somebody waits for `wb_lock` to make the file durable.

@@ -1,0 +1,148 @@
+//! Uses of a file that are in the way of its first mapping: waited for, but not for ever.
+//!
+//! # Model
+//!
+//! A mapping needs the locks of the file and of its folios once, to add a range and to move folios into it. Their
+//! holders do I/O, which takes long or hangs with the store. Each lock is tried for [`PATIENCE`], and then the mapping
+//! fails and says who has it.
+//!
+//! Locks that are shared may be held by one or another all the time. While a mapping wants one, those who would share
+//! it wait, which is bounded by the mapping's patience. It wants `i_rwsem` first, and `invalidate_lock` once it has
+//! that: who waits for the second while it has the first shared cannot be.
+//!
+//! # Memory ordering
+//!
+//! Relaxed: a turn more or less.
+
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::rank::{RankedMutexGuard, RankedReadGuard, RankedWriteGuard};
+use foliocache_sync::time::{Duration, Instant, sleep};
+
+use super::LinearFile;
+use crate::address_space::AddressSpace;
+use crate::folio::LockedFolio;
+use crate::types::PageIndex;
+use crate::vma::MapError;
+use crate::writeback::WritebackState;
+
+/// How long a mapping waits for each lock.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two tries.
+const POLL: Duration = Duration::from_micros(200);
+
+/// The locks that a mapping waits for and others would share.
+#[derive(Default)]
+pub(super) struct Wants {
+    i_rwsem: AtomicBool,
+    invalidate_lock: AtomicBool,
+}
+
+/// Says that a lock is wanted.
+struct Wanted<'a>(&'a AtomicBool);
+
+impl<'a> Wanted<'a> {
+    fn of(wanted: &'a AtomicBool) -> Self {
+        wanted.store(true, Ordering::Relaxed);
+        Self(wanted)
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+fn wait_for<G>(
+    mut attempt: impl FnMut() -> Option<G>,
+    holder: impl FnOnce() -> String,
+) -> Result<G, MapError> {
+    let start = Instant::now();
+    loop {
+        if let Some(got) = attempt() {
+            return Ok(got);
+        }
+        if start.elapsed() >= PATIENCE {
+            let holder = holder();
+            return Err(MapError::Busy { holder });
+        }
+        sleep(POLL);
+    }
+}
+
+impl AddressSpace {
+    /// Takes `i_rwsem` and `invalidate_lock`: nobody adds a folio. Context: `LinearFile::making` held.
+    pub(super) fn lock_to_add_range(
+        &self,
+        linear: &LinearFile,
+    ) -> Result<(RankedWriteGuard<'_, ()>, RankedWriteGuard<'_, ()>), MapError> {
+        let exclusive = {
+            let _wanted = Wanted::of(&linear.wants.i_rwsem);
+            wait_for(
+                || self.i_rwsem.try_write(),
+                || "a write, truncate or hole punch".into(),
+            )?
+        };
+        let _wanted = Wanted::of(&linear.wants.invalidate_lock);
+        let holder = || "a read from the store".into();
+        let invalidate = wait_for(|| self.invalidate_lock.try_write(), holder)?;
+        Ok((exclusive, invalidate))
+    }
+
+    /// Takes `wb_lock`: no write is in flight.
+    pub(super) fn lock_to_move(&self) -> Result<RankedMutexGuard<'_, WritebackState>, MapError> {
+        let _awaited = self.awaited();
+        let holder = || "writeback of the file".into();
+        wait_for(|| self.wb_lock.try_lock(), holder)
+    }
+
+    /// The folio that holds a page, locked, if there is one.
+    pub(super) fn lock_folio_to_move(
+        &self,
+        page: PageIndex,
+    ) -> Result<Option<LockedFolio<'_>>, MapError> {
+        let attempt = || match self.try_lock_folio(page) {
+            Some(locked) => Some(Some(locked)),
+            None => self.folio_at(page).is_none().then_some(None),
+        };
+        wait_for(attempt, || {
+            format!("I/O or a lent slice at byte {}", page.pos())
+        })
+    }
+
+    /// Takes `i_rwsem` shared.
+    pub(crate) fn share_i_rwsem(&self) -> RankedReadGuard<'_, ()> {
+        self.give_way(|wants| &wants.i_rwsem);
+        self.i_rwsem.read()
+    }
+
+    /// Takes `invalidate_lock` shared.
+    pub(crate) fn share_invalidate_lock(&self) -> RankedReadGuard<'_, ()> {
+        self.give_way(|wants| &wants.invalidate_lock);
+        self.invalidate_lock.read()
+    }
+
+    /// As [`AddressSpace::share_i_rwsem`], if that need not wait.
+    pub(crate) fn try_share_i_rwsem(&self) -> Option<RankedReadGuard<'_, ()>> {
+        let free = !self.is_wanted(|wants| &wants.i_rwsem);
+        free.then(|| self.i_rwsem.try_read()).flatten()
+    }
+
+    /// As [`AddressSpace::share_invalidate_lock`], if that need not wait.
+    pub(crate) fn try_share_invalidate_lock(&self) -> Option<RankedReadGuard<'_, ()>> {
+        let free = !self.is_wanted(|wants| &wants.invalidate_lock);
+        free.then(|| self.invalidate_lock.try_read()).flatten()
+    }
+
+    fn is_wanted(&self, wanted: impl Fn(&Wants) -> &AtomicBool) -> bool {
+        let linear = self.linear.get();
+        linear.is_some_and(|linear| wanted(&linear.wants).load(Ordering::Relaxed))
+    }
+
+    fn give_way(&self, wanted: impl Fn(&Wants) -> &AtomicBool) {
+        while self.is_wanted(&wanted) {
+            sleep(POLL);
+        }
+    }
+}
