@@ -309,12 +309,9 @@ impl AddressSpace {
                 Ok(false) => {}
                 Ok(true) => self.unmap_pages(page.0..page.0 + (1 << order)),
                 Err(error) => {
-                    {
-                        let mut index = self.index.lock();
-                        let _erased = index.erase_if(page.0, entry);
-                        locked.detach();
-                    }
-                    drop(locked);
+                    let mut index = self.index.lock();
+                    let _ = (index.erase_if(page.0, entry), locked.detach());
+                    drop((index, locked));
                     mm.frames.unclaim_linear(frame, order);
                     mm.folios.free(folio);
                     prepared.refuse(error);

@@ -47,6 +47,7 @@
 
 use super::block::Table;
 use super::budget::Budget;
+use super::huge::HugeFrames;
 use super::runs::Runs;
 use super::tables::TABLE_BYTES;
 use super::{
@@ -59,10 +60,8 @@ use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::memory::{ReservedRange, free_huge_pages, spare_addresses, total_memory};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 
 /// Address space for mapped files, at least: as many bytes.
@@ -89,49 +88,16 @@ const RANGE_OVERHEAD: u64 = 128;
 /// Most frames that one punch frees, so that nobody waits for it for long.
 const PUNCH_FRAMES: u32 = 512;
 
-/// How long nothing more is asked of the pool of huge pages once it refused one, in milliseconds.
-const POOL_PAUSE_MS: u64 = 1000;
-
-/// What became of the wish for huge frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum HugeFrames {
-    /// They were not asked for.
-    #[default]
-    Off,
-    /// They will be had if the kernel has some when the first file is mapped.
-    Wanted,
-    /// Mapped files have huge pages of the kernel's pool.
-    On,
-    /// Mapped files have pages of 4 KiB: the pool was empty when the first was mapped.
-    PoolEmpty,
-    /// Mapped files have pages of 4 KiB: the kernel gave no memory of huge pages.
-    Refused(Errno),
-}
-
-impl fmt::Display for HugeFrames {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => write!(f, "4 KiB pages: huge pages were not asked for"),
-            Self::Wanted => write!(f, "no file was mapped yet"),
-            Self::On => write!(f, "huge pages of 2 MiB"),
-            Self::PoolEmpty => write!(f, "4 KiB pages: no huge page was free (vm.nr_hugepages)"),
-            Self::Refused(errno) => {
-                write!(f, "4 KiB pages: no huge pages from the kernel: {errno}")
-            }
-        }
-    }
-}
-
 /// The linear space of a cache.
 pub(super) struct Linear {
     pub(super) budget: Budget,
     /// Whether frames are huge. Relaxed: set under the state's lock before the first range is given out.
-    huge: AtomicBool,
+    pub(super) huge: AtomicBool,
     /// Until when the pool is taken to be empty, in coarse milliseconds. Relaxed: a hint.
-    pool_empty_until: AtomicU64,
+    pub(super) pool_empty_until: AtomicU64,
     /// The frames of the space.
     frames: Range<u32>,
-    state: RankedMutex<State>,
+    pub(super) state: RankedMutex<State>,
     /// Notified, under the state's lock, when a punch is over.
     punched: Condvar,
     /// One thread at a time punches.
@@ -145,9 +111,9 @@ pub(super) struct Linear {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     memory: Option<Arc<SharedMemory>>,
-    huge: HugeFrames,
+    pub(super) huge: HugeFrames,
     /// Free runs of the space, in units.
     free: Runs,
     /// What is leaving, by its first frame. No two overlap.
@@ -356,25 +322,6 @@ impl State {
 }
 
 impl Frames {
-    /// Has linear frames be huge pages of 2 MiB, if the kernel has any free when there is the first range.
-    #[must_use]
-    pub fn with_huge_frames(self, wanted: bool) -> Self {
-        if wanted {
-            self.linear.state.lock().huge = HugeFrames::Wanted;
-        }
-        self
-    }
-
-    /// Whether linear frames are huge: each unit is one folio's. One load.
-    #[inline]
-    pub(crate) fn is_huge(&self) -> bool {
-        self.linear.huge.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn huge_frames(&self) -> HugeFrames {
-        self.linear.state.lock().huge
-    }
-
     /// Makes the memory of all ranges.
     fn new_memory(&self, state: &mut State) -> Result<SharedMemory, Errno> {
         let frames = &self.linear.frames;
@@ -395,27 +342,6 @@ impl Frames {
         }
         // SAFETY: no frame of the linear space was handed out yet.
         unsafe { SharedMemory::over(&self.range, part) }
-    }
-
-    /// Whether frames are huge and the pool has no page for a unit more.
-    pub(crate) fn is_pool_short(&self) -> bool {
-        if !self.is_huge() {
-            return false;
-        }
-        let counts = self.linear.budget.counts();
-        // Units that have no page of the pool yet.
-        let open = (counts.available.max(0) as u64 + counts.reserved) / u64::from(BLOCK_FRAMES);
-        let empty_until = self.linear.pool_empty_until.load(Ordering::Relaxed);
-        coarse_monotonic_ms() < empty_until || free_huge_pages() <= open
-    }
-
-    /// Notes that the pool had no page for a unit: one less is there for linear frames.
-    ///
-    /// Context: no frames are reserved for it any more.
-    pub(crate) fn note_pool_empty(&self) {
-        let until = coarse_monotonic_ms() + POOL_PAUSE_MS;
-        self.linear.pool_empty_until.store(until, Ordering::Relaxed);
-        self.owe_unit();
     }
 
     /// Takes a run of the linear space for `pages` pages of a file, and as many again where there is room, or as

@@ -39,6 +39,7 @@ mod block;
 mod buddy;
 mod budget;
 mod evacuate;
+mod huge;
 mod limit;
 mod linear;
 mod magazine;
@@ -62,7 +63,7 @@ use magazine::Magazines;
 use owners::Owners;
 
 pub use budget::Ticket;
-pub use linear::HugeFrames;
+pub use huge::HugeFrames;
 pub(crate) use linear::{LinearRange, RangeError, RangeOwner};
 pub(crate) use runs::Runs;
 pub(crate) use tables::{TABLE_BYTES, Tables};
