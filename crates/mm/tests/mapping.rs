@@ -664,3 +664,38 @@ fn a_store_is_noted_once_though_its_page_was_loaded_just_before() {
     drop(file);
     assert_empty(&mm);
 }
+
+#[test]
+fn stores_at_random_places_write_little_and_loads_map_what_is_cached() {
+    for mode in MODES {
+        let (_mm, bdi) = storage(64, mode);
+        let backing = Store::with(&pattern(1, 0, 4096 * PAGE_SIZE));
+        let file = file(&bdi, &backing);
+        read(&file, 0, 4096 * PAGE_SIZE);
+        let vma = map(&file, VmaAccess::ReadWrite);
+        let reads = backing.reads.load(std::sync::atomic::Ordering::Relaxed);
+        for nth in 1..=50 {
+            store(&vma, nth * 2083 % 4096 * PAGE, 1);
+        }
+        assert!(file.stats().mapped < 60);
+        file.fsync(&file.sample_wb_err()).expect("sync");
+        // Grains of folios of 1 MiB at most.
+        let written = file.stats().written;
+        assert!(written <= 50 * 4 * PAGE, "{written} bytes");
+        // Loads at random places map some of the neighbours, and read none.
+        let before = file.stats();
+        for nth in 1..=50 {
+            load(&vma, nth * 1061 % 4096 * PAGE);
+        }
+        let after = file.stats();
+        let (faults, mapped) = (after.faults - before.faults, after.mapped - before.mapped);
+        assert!(
+            mapped > 4 * faults && mapped <= 16 * faults,
+            "{faults} faults, {mapped} pages"
+        );
+        assert_eq!(
+            backing.reads.load(std::sync::atomic::Ordering::Relaxed),
+            reads
+        );
+    }
+}
