@@ -150,7 +150,8 @@ impl Reader {
     ) -> io::Result<u64> {
         let mut reads = 0;
         let mut now = Instant::now();
-        while reads < most && now < deadline {
+        // One at least: threads may start late on a machine that is busy.
+        while reads < most && (reads == 0 || now < deadline) {
             let page = self.trace[self.at];
             // Another place of the page each time.
             let part = self.at.wrapping_mul(SPREAD) >> 32;

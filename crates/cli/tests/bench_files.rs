@@ -217,6 +217,17 @@ fn page_faults() {
     let (on_ext4, others): (Vec<_>, Vec<_>) =
         (ratios(&json).into_iter()).partition(|name| name.contains("ext4"));
     let notes = json["notes"].as_array().unwrap();
+    // The kernel's pool of huge pages is empty on most machines.
+    let no_huge = |note: &Value| {
+        note.as_str()
+            .unwrap()
+            .starts_with("nothing of ours in huge pages: ")
+    };
+    let with_huge = on_ext4.contains(&"fault_huge_vs_ext4");
+    assert!(
+        on_ext4.is_empty() || with_huge != notes.iter().any(no_huge),
+        "{notes:?}"
+    );
     let not_ext4 = |note: &Value| note.as_str().unwrap().starts_with("nothing on ext4: ");
     assert_eq!(on_ext4.is_empty(), notes.iter().any(not_ext4), "{notes:?}");
     assert_eq!(
@@ -266,11 +277,17 @@ fn page_faults() {
     for mode in ["inline", "thread"] {
         let ours = |around| faults_of(&format!("foliocache {mode}, {around}"));
         assert_eq!(ours("4 KiB"), 4096.0);
-        // The first are smaller: a page, two, four, eight.
-        assert_eq!(ours("64 KiB"), 4096.0 / 16.0 + 4.0);
+        // The first are smaller: a page, two, four, eight. By thread, a touch may come before the stream is noted.
+        let most = if mode == "inline" {
+            4096.0 / 16.0 + 4.0
+        } else {
+            4096.0
+        };
+        assert!((260.0..=most).contains(&ours("64 KiB")), "{faults:?}");
     }
     let few = ["written", "huge=always", "2 MiB", "untracked"];
-    let few = |variant: &str| few.iter().any(|end| variant.ends_with(end));
+    let few =
+        |variant: &str| !variant.contains("thread") && few.iter().any(|end| variant.ends_with(end));
     let few = faults.iter().filter(|(variant, _)| few(variant));
     few.for_each(|few| assert!(few.1.unwrap() < 100.0, "{few:?}"));
 }

@@ -1,6 +1,9 @@
 //! Files for the loop: the kernel's and ours, all of them in memory.
 
-use foliocache::{Cache, Directory, File, LockedAccess, MapAccess, Mapping, MappingFaults};
+use foliocache::{
+    Cache, CacheBuilder, Directory, File, HugePages, LockedAccess, MapAccess, Mapping,
+    MappingFaults,
+};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -80,6 +83,8 @@ impl LoopFile for KernelFile {
 pub(super) struct OurFile {
     /// Keeps all of it in memory, and has it mapped without faults of ours.
     held: Option<(Mapping, LockedAccess)>,
+    /// Whether it has huge pages.
+    pub(super) huge: HugePages,
     file: File,
     _folder: Option<Rc<Folder>>,
 }
@@ -92,10 +97,19 @@ impl OurFile {
         faults: MappingFaults,
         around: u32,
     ) -> foliocache::Result<Self> {
-        let cache = Cache::builder()
+        let builder = Cache::builder().mapping_faults(faults);
+        Self::of_cache(folder, len, builder.fault_around_bytes(around), false)
+    }
+
+    fn of_cache(
+        folder: Option<&Rc<Folder>>,
+        len: usize,
+        builder: CacheBuilder,
+        huge: bool,
+    ) -> foliocache::Result<Self> {
+        let cache = builder
+            .huge_pages(huge)
             .memory((4 * len).max(LEAST_BOUND) as u64)
-            .mapping_faults(faults)
-            .fault_around_bytes(around)
             // All of the file stays dirty, as it does in the kernel's cache.
             .dirty_background_percent(60)
             .dirty_percent(80)
@@ -106,14 +120,26 @@ impl OurFile {
             None => cache.memfs()?,
         };
         let file = directory.create_new("ours")?;
+        if huge {
+            // What a memory file system has already does not move into huge pages.
+            file.set_len(len as u64)?;
+            file.map(.., MapAccess::ReadWrite)?;
+        }
         fill(len, |piece, pos| file.write_all_at(piece, pos))?;
         // Frames move to where they can be mapped; once, so none of the loop's business.
         file.map(.., MapAccess::ReadWrite)?;
         Ok(Self {
             held: None,
+            huge: cache.stats()?.memory.huge,
             file,
             _folder: folder.cloned(),
         })
+    }
+
+    /// One that is to have huge pages, in memory alone.
+    pub(super) fn new_huge(len: usize, faults: MappingFaults) -> foliocache::Result<Self> {
+        let builder = Cache::builder().mapping_faults(faults);
+        Self::of_cache(None, len, builder, true)
     }
 
     /// One that is kept in memory.
