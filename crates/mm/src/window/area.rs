@@ -1,0 +1,417 @@
+//! The area that all windows of a cache lie in, and who resolves their faults.
+//!
+//! # Locking
+//!
+//! `state` *protects* which addresses are taken. *Order*: leaf. `Mm::making_windows` is held while the area is
+//! reserved. *May block*: the system calls.
+//!
+//! # Safety
+//!
+//! As in the parent: a place in the area is one window's alone, whose addresses nobody uses when it goes.
+#![allow(unsafe_code)]
+
+use super::Window;
+use super::listener::Listener;
+use super::streams::Streams;
+use crate::address_space::AddressSpace;
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, Tables};
+use crate::linear::LinearFile;
+use crate::mm::Mm;
+use crate::paging::{Userfaultfd, WindowArea, WriteTracker};
+use crate::readahead::ReadaheadState;
+use crate::reclaim::PageTables;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
+use crate::vma::{LockedAccess, MapError, VmaAccess};
+use foliocache_sync::atomic::AtomicUsize;
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::time::{Duration, Instant};
+use foliocache_sync::workers::{Limits, Workers};
+use foliocache_sync::{Arc, Mutex, Weak, rcu};
+use foliocache_sys::Errno;
+use foliocache_sys::event::Event;
+use foliocache_sys::memory::{WindowAccess, room_for_mappings, spare_addresses};
+use foliocache_sys::userfaultfd::{Fault, Handler, InlineFaults, ResolveFault, resolve_inline};
+use foliocache_sys::windows::{Announced, announce};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+/// Addresses for windows, at most.
+const AREA: usize = 16 << 40;
+
+/// Most threads that resolve faults, where the program's own do not: so many may wait for I/O, or their share of the
+/// dirty limit, at a time.
+const FAULT_THREADS: usize = 64;
+
+/// Mappings that a new thread takes, at most: its stacks with their guards, and what its allocator begins with.
+const THREAD_MAPPINGS: usize = 16;
+
+/// How long a thread stays that has nothing to do.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
+
+/// How long a page that could not be had stays unreadable before it is tried again.
+const POISON_TIME: Duration = Duration::from_secs(1);
+
+/// Who resolves the faults of mapped files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FaultMode {
+    /// Threads of the cache; the one that touched the page sleeps meanwhile. System calls may be handed
+    /// addresses of a mapping. Needs the permission to resolve faults of the kernel's own accesses.
+    #[default]
+    Thread,
+    /// The thread that touched the page, in a handler of SIGBUS: some ten times as fast. A system call that is handed an
+    /// address whose page is not mapped fails with `EFAULT`.
+    Inline,
+}
+
+/// The windows of a cache.
+pub(crate) struct Windows {
+    pub(crate) area: WindowArea,
+    pub(super) faults: Arc<Userfaultfd>,
+    /// Of tracked windows, from the first on.
+    pub(super) tracker: OnceLock<WriteTracker>,
+    mode: FaultMode,
+    state: RankedRwLock<State>,
+    poisoned: RankedMutex<Vec<(Instant, Range<usize>)>>,
+    workers: Workers<Arc<Listener>>,
+    stop: Arc<Event>,
+    announced: Mutex<Option<Announced>>,
+    inline: Mutex<Option<InlineFaults>>,
+    tables: Arc<PageTables>,
+}
+
+/// Resolves faults on the threads that touch the pages.
+struct Resolver(Weak<Mm>);
+
+impl ResolveFault for Resolver {
+    fn resolve(&self, address: usize, write: bool) -> bool {
+        // Locks are looked for before. A panic ends the process here.
+        assert!(
+            !rcu::in_read_section(),
+            "a mapping was touched inside a call of the cache, by a signal handler or a callback"
+        );
+        // The program has a mapping, which keeps the cache; or it touches addresses of none.
+        self.0
+            .upgrade()
+            .is_some_and(|mm| mm.windows().resolve(address, write))
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Windows")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+struct State {
+    /// Units of 2 MiB of the area that are free.
+    free: Runs,
+    /// By the first unit.
+    windows: BTreeMap<u32, Arc<Window>>,
+    /// Where the next search for page tables begins: a window, by its first unit, and a table of it.
+    hand: (u32, u32),
+}
+
+impl Windows {
+    fn new(mm: &Arc<Mm>) -> Result<Self, MapError> {
+        let mode = mm.config.fault_mode;
+        let handler = match mode {
+            FaultMode::Thread => Handler::Thread,
+            FaultMode::Inline => Handler::Signal,
+        };
+        let faults = Arc::new(Userfaultfd::open(handler)?);
+        let area = WindowArea::reserve(spare_addresses(AREA))?;
+        let units = (area.addresses().len() / BLOCK_SIZE) as u32;
+        let state = State {
+            free: Runs::new(0..units),
+            windows: BTreeMap::new(),
+            hand: (0, 0),
+        };
+        let limits = Limits {
+            name: "foliocache-fault",
+            lanes: vec![FAULT_THREADS],
+            threads: FAULT_THREADS,
+            idle: IDLE_THREAD,
+        };
+        let windows = Self {
+            area,
+            faults,
+            tracker: OnceLock::new(),
+            mode,
+            state: RankedRwLock::new(Rank::Leaf, state),
+            poisoned: RankedMutex::new(Rank::Leaf, Vec::new()),
+            workers: Workers::new(limits, mm.panics(), Listener::run),
+            stop: Arc::new(Event::new()?),
+            announced: Mutex::new(None),
+            inline: Mutex::new(None),
+            tables: Arc::new(PageTables(Arc::downgrade(mm))),
+        };
+        windows.start(mm)?;
+        Ok(windows)
+    }
+
+    fn start(&self, mm: &Arc<Mm>) -> Result<(), MapError> {
+        if cfg!(shuttle) {
+            // Whoever touches a page resolves the fault.
+            return Ok(());
+        }
+        if self.mode == FaultMode::Inline {
+            let resolver = Box::new(Resolver(Arc::downgrade(mm)));
+            *self.inline.lock() = Some(resolve_inline(self.area.addresses(), resolver)?);
+            return Ok(());
+        }
+        *self.announced.lock() = Some(announce(self.area.addresses()));
+        self.listen(Arc::new(Listener {
+            next: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
+            faults: Arc::clone(&self.faults),
+            stop: Arc::clone(&self.stop),
+            mm: Arc::downgrade(mm),
+        }))
+        .map_err(|error| Errno::from(error).into())
+    }
+
+    /// Has one more thread take faults, if there may be one.
+    pub(super) fn listen(&self, listener: Arc<Listener>) -> io::Result<()> {
+        if !room_for_mappings(THREAD_MAPPINGS) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let submitted = self.workers.submit(0, listener);
+        submitted.map_err(|none| none.error)
+    }
+
+    /// Ends the resolving of faults. Context: there is no window any more.
+    pub(crate) fn stop(&self) {
+        *self.inline.lock() = None;
+        *self.announced.lock() = None;
+        self.stop.set();
+        self.workers.stop();
+    }
+
+    /// The window that has an address, and the page there.
+    fn find(&self, address: usize) -> Option<(Arc<Window>, PageIndex)> {
+        let unit = (address.checked_sub(self.area.addresses().start)? / BLOCK_SIZE) as u32;
+        let state = self.state.read();
+        let (_, window) = state.windows.range(..=unit).next_back()?;
+        let page = match window.huge {
+            // The kernel names the beginning of the huge page, perhaps.
+            true => address.saturating_sub(window.address) / PAGE_SIZE,
+            false => address.checked_sub(window.address)? / PAGE_SIZE,
+        };
+        let page = PageIndex(window.pages.start + page as u64);
+        (page.0 < window.pages.end).then(|| (Arc::clone(window), page))
+    }
+
+    /// Resolves a fault in a thread of the cache's.
+    pub(super) fn resolve_for(&self, fault: &Fault) {
+        let found = self.find(fault.address);
+        let page = match &found {
+            Some((window, page)) => window.around(page.0),
+            None => fault.address..fault.address + PAGE_SIZE,
+        };
+        if let Some((window, at)) = &found
+            && window.resolve(*at, fault.write())
+        {
+            // Whoever mapped the page woke the one that touched it. Another wake might meet its next touch: of that
+            // a store would be resolved twice, the second time perhaps after its sync.
+            return;
+        }
+        if let Some((window, _)) = found
+            && let Some(mapping) = window.mapping.upgrade()
+            && let Some(linear) = mapping.linear.get()
+        {
+            // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
+            // which would stand in the way.
+            let windows = linear.windows.write();
+            // One touch may be told of twice. The second time may be late, when the addresses are another window's.
+            if windows.iter().any(|listed| Arc::ptr_eq(listed, &window)) {
+                // The touch is SIGBUS then.
+                let _ = self.area.zap(self.offset(page.clone()));
+                let _ = self.faults.allow_writes(page.clone());
+                self.faults.poison(page.clone());
+                self.poisoned.lock().push((Instant::now(), page.clone()));
+            }
+        }
+        let _ = self.faults.wake(page);
+    }
+
+    /// Resolves a fault of a window; false where the touch is an error of the program's or of the store's.
+    pub(crate) fn resolve(&self, address: usize, write: bool) -> bool {
+        let found = self.find(address);
+        found.is_some_and(|(window, page)| window.resolve(page, write))
+    }
+
+    /// Lets pages that could not be had be tried again.
+    pub(crate) fn end_poison(&self) {
+        let mut old = Vec::new();
+        self.poisoned.lock().retain(|(since, page)| {
+            let young = since.elapsed() < POISON_TIME;
+            old.extend((!young).then(|| page.clone()));
+            young
+        });
+        for page in old {
+            let _ = self.area.zap(self.offset(page));
+        }
+    }
+
+    /// Addresses, from the beginning of the area on.
+    pub(super) fn offset(&self, addresses: Range<usize>) -> Range<usize> {
+        let start = self.area.addresses().start;
+        addresses.start - start..addresses.end - start
+    }
+
+    /// Makes a window onto pages of a file that have linear frames.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub(crate) fn add(
+        &self,
+        mapping: &Arc<AddressSpace>,
+        linear: &LinearFile,
+        pages: Range<u64>,
+        access: VmaAccess,
+        locked: Option<LockedAccess>,
+    ) -> Result<Arc<Window>, MapError> {
+        let mm: &Mm = mapping.mm();
+        let faults = match locked {
+            None => Some(&*self.faults),
+            Some(LockedAccess::Tracked) => Some(self.ready_tracker()?.faults()),
+            Some(LockedAccess::Read | LockedAccess::Untracked) => None,
+        };
+        let shown = mapping.whole(PageIndex(pages.start)..PageIndex(pages.end));
+        let shown = shown.start.0..shown.end.0;
+        let runs = linear.runs(shown.clone());
+        let (_, first) = runs.first().expect("the ranges cover the pages");
+        // At the same place in its 2 MiB as the first frame is.
+        let lead = first.start.0 % BLOCK_FRAMES + (pages.start - shown.start) as u32;
+        let nr_units = (u64::from(lead) + (pages.end - pages.start)).div_ceil(BLOCK_FRAMES.into());
+        let units = u32::try_from(nr_units).ok();
+        let units = units.and_then(|nr| self.state.write().free.take(nr));
+        let units = units.ok_or(MapError::NoAddresses {
+            wanted: (pages.end - pages.start) << PAGE_SHIFT,
+        })?;
+        let start = units.start as usize * BLOCK_SIZE + lead as usize * PAGE_SIZE;
+        let window = Arc::new(Window {
+            mapping: Arc::downgrade(mapping),
+            access,
+            locked,
+            huge: mm.frames.is_huge(),
+            address: self.area.addresses().start + start,
+            tables: Tables::new(units.end - units.start),
+            units,
+            pages: pages.clone(),
+            readahead: ReadaheadState::new(),
+            streams: Streams::default(),
+            stored: OnceLock::new(),
+        });
+        let mapped = runs.into_iter().try_for_each(|(page, frames)| {
+            let (memory, bytes) = mm.frames.linear_memory(frames).expect("there is a range");
+            let at = start - (pages.start - shown.start) as usize * PAGE_SIZE
+                + (page - shown.start) as usize * PAGE_SIZE;
+            let access = match access {
+                VmaAccess::Read => WindowAccess::Read,
+                VmaAccess::ReadWrite => WindowAccess::ReadWrite,
+            };
+            // SAFETY: the place is the window's alone. The frames live as long as the file, which has a range until
+            // it is dropped, after its windows; the program has been told of the faults.
+            unsafe { self.area.map(at, &memory, bytes, access, faults) }
+        });
+        if let Err(error) = mapped {
+            self.unmap(&window);
+            return Err(match error {
+                Errno::ENOMEM => MapError::TooManyMappings,
+                error => MapError::Failed(error),
+            });
+        }
+        self.state
+            .write()
+            .windows
+            .insert(window.units.start, Arc::clone(&window));
+        linear.windows.write().push(Arc::clone(&window));
+        Ok(window)
+    }
+
+    /// Takes a window away. Context: the program does not use it any more.
+    pub(crate) fn remove(&self, linear: &LinearFile, window: &Arc<Window>) {
+        linear
+            .windows
+            .write()
+            .retain(|other| !Arc::ptr_eq(other, window));
+        self.state.write().windows.remove(&window.units.start);
+        self.unmap(window);
+    }
+
+    /// Gives page tables back that have no page of the cache, about as many as `wanted`; how many.
+    ///
+    /// Context: takes `windows` of files exclusive.
+    pub(crate) fn drop_idle_tables(&self, wanted: u64) -> u64 {
+        let (mut gone, mut turns) = (0, 0);
+        while gone < wanted && turns < 2 {
+            let (first, next) = {
+                let mut state = self.state.write();
+                let (window, unit) = state.hand;
+                let next = (state.windows.range(window..).next())
+                    .map(|(&at, next)| (at, Arc::clone(next)));
+                state.hand = (next.as_ref().map_or(0, |(at, _)| at + 1), 0);
+                let here = next.as_ref().is_some_and(|(at, _)| *at == window);
+                (if here { unit } else { 0 }, next)
+            };
+            let Some((at, window)) = next else {
+                turns += 1;
+                continue;
+            };
+            let Some(file) = window.mapping.upgrade().filter(|_| window.locked.is_none()) else {
+                continue;
+            };
+            let most = usize::try_from(wanted - gone).unwrap_or(usize::MAX);
+            let (idle, go_on) = window.idle_units(&file, first, most);
+            if let Some(unit) = go_on {
+                self.state.write().hand = (at, unit);
+            }
+            if !idle.is_empty() {
+                let linear = file.linear.get().expect("it is mapped");
+                gone += window.drop_tables(&file, linear, &idle);
+            }
+        }
+        gone
+    }
+
+    fn unmap(&self, window: &Window) {
+        let units = &window.units;
+        let part = units.start as usize * BLOCK_SIZE..units.end as usize * BLOCK_SIZE;
+        // SAFETY: nobody uses the window, by the callers' context.
+        if let Err(error) = unsafe { self.area.unmap(part) } {
+            // The addresses stay taken. Whoever touches them finds what the window showed.
+            tracing::error!(%error, "a window could not be unmapped");
+            return;
+        }
+        self.state.write().free.give_back(units.clone());
+    }
+}
+
+impl Mm {
+    /// The windows of the cache. Context: there is one, or was.
+    pub(crate) fn windows(&self) -> &Windows {
+        self.windows.get().expect("a file was mapped")
+    }
+
+    /// The windows of the cache, made ready by the first call.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub(crate) fn ready_windows(self: &Arc<Self>) -> Result<&Windows, MapError> {
+        let _alone = self.making_windows.lock();
+        match self.windows.get() {
+            Some(windows) => Ok(windows),
+            None => {
+                let windows = Windows::new(self)?;
+                self.add_shrinker(Arc::downgrade(&windows.tables) as _);
+                Ok(self.windows.get_or_init(|| windows))
+            }
+        }
+    }
+}
