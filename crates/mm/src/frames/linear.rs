@@ -45,11 +45,9 @@
 //! Invariants 1 and 2 are the premise of the punch, invariants 4 and 5 that of giving page tables back.
 #![allow(unsafe_code)]
 
-use super::block::Table;
 use super::budget::Budget;
 use super::huge::HugeFrames;
 use super::runs::Runs;
-use super::tables::TABLE_BYTES;
 use super::{
     BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, MIN_LIMIT,
     MIN_LINEAR_LIMIT, Reservation,
@@ -63,6 +61,12 @@ use foliocache_sys::Errno;
 use foliocache_sys::memory::{ReservedRange, free_huge_pages, spare_addresses, total_memory};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+mod kinds;
+mod tables;
+
+pub(crate) use tables::RangeOwner;
+use tables::{RangeUnits, Unit};
 
 /// Address space for mapped files, at least: as many bytes.
 const MIN_SPACE: u64 = 4 << 40;
@@ -78,9 +82,6 @@ const MAX_GROWTH: u32 = ((64 << 30) / BLOCK_SIZE as u64) as u32;
 
 /// Least units of a range: 16 MiB.
 const MIN_RANGE: u32 = 8;
-
-/// Units that a search for page tables looks at before it lets the lock go.
-const SCAN_UNITS: usize = 1 << 14;
 
 /// What a range takes beside two bytes for each unit.
 const RANGE_OVERHEAD: u64 = 128;
@@ -130,41 +131,6 @@ pub(super) struct State {
     hand: u32,
 }
 
-/// The units of a range.
-struct RangeUnits {
-    owner: RangeOwner,
-    units: Box<[Unit]>,
-}
-
-/// Whose range it is: the file's id, and the page of the file that has its first frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RangeOwner {
-    pub(crate) file: u64,
-    pub(crate) first: u64,
-}
-
-/// 2 MiB of a range: how many of its frames are in use, leaving, or about to be taken; and whether the page table
-/// with which the direct map has them is charged.
-#[derive(Clone, Copy, Default)]
-struct Unit(u16);
-
-impl Unit {
-    const CHARGED: u16 = 1 << 15;
-
-    fn is_charged(self) -> bool {
-        self.0 & Self::CHARGED != 0
-    }
-
-    fn frames(self) -> u16 {
-        self.0 & !Self::CHARGED
-    }
-
-    /// Charged, and without frames.
-    fn is_idle(self) -> bool {
-        self.0 == Self::CHARGED
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Leaving {
     end: u32,
@@ -202,11 +168,6 @@ impl LinearRange {
     pub(crate) fn memory_bytes(&self) -> u64 {
         RANGE_OVERHEAD + (self.pages() >> MAX_ORDER) * size_of::<Unit>() as u64
     }
-}
-
-/// The units of 2 MiB that pages lie in, which are counted from the beginning of a unit.
-pub(crate) fn units_of(pages: &Range<u64>) -> Range<u32> {
-    (pages.start >> MAX_ORDER) as u32..pages.end.div_ceil(BLOCK_FRAMES.into()) as u32
 }
 
 /// Reserves addresses for so many blocks, and for as much linear space behind them as the process can spare; how many
@@ -267,47 +228,6 @@ impl State {
             mapped |= leaving.mapped;
         }
         Some((run, mapped))
-    }
-
-    /// The unit that has a frame of a range.
-    fn unit(&mut self, frame: u32) -> &mut Unit {
-        let (first, range) = (self.ranges.range_mut(..=frame).next_back()).expect("of a range");
-        &mut range.units[((frame - first) >> MAX_ORDER) as usize]
-    }
-
-    /// Counts frames that are absent now, or were counted twice.
-    fn uncount(&mut self, frames: Range<u32>) {
-        let mut at = frames.start;
-        while at < frames.end {
-            let end = ((at | (BLOCK_FRAMES - 1)) + 1).min(frames.end);
-            let unit = self.unit(at);
-            debug_assert!(u32::from(unit.frames()) >= end - at);
-            unit.0 -= (end - at) as u16;
-            at = end;
-        }
-    }
-
-    /// Visits the units with page tables from the hand on, each with its first frame, until `visit` has enough; whether
-    /// that was so before the end of the space, or of what may be looked at.
-    fn scan(&mut self, mut visit: impl FnMut(u32, &mut Unit, RangeOwner, u32) -> bool) -> bool {
-        let (mut looked, hand) = (0, self.hand);
-        // The range that has the hand began before it.
-        let start = (self.ranges.range(..=hand).next_back()).map_or(hand, |(&first, _)| first);
-        for (&first, range) in self.ranges.range_mut(start..) {
-            let skip = (hand.saturating_sub(first) >> MAX_ORDER) as usize;
-            for (i, unit) in range.units.iter_mut().enumerate().skip(skip) {
-                let frame = first + ((i as u32) << MAX_ORDER);
-                looked += 1;
-                if unit.is_charged() && visit(frame, unit, range.owner, frame - first)
-                    || looked == SCAN_UNITS
-                {
-                    self.hand = frame + BLOCK_FRAMES;
-                    return true;
-                }
-            }
-        }
-        self.hand = 0;
-        false
     }
 
     fn add_leaving(&mut self, frames: Range<u32>, mapped: bool) {
@@ -377,150 +297,6 @@ impl Frames {
         let range = RangeUnits { owner, units };
         state.ranges.insert(frames.start, range);
         Ok(LinearRange { frames })
-    }
-
-    /// Has `pay` charge the page tables with which the direct map will have these pages of a range; false if it
-    /// refuses. They may be given back at once: see [`Frames::claim_linear`]. Huge pages need none.
-    pub(crate) fn charge_tables(
-        &self,
-        range: &LinearRange,
-        pages: Range<u64>,
-        pay: impl Fn(u64) -> bool,
-    ) -> bool {
-        if self.is_huge() {
-            return true;
-        }
-        let frames = units_of(&pages).map(|unit| range.frames.start + (unit << MAX_ORDER));
-        let missing = {
-            let mut state = self.linear.state.lock();
-            let missing = |&frame: &u32| !state.unit(frame).is_charged();
-            frames.clone().filter(missing).count() as u64
-        };
-        if missing == 0 {
-            return true;
-        }
-        if !pay(missing * TABLE_BYTES) {
-            return false;
-        }
-        let mut paid = missing;
-        {
-            let mut state = self.linear.state.lock();
-            for frame in frames {
-                let unit = state.unit(frame);
-                if paid > 0 && !unit.is_charged() {
-                    unit.0 |= Unit::CHARGED;
-                    paid -= 1;
-                }
-            }
-        }
-        self.note_tables(missing as i64 - paid as i64);
-        // Another thread paid for them at the same time.
-        self.uncharge_metadata(paid * TABLE_BYTES);
-        true
-    }
-
-    /// Has the page table stay charged that the 2^`order` frames from `frame` on need, until they are taken and freed;
-    /// false if it is not.
-    pub(crate) fn claim_linear(&self, frame: FrameNumber, order: u32) -> bool {
-        let mut state = self.linear.state.lock();
-        let unit = state.unit(frame.0);
-        let charged = unit.is_charged() || self.is_huge();
-        unit.0 += u16::from(charged) << order;
-        charged
-    }
-
-    /// Gives up what [`Frames::claim_linear`] gave: the frames are not taken.
-    pub(crate) fn unclaim_linear(&self, frame: FrameNumber, order: u32) {
-        let frames = frame.0..frame.0 + (1 << order);
-        self.linear.state.lock().uncount(frames);
-    }
-
-    /// Counts page tables that are charged from now on, or no more.
-    pub(crate) fn note_tables(&self, more: i64) {
-        self.linear
-            .nr_tables
-            .fetch_add(more.cast_unsigned(), Ordering::Relaxed);
-    }
-
-    /// Bytes that page tables are charged with, those of windows included.
-    pub(crate) fn table_bytes(&self) -> u64 {
-        self.linear.nr_tables.load(Ordering::Relaxed) * TABLE_BYTES
-    }
-
-    /// Gives back page tables of the direct map that have no frames, about as many as `wanted`; how many.
-    ///
-    /// Context: makes system calls.
-    pub(crate) fn drop_idle_tables(&self, wanted: u64) -> u64 {
-        let linear = &self.linear;
-        let _alone = linear.punching.lock();
-        let mut gone = 0;
-        let mut turns = 0;
-        while gone < wanted && turns < 2 {
-            let mut runs: Vec<Range<u32>> = Vec::new();
-            let memory = {
-                let mut state = linear.state.lock();
-                let Some(memory) = state.memory.clone() else {
-                    return 0;
-                };
-                let mut left = wanted - gone;
-                let more = state.scan(|frame, unit, _, _| {
-                    if unit.is_idle() {
-                        *unit = Unit::default();
-                        match runs.last_mut().filter(|run| run.end == frame) {
-                            Some(run) => run.end += BLOCK_FRAMES,
-                            None => runs.push(frame..frame + BLOCK_FRAMES),
-                        }
-                        left -= 1;
-                    }
-                    left == 0
-                });
-                turns += u32::from(!more);
-                memory
-            };
-            for run in runs {
-                let tables = u64::from((run.end - run.start) >> MAX_ORDER);
-                // SAFETY: invariant 5.
-                let dropped = unsafe { memory.drop_page_tables(&self.range, linear.bytes(&run)) };
-                match dropped {
-                    Ok(()) => gone += self.uncharge_tables(tables),
-                    Err(error) => self.note_give_back_failure(error),
-                }
-            }
-        }
-        gone
-    }
-
-    /// Gives the charges for page tables back that are gone; how many that were.
-    pub(crate) fn uncharge_tables(&self, tables: u64) -> u64 {
-        self.note_tables(-(tables as i64));
-        self.uncharge_metadata(tables * TABLE_BYTES);
-        tables
-    }
-
-    /// The pages of some units that have page tables and fewer frames than others, as many as `wanted` or fewer.
-    pub(crate) fn sparse_units(&self, wanted: usize) -> Vec<(RangeOwner, Range<u64>)> {
-        let mut found = Vec::new();
-        let mut state = self.linear.state.lock();
-        let mut turns = 0;
-        while found.len() < 4 * wanted && turns < 2 {
-            let more = state.scan(|_, unit, owner, page| {
-                if unit.frames() > 0 {
-                    let first = owner.first + u64::from(page);
-                    found.push((unit.frames(), owner, first..first + u64::from(BLOCK_FRAMES)));
-                }
-                found.len() >= 4 * wanted
-            });
-            turns += u32::from(!more);
-        }
-        drop(state);
-        // The second turn may have found some again.
-        found.sort_by_key(|(frames, owner, pages)| (*frames, owner.file, pages.start));
-        found.dedup();
-        found.truncate(wanted);
-        found
-            .into_iter()
-            .map(|(_, owner, pages)| (owner, pages))
-            .collect()
     }
 
     /// Gives a run back that nothing was charged for. Does not block.
@@ -738,92 +514,6 @@ impl Frames {
             let run = range.frames.start >> MAX_ORDER..range.frames.end >> MAX_ORDER;
             linear.state.lock().free.give_back(run);
         }
-    }
-
-    /// Moves a unit of the limit to the frames of a kind if the other kind does not use it and nobody waits
-    /// for it there, nor has the pool of huge pages none.
-    pub(crate) fn shift_unit(&self, to: FrameKind) -> bool {
-        let from = match to {
-            FrameKind::General => FrameKind::Linear,
-            FrameKind::Linear => FrameKind::General,
-        };
-        if self.available_of(from) < u64::from(BLOCK_FRAMES)
-            || (to == FrameKind::Linear && self.is_pool_short())
-        {
-            return false;
-        }
-        let mut table = self.table.lock();
-        match to {
-            FrameKind::General => {
-                if !self.take_linear_unit(&mut table, false) {
-                    return false;
-                }
-                table.capacity += 1;
-                self.account(&mut table, 0);
-            }
-            FrameKind::Linear => {
-                if !self.take_block_unit(&mut table, false) {
-                    return false;
-                }
-                table.linear += 1;
-                self.linear.budget.add(BLOCK_FRAMES);
-            }
-        }
-        self.publish(&table);
-        true
-    }
-
-    /// Takes the place of a block that was just given back for linear frames, whoever waits for it.
-    pub(crate) fn force_linear_unit(&self) -> bool {
-        let mut table = self.table.lock();
-        let taken = self.take_block_unit(&mut table, true);
-        if taken {
-            table.linear += 1;
-            self.linear.budget.add(BLOCK_FRAMES);
-            self.publish(&table);
-        }
-        taken
-    }
-
-    /// Has linear frames give a unit up to the blocks as soon as enough of them were freed; nobody gets one before.
-    pub(crate) fn owe_unit(&self) {
-        {
-            let mut table = self.table.lock();
-            if table.linear > 0 && table.linear_owed == 0 {
-                table.linear_owed = 1;
-                self.linear.budget.remove(u64::from(BLOCK_FRAMES));
-            }
-        }
-        self.settle_owed();
-    }
-
-    fn settle_owed(&self) {
-        let mut table = self.table.lock();
-        if table.linear_owed > 0 && self.linear.budget.counts().available >= 0 {
-            table.linear_owed -= 1;
-            table.linear -= 1;
-            table.capacity += 1;
-            self.account(&mut table, 0);
-            self.publish(&table);
-        }
-    }
-
-    /// Takes a unit that no linear frame uses out of theirs; past those who wait if `first`.
-    pub(super) fn take_linear_unit(&self, table: &mut Table, first: bool) -> bool {
-        let taken =
-            table.linear > table.linear_owed && self.linear.budget.take(BLOCK_FRAMES, first);
-        table.linear -= u32::from(taken);
-        taken
-    }
-
-    /// Takes a unit out of the linear ones without asking, after a shrink of the limit.
-    pub(super) fn lower_linear(&self, table: &mut Table) {
-        if table.linear == table.linear_owed {
-            table.linear_owed -= 1;
-        } else {
-            self.linear.budget.remove(u64::from(BLOCK_FRAMES));
-        }
-        table.linear -= 1;
     }
 }
 

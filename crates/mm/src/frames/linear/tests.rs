@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::frames::TABLE_BYTES;
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::thread;
 

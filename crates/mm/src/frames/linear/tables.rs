@@ -1,0 +1,250 @@
+//! The page tables with which the direct map has linear frames: one for each unit of 2 MiB, charged to the bound.
+//!
+//! # Model
+//!
+//! ```text
+//!   charged ──claim, take──▶ charged, with frames ──punch of the last──▶ idle ──drop──▶ neither
+//! ```
+//!
+//! # Safety
+//!
+//! Invariant 5 of the parent is the premise of dropping page tables.
+#![allow(unsafe_code)]
+
+use super::super::tables::TABLE_BYTES;
+use super::super::{BLOCK_FRAMES, FrameNumber, Frames, MAX_ORDER};
+use super::{LinearRange, State};
+use foliocache_sync::atomic::Ordering;
+use std::ops::Range;
+
+/// Units that a search for page tables looks at before it lets the lock go.
+const SCAN_UNITS: usize = 1 << 14;
+
+/// The units of a range.
+pub(super) struct RangeUnits {
+    pub(super) owner: RangeOwner,
+    pub(super) units: Box<[Unit]>,
+}
+
+/// Whose range it is: the file's id, and the page of the file that has its first frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RangeOwner {
+    pub(crate) file: u64,
+    pub(crate) first: u64,
+}
+
+/// 2 MiB of a range: how many of its frames are in use, leaving, or about to be taken; and whether the page table
+/// with which the direct map has them is charged.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unit(pub(super) u16);
+
+impl Unit {
+    const CHARGED: u16 = 1 << 15;
+
+    pub(super) fn is_charged(self) -> bool {
+        self.0 & Self::CHARGED != 0
+    }
+
+    fn frames(self) -> u16 {
+        self.0 & !Self::CHARGED
+    }
+
+    /// Charged, and without frames.
+    fn is_idle(self) -> bool {
+        self.0 == Self::CHARGED
+    }
+}
+
+/// The units of 2 MiB that pages lie in, which are counted from the beginning of a unit.
+fn units_of(pages: &Range<u64>) -> Range<u32> {
+    (pages.start >> MAX_ORDER) as u32..pages.end.div_ceil(BLOCK_FRAMES.into()) as u32
+}
+
+impl State {
+    /// The unit that has a frame of a range.
+    pub(super) fn unit(&mut self, frame: u32) -> &mut Unit {
+        let (first, range) = (self.ranges.range_mut(..=frame).next_back()).expect("of a range");
+        &mut range.units[((frame - first) >> MAX_ORDER) as usize]
+    }
+
+    /// Counts frames that are absent now, or were counted twice.
+    pub(super) fn uncount(&mut self, frames: Range<u32>) {
+        let mut at = frames.start;
+        while at < frames.end {
+            let end = ((at | (BLOCK_FRAMES - 1)) + 1).min(frames.end);
+            let unit = self.unit(at);
+            debug_assert!(u32::from(unit.frames()) >= end - at);
+            unit.0 -= (end - at) as u16;
+            at = end;
+        }
+    }
+
+    /// Visits the units with page tables from the hand on, each with its first frame, until `visit` has enough; whether
+    /// that was so before the end of the space, or of what may be looked at.
+    fn scan(&mut self, mut visit: impl FnMut(u32, &mut Unit, RangeOwner, u32) -> bool) -> bool {
+        let (mut looked, hand) = (0, self.hand);
+        // The range that has the hand began before it.
+        let start = (self.ranges.range(..=hand).next_back()).map_or(hand, |(&first, _)| first);
+        for (&first, range) in self.ranges.range_mut(start..) {
+            let skip = (hand.saturating_sub(first) >> MAX_ORDER) as usize;
+            for (i, unit) in range.units.iter_mut().enumerate().skip(skip) {
+                let frame = first + ((i as u32) << MAX_ORDER);
+                looked += 1;
+                if unit.is_charged() && visit(frame, unit, range.owner, frame - first)
+                    || looked == SCAN_UNITS
+                {
+                    self.hand = frame + BLOCK_FRAMES;
+                    return true;
+                }
+            }
+        }
+        self.hand = 0;
+        false
+    }
+}
+
+impl Frames {
+    /// Has `pay` charge the page tables with which the direct map will have these pages of a range; false if it
+    /// refuses. They may be given back at once: see [`Frames::claim_linear`]. Huge pages need none.
+    pub(crate) fn charge_tables(
+        &self,
+        range: &LinearRange,
+        pages: Range<u64>,
+        pay: impl Fn(u64) -> bool,
+    ) -> bool {
+        if self.is_huge() {
+            return true;
+        }
+        let frames = units_of(&pages).map(|unit| range.frames.start + (unit << MAX_ORDER));
+        let missing = {
+            let mut state = self.linear.state.lock();
+            let missing = |&frame: &u32| !state.unit(frame).is_charged();
+            frames.clone().filter(missing).count() as u64
+        };
+        if missing == 0 {
+            return true;
+        }
+        if !pay(missing * TABLE_BYTES) {
+            return false;
+        }
+        let mut paid = missing;
+        {
+            let mut state = self.linear.state.lock();
+            for frame in frames {
+                let unit = state.unit(frame);
+                if paid > 0 && !unit.is_charged() {
+                    unit.0 |= Unit::CHARGED;
+                    paid -= 1;
+                }
+            }
+        }
+        self.note_tables(missing as i64 - paid as i64);
+        // Another thread paid for them at the same time.
+        self.uncharge_metadata(paid * TABLE_BYTES);
+        true
+    }
+
+    /// Has the page table stay charged that the 2^`order` frames from `frame` on need, until they are taken and freed;
+    /// false if it is not.
+    pub(crate) fn claim_linear(&self, frame: FrameNumber, order: u32) -> bool {
+        let mut state = self.linear.state.lock();
+        let unit = state.unit(frame.0);
+        let charged = unit.is_charged() || self.is_huge();
+        unit.0 += u16::from(charged) << order;
+        charged
+    }
+
+    /// Gives up what [`Frames::claim_linear`] gave: the frames are not taken.
+    pub(crate) fn unclaim_linear(&self, frame: FrameNumber, order: u32) {
+        let frames = frame.0..frame.0 + (1 << order);
+        self.linear.state.lock().uncount(frames);
+    }
+
+    /// Counts page tables that are charged from now on, or no more.
+    pub(crate) fn note_tables(&self, more: i64) {
+        self.linear
+            .nr_tables
+            .fetch_add(more.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Bytes that page tables are charged with, those of windows included.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.linear.nr_tables.load(Ordering::Relaxed) * TABLE_BYTES
+    }
+
+    /// Gives back page tables of the direct map that have no frames, about as many as `wanted`; how many.
+    ///
+    /// Context: makes system calls.
+    pub(crate) fn drop_idle_tables(&self, wanted: u64) -> u64 {
+        let linear = &self.linear;
+        let _alone = linear.punching.lock();
+        let mut gone = 0;
+        let mut turns = 0;
+        while gone < wanted && turns < 2 {
+            let mut runs: Vec<Range<u32>> = Vec::new();
+            let memory = {
+                let mut state = linear.state.lock();
+                let Some(memory) = state.memory.clone() else {
+                    return 0;
+                };
+                let mut left = wanted - gone;
+                let more = state.scan(|frame, unit, _, _| {
+                    if unit.is_idle() {
+                        *unit = Unit::default();
+                        match runs.last_mut().filter(|run| run.end == frame) {
+                            Some(run) => run.end += BLOCK_FRAMES,
+                            None => runs.push(frame..frame + BLOCK_FRAMES),
+                        }
+                        left -= 1;
+                    }
+                    left == 0
+                });
+                turns += u32::from(!more);
+                memory
+            };
+            for run in runs {
+                let tables = u64::from((run.end - run.start) >> MAX_ORDER);
+                // SAFETY: invariant 5.
+                let dropped = unsafe { memory.drop_page_tables(&self.range, linear.bytes(&run)) };
+                match dropped {
+                    Ok(()) => gone += self.uncharge_tables(tables),
+                    Err(error) => self.note_give_back_failure(error),
+                }
+            }
+        }
+        gone
+    }
+
+    /// Gives the charges for page tables back that are gone; how many that were.
+    pub(crate) fn uncharge_tables(&self, tables: u64) -> u64 {
+        self.note_tables(-(tables as i64));
+        self.uncharge_metadata(tables * TABLE_BYTES);
+        tables
+    }
+
+    /// The pages of some units that have page tables and fewer frames than others, as many as `wanted` or fewer.
+    pub(crate) fn sparse_units(&self, wanted: usize) -> Vec<(RangeOwner, Range<u64>)> {
+        let mut found = Vec::new();
+        let mut state = self.linear.state.lock();
+        let mut turns = 0;
+        while found.len() < 4 * wanted && turns < 2 {
+            let more = state.scan(|_, unit, owner, page| {
+                if unit.frames() > 0 {
+                    let first = owner.first + u64::from(page);
+                    found.push((unit.frames(), owner, first..first + u64::from(BLOCK_FRAMES)));
+                }
+                found.len() >= 4 * wanted
+            });
+            turns += u32::from(!more);
+        }
+        drop(state);
+        // The second turn may have found some again.
+        found.sort_by_key(|(frames, owner, pages)| (*frames, owner.file, pages.start));
+        found.dedup();
+        found.truncate(wanted);
+        found
+            .into_iter()
+            .map(|(_, owner, pages)| (owner, pages))
+            .collect()
+    }
+}
