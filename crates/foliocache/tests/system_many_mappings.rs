@@ -32,6 +32,7 @@ fn byte(file: usize) -> u8 {
 }
 
 #[test]
+#[ignore = "system tier"]
 fn many_at_once() {
     if !is_alone() {
         return;

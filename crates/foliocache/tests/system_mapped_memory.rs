@@ -166,7 +166,7 @@ fn measure(case: &str) {
     for mode in ["thread", "inline"] {
         let cgroup = Cgroup::new(case);
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "body", "--nocapture", "--ignored"])
+            .args(["--exact", "scan", "--nocapture", "--ignored"])
             .args(["--test-threads=1"])
             .envs([(ALONE, "1"), (CASE, &format!("{case} {mode}"))])
             .stdin(Stdio::piped())
@@ -217,7 +217,7 @@ fn wait_for_line() {
 
 #[test]
 #[ignore = "system tier"]
-fn body() {
+fn scan() {
     if !is_alone() {
         return;
     }

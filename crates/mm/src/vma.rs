@@ -185,9 +185,11 @@ impl AddressSpace {
         locked: LockedAccess,
     ) -> Result<Vma, MapError> {
         let pages = self.pages_to_map(pos, len)?;
-        if pages.end > pages_for(self.size()) {
-            return Err(Errno::EINVAL.into());
-        }
+        let in_file = || match pages.end > pages_for(self.size()) {
+            true => Err(MapError::from(Errno::EINVAL)),
+            false => Ok(()),
+        };
+        in_file()?;
         let windows = self.mm().ready_windows()?;
         let linear = self.make_linear(pages.end)?;
         let (access, kind) = match locked {
@@ -195,6 +197,9 @@ impl AddressSpace {
             LockedAccess::Untracked => (VmaAccess::ReadWrite, HoldKind::Untracked),
             LockedAccess::Tracked => (VmaAccess::ReadWrite, HoldKind::Tracked),
         };
+        // What is cut off from here on finds the window.
+        let shared = self.i_rwsem.read();
+        in_file()?;
         let mut held = Held::new(pages.clone(), kind);
         let new = self.hold(linear, &mut held)?;
         let window = self
@@ -206,6 +211,7 @@ impl AddressSpace {
             len,
             held: Some(held),
         };
+        drop(shared);
         let mm: &Mm = self.mm();
         mm.wait_for_metadata(|| vma.window.charge_tables(mm))?;
         if locked == LockedAccess::Tracked {

@@ -61,7 +61,13 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 pub fn run_alone(body: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let output = command
-        .args(["--exact", body, "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            body,
+            "--nocapture",
+            "--test-threads=1",
+            "--include-ignored",
+        ])
         .env(ALONE, "1")
         .output()
         .unwrap();
