@@ -231,7 +231,8 @@ fn scan() {
         "thread" => MappingFaults::Thread,
         _ => MappingFaults::Inline,
     };
-    let store = Numbers::of(64 * BOUND);
+    let times = if case == "sparse" { 400 } else { 64 };
+    let store = Numbers::of(times * BOUND);
     println!("ready");
     wait_for_line();
     let cache = Cache::builder().memory(BOUND).mapping_faults(mode);
@@ -342,4 +343,11 @@ fn stores_to_64_times_the_bound_in_order_stay_within_it() {
 #[ignore = "system tier"]
 fn loads_at_random_places_of_64_times_the_bound_stay_within_it() {
     measure("random");
+}
+
+/// There are more page tables than the bound has room for.
+#[test]
+#[ignore = "system tier"]
+fn loads_at_random_places_of_400_times_the_bound_stay_within_it() {
+    measure("sparse");
 }

@@ -189,7 +189,7 @@ impl Window {
             return false;
         }
         match self.tables.add(unit) {
-            true => mm.frames.note_tables(1),
+            true => mm.frames.note_tables(TABLE_BYTES.cast_signed()),
             // Another thread was faster.
             false => mm.uncharge_metadata(TABLE_BYTES),
         }
@@ -259,13 +259,14 @@ impl Window {
             debug_assert!(dropped.is_ok(), "{dropped:?}");
         }
         drop(windows);
-        mm.frames.uncharge_tables(gone)
+        mm.frames.uncharge_tables(gone * TABLE_BYTES);
+        gone
     }
 
     /// Gives the charges for all page tables back: the window is gone.
     pub(crate) fn uncharge_tables(&self, mm: &Mm) {
         let gone = self.tables.from(0).filter(|&unit| self.tables.remove(unit));
-        mm.frames.uncharge_tables(gone.count() as u64);
+        mm.frames.uncharge_tables(gone.count() as u64 * TABLE_BYTES);
     }
 
     /// How many pages a fault is given, at most `most`.

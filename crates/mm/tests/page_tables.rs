@@ -6,7 +6,7 @@ mod common;
 use common::assert_empty;
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Mm,
-    MmConfig, PAGE_SIZE, VmaAccess,
+    MmConfig, PAGE_SIZE, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 const PAGE: u64 = PAGE_SIZE as u64;
+const THREADS: u64 = 3;
 
 /// Each page begins with its number, but for what was written.
 #[derive(Debug, Default)]
@@ -81,6 +82,31 @@ fn page_tables() -> u64 {
     kib << 10
 }
 
+/// Loads at random places, and stores to pages that are this thread's.
+fn use_at_random(vma: &Vma, mm: &Mm, thread: u64, pages: u64, before: u64) {
+    let (mut at, mut stored) = (thread + 1, HashMap::new());
+    for round in 0..12_000_u64 {
+        at = (at.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
+        let page = (at >> 33) % (pages / THREADS) * THREADS + thread;
+        let first = vma.address().wrapping_add((page * PAGE) as usize);
+        let first = first.cast::<u64>();
+        // SAFETY: inside the mapping, which is for stores; nobody else uses this page.
+        let found = unsafe { first.read_volatile() };
+        assert_eq!(found, stored.get(&page).copied().unwrap_or(page));
+        if round % 8 == 0 {
+            // SAFETY: as above.
+            unsafe { first.write_volatile(round) };
+            stored.insert(page, round);
+        }
+        if round % 1000 == 0 {
+            let (usage, tables) = (mm.usage(), page_tables() - before);
+            assert!(usage.total() <= usage.limit, "{usage:?}");
+            let most = usage.metadata.max(1 << 20);
+            assert!(tables <= most, "{tables} bytes of page tables, {usage:?}");
+        }
+    }
+}
+
 /// Both modes in one test, since page tables are the process's.
 #[test]
 fn random_accesses_to_a_file_of_two_thousand_times_the_bound_keep_their_page_tables_within_it() {
@@ -95,31 +121,12 @@ fn random_accesses_to_a_file_of_two_thousand_times_the_bound_keep_their_page_tab
             .map(0, (pages * PAGE) as usize, VmaAccess::ReadWrite)
             .expect("a mapping");
         let before = page_tables();
-        let (mut at, mut stored) = (1_u64, HashMap::new());
-        for round in 0..40_000_u64 {
-            at = at
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            let page = (at >> 33) % pages;
-            let first = vma
-                .address()
-                .wrapping_add((page * PAGE) as usize)
-                .cast::<u64>();
-            // SAFETY: inside the mapping, which is for stores; nobody else uses it.
-            let found = unsafe { first.read_volatile() };
-            assert_eq!(found, stored.get(&page).copied().unwrap_or(page));
-            if round % 8 == 0 {
-                // SAFETY: as above.
-                unsafe { first.write_volatile(round) };
-                stored.insert(page, round);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (vma, mm) = (&vma, &mm);
+                scope.spawn(move || use_at_random(vma, mm, thread, pages, before));
             }
-            if round % 1000 == 0 {
-                let (usage, tables) = (mm.usage(), page_tables() - before);
-                assert!(usage.total() <= usage.limit, "{usage:?}");
-                let most = usage.metadata.max(1 << 20);
-                assert!(tables <= most, "{tables} bytes of page tables, {usage:?}");
-            }
-        }
+        });
         file.sync().expect("sync");
         drop((vma, file));
         assert_empty(&mm);

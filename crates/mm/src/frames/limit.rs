@@ -200,7 +200,8 @@ impl Frames {
         if self.room.left() >= (self.limit() / METADATA_LOW) as i64 {
             return false;
         }
-        fixed || hints.capacity.load(Ordering::Relaxed) <= 1 || !self.can_spare(FrameKind::General)
+        let spare = self.can_spare(FrameKind::General) || self.can_spare(FrameKind::Linear);
+        fixed || hints.capacity.load(Ordering::Relaxed) <= 1 || !spare
     }
 
     /// Turns a block that could still be taken into room for metadata.

@@ -66,7 +66,7 @@ mod kinds;
 mod tables;
 
 pub(crate) use tables::RangeOwner;
-use tables::{RangeUnits, Unit};
+use tables::{RangeUnits, UNIT_BYTES, Unit};
 
 /// Address space for mapped files, at least: as many bytes.
 const MIN_SPACE: u64 = 4 << 40;
@@ -99,7 +99,7 @@ pub(super) struct Linear {
     /// The frames of the space.
     frames: Range<u32>,
     pub(super) state: RankedMutex<State>,
-    /// Notified, under the state's lock, when a punch is over.
+    /// Notified when a punch is over, or the giving back of page tables.
     punched: Condvar,
     /// One thread at a time punches.
     punching: Mutex<()>,
@@ -107,8 +107,8 @@ pub(super) struct Linear {
     leaving: AtomicU64,
     /// Frames that were taken back, ever. Relaxed: a statistic.
     taken_back: AtomicU64,
-    /// Page tables that are charged, windows' included. Relaxed: a hint.
-    nr_tables: AtomicU64,
+    /// Bytes charged for page tables, windows' included. Relaxed: a hint.
+    table_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -129,6 +129,8 @@ pub(super) struct State {
     ranges: BTreeMap<u32, RangeUnits>,
     /// Where the next search for page tables begins.
     hand: u32,
+    /// Units whose page tables are being given back. Nobody has their frames meanwhile.
+    dropping: Vec<Range<u32>>,
 }
 
 #[derive(Clone, Copy)]
@@ -198,7 +200,7 @@ impl Linear {
             punching: Mutex::new(()),
             leaving: AtomicU64::new(0),
             taken_back: AtomicU64::new(0),
-            nr_tables: AtomicU64::new(0),
+            table_bytes: AtomicU64::new(0),
         }
     }
 
@@ -508,7 +510,7 @@ impl Frames {
                     self.note_give_back_failure(error);
                     continue;
                 }
-                self.uncharge_tables(tables);
+                self.uncharge_tables(tables * UNIT_BYTES);
             }
             self.uncharge_metadata(range.memory_bytes());
             let run = range.frames.start >> MAX_ORDER..range.frames.end >> MAX_ORDER;

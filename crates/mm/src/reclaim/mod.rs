@@ -31,7 +31,6 @@ mod tables;
 use lru::Evicted;
 pub(crate) use lru::Lru;
 pub use shrinker::Shrinker;
-pub(crate) use tables::PageTables;
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
@@ -51,7 +50,7 @@ use std::ops::Range;
 const BATCH: usize = 32;
 
 /// Page tables given back in one go.
-const TABLES: u64 = 64;
+const TABLES: u64 = 256;
 
 /// Of so many ranges that a stream leaves behind one is not dropped.
 const KEPT_RANGES: u8 = 16;
@@ -306,7 +305,11 @@ impl Mm {
         if self.shrink_tables(TABLES) > 0 {
             return;
         }
-        if self.shrink_lru(BATCH) == 0 {
+        let evicted = self.shrink_lru(BATCH);
+        if self.frames.leaving() > 0 {
+            self.frames.punch_leaving();
+        }
+        if evicted == 0 {
             self.request_writeback();
             foliocache_sync::time::sleep(Duration::from_millis(1));
         }

@@ -3,34 +3,14 @@
 //! # Model
 //!
 //! A page table takes 4 KiB for 2 MiB of addresses. Pages at random places of files that are hundreds of times the bound
-//! have nearly a table each, and another one in each window. Tables without a page go first. If those are too few, units
-//! with the fewest pages are emptied: what they have is evicted, and punched.
+//! have nearly a table each, and another one in each window. Tables without a page go first. Then metadata takes memory from
+//! pages, as far as it may. Then units with the fewest pages are emptied: what they have is evicted, and punched.
 
-use foliocache_sync::Weak;
-
-use super::Shrinker;
 use crate::address_space::AddressSpace;
 use crate::folio::Operation;
-use crate::frames::TABLE_BYTES;
 use crate::mm::Mm;
 use crate::types::PageIndex;
 use std::ops::Range;
-
-/// The page tables of a cache, as one of its caches of metadata.
-pub(crate) struct PageTables(pub(crate) Weak<Mm>);
-
-impl Shrinker for PageTables {
-    fn bytes(&self) -> u64 {
-        let mm = self.0.upgrade();
-        mm.map_or(0, |mm| mm.frames.table_bytes())
-    }
-
-    fn shrink(&self, bytes: u64) {
-        if let Some(mm) = self.0.upgrade() {
-            mm.shrink_tables(bytes.div_ceil(TABLE_BYTES));
-        }
-    }
-}
 
 impl Mm {
     /// Gives back about as many page tables as `wanted`; how many.
@@ -41,7 +21,7 @@ impl Mm {
             return 0;
         }
         let mut gone = self.drop_idle_tables(wanted);
-        if gone < wanted {
+        if gone < wanted && !self.metadata_may_grow() {
             let units = self.frames.sparse_units((wanted - gone) as usize);
             for (owner, pages) in units {
                 if let Some(file) = self.mapping(owner.file) {
@@ -54,7 +34,8 @@ impl Mm {
         gone
     }
 
-    fn drop_idle_tables(&self, wanted: u64) -> u64 {
+    /// As [`Mm::shrink_tables`], of tables without a page.
+    pub(super) fn drop_idle_tables(&self, wanted: u64) -> u64 {
         let windows = (self.windows.get()).map_or(0, |windows| windows.drop_idle_tables(wanted));
         windows + self.frames.drop_idle_tables(wanted.saturating_sub(windows))
     }

@@ -19,7 +19,6 @@ use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::paging::{Userfaultfd, WindowArea, WriteTracker};
 use crate::readahead::ReadaheadState;
-use crate::reclaim::PageTables;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, MapError, VmaAccess};
 use foliocache_sync::atomic::AtomicUsize;
@@ -79,7 +78,6 @@ pub(crate) struct Windows {
     stop: Arc<Event>,
     announced: Mutex<Option<Announced>>,
     inline: Mutex<Option<InlineFaults>>,
-    tables: Arc<PageTables>,
 }
 
 /// Resolves faults on the threads that touch the pages.
@@ -148,7 +146,6 @@ impl Windows {
             stop: Arc::new(Event::new()?),
             announced: Mutex::new(None),
             inline: Mutex::new(None),
-            tables: Arc::new(PageTables(Arc::downgrade(mm))),
         };
         windows.start(mm)?;
         Ok(windows)
@@ -409,7 +406,6 @@ impl Mm {
             Some(windows) => Ok(windows),
             None => {
                 let windows = Windows::new(self)?;
-                self.add_shrinker(Arc::downgrade(&windows.tables) as _);
                 Ok(self.windows.get_or_init(|| windows))
             }
         }

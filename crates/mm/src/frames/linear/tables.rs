@@ -17,6 +17,12 @@ use super::{LinearRange, State};
 use foliocache_sync::atomic::Ordering;
 use std::ops::Range;
 
+/// What a unit is charged: its page table, and the nodes of the kernel's page cache of the memfd, one for 64 pages.
+pub(super) const UNIT_BYTES: u64 = TABLE_BYTES + BLOCK_FRAMES as u64 / 64 * NODE_BYTES;
+
+/// A node of the kernel's xarray, with its part of what the slab wastes.
+const NODE_BYTES: u64 = 592;
+
 /// Units that a search for page tables looks at before it lets the lock go.
 const SCAN_UNITS: usize = 1 << 14;
 
@@ -124,13 +130,16 @@ impl Frames {
         if missing == 0 {
             return true;
         }
-        if !pay(missing * TABLE_BYTES) {
+        if !pay(missing * UNIT_BYTES) {
             return false;
         }
         let mut paid = missing;
         {
             let mut state = self.linear.state.lock();
             for frame in frames {
+                while state.dropping.iter().any(|run| run.contains(&frame)) {
+                    state = self.linear.punched.wait_ranked(state);
+                }
                 let unit = state.unit(frame);
                 if paid > 0 && !unit.is_charged() {
                     unit.0 |= Unit::CHARGED;
@@ -138,9 +147,9 @@ impl Frames {
                 }
             }
         }
-        self.note_tables(missing as i64 - paid as i64);
+        self.note_tables(((missing - paid) * UNIT_BYTES).cast_signed());
         // Another thread paid for them at the same time.
-        self.uncharge_metadata(paid * TABLE_BYTES);
+        self.uncharge_metadata(paid * UNIT_BYTES);
         true
     }
 
@@ -160,16 +169,16 @@ impl Frames {
         self.linear.state.lock().uncount(frames);
     }
 
-    /// Counts page tables that are charged from now on, or no more.
+    /// Counts bytes of page tables that are charged from now on, or no more.
     pub(crate) fn note_tables(&self, more: i64) {
         self.linear
-            .nr_tables
+            .table_bytes
             .fetch_add(more.cast_unsigned(), Ordering::Relaxed);
     }
 
     /// Bytes that page tables are charged with, those of windows included.
     pub(crate) fn table_bytes(&self) -> u64 {
-        self.linear.nr_tables.load(Ordering::Relaxed) * TABLE_BYTES
+        self.linear.table_bytes.load(Ordering::Relaxed)
     }
 
     /// Gives back page tables of the direct map that have no frames, about as many as `wanted`; how many.
@@ -200,14 +209,21 @@ impl Frames {
                     left == 0
                 });
                 turns += u32::from(!more);
+                // For a moment there is no access to their addresses.
+                state.dropping.clone_from(&runs);
                 memory
             };
             for run in runs {
                 let tables = u64::from((run.end - run.start) >> MAX_ORDER);
                 // SAFETY: invariant 5.
                 let dropped = unsafe { memory.drop_page_tables(&self.range, linear.bytes(&run)) };
+                linear.state.lock().dropping.retain(|other| *other != run);
+                linear.punched.notify_all();
                 match dropped {
-                    Ok(()) => gone += self.uncharge_tables(tables),
+                    Ok(()) => {
+                        self.uncharge_tables(tables * UNIT_BYTES);
+                        gone += tables;
+                    }
                     Err(error) => self.note_give_back_failure(error),
                 }
             }
@@ -215,11 +231,10 @@ impl Frames {
         gone
     }
 
-    /// Gives the charges for page tables back that are gone; how many that were.
-    pub(crate) fn uncharge_tables(&self, tables: u64) -> u64 {
-        self.note_tables(-(tables as i64));
-        self.uncharge_metadata(tables * TABLE_BYTES);
-        tables
+    /// Gives back what page tables were charged that are gone.
+    pub(crate) fn uncharge_tables(&self, bytes: u64) {
+        self.note_tables(-bytes.cast_signed());
+        self.uncharge_metadata(bytes);
     }
 
     /// The pages of some units that have page tables and fewer frames than others, as many as `wanted` or fewer.
