@@ -85,10 +85,7 @@ fn only_sync_names_std_sync() {
         assert_eq!(rules("mm", &format!("//! A.\n{good}\n")), [""; 0], "{good}");
     }
     let lock = "//! A.\nuse std::sync::Mutex;\n";
-    assert_eq!(
-        rules_at("crates/sys/src/uring/lock.rs", "sys", lock),
-        [""; 0]
-    );
+    assert_eq!(rules_at("crates/sys/src/lock.rs", "sys", lock), [""; 0]);
     assert_eq!(
         rules_at("crates/sys/src/uring/ring.rs", "sys", lock),
         ["absence"]
