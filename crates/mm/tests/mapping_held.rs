@@ -170,3 +170,33 @@ fn what_was_stored_unnoticed_and_could_not_be_written_is_written_later() {
     drop(file);
     assert_empty(&mm);
 }
+
+#[test]
+fn what_is_given_up_while_it_is_held_shows_what_the_store_has() {
+    let (mm, bdi) = storage(32);
+    let before = pattern(1, 0, 40 * PAGE_SIZE);
+    let backing = Store::with(&before);
+    let failing = Arc::new(Failing(Arc::clone(&backing), AtomicBool::new(true)));
+    let ops = Arc::clone(&failing) as Arc<dyn AddressSpaceOperations>;
+    let file = AddressSpace::new(&bdi, ops, 40 * PAGE);
+    let cursor = file.sample_wb_err();
+    let vma = file
+        .map_locked(0, 40 * PAGE_SIZE, LockedAccess::Untracked)
+        .expect("a mapping");
+    for give_up in [0, 1] {
+        store(&vma, 7 * PAGE + 3, 77);
+        assert_eq!(file.fsync(&cursor), Err(Errno::EIO));
+        match give_up {
+            0 => assert!(!file.discard_failed().is_empty()),
+            _ => assert!(file.discard_dirty() > 0),
+        }
+        assert_eq!(load(&vma, 7 * PAGE + 3), before[7 * PAGE_SIZE + 3]);
+        assert_eq!((file.stats().failed, file.stats().dirty), (0, 0));
+    }
+    store(&vma, 9 * PAGE, 99);
+    failing.1.store(false, Ordering::Relaxed);
+    file.sync().expect("sync");
+    assert_eq!(backing.content()[9 * PAGE_SIZE], 99);
+    drop((vma, file));
+    assert_empty(&mm);
+}

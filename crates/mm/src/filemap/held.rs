@@ -225,7 +225,7 @@ impl AddressSpace {
 
     /// Reads what is held once more, in place: the store has changed it. What cannot be read stays as it was.
     ///
-    /// Context: `i_rwsem` and `invalidate_lock` held exclusive; blocks for I/O.
+    /// Context: `invalidate_lock` held exclusive; blocks for I/O, with folio locks.
     pub(crate) fn read_held_again(&self) {
         let Some(linear) = self.linear.get() else {
             return;

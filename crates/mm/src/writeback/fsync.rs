@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::address_space::AddressSpace;
 use crate::bdi::BackingDevInfo;
 use crate::errseq::ErrSeqCursor;
-use crate::folio::flag;
+use crate::folio::{LockedFolio, flag};
 use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, WritebackState};
@@ -165,7 +165,7 @@ impl AddressSpace {
     }
 
     /// Gives up the pages whose last write failed: they leave the cache, and reads find what the
-    /// backing store has. Returns their byte ranges.
+    /// backing store has. Those that a mapping holds in memory are read again. Returns their byte ranges.
     ///
     /// Blocks for writeback of the file that is under way.
     pub fn discard_failed(self: &Arc<Self>) -> Vec<Range<u64>> {
@@ -182,10 +182,12 @@ impl AddressSpace {
                 && locked.state.load().has(flag::ERROR)
             {
                 push_pages(&mut ranges, locked.index()..locked.end(), self.size());
-                self.remove_folio(locked);
+                self.give_up(locked);
             }
         }
         self.after_removal(&mut wb);
+        drop(wb);
+        self.read_held_again();
         ranges
     }
 
@@ -197,9 +199,21 @@ impl AddressSpace {
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
-        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        let lock = |page| self.lock_folio(page);
+        let give_up = |locked| self.give_up(locked);
+        self.for_each_folio(PageIndex(0), PageIndex(u64::MAX), lock, give_up);
         self.after_removal(&mut wb);
+        drop(wb);
+        self.read_held_again();
         bytes
+    }
+
+    /// Context: `wb_lock` and `invalidate_lock` held; what is held in memory is read again afterwards.
+    fn give_up(&self, locked: LockedFolio<'_>) {
+        match locked.state.load().has(flag::HELD) {
+            true => self.clear_dirty(&locked),
+            false => self.remove_folio(locked),
+        }
     }
 
     /// The newest error of writing this file back, told or not.
