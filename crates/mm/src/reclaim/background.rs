@@ -42,9 +42,6 @@ const PART: u32 = 20;
 /// The part of a cache's blocks that one pass makes whole, at least one.
 const SHARE: u64 = 64;
 
-/// Page tables without a page that one round gives back.
-const IDLE_TABLES: u64 = 64;
-
 /// Blocks that a cache has at least before one is kept free for compaction.
 const SPARE_FROM: u64 = 24;
 
@@ -74,7 +71,6 @@ impl Mm {
         }
         if self.frames.below_high(0) {
             self.shrink_caches(u64::MAX);
-            self.drop_idle_tables(IDLE_TABLES);
         }
         self.make_room_ahead();
         while self.frames.below_high(self.spare_for_compaction()) {

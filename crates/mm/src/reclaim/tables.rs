@@ -35,7 +35,7 @@ impl Mm {
     }
 
     /// As [`Mm::shrink_tables`], of tables without a page.
-    pub(super) fn drop_idle_tables(&self, wanted: u64) -> u64 {
+    fn drop_idle_tables(&self, wanted: u64) -> u64 {
         let windows = (self.windows.get()).map_or(0, |windows| windows.drop_idle_tables(wanted));
         windows + self.frames.drop_idle_tables(wanted.saturating_sub(windows))
     }
