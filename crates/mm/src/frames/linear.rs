@@ -66,7 +66,7 @@ mod kinds;
 mod tables;
 
 pub(crate) use tables::RangeOwner;
-use tables::{RangeUnits, UNIT_BYTES, Unit};
+use tables::{RangeUnits, Unit};
 
 /// Address space for mapped files, at least: as many bytes.
 const MIN_SPACE: u64 = 4 << 40;
@@ -83,7 +83,7 @@ const MAX_GROWTH: u32 = ((64 << 30) / BLOCK_SIZE as u64) as u32;
 /// Least units of a range: 16 MiB.
 const MIN_RANGE: u32 = 8;
 
-/// What a range takes beside two bytes for each unit.
+/// What a range takes beside its units.
 const RANGE_OVERHEAD: u64 = 128;
 
 /// Most frames that one punch frees, so that nobody waits for it for long.
@@ -500,8 +500,8 @@ impl Frames {
         for (range, _) in empty {
             let units = linear.state.lock().ranges.remove(&range.frames.start);
             let units = units.expect("it is there until now").units;
-            let tables = units.iter().filter(|unit| unit.is_charged()).count() as u64;
-            if tables > 0 {
+            let charged: u64 = units.iter().map(|unit| unit.bytes()).sum();
+            if charged > 0 {
                 // SAFETY: invariant 4.
                 let dropped =
                     unsafe { memory.drop_page_tables(&self.range, linear.bytes(&range.frames)) };
@@ -510,7 +510,7 @@ impl Frames {
                     self.note_give_back_failure(error);
                     continue;
                 }
-                self.uncharge_tables(tables * UNIT_BYTES);
+                self.uncharge_tables(charged);
             }
             self.uncharge_metadata(range.memory_bytes());
             let run = range.frames.start >> MAX_ORDER..range.frames.end >> MAX_ORDER;

@@ -1,4 +1,5 @@
-//! The page tables with which the direct map has linear frames: one for each unit of 2 MiB, charged to the bound.
+//! The page tables with which the direct map has linear frames: one for each unit of 2 MiB, charged to the bound with the
+//! nodes of the kernel's page cache of the memfd, one for 64 pages.
 //!
 //! # Model
 //!
@@ -17,11 +18,11 @@ use super::{LinearRange, State};
 use foliocache_sync::atomic::Ordering;
 use std::ops::Range;
 
-/// What a unit is charged: its page table, and the nodes of the kernel's page cache of the memfd, one for 64 pages.
-pub(super) const UNIT_BYTES: u64 = TABLE_BYTES + BLOCK_FRAMES as u64 / 64 * NODE_BYTES;
-
 /// A node of the kernel's xarray, with its part of what the slab wastes.
-const NODE_BYTES: u64 = 592;
+pub(super) const NODE_BYTES: u64 = 592;
+
+/// Pages of such a node.
+const NODE_PAGES: u32 = 64;
 
 /// Units that a search for page tables looks at before it lets the lock go.
 const SCAN_UNITS: usize = 1 << 14;
@@ -39,31 +40,54 @@ pub(crate) struct RangeOwner {
     pub(crate) first: u64,
 }
 
-/// 2 MiB of a range: how many of its frames are in use, leaving, or about to be taken; and whether the page table
-/// with which the direct map has them is charged.
+/// 2 MiB of a range.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Unit(pub(super) u16);
+pub(super) struct Unit {
+    /// Frames in use, leaving, or about to be taken.
+    pub(super) frames: u16,
+    /// The page table with which the direct map has them is charged.
+    charged: bool,
+    /// Which nodes of the kernel's page cache of the memfd are charged.
+    nodes: u8,
+}
 
 impl Unit {
-    const CHARGED: u16 = 1 << 15;
-
-    pub(super) fn is_charged(self) -> bool {
-        self.0 & Self::CHARGED != 0
+    /// Bytes that it is charged.
+    pub(super) fn bytes(self) -> u64 {
+        u64::from(self.charged) * TABLE_BYTES + u64::from(self.nodes.count_ones()) * NODE_BYTES
     }
 
-    fn frames(self) -> u16 {
-        self.0 & !Self::CHARGED
+    /// As it is once these nodes are charged, too.
+    fn with(self, nodes: u8) -> Self {
+        Self {
+            charged: true,
+            nodes: self.nodes | nodes,
+            ..self
+        }
     }
 
-    /// Charged, and without frames.
     fn is_idle(self) -> bool {
-        self.0 == Self::CHARGED
+        self.charged && self.frames == 0
     }
 }
 
-/// The units of 2 MiB that pages lie in, which are counted from the beginning of a unit.
-fn units_of(pages: &Range<u64>) -> Range<u32> {
-    (pages.start >> MAX_ORDER) as u32..pages.end.div_ceil(BLOCK_FRAMES.into()) as u32
+/// The nodes of a unit that have these of its pages.
+fn nodes_of(pages: &Range<u32>) -> u8 {
+    let node = |page| page / NODE_PAGES;
+    (node(pages.start)..node(pages.end - 1) + 1).fold(0, |nodes, node| nodes | 1 << node)
+}
+
+/// The units of a range in which pages lie, which are counted from its beginning: the first frame of each unit, and the
+/// nodes of it.
+fn needed(range: &LinearRange, pages: &Range<u64>) -> impl Iterator<Item = (u32, u8)> + use<> {
+    let (first, pages) = (range.frames.start, pages.start as u32..pages.end as u32);
+    let units = pages.start >> MAX_ORDER..pages.end.div_ceil(BLOCK_FRAMES);
+    units.map(move |unit| {
+        let start = unit << MAX_ORDER;
+        let within = |page: u32| page.clamp(start, start + BLOCK_FRAMES) - start;
+        let part = within(pages.start)..within(pages.end);
+        (first + start, nodes_of(&part))
+    })
 }
 
 impl State {
@@ -79,8 +103,8 @@ impl State {
         while at < frames.end {
             let end = ((at | (BLOCK_FRAMES - 1)) + 1).min(frames.end);
             let unit = self.unit(at);
-            debug_assert!(u32::from(unit.frames()) >= end - at);
-            unit.0 -= (end - at) as u16;
+            debug_assert!(u32::from(unit.frames) >= end - at);
+            unit.frames -= (end - at) as u16;
             at = end;
         }
     }
@@ -96,7 +120,7 @@ impl State {
             for (i, unit) in range.units.iter_mut().enumerate().skip(skip) {
                 let frame = first + ((i as u32) << MAX_ORDER);
                 looked += 1;
-                if unit.is_charged() && visit(frame, unit, range.owner, frame - first)
+                if unit.charged && visit(frame, unit, range.owner, frame - first)
                     || looked == SCAN_UNITS
                 {
                     self.hand = frame + BLOCK_FRAMES;
@@ -121,35 +145,38 @@ impl Frames {
         if self.is_huge() {
             return true;
         }
-        let frames = units_of(&pages).map(|unit| range.frames.start + (unit << MAX_ORDER));
         let missing = {
             let mut state = self.linear.state.lock();
-            let missing = |&frame: &u32| !state.unit(frame).is_charged();
-            frames.clone().filter(missing).count() as u64
+            let missing = |(frame, nodes)| {
+                let unit = *state.unit(frame);
+                unit.with(nodes).bytes() - unit.bytes()
+            };
+            needed(range, &pages).map(missing).sum()
         };
         if missing == 0 {
             return true;
         }
-        if !pay(missing * UNIT_BYTES) {
+        if !pay(missing) {
             return false;
         }
         let mut paid = missing;
         {
             let mut state = self.linear.state.lock();
-            for frame in frames {
+            for (frame, nodes) in needed(range, &pages) {
                 while state.dropping.iter().any(|run| run.contains(&frame)) {
                     state = self.linear.punched.wait_ranked(state);
                 }
                 let unit = state.unit(frame);
-                if paid > 0 && !unit.is_charged() {
-                    unit.0 |= Unit::CHARGED;
-                    paid -= 1;
+                let price = unit.with(nodes).bytes() - unit.bytes();
+                if price <= paid {
+                    *unit = unit.with(nodes);
+                    paid -= price;
                 }
             }
         }
-        self.note_tables(((missing - paid) * UNIT_BYTES).cast_signed());
-        // Another thread paid for them at the same time.
-        self.uncharge_metadata(paid * UNIT_BYTES);
+        self.note_tables((missing - paid).cast_signed());
+        // Another thread paid at the same time.
+        self.uncharge_metadata(paid);
         true
     }
 
@@ -158,8 +185,10 @@ impl Frames {
     pub(crate) fn claim_linear(&self, frame: FrameNumber, order: u32) -> bool {
         let mut state = self.linear.state.lock();
         let unit = state.unit(frame.0);
-        let charged = unit.is_charged() || self.is_huge();
-        unit.0 += u16::from(charged) << order;
+        let page = frame.0 % BLOCK_FRAMES;
+        let needed = unit.with(nodes_of(&(page..page + (1 << order))));
+        let charged = needed.bytes() == unit.bytes() || self.is_huge();
+        unit.frames += u16::from(charged) << order;
         charged
     }
 
@@ -190,7 +219,7 @@ impl Frames {
         let mut gone = 0;
         let mut turns = 0;
         while gone < wanted && turns < 2 {
-            let mut runs: Vec<Range<u32>> = Vec::new();
+            let (mut runs, mut charged): (Vec<Range<u32>>, _) = (Vec::new(), 0);
             let memory = {
                 let mut state = linear.state.lock();
                 let Some(memory) = state.memory.clone() else {
@@ -199,6 +228,7 @@ impl Frames {
                 let mut left = wanted - gone;
                 let more = state.scan(|frame, unit, _, _| {
                     if unit.is_idle() {
+                        charged += unit.bytes();
                         *unit = Unit::default();
                         match runs.last_mut().filter(|run| run.end == frame) {
                             Some(run) => run.end += BLOCK_FRAMES,
@@ -219,14 +249,12 @@ impl Frames {
                 let dropped = unsafe { memory.drop_page_tables(&self.range, linear.bytes(&run)) };
                 linear.state.lock().dropping.retain(|other| *other != run);
                 linear.punched.notify_all();
-                match dropped {
-                    Ok(()) => {
-                        self.uncharge_tables(tables * UNIT_BYTES);
-                        gone += tables;
-                    }
-                    Err(error) => self.note_give_back_failure(error),
+                gone += tables;
+                if let Err(error) = dropped {
+                    self.note_give_back_failure(error);
                 }
             }
+            self.uncharge_tables(charged);
         }
         gone
     }
@@ -244,9 +272,9 @@ impl Frames {
         let mut turns = 0;
         while found.len() < 4 * wanted && turns < 2 {
             let more = state.scan(|_, unit, owner, page| {
-                if unit.frames() > 0 {
+                if unit.frames > 0 {
                     let first = owner.first + u64::from(page);
-                    found.push((unit.frames(), owner, first..first + u64::from(BLOCK_FRAMES)));
+                    found.push((unit.frames, owner, first..first + u64::from(BLOCK_FRAMES)));
                 }
                 found.len() >= 4 * wanted
             });

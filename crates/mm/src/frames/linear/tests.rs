@@ -1,7 +1,9 @@
 //! Tests of linear frames by themselves.
 #![allow(unsafe_code)]
 
+use super::tables::NODE_BYTES;
 use super::*;
+use crate::frames::TABLE_BYTES;
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::thread;
 
@@ -30,7 +32,7 @@ fn claim_and_take(
     order: u32,
     promise: &mut Reservation<'_>,
 ) -> bool {
-    frames.linear.state.lock().unit(first.0).0 += 1 << order;
+    frames.linear.state.lock().unit(first.0).frames += 1 << order;
     frames.take_linear(first, order, promise).expect("frames")
 }
 
@@ -263,7 +265,11 @@ fn a_retired_range_gives_its_run_and_its_page_tables_back_once_it_is_empty() {
     let pay = |bytes| frames.charge_metadata(bytes);
     assert!(frames.charge_tables(&range, 0..1, pay));
     assert!(frames.charge_tables(&range, 0..1025, pay), "two more");
-    assert_eq!(frames.usage().metadata, metadata + 3 * UNIT_BYTES);
+    // All of two units, and a page of the third.
+    assert_eq!(
+        frames.usage().metadata,
+        metadata + 3 * TABLE_BYTES + 17 * NODE_BYTES
+    );
     assert!(frames.charge_metadata(range.memory_bytes()));
     assert!(!frames.charge_tables(&range, 0..3000, |_| false));
     take(&frames, base, 0, 9);
@@ -317,7 +323,7 @@ fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found
     frames.unclaim_linear(base.add(1536), 2);
     assert_eq!(frames.drop_idle_tables(10), 1);
     assert!(!frames.claim_linear(base.add(1536), 2));
-    assert_eq!(frames.table_bytes(), 3 * UNIT_BYTES);
+    assert_eq!(frames.table_bytes(), 3 * (TABLE_BYTES + 8 * NODE_BYTES));
     let sparse = frames.sparse_units(2);
     let pages = |first: u64| (owner, 4096 + first..4096 + first + 512);
     assert_eq!(sparse, [pages(512), pages(1024)]);
