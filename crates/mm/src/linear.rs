@@ -99,6 +99,9 @@ impl Mm {
                 // Dirty files stay until they are written.
                 self.request_writeback();
                 sleep(NO_SPACE_WAIT * (1 << tries));
+                // And those with pages until these are evicted.
+                let half = self.lru.lock().len() / 2 + 1;
+                self.shrink_lru(half);
             }
             self.drop_idle_caches();
             self.frames.punch_leaving();
