@@ -198,7 +198,7 @@ impl AddressSpace {
             LockedAccess::Tracked => (VmaAccess::ReadWrite, HoldKind::Tracked),
         };
         // What is cut off from here on finds the window.
-        let shared = self.i_rwsem.read();
+        let shared = self.share_i_rwsem();
         in_file()?;
         let mut held = Held::new(pages.clone(), kind);
         let new = self.hold(linear, &mut held)?;

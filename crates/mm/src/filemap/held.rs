@@ -95,7 +95,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 impl AddressSpace {
     /// Keeps pages in memory until [`AddressSpace::release`], reading what is missing; whether some were not held.
     ///
-    /// Context: blocks for I/O and memory; no lock held. The pages lie in the file and in its linear ranges.
+    /// Context: blocks for I/O and memory; no lock held but `i_rwsem`. The pages lie in the file and in its linear ranges.
     ///
     /// # Errors
     /// [`MapError::TooMuchHeld`] beyond the share; those of the store.

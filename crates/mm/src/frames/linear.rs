@@ -37,8 +37,8 @@
 //!
 //! # Locking
 //!
-//! *Protects*: what is leaving, which runs are free, and what is known of their units. *Order*: leaf. *May block*: no; [`Frames::take_linear`]
-//! waits for one system call of another thread. `punching` is taken before every other lock of memory.
+//! *Protects*: what is leaving, which runs are free, and what is known of their units. *Order*: leaf. *May block*: no;
+//! [`Frames::take_linear`] and [`Frames::charge_tables`] wait for a few system calls of another thread. `punching` is taken before every other lock of memory.
 //!
 //! # Safety
 //!

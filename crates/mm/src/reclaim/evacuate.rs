@@ -205,9 +205,7 @@ impl Mm {
             return;
         }
         if locked.may(Operation::Evict) {
-            self.lru.lock().remove(&self.folios, &locked);
-            let evicted = self.evict(locked);
-            self.lru.lock().record_eviction(&evicted);
+            self.evict_queued(locked);
         } else if locked.may(Operation::Split) && locked.order() > 0 {
             // It has to stay in memory, and no such chunk is free: its halves may find places, now or in a
             // later round.

@@ -283,6 +283,13 @@ impl Mm {
         }
     }
 
+    /// Evicts a folio that may be evicted, wherever it is in the queues.
+    fn evict_queued(&self, locked: LockedFolio<'_>) {
+        self.lru.lock().remove(&self.folios, &locked);
+        let evicted = self.evict(locked);
+        self.lru.lock().record_eviction(&evicted);
+    }
+
     /// Takes a clean folio, already off its queue, out of the cache. The caller records it, or knows why
     /// not.
     #[must_use = "an eviction is recorded, so that a refault is known"]

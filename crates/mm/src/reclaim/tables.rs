@@ -43,17 +43,11 @@ impl Mm {
     /// Evicts what can be evicted of some pages of a file at once.
     fn evict_pages(&self, file: &AddressSpace, pages: Range<u64>) {
         let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
-        let mut victims = Vec::new();
         let lock = |page| file.try_lock_folio(page);
         file.for_each_folio(first, last, lock, |locked| {
             if locked.may(Operation::Evict) {
-                self.lru.lock().remove(&self.folios, &locked);
-                victims.push(self.evict(locked));
+                self.evict_queued(locked);
             }
         });
-        let mut lru = self.lru.lock();
-        victims
-            .iter()
-            .for_each(|evicted| lru.record_eviction(evicted));
     }
 }

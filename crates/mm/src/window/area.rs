@@ -21,7 +21,6 @@ use crate::paging::{Userfaultfd, WindowArea, WriteTracker};
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, MapError, VmaAccess};
-use foliocache_sync::atomic::AtomicUsize;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
@@ -60,7 +59,7 @@ pub enum FaultMode {
     /// addresses of a mapping. Needs the permission to resolve faults of the kernel's own accesses.
     #[default]
     Thread,
-    /// The thread that touched the page, in a handler of SIGBUS: some ten times as fast. A system call that is handed an
+    /// The thread that touched the page, in a handler of SIGBUS: two to four times as fast. A system call that is handed an
     /// address whose page is not mapped fails with `EFAULT`.
     Inline,
 }
@@ -162,14 +161,9 @@ impl Windows {
             return Ok(());
         }
         *self.announced.lock() = Some(announce(self.area.addresses()));
-        self.listen(Arc::new(Listener {
-            next: Mutex::new(()),
-            waiting: AtomicUsize::new(0),
-            faults: Arc::clone(&self.faults),
-            stop: Arc::clone(&self.stop),
-            mm: Arc::downgrade(mm),
-        }))
-        .map_err(|error| Errno::from(error).into())
+        let listener = Listener::new(mm, &self.faults, &self.stop);
+        self.listen(Arc::new(listener))
+            .map_err(|error| Errno::from(error).into())
     }
 
     /// Has one more thread take faults, if there may be one.

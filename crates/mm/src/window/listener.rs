@@ -27,14 +27,24 @@ const LISTENING: usize = 4;
 /// Relaxed: the count alone is looked at.
 pub(super) struct Listener {
     /// One thread waits in the kernel, the others for it.
-    pub(super) next: Mutex<()>,
-    pub(super) waiting: AtomicUsize,
-    pub(super) faults: Arc<Userfaultfd>,
-    pub(super) stop: Arc<Event>,
-    pub(super) mm: Weak<Mm>,
+    next: Mutex<()>,
+    waiting: AtomicUsize,
+    faults: Arc<Userfaultfd>,
+    stop: Arc<Event>,
+    mm: Weak<Mm>,
 }
 
 impl Listener {
+    pub(super) fn new(mm: &Arc<Mm>, faults: &Arc<Userfaultfd>, stop: &Arc<Event>) -> Self {
+        Self {
+            next: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
+            faults: Arc::clone(faults),
+            stop: Arc::clone(stop),
+            mm: Arc::downgrade(mm),
+        }
+    }
+
     /// Waits for the next fault, or for the end.
     fn next_fault(&self) -> Option<Fault> {
         let _first = self.next.lock();
