@@ -41,8 +41,8 @@ impl AddressSpace {
 
     /// Splits a locked folio that begins before `page` and goes on beyond it, so that one begins
     /// there; returns the part that ends before `page`, and unlocks the others. Parts without content
-    /// leave the index, the returned one too. Without memory to split it the folio stays as it is and
-    /// is returned whole.
+    /// leave the index, the returned one too. Without memory to split it, or with views or pins, the folio stays as
+    /// it is and is returned whole.
     ///
     /// Context: the folio is not under writeback. Takes `xa_lock`, the LRU lock and the pools'.
     pub(crate) fn split_folio<'a>(
@@ -74,7 +74,7 @@ impl AddressSpace {
     }
 
     /// Makes a locked folio its lower half, and returns a new one that is the upper half, locked. Not one of huge
-    /// frames.
+    /// frames, nor one that is viewed or pinned.
     fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
         let mm: &Mm = self.mm();
         let Identity {
@@ -83,6 +83,9 @@ impl AddressSpace {
             frame,
         } = lower.identity();
         if mm.frames.is_huge() && mm.frames.is_linear(frame) {
+            return None;
+        }
+        if lower.hold_counts().is_held() {
             return None;
         }
         debug_assert!(lower.may(Operation::Split), "the device reads it");

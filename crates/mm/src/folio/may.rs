@@ -6,14 +6,19 @@
 //!
 //! | operation | what it does | not while |
 //! |---|---|---|
-//! | `Evict` | drops the only copy in memory | `DIRTY`, `WRITEBACK` or `UNSTABLE`: the medium does not have the data; `UNEVICTABLE`: there is no store; `HELD`: a program wants it in memory |
-//! | `Migrate` | copies the bytes to other frames | `WRITEBACK`: the device reads the frames |
-//! | `Split` | makes two folios of one, the frames stay | `WRITEBACK`: its write ends for the folio as one |
-//! | `Remove` | drops data that the file no longer has | `WRITEBACK`: the device reads the frames |
+//! | `Evict` | drops the only copy in memory | `DIRTY`, `WRITEBACK` or `UNSTABLE`: the medium does not have the data; `UNEVICTABLE`: there is no store; `HELD`: a program wants it in memory; viewed: its frames would not become free; pinned |
+//! | `Migrate` | copies the bytes to other frames | `WRITEBACK`: the device reads the frames; viewed: the views have them; pinned |
+//! | `Split` | makes two folios of one, the frames stay | `WRITEBACK`: its write ends for the folio as one; viewed or pinned: its holds count for the folio as one |
+//! | `Remove` | drops data that the file no longer has | `WRITEBACK`: the device reads the frames; pinned: a device uses them |
+//!
+//! Views do not forbid `Remove`: the folio leaves the index, and its frames are the views' (an orphan, see
+//! [`holds`](super::holds)).
 //!
 //! The answer holds as long as the folio lock: `DIRTY` and `WRITEBACK` are set under it, `UNSTABLE`
-//! before `WRITEBACK` is cleared, `UNEVICTABLE` before the folio is in the index, and `HELD` under it.
+//! before `WRITEBACK` is cleared, `UNEVICTABLE` before the folio is in the index, `HELD` under it; and it is only
+//! under it that a folio gets views and pins.
 
+use super::holds::HoldCounts;
 use super::{LockedFolio, flag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,13 @@ impl Operation {
             Self::Migrate | Self::Split | Self::Remove => flag::WRITEBACK,
         }
     }
+
+    const fn forbidden_by(self, holds: HoldCounts) -> bool {
+        match self {
+            Self::Evict | Self::Migrate | Self::Split => holds.is_held(),
+            Self::Remove => holds.is_pinned(),
+        }
+    }
 }
 
 impl LockedFolio<'_> {
@@ -41,12 +53,14 @@ impl LockedFolio<'_> {
     pub(crate) fn may(&self, operation: Operation) -> bool {
         debug_assert_ne!(self.mapping(), 0, "a free folio");
         !self.state.load().has_any(operation.forbidden())
+            && !operation.forbidden_by(self.hold_counts())
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::folio::holds::Hold;
     use crate::folio::{Folio, Identity};
     use crate::frames::FrameNumber;
     use crate::types::PageIndex;
@@ -81,7 +95,18 @@ mod tests {
             frame: FrameNumber(8),
         };
         locked.attach(64, identity);
-        for state in 0..1 << FLAGS.len() {
+        let (short, long) = (Hold::pin(false, false), Hold::pin(true, true));
+        let all_holds: [&[Hold]; 5] = [
+            &[],
+            &[Hold::VIEW],
+            &[short],
+            &[long],
+            &[Hold::VIEW, short, long],
+        ];
+        for (state, holds) in
+            (0..1 << FLAGS.len()).flat_map(|state| all_holds.map(|holds| (state, holds)))
+        {
+            holds.iter().for_each(|&hold| _ = locked.add_hold(hold));
             let set = |at: usize| state >> at & 1 != 0;
             let flags = (0..FLAGS.len()).filter(|&at| set(at)).map(|at| FLAGS[at]);
             locked.state.clear(flag::CONTENT);
@@ -89,14 +114,18 @@ mod tests {
             let [_, dirty, writeback, unstable, _, _, _, unevictable, _, held] =
                 std::array::from_fn(set);
             let safe = !dirty && !writeback && !unstable;
+            let pinned = holds.contains(&short) || holds.contains(&long);
+            let free = holds.is_empty();
             for (operation, expected) in [
-                (Operation::Evict, safe && !unevictable && !held),
-                (Operation::Migrate, !writeback),
-                (Operation::Split, !writeback),
-                (Operation::Remove, !writeback),
+                (Operation::Evict, free && safe && !unevictable && !held),
+                (Operation::Migrate, free && !writeback),
+                (Operation::Split, free && !writeback),
+                (Operation::Remove, !pinned && !writeback),
             ] {
-                assert_eq!(locked.may(operation), expected, "{operation:?}, {state:#b}");
+                let may = locked.may(operation);
+                assert_eq!(may, expected, "{operation:?}, {state:#b}, {holds:?}");
             }
+            holds.iter().for_each(|&hold| _ = locked.drop_hold(hold));
         }
     }
 }

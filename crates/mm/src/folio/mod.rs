@@ -40,6 +40,8 @@
 //! Relaxed. The other fields are Relaxed: the folio lock orders them.
 
 pub(crate) mod grains;
+#[allow(dead_code, reason = "no view and no pin is taken yet")]
+mod holds;
 mod may;
 mod pool;
 pub(crate) mod state;
@@ -55,6 +57,7 @@ use std::task::Waker;
 
 use crate::frames::FrameNumber;
 use crate::types::{PAGE_SIZE, PageIndex};
+use holds::Holds;
 use state::{FolioState, LOCK, Snapshot};
 
 /// A folio's descriptor: one cache line.
@@ -78,6 +81,8 @@ pub(crate) struct Folio {
     uptodate: AtomicU64,
     /// Which grains are dirty, in a folio of order > 0 (invariant 4). Changed under the folio lock.
     dirty: AtomicU64,
+    /// Its views and pins.
+    holds: Holds,
 }
 
 /// Where a folio is and what it covers, as it was at one moment.
