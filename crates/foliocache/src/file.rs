@@ -16,6 +16,7 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Operation, Result};
+use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
 use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
@@ -146,6 +147,17 @@ impl File {
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
         let done = self.open.read_at(buf, pos);
         done.map_err(|errno| self.error(Operation::Read, pos, buf.len(), errno))
+    }
+
+    /// As [`File::read_at`], in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_at_with(&self, buf: &mut [u8], pos: u64, options: IoOptions) -> Result<usize> {
+        let len = buf.len();
+        let iter = &mut IovIter::destination(buf);
+        let done = self.open.read_iter(&mut options.iocb(pos), iter);
+        done.map_err(|errno| self.error(Operation::Read, pos, len, errno))
     }
 
     #[inline]

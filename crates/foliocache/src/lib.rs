@@ -68,6 +68,7 @@ mod cursor;
 mod directory;
 mod error;
 mod file;
+mod io_options;
 mod mapping;
 mod metadata;
 mod mount;
@@ -92,7 +93,7 @@ pub use foliocache_fs::{
 pub use foliocache_mm::{
     FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, HugeFrames as HugePages,
     IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError, MmError as CacheError,
-    MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats, ThrottleStats,
+    MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats, ThrottleStats, UncachedStats,
     VmaAccess as MapAccess,
 };
 pub use foliocache_sys::Errno;
@@ -100,6 +101,7 @@ pub use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::uring::EngineStats;
 pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
 pub use foliocache_vfs::{Advice, Attr, Credentials, Device, FileKind, RenameMode};
+pub use io_options::IoOptions;
 pub use mapping::Mapping;
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;

@@ -66,6 +66,13 @@ impl<'a> OpenOptions<'a> {
         self
     }
 
+    /// Whether all reads and writes through the handle are
+    /// [uncached](crate::IoOptions::uncached).
+    pub fn uncached(mut self, uncached: bool) -> Self {
+        self.how.flags.uncached = uncached;
+        self
+    }
+
     /// Permission bits of a file that is made, before the umask is taken off. 0o666 unless said.
     pub fn mode(mut self, mode: u32) -> Self {
         self.how.mode = mode;

@@ -105,14 +105,8 @@ const _: () = {
     assert!(offset_of!(AddressSpace, mm) == 0);
     assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
     // Locks that watch their rank are larger.
-    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 448);
+    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
 };
-
-/// Who reads less than one part in so many of the cache behind a stream is close behind it.
-const CLOSE_PART: u64 = 16;
-
-/// Times that the cache turns over before it is tried again whether anybody follows a stream.
-const FOLLOWED_FOR: u64 = 8;
 
 impl fmt::Debug for AddressSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -352,25 +346,6 @@ impl AddressSpace {
         }
     }
 
-    pub(crate) fn queue_folio(&self, locked: &LockedFolio<'_>) {
-        if self.bdi.is_memory() {
-            return;
-        }
-        let mm = self.mm();
-        let page = locked.index();
-        let mut lru = mm.lru.lock();
-        if lru.add(&mm.folios, locked, self.id, page) {
-            bump(&self.counters.refaults, 1);
-        }
-        // Relaxed, both: hints.
-        let dropped_to = self.dropped_to.load(Ordering::Relaxed);
-        let frames = mm.frames.capacity();
-        if page.0 < dropped_to && dropped_to - page.0 < frames / CLOSE_PART {
-            self.followed_until
-                .store(lru.evictions() + FOLLOWED_FOR * frames, Ordering::Relaxed);
-        }
-    }
-
     /// Takes a folio out of the index and gives its frame and descriptor back, whatever its state.
     ///
     /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
@@ -397,6 +372,7 @@ impl AddressSpace {
     ) -> Option<(FrameNumber, u32)> {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
+        self.note_uncached_gone(&locked);
         let folio = locked.folio();
         let (seen, frame, order) = {
             let mut index = self.index.lock();

@@ -22,6 +22,10 @@ pub struct Iocb {
     /// Writes at the end of the file, wherever that is once the writer has the file to itself.
     #[doc(alias = "IOCB_APPEND")]
     pub append: bool,
+    /// What the call brings into the cache leaves it when the call is done with it, unless somebody else uses it
+    /// meanwhile; see `filemap/uncached.rs`.
+    #[doc(alias = "RWF_DONTCACHE")]
+    pub uncached: bool,
 }
 
 impl Iocb {
@@ -33,6 +37,7 @@ impl Iocb {
             fetched: 0,
             nowait: false,
             append: false,
+            uncached: false,
         }
     }
 

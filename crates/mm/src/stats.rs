@@ -63,8 +63,20 @@ pub(crate) struct FileCounters {
     pub(crate) read_in: AtomicU64,
     pub(crate) faults: AtomicU64,
     pub(crate) mapped: AtomicU64,
+    pub(crate) uncached: UncachedCounters,
     /// What readahead of the file was worth lately.
     pub(crate) feedback: ReadaheadFeedback,
+}
+
+/// As [`UncachedStats`].
+#[derive(Debug, Default)]
+pub(crate) struct UncachedCounters {
+    pub(crate) asked: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) kept_present: AtomicU64,
+    pub(crate) kept_used: AtomicU64,
+    pub(crate) failed_locked: AtomicU64,
+    pub(crate) failed_held: AtomicU64,
 }
 
 /// What was found in the cache of one file.
@@ -152,6 +164,36 @@ pub struct FileStats {
     pub faults: u64,
     /// Pages that faults put into the page tables.
     pub mapped: u64,
+    /// What became of the pages of uncached operations.
+    pub uncached: UncachedStats,
+}
+
+/// What became of the pages of uncached operations, in pages of 4 KiB. Each page that such an operation brought in,
+/// read ahead or found counts once as `asked` and once among the others, those of [`UncachedStats::pending`] excepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UncachedStats {
+    /// Pages that operations were to leave no trace of.
+    pub asked: u64,
+    /// Left the cache: the hint was honoured.
+    pub dropped: u64,
+    /// Stayed: they were in the cache before.
+    pub kept_present: u64,
+    /// Stayed: somebody else read, wrote or mapped them meanwhile.
+    pub kept_used: u64,
+    /// Stayed for reclaim, which takes them early: somebody had them locked when they were to be dropped.
+    pub failed_locked: u64,
+    /// Stayed likewise: they were held in memory by then, or their folio was cut in two.
+    pub failed_held: u64,
+}
+
+impl UncachedStats {
+    /// Pages that an operation has yet to be done with: under way, read ahead, or not durable.
+    pub fn pending(&self) -> u64 {
+        let kept = self.kept_present + self.kept_used;
+        let done = self.dropped + kept + self.failed_locked + self.failed_held;
+        self.asked.saturating_sub(done)
+    }
 }
 
 impl FileStats {
@@ -197,6 +239,14 @@ impl AddressSpace {
         stats.read_in += read(&counters.read_in);
         stats.faults += read(&counters.faults);
         stats.mapped += read(&counters.mapped);
+        let (uncached, sum) = (&counters.uncached, &mut stats.uncached);
+        // `asked` last: what else is counted has been counted there before.
+        sum.dropped += read(&uncached.dropped);
+        sum.kept_present += read(&uncached.kept_present);
+        sum.kept_used += read(&uncached.kept_used);
+        sum.failed_locked += read(&uncached.failed_locked);
+        sum.failed_held += read(&uncached.failed_held);
+        sum.asked += read(&uncached.asked);
     }
 
     /// Counts pages for the file, its file system and the cache.

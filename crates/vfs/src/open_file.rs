@@ -230,7 +230,7 @@ impl OpenFile {
     /// those of the backing store.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
-        if self.flags.read && self.mapping.read_in_use(pos, buf) {
+        if self.flags.read && !self.flags.uncached && self.mapping.read_in_use(pos, buf) {
             return Ok(buf.len());
         }
         self.read_on(buf, pos)
@@ -241,6 +241,7 @@ impl OpenFile {
     fn read_on(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
         self.check_read(pos)?;
         let iocb = &mut Iocb::at(pos);
+        iocb.uncached = self.flags.uncached;
         self.mapping
             .read_on(&self.readahead, iocb, &mut IovIter::destination(buf))
     }
@@ -252,6 +253,7 @@ impl OpenFile {
     #[inline]
     pub fn read_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
         self.check_read(iocb.pos)?;
+        iocb.uncached |= self.flags.uncached;
         self.mapping.read(&self.readahead, iocb, iter)
     }
 
@@ -272,6 +274,9 @@ impl OpenFile {
         len: usize,
         with: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
+        if self.flags.uncached {
+            return None;
+        }
         self.check_read(pos).ok()?;
         self.mapping.read_in_place(&self.readahead, pos, len, with)
     }
@@ -558,6 +563,7 @@ fn check(allowed: bool, pos: u64) -> Result<(), Errno> {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        self.mapping.end_uncached(&self.readahead);
         self.inode
             .ops()
             .released(&self.inode, self.counts_as_writer());

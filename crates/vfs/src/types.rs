@@ -137,6 +137,10 @@ pub struct OpenFlags {
     pub append: bool,
     /// The file is cut to nothing when it is opened.
     pub truncate: bool,
+    /// What reads and writes bring into the cache leaves it again: [`Iocb::uncached`].
+    ///
+    /// [`Iocb::uncached`]: foliocache_mm::Iocb::uncached
+    pub uncached: bool,
 }
 
 impl OpenFlags {
@@ -146,6 +150,7 @@ impl OpenFlags {
         write: false,
         append: false,
         truncate: false,
+        uncached: false,
     };
     /// For reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags {
@@ -153,6 +158,7 @@ impl OpenFlags {
         write: true,
         append: false,
         truncate: false,
+        uncached: false,
     };
     /// For writing alone.
     pub const WRITE: OpenFlags = OpenFlags {
@@ -160,6 +166,7 @@ impl OpenFlags {
         write: true,
         append: false,
         truncate: false,
+        uncached: false,
     };
 
     /// From the flags of `open(2)`; everything but access mode, `O_APPEND` and `O_TRUNC` is left
@@ -171,6 +178,7 @@ impl OpenFlags {
             write: access == 1 || access == 2,
             append: flags & 0o2000 != 0,
             truncate: flags & 0o1000 != 0,
+            uncached: false,
         }
     }
 

@@ -48,6 +48,7 @@ use self::buffers::Buffer;
 use self::request::{Kind, Stragglers};
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
+use crate::io_options::IoOptions;
 use crate::parent_only::ParentOnly;
 
 /// Fetches in a row after which still nothing could be copied, before a worker copies.
@@ -190,10 +191,23 @@ impl AsyncFile {
     /// # Errors
     /// As [`File::read_at`].
     pub async fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        self.read_at_with(buf, pos, IoOptions::new()).await
+    }
+
+    /// As [`AsyncFile::read_at`], in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub async fn read_at_with(
+        &self,
+        buf: &mut [u8],
+        pos: u64,
+        options: IoOptions,
+    ) -> Result<usize> {
         let open = self.file.open_file();
         let mut iocb = Iocb {
             nowait: true,
-            ..Iocb::at(pos)
+            ..options.iocb(pos)
         };
         let (mut done, mut fruitless) = (0, 0);
         loop {
@@ -208,7 +222,9 @@ impl AsyncFile {
                         self.fetch(&mut iocb, rest.len()).await.map(|()| None)
                     } else {
                         fruitless = 0;
-                        self.read_owned(rest, iocb.pos).await.map(Some)
+                        self.read_owned(rest, options.iocb(iocb.pos))
+                            .await
+                            .map(Some)
                     }
                 }
                 Err(errno) => Err(errno),
@@ -249,12 +265,12 @@ impl AsyncFile {
     }
 
     /// Reads by way of a buffer; returns the bytes, fewer than asked if the buffer is shorter.
-    async fn read_owned(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
+    async fn read_owned(&self, buf: &mut [u8], mut iocb: Iocb) -> Result<usize, Errno> {
         let mut buffer = Some(self.offload.reads.take(buf.len()).await?);
         let read = move |open: &OpenFile| {
             let mut buffer = buffer.take().ok_or(Errno::EIO)?;
             buffer.bytes.resize(buffer.room(), 0);
-            let n = open.read_at(&mut buffer.bytes, pos)?;
+            let n = open.read_iter(&mut iocb, &mut IovIter::destination(&mut buffer.bytes))?;
             buffer.bytes.truncate(n);
             Ok(buffer)
         };

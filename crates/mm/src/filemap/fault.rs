@@ -91,16 +91,17 @@ impl AddressSpace {
             locked.mark_accessed(seen);
             self.count_hits(1);
         }
+        self.keep_used(&locked, seen);
         if write && let Some(stored) = window.stored.get() {
             stored();
         }
         let order = locked.order();
         let mapped = self.map_folio(window, locked, page, write)?;
         if first_use {
-            self.used_readahead(&window.readahead, page, order);
+            self.used_readahead(&window.readahead, page, order, false);
         }
         if let Some(behind) = behind {
-            self.read_ahead(behind.window);
+            self.read_ahead(behind.window, false);
         }
         let Some((end, dirtied)) = mapped else {
             return Ok(None);
@@ -156,7 +157,7 @@ impl AddressSpace {
             return Err(Errno::EFAULT);
         }
         if !self.bdi().is_memory() {
-            return self.read_folio(readahead, page, page);
+            return self.read_folio(readahead, page, page, false);
         }
         // A hole gets memory, as little as can be.
         loop {
@@ -167,7 +168,7 @@ impl AddressSpace {
                 return Ok((locked, None));
             }
             let whole = ReadaheadWindow::whole(page, 1, 0);
-            if let Some(locked) = self.fill(page, page, whole)? {
+            if let Some(locked) = self.fill(page, page, whole, false)? {
                 return Ok((locked, None));
             }
         }
@@ -202,9 +203,11 @@ impl AddressSpace {
         {
             // The first touch of what was read ahead has to be seen.
             let uptodate = self.uptodate_from(&next, next.index());
-            if next.state.load().has(flag::READAHEAD) || uptodate == 0 {
+            let seen = next.state.load();
+            if seen.has(flag::READAHEAD) || uptodate == 0 {
                 break;
             }
+            self.keep_used(&next, seen);
             end_here = next.index().0 + uptodate;
             others.push(next);
         }

@@ -19,6 +19,7 @@
 //! `invalidate_lock` shared until the folios are in the index: a truncate that comes later finds
 //! them there and waits for their locks. Memory is reserved before.
 
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
@@ -35,6 +36,12 @@ use crate::types::{PageIndex, pages_for};
 
 /// Most pages in one read that is only started: whoever waits for its first page waits for all.
 const READ_PAGES: u64 = 256;
+
+/// Who reads less than one part in so many of the cache behind a stream is close behind it.
+const CLOSE_PART: u64 = 16;
+
+/// Times that the cache turns over before it is tried again whether anybody follows a stream.
+const FOLLOWED_FOR: u64 = 8;
 
 impl AddressSpace {
     /// Largest window now, in pages: less when callers wait for memory, or where the bound is small.
@@ -96,9 +103,11 @@ impl AddressSpace {
         page: PageIndex,
         last: PageIndex,
         window: Window,
+        uncached: bool,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        match self.try_fill(page, last, window) {
-            Err(_) if window.pages > 1 => self.try_fill(page, last, Window::whole(page, 1, 0)),
+        let alone = Window::whole(page, 1, 0);
+        match self.try_fill(page, last, window, uncached) {
+            Err(_) if window.pages > 1 => self.try_fill(page, last, alone, uncached),
             result => result,
         }
     }
@@ -108,6 +117,7 @@ impl AddressSpace {
         page: PageIndex,
         last: PageIndex,
         window: Window,
+        uncached: bool,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         let mut refusals = 0;
         let (window, fill) = loop {
@@ -119,7 +129,8 @@ impl AddressSpace {
                 return Ok(None);
             };
             let asked = page..last.add(1);
-            let fill = Fill::new(self, free, window.order, &mut prepared, asked);
+            let how = (window.order, uncached);
+            let fill = Fill::new(self, free, how, &mut prepared, asked);
             drop(invalidate);
             match prepared.refused.filter(|_| fill.is_none()) {
                 Some(error) if refusals == REFUSALS => return Err(error),
@@ -130,7 +141,9 @@ impl AddressSpace {
         match fill.filter(|fill| page < fill.end) {
             Some(fill) => fill.wait(page).map(|folio| folio.map(|id| self.adopt(id))),
             // Descriptors ran out on the way to the page, or somebody else came first.
-            None if window.start < page => self.try_fill(page, last, Window::whole(page, 1, 0)),
+            None if window.start < page => {
+                self.try_fill(page, last, Window::whole(page, 1, 0), uncached)
+            }
             None => Ok(None),
         }
     }
@@ -181,9 +194,13 @@ impl AddressSpace {
     }
 
     /// As [`AddressSpace::start_fill`], where nobody waits for any of it.
-    pub(super) fn read_ahead(self: &Arc<Self>, windows: impl IntoIterator<Item = Window>) {
+    pub(super) fn read_ahead(
+        self: &Arc<Self>,
+        windows: impl IntoIterator<Item = Window>,
+        uncached: bool,
+    ) {
         for window in windows {
-            self.start_fill(window, PageIndex(0)..PageIndex(0));
+            self.start_fill(window, PageIndex(0)..PageIndex(0), uncached);
         }
     }
 
@@ -191,6 +208,30 @@ impl AddressSpace {
     pub(super) fn set_uptodate(&self, locked: &LockedFolio<'_>, grains: u64) {
         if locked.add_uptodate(grains) {
             self.queue_folio(locked);
+        }
+    }
+
+    fn queue_folio(&self, locked: &LockedFolio<'_>) {
+        if self.bdi().is_memory() {
+            return;
+        }
+        let mm = self.mm();
+        let page = locked.index();
+        let mut lru = mm.lru.lock();
+        if lru.add(&mm.folios, locked, self.id(), page) {
+            bump(&self.counters.refaults, 1);
+        }
+        if locked.state.load().has(flag::DROPBEHIND) {
+            let nr_uncached = lru.nr_uncached();
+            drop(lru);
+            return mm.bound_uncached(nr_uncached);
+        }
+        // Relaxed, both: hints.
+        let dropped_to = self.dropped_to.load(Ordering::Relaxed);
+        let frames = mm.frames.capacity();
+        if page.0 < dropped_to && dropped_to - page.0 < frames / CLOSE_PART {
+            self.followed_until
+                .store(lru.evictions() + FOLLOWED_FOR * frames, Ordering::Relaxed);
         }
     }
 
@@ -228,7 +269,12 @@ impl AddressSpace {
     ///
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
-    pub(super) fn start_fill(self: &Arc<Self>, window: Window, asked: Range<PageIndex>) -> u64 {
+    pub(super) fn start_fill(
+        self: &Arc<Self>,
+        window: Window,
+        asked: Range<PageIndex>,
+        uncached: bool,
+    ) -> u64 {
         let end = PageIndex((window.start.0 + window.pages).min(pages_for(self.size())));
         if window.start >= end {
             return 0;
@@ -250,7 +296,8 @@ impl AddressSpace {
                 continue;
             };
             let next = free.end;
-            let fill = Fill::new(self, free, window.order, &mut prepared, asked.clone());
+            let how = (window.order, uncached);
+            let fill = Fill::new(self, free, how, &mut prepared, asked.clone());
             let Some(fill) = fill else { break };
             at = fill.end.max(next);
             fills.push(fill);
@@ -286,10 +333,12 @@ impl AddressSpace {
         let end = pos.saturating_add(len).min(self.size());
         let mut page = PageIndex::of(pos);
         while page.pos() < end {
-            if self.folio_at(page).is_none() {
+            if let Some(folio) = self.folio_at(page) {
+                self.keep_used(folio, folio.state.load());
+            } else {
                 let pages = self.max_window().min(pages_for(end) - page.0);
                 let window = Window::whole(page, pages, self.max_order());
-                drop(self.fill(page, page, window)?);
+                drop(self.fill(page, page, window, false)?);
             }
             page = self.after_folio(page);
         }
@@ -320,7 +369,7 @@ impl Fill {
     fn new<'a>(
         mapping: &'a Arc<AddressSpace>,
         range: Range<PageIndex>,
-        max_order: u32,
+        (max_order, uncached): (u32, bool),
         prepared: &mut Prepared<'a>,
         asked: Range<PageIndex>,
     ) -> Option<Self> {
@@ -339,6 +388,9 @@ impl Fill {
                 break;
             };
             debug_assert_eq!(locked.index(), fill.end, "huge frames are whole");
+            if uncached {
+                mapping.mark_uncached(&locked);
+            }
             fill.end = locked.end();
             let segment = mapping.segment(&locked, 0..locked.identity().bytes());
             direct_map::push_merged(&mut fill.segments, segment);

@@ -212,12 +212,13 @@ impl AddressSpace {
             if locked.index().0 >= pages_for(self.size()) {
                 return Err(Errno::EFAULT);
             }
+            self.keep_used(&locked, locked.state.load());
             locked.state.clear_hint(flag::READAHEAD);
             locked.state.set(flag::HELD);
             page = locked.end();
             drop(locked);
             if let Some(behind) = behind {
-                self.read_ahead(behind.window);
+                self.read_ahead(behind.window, false);
             }
         }
         Ok(())

@@ -81,7 +81,7 @@ impl AddressSpace {
         let first_uses = self.note_read_in_place(handle, pos, end, &held);
         drop(held);
         for (page, order) in first_uses {
-            self.used_readahead(handle, page, order);
+            self.used_readahead(handle, page, order, false);
         }
         Some(result)
     }
@@ -99,7 +99,9 @@ impl AddressSpace {
         let mut at = pos;
         for locked in held {
             let goes_on = at != locked.index().pos() && handle.continues(at);
-            if !goes_on && locked.mark_accessed(locked.state.load()) {
+            let seen = locked.state.load();
+            self.keep_used(locked, seen);
+            if !goes_on && locked.mark_accessed(seen) {
                 first_uses.push((PageIndex::of(at), locked.order()));
             }
             at = locked.end().pos().min(end);

@@ -18,6 +18,7 @@ mod read;
 mod split;
 mod tracked;
 mod truncate;
+mod uncached;
 mod write;
 
 pub(crate) use held::{Held, HoldKind};

@@ -63,7 +63,7 @@ impl AddressSpace {
                     // It was there already and is gone again, or could not be read.
                     return Ok(Fetch::Retry);
                 }
-                match self.start_miss(handle, page, last) {
+                match self.start_miss(handle, (page, last), iocb.uncached) {
                     Some(end) => iocb.fetched = iocb.fetched.max(end.pos()),
                     None => return Ok(Fetch::Blocked),
                 }
@@ -91,8 +91,8 @@ impl AddressSpace {
     fn start_miss(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        page: PageIndex,
-        last: PageIndex,
+        (page, last): (PageIndex, PageIndex),
+        uncached: bool,
     ) -> Option<PageIndex> {
         // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
         if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
@@ -100,13 +100,16 @@ impl AddressSpace {
         }
         let limits = self.readahead_limits();
         let (now, behind) = handle.on_miss(page, last, &limits);
-        self.drop_behind(handle, page, &limits);
+        match uncached {
+            true => handle.note_uncached(),
+            false => self.drop_behind(handle, page, &limits),
+        }
         let (end, asked) = (now.start.add(now.pages), page..last.add(1));
-        if self.start_fill(now, asked) == 0 {
+        if self.start_fill(now, asked, uncached) == 0 {
             return None;
         }
         bump(&self.counters.misses, 1);
-        self.read_ahead(behind);
+        self.read_ahead(behind, uncached);
         Some(end)
     }
 
@@ -132,7 +135,7 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if let Some((page, last)) = self.pages_to_fetch(iocb.pos, len) {
-            let (locked, behind) = self.read_folio(handle, page, last)?;
+            let (locked, behind) = self.read_folio(handle, page, last, iocb.uncached)?;
             drop(locked);
             if let Some(behind) = behind {
                 self.follow_miss(iocb, behind);

@@ -14,6 +14,7 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
 use super::lookup::Lookup;
+use super::uncached::UncachedRead;
 use super::{BAD_MEMORY_RETRIES, memory_failed};
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag, grains};
@@ -36,6 +37,8 @@ enum CopyOutcome {
     Copied(usize),
     /// The caller's memory faulted at once.
     Fault,
+    /// Nothing was copied yet: it was the first use of what readahead brought in, and more is on its way now.
+    FirstUse,
 }
 
 impl AddressSpace {
@@ -57,7 +60,8 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
         let to = iter.iovec();
-        if iocb.pos >= iocb.fetched && self.read_iovec_in_use(iocb.pos, to) {
+        let plain = iocb.pos >= iocb.fetched && !iocb.uncached;
+        if plain && self.read_iovec_in_use(iocb.pos, to) {
             iocb.advance(iter, to.len());
             return Ok(to.len());
         }
@@ -134,10 +138,12 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        let mut faulted = false;
+        let uncached =
+            (iocb.uncached).then(|| UncachedRead::begin(handle, iocb.pos, iter.remaining()));
+        let (mut faulted, mut noted) = (false, false);
         let mut missed = iocb.pos < iocb.fetched;
         while iter.remaining() > 0 {
-            let piece = match self.read_hit(handle, iocb, iter.iovec()) {
+            let piece = match self.read_hit(handle, iocb, iter.iovec(), noted) {
                 Some(piece) => piece,
                 None => {
                     let to = iter.iovec().first(self.left(iocb.pos, iter.remaining()));
@@ -153,9 +159,17 @@ impl AddressSpace {
                         // It is what the bytes were brought in for.
                         self.count_hits(-1);
                     }
+                    let start = iocb.pos;
                     iocb.advance(iter, n);
-                    faulted = false;
+                    if let Some(uncached) = &uncached
+                        && n > 0
+                    {
+                        let last = iter.remaining() == 0;
+                        self.note_uncached_copy(uncached, start..iocb.pos, last);
+                    }
+                    (faulted, noted) = (false, false);
                 }
+                CopyOutcome::FirstUse => noted = true,
                 // Faulted in just now and no progress again: the memory is bad.
                 CopyOutcome::Fault if faulted => return Err(Errno::EFAULT),
                 CopyOutcome::Fault => {
@@ -201,7 +215,8 @@ impl AddressSpace {
     }
 
     /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none, or
-    /// nothing of the file to read at `pos`.
+    /// nothing of the file to read at `pos`. The first use of what was read ahead is reported before the copy, unless
+    /// it was `noted`: the next window is read during it.
     ///
     /// Always inlined, as [`Lookup::begin`] is: what they hand on is several words, and through memory
     /// it costs a small read up to a fifth of its time.
@@ -211,6 +226,7 @@ impl AddressSpace {
         handle: &ReadaheadState,
         iocb: &Iocb,
         to: Iovec<'_>,
+        noted: bool,
     ) -> Option<CopyOutcome> {
         let pos = iocb.pos;
         let left = self.left(pos, to.len());
@@ -221,19 +237,27 @@ impl AddressSpace {
         let rcu = rcu::read_lock();
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry))?;
         let (identity, offset) = (found.identity, found.identity.offset(pos));
+        let (folio, seen) = (found.folio, found.seen);
+        // Going on within a folio is the same use of it.
+        let goes_on = || pos < iocb.fetched || (offset != 0 && handle.continues(pos));
+        let used = !seen.is_in_use() && !noted && !goes_on();
+        if used && seen.has(flag::READAHEAD) && folio.mark_accessed(seen) {
+            drop(rcu);
+            self.used_readahead(handle, PageIndex::of(pos), identity.order, iocb.uncached);
+            return Some(CopyOutcome::FirstUse);
+        }
         let result = to
             .first(left.min(identity.bytes() - offset))
             .copy_from_frame(mm.frames.addr(identity.frame).wrapping_add(offset));
         if !found.validate() {
             return None;
         }
-        let known = found.seen.is_in_use();
-        // Going on within a folio is the same use of it.
-        let goes_on = || pos < iocb.fetched || (offset != 0 && handle.continues(pos));
-        let first_use = !known && !goes_on() && found.folio.mark_accessed(found.seen);
         drop(rcu);
-        if first_use {
-            self.used_readahead(handle, PageIndex::of(pos), identity.order);
+        if !iocb.uncached {
+            if used {
+                folio.mark_accessed(seen);
+            }
+            self.keep_used(folio, seen);
         }
         let piece = self.count_copy(pos, result).ok()?;
         self.count_copied(pos, &piece);
@@ -259,15 +283,16 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         order: u32,
+        uncached: bool,
     ) {
         bump(&self.counters.readahead_used, 1 << order);
         self.counters.feedback.note_used(1 << order);
         let limits = self.readahead_limits();
         let windows = handle.on_first_use(page, &limits);
-        if !windows.is_empty() {
+        if !windows.is_empty() && !uncached {
             self.drop_behind(handle, page, &limits);
         }
-        self.read_ahead(windows);
+        self.read_ahead(windows, uncached);
     }
 
     /// What of a copy counts: what is still within the file, since a truncate beside the copy may have
@@ -298,12 +323,12 @@ impl AddressSpace {
             return self.read_memory(pos, to);
         }
         if iocb.nowait {
-            return self.read_locked_nowait(pos, to);
+            return self.read_locked_nowait(iocb, to);
         }
         let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + to.len() as u64 - 1));
         let mut retries = 0;
         let (locked, behind, result) = loop {
-            let (locked, behind) = self.read_folio(handle, page, last)?;
+            let (locked, behind) = self.read_folio(handle, page, last, iocb.uncached)?;
             let result = self.copy_locked(&locked, pos, to);
             if !memory_failed(&result) || retries == BAD_MEMORY_RETRIES {
                 break (locked, behind, result);
@@ -314,9 +339,12 @@ impl AddressSpace {
         let (order, missed) = (locked.order(), behind.is_some());
         let seen = locked.state.load();
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
+        if !iocb.uncached {
+            self.keep_used(&locked, seen);
+        }
         drop(locked);
         if first_use {
-            self.used_readahead(handle, page, order);
+            self.used_readahead(handle, page, order, iocb.uncached);
         }
         if let Some(behind) = behind {
             self.follow_miss(iocb, behind);
@@ -331,12 +359,13 @@ impl AddressSpace {
 
     pub(super) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
         iocb.fetched = iocb.fetched.max(behind.fetched.pos());
-        self.read_ahead(behind.window);
+        self.read_ahead(behind.window, iocb.uncached);
     }
 
     /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
     /// free: for large folios that were written in part, which lockless readers leave alone. Else `EAGAIN`.
-    fn read_locked_nowait(&self, pos: u64, to: Iovec<'_>) -> Result<CopyOutcome, Errno> {
+    fn read_locked_nowait(&self, iocb: &Iocb, to: Iovec<'_>) -> Result<CopyOutcome, Errno> {
+        let pos = iocb.pos;
         let locked = self
             .try_lock_folio(PageIndex::of(pos))
             .ok_or(Errno::EAGAIN)?;
@@ -347,6 +376,9 @@ impl AddressSpace {
         if memory_failed(&result) {
             self.drop_bad_folio(locked)?;
             return Err(Errno::EAGAIN);
+        }
+        if !iocb.uncached {
+            self.keep_used(&locked, locked.state.load());
         }
         drop(locked);
         let piece = self.count_copy(pos, result)?;
@@ -431,6 +463,7 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         last: PageIndex,
+        uncached: bool,
     ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
         let mut behind = None;
         loop {
@@ -450,12 +483,14 @@ impl AddressSpace {
             }
             let limits = self.readahead_limits();
             let (now, window) = handle.on_miss(page, last, &limits);
-            self.drop_behind(handle, page, &limits);
+            if !uncached {
+                self.drop_behind(handle, page, &limits);
+            }
             behind = Some(Behind {
                 fetched: now.start.add(now.pages),
                 window,
             });
-            if let Some(locked) = self.fill(page, last, now)? {
+            if let Some(locked) = self.fill(page, last, now, uncached)? {
                 return Ok((locked, behind));
             }
         }

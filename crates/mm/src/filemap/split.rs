@@ -90,6 +90,7 @@ impl AddressSpace {
         }
         debug_assert!(lower.may(Operation::Split), "the device reads it");
         let folio = mm.folios.alloc(&mm.frames)?;
+        self.keep_failed(lower);
         let half = 1_u32 << (order - 1);
         let needed = foliocache_xarray::nodes_to_halve(order);
         let Ok(mut nodes) = mm.nodes.preload(needed) else {

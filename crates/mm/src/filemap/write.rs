@@ -180,7 +180,11 @@ impl AddressSpace {
         // A page that was dirty stays so; one that has no store never is.
         let changes_nothing = match self.bdi().is_memory() {
             true => hit.seen.is_in_use(),
-            false => hit.seen.has(flag::DIRTY) && hit.seen.order() == 0,
+            false => {
+                hit.seen.has(flag::DIRTY)
+                    && !hit.seen.has(flag::DROPBEHIND)
+                    && hit.seen.order() == 0
+            }
         };
         if !changes_nothing && copied > 0 {
             self.note_hit(hit.locked, pos, copied, nowait);
@@ -193,6 +197,7 @@ impl AddressSpace {
         let seen = locked.state.load();
         let offset = (pos - locked.index().pos()) as usize;
         let dirtied = self.mark_dirty(&locked, offset..offset + len);
+        self.keep_used(&locked, seen);
         if !seen.has(flag::DIRTY) {
             locked.mark_accessed(seen);
         }
@@ -482,6 +487,7 @@ impl AddressSpace {
             self.appended.note(self.size(), pos, pos + copied as u64);
             self.set_size(pos + copied as u64);
         }
+        self.keep_used(locked, seen);
         // A folio that is new, or dirty still from the write before, was not used *again*.
         if fresh == 0 && !seen.has(flag::DIRTY) {
             locked.mark_accessed(seen);

@@ -67,7 +67,7 @@ mod tests {
     use foliocache_sync::wait::WaitTable;
 
     /// The flags that describe a folio's content, one by one.
-    const FLAGS: [u64; 10] = [
+    const FLAGS: [u64; 11] = [
         flag::UPTODATE,
         flag::DIRTY,
         flag::WRITEBACK,
@@ -78,6 +78,7 @@ mod tests {
         flag::UNEVICTABLE,
         flag::MAPPED,
         flag::HELD,
+        flag::DROPBEHIND,
     ];
 
     #[test]
@@ -111,8 +112,19 @@ mod tests {
             let flags = (0..FLAGS.len()).filter(|&at| set(at)).map(|at| FLAGS[at]);
             locked.state.clear(flag::CONTENT);
             locked.state.set(flags.sum());
-            let [_, dirty, writeback, unstable, _, _, _, unevictable, _, held] =
-                std::array::from_fn(set);
+            let [
+                _,
+                dirty,
+                writeback,
+                unstable,
+                _,
+                _,
+                _,
+                unevictable,
+                _,
+                held,
+                _,
+            ] = std::array::from_fn(set);
             let safe = !dirty && !writeback && !unstable;
             let pinned = holds.contains(&short) || holds.contains(&long);
             let free = holds.is_empty();

@@ -22,6 +22,7 @@
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
 //! | `MAPPED` | page tables of windows may have pages of it | set by faults, cleared when they are emptied | folio lock |
 //! | `HELD` | a program wants it in memory (`held.rs`) | set and cleared by holds | folio lock |
+//! | `DROPBEHIND` | an uncached operation brought it in: it leaves the cache when that is done, and is on no queue of reclaim's | set by whoever puts it into the index, cleared by the first ordinary use (`filemap/uncached.rs`) | set: folio lock; cleared: nothing, whoever clears it says what becomes of the folio |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
 //!
 //! # Invariants
@@ -62,6 +63,7 @@ pub(crate) mod flag {
     pub(crate) const UNEVICTABLE: u64 = 1 << 9;
     pub(crate) const MAPPED: u64 = 1 << 10;
     pub(crate) const HELD: u64 = 1 << 11;
+    pub(crate) const DROPBEHIND: u64 = 1 << 12;
     /// Everything that describes the content or the queue, cleared when the folio is freed.
     pub(crate) const CONTENT: u64 = UPTODATE
         | DIRTY
@@ -72,7 +74,8 @@ pub(crate) mod flag {
         | READAHEAD
         | UNEVICTABLE
         | MAPPED
-        | HELD;
+        | HELD
+        | DROPBEHIND;
 }
 
 const ORDER_SHIFT: u32 = 16;
@@ -110,7 +113,7 @@ impl Snapshot {
     /// Whether a further use of the folio changes none of its flags.
     #[inline]
     pub(crate) fn is_in_use(self) -> bool {
-        self.0 & (flag::REFERENCED | flag::READAHEAD) == flag::REFERENCED
+        self.0 & (flag::REFERENCED | flag::READAHEAD | flag::DROPBEHIND) == flag::REFERENCED
     }
 
     #[inline]
@@ -181,6 +184,23 @@ impl FolioState {
     #[inline]
     pub(crate) fn clear(&self, flags: u64) -> Snapshot {
         Snapshot(self.0.fetch_and(!flags, Ordering::AcqRel))
+    }
+
+    /// Clears a flag of the identity that was seen; whether it was set, and is cleared by this call.
+    pub(crate) fn clear_of(&self, seen: Snapshot, flag: u64) -> bool {
+        // Relaxed, all: the exchange confirms what is read, and orders nothing (`filemap/uncached.rs`).
+        let mut now = Snapshot(self.0.load(Ordering::Relaxed));
+        while now.has(flag) && now.version() == seen.version() {
+            let (relaxed, cleared) = (Ordering::Relaxed, now.0 & !flag);
+            match self
+                .0
+                .compare_exchange_weak(now.0, cleared, relaxed, relaxed)
+            {
+                Ok(_) => return true,
+                Err(changed) => now = Snapshot(changed),
+            }
+        }
+        false
     }
 
     /// Marks a hint bit without ordering anything.

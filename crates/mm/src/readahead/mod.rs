@@ -37,7 +37,7 @@
 //!
 //! # Memory ordering
 //!
-//! All Relaxed: `prev_pos` and `access` are hints. `prev_pos` is stored to only when it changes, and not at all
+//! All Relaxed: `prev_pos`, `access` and `uncached` are hints. `prev_pos` is stored to only when it changes, and not at all
 //! for a hit on a folio that is known to be in use (`AddressSpace::read_in_use`): threads that share a handle
 //! and read what is hot write nothing that the others read.
 //!
@@ -56,7 +56,7 @@ mod tests;
 pub(crate) use budget::{ReadaheadBudget, ReadaheadFeedback};
 
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 
 use crate::types::PageIndex;
@@ -165,6 +165,8 @@ pub struct ReadaheadState {
     /// Byte after the last read.
     prev_pos: AtomicU64,
     access: AtomicU8,
+    /// Whether it was ever used for uncached reads.
+    uncached: AtomicBool,
     /// None before the first miss.
     streams: RankedMutex<Option<Box<Streams>>>,
 }
@@ -184,6 +186,7 @@ impl ReadaheadState {
         Self {
             prev_pos: AtomicU64::new(0),
             access: AtomicU8::new(Access::Normal as u8),
+            uncached: AtomicBool::new(false),
             streams: RankedMutex::new(Rank::Readahead, None),
         }
     }
@@ -281,6 +284,23 @@ impl ReadaheadState {
             Some(streams) => streams.left_behind(page.0, limits),
             None => page..page,
         }
+    }
+
+    /// Notes an uncached read.
+    pub(crate) fn note_uncached(&self) {
+        if !self.has_read_uncached() {
+            self.uncached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn has_read_uncached(&self) -> bool {
+        self.uncached.load(Ordering::Relaxed)
+    }
+
+    /// Ends its streams; the pages among which is what they have read ahead and not come to.
+    pub(crate) fn end(&self) -> Vec<Range<PageIndex>> {
+        let streams = self.streams.lock().take();
+        streams.map_or(Vec::new(), |streams| streams.ahead())
     }
 
     /// Whether `page` is next to where the last read ended.

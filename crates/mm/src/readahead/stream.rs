@@ -220,6 +220,18 @@ impl Stream {
         self.doubts >= MAX_DOUBTS
     }
 
+    /// The pages among which is what it has read ahead and its reader has not left.
+    pub(super) fn ahead(&self) -> Option<Range<PageIndex>> {
+        let page = |unit| match self.shape {
+            Shape::Forward => Some(unit),
+            Shape::Backward => FAR_END.checked_sub(unit),
+            Shape::Strided { .. } => self.shape.element(unit),
+        };
+        let (first, last) = (page(self.tail)?, page(self.front.checked_sub(1)?)?);
+        let end = first.max(last) + self.shape.unit_pages();
+        Some(PageIndex(first.min(last))..PageIndex(end))
+    }
+
     pub(super) fn end(&mut self, budget: &super::ReadaheadBudget) {
         budget.release(&mut self.lease);
     }

@@ -115,6 +115,10 @@ impl Streams {
         }
     }
 
+    pub(super) fn ahead(&self) -> Vec<Range<PageIndex>> {
+        self.live.iter().filter_map(Stream::ahead).collect()
+    }
+
     /// The stream that `lead` knows: the last one used, or the one that is least far ahead.
     fn find(&mut self, lead: impl Fn(&Stream) -> Option<u64>) -> Option<&mut Stream> {
         let recent = self.live.get(self.recent);

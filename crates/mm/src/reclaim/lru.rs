@@ -20,6 +20,9 @@
 //! would be as few as in LRU: none. With it the part that main has stays. A folio that main takes
 //! counts as used, since its next use is as far away as that of the others.
 //!
+//! Folios that uncached operations brought in are in *uncached*, a list that is not aged: they leave with the operation.
+//! Reclaim takes from it what is left over (`filemap/uncached.rs`).
+//!
 //! # Invariants
 //!
 //! 1. A folio is on at most one queue, and `lru_queue` says which.
@@ -53,6 +56,7 @@ mod on {
     pub(super) const NONE: u8 = 0;
     pub(super) const SMALL: u8 = 1;
     pub(super) const MAIN: u8 = 2;
+    pub(super) const UNCACHED: u8 = 3;
 }
 
 /// The small queue's share of all queued folios: one part in this many.
@@ -65,6 +69,9 @@ const SMALL_LEAST_PART: usize = 24;
 /// Main has its share while small has at most its own and one part in this many of all: small is a
 /// little larger than its share between two rounds of reclaim, which takes many at once.
 const SLACK_PART: usize = 32;
+
+/// Most folios of uncached operations that are looked at in one go.
+const LEFTOVERS: usize = 32;
 
 /// Pages in a row that are passed over in one queue before a scan turns to the other.
 const BUSY_RUN: usize = 32;
@@ -81,6 +88,7 @@ struct Queue {
 pub(crate) struct Lru {
     small: Queue,
     main: Queue,
+    uncached: Queue,
     shadows: ShadowTable,
 }
 
@@ -108,6 +116,7 @@ impl Lru {
         Self {
             small: Queue::default(),
             main: Queue::default(),
+            uncached: Queue::default(),
             shadows,
         }
     }
@@ -120,6 +129,56 @@ impl Lru {
         self.small.len + self.main.len
     }
 
+    /// Pages of uncached operations.
+    pub(crate) fn nr_uncached(&self) -> usize {
+        self.uncached.len
+    }
+
+    /// Has a folio that lost its mark, if it did, stay in the cache like one that was just put there.
+    pub(crate) fn keep(&mut self, pool: &FolioPool, folio: &Folio) {
+        if self.take_uncached(pool, folio) {
+            self.small.push(pool, folio, on::SMALL);
+        }
+    }
+
+    /// As [`Lru::keep`], but it is the next that leaves.
+    pub(crate) fn keep_cold(&mut self, pool: &FolioPool, folio: &Folio) {
+        if self.take_uncached(pool, folio) {
+            self.small.push_cold(pool, folio, on::SMALL);
+        }
+    }
+
+    fn take_uncached(&mut self, pool: &FolioPool, folio: &Folio) -> bool {
+        let kept = folio.lru_queue.load(Ordering::Relaxed) == on::UNCACHED
+            && !folio.state.load().has(flag::DROPBEHIND);
+        if kept {
+            self.uncached.unlink(pool, folio);
+        }
+        kept
+    }
+
+    /// The oldest folios of uncached operations beyond `most` pages, locked, some of them. They stay in the list.
+    pub(crate) fn leftovers<'a>(
+        &mut self,
+        pool: &'a FolioPool,
+        waits: &'a WaitTable,
+        most: usize,
+    ) -> Vec<LockedFolio<'a>> {
+        let mut left = Vec::new();
+        let mut excess = self.uncached.len.saturating_sub(most);
+        for _ in 0..LEFTOVERS {
+            if excess == 0 {
+                break;
+            }
+            let folio = pool.get(self.uncached.tail);
+            excess = excess.saturating_sub(folio.nr_pages() as usize);
+            self.uncached.unlink(pool, folio);
+            self.uncached.push(pool, folio, on::UNCACHED);
+            left.extend(folio.try_lock(waits));
+        }
+        left
+    }
+
     /// Queues a folio that was just put into the index; returns whether it is a refault.
     pub(crate) fn add(
         &mut self,
@@ -128,6 +187,10 @@ impl Lru {
         owner: u64,
         page: PageIndex,
     ) -> bool {
+        if folio.state.load().has(flag::DROPBEHIND) {
+            self.uncached.push(pool, folio, on::UNCACHED);
+            return false;
+        }
         let frames = self.len() as u64;
         let refault = self.shadows.refault(owner, page, 2 * frames);
         if refault && self.main_would_lose_less(pool) {
@@ -161,6 +224,7 @@ impl Lru {
         match folio.lru_queue.load(Ordering::Relaxed) {
             on::SMALL => self.small.unlink(pool, folio),
             on::MAIN => self.main.unlink(pool, folio),
+            on::UNCACHED => self.uncached.unlink(pool, folio),
             _ => {}
         }
     }
@@ -186,6 +250,7 @@ impl Lru {
         let queue = match name {
             on::SMALL => &mut self.small,
             on::MAIN => &mut self.main,
+            on::UNCACHED => &mut self.uncached,
             _ => return shrink(),
         };
         shrink();
@@ -288,6 +353,17 @@ impl Queue {
         }
         self.head = id;
         self.len += folio.nr_pages() as usize;
+    }
+
+    /// Puts `folio` where the next one is taken from.
+    fn push_cold(&mut self, pool: &FolioPool, folio: &Folio, name: u8) {
+        match self.tail {
+            0 => self.push(pool, folio, name),
+            tail => {
+                self.insert_after(pool, pool.get(tail), folio, name);
+                self.len += folio.nr_pages() as usize;
+            }
+        }
     }
 
     /// Puts `folio` behind `neighbour`, the lower half of what both were: the length stays.

@@ -217,7 +217,8 @@ impl Mm {
         mut budget: usize,
         wanted: impl Fn(&LockedFolio<'_>) -> bool,
     ) -> usize {
-        let mut evicted = 0;
+        // Nobody comes for what no stream has ahead of it.
+        let mut evicted = self.drop_leftovers(self.readahead.leased(), want);
         while evicted < want && budget > 0 {
             let batch = BATCH.min(want - evicted);
             // Bounded so that the LRU lock is never held for long.
@@ -240,7 +241,10 @@ impl Mm {
             let mut lru = self.lru.lock();
             gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
-        evicted
+        match evicted < want {
+            true => evicted + self.drop_leftovers(0, want - evicted),
+            false => evicted,
+        }
     }
 
     /// Evicts what a stream has left behind in `range` of a file and nobody has used twice, if fewer than

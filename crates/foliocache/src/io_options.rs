@@ -1,0 +1,54 @@
+//! How one read or write goes.
+
+use foliocache_mm::Iocb;
+
+/// How one read or write is to go, besides what its handle was opened for.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use foliocache::IoOptions;
+///
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// # let dir = cache.memfs()?;
+/// # let file = dir.create("log")?;
+/// // A backup reads everything once, and leaves the cache to others.
+/// let once = IoOptions::new().uncached(true);
+/// let mut block = [0; 65536];
+/// let read = file.read_at_with(&mut block, 0, once)?;
+/// # assert_eq!(read, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoOptions {
+    uncached: bool,
+}
+
+impl IoOptions {
+    /// A read or write as its handle was opened for.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { uncached: false }
+    }
+
+    /// Whether what the call brings into the cache is to leave it when the call is done with it.
+    ///
+    /// The call goes through the cache and sees what everybody else does; it blocks as any other. Pages that were cached
+    /// before stay, and so do those that somebody else reads, writes or maps before they are dropped. What is read ahead
+    /// of such calls is dropped too, used or not, at the latest when the handle is closed. It takes memory of the bound
+    /// until then: as much as readahead does, some MiB. Nothing of the kind is remembered as evicted.
+    /// [`FileStats::uncached`](crate::FileStats::uncached) says what became of each page.
+    #[doc(alias = "RWF_DONTCACHE")]
+    #[must_use]
+    pub const fn uncached(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn iocb(self, pos: u64) -> Iocb {
+        let mut iocb = Iocb::at(pos);
+        iocb.uncached = self.uncached;
+        iocb
+    }
+}

@@ -1,0 +1,129 @@
+//! Uncached reads and writes, as a user of the library has them.
+#![allow(unsafe_code, reason = "a mapping is touched")]
+
+mod common;
+
+use common::executor::block_on;
+use common::{Disk, PAGE, pattern};
+use foliocache::{File, IoOptions, MapAccess};
+use std::io::{Read, Write};
+
+const SIZE: usize = 8 << 20;
+const UNCACHED: IoOptions = IoOptions::new().uncached(true);
+
+/// A file of [`SIZE`] bytes that is not cached, and the bytes.
+fn cold(disk: &Disk) -> Vec<u8> {
+    let bytes = pattern(1, SIZE);
+    std::fs::write(disk.in_source("f"), &bytes).unwrap();
+    bytes
+}
+
+fn resident(file: &File) -> u64 {
+    file.stats().unwrap().resident
+}
+
+/// What the counters of a file say; that they add up.
+fn dropped(file: &File) -> u64 {
+    let stats = file.stats().unwrap().uncached;
+    let kept = stats.kept_present + stats.kept_used + stats.failed_locked + stats.failed_held;
+    assert_eq!(stats.asked, stats.dropped + kept + stats.pending());
+    stats.dropped
+}
+
+#[test]
+fn uncached_reads_leave_the_cache_as_it_was() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let file = disk.dir.open("f").unwrap();
+    let mut block = vec![0; 64 << 10];
+    for (at, expected) in bytes.chunks(block.len()).enumerate() {
+        let pos = (at * expected.len()) as u64;
+        let n = file.read_at_with(&mut block, pos, UNCACHED).unwrap();
+        assert!(n == expected.len() && block == expected);
+    }
+    assert_eq!((resident(&file), dropped(&file)), (0, (SIZE / PAGE) as u64));
+    // Without the flag what is read stays.
+    file.read_exact_at(&mut block, 0).unwrap();
+    assert!(resident(&file) > 0);
+}
+
+#[test]
+fn handles_opened_uncached_leave_nothing_of_what_they_read() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let observer = disk.dir.open("f").unwrap();
+    let options = disk.dir.open_options().read(true).uncached(true);
+    let mut file = options.open("f").unwrap();
+    let mut back = vec![0; SIZE / 2];
+    file.read_exact(&mut back).unwrap();
+    assert!(back == bytes[..SIZE / 2]);
+    let mut some = [0; 100];
+    file.read_exact_at(&mut some, 5_000_000).unwrap();
+    drop(file);
+    // What was on its way when the handle was closed is dropped when somebody needs the memory, or by the next.
+    let file = options.open("f").unwrap();
+    file.read_exact_at(&mut some, 0).unwrap();
+    drop(file);
+    assert_eq!(
+        resident(&observer),
+        observer.stats().unwrap().uncached.pending()
+    );
+    assert!(dropped(&observer) >= (SIZE / 2 / PAGE) as u64);
+}
+
+#[test]
+fn async_uncached_reads_leave_nothing() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let file = disk.dir.open("f").unwrap().into_async().unwrap();
+    block_on(async {
+        let mut back = vec![0; 128 << 10];
+        for (at, expected) in bytes.chunks(back.len()).enumerate() {
+            let pos = (at * expected.len()) as u64;
+            let n = file.read_at_with(&mut back, pos, UNCACHED).await.unwrap();
+            assert!(n == expected.len() && back == expected);
+        }
+    });
+    assert_eq!(resident(file.blocking()), 0);
+    assert_eq!(dropped(file.blocking()), (SIZE / PAGE) as u64);
+}
+
+#[test]
+fn mapped_pages_of_an_uncached_read_stay() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let file = disk.dir.open("f").unwrap();
+    let mapping = file.map(.., MapAccess::Read).unwrap();
+    let mut block = vec![0; 16 * PAGE];
+    // As far as some of it is read ahead.
+    let mut next = 0;
+    while file.stats().unwrap().uncached.pending() == 0 {
+        file.read_at_with(&mut block, (next * PAGE) as u64, UNCACHED)
+            .unwrap();
+        next += 16;
+    }
+    // SAFETY: it is mapped, and in the file.
+    let byte = unsafe { mapping.as_ptr().wrapping_add(next * PAGE).read_volatile() };
+    assert_eq!(byte, bytes[next * PAGE]);
+    let kept = file.stats().unwrap().uncached.kept_used;
+    assert!(kept > 0, "{:?}", file.stats().unwrap().uncached);
+    for at in (next..SIZE / PAGE).step_by(16) {
+        let pos = (at * PAGE) as u64;
+        file.read_at_with(&mut block, pos, UNCACHED).unwrap();
+        assert!(block == bytes[at * PAGE..][..block.len()]);
+    }
+    assert!(resident(&file) >= kept);
+    assert_eq!(file.stats().unwrap().uncached.pending(), 0);
+}
+
+#[test]
+fn files_in_memory_say_that_the_hint_is_of_no_use() {
+    let disk = Disk::new(16);
+    let mut file = disk.cache.memfs().unwrap().create("f").unwrap();
+    file.write_all(&pattern(1, 10 * PAGE)).unwrap();
+    let mut back = vec![0; 10 * PAGE];
+    file.read_at_with(&mut back, 0, UNCACHED).unwrap();
+    assert!(back == pattern(1, 10 * PAGE));
+    let stats = file.stats().unwrap().uncached;
+    assert_eq!((stats.asked, stats.kept_present), (10, 10), "{stats:?}");
+}

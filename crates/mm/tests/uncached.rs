@@ -1,0 +1,239 @@
+//! Uncached operations: what they bring in leaves, what was there stays, and the counters say so.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Store, file, pattern, read, storage, write};
+use foliocache_mm::{AddressSpace, Iocb, IovIter, Mm, PAGE_SIZE, ReadaheadState, UncachedStats};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A cache of `mib` MiB, and a file of `pages` pages in it.
+fn rig(mib: u64, pages: u64) -> (Arc<Mm>, Arc<Store>, Arc<AddressSpace>) {
+    let (mm, bdi) = storage(mib);
+    let store = Store::with(&pattern(0, 0, (pages * PAGE) as usize));
+    let file = file(&bdi, &store);
+    (mm, store, file)
+}
+
+/// Reads `len` bytes at `pos` uncached and checks them.
+fn read_uncached(file: &Arc<AddressSpace>, handle: &ReadaheadState, pos: u64, len: usize) {
+    let mut bytes = vec![0xee; len];
+    let mut iocb = Iocb {
+        uncached: true,
+        ..Iocb::at(pos)
+    };
+    let n = file.read(handle, &mut iocb, &mut IovIter::destination(&mut bytes));
+    let n = n.unwrap();
+    assert_eq!(n as u64, (len as u64).min(file.size() - pos));
+    assert!(bytes[..n] == pattern(0, pos, n), "wrong bytes at {pos}");
+}
+
+/// The counters, which add up.
+fn counted(file: &AddressSpace) -> UncachedStats {
+    let stats = file.stats().uncached;
+    let kept = stats.kept_present + stats.kept_used;
+    let failed = stats.failed_locked + stats.failed_held;
+    assert_eq!(
+        stats.asked,
+        stats.dropped + kept + failed + stats.pending(),
+        "{stats:?}"
+    );
+    stats
+}
+
+#[test]
+fn uncached_scan_leaves_nothing_behind() {
+    let (mm, store, file) = rig(16, 4096);
+    let handle = ReadaheadState::new();
+    for block in 0..256 {
+        read_uncached(&file, &handle, block * 16 * PAGE, 16 * PAGE_SIZE);
+    }
+    let (stats, all) = (counted(&file), file.stats());
+    assert_eq!((stats.asked, stats.dropped), (4096, 4096), "{stats:?}");
+    assert_eq!((all.resident, all.evictions), (0, 0));
+    assert_eq!(all.read_in, 4096 * PAGE, "each page is read once");
+    assert!(store.reads.load(std::sync::atomic::Ordering::Relaxed) < 64);
+    assert_eq!(mm.usage().in_use, 0);
+    assert_eq!(mm.stats().direct_reclaims, 0);
+}
+
+#[test]
+fn uncached_random_reads_of_part_of_a_page_leave_nothing_behind() {
+    let (_mm, _store, file) = rig(16, 1024);
+    let handle = ReadaheadState::new();
+    for turn in 0..100_u64 {
+        let page = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 1023;
+        read_uncached(&file, &handle, page * PAGE + 100, 64);
+    }
+    assert_eq!(file.stats().resident, counted(&file).pending());
+    file.end_uncached(&handle);
+    assert_eq!(file.stats().resident, 0, "{:?}", counted(&file));
+}
+
+#[test]
+fn uncached_backward_and_strided_scans_read_each_page_once() {
+    let (_mm, _store, file) = rig(16, 2048);
+    let handle = ReadaheadState::new();
+    for block in (0..128).rev() {
+        read_uncached(&file, &handle, block * 16 * PAGE, 16 * PAGE_SIZE);
+    }
+    assert_eq!(file.stats().resident, 0, "{:?}", counted(&file));
+    assert_eq!(file.stats().read_in, 2048 * PAGE);
+    let handle = ReadaheadState::new();
+    for block in 0..32 {
+        read_uncached(&file, &handle, block * 64 * PAGE, 16 * PAGE_SIZE);
+    }
+    file.end_uncached(&handle);
+    assert_eq!(file.stats().resident, 0, "{:?}", counted(&file));
+}
+
+#[test]
+fn what_was_cached_before_stays() {
+    let (_mm, _store, file) = rig(16, 1024);
+    read(&file, 100 * PAGE, 200 * PAGE_SIZE);
+    let resident = file.stats().resident;
+    let handle = ReadaheadState::new();
+    for block in 0..64 {
+        read_uncached(&file, &handle, block * 16 * PAGE, 16 * PAGE_SIZE);
+    }
+    let stats = counted(&file);
+    assert_eq!(file.stats().resident, resident);
+    assert_eq!(stats.kept_present, resident, "{stats:?}");
+    assert_eq!(stats.dropped, 1024 - resident, "{stats:?}");
+    assert_eq!((stats.asked, stats.pending()), (1024, 0), "{stats:?}");
+}
+
+/// Has `act` use page 8, which was read ahead of an uncached reader, and the reader go on; the pages that stay.
+fn kept_by(act: impl Fn(&Arc<AddressSpace>)) -> u64 {
+    let (_mm, _store, file) = rig(16, 1024);
+    let handle = ReadaheadState::new();
+    read_uncached(&file, &handle, 0, 8 * PAGE_SIZE);
+    assert!(counted(&file).pending() >= 8, "nothing is read ahead");
+    act(&file);
+    for block in 1..128 {
+        let mut bytes = vec![0; 8 * PAGE_SIZE];
+        let mut iocb = Iocb {
+            uncached: true,
+            ..Iocb::at(block * 8 * PAGE)
+        };
+        let mut iter = IovIter::destination(&mut bytes);
+        file.read(&handle, &mut iocb, &mut iter).unwrap();
+    }
+    let stats = counted(&file);
+    assert_eq!(stats.pending(), 0, "{stats:?}");
+    assert_eq!(file.stats().resident, stats.kept_used, "{stats:?}");
+    assert_eq!(file.stats().read_in, 1024 * PAGE, "one fetch");
+    stats.kept_used
+}
+
+#[test]
+fn first_ordinary_use_keeps_the_folio() {
+    assert_eq!(kept_by(|_| {}), 0);
+    assert_eq!(kept_by(|file| drop(read(file, 8 * PAGE, 10))), 16);
+    assert_eq!(kept_by(|file| write(file, 8 * PAGE, b"new")), 16);
+    assert_eq!(kept_by(|file| file.populate(8 * PAGE, PAGE).unwrap()), 16);
+    let in_place = |file: &Arc<AddressSpace>| {
+        let read = file.read_in_place(&ReadaheadState::new(), 8 * PAGE, 10, <[u8]>::len);
+        assert_eq!(read, Some(10));
+    };
+    assert_eq!(kept_by(in_place), 16);
+}
+
+#[test]
+fn closed_handle_drops_what_it_read_ahead() {
+    let (_mm, _store, file) = rig(16, 1024);
+    let handle = ReadaheadState::new();
+    read_uncached(&file, &handle, 0, 8 * PAGE_SIZE);
+    assert!(file.stats().resident > 0);
+    file.end_uncached(&handle);
+    let stats = counted(&file);
+    assert_eq!(
+        (file.stats().resident, stats.pending()),
+        (0, 0),
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn what_is_left_over_is_bounded_and_leaves_first() {
+    let (mm, bdi) = storage(16);
+    let store = Store::with(&pattern(0, 0, 65536 * PAGE_SIZE));
+    let few = Store::with(&pattern(0, 0, 3000 * PAGE_SIZE));
+    let (scanned, cached) = (file(&bdi, &store), file(&bdi, &few));
+    // Streams that begin and end again.
+    for turn in 1..200_u64 {
+        let handle = ReadaheadState::new();
+        for block in 0..4 {
+            let pos = (turn * 256 + block * 8) * PAGE;
+            read_uncached(&scanned, &handle, pos, 8 * PAGE_SIZE);
+        }
+    }
+    let left = counted(&scanned).pending();
+    assert!(left > 0 && left <= mm.usage().limit / PAGE / 8, "{left}");
+    // Whoever needs the memory gets theirs first.
+    cached.populate(0, u64::MAX).unwrap();
+    assert_eq!(cached.stats().resident, 3000);
+    let cached_more = file(&bdi, &store);
+    let free = (mm.usage().limit - mm.usage().total()) / PAGE;
+    cached_more.populate(0, (free + left / 2) * PAGE).unwrap();
+    let stats = counted(&scanned);
+    assert!(stats.pending() < left, "{stats:?}");
+    let evictions = cached.stats().evictions;
+    assert!(
+        evictions == 0 || stats.pending() == 0,
+        "{evictions}, {stats:?}"
+    );
+}
+
+#[test]
+fn truncate_counts_what_it_takes() {
+    let (_mm, _store, file) = rig(16, 1024);
+    let handle = ReadaheadState::new();
+    read_uncached(&file, &handle, 0, 8 * PAGE_SIZE);
+    assert!(counted(&file).pending() > 0);
+    file.truncate(0).unwrap();
+    let stats = counted(&file);
+    assert_eq!(stats.pending(), 0, "{stats:?}");
+    assert_eq!(stats.asked, stats.dropped + stats.failed_held, "{stats:?}");
+}
+
+/// Uncached and ordinary readers and writers of one range, in a cache that is too small for it.
+#[test]
+fn beside_ordinary_readers_every_page_is_counted_once() {
+    let (_mm, _store, file) = rig(8, 4096);
+    std::thread::scope(|scope| {
+        for who in 0..4_u64 {
+            let file = &file;
+            scope.spawn(move || {
+                let handle = ReadaheadState::new();
+                let mut random = who + 1;
+                for turn in 0..400 {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    let block = match who % 2 {
+                        0 => turn % 256,
+                        _ => random >> 33 & 255,
+                    };
+                    let pos = block * 16 * PAGE;
+                    if who < 2 {
+                        read_uncached(file, &handle, pos, 16 * PAGE_SIZE);
+                    } else {
+                        assert!(read(file, pos, 5000) == pattern(0, pos, 5000));
+                    }
+                }
+                file.end_uncached(&handle);
+            });
+        }
+    });
+    let stats = counted(&file);
+    assert!(stats.dropped > 0, "{stats:?}");
+    file.invalidate(0, u64::MAX);
+    let stats = counted(&file);
+    assert_eq!(
+        (file.stats().resident, stats.pending()),
+        (0, 0),
+        "{stats:?}"
+    );
+}
