@@ -350,8 +350,7 @@ impl AddressSpace {
     ///
     /// Context: invariant 3. Takes `xa_lock`, the LRU lock and the allocators' locks.
     pub(crate) fn remove_folio(&self, locked: LockedFolio<'_>) {
-        let frames = self.detach_folio(locked);
-        self.free_frames(frames);
+        self.free_frames(self.detach_folio(locked));
     }
 
     /// As [`Self::remove_folio`], but its frames are the caller's, if they are general ones.
@@ -515,13 +514,14 @@ impl AddressSpace {
         }
     }
 
-    /// Removes every folio that lies in `first..=last` whole, whatever its state.
+    /// Removes every folio that lies in `first..=last` whole and has no pins, whatever its state.
     ///
     /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
     pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
         let lock = |page| self.lock_folio(page);
         self.for_each_folio(first, last, lock, |locked| {
-            if locked.index() >= first && locked.end().0 - 1 <= last.0 {
+            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
+            if inside && locked.may(Operation::Remove) {
                 self.remove_folio(locked);
             }
         });

@@ -51,7 +51,7 @@ pub use bdi::{BackingDevInfo, BdiKind, MappingCharge, ThrottleStats};
 pub use charge::MetadataCharge;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
-pub use filemap::Fetch;
+pub use filemap::{Fetch, FolioPin, PinError, PinMode, PinnedPart, PinnedRange};
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,
     MAX_ORDER, MIN_LIMIT, Reservation, Ticket,

@@ -45,6 +45,8 @@ use crate::window::Window;
 
 mod busy;
 
+pub(crate) use busy::wait_for;
+
 /// How often files that nobody uses are asked for their addresses before a file is refused some.
 const NO_SPACE_TRIES: u32 = 8;
 
@@ -186,7 +188,7 @@ impl AddressSpace {
 
     /// Gives the file's first `pages` pages linear frames, moving the folios that are cached.
     ///
-    /// Context: blocks for memory, and for seconds for whoever uses the file; of huge frames for I/O; no lock held.
+    /// Context: blocks for memory, and for seconds for whoever uses or pins the file; of huge frames for I/O; no lock held.
     ///
     /// # Errors
     /// [`MapError::Busy`]: the next call goes on where this one stopped.
@@ -194,6 +196,12 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         let linear = self.linear.get_or_init(LinearFile::default);
         let mut made = linear.making.lock();
+        let moves = linear.pages() < pages || *made < linear.pages();
+        // Nobody pins a folio that is to move.
+        let barred = moves.then(|| self.hold_off_pins(*made..u64::MAX));
+        let _bar = barred.transpose().map_err(|pinned| MapError::Busy {
+            holder: pinned.to_string(),
+        })?;
         if linear.pages() < pages {
             let (file, first) = (self.id(), linear.pages());
             let range = mm.new_range(pages - first, RangeOwner { file, first })?;

@@ -31,6 +31,7 @@ use std::time::Duration;
 use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, Shares, Stalls};
 use crate::error::MmError;
+use crate::filemap::Pins;
 use crate::folio::{Folio, FolioPool};
 use crate::frames::{
     BLOCK_FRAMES, FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation,
@@ -110,6 +111,7 @@ pub struct Mm {
     pub(crate) nr_unevictable: AtomicU64,
     /// Pages that mappings hold.
     pub(crate) nr_held: AtomicU64,
+    pub(crate) pins: Pins,
     /// What held pages are written from, made by the first: they change meanwhile.
     pub(crate) stable: Mutex<PageVec<u8>>,
     /// File systems that have dirty files, among which the dirty limit is shared.
@@ -181,6 +183,7 @@ impl Mm {
             counts: PageCounts::default(),
             nr_unevictable: AtomicU64::new(0),
             nr_held: AtomicU64::new(0),
+            pins: Pins::default(),
             stable: Mutex::default(),
             nr_dirty_bdis: AtomicU64::new(0),
             shares: Shares::new(),

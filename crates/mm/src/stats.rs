@@ -10,10 +10,10 @@ use crate::pressure::PressureStats;
 use crate::readahead::ReadaheadFeedback;
 use crate::unreclaimable::Unreclaimable;
 
-/// Folios by what stands between them and the medium, in pages. One folio may count in two: it is
+/// Folios by what stands between them and the medium, in pages, and by their pins. One folio may count in two: it is
 /// written to again while it is under writeback, say.
 #[derive(Debug, Default)]
-pub(crate) struct PageCounts([AtomicU64; 4]);
+pub(crate) struct PageCounts([AtomicU64; 5]);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
@@ -22,6 +22,8 @@ pub(crate) enum Count {
     Dirty,
     Writeback,
     Unstable,
+    /// Of folios with pins. For the cache: not those of memory file systems.
+    Pinned,
 }
 
 impl PageCounts {
@@ -140,6 +142,8 @@ pub struct FileStats {
     pub unstable: u64,
     /// Dirty pages whose last write failed.
     pub failed: u64,
+    /// Pages of folios with DMA pins.
+    pub pinned: u64,
     /// Reads of a page or part of one that found it in the cache.
     pub hits: u64,
     /// Reads and writes that had to bring a page in.
@@ -221,6 +225,7 @@ impl AddressSpace {
         stats.writeback += self.counts.get(Count::Writeback);
         stats.unstable += self.counts.get(Count::Unstable);
         stats.failed += self.counts.get(Count::Failed);
+        stats.pinned += self.counts.get(Count::Pinned);
         self.add_activity(stats);
     }
 

@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | pages of memory file systems | a half | the write gets `ENOSPC` |
 //! | pages that mappings hold | a half | the mapping is refused |
+//! | pages of folios with pins, those that devices may write included | a half | the pin is refused |
 //! | dirty pages whose write failed | a quarter | writes to their file system get its stored error |
 //! | other pages that are not durable | what memory file systems and mappings leave | writers wait for the store |
 //!
@@ -55,6 +56,8 @@ pub struct Unreclaimable {
     pub failed: u64,
     /// Pages that mappings hold in memory.
     pub held: u64,
+    /// Pages of folios with DMA pins, those of memory file systems apart.
+    pub pinned: u64,
     /// The budget: the most that all classes may hold together.
     pub most: u64,
     /// The most that memory file systems may hold.
@@ -63,12 +66,14 @@ pub struct Unreclaimable {
     pub most_failed: u64,
     /// The most that mappings may hold.
     pub most_held: u64,
+    /// The most that pins may hold.
+    pub most_pinned: u64,
 }
 
 impl Unreclaimable {
     /// Pages of all classes.
     pub const fn total(&self) -> u64 {
-        self.memory + self.failed + self.held
+        self.memory + self.failed + self.held + self.pinned
     }
 
     pub(crate) const fn bytes(&self) -> u64 {
@@ -88,7 +93,7 @@ impl Unreclaimable {
 
     /// Most pages that may be dirty, under writeback or unstable: all of them may turn out to fail.
     pub(crate) const fn most_dirty(&self) -> u64 {
-        self.most.saturating_sub(self.memory + self.held)
+        (self.most).saturating_sub(self.memory + self.held + self.pinned)
     }
 }
 
@@ -99,10 +104,12 @@ impl Mm {
             memory: self.nr_unevictable.load(Ordering::Relaxed),
             failed: self.counts.get(Count::Failed),
             held: self.nr_held.load(Ordering::Relaxed),
+            pinned: self.counts.get(Count::Pinned),
             most: capacity / 4 * 3,
             most_memory: capacity / 2,
             most_failed: capacity / 4,
             most_held: capacity / 2,
+            most_pinned: capacity / 2,
         }
     }
 
@@ -120,10 +127,10 @@ impl Mm {
         }
         let now = self.unreclaimable();
         let memory = now.memory + u64::from(wanted);
-        if memory > now.most_memory || memory + now.failed + now.held > now.most {
+        if memory > now.most_memory || now.total() + u64::from(wanted) > now.most {
             return Err(Errno::ENOSPC);
         }
-        match memory + now.held + self.counts.not_durable() <= now.most {
+        match memory + now.held + now.pinned + self.nr_to_write() <= now.most {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }
@@ -147,7 +154,7 @@ impl Mm {
             }
             self.request_writeback();
             sleep(RECLAIM_WAIT);
-            let left = self.counts.not_durable();
+            let left = self.nr_to_write();
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);
         }

@@ -128,11 +128,7 @@ impl BackingDevInfo {
         let share = self.dirty_share();
         let percent = |percent: u32| frames * u64::from(percent) / 100 * share / WHOLE;
         // What others hold and cannot write must leave readers something (invariant 3).
-        let others = self
-            .mm
-            .counts
-            .not_durable()
-            .saturating_sub(self.counts.not_durable());
+        let others = self.mm.nr_to_write().saturating_sub(self.nr_to_write());
         let ceiling = self.mm.unreclaimable().most_dirty();
         let config = &self.mm.config;
         let limit = percent(config.dirty_percent)
@@ -157,7 +153,7 @@ impl BackingDevInfo {
     #[cold]
     fn failed_cap(&self) -> Result<(), Errno> {
         if self.mm.unreclaimable().refuses_failed()
-            || self.counts.not_durable() >= self.dirty_limits().full
+            || self.nr_to_write() >= self.dirty_limits().full
         {
             return Err(self.error().unwrap_or(Errno::EIO));
         }

@@ -84,6 +84,8 @@ pub struct BackingDevInfo {
     share: AtomicU64,
     /// Its failed pages are the end of the line.
     pub(crate) counts: PageCounts,
+    /// Pages of folios that devices may write, of a store: dirty all the while.
+    pub(crate) device_writes: AtomicU64,
     dirty_files: RankedMutex<DirtyFiles>,
     pub(crate) flusher: Worker,
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
@@ -113,6 +115,7 @@ impl BackingDevInfo {
             kind,
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
+            device_writes: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),
@@ -167,6 +170,11 @@ impl BackingDevInfo {
     /// Pages not safely on the medium: dirty, under writeback and unstable together.
     pub fn nr_not_durable(&self) -> u64 {
         self.counts.not_durable()
+    }
+
+    /// Those of them that count in the dirty limits: no writeback makes those fewer that a device may write.
+    pub(crate) fn nr_to_write(&self) -> u64 {
+        (self.counts.not_durable()).saturating_sub(read(&self.device_writes))
     }
 
     /// The error that writing to this file system ended with lately; `None` when it works.

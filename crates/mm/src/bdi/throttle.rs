@@ -135,7 +135,7 @@ impl BackingDevInfo {
     /// durable, and what of this one. Sets the flusher to work where that is due.
     fn position(&self, mapping: &AddressSpace) -> Option<(Limits, u64, u64)> {
         let limits = self.dirty_limits();
-        let held = self.counts.not_durable();
+        let held = self.nr_to_write();
         if held > limits.background {
             self.flusher.wake();
         }
@@ -200,7 +200,7 @@ impl BackingDevInfo {
     fn wait_for_room(&self, mapping: &AddressSpace) -> Result<(), Errno> {
         loop {
             self.check_failed_cap()?;
-            let held = self.counts.not_durable();
+            let held = self.nr_to_write();
             if held < self.dirty_limits().stop(mapping.counts.not_durable()) {
                 return Ok(());
             }
@@ -211,7 +211,7 @@ impl BackingDevInfo {
             self.flusher.wake();
             let guard = self.progress.0.lock();
             // Looked at under the lock that `note_progress` takes after the counts went down.
-            if self.counts.not_durable() >= held {
+            if self.nr_to_write() >= held {
                 drop(self.progress.1.wait_timeout(guard, RECHECK_AFTER));
             }
         }

@@ -148,7 +148,7 @@ impl AddressSpace {
         }
     }
 
-    fn page_to_map(
+    pub(super) fn page_to_map(
         self: &Arc<Self>,
         readahead: &ReadaheadState,
         page: PageIndex,

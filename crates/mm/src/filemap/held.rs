@@ -224,18 +224,19 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Reads what is held once more, in place: the store has changed it. What cannot be read stays as it was.
+    /// Reads what is held or pinned once more, in place: the store has changed it. What cannot be read stays as it was.
     ///
     /// Context: `invalidate_lock` held exclusive; blocks for I/O, with folio locks.
     pub(crate) fn read_held_again(&self) {
-        let Some(linear) = self.linear.get() else {
-            return;
-        };
-        let all = linear.held.read().clone();
-        for held in all {
-            self.for_each_held(&held.pages, |locked| {
+        let held = |linear: &LinearFile| linear.held.read().clone();
+        let held = self.linear.get().map(held).unwrap_or_default();
+        let pinned = self.pinned().into_iter().map(|pinned| pinned.bytes);
+        let pinned = pinned.map(|bytes| PageIndex::of(bytes.start).0..pages_for(bytes.end));
+        for pages in held.into_iter().map(|held| held.pages).chain(pinned) {
+            self.for_each_held(&pages, |locked| {
                 let seen = locked.state.load();
-                if !seen.has(flag::HELD) || seen.has(flag::DIRTY) {
+                let kept = seen.has(flag::HELD) || locked.hold_counts().is_pinned();
+                if !kept || seen.has_any(flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE) {
                     return;
                 }
                 let bytes = locked.identity().bytes();
@@ -247,7 +248,7 @@ impl AddressSpace {
                     Ok(_) => {}
                     Err(error) => tracing::warn!(
                         file = %self.name(), page = locked.index().0, %error,
-                        "a page that a mapping holds stays as it was before the store changed it"
+                        "a page that a mapping or a pin holds stays as it was before the store changed it"
                     ),
                 }
             });
@@ -323,7 +324,11 @@ impl AddressSpace {
 
 impl Mm {
     /// Makes the buffer that held pages are written from.
-    fn ready_stable(&self) -> Result<(), Errno> {
+    pub(super) fn ready_stable(&self) -> Result<(), Errno> {
+        // Acquire: partner is the Release below. The lock may be held over I/O.
+        if self.pins.has_stable.load(Ordering::Acquire) {
+            return Ok(());
+        }
         if self.stable.lock().is_empty() {
             self.wait_for_metadata(|| self.take_metadata(STABLE_BYTES as u64))?;
             let mut stable = self.stable.lock();
@@ -334,6 +339,7 @@ impl Mm {
             stable.set_room(STABLE_BYTES);
             (0..STABLE_BYTES).for_each(|_| stable.push(0));
         }
+        self.pins.has_stable.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -20,7 +20,7 @@
 //!
 //! This is the one place that makes a reference into the direct map. Its premise is invariant 1
 //! with what the folio lock means: every store into a frame that a file has is made by who holds
-//! the lock of its folio. Reads beside it, by readers without a lock and by write-out, do no harm.
+//! the lock of its folio, or through a window or a pin for a device's writes, which rule a reference out. Reads beside it, by readers without a lock and by write-out, do no harm.
 #![allow(unsafe_code)]
 
 use foliocache_sync::Arc;
@@ -57,8 +57,11 @@ impl AddressSpace {
         while at < end {
             let locked = self.try_lock_folio(PageIndex::of(at))?;
             let (addr, readable) = self.readable(&locked, at);
-            // Through a window the program could store into it meanwhile.
-            if readable == 0 || locked.state.load().has_any(flag::MAPPED | flag::HELD) {
+            // Through a window or a pin the program or a device could store into it meanwhile.
+            if readable == 0
+                || locked.state.load().has_any(flag::MAPPED | flag::HELD)
+                || locked.hold_counts().device_writes() > 0
+            {
                 return None;
             }
             if at == pos {

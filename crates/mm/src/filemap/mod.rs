@@ -14,6 +14,7 @@ mod held;
 mod in_place;
 mod lookup;
 mod nowait;
+mod pin;
 mod read;
 mod split;
 mod tracked;
@@ -25,6 +26,8 @@ pub(crate) use held::{Held, HoldKind};
 #[cfg(loom)]
 pub(crate) use lookup::Lookup;
 pub use nowait::Fetch;
+pub(crate) use pin::Pins;
+pub use pin::{FolioPin, PinError, PinMode, PinnedPart, PinnedRange};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
 pub(crate) use write::Appended;

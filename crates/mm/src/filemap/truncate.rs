@@ -16,13 +16,16 @@
 //!
 //! # Locking
 //!
-//! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one.
+//! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one. Before them, with none held,
+//! pins of what goes are waited for (see [`pin`](super::pin)).
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use std::ops::Range;
 
 use crate::address_space::AddressSpace;
 use crate::direct_map;
+use crate::filemap::pin::PinBar;
 use crate::folio::{LockedFolio, Operation, grains};
 use crate::stats::Count;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
@@ -31,10 +34,12 @@ use crate::writeback::WritebackState;
 impl AddressSpace {
     /// Sets the size of the file, in bytes; what is new reads as zeros.
     ///
-    /// Blocks for writeback of the file that is under way. Frees memory when it shrinks.
+    /// Blocks for writeback of the file that is under way, and a bounded time for pins of what is cut off. Frees memory
+    /// when it shrinks.
     ///
     /// # Errors
-    /// `EFBIG`; the backing store's error, with size and data as they were; `ECHILD` after a fork.
+    /// `EFBIG`; `EBUSY` where pins are in the way; the backing store's error; with size and data as they were. `ECHILD`
+    /// after a fork.
     #[doc(alias = "truncate_setsize")]
     pub fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
         self.resize(size, false)
@@ -53,13 +58,22 @@ impl AddressSpace {
         if size > MAX_FILE_SIZE {
             return Err(Errno::EFBIG);
         }
-        let _exclusive = self.i_rwsem.write();
+        let mut bar = None;
+        let (_exclusive, old) = loop {
+            let exclusive = self.i_rwsem.write();
+            let old = self.size();
+            if only_grow && size <= old {
+                return Ok(());
+            }
+            if size >= old || bar.is_some() {
+                break (exclusive, old);
+            }
+            // What is cut off may be pinned, and its holder may want the lock.
+            drop(exclusive);
+            bar = Some(self.bar_pins(PageIndex::of(size).0..u64::MAX)?);
+        };
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
-        let old = self.size();
-        if only_grow && size <= old {
-            return Ok(());
-        }
         // Readers stop at the new end before the store loses the bytes behind it.
         if size < old {
             self.set_size(size);
@@ -78,6 +92,14 @@ impl AddressSpace {
             self.after_removal(&mut wb);
         }
         Ok(())
+    }
+
+    /// As [`AddressSpace::hold_off_pins`], for what removes the pages or zeroes them in part.
+    fn bar_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Errno> {
+        self.hold_off_pins(pages).map_err(|pinned| {
+            tracing::info!(%pinned, "a truncate or hole punch is refused");
+            Errno::EBUSY
+        })
     }
 
     /// Zeroes what the last page, or the last huge frame, has beyond the end of the file, before the end moves: a store
@@ -109,10 +131,10 @@ impl AddressSpace {
 
     /// Makes `len` bytes at `pos` read as zeros and gives their space back; the size stays.
     ///
-    /// Blocks for writeback of the file that is under way. Frees memory.
+    /// Blocks for writeback of the file that is under way, and a bounded time for pins of the range. Frees memory.
     ///
     /// # Errors
-    /// `EINVAL` for no bytes, `EFBIG`, the backing store's error, with the data as it was;
+    /// `EINVAL` for no bytes, `EFBIG`, `EBUSY` where pins are in the way, the backing store's error, with the data as it was;
     /// `ECHILD` after a fork.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
     pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
@@ -124,6 +146,7 @@ impl AddressSpace {
             .checked_add(len)
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Errno::EFBIG)?;
+        let _bar = self.bar_pins(PageIndex::of(pos).0..pages_for(end))?;
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
@@ -238,7 +261,7 @@ impl AddressSpace {
     }
 
     /// Takes over a size that the backing store changed to by itself, with no page cached beyond
-    /// it kept. Only for files with nothing dirty.
+    /// it kept but those that are pinned. Only for files with nothing dirty.
     ///
     /// Blocks for writeback of the file that is under way.
     pub fn backing_changed(self: &Arc<Self>, size: u64) {

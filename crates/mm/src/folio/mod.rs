@@ -40,12 +40,13 @@
 //! Relaxed. The other fields are Relaxed: the folio lock orders them.
 
 pub(crate) mod grains;
-#[allow(dead_code, reason = "no view and no pin is taken yet")]
+#[allow(dead_code, reason = "no view is taken yet")]
 mod holds;
 mod may;
 mod pool;
 pub(crate) mod state;
 
+pub(crate) use holds::{Hold, HoldCounts};
 pub(crate) use may::Operation;
 pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;

@@ -10,6 +10,8 @@
 //! it wait, which is bounded by the mapping's patience. It wants `i_rwsem` first, and `invalidate_lock` once it has
 //! that: who waits for the second while it has the first shared cannot be.
 //!
+//! Pins are waited for before any lock is taken: see `filemap::pin`.
+//!
 //! # Memory ordering
 //!
 //! Relaxed: a turn more or less.
@@ -54,21 +56,23 @@ impl Drop for Wanted<'_> {
     }
 }
 
-fn wait_for<G>(
-    mut attempt: impl FnMut() -> Option<G>,
-    holder: impl FnOnce() -> String,
-) -> Result<G, MapError> {
+/// Tries until an attempt gives something, or `patience` is over.
+pub(crate) fn wait_for<G>(patience: Duration, mut attempt: impl FnMut() -> Option<G>) -> Option<G> {
     let start = Instant::now();
     loop {
-        if let Some(got) = attempt() {
-            return Ok(got);
-        }
-        if start.elapsed() >= PATIENCE {
-            let holder = holder();
-            return Err(MapError::Busy { holder });
+        let got = attempt();
+        if got.is_some() || start.elapsed() >= patience {
+            return got;
         }
         sleep(POLL);
     }
+}
+
+fn wait_for_lock<G>(
+    attempt: impl FnMut() -> Option<G>,
+    holder: impl FnOnce() -> String,
+) -> Result<G, MapError> {
+    wait_for(PATIENCE, attempt).ok_or_else(|| MapError::Busy { holder: holder() })
 }
 
 impl AddressSpace {
@@ -79,14 +83,14 @@ impl AddressSpace {
     ) -> Result<(RankedWriteGuard<'_, ()>, RankedWriteGuard<'_, ()>), MapError> {
         let exclusive = {
             let _wanted = Wanted::of(&linear.wants.i_rwsem);
-            wait_for(
+            wait_for_lock(
                 || self.i_rwsem.try_write(),
                 || "a write, truncate or hole punch".into(),
             )?
         };
         let _wanted = Wanted::of(&linear.wants.invalidate_lock);
         let holder = || "a read from the store".into();
-        let invalidate = wait_for(|| self.invalidate_lock.try_write(), holder)?;
+        let invalidate = wait_for_lock(|| self.invalidate_lock.try_write(), holder)?;
         Ok((exclusive, invalidate))
     }
 
@@ -94,7 +98,7 @@ impl AddressSpace {
     pub(super) fn lock_to_move(&self) -> Result<RankedMutexGuard<'_, WritebackState>, MapError> {
         let _awaited = self.awaited();
         let holder = || "writeback of the file".into();
-        wait_for(|| self.wb_lock.try_lock(), holder)
+        wait_for_lock(|| self.wb_lock.try_lock(), holder)
     }
 
     /// The folio that holds a page, locked, if there is one.
@@ -106,7 +110,7 @@ impl AddressSpace {
             Some(locked) => Some(Some(locked)),
             None => self.folio_at(page).is_none().then_some(None),
         };
-        wait_for(attempt, || {
+        wait_for_lock(attempt, || {
             format!("I/O or a lent slice at byte {}", page.pos())
         })
     }

@@ -196,8 +196,9 @@ impl Mm {
             return self.anything_reclaimable();
         }
         // Relaxed: hints.
-        let kept =
-            self.nr_held.load(Ordering::Relaxed) + self.nr_unevictable.load(Ordering::Relaxed);
+        let kept = self.nr_held.load(Ordering::Relaxed)
+            + self.nr_unevictable.load(Ordering::Relaxed)
+            + self.pins.linear.load(Ordering::Relaxed);
         let usage = self.usage();
         (usage.linear_bytes >> PAGE_SHIFT) > kept
     }

@@ -38,7 +38,7 @@ use foliocache_xarray::Mark;
 
 use super::XA_BATCH;
 use crate::address_space::AddressSpace;
-use crate::folio::flag;
+use crate::folio::{LockedFolio, flag};
 use crate::stats::Count;
 use crate::types::PageIndex;
 
@@ -212,6 +212,17 @@ impl AddressSpace {
             if cleaned < XA_BATCH {
                 return;
             }
+        }
+    }
+
+    /// Takes back that a locked folio was written.
+    pub(super) fn clear_unstable(&self, locked: &LockedFolio<'_>) {
+        let mut index = self.index.lock();
+        for mark in UNSTABLE {
+            index.clear_mark(locked.index().0, mark);
+        }
+        if locked.state.clear(flag::UNSTABLE).has(flag::UNSTABLE) {
+            self.uncount(Count::Unstable, locked.nr_pages());
         }
     }
 

@@ -72,7 +72,7 @@ impl BackingDevInfo {
         let mut again = false;
         let mut written = Vec::new();
         for _ in 0..self.nr_dirty_files() {
-            let over = self.nr_not_durable() > self.dirty_limits().background;
+            let over = self.nr_to_write() > self.dirty_limits().background;
             if !old && !memory && !over {
                 break;
             }
@@ -86,7 +86,7 @@ impl BackingDevInfo {
             let flush = || {
                 let unstable = self.counts.get(Count::Unstable);
                 let limits = self.dirty_limits();
-                memory || old || flush_due(limits, unstable, self.nr_not_durable())
+                memory || old || flush_due(limits, unstable, self.nr_to_write())
             };
             let measured = over.then(|| self.measure_pass());
             let turn = self.turn();
@@ -102,7 +102,7 @@ impl BackingDevInfo {
             again |= worked && over && !memory;
         }
         if !written.is_empty() {
-            let over = self.nr_not_durable() > self.dirty_limits().background;
+            let over = self.nr_to_write() > self.dirty_limits().background;
             again |= flush_all(&mut written) && over && !memory;
         }
         if old {

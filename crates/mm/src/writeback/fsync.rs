@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::address_space::AddressSpace;
 use crate::bdi::BackingDevInfo;
 use crate::errseq::ErrSeqCursor;
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{LockedFolio, Operation, flag};
 use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, WritebackState};
@@ -124,7 +124,7 @@ impl AddressSpace {
 
     /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it
     /// again meanwhile, which it could do for ever, so fast is it back.
-    pub(super) fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
+    pub(crate) fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
         let _awaited = self.awaited();
         self.wb_lock.lock()
     }
@@ -165,7 +165,8 @@ impl AddressSpace {
     }
 
     /// Gives up the pages whose last write failed: they leave the cache, and reads find what the
-    /// backing store has. Those that a mapping holds in memory are read again. Returns their byte ranges.
+    /// backing store has. Those that a mapping or a pin holds in memory are read again; but what a device may write stays,
+    /// to be written. Returns their byte ranges.
     ///
     /// Blocks for writeback of the file that is under way.
     pub fn discard_failed(self: &Arc<Self>) -> Vec<Range<u64>> {
@@ -182,7 +183,14 @@ impl AddressSpace {
                 && locked.state.load().has(flag::ERROR)
             {
                 push_pages(&mut ranges, locked.index()..locked.end(), self.size());
-                self.give_up(locked);
+                match locked.hold_counts().device_writes() {
+                    0 => self.give_up(locked),
+                    // What the device writes next is not failed.
+                    _ => {
+                        locked.state.clear(flag::ERROR);
+                        self.uncount(Count::Failed, locked.nr_pages());
+                    }
+                }
             }
         }
         self.after_removal(&mut wb);
@@ -191,7 +199,8 @@ impl AddressSpace {
         ranges
     }
 
-    /// Gives up everything of the file that is not durable; returns the bytes.
+    /// Gives up everything of the file that is not durable, also what a device writes to a folio before its pins for
+    /// that end; returns the bytes.
     pub fn discard_dirty(self: &Arc<Self>) -> u64 {
         if self.mm().check_fork().is_err() {
             return 0;
@@ -208,12 +217,13 @@ impl AddressSpace {
         bytes
     }
 
-    /// Context: `wb_lock` and `invalidate_lock` held; what is held in memory is read again afterwards.
+    /// Context: `wb_lock` and `invalidate_lock` held; what is held in memory or pinned is read again afterwards.
     fn give_up(&self, locked: LockedFolio<'_>) {
-        match locked.state.load().has(flag::HELD) {
-            true => self.clear_dirty(&locked),
-            false => self.remove_folio(locked),
+        if !locked.state.load().has(flag::HELD) && locked.may(Operation::Remove) {
+            return self.remove_folio(locked);
         }
+        self.clear_dirty(&locked);
+        self.clear_unstable(&locked);
     }
 
     /// The newest error of writing this file back, told or not.

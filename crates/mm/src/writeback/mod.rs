@@ -72,6 +72,12 @@ enum Pass {
     Fresh,
 }
 
+impl Pass {
+    fn is_turn(self) -> bool {
+        matches!(self, Self::Retry | Self::Fresh)
+    }
+}
+
 /// What `wb_lock` protects beside the folios' states.
 #[derive(Debug, Default)]
 pub(crate) struct WritebackState {
@@ -135,13 +141,13 @@ impl AddressSpace {
     ) -> (Option<PageIndex>, Result<(), Errno>) {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
-        let turn = matches!(pass, Pass::Retry | Pass::Fresh);
+        let turn = pass.is_turn();
         while at <= last && written < budget {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
             let most = budget - written;
-            let Some(run) = self.collect_run(at, last, most, pass == Pass::Fresh) else {
+            let Some(run) = self.collect_run(at, last, most, pass) else {
                 return (None, result);
             };
             let (start, len) = (run.first, run.len());

@@ -24,12 +24,12 @@ use crate::mm::Mm;
 use crate::ops::IoSegment;
 use crate::stats::{Count, bump};
 use crate::types::{PAGE_SIZE, PageIndex};
-use crate::writeback::WritebackState;
+use crate::writeback::{Pass, WritebackState};
 
 /// Most pages in a run: 16 MiB, or one large folio more.
 const MAX_RUN: u64 = 4096;
 
-/// Bytes that are copied at a time where programs may store to what is written.
+/// Bytes that are copied at a time where programs or devices may store to what is written.
 pub(crate) const STABLE_BYTES: usize = 256 << 10;
 
 /// Most folios in a run: so many locks are held at a time.
@@ -38,7 +38,7 @@ const MAX_FOLIOS: usize = 1024;
 struct RunFolio<'a> {
     folio: &'a Folio,
     grains: u64,
-    /// It is held for I/O.
+    /// It is held for I/O, or a device may write to it.
     stays_dirty: bool,
     /// The byte of the file after the last that is written of it.
     end: u64,
@@ -55,7 +55,7 @@ pub(super) struct Run<'a> {
     pub(super) end: PageIndex,
     folios: Vec<RunFolio<'a>>,
     extents: Vec<Extent<'a>>,
-    /// Whether programs may store to it meanwhile: it is written from a copy.
+    /// Whether programs or devices may store to it meanwhile: it is written from a copy.
     copied: bool,
 }
 
@@ -91,19 +91,21 @@ impl AddressSpace {
     /// or a folio more; `None` at the end.
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the run's first folio; the others are
-    /// tried, and the run ends where one is taken. With `fresh_only` those that failed before are
-    /// left out.
+    /// tried, and the run ends where one is taken. The flusher leaves out what a device may write, and in a
+    /// [`Pass::Fresh`] what failed before.
     pub(super) fn collect_run(
         &self,
         at: PageIndex,
         last: PageIndex,
         most: u64,
-        fresh_only: bool,
+        pass: Pass,
     ) -> Option<Run<'_>> {
         let mut at = at;
         let wanted = |locked: &LockedFolio<'_>| {
             let seen = locked.state.load();
-            seen.has(flag::DIRTY) && !(fresh_only && seen.has(flag::ERROR))
+            seen.has(flag::DIRTY)
+                && !(pass == Pass::Fresh && seen.has(flag::ERROR))
+                && !(pass.is_turn() && locked.hold_counts().device_writes() > 0)
         };
         let first = loop {
             let found = self.index.lock().find(at.0, last.0, Some(Mark::Dirty))?;
@@ -133,8 +135,10 @@ impl AddressSpace {
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
         // From now on a store through a window is a fault, which waits for the folio's lock.
-        // Those that are held for I/O stay as they are, and dirty.
+        // Those that are held for I/O stay as they are, and dirty; so does what a device may write.
         let held: Vec<_> = folios.iter().map(|locked| self.held_as(locked)).collect();
+        let device = |locked: &LockedFolio<'_>| locked.hold_counts().device_writes() > 0;
+        let device: Vec<_> = folios.iter().map(device).collect();
         let protect =
             |at: usize| folios[at].state.load().has(flag::MAPPED) && held[at] != Some(HoldKind::Io);
         let mut at = 0;
@@ -158,14 +162,14 @@ impl AddressSpace {
             end: folios[0].index(),
             folios: Vec::with_capacity(folios.len()),
             extents: Vec::new(),
-            copied: held.iter().any(Option::is_some),
+            copied: held.iter().any(Option::is_some) || device.contains(&true),
         };
         // What a folio holds beyond the end of the file is not the file's. Truncation waits for
         // `wb_lock`.
         let size = self.size();
-        for (locked, held) in folios.into_iter().zip(held) {
+        for (locked, (held, device)) in folios.into_iter().zip(held.into_iter().zip(device)) {
             let taken = RunFolio {
-                stays_dirty: held == Some(HoldKind::Io),
+                stays_dirty: device || held == Some(HoldKind::Io),
                 folio: locked.folio(),
                 grains: locked.dirty_grains(),
                 end: self.push_extents(&locked, size, &mut run.extents),
@@ -325,13 +329,13 @@ impl AddressSpace {
         self.count(Count::Unstable, newly_unstable);
         self.uncount(Count::Failed, recovered);
         self.uncount(Count::Writeback, pages);
-        for RunFolio { folio, .. } in &run.folios[..whole] {
-            folio.state.clear(flag::WRITEBACK);
-        }
-        // These may have changed since they were copied.
+        // These may have changed since they were copied. Nothing else keeps one that was unpinned meanwhile.
         for taken in run.folios[..whole].iter().filter(|taken| taken.stays_dirty) {
             let locked = taken.folio.lock(&self.mm().waits);
             self.mark_grains_dirty(&locked, taken.grains);
+        }
+        for RunFolio { folio, .. } in &run.folios[..whole] {
+            folio.state.clear(flag::WRITEBACK);
         }
     }
 

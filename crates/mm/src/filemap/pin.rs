@@ -1,0 +1,542 @@
+//! DMA pins: folios that a device reads or writes, at addresses that stay.
+//!
+//! # Model
+//!
+//! ```text
+//!   pin:    find or read the folio, locked ─▶ count the pin ─▶ dirty, if a device may write ─▶ unlock
+//!   unpin:  count it off: one atomic operation a folio, no lock
+//! ```
+//!
+//! | while pinned | |
+//! |---|---|
+//! | reclaim, migration, split | pass the folio by; it keeps its place in its queue |
+//! | truncate, punch, first mapping | wait for short pins, at most [`Mm::set_pin_wait`], and are `EBUSY`; at once under a long pin |
+//! | writeback, where a device may write | by a sync only, from a copy, and the folio stays dirty |
+//! | a change of the file by others | the folio is filled again in place |
+//!
+//! A folio is dirty from the moment that it is pinned for a device's writes, since nobody knows when the device
+//! writes. So an unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as
+//! a write of the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no
+//! writeback makes it less: it is counted as pinned.
+//!
+//! # Invariants
+//!
+//! 1. Each pin that is counted in a folio belongs to one live [`FolioPin`], which has the folio in its list.
+//! 2. A folio with pins is in its mapping's index, with its frames and order, until the last of them goes.
+//! 3. A folio that a device may write, of a file with a store, is dirty, or under writeback by a pass that marks
+//!    it dirty again; unless all of the file that is not durable was given up.
+//!
+//! # Locking
+//!
+//! Pins are counted under the folio lock, and counted off without it.
+//!
+//! # Memory ordering
+//!
+//! That of [`bar`] and of the folio's counts.
+
+mod bar;
+
+pub(super) use bar::PinBar;
+pub(crate) use bar::Pins;
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{Ordering, fence};
+use foliocache_sync::rcu;
+use foliocache_sys::Errno;
+use std::fmt;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, flag};
+use crate::mm::Mm;
+use crate::readahead::ReadaheadState;
+use crate::stats::{Count, bump, read};
+use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
+
+/// What a pin is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PinMode {
+    /// It lasts longer than one I/O, as a registration with a device does. What would need the memory does not wait
+    /// for it.
+    pub long_term: bool,
+    /// A device may write to the memory. It may read it in any case.
+    pub device_writes: bool,
+}
+
+impl PinMode {
+    /// For one I/O in which a device reads the memory: a write of the program to somewhere.
+    pub const READ: Self = Self {
+        long_term: false,
+        device_writes: false,
+    };
+
+    /// For one I/O in which a device writes to the memory: a read of the program from somewhere.
+    pub const WRITE: Self = Self {
+        long_term: false,
+        device_writes: true,
+    };
+
+    /// The same, for as long as it takes.
+    #[must_use]
+    pub const fn long_term(self) -> Self {
+        Self {
+            long_term: true,
+            ..self
+        }
+    }
+
+    const fn hold(self) -> Hold {
+        Hold::pin(self.long_term, self.device_writes)
+    }
+}
+
+impl fmt::Display for PinMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let term = if self.long_term { "long" } else { "short" };
+        let access = if self.device_writes {
+            "writes"
+        } else {
+            "reads"
+        };
+        write!(f, "{term}-term pins for a device's {access}")
+    }
+}
+
+/// Bytes of a file that are pinned: whole folios.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PinnedRange {
+    /// The file, as its file system names it.
+    pub file: String,
+    /// The bytes.
+    pub bytes: Range<u64>,
+    /// Of its pins the longest, and whether a device may write through one of them.
+    pub mode: PinMode,
+}
+
+impl fmt::Display for PinnedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.bytes;
+        write!(f, "{} of {}, bytes {start}..{end}", self.mode, self.file)
+    }
+}
+
+/// Why bytes of a file cannot be pinned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// A truncate, a hole punch or a first mapping waits for the pins that the range has. Later it may be pinned.
+    #[error("a truncate, hole punch or first mapping of the range waits for its pins to end")]
+    Barred,
+    /// Pins hold as much memory as they may.
+    #[error(
+        "{wanted} bytes more: pins hold {pinned} already, of at most {most} together with what else cannot be \
+         reclaimed; held by {}", list(.holders)
+    )]
+    TooMuch {
+        /// Bytes of the folio that is too much.
+        wanted: u64,
+        /// Bytes of all folios that are pinned.
+        pinned: u64,
+        /// The most that pins may hold.
+        most: u64,
+        /// What they hold, some of it.
+        holders: Vec<PinnedRange>,
+    },
+    /// Another error.
+    #[error("{0}")]
+    Failed(#[from] Errno),
+}
+
+/// Ranges as a message has them.
+fn list(ranges: &[PinnedRange]) -> String {
+    let list: Vec<_> = ranges.iter().map(PinnedRange::to_string).collect();
+    list.join("; ")
+}
+
+impl PinError {
+    /// The error number, for C.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Barred => Errno::EAGAIN,
+            Self::TooMuch { .. } => Errno::ENOBUFS,
+            Self::Failed(errno) => *errno,
+        }
+    }
+}
+
+/// Most ranges that an error names.
+const MOST_NAMED: usize = 8;
+
+/// A piece of memory that is pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedPart {
+    /// Where it begins. Others may read and write it at any time, through the cache or a device: accesses through it
+    /// are to be atomic, volatile or a device's.
+    pub addr: *mut u8,
+    /// Its bytes.
+    pub len: usize,
+    /// The byte of the file that it begins with.
+    pub pos: u64,
+}
+
+/// Bytes of a file whose memory stays where it is, and the file's, until this is dropped.
+///
+/// Dropping it takes no lock and does not block. In a forked child it does nothing.
+pub struct FolioPin {
+    mapping: Arc<AddressSpace>,
+    bytes: Range<u64>,
+    mode: PinMode,
+    /// The folios in order; most pins are of one, and 0 is none.
+    first: FolioId,
+    others: Vec<FolioId>,
+}
+
+impl FolioPin {
+    /// The bytes of the file that are pinned.
+    pub fn range(&self) -> Range<u64> {
+        self.bytes.clone()
+    }
+
+    /// What it is for.
+    pub fn mode(&self) -> PinMode {
+        self.mode
+    }
+
+    /// The file.
+    pub fn mapping(&self) -> &Arc<AddressSpace> {
+        &self.mapping
+    }
+
+    /// Where the bytes are, in order: a piece for each folio. None in a forked child, where the memory is not.
+    pub fn parts(&self) -> impl Iterator<Item = PinnedPart> + '_ {
+        let in_child = self.mapping.mm().check_fork().is_err();
+        self.folios()
+            .take(if in_child { 0 } else { usize::MAX })
+            .map(|folio| {
+                let (index, all) = (folio.index(), folio.identity());
+                let start = self.bytes.start.max(index.pos());
+                let end = self.bytes.end.min(index.pos() + all.bytes() as u64);
+                let addr = self.mapping.mm().frames.addr(all.frame);
+                PinnedPart {
+                    addr: addr.wrapping_add(all.offset(start)),
+                    len: (end - start) as usize,
+                    pos: start,
+                }
+            })
+    }
+
+    /// The folios, whose identity is stable (invariant 2).
+    fn folios(&self) -> impl Iterator<Item = &Folio> {
+        let first = (self.first != 0).then_some(&self.first);
+        let ids = first.into_iter().chain(&self.others);
+        ids.map(|&id| self.mapping.mm().folios.get(id))
+    }
+
+    fn push(&mut self, folio: FolioId) {
+        match self.first {
+            0 => self.first = folio,
+            _ => self.others.push(folio),
+        }
+    }
+}
+
+impl Drop for FolioPin {
+    fn drop(&mut self) {
+        if self.mapping.mm().check_fork().is_ok() {
+            self.folios()
+                .for_each(|folio| self.mapping.unpin(folio, self.mode));
+        }
+    }
+}
+
+impl fmt::Debug for FolioPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolioPin")
+            .field("range", &self.bytes)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a folio gets no pin.
+enum Refused {
+    Barred,
+    TooMuch,
+}
+
+impl AddressSpace {
+    /// Pins bytes of the file: reads what is missing and keeps the memory of all of it where it is, and the file's,
+    /// until the result is dropped. A pin holds whole folios, of 2 MiB at most.
+    ///
+    /// Blocks for I/O and memory; for a device's writes also as a write of so many bytes does for the dirty limits, and
+    /// for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the pages of a memory
+    /// file system are counted as such already.
+    ///
+    /// # Errors
+    /// See [`PinError`]; `EINVAL` for no bytes, or bytes beyond the end of the file; those of the store; the
+    /// file system's stored error, for a device's writes; `ECHILD` after a fork.
+    #[doc(alias = "pin_user_pages")]
+    pub fn pin(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        bytes: Range<u64>,
+        mode: PinMode,
+    ) -> Result<FolioPin, PinError> {
+        let mm: &Mm = self.mm();
+        mm.check_fork()?;
+        if bytes.is_empty() || bytes.end > self.size() {
+            return Err(Errno::EINVAL.into());
+        }
+        let last = PageIndex::of(bytes.end - 1);
+        if mode.device_writes && !self.bdi().is_memory() {
+            mm.ready_stable()?;
+            self.bdi().check_failed_cap()?;
+            let pages = last.0 + 1 - PageIndex::of(bytes.start).0;
+            self.bdi().balance_dirty_pages(self, pages)?;
+        }
+        let mut pin = FolioPin {
+            mapping: Arc::clone(self),
+            bytes: bytes.clone(),
+            mode,
+            first: 0,
+            others: Vec::new(),
+        };
+        let mut page = PageIndex::of(bytes.start);
+        while page <= last {
+            page = self.pin_folio(handle, page, &mut pin)?;
+        }
+        Ok(pin)
+    }
+
+    /// Pins the folio that holds `page`; returns the page after it.
+    fn pin_folio(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        pin: &mut FolioPin,
+    ) -> Result<PageIndex, PinError> {
+        let last = PageIndex::of(pin.bytes.end - 1);
+        let (locked, behind) = self.folio_to_pin(handle, page, last)?;
+        if pin.bytes.end > self.size() {
+            drop(self.keep_content(locked));
+            return Err(Errno::EINVAL.into());
+        }
+        if pin.mode.device_writes && locked.state.load().has(flag::WRITEBACK) {
+            // It is not being written from a copy.
+            drop(locked);
+            drop(self.lock_awaited());
+            return Ok(page);
+        }
+        let seen = locked.state.load();
+        self.keep_used(&locked, seen);
+        let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
+        if behind.is_none() && !seen.has(flag::READAHEAD) {
+            locked.mark_accessed(seen);
+            self.count_hits(1);
+        }
+        let (end, order) = (locked.end(), locked.order());
+        let done = self.pin_locked(&locked, pin);
+        drop(locked);
+        done.map_err(|refused| self.refusal(refused, order))?;
+        if first_use {
+            self.used_readahead(handle, page, order, false);
+        }
+        if let Some(behind) = behind {
+            self.read_ahead(behind.window, false);
+        }
+        Ok(end)
+    }
+
+    /// Adds a pin to a locked folio, and the folio to the list of `pin`.
+    fn pin_locked(
+        self: &Arc<Self>,
+        locked: &LockedFolio<'_>,
+        pin: &mut FolioPin,
+    ) -> Result<(), Refused> {
+        let mm: &Mm = self.mm();
+        let pages = locked.index().0..locked.end().0;
+        let barred = || mm.pins.is_barred(self.id(), &pages);
+        if barred() {
+            return Err(Refused::Barred);
+        }
+        let before = locked.add_hold(pin.mode.hold()).ok_or(Refused::TooMuch)?;
+        let within = self.count_pin(locked, before, pin.mode);
+        // Partner: the fence in `PinBar::new`.
+        fence(Ordering::SeqCst);
+        let refused = match (within, barred()) {
+            (false, _) => Some(Refused::TooMuch),
+            (true, true) => Some(Refused::Barred),
+            (true, false) => None,
+        };
+        if let Some(refused) = refused {
+            self.unpin(locked, pin.mode);
+            return Err(refused);
+        }
+        if pin.mode.device_writes {
+            let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
+            let first = part(PageIndex::of(pin.bytes.start).0) as usize;
+            self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
+        }
+        pin.push(mm.folios.id(locked.folio()));
+        Ok(())
+    }
+
+    /// Why a folio of `order` got no pin, for the caller. Context: no lock held.
+    #[cold]
+    fn refusal(&self, refused: Refused, order: u32) -> PinError {
+        let mm: &Mm = self.mm();
+        let now = mm.unreclaimable();
+        match refused {
+            Refused::Barred => PinError::Barred,
+            Refused::TooMuch => PinError::TooMuch {
+                wanted: 1 << (order + PAGE_SHIFT),
+                pinned: now.pinned << PAGE_SHIFT,
+                most: now.most_pinned << PAGE_SHIFT,
+                holders: mm.pinned(MOST_NAMED),
+            },
+        }
+    }
+
+    /// Counts the pages of a folio that got a pin, where it had none of the kind; whether they are within the share.
+    fn count_pin(&self, locked: &LockedFolio<'_>, before: HoldCounts, mode: PinMode) -> bool {
+        let (mm, pages): (&Mm, _) = (self.mm(), locked.nr_pages());
+        let memory = self.bdi().is_memory();
+        if mode.device_writes && before.device_writes() == 0 && !memory {
+            bump(&self.bdi().device_writes, pages);
+            bump(&mm.pins.device_writes, pages);
+        }
+        if before.is_pinned() {
+            return true;
+        }
+        self.counts.add(Count::Pinned, pages);
+        if mm.frames.is_linear(locked.frame()) {
+            bump(&mm.pins.linear, pages);
+        }
+        if memory {
+            return true;
+        }
+        mm.counts.add(Count::Pinned, pages);
+        let now = mm.unreclaimable();
+        now.pinned <= now.most_pinned && now.total() <= now.most
+    }
+
+    /// Takes a pin off a folio of the file.
+    fn unpin(&self, folio: &Folio, mode: PinMode) {
+        let mm: &Mm = self.mm();
+        // They may be another folio's as soon as the pin is gone.
+        let (pages, linear) = (folio.nr_pages(), mm.frames.is_linear(folio.frame()));
+        let left = folio.drop_hold(mode.hold());
+        let memory = self.bdi().is_memory();
+        if mode.device_writes && left.device_writes() == 0 && !memory {
+            // Relaxed, both: they steer.
+            (self.bdi().device_writes).fetch_sub(pages, Ordering::Relaxed);
+            (mm.pins.device_writes).fetch_sub(pages, Ordering::Relaxed);
+        }
+        if left.is_pinned() {
+            return;
+        }
+        self.counts.sub(Count::Pinned, pages);
+        if linear {
+            mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
+        }
+        if !memory {
+            mm.counts.sub(Count::Pinned, pages);
+        }
+    }
+
+    /// The folio that holds `page`, locked, with all of its bytes up to page `last`; and what is to follow if it was
+    /// missing.
+    fn folio_to_pin(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        last: PageIndex,
+    ) -> Result<(LockedFolio<'_>, Option<super::read::Behind>), Errno> {
+        loop {
+            let (locked, behind) = match self.bdi().is_memory() {
+                true => self.page_to_map(handle, page)?,
+                false => self.read_folio(handle, page, last, false)?,
+            };
+            let end = locked.end().pos().min(last.add(1).pos());
+            let within = |pos: u64| (pos - locked.index().pos()) as usize;
+            if locked.has_grains(within(page.pos())..within(end)) {
+                return Ok((locked, behind));
+            }
+            drop(locked);
+            if let Some(locked) = self.read_rest(page, last)? {
+                return Ok((locked, behind));
+            }
+        }
+    }
+
+    /// What of some pages is pinned, the first `most` ranges. Takes no lock: a pin that comes or goes meanwhile may be
+    /// there or not.
+    pub(crate) fn pinned_in(&self, pages: Range<u64>, most: usize) -> Vec<PinnedRange> {
+        let mut ranges: Vec<PinnedRange> = Vec::new();
+        let mut at = pages.start;
+        // Relaxed: a fence orders it, see the module.
+        while at < pages.end && self.counts.get(Count::Pinned) > 0 {
+            let found = {
+                let rcu = rcu::read_lock();
+                self.index.find(at, pages.end - 1, None, &rcu)
+            };
+            let Some(found) = found else { break };
+            at = found.last() + 1;
+            let folio = self.mm().folios.of_entry(found.entry);
+            let holds = folio.hold_counts();
+            // Another file's by now, otherwise.
+            if !holds.is_pinned() || folio.mapping() != self.key() {
+                continue;
+            }
+            let mode = PinMode {
+                long_term: holds.long_pins() > 0,
+                device_writes: holds.device_writes() > 0,
+            };
+            let bytes = PageIndex(found.index).pos()..PageIndex(at).pos();
+            if let Some(last) = ranges.last_mut()
+                && last.bytes.end == bytes.start
+                && last.mode == mode
+            {
+                last.bytes.end = bytes.end;
+                continue;
+            }
+            if ranges.len() == most {
+                break;
+            }
+            ranges.push(PinnedRange {
+                file: self.name(),
+                bytes,
+                mode,
+            });
+        }
+        ranges
+    }
+
+    /// What of the file is pinned: whole folios, neighbours of one mode together. Takes no lock and does not block.
+    pub fn pinned(&self) -> Vec<PinnedRange> {
+        match self.mm().check_fork() {
+            Ok(()) => self.pinned_in(0..u64::MAX, usize::MAX),
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+impl Mm {
+    /// Pages of all files that are not durable and count in the dirty limits.
+    pub(crate) fn nr_to_write(&self) -> u64 {
+        (self.counts.not_durable()).saturating_sub(read(&self.pins.device_writes))
+    }
+
+    /// What is pinned of all files, the first `most` ranges. Looks at every file: not for a hot path.
+    pub fn pinned(&self, most: usize) -> Vec<PinnedRange> {
+        let mut ranges = Vec::new();
+        for mapping in self.mappings() {
+            ranges.extend(mapping.pinned_in(0..u64::MAX, most - ranges.len()));
+            if ranges.len() == most {
+                break;
+            }
+        }
+        ranges
+    }
+}

@@ -1,0 +1,146 @@
+//! Keeping pins away from pages that are about to leave or to move.
+//!
+//! # Model
+//!
+//! ```text
+//!   truncate, punch, first mapping            pin, with the folio locked
+//!   1 list the pages                          1 count the pin
+//!   2 look for pins of theirs                 2 look for the folio's pages in the list
+//!     none: go on, the pages stay listed        listed: take the pin back, EAGAIN
+//!     short: wait, look again
+//!     long, or waited for too long: EBUSY
+//! ```
+//!
+//! Whoever waits holds no lock: who has the pins may need it to end them.
+//!
+//! # Invariants
+//!
+//! 1. While a [`PinBar`] lives that found its pages without pins, they get none that stays.
+//!
+//! # Locking
+//!
+//! The list is a leaf.
+//!
+//! # Memory ordering
+//!
+//! A pin against a bar is a Dekker pair by two SeqCst fences, each the other's partner. Who pins counts the pin and
+//! then looks for bars; who bars lists the bar and then looks for pins. One of them sees what the other did. The
+//! file's count of pinned pages grows with its folio's first pin and falls after its last one: while it is zero no
+//! folio need be looked at.
+
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::time::Duration;
+use std::ops::Range;
+
+use super::PinnedRange;
+use crate::address_space::AddressSpace;
+use crate::linear::wait_for;
+use crate::mm::Mm;
+
+/// How long short pins are waited for unless said, in nanoseconds.
+const PIN_WAIT: u64 = 1_000_000_000;
+
+/// What pins of all files have in common.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    /// Pages that are to get no pin, by the file's number. Only ever a few.
+    bars: RankedMutex<Vec<(u64, Range<u64>)>>,
+    nr_bars: AtomicUsize,
+    /// Nanoseconds that are waited for short pins. Relaxed: a setting.
+    wait: AtomicU64,
+    /// As that of each [`BackingDevInfo`](crate::BackingDevInfo).
+    pub(super) device_writes: AtomicU64,
+    /// Pinned pages in linear frames, which so cannot be reclaimed. Relaxed: a hint.
+    pub(crate) linear: AtomicU64,
+    /// Whether the buffer is there that folios are written from which a device may be writing.
+    pub(in crate::filemap) has_stable: AtomicBool,
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        Self {
+            bars: RankedMutex::new(Rank::Leaf, Vec::new()),
+            nr_bars: AtomicUsize::new(0),
+            wait: AtomicU64::new(PIN_WAIT),
+            device_writes: AtomicU64::new(0),
+            linear: AtomicU64::new(0),
+            has_stable: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Pins {
+    pub(super) fn is_barred(&self, file: u64, pages: &Range<u64>) -> bool {
+        // Relaxed: ordered by the fence of the caller that needs to know; without it a hint.
+        self.nr_bars.load(Ordering::Relaxed) > 0 && self.is_listed(file, pages)
+    }
+
+    #[cold]
+    fn is_listed(&self, file: u64, pages: &Range<u64>) -> bool {
+        let overlaps = |barred: &Range<u64>| barred.start < pages.end && pages.start < barred.end;
+        let bars = self.bars.lock();
+        bars.iter()
+            .any(|(of, barred)| *of == file && overlaps(barred))
+    }
+}
+
+/// Keeps new pins away from pages of a file until it is dropped.
+pub(crate) struct PinBar<'a> {
+    mapping: &'a AddressSpace,
+    pages: Range<u64>,
+}
+
+impl<'a> PinBar<'a> {
+    fn new(mapping: &'a AddressSpace, pages: Range<u64>) -> Self {
+        let pins = &mapping.mm().pins;
+        pins.bars.lock().push((mapping.id(), pages.clone()));
+        // Relaxed: the fence orders it.
+        pins.nr_bars.fetch_add(1, Ordering::Relaxed);
+        // Partner: the fence in `pin_locked`.
+        fence(Ordering::SeqCst);
+        Self { mapping, pages }
+    }
+}
+
+impl Drop for PinBar<'_> {
+    fn drop(&mut self) {
+        let pins = &self.mapping.mm().pins;
+        let mut bars = pins.bars.lock();
+        let mine = (self.mapping.id(), self.pages.clone());
+        let at = bars.iter().position(|bar| *bar == mine);
+        bars.swap_remove(at.expect("it is listed"));
+        // Relaxed: who still sees it looks into the list.
+        pins.nr_bars.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AddressSpace {
+    /// Keeps new pins away from pages, and waits for those that they have.
+    ///
+    /// Context: blocks for at most `pin_wait`; nothing held that who has pins may wait for.
+    ///
+    /// # Errors
+    /// What is pinned: for long, or still.
+    pub(crate) fn hold_off_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, PinnedRange> {
+        let bar = PinBar::new(self, pages);
+        let pinned = || self.pinned_in(bar.pages.clone(), 1).pop();
+        let attempt = || match pinned() {
+            Some(pinned) if !pinned.mode.long_term => None,
+            done => Some(done),
+        };
+        let patience = Duration::from_nanos(self.mm().pins.wait.load(Ordering::Relaxed));
+        match wait_for(patience, attempt).unwrap_or_else(pinned) {
+            None => Ok(bar),
+            Some(pinned) => Err(pinned),
+        }
+    }
+}
+
+impl Mm {
+    /// How long a truncate, hole punch or first mapping waits for short pins that are in its way: a second unless said.
+    pub fn set_pin_wait(&self, wait: Duration) {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        self.pins.wait.store(nanos, Ordering::Relaxed);
+    }
+}
