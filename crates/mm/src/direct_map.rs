@@ -54,6 +54,13 @@ pub(crate) fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
     unsafe { usercopy::copy(to, from, len) }.is_ok()
 }
 
+/// Stores `bytes` at the beginning of a folio's frames.
+pub(crate) fn store(to: *mut u8, bytes: &[u8]) {
+    debug_assert!(bytes.len() <= BLOCK_SIZE);
+    // SAFETY: as for `zero`; nobody has a reference to the frames.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+}
+
 pub(crate) fn zero(at: *mut u8, len: usize) {
     debug_assert!(len <= BLOCK_SIZE);
     // SAFETY: inside the frames of one folio (the module's premise).

@@ -310,6 +310,25 @@ impl Window {
         resolved.is_ok()
     }
 
+    /// Puts a page that is not in memory there, and into the page tables, for reads; whether it did. The direct map does
+    /// not have it then, so its eviction takes one mapping away and not two.
+    ///
+    /// Context: as of [`Window::install`].
+    pub(crate) fn place(&self, mm: &Mm, page: u64, bytes: &[u8; PAGE_SIZE]) -> bool {
+        let to = self.address_of(page);
+        let progress = mm.windows().faults.copy(to, bytes, self.read_access());
+        progress.stopped.is_none()
+    }
+
+    /// How a page is mapped for reads. The kernel refuses stores to a window for reads. Write protection would leave a
+    /// marker for each page that is punched, which the next fault pays for.
+    fn read_access(&self) -> Access {
+        match self.access {
+            VmaAccess::Read => Access::Write,
+            VmaAccess::ReadWrite => Access::Read,
+        }
+    }
+
     /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
     /// after the last that is there now with this access. Huge frames are put there whole.
     ///
@@ -319,11 +338,9 @@ impl Window {
     /// `EIO` where the first page is not in memory.
     pub(crate) fn install(&self, mm: &Mm, pages: Range<u64>, access: Access) -> Result<u64, Errno> {
         let faults = &mm.windows().faults;
-        // The kernel refuses stores to a window for reads. Write protection would leave a marker for each page that
-        // is punched, which the next fault pays for.
-        let protection = match self.access {
-            VmaAccess::Read => Access::Write,
-            VmaAccess::ReadWrite => access,
+        let protection = match access {
+            Access::Read => self.read_access(),
+            Access::Write => Access::Write,
         };
         let pages = self.whole(&pages);
         let mut at = pages.start;

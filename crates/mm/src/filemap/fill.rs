@@ -25,9 +25,11 @@ use foliocache_sys::Errno;
 use std::ops::Range;
 
 use super::REFUSALS;
+use super::fault::ReadFault;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
+use crate::iocb::Iocb;
 use crate::mm::{Mm, Prepared, READAHEAD_PART};
 use crate::ops::{IoSegment, ReadMode};
 use crate::readahead::{COPY_MAX, Limits, MAX_WINDOW, ReadaheadState, WAIT_MAX, Window};
@@ -42,6 +44,30 @@ const CLOSE_PART: u64 = 16;
 
 /// Times that the cache turns over before it is tried again whether anybody follows a stream.
 const FOLLOWED_FOR: u64 = 8;
+
+/// For whom pages are brought in.
+#[derive(Clone, Copy)]
+pub(super) enum Reader<'a> {
+    /// They stay.
+    Ordinary,
+    /// They go once they were copied.
+    Uncached,
+    /// They stay, and one that is read alone comes to where the window shows it.
+    Fault(&'a ReadFault<'a>),
+}
+
+impl Reader<'_> {
+    pub(super) fn of(iocb: &Iocb) -> Self {
+        match iocb.uncached {
+            true => Self::Uncached,
+            false => Self::Ordinary,
+        }
+    }
+
+    pub(super) fn is_uncached(self) -> bool {
+        matches!(self, Self::Uncached)
+    }
+}
 
 impl AddressSpace {
     /// Largest window now, in pages: less when callers wait for memory, or where the bound is small.
@@ -103,11 +129,11 @@ impl AddressSpace {
         page: PageIndex,
         last: PageIndex,
         window: Window,
-        uncached: bool,
+        reader: Reader<'_>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         let alone = Window::whole(page, 1, 0);
-        match self.try_fill(page, last, window, uncached) {
-            Err(_) if window.pages > 1 => self.try_fill(page, last, alone, uncached),
+        match self.try_fill(page, last, window, reader) {
+            Err(_) if window.pages > 1 => self.try_fill(page, last, alone, reader),
             result => result,
         }
     }
@@ -117,7 +143,7 @@ impl AddressSpace {
         page: PageIndex,
         last: PageIndex,
         window: Window,
-        uncached: bool,
+        reader: Reader<'_>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         let mut refusals = 0;
         let (window, fill) = loop {
@@ -129,7 +155,7 @@ impl AddressSpace {
                 return Ok(None);
             };
             let asked = page..last.add(1);
-            let how = (window.order, uncached);
+            let how = (window.order, reader.is_uncached());
             let fill = Fill::new(self, free, how, &mut prepared, asked);
             drop(invalidate);
             match prepared.refused.filter(|_| fill.is_none()) {
@@ -139,10 +165,12 @@ impl AddressSpace {
             }
         };
         match fill.filter(|fill| page < fill.end) {
-            Some(fill) => fill.wait(page).map(|folio| folio.map(|id| self.adopt(id))),
+            Some(fill) => fill
+                .wait(page, reader)
+                .map(|folio| folio.map(|id| self.adopt(id))),
             // Descriptors ran out on the way to the page, or somebody else came first.
             None if window.start < page => {
-                self.try_fill(page, last, Window::whole(page, 1, 0), uncached)
+                self.try_fill(page, last, Window::whole(page, 1, 0), reader)
             }
             None => Ok(None),
         }
@@ -338,7 +366,7 @@ impl AddressSpace {
             } else {
                 let pages = self.max_window().min(pages_for(end) - page.0);
                 let window = Window::whole(page, pages, self.max_order());
-                drop(self.fill(page, page, window, false)?);
+                drop(self.fill(page, page, window, Reader::Ordinary)?);
             }
             page = self.after_folio(page);
         }
@@ -414,8 +442,14 @@ impl Fill {
     }
 
     /// Has the store read and wait; returns the folio that holds `page`, still locked.
-    fn wait(self, page: PageIndex) -> Result<Option<FolioId>, Errno> {
-        let read = self.mapping.ops.read_folios(self.pos, &self.segments)?;
+    fn wait(self, page: PageIndex, reader: Reader<'_>) -> Result<Option<FolioId>, Errno> {
+        let mapping = &self.mapping;
+        let read = match reader {
+            Reader::Fault(fault) if self.end == page.add(1) && self.pos == page.pos() => {
+                mapping.read_for_fault(fault, mapping.mm().folios.get(self.folios[0]), page)?
+            }
+            _ => mapping.ops.read_folios(self.pos, &self.segments)?,
+        };
         Ok(self.end(read, Some(page)))
     }
 

@@ -27,6 +27,7 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
+use super::fill::Reader;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{LockedFolio, flag};
@@ -192,7 +193,7 @@ impl AddressSpace {
         let readahead = ReadaheadState::new();
         let (mut page, mut split) = (PageIndex(pages.start), None);
         while page.0 < pages.end {
-            let (mut locked, behind) = self.folio_to_map(&readahead, page)?;
+            let (mut locked, behind) = self.folio_to_map(&readahead, page, Reader::Ordinary)?;
             let goes_beyond = locked.index().0 < pages.start || locked.end().0 > pages.end;
             if goes_beyond && split.replace(page) != Some(page) {
                 drop(locked);

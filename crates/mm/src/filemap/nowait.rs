@@ -12,6 +12,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::task::Waker;
 
+use super::fill::Reader;
 use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
@@ -135,7 +136,7 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if let Some((page, last)) = self.pages_to_fetch(iocb.pos, len) {
-            let (locked, behind) = self.read_folio(handle, page, last, iocb.uncached)?;
+            let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
             drop(locked);
             if let Some(behind) = behind {
                 self.follow_miss(iocb, behind);

@@ -46,6 +46,7 @@ use foliocache_sys::Errno;
 use std::fmt;
 use std::ops::Range;
 
+use super::fill::Reader;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, flag};
 use crate::mm::Mm;
@@ -455,8 +456,8 @@ impl AddressSpace {
     ) -> Result<(LockedFolio<'_>, Option<super::read::Behind>), Errno> {
         loop {
             let (locked, behind) = match self.bdi().is_memory() {
-                true => self.page_to_map(handle, page)?,
-                false => self.read_folio(handle, page, last, false)?,
+                true => self.page_to_map(handle, page, Reader::Ordinary)?,
+                false => self.read_folio(handle, page, last, Reader::Ordinary)?,
             };
             let end = locked.end().pos().min(last.add(1).pos());
             let within = |pos: u64| (pos - locked.index().pos()) as usize;

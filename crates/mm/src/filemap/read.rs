@@ -13,6 +13,7 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
+use super::fill::Reader;
 use super::lookup::Lookup;
 use super::uncached::UncachedRead;
 use super::{BAD_MEMORY_RETRIES, memory_failed};
@@ -328,7 +329,7 @@ impl AddressSpace {
         let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + to.len() as u64 - 1));
         let mut retries = 0;
         let (locked, behind, result) = loop {
-            let (locked, behind) = self.read_folio(handle, page, last, iocb.uncached)?;
+            let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
             let result = self.copy_locked(&locked, pos, to);
             if !memory_failed(&result) || retries == BAD_MEMORY_RETRIES {
                 break (locked, behind, result);
@@ -463,7 +464,7 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         last: PageIndex,
-        uncached: bool,
+        reader: Reader<'_>,
     ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
         let mut behind = None;
         loop {
@@ -483,14 +484,14 @@ impl AddressSpace {
             }
             let limits = self.readahead_limits();
             let (now, window) = handle.on_miss(page, last, &limits);
-            if !uncached {
+            if !reader.is_uncached() {
                 self.drop_behind(handle, page, &limits);
             }
             behind = Some(Behind {
                 fetched: now.start.add(now.pages),
                 window,
             });
-            if let Some(locked) = self.fill(page, last, now, uncached)? {
+            if let Some(locked) = self.fill(page, last, now, reader)? {
                 return Ok((locked, behind));
             }
         }

@@ -143,6 +143,43 @@ fn store(vma: &Vma, at: u64, byte: u8) {
     unsafe { vma.address().wrapping_add(at as usize).write_volatile(byte) }
 }
 
+/// Whether page tables of the process have a page, which is not swapped out.
+fn has_page_table_entry(page: *const u8) -> bool {
+    let pagemap = std::fs::File::open("/proc/self/pagemap").expect("/proc");
+    let mut entry = [0; 8];
+    let at = (page.addr() / PAGE_SIZE * entry.len()) as u64;
+    std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, at).expect("an entry");
+    u64::from_ne_bytes(entry) >> 63 == 1
+}
+
+#[test]
+fn a_page_that_a_load_brings_in_is_in_the_page_tables_of_its_window_alone() {
+    let world = World::new(32);
+    let (file, _) = world.file(1, 64);
+    file.truncate(63 * PAGE + 100).expect("truncate");
+    let vma = map(&file, 64);
+    let frame = |page| {
+        let frame = file.linear_frame(PageIndex(page)).expect("it is mapped");
+        world.mm.frames.addr(frame)
+    };
+    assert_eq!(load(&vma, 63 * PAGE + 99), byte(1, 63));
+    for page in [40, 7, 21] {
+        assert_eq!(load(&vma, page * PAGE + 99), byte(1, page));
+        assert!(!has_page_table_entry(frame(page)), "{page}");
+    }
+    assert_eq!(load(&vma, 63 * PAGE + 100), 0);
+    // What is not punched yet is taken back, where it is.
+    world.evict(&file);
+    assert_eq!(load(&vma, 7 * PAGE), byte(1, 7));
+    assert_eq!(read(&file, 7 * PAGE, PAGE_SIZE), [byte(1, 7); PAGE_SIZE]);
+    assert!(has_page_table_entry(frame(7)));
+    store(&vma, 21 * PAGE, 99);
+    assert_eq!(load(&vma, 21 * PAGE + 1), byte(1, 21));
+    assert_eq!(read(&file, 21 * PAGE, 1), [99]);
+    drop((vma, file));
+    world.assert_empty();
+}
+
 #[test]
 fn the_cut_page_shows_zeros_when_the_file_grows_though_it_was_evicted() {
     let world = World::new(32);

@@ -67,6 +67,8 @@ struct Table {
     pages: BTreeMap<usize, Access>,
     /// Windows by their address, with the byte of the memfd at which each begins.
     windows: BTreeMap<usize, (usize, u64)>,
+    /// Where the direct map has the first byte of the memfd.
+    direct: usize,
 }
 
 impl Table {
@@ -90,6 +92,7 @@ type Tables = Arc<Mutex<Table>>;
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     memfd: Memfd,
+    direct: usize,
     tables: Mutex<Vec<Weak<Mutex<Table>>>>,
     /// A punch whose call has returned.
     late: Mutex<Range<u64>>,
@@ -98,6 +101,7 @@ pub(crate) struct SharedMemory {
 impl SharedMemory {
     pub(crate) unsafe fn over(range: &ReservedRange, part: Range<usize>) -> Result<Self, Errno> {
         Ok(Self {
+            direct: range.as_ptr().expose_provenance() + part.start,
             // SAFETY: the caller's contract.
             memfd: unsafe { Memfd::over(range, part) }?,
             tables: Mutex::default(),
@@ -173,10 +177,11 @@ impl WindowArea {
         faults: Option<&Userfaultfd>,
     ) -> Result<(), Errno> {
         let len = (bytes.end - bytes.start) as usize;
-        self.tables
-            .lock()
-            .windows
-            .insert(START + at, (len, bytes.start));
+        {
+            let mut table = self.tables.lock();
+            table.direct = memory.direct;
+            table.windows.insert(START + at, (len, bytes.start));
+        }
         memory.tables.lock().push(Arc::downgrade(&self.tables));
         if let Some(faults) = faults {
             *faults.0.lock() = Arc::clone(&self.tables);
@@ -246,6 +251,28 @@ impl Userfaultfd {
         take_time();
         Progress {
             bytes,
+            stopped: None,
+        }
+    }
+
+    /// Does not know which pages the memfd has, and takes each for one that it lacks.
+    pub(crate) fn copy(&self, to: usize, from: &[u8], access: Access) -> Progress {
+        {
+            let tables = self.tables();
+            let mut table = tables.lock();
+            let (&window, &(_, first)) =
+                (table.windows.range(..=to).next_back()).expect("of a window");
+            let frame = table.direct + first as usize + (to - window);
+            // SAFETY: see the module; the folio is locked and has no content yet.
+            unsafe {
+                let frame = std::ptr::with_exposed_provenance_mut::<u8>(frame);
+                frame.copy_from_nonoverlapping(from.as_ptr(), from.len());
+            }
+            table.pages.insert(to, access);
+        }
+        take_time();
+        Progress {
+            bytes: from.len(),
             stopped: None,
         }
     }

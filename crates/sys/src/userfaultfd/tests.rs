@@ -129,6 +129,27 @@ fn a_map_says_how_far_it_came() {
 }
 
 #[test]
+fn a_copy_makes_what_the_memfd_lacks_and_changes_nothing_that_it_has() {
+    let rig = Rig::new(Handler::Signal);
+    rig.fill(1..2);
+    let bytes = [7; 2 * PAGE_SIZE];
+    let copy = |page, access| {
+        let to = rig.pages(page, page + 2).start;
+        let Progress { bytes, stopped } = rig.faults.copy(to, &bytes, access);
+        (bytes / PAGE_SIZE, stopped)
+    };
+    assert_eq!(copy(0, Access::Read), (1, Some(Errno::EAGAIN)));
+    assert_eq!((rig.read(0), rig.write(0, 9)), (Some(7), false));
+    assert_eq!(copy(1, Access::Write), (0, Some(Errno::EEXIST)));
+    assert_eq!(rig.faults.map(rig.pages(1, 2), Access::Read).stopped, None);
+    assert_eq!(rig.read(1), Some(1));
+    assert_eq!(copy(2, Access::Write), (2, None));
+    assert!(rig.write(3, 9));
+    assert_eq!(rig.byte(rig.direct(), 2).load(Ordering::SeqCst), 7);
+    assert_eq!(rig.byte(rig.direct(), 3).load(Ordering::SeqCst), 9);
+}
+
+#[test]
 fn a_page_that_is_mapped_for_reading_is_not_written() {
     let rig = Rig::new(Handler::Signal);
     rig.fill(0..4);
@@ -287,6 +308,8 @@ fn numbers_are_those_of_the_kernels_header() {
         ("UFFDIO_UNREGISTER", u64::from(opcode::UFFDIO_UNREGISTER)),
         ("UFFDIO_WAKE", u64::from(opcode::UFFDIO_WAKE)),
         ("UFFDIO_CONTINUE", u64::from(opcode::UFFDIO_CONTINUE)),
+        ("UFFDIO_COPY", u64::from(opcode::UFFDIO_COPY)),
+        ("UFFDIO_COPY_MODE_WP", COPY_WRITE_PROTECTED),
         (
             "UFFDIO_WRITEPROTECT",
             u64::from(opcode::UFFDIO_WRITEPROTECT),
