@@ -181,6 +181,20 @@ impl<'a> XaGuard<'a> {
         })
     }
 
+    /// Puts `new` in the place of the entry that covers `index`: as large, with the same marks. A reader meanwhile
+    /// finds the one or the other. Needs no memory.
+    ///
+    /// # Panics
+    ///
+    /// If there is no entry.
+    #[doc(alias = "xa_store")]
+    pub fn replace(&mut self, index: u64, new: Entry) {
+        let position = self.walk(index).expect("an entry to replace");
+        for slot in position.first..position.first + position.width {
+            position.node().publish(slot, new.word());
+        }
+    }
+
     /// Sets `mark` on the entry that covers `index`, if there is one.
     #[doc(alias = "xa_set_mark")]
     pub fn set_mark(&mut self, index: u64, mark: Mark) {

@@ -218,6 +218,21 @@ fn a_split_across_levels_shows_the_whole_or_a_part() {
 }
 
 #[test]
+fn an_entry_that_is_replaced_is_found_before_and_after_with_its_mark() {
+    explore(5, 9, || {
+        let xa = array(&[(4, 2)]);
+        xa.lock().set_mark(4, Mark::Dirty);
+        let read = |xa: &XArray| {
+            let found = find(xa, 6, 6, Some(Mark::Dirty)).expect("it is marked throughout");
+            assert!([entry(4), part(4)].contains(&found.entry), "{found:?}");
+            assert_eq!((found.index, found.order), (4, 2));
+        };
+        beside(&xa, read, |xa| xa.lock().replace(5, part(4)));
+        assert_eq!(load(&xa, 7), Some(part(4)));
+    });
+}
+
+#[test]
 fn an_extent_belongs_to_its_entry() {
     explore(4, 2000, || {
         let xa = array(&[(2, 1), (1, 0)]);

@@ -133,7 +133,10 @@ impl Run {
                 Some(())
             }
             7 => self.erase_if(source),
-            8 => self.split(source),
+            8 => match source.byte()? % 4 {
+                0 => self.replace(source),
+                _ => self.split(source),
+            },
             9..=11 => self.mark(source),
             12 => self.erase_range(source),
             13 | 14 => self.look(source),
@@ -195,6 +198,18 @@ impl Run {
         if let Some(old) = old {
             assert_eq!(self.xa.lock().erase_if(index, old.entry), Some(old));
             self.model.remove(&old.index);
+        }
+        Some(())
+    }
+
+    fn replace(&mut self, source: &mut Source<'_>) -> Option<()> {
+        let index = source.index()?;
+        let new = self.entry();
+        if let Some(old) = extent(&self.model, index) {
+            let before = in_use(&self.pool);
+            self.xa.lock().replace(index, new);
+            assert_eq!(in_use(&self.pool), before);
+            self.model.get_mut(&old.index)?.1 = new;
         }
         Some(())
     }
