@@ -34,7 +34,7 @@
 //! `size` is stored Release after the folios that it covers are uptodate, and loaded Acquire: a
 //! reader that sees the size sees the bytes. The figures beside it are Relaxed.
 
-use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
@@ -86,6 +86,8 @@ pub struct AddressSpace {
     pub(crate) dirty_turn: AtomicU64,
     /// How often [`Mm::drop_behind`] was called for the file; wraps.
     pub(crate) drops_behind: AtomicU8,
+    /// Bytes are about to be zeroed, with `i_rwsem` held exclusive: a view is a copy.
+    pub(crate) refuses_views: AtomicBool,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
@@ -149,6 +151,7 @@ impl AddressSpace {
             counters: FileCounters::default(),
             dirty_turn: AtomicU64::new(NOT_DIRTY),
             drops_behind: AtomicU8::new(0),
+            refuses_views: AtomicBool::new(false),
             holders: AtomicU32::new(0),
             dirty_paid_until: AtomicU64::new(0),
             dropped_to: AtomicU64::new(0),
@@ -353,7 +356,7 @@ impl AddressSpace {
         self.free_frames(self.detach_folio(locked));
     }
 
-    /// As [`Self::remove_folio`], but its frames are the caller's, if they are general ones.
+    /// As [`Self::remove_folio`], but its frames are the caller's, if they are general ones that no view has.
     pub(crate) fn detach_folio(&self, locked: LockedFolio<'_>) -> Option<(FrameNumber, u32)> {
         let mm: &Mm = self.mm();
         self.unmap_folio(&locked);
@@ -407,9 +410,7 @@ impl AddressSpace {
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_sub(pages, Ordering::Relaxed);
         }
-        drop(locked);
-        mm.folios.free(folio);
-        (!mm.frames.is_linear(frame)).then_some((frame, order))
+        self.retire(locked, frame, order)
     }
 
     /// As [`AddressSpace::mark_grains_dirty`], for a range of bytes.
@@ -476,8 +477,10 @@ impl AddressSpace {
 
     /// Largest order of a folio now: at most a 64th of the bound.
     pub(crate) fn max_order(&self) -> u32 {
-        let share = (self.mm().frames.capacity() / 64).max(1);
-        share.ilog2().min(MAX_ORDER)
+        (self.mm().frames.capacity() / 64)
+            .max(1)
+            .ilog2()
+            .min(MAX_ORDER)
     }
 
     /// Takes 2^`order` frames in a row for the folio that begins at `page`. `None`: not now, so a smaller

@@ -24,6 +24,7 @@ mod errseq;
 mod filemap;
 mod folio;
 mod frames;
+mod holder;
 mod iocb;
 mod iov;
 mod linear;
@@ -51,11 +52,12 @@ pub use bdi::{BackingDevInfo, BdiKind, MappingCharge, ThrottleStats};
 pub use charge::MetadataCharge;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
-pub use filemap::{Fetch, FolioPin, PinError, PinMode, PinnedPart, PinnedRange};
+pub use filemap::{Fetch, FolioPin, PinError, PinMode, PinnedPart, PinnedRange, View};
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,
     MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
 };
+pub use holder::Holder;
 pub use iocb::Iocb;
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};

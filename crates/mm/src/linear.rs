@@ -251,7 +251,8 @@ impl AddressSpace {
             let _exclusive = self.i_rwsem.write();
             let _wb = self.wb_lock.lock();
             let _invalidate = self.invalidate_lock.write();
-            self.drop_clean(first, last, |page| self.lock_folio(page));
+            let lock = |page| self.lock_folio(page);
+            self.drop_clean(first, last, Operation::Forget, lock);
             if find_page(&self.index, first, last).is_none() {
                 let (first, range) = (first.0, more);
                 let range = Arc::new(FileRange { first, range });
@@ -270,9 +271,24 @@ impl AddressSpace {
         while at < pages.end
             && let Some(page) = find(at)
         {
-            let Some(nr_pages) = self.folio_at(page).map(|folio| folio.nr_pages()) else {
+            let Some(folio) = self.folio_at(page) else {
                 continue;
             };
+            let nr_pages = folio.nr_pages();
+            if folio.hold_counts().is_viewed() {
+                // Its views keep the frames that it has.
+                let last = page.add(nr_pages - 1);
+                let mut prepared = self.mm().prepare_to_replace(self, page, last)?;
+                let _wb = self.lock_to_move()?;
+                if let Some(locked) = self.lock_folio_to_move(page)?
+                    && locked.hold_counts().is_viewed()
+                    && let Err(error) = self.replace_folio(locked, page, &mut prepared)
+                    && error != Errno::ENOMEM
+                {
+                    return Err(error.into());
+                }
+                continue;
+            }
             self.wait_for_tables(page.0..page.0 + nr_pages)?;
             let mut promised = self
                 .mm()
@@ -285,6 +301,7 @@ impl AddressSpace {
             };
             let frame = self.linear_frame(locked.index()).expect("made before");
             if locked.nr_pages() > u64::from(promised.left())
+                || locked.hold_counts().is_viewed()
                 || !self.mm().frames.is_linear(locked.frame())
                     && !self.mm().frames.claim_linear(frame, locked.order())
             {

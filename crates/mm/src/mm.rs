@@ -31,11 +31,12 @@ use std::time::Duration;
 use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, Shares, Stalls};
 use crate::error::MmError;
-use crate::filemap::Pins;
+use crate::filemap::{Pins, ViewHome};
 use crate::folio::{Folio, FolioPool};
 use crate::frames::{
     BLOCK_FRAMES, FrameKind, FrameNumber, FrameUsage, Frames, MAX_ORDER, Reservation,
 };
+use crate::holder::OrphanNames;
 use crate::nodes::NodeChunks;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
@@ -102,7 +103,7 @@ pub struct Mm {
     pub(crate) nodes: Arc<NodePool>,
     pub(crate) config: MmConfig,
     // What changes.
-    pub(crate) folios: FolioPool,
+    pub(crate) folios: Arc<FolioPool>,
     pub(crate) lru: RankedMutex<Lru>,
     pub(crate) waits: WaitTable,
     /// Pages of all files that are not safely on a medium.
@@ -112,6 +113,8 @@ pub struct Mm {
     /// Pages that mappings hold.
     pub(crate) nr_held: AtomicU64,
     pub(crate) pins: Pins,
+    pub(crate) views: Arc<ViewHome>,
+    pub(crate) orphan_names: OrphanNames,
     /// What held pages are written from, made by the first: they change meanwhile.
     pub(crate) stable: Mutex<PageVec<u8>>,
     /// File systems that have dirty files, among which the dirty limit is shared.
@@ -128,6 +131,8 @@ pub struct Mm {
     pub(crate) memory_faults: AtomicU64,
     pub(crate) compacted: AtomicU64,
     pub(crate) skipped: AtomicU64,
+    pub(crate) copied_views: AtomicU64,
+    pub(crate) replaced: AtomicU64,
     panics: Arc<Panics>,
     mappings: RankedMutex<Mappings>,
     pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
@@ -173,10 +178,13 @@ impl Mm {
             return Err(Errno::ENOMEM.into());
         }
         let (pressure, monitor) = Pressure::new(config.limit, config.external_pressure, &frames)?;
+        let folios = Arc::new(FolioPool::new(max_bytes / PAGE_SIZE as u64)?);
         let mm = Arc::new(Self {
             config,
             pressure,
-            folios: FolioPool::new(max_bytes / PAGE_SIZE as u64)?,
+            views: ViewHome::new(&frames, &folios)?,
+            orphan_names: OrphanNames::default(),
+            folios,
             nodes: Arc::new(NodePool::new(Box::new(nodes))),
             lru: RankedMutex::new(Rank::LruLock, Lru::new(nr_frames)),
             waits: WaitTable::new(),
@@ -198,6 +206,8 @@ impl Mm {
             memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
+            copied_views: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
             panics: Arc::new(Panics::new(|thread, message| {
                 tracing::error!(thread, message, "a background thread panicked and goes on");
             })),
@@ -289,6 +299,8 @@ impl Mm {
             memory_faults: read(&self.memory_faults),
             blocks_compacted: read(&self.compacted),
             blocks_skipped: read(&self.skipped),
+            views_copied: read(&self.copied_views),
+            folios_replaced: read(&self.replaced),
             give_back_failures: self.frames.give_back_failures(),
             background_panics: self.panics.count(),
             pressure: self.pressure.stats(),
@@ -366,8 +378,24 @@ impl Mm {
             Some(first) => (first, first.add(u64::from(BLOCK_FRAMES) - 1)),
             None => (first, last),
         };
+        self.wait_for_memory_share(mapping, (last.0 - first.0 + 1) as u32)?;
+        self.prepare_to_replace(mapping, first, last)
+    }
+
+    /// As [`Mm::prepare`], for folios in the place of others at `first..=last`: what the views keep counts in their share,
+    /// not in that of a memory file system.
+    ///
+    /// Context as [`Mm::prepare`].
+    ///
+    /// # Errors
+    /// `ENOMEM` when nothing at all can be reclaimed.
+    pub(crate) fn prepare_to_replace<'a>(
+        &'a self,
+        mapping: &AddressSpace,
+        first: PageIndex,
+        last: PageIndex,
+    ) -> Result<Prepared<'a>, Errno> {
         let wanted = (last.0 - first.0 + 1) as u32;
-        self.wait_for_memory_share(mapping, wanted)?;
         let kind = mapping.frame_kind(first);
         if kind == FrameKind::Linear {
             self.wait_for_metadata(|| mapping.charge_tables(first.0..last.0 + 1))?;
@@ -429,6 +457,19 @@ impl Mm {
         let (first, last) = (pages.start, PageIndex(pages.end.0 - 1));
         let wanted = (last.0 - first.0 + 1) as u32;
         self.check_memory_share(mapping, wanted).ok()?;
+        self.try_prepare_to_replace(mapping, first, last)
+    }
+
+    /// As [`Mm::prepare_to_replace`] with what is free or can be evicted now; else nothing.
+    ///
+    /// Context: as [`Mm::try_prepare`].
+    pub(crate) fn try_prepare_to_replace<'a>(
+        &'a self,
+        mapping: &AddressSpace,
+        first: PageIndex,
+        last: PageIndex,
+    ) -> Option<Prepared<'a>> {
+        let wanted = (last.0 - first.0 + 1) as u32;
         let kind = mapping.frame_kind(first);
         if kind == FrameKind::Linear && !mapping.charge_tables(first.0..last.0 + 1) {
             return None;
@@ -479,6 +520,11 @@ impl Drop for Mm {
         self.background.stop();
         if let Some(windows) = self.windows.get() {
             windows.stop();
+        }
+        if self.views.end() > 0 {
+            // No more than the views need.
+            self.frames.trim(true);
+            self.log_holders("views outlive their cache, which leaves them its memory");
         }
     }
 }

@@ -301,6 +301,10 @@ pub struct MmStats {
     /// Times that a block was passed over when memory was given back because a folio in it was busy, under
     /// an I/O that hangs, say; another block was given back in its place if there was one. Ever.
     pub blocks_skipped: u64,
+    /// Views that are copies because nothing else was possible, ever.
+    pub views_copied: u64,
+    /// Folios that got new frames because they were viewed and were to be changed, ever.
+    pub folios_replaced: u64,
     /// Times that the kernel did not take memory back, which stays in use then. Ever.
     pub give_back_failures: u64,
     /// Panics of background threads (reclaim, pressure, writeback, freeing of inodes, workers of async

@@ -13,8 +13,11 @@
 //! | pages of memory file systems | a half | the write gets `ENOSPC` |
 //! | pages that mappings hold | a half | the mapping is refused |
 //! | pages of folios with pins, those that devices may write included | a half | the pin is refused |
+//! | pages of viewed folios, those included that no file has any more | a half | the view is a copy |
 //! | dirty pages whose write failed | a quarter | writes to their file system get its stored error |
-//! | other pages that are not durable | what memory file systems and mappings leave | writers wait for the store |
+//! | other pages that are not durable | what memory file systems, mappings, views and pins leave | writers wait for the store |
+//!
+//! A page of a memory file system that is viewed counts in both classes.
 //!
 //! Metadata takes memory from pages while it leaves a quarter of the bound, and enough for what
 //! cannot be reclaimed to stay within the budget. Index nodes and descriptors are taken in any case: they
@@ -58,6 +61,8 @@ pub struct Unreclaimable {
     pub held: u64,
     /// Pages of folios with DMA pins, those of memory file systems apart.
     pub pinned: u64,
+    /// Pages of folios that are viewed, and of those that only views have.
+    pub viewed: u64,
     /// The budget: the most that all classes may hold together.
     pub most: u64,
     /// The most that memory file systems may hold.
@@ -68,12 +73,14 @@ pub struct Unreclaimable {
     pub most_held: u64,
     /// The most that pins may hold.
     pub most_pinned: u64,
+    /// The most that may be viewed.
+    pub most_viewed: u64,
 }
 
 impl Unreclaimable {
     /// Pages of all classes.
     pub const fn total(&self) -> u64 {
-        self.memory + self.failed + self.held + self.pinned
+        self.memory + self.failed + self.held + self.viewed + self.pinned
     }
 
     pub(crate) const fn bytes(&self) -> u64 {
@@ -93,7 +100,7 @@ impl Unreclaimable {
 
     /// Most pages that may be dirty, under writeback or unstable: all of them may turn out to fail.
     pub(crate) const fn most_dirty(&self) -> u64 {
-        (self.most).saturating_sub(self.memory + self.held + self.pinned)
+        (self.most).saturating_sub(self.memory + self.held + self.viewed + self.pinned)
     }
 }
 
@@ -105,11 +112,13 @@ impl Mm {
             failed: self.counts.get(Count::Failed),
             held: self.nr_held.load(Ordering::Relaxed),
             pinned: self.counts.get(Count::Pinned),
+            viewed: self.views.pages(),
             most: capacity / 4 * 3,
             most_memory: capacity / 2,
             most_failed: capacity / 4,
             most_held: capacity / 2,
             most_pinned: capacity / 2,
+            most_viewed: capacity / 2,
         }
     }
 
@@ -130,7 +139,7 @@ impl Mm {
         if memory > now.most_memory || now.total() + u64::from(wanted) > now.most {
             return Err(Errno::ENOSPC);
         }
-        match memory + now.held + now.pinned + self.nr_to_write() <= now.most {
+        match memory + now.held + now.viewed + now.pinned + self.nr_to_write() <= now.most {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }

@@ -16,10 +16,12 @@ mod lookup;
 mod nowait;
 mod pin;
 mod read;
+mod replace;
 mod split;
 mod tracked;
 mod truncate;
 mod uncached;
+mod view;
 mod write;
 
 pub(crate) use held::{Held, HoldKind};
@@ -30,6 +32,8 @@ pub(crate) use pin::Pins;
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart, PinnedRange};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
+pub use view::View;
+pub(crate) use view::ViewHome;
 pub(crate) use write::Appended;
 
 use foliocache_sys::Errno;
@@ -64,7 +68,7 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         let (file, pos) = (self.ops.describe(), locked.index().pos());
         bump(&mm.memory_faults, 1);
-        if !locked.may(Operation::Evict) {
+        if !locked.may(Operation::Forget) {
             tracing::error!(file, pos, "memory failed under data that is nowhere else");
             return Err(Errno::EIO);
         }

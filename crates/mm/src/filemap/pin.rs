@@ -49,7 +49,7 @@ use std::ops::Range;
 use super::fill::Reader;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, flag};
-use crate::mm::Mm;
+use crate::mm::{Mm, Prepared};
 use crate::readahead::ReadaheadState;
 use crate::stats::{Count, bump, read};
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
@@ -303,19 +303,20 @@ impl AddressSpace {
             first: 0,
             others: Vec::new(),
         };
-        let mut page = PageIndex::of(bytes.start);
+        let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
         while page <= last {
-            page = self.pin_folio(handle, page, &mut pin)?;
+            page = self.pin_folio(handle, page, &mut pin, &mut prepared)?;
         }
         Ok(pin)
     }
 
     /// Pins the folio that holds `page`; returns the page after it.
-    fn pin_folio(
-        self: &Arc<Self>,
+    fn pin_folio<'a>(
+        self: &'a Arc<Self>,
         handle: &ReadaheadState,
         page: PageIndex,
         pin: &mut FolioPin,
+        prepared: &mut Option<Prepared<'a>>,
     ) -> Result<PageIndex, PinError> {
         let last = PageIndex::of(pin.bytes.end - 1);
         let (locked, behind) = self.folio_to_pin(handle, page, last)?;
@@ -323,6 +324,12 @@ impl AddressSpace {
             drop(self.keep_content(locked));
             return Err(Errno::EINVAL.into());
         }
+        // It is to keep its frames, and the program may write to them.
+        let Some(locked) = self.without_views(locked, page, false, prepared)? else {
+            return Ok(page);
+        };
+        // Nobody waits for what comes next while holding memory.
+        *prepared = None;
         if pin.mode.device_writes && locked.state.load().has(flag::WRITEBACK) {
             // It is not being written from a copy.
             drop(locked);

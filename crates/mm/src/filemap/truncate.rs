@@ -31,6 +31,12 @@ use crate::stats::Count;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::writeback::WritebackState;
 
+/// Times that a change waits for memory to replace viewed folios.
+const REPLACE_TRIES: usize = 16;
+
+/// How a change ended, or for which pages it lacks the memory to replace their folio.
+type Refusable<R> = Result<Result<R, Errno>, Range<PageIndex>>;
+
 impl AddressSpace {
     /// Sets the size of the file, in bytes; what is new reads as zeros.
     ///
@@ -59,28 +65,44 @@ impl AddressSpace {
             return Err(Errno::EFBIG);
         }
         let mut bar = None;
+        self.with_views_refused(|| self.try_resize(size, only_grow, &mut bar))
+    }
+
+    fn try_resize<'a>(
+        self: &'a Arc<Self>,
+        size: u64,
+        only_grow: bool,
+        bar: &mut Option<PinBar<'a>>,
+    ) -> Refusable<()> {
         let (_exclusive, old) = loop {
             let exclusive = self.i_rwsem.write();
             let old = self.size();
             if only_grow && size <= old {
-                return Ok(());
+                return Ok(Ok(()));
             }
             if size >= old || bar.is_some() {
                 break (exclusive, old);
             }
             // What is cut off may be pinned, and its holder may want the lock.
             drop(exclusive);
-            bar = Some(self.bar_pins(PageIndex::of(size).0..u64::MAX)?);
+            match self.bar_pins(PageIndex::of(size).0..u64::MAX) {
+                Ok(barred) => *bar = Some(barred),
+                Err(error) => return Ok(Err(error)),
+            }
         };
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
+        let _refused = match size < old {
+            true => Some(self.refuse_views(size, u64::MAX)?),
+            false => None,
+        };
         // Readers stop at the new end before the store loses the bytes behind it.
         if size < old {
             self.set_size(size);
         }
         if let Err(error) = self.ops.truncate(size) {
             self.set_size(old);
-            return Err(error);
+            return Ok(Err(error));
         }
         if size > old {
             self.zero_beyond_end();
@@ -91,7 +113,27 @@ impl AddressSpace {
             self.cut_off(size);
             self.after_removal(&mut wb);
         }
-        Ok(())
+        Ok(Ok(()))
+    }
+
+    /// Repeats `change`, which refuses views, after a wait for the memory that it lacks to replace folios.
+    ///
+    /// Context: blocks for memory; nothing held.
+    ///
+    /// # Errors
+    /// `ENOMEM`, where views of the same bytes are taken over and over in a full cache, or nothing can be reclaimed.
+    fn with_views_refused<R>(&self, mut change: impl FnMut() -> Refusable<R>) -> Result<R, Errno> {
+        for _ in 0..REPLACE_TRIES {
+            match change() {
+                Ok(result) => return result,
+                // There is room then. It is not kept: nobody waits for locks while holding memory.
+                Err(pages) => {
+                    let last = PageIndex(pages.end.0 - 1);
+                    drop(self.mm().prepare_to_replace(self, pages.start, last)?);
+                }
+            }
+        }
+        Err(Errno::ENOMEM)
     }
 
     /// As [`AddressSpace::hold_off_pins`], for what removes the pages or zeroes them in part.
@@ -147,18 +189,26 @@ impl AddressSpace {
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Errno::EFBIG)?;
         let _bar = self.bar_pins(PageIndex::of(pos).0..pages_for(end))?;
+        self.with_views_refused(|| self.try_punch_hole(pos, end))
+    }
+
+    fn try_punch_hole(self: &Arc<Self>, pos: u64, end: u64) -> Refusable<()> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let end = end.min(self.size().max(pos));
         if pos == end {
-            return Ok(());
+            return Ok(Ok(()));
         }
+        let _refused = self.refuse_views(pos, end)?;
         // With the last page goes what would have told the store the size.
-        if end == self.size() {
-            self.store_size(&mut wb)?;
+        let told = match end == self.size() {
+            true => self.store_size(&mut wb).map(drop),
+            false => Ok(()),
+        };
+        if let Err(error) = told.and_then(|()| self.ops.punch_hole(pos, end - pos)) {
+            return Ok(Err(error));
         }
-        self.ops.punch_hole(pos, end - pos)?;
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
         // What is held stays in memory.
         if first < last && !self.is_held(first..last) {
@@ -169,12 +219,12 @@ impl AddressSpace {
         self.zero_range(pos, end);
         self.unmap_pages(PageIndex::of(pos).0..pages_for(end));
         self.after_removal(&mut wb);
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Removes what is beyond `size` from the cache.
     ///
-    /// Context: `wb_lock` and `invalidate_lock` held.
+    /// Context: `wb_lock` and `invalidate_lock` held; views refused.
     fn cut_off(&self, size: u64) {
         let first = PageIndex(pages_for(size));
         self.cut_held(first.0..u64::MAX);
@@ -198,7 +248,7 @@ impl AddressSpace {
     /// dirty folio stays dirty, a clean one clean: it says what the store says. Grains that are zero
     /// throughout need not be written.
     ///
-    /// Context: `wb_lock` held, so the device is not reading the folio.
+    /// Context: `wb_lock` held, so the device is not reading the folio; views refused.
     fn zero_range(&self, pos: u64, end: u64) {
         let lock = |page| self.lock_folio(page);
         let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
@@ -238,21 +288,23 @@ impl AddressSpace {
             return 0;
         }
         let last = PageIndex::of(pos.saturating_add(len - 1));
-        self.drop_clean(PageIndex::of(pos), last, |page| self.try_lock_folio(page))
+        let lock = |page| self.try_lock_folio(page);
+        self.drop_clean(PageIndex::of(pos), last, Operation::Evict, lock)
     }
 
-    /// Drops the clean pages of a range; `lock` chooses between waiting for those in use and
-    /// leaving them.
+    /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those
+    /// in use and leaving them.
     pub(crate) fn drop_clean<'a>(
         &'a self,
         first: PageIndex,
         last: PageIndex,
+        operation: Operation,
         lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
     ) -> u64 {
         let mut dropped = 0;
         self.for_each_folio(first, last, lock, |locked| {
             let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
-            if inside && locked.may(Operation::Evict) {
+            if inside && locked.may(operation) {
                 dropped += locked.nr_pages();
                 self.remove_folio(locked);
             }
@@ -268,18 +320,29 @@ impl AddressSpace {
         if self.mm().check_fork().is_err() {
             return;
         }
+        if let Err(error) = self.with_views_refused(|| self.try_take_over(size).map(Ok)) {
+            tracing::warn!(file = self.name(), %error, "a change of the store is not seen");
+        }
+    }
+
+    fn try_take_over(self: &Arc<Self>, size: u64) -> Result<(), Range<PageIndex>> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         if self.is_dirty() {
-            return;
+            return Ok(());
         }
         let old = self.size();
+        let _refused = match size < old {
+            true => Some(self.refuse_views(size, u64::MAX)?),
+            false => None,
+        };
         self.set_size(size.min(old));
         // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept, but for what is beyond
         // the end. A page in use is waited for: what is left would be read for ever.
         let lock = |page| self.lock_folio(page);
-        self.drop_clean(PageIndex(0), PageIndex(u64::MAX), lock);
+        let all = (PageIndex(0), PageIndex(u64::MAX));
+        self.drop_clean(all.0, all.1, Operation::Forget, lock);
         self.unmap_pages(0..u64::MAX);
         if size < old {
             self.cut_off(size);
@@ -289,5 +352,6 @@ impl AddressSpace {
         wb.store_size = Some(size);
         drop(wb);
         self.read_held_again();
+        Ok(())
     }
 }

@@ -37,7 +37,7 @@ use crate::readahead::ReadaheadState;
 use crate::stats::bump;
 use crate::types::{PageIndex, pages_for};
 
-/// What is not clean; see [`Operation::Evict`].
+/// What is not clean; see [`Operation::Forget`].
 const NOT_DURABLE: u64 = flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE;
 
 /// One uncached read.
@@ -104,7 +104,8 @@ impl AddressSpace {
     /// Drops a marked folio if it may be; returns its pages.
     fn drop_uncached(&self, locked: LockedFolio<'_>) -> u64 {
         let pages = locked.nr_pages();
-        if !locked.may(Operation::Evict) {
+        // An uncached view of it keeps its frames.
+        if !locked.may(Operation::Forget) {
             // What waits to be written is dropped once it is durable.
             if !locked.state.load().has_any(NOT_DURABLE) {
                 self.keep_failed(&locked);

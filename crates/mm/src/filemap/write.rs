@@ -151,6 +151,9 @@ impl AddressSpace {
         if !seen.has(flag::UPTODATE) && !locked.has_grains(offset..offset + len) {
             return None;
         }
+        if locked.hold_counts().is_viewed() {
+            return None;
+        }
         Some(WriteHit {
             addr: mm.frames.addr(identity.frame).wrapping_add(offset),
             locked,
@@ -374,7 +377,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The folio that holds byte `pos`, locked; a new one is not uptodate.
+    /// The folio that holds byte `pos`, locked, without a view of what is written; a new one is not uptodate.
     ///
     /// Context: blocks for memory, holding nothing but `i_rwsem`.
     #[doc(alias = "write_begin")]
@@ -393,7 +396,14 @@ impl AddressSpace {
                 false => self.lock_folio(page),
             };
             if let Some(locked) = found {
-                return Ok(locked);
+                // Beyond the end of the file no view has bytes.
+                if pos >= self.size() {
+                    return Ok(locked);
+                }
+                match self.without_views(locked, page, iocb.nowait, prepared)? {
+                    Some(locked) => return Ok(locked),
+                    None => continue,
+                }
             }
             let order = self.order_for_write(pos, remaining, small);
             if let Some(ready) = prepared

@@ -171,10 +171,11 @@ impl Folio {
         HoldCounts(before - hold.0)
     }
 
-    /// Makes a freed orphan an ordinary descriptor again, before it goes back to the pool.
+    /// Makes an orphan that nobody holds any more an ordinary descriptor again, before it goes back to the pool.
     pub(crate) fn end_orphan(&self) {
         debug_assert!(self.hold_counts().is_left_orphan());
         // Relaxed: the pool's lock publishes it.
+        self.uptodate.store(0, Ordering::Relaxed);
         self.holds.0.store(0, Ordering::Relaxed);
     }
 }
@@ -198,7 +199,7 @@ impl LockedFolio<'_> {
 
     /// Leaves the folio, which left the index, to its views; returns what there is then. If they are gone
     /// already it is the caller's to free.
-    pub(crate) fn make_orphan(&self) -> HoldCounts {
+    pub(super) fn make_orphan(&self) -> HoldCounts {
         debug_assert!(!self.hold_counts().is_pinned(), "invariant 2");
         // Release: the last view's drop, which acquires, sees the descriptor as it was left. Acquire: partner is the
         // Release in `drop_hold`, if there is none left.

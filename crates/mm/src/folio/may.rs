@@ -7,11 +7,12 @@
 //! | operation | what it does | not while |
 //! |---|---|---|
 //! | `Evict` | drops the only copy in memory | `DIRTY`, `WRITEBACK` or `UNSTABLE`: the medium does not have the data; `UNEVICTABLE`: there is no store; `HELD`: a program wants it in memory; viewed: its frames would not become free; pinned |
+//! | `Forget` | drops a copy that differs from the store's, or cannot be read | as `Evict`, but views keep what they have |
 //! | `Migrate` | copies the bytes to other frames | `WRITEBACK`: the device reads the frames; viewed: the views have them; pinned |
 //! | `Split` | makes two folios of one, the frames stay | `WRITEBACK`: its write ends for the folio as one; viewed or pinned: its holds count for the folio as one |
 //! | `Remove` | drops data that the file no longer has | `WRITEBACK`: the device reads the frames; pinned: a device uses them |
 //!
-//! Views do not forbid `Remove`: the folio leaves the index, and its frames are the views' (an orphan, see
+//! Views do not forbid `Forget` and `Remove`: the folio leaves the index, and its frames are the views' (an orphan, see
 //! [`holds`](super::holds)).
 //!
 //! The answer holds as long as the folio lock: `DIRTY` and `WRITEBACK` are set under it, `UNSTABLE`
@@ -24,6 +25,7 @@ use super::{LockedFolio, flag};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Evict,
+    Forget,
     Migrate,
     Split,
     Remove,
@@ -32,7 +34,7 @@ pub(crate) enum Operation {
 impl Operation {
     const fn forbidden(self) -> u64 {
         match self {
-            Self::Evict => {
+            Self::Evict | Self::Forget => {
                 flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE | flag::UNEVICTABLE | flag::HELD
             }
             Self::Migrate | Self::Split | Self::Remove => flag::WRITEBACK,
@@ -42,7 +44,7 @@ impl Operation {
     const fn forbidden_by(self, holds: HoldCounts) -> bool {
         match self {
             Self::Evict | Self::Migrate | Self::Split => holds.is_held(),
-            Self::Remove => holds.is_pinned(),
+            Self::Forget | Self::Remove => holds.is_pinned(),
         }
     }
 }
@@ -130,6 +132,7 @@ mod tests {
             let free = holds.is_empty();
             for (operation, expected) in [
                 (Operation::Evict, free && safe && !unevictable && !held),
+                (Operation::Forget, !pinned && safe && !unevictable && !held),
                 (Operation::Migrate, free && !writeback),
                 (Operation::Split, free && !writeback),
                 (Operation::Remove, !pinned && !writeback),

@@ -40,7 +40,6 @@
 //! Relaxed. The other fields are Relaxed: the folio lock orders them.
 
 pub(crate) mod grains;
-#[allow(dead_code, reason = "no view is taken yet")]
 mod holds;
 mod may;
 mod pool;
@@ -78,7 +77,7 @@ pub(crate) struct Folio {
     pub(crate) lru_next: AtomicU32,
     pub(crate) lru_queue: AtomicU8,
     /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
-    /// under the folio lock.
+    /// under the folio lock. Of an orphan ([`holds`]), the number of the file that it was of.
     uptodate: AtomicU64,
     /// Which grains are dirty, in a folio of order > 0 (invariant 4). Changed under the folio lock.
     dirty: AtomicU64,
@@ -169,6 +168,11 @@ impl Folio {
     #[inline]
     pub(crate) fn index(&self) -> PageIndex {
         PageIndex(self.index.load(Ordering::Relaxed))
+    }
+
+    /// The number of the file that an orphan was of.
+    pub(crate) fn orphan_of(&self) -> u64 {
+        self.uptodate.load(Ordering::Relaxed)
     }
 
     /// Address of the address space that holds it, 0 if none.
@@ -352,6 +356,13 @@ impl<'a> LockedFolio<'a> {
         let folio = self.lock.folio;
         std::mem::forget(self.lock);
         folio
+    }
+
+    /// Leaves the folio, which was detached, to its views; returns what there is of them now.
+    pub(crate) fn leave_to_views(&self, file: u64) -> HoldCounts {
+        // Relaxed: for messages.
+        self.uptodate.store(file, Ordering::Relaxed);
+        self.make_orphan()
     }
 
     /// Moves the folio to `frame`, whose bytes are in place; returns the old one for reuse.

@@ -149,6 +149,12 @@ impl FolioPool {
         false
     }
 
+    /// All descriptors, whoever has them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Folio> {
+        let nr_ready = self.list.lock().nr_ready;
+        (1..nr_ready).map(|id| self.get(id))
+    }
+
     fn slot(&self, id: FolioId) -> *mut Folio {
         let first: *mut Folio = self.range.as_ptr().cast();
         first.wrapping_add(id as usize)

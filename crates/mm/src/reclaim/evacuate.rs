@@ -81,6 +81,7 @@ impl Mm {
         }
         self.pressure.configure(&self.frames, bytes, self.held())?;
         if self.give_back_excess(Some(self.giving_back.lock())) > 0 {
+            self.log_holders("memory cannot be given back yet");
             self.background.wake();
         }
         Ok(())
@@ -146,6 +147,16 @@ impl Mm {
             let mut blocks = self.frames.isolate_blocks(set, &skipped);
             if blocks.is_empty() {
                 break;
+            }
+            // What views and pins keep is no matter of milliseconds.
+            let held = blocks.extract_if(.., |block| self.is_held_up(*block));
+            for block in held {
+                self.frames.unisolate(block);
+                skipped.insert(block);
+                bump(&self.skipped, 1);
+            }
+            if blocks.is_empty() {
+                continue;
             }
             let emptied = self.empty_blocks(&mut blocks, want - given);
             if emptied < want - given {

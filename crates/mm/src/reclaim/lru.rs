@@ -257,6 +257,28 @@ impl Lru {
         queue.insert_after(pool, lower, upper, name);
     }
 
+    /// Queues `parts`, which have the pages of a folio without the mark between them, in its place.
+    pub(crate) fn replace<'a>(
+        &mut self,
+        pool: &FolioPool,
+        folio: &Folio,
+        parts: impl Iterator<Item = &'a Folio>,
+    ) {
+        // It was used, by whom the list may not know yet.
+        self.keep(pool, folio);
+        let name = folio.lru_queue.load(Ordering::Relaxed);
+        let queue = match name {
+            on::SMALL => &mut self.small,
+            on::MAIN => &mut self.main,
+            _ => return,
+        };
+        for part in parts {
+            queue.insert_after(pool, folio, part, name);
+            queue.len += part.nr_pages() as usize;
+        }
+        queue.unlink(pool, folio);
+    }
+
     pub(crate) fn evictions(&self) -> u64 {
         self.shadows.evictions()
     }
@@ -366,7 +388,7 @@ impl Queue {
         }
     }
 
-    /// Puts `folio` behind `neighbour`, the lower half of what both were: the length stays.
+    /// Puts `folio` behind `neighbour`: the length is the caller's.
     fn insert_after(&mut self, pool: &FolioPool, neighbour: &Folio, folio: &Folio, name: u8) {
         let (id, before) = (pool.id(folio), pool.id(neighbour));
         debug_assert_eq!(folio.lru_queue.load(Ordering::Relaxed), on::NONE);
