@@ -18,6 +18,7 @@ pub struct CacheBuilder {
     memory: Result<u64>,
     fault_handlers: bool,
     config: MmConfig,
+    pin_wait: Option<Duration>,
 }
 
 impl CacheBuilder {
@@ -26,6 +27,7 @@ impl CacheBuilder {
             memory: Ok(DEFAULT_MEMORY),
             fault_handlers: false,
             config: MmConfig::new(DEFAULT_MEMORY),
+            pin_wait: None,
         }
     }
 
@@ -112,6 +114,13 @@ impl CacheBuilder {
         self
     }
 
+    /// How long a call that cuts off or moves pinned bytes of a file waits for short-term pins to end: see
+    /// [`File::pin`](crate::File::pin). A second unless said.
+    pub fn pin_wait(mut self, wait: Duration) -> Self {
+        self.pin_wait = Some(wait);
+        self
+    }
+
     /// Makes the cache. Reserves address space and starts its threads; memory is taken as it is
     /// needed.
     ///
@@ -136,6 +145,10 @@ impl CacheBuilder {
                 errno,
             })?;
         }
-        Ok(Cache::new(Mm::new(self.config)?))
+        let mm = Mm::new(self.config)?;
+        if let Some(wait) = self.pin_wait {
+            mm.set_pin_wait(wait);
+        }
+        Ok(Cache::new(mm))
     }
 }

@@ -18,7 +18,7 @@
 //! [`File`]: crate::File
 
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
-use foliocache_mm::{Mm, MmStats};
+use foliocache_mm::{Mm, MmStats, PinnedRange};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, OFlags};
@@ -61,6 +61,12 @@ struct Mounted {
 impl Forked for Inner {
     fn check_fork(&self) -> Result<(), Errno> {
         self.mm.check_fork()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.mm.warn_of_pins();
     }
 }
 
@@ -218,6 +224,15 @@ impl Cache {
             true => Ok(()),
             false => Err(Error::NotDurable(failed)),
         }
+    }
+
+    /// What is pinned of all files. Looks at every file: not for a hot path.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn pinned(&self) -> Result<Vec<PinnedRange>> {
+        self.check(Operation::Stats)?;
+        Ok(self.inner.mm.pinned(usize::MAX))
     }
 
     fn mounts(&self) -> Vec<Arc<VfsMount>> {

@@ -1,7 +1,7 @@
 //! What can go wrong: what was being done, to which file and range, and why.
 
 use foliocache_fs::DirFsError;
-use foliocache_mm::{MapError, MmError};
+use foliocache_mm::{MapError, MmError, PinError, PinnedRange};
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io;
@@ -97,6 +97,27 @@ pub enum Error {
         /// The cause.
         #[source]
         cause: MapError,
+    },
+    /// Bytes of a file could not be pinned.
+    #[error("cannot pin {}, bytes {}..{}: {cause}", .path.display(), .range.start, .range.end)]
+    Pin {
+        /// The file, as it was opened.
+        path: PathBuf,
+        /// The bytes meant.
+        range: Range<u64>,
+        /// The cause.
+        #[source]
+        cause: PinError,
+    },
+    /// Pins of a file are in the way.
+    #[error("cannot {operation} {}: {}", .path.display(), display_pins(.pins))]
+    Pinned {
+        /// What was being done.
+        operation: Operation,
+        /// The file, as it was opened.
+        path: PathBuf,
+        /// What was pinned just after.
+        pins: Vec<PinnedRange>,
     },
     /// Files could not be made durable.
     #[error("{}", display_failed(.0))]
@@ -197,6 +218,11 @@ impl fmt::Display for FailedFile {
     }
 }
 
+fn display_pins(pins: &[PinnedRange]) -> String {
+    let list: Vec<String> = pins.iter().map(PinnedRange::to_string).collect();
+    list.join("; ")
+}
+
 fn display_failed(files: &[FailedFile]) -> String {
     let list: Vec<String> = files.iter().map(FailedFile::to_string).collect();
     format!("{} not durable: {}", list.len(), list.join("; "))
@@ -214,8 +240,9 @@ impl Error {
             Self::Setting(_) => Errno::EINVAL,
             Self::Memory(error) => error.errno(),
             Self::Directory(error) => error.errno(),
-            Self::Overlap { .. } => Errno::EBUSY,
+            Self::Overlap { .. } | Self::Pinned { .. } => Errno::EBUSY,
             Self::Map { cause, .. } => cause.errno(),
+            Self::Pin { cause, .. } => cause.errno(),
             Self::NotDurable(files) => files.first().map_or(Errno::EIO, |file| file.errno),
         }
     }

@@ -119,6 +119,10 @@ impl File {
         }
     }
 
+    pub(crate) fn check_fork(&self) -> Result<(), Errno> {
+        self.open.check_fork()
+    }
+
     /// `ECHILD` in a forked child.
     pub(crate) fn check(&self, operation: Operation) -> Result<()> {
         self.with(operation, |_| Ok(()))
@@ -291,22 +295,25 @@ impl File {
     /// Sets the size in bytes; what is new reads as zeros. May block for I/O.
     ///
     /// # Errors
-    /// `EINVAL` if not open for writing, `EFBIG`, `ECHILD` after a fork, those of the backing
-    /// store, with size and data as they were.
+    /// `EINVAL` if not open for writing, `EFBIG`, [`Error::Pinned`] where what is cut off is pinned, `ECHILD` after
+    /// a fork, those of the backing store, with size and data as they were.
     #[doc(alias = "ftruncate")]
     pub fn set_len(&self, len: u64) -> Result<()> {
-        self.with(Operation::SetLen, |open| open.set_len(len))
+        let done = self.with(Operation::SetLen, |open| open.set_len(len));
+        self.name_pins(Operation::SetLen, len..u64::MAX, done)
     }
 
     /// Makes `len` bytes at `pos` read as zeros and frees their space; the size stays. May block
     /// for I/O.
     ///
     /// # Errors
-    /// `EBADF` if not open for writing, `EINVAL` for no bytes, `EFBIG`, `ECHILD` after a fork,
-    /// those of the backing store.
+    /// `EBADF` if not open for writing, `EINVAL` for no bytes, `EFBIG`, [`Error::Pinned`] where the range is pinned,
+    /// `ECHILD` after a fork, those of the backing store.
     #[doc(alias = "fallocate")]
     pub fn punch_hole(&self, pos: u64, len: u64) -> Result<()> {
-        self.with(Operation::PunchHole, |open| open.punch_hole(pos, len))
+        let done = self.with(Operation::PunchHole, |open| open.punch_hole(pos, len));
+        let range = pos..pos.saturating_add(len);
+        self.name_pins(Operation::PunchHole, range, done)
     }
 
     /// Gives space in the backing store to `len` bytes at `pos`; the size grows if they end beyond

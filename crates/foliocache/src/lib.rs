@@ -45,6 +45,11 @@
 //! [`File::map`] gives addresses at which a part of a file can be read and stored to: a [`Mapping`]. Its pages are
 //! those of the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
 //!
+//! # Pins
+//!
+//! [`File::pin`] gives addresses of the cache's own memory that stay: a [`FolioPin`], for I/O by a ring of the program's
+//! own or by a device, without a copy. `docs/pinning.md` says how.
+//!
 //! # What it is not for
 //!
 //! - Processes that share files and need to see each other's writes at once: each cache is private.
@@ -74,6 +79,7 @@ mod metadata;
 mod mount;
 mod open_options;
 mod parent_only;
+mod pin;
 mod raw;
 mod size;
 #[cfg(feature = "testing")]
@@ -93,8 +99,8 @@ pub use foliocache_fs::{
 pub use foliocache_mm::{
     FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, HugeFrames as HugePages,
     IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError, MmError as CacheError,
-    MmStats as CacheStats, PAGE_SIZE, PressureSource, PressureStats, ThrottleStats, UncachedStats,
-    VmaAccess as MapAccess,
+    MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart, PinnedRange, PressureSource,
+    PressureStats, ThrottleStats, UncachedStats, VmaAccess as MapAccess,
 };
 pub use foliocache_sys::Errno;
 pub use foliocache_sys::clock::Timespec;
@@ -105,5 +111,6 @@ pub use io_options::IoOptions;
 pub use mapping::Mapping;
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
+pub use pin::FolioPin;
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};

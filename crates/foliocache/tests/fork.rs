@@ -10,7 +10,7 @@ mod common;
 
 use common::executor::{block_on, poll_once};
 use common::{Disk, is_alone, run_alone};
-use foliocache::{Advice, Errno, Result};
+use foliocache::{Advice, Errno, PinMode, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
@@ -42,6 +42,7 @@ fn use_after_fork() {
     disk.dir.remove_file("none").unwrap_err();
     let asynchronous = disk.dir.open("f").unwrap().into_async().unwrap();
     let late = disk.dir.open("f").unwrap();
+    let [pin, pin_to_drop] = [0, 1].map(|_| files[0].pin(.., PinMode::WRITE.long_term()).unwrap());
     // Begun by the parent, and nobody finishes it in the child.
     let mut begun = Box::pin(asynchronous.sync_data());
     let _ = poll_once(begun.as_mut());
@@ -73,6 +74,8 @@ fn use_after_fork() {
                 child("sync_all", file.sync_all());
                 child("set_len", file.set_len(1));
                 child("punch_hole", file.punch_hole(0, 1));
+                child("pin", file.pin(.., PinMode::READ));
+                child("pinned", file.pinned());
                 child("allocate", file.allocate(0, 1));
                 child("advise", file.advise(Advice::WillNeed, ..));
                 child("metadata", file.metadata());
@@ -115,6 +118,8 @@ fn use_after_fork() {
             println!("{:?} {:?} {:?}", disk.cache, disk.dir, files[0]);
             let refused = disk.cache.clone().close().unwrap_err();
             assert_eq!(refused.errno(), Errno::ECHILD);
+            assert_eq!(pin.parts().count(), 0, "the memory is not there");
+            drop((pin, pin_to_drop));
             drop((files, memory, disk.dir, refused, disk.cache));
         }));
         // The directory itself is the parent's to remove.
@@ -137,5 +142,9 @@ fn use_after_fork() {
         file.sync_all().unwrap();
     }
     assert_eq!(std::fs::read(disk.in_source("f")).unwrap(), b"the parent's");
+    assert_eq!(pin.parts().count(), 1);
+    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 1);
+    drop((pin, pin_to_drop));
+    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 0);
     disk.cache.close().unwrap();
 }

@@ -19,8 +19,8 @@ use crate::inode::Inode;
 use crate::slab::SlabArc;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, Fetch, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
-    MapError, MetadataCharge, Mm, ReadaheadState, Vma, VmaAccess,
+    Access, AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess,
+    MAX_FILE_SIZE, MapError, MetadataCharge, Mm, PinError, PinMode, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -163,6 +163,26 @@ impl OpenFile {
     pub fn map_locked(&self, pos: u64, len: usize, access: LockedAccess) -> Result<Vma, MapError> {
         self.check_map(access != LockedAccess::Read)?;
         Ok(self.moves_times(self.mapping.map_locked(pos, len, access)?))
+    }
+
+    /// Pins bytes of the file: [`AddressSpace::pin`]. If a device may write, the times of the file are as after a write.
+    ///
+    /// Context: somebody holds the inode as long as the pin, and marks it changed at its end if a device may write.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::pin`]; `EBADF` if the handle is not open for reading, or for a device's writes not for
+    /// writing too, or for appending alone.
+    pub fn pin(&self, bytes: Range<u64>, mode: PinMode) -> Result<FolioPin, PinError> {
+        let may_write = self.flags.write && !self.flags.append;
+        check(
+            self.flags.read && (!mode.device_writes || may_write),
+            bytes.start,
+        )?;
+        if mode.device_writes {
+            self.inode.remove_privileges(&self.ctx)?;
+            self.inode.attributes().data_changed();
+        }
+        self.mapping.pin(&self.readahead, bytes, mode)
     }
 
     fn check_map(&self, stores: bool) -> Result<(), MapError> {

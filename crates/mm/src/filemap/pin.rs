@@ -547,4 +547,11 @@ impl Mm {
         }
         ranges
     }
+
+    /// Logs what is pinned: a leak, when the cache is let go.
+    pub fn warn_of_pins(&self) {
+        for pinned in self.pinned(usize::MAX) {
+            tracing::warn!(%pinned, "the cache is dropped and something is pinned still");
+        }
+    }
 }

@@ -1,0 +1,167 @@
+//! Pinned bytes of a file: memory of the cache that devices use.
+
+use foliocache_mm::{FolioPin as Folios, PinError, PinMode, PinnedPart, PinnedRange};
+use foliocache_sys::Errno;
+use foliocache_vfs::{Inode, SlabArc};
+use std::fmt;
+use std::ops::{Range, RangeBounds};
+
+use crate::error::{Error, Operation, Result};
+use crate::file::{File, bytes_of};
+use crate::parent_only::{Forked, ParentOnly};
+
+/// Bytes of a file whose memory stays where it is, and the file's, until this is dropped: for I/O straight into
+/// and out of the cache, by a ring of the program's own or by a device.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use foliocache::PinMode;
+///
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// # let file = cache.memfs()?.create("received")?;
+/// file.set_len(8192)?;
+/// let pin = file.pin(.., PinMode::WRITE)?;
+/// for part in pin.parts() {
+///     // Hand `part.addr` and `part.len` to the device, and wait until it is done.
+/// # let _ = part;
+/// }
+/// drop(pin); // not before
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What a device may write counts as changed from the pin on; [`File::sync_data`] makes durable what it wrote before the
+/// call. `docs/pinning.md` in the repository says which pin is for what, and what goes wrong otherwise.
+///
+/// It may be moved to another thread, outlives the [`File`], and dropping it does not block. It is a leak to keep one
+/// when the [`Cache`](crate::Cache) is dropped, which is logged with file, range and mode.
+#[must_use = "the bytes are pinned until it is dropped"]
+pub struct FolioPin(ParentOnly<Pinned>);
+
+/// The pins go before the inode.
+struct Pinned {
+    folios: Folios,
+    inode: InodeRef,
+}
+
+/// Keeps the file in memory, so that nobody makes another one of it.
+struct InodeRef(Option<SlabArc<Inode>>);
+
+impl Drop for InodeRef {
+    fn drop(&mut self) {
+        if let Some(inode) = self.0.take() {
+            Inode::put(inode);
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let (true, Some(inode)) = (self.folios.mode().device_writes, &self.inode.0) {
+            inode.attributes().data_changed();
+        }
+    }
+}
+
+impl Forked for Pinned {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.folios.mapping().mm().check_fork()
+    }
+}
+
+impl File {
+    /// Pins a range of the file, in bytes, within its size: reads what is missing, and keeps the memory where it is and
+    /// the file's until the result is dropped.
+    ///
+    /// A pin holds whole folios, of 2 MiB at most. All pins together may hold half of the memory for pages, each folio
+    /// counted once ([`CacheStats::unreclaimable`](crate::CacheStats)). Blocks for I/O and memory. If a device may write it
+    /// blocks also for the share of the dirty limits, as a write of so many bytes does, and for writeback of the range
+    /// that is under way.
+    ///
+    /// While there are pins, [`File::set_len`] to a size before them, [`File::punch_hole`] and the first
+    /// [`File::map`] wait for short-term ones, for [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most, and
+    /// fail under long-term ones.
+    ///
+    /// # Errors
+    /// [`Error::Pin`]: `EAGAIN` while one of those waits for pins of the range ([`PinError::Barred`]), `ENOBUFS` beyond
+    /// the share ([`PinError::TooMuch`], with what is pinned), `EINVAL` for no bytes or bytes beyond the end of the file,
+    /// `EBADF` if the file is not open for reading, or for [`PinMode::WRITE`] not for writing too, or for
+    /// appending; `ECHILD` after a fork, those of the backing store.
+    #[doc(alias = "pin_user_pages")]
+    pub fn pin(&self, range: impl RangeBounds<u64>, mode: PinMode) -> Result<FolioPin> {
+        let range = bytes_of(range, self.len());
+        let pinned = || {
+            self.check_fork()?;
+            let folios = self.open_file().pin(range.clone(), mode)?;
+            Ok(FolioPin(ParentOnly::new(Pinned {
+                folios,
+                inode: InodeRef(Some(self.open_file().inode().clone())),
+            })))
+        };
+        pinned().map_err(|cause: PinError| Error::Pin {
+            path: self.path().to_owned(),
+            range: range.clone(),
+            cause,
+        })
+    }
+
+    /// What of the file is pinned, through whatever handle: whole folios. Does not block.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn pinned(&self) -> Result<Vec<PinnedRange>> {
+        self.with(Operation::Stats, |open| Ok(open.mapping().pinned()))
+    }
+
+    /// Says who is in the way of an operation on `range` that was refused for pins.
+    pub(crate) fn name_pins<T>(
+        &self,
+        operation: Operation,
+        range: Range<u64>,
+        done: Result<T>,
+    ) -> Result<T> {
+        let error = match done {
+            Err(error) if error.errno() == Errno::EBUSY => error,
+            done => return done,
+        };
+        let mut pins = self.pinned()?;
+        pins.retain(|pin| pin.bytes.start < range.end && range.start < pin.bytes.end);
+        match pins.is_empty() {
+            true => Err(error),
+            false => Err(Error::Pinned {
+                operation,
+                path: self.path().to_owned(),
+                pins,
+            }),
+        }
+    }
+}
+
+impl FolioPin {
+    /// The bytes of the file that are pinned.
+    pub fn range(&self) -> Range<u64> {
+        self.0.folios.range()
+    }
+
+    /// What it is for.
+    pub fn mode(&self) -> PinMode {
+        self.0.folios.mode()
+    }
+
+    /// Where the bytes are, in order: a piece for each folio. The addresses stay until the pin is dropped.
+    ///
+    /// The cache, other programs' I/O through it and devices read and write the memory meanwhile, so it is raw: no
+    /// reference to it may be made. In a forked child there are none.
+    pub fn parts(&self) -> impl Iterator<Item = PinnedPart> + '_ {
+        self.0.folios.parts()
+    }
+}
+
+impl fmt::Debug for FolioPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolioPin")
+            .field("range", &self.range())
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}
