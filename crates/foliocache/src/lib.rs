@@ -67,6 +67,7 @@
 #![deny(unsafe_code)]
 
 mod asynch;
+mod batch;
 mod builder;
 mod cache;
 mod cursor;
@@ -87,6 +88,7 @@ mod testing;
 mod walk;
 
 pub use asynch::{AsyncFile, AsyncStats};
+pub use batch::ReadRequest;
 pub use builder::CacheBuilder;
 pub use cache::Cache;
 pub use directory::Directory;

@@ -42,6 +42,36 @@ fn begin<F: Future>(future: &mut Pin<Box<F>>) {
 }
 
 #[test]
+fn a_batch_that_was_given_up_goes_on_where_it_was() {
+    let cache = cache(16);
+    let bytes = pattern(1, 64 * PAGE);
+    let store = Parked::new(bytes.clone());
+    let mut files = cache
+        .open_store(store.clone(), bytes.len() as u64, 1)
+        .unwrap();
+    let file = files.pop().unwrap().into_async().unwrap();
+    file.blocking().advise(Advice::Random, ..).unwrap();
+    let mut buffers = vec![[0; 10]; 16];
+    let mut requests: Vec<_> = (0..)
+        .zip(&mut buffers)
+        .map(|(i, buffer)| file.read_request(buffer, i * 4 * PAGE as u64))
+        .collect();
+    let mut batch = Box::pin(AsyncFile::read_batch(&mut requests));
+    begin(&mut batch);
+    assert_eq!(store.parked(), 16, "all are on their way");
+    drop(batch);
+    store.end_all(None);
+    for request in &requests {
+        assert_eq!(request.result().unwrap_err().errno(), Errno::EAGAIN);
+    }
+    block_on(AsyncFile::read_batch(&mut requests)).unwrap();
+    for (i, request) in requests.iter().enumerate() {
+        assert_eq!(request.bytes().unwrap(), &bytes[i * 4 * PAGE..][..10]);
+    }
+    assert_eq!(store.parked(), 0, "nothing was read twice");
+}
+
+#[test]
 fn a_read_that_was_given_up_still_fills_the_cache() {
     let (cache, faults) = (cache(16), Faults::new(1));
     let bytes = pattern(1, 8 * PAGE);

@@ -71,6 +71,55 @@ fn hits_are_ready_at_their_first_poll() {
 }
 
 #[test]
+fn a_batch_of_hits_is_ready_at_its_first_poll() {
+    let (disk, file) = on_disk("f", 16);
+    let other = disk.dir.create("g").unwrap().into_async().unwrap();
+    let bytes = pattern(2, 64 * PAGE);
+    for file in [&file, &other] {
+        file.blocking().write_all_at(&bytes, 0).unwrap();
+    }
+    let mut buffers = vec![[0; 100]; 200];
+    let pos = |i: usize| i * 1237 % (64 * PAGE);
+    let mut requests: Vec<_> = buffers
+        .iter_mut()
+        .enumerate()
+        .map(|(i, buffer)| [&file, &other][i % 2].read_request(buffer, pos(i) as u64))
+        .collect();
+    at_once(AsyncFile::read_batch(&mut requests)).unwrap();
+    for (i, request) in requests.iter().enumerate() {
+        assert_eq!(request.bytes().unwrap(), &bytes[pos(i)..][..100]);
+    }
+    let stats = file.async_stats().unwrap();
+    assert_eq!((stats.requests, stats.workers), (0, 0));
+}
+
+#[test]
+fn a_batch_of_misses_is_read_from_the_disk() {
+    let disk = Arc::new(Disk::new(16));
+    on_every_executor(|name| {
+        let disk = Arc::clone(&disk);
+        async move {
+            let file = disk.dir.create(name).unwrap().into_async().unwrap();
+            // More than the cache holds.
+            let bytes = pattern(5, 24 << 20);
+            file.write_all_at(&bytes, 0).await.unwrap();
+            make_cold(&file);
+            let mut buffers = vec![vec![0; 3000]; 300];
+            let pos = |i: usize| i * 79_999;
+            let mut requests: Vec<_> = buffers
+                .iter_mut()
+                .enumerate()
+                .map(|(i, buffer)| file.read_request(buffer, pos(i) as u64))
+                .collect();
+            AsyncFile::read_batch(&mut requests).await.unwrap();
+            for (i, request) in requests.iter().enumerate() {
+                assert!(request.bytes().unwrap() == &bytes[pos(i)..][..3000]);
+            }
+        }
+    });
+}
+
+#[test]
 fn writes_that_need_not_wait_are_done_at_their_first_poll() {
     let (_disk, file) = on_disk("f", 32);
     // Beyond the end, over the end, in the middle of large folios, and in several pieces.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Disk, PAGE, cache, on_disk, pattern};
-use foliocache::{Advice, Cache, Errno, Error};
+use foliocache::{Advice, Cache, Errno, Error, File};
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
 #[test]
@@ -40,6 +40,52 @@ fn reads_end_at_the_end_of_the_file() {
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
     let error = file.read_at(&mut buf, u64::MAX).unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL);
+}
+
+#[test]
+fn each_request_of_a_batch_ends_as_a_single_read_does() {
+    let disk = Disk::new(16);
+    let bytes = pattern(3, 40 * PAGE + 10);
+    let files = ["a", "b"].map(|name| {
+        std::fs::write(disk.in_source(name), &bytes).unwrap();
+        disk.dir.open(name).unwrap()
+    });
+    let appended = disk.dir.open_options().append(true).open("a").unwrap();
+    let places = [
+        (&files[0], 5, 64),
+        (&files[1], 3 * PAGE as u64 - 10, 64),
+        (&files[0], 40 * PAGE as u64 - 10, 64),
+        (&files[0], 7 * PAGE as u64, 20 * PAGE),
+        (&files[1], bytes.len() as u64, 5),
+        (&files[1], 1 << 40, 5),
+        (&files[0], 0, 0),
+        (&files[0], u64::MAX, 9),
+        (&appended, 0, 1),
+    ];
+    for round in 0..2 {
+        let mut buffers = places.map(|(.., len)| vec![7; len]);
+        let mut requests: Vec<_> = places
+            .iter()
+            .zip(&mut buffers)
+            .map(|(&(file, pos, _), buffer)| file.read_request(buffer, pos))
+            .collect();
+        let early = requests[0].result().unwrap_err();
+        assert_eq!(early.errno(), Errno::EAGAIN);
+        let first = File::read_batch(&mut requests).unwrap_err();
+        assert_eq!(first.errno(), Errno::EINVAL);
+        for (&(file, pos, len), request) in places.iter().zip(&requests) {
+            let mut single = vec![7; len];
+            match (file.read_at(&mut single, pos), request.bytes()) {
+                (Ok(read), found) => {
+                    assert!(found.unwrap() == &single[..read], "{len} at {pos}, {round}");
+                    assert_eq!(request.result().unwrap(), read);
+                }
+                (Err(expected), found) => {
+                    assert_eq!(found.unwrap_err().to_string(), expected.to_string());
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod common;
 
 use common::executor::{block_on, poll_once};
 use common::{Disk, is_alone, run_alone};
-use foliocache::{Advice, Errno, PinMode, Result};
+use foliocache::{Advice, AsyncFile, Errno, File, PinMode, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
@@ -65,6 +65,8 @@ fn use_after_fork() {
             let mut buf = [0; 4];
             for file in &files {
                 child("read_at", file.read_at(&mut buf, 0));
+                let mut requests = [file.read_request(&mut buf, 0)];
+                child("read_batch", File::read_batch(&mut requests));
                 child("write_at", file.write_at(&buf, 0));
                 child("append", file.append(&buf));
                 // The trait's answer has the number in the error that it carries.
@@ -84,6 +86,9 @@ fn use_after_fork() {
                 child("discard_failed", file.discard_failed());
             }
             child("read_at", block_on(asynchronous.read_at(&mut buf, 0)));
+            let mut requests = [asynchronous.read_request(&mut buf, 0)];
+            let read = AsyncFile::read_batch(&mut requests);
+            child("read_batch", block_on(read));
             child("write_at", block_on(asynchronous.write_at(&buf, 0)));
             child("append", block_on(asynchronous.append(&buf)));
             child("sync_all", block_on(asynchronous.sync_all()));

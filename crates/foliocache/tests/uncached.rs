@@ -5,7 +5,7 @@ mod common;
 
 use common::executor::block_on;
 use common::{Disk, PAGE, pattern};
-use foliocache::{File, IoOptions, MapAccess};
+use foliocache::{Advice, File, IoOptions, MapAccess};
 use std::io::{Read, Write};
 
 const SIZE: usize = 8 << 20;
@@ -86,6 +86,31 @@ fn async_uncached_reads_leave_nothing() {
     });
     assert_eq!(resident(file.blocking()), 0);
     assert_eq!(dropped(file.blocking()), (SIZE / PAGE) as u64);
+}
+
+#[test]
+fn uncached_batches_drop_what_they_brought_in() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let file = disk.dir.open("f").unwrap();
+    file.advise(Advice::Random, ..).unwrap();
+    // Cached before: they stay.
+    let mut one = [0; 1];
+    for page in 0..10 {
+        file.read_exact_at(&mut one, page * 37 * PAGE as u64)
+            .unwrap();
+    }
+    let mut buffers = vec![[0; 64]; 50];
+    let mut requests: Vec<_> = (0..)
+        .zip(&mut buffers)
+        .map(|(i, to)| file.read_request_with(to, i * 37 * PAGE as u64, UNCACHED))
+        .collect();
+    File::read_batch(&mut requests).unwrap();
+    for (i, request) in requests.iter().enumerate() {
+        let expected = &bytes[i * 37 * PAGE..][..64];
+        assert_eq!(request.bytes().unwrap(), expected);
+    }
+    assert_eq!((resident(&file), dropped(&file)), (10, 40));
 }
 
 #[test]

@@ -52,7 +52,9 @@ pub use bdi::{BackingDevInfo, BdiKind, MappingCharge, ThrottleStats};
 pub use charge::MetadataCharge;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
-pub use filemap::{Fetch, FolioPin, PinError, PinMode, PinnedPart, PinnedRange, View};
+pub use filemap::{
+    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, PinnedRange, Request, View, read_batch,
+};
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,
     MAX_ORDER, MIN_LIMIT, Reservation, Ticket,

@@ -20,7 +20,8 @@ use crate::slab::SlabArc;
 use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
     Access, AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess,
-    MAX_FILE_SIZE, MapError, MetadataCharge, Mm, PinError, PinMode, ReadaheadState, Vma, VmaAccess,
+    MAX_FILE_SIZE, MapError, MetadataCharge, Mm, PinError, PinMode, ReadaheadState, Request, Vma,
+    VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -275,6 +276,17 @@ impl OpenFile {
         self.check_read(iocb.pos)?;
         iocb.uncached |= self.flags.uncached;
         self.mapping.read(&self.readahead, iocb, iter)
+    }
+
+    /// A read for [`foliocache_mm::read_batch`], which ends it as [`OpenFile::read_iter`] would end.
+    #[inline]
+    pub fn read_request<'a>(&'a self, mut iocb: Iocb, buf: &'a mut [u8]) -> Request<'a> {
+        iocb.uncached |= self.flags.uncached;
+        let mut request = Request::new(&self.mapping, &self.readahead, iocb, buf);
+        if let Err(errno) = self.check_read(iocb.pos) {
+            request.end(Err(errno));
+        }
+        request
     }
 
     #[inline]

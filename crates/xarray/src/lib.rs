@@ -104,4 +104,4 @@ pub use guard::XaGuard;
 pub use insert::{InsertError, nodes_to_halve};
 pub use node::MAX_ORDER;
 pub use pool::{CHUNK_SIZE, ChunkSource, NodePool, PoolStats, Preload, PreloadError};
-pub use xarray::{SlotRef, XArray};
+pub use xarray::{Approach, SlotRef, XArray};

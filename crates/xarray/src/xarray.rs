@@ -23,10 +23,11 @@
 //! within this crate that have one of them for as long as they use what they get.
 #![allow(unsafe_code)]
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
+use foliocache_sync::{Arc, prefetch};
+use std::fmt;
 
 use crate::XaGuard;
 use crate::entry::{Entry, Mark};
@@ -104,28 +105,30 @@ impl XArray {
     pub fn load_slot<'a>(
         &'a self,
         index: u64,
-        _rcu: &'a RcuReadGuard,
+        rcu: &'a RcuReadGuard,
     ) -> Option<(Entry, SlotRef<'a>)> {
+        self.begin(index, rcu)?.load_slot()
+    }
+
+    /// Goes towards the entry at `index` as far as its leaf, and asks the processor for the slot there:
+    /// for who looks several up side by side. `None`: there is no entry.
+    #[inline]
+    pub fn approach<'a>(&'a self, index: u64, rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {
+        let mut at = self.begin(index, rcu)?;
+        while at.shift > 0 && at.descend(at.slot().load(Ordering::Acquire)) {}
+        prefetch(at.slot());
+        Some(at)
+    }
+
+    /// At the head.
+    #[inline]
+    fn begin<'a>(&'a self, index: u64, _rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {
         let head = self.head.load(Ordering::Acquire);
         // SAFETY: loaded from the head of this index, in the read section that `_rcu` proves for
         // 'a.
-        let (mut node, mut shift) = unsafe { Node::from_head(head) }?;
-        let mut offset = index >> shift;
-        if offset >= SLOTS as u64 {
-            return None;
-        }
-        loop {
-            let slot = node.slot(offset as usize);
-            let word = slot.load(Ordering::Acquire);
-            if !is_node(word) {
-                return Entry::from_word(word).map(|entry| (entry, SlotRef { slot }));
-            }
-            // SAFETY: `word` points to a node, and was loaded from a slot of this index in the same
-            // read section.
-            node = unsafe { Node::from_word(word) };
-            shift -= SLOT_BITS;
-            offset = index >> shift & (SLOTS as u64 - 1);
-        }
+        let (node, shift) = unsafe { Node::from_head(head) }?;
+        let within = index >> shift < SLOTS as u64;
+        within.then_some(Approach { node, shift, index })
     }
 
     /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
@@ -228,6 +231,55 @@ impl Drop for XArray {
                 xa.erase_if(found.index, found.entry);
             }
         }
+    }
+}
+
+/// On the way from the head to the entry at an index, from [`XArray::approach`].
+#[derive(Clone, Copy)]
+pub struct Approach<'a> {
+    /// In the index, or detached from it in the read section that lasts for `'a`.
+    node: &'a Node,
+    shift: u32,
+    index: u64,
+}
+
+impl<'a> Approach<'a> {
+    /// As [`XArray::load_slot`] of its index.
+    #[inline]
+    pub fn load_slot(mut self) -> Option<(Entry, SlotRef<'a>)> {
+        loop {
+            let slot = self.slot();
+            let word = slot.load(Ordering::Acquire);
+            if !self.descend(word) {
+                return Entry::from_word(word).map(|entry| (entry, SlotRef { slot }));
+            }
+        }
+    }
+
+    #[inline]
+    fn slot(&self) -> &'a AtomicUsize {
+        self.node.slot((self.index >> self.shift) as usize)
+    }
+
+    /// Goes down a level if `word`, which was loaded from the slot, points to a child node; whether it does.
+    #[inline]
+    fn descend(&mut self, word: usize) -> bool {
+        let child = is_node(word);
+        if child {
+            // SAFETY: `word` points to a node, and was loaded from a slot of this index in the same
+            // read section.
+            self.node = unsafe { Node::from_word(word) };
+            self.shift -= SLOT_BITS;
+        }
+        child
+    }
+}
+
+impl fmt::Debug for Approach<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Approach")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
     }
 }
 

@@ -204,41 +204,48 @@ impl AsyncFile {
         pos: u64,
         options: IoOptions,
     ) -> Result<usize> {
-        let open = self.file.open_file();
         let mut iocb = Iocb {
             nowait: true,
             ..options.iocb(pos)
         };
+        match self.read_on(&mut iocb, buf).await {
+            Err(errno) if iocb.pos == pos => {
+                Err(self.file.error(Operation::Read, pos, buf.len(), errno))
+            }
+            _ => Ok((iocb.pos - pos) as usize),
+        }
+    }
+
+    /// Reads into `buf` from byte `iocb.pos` on, which moves with each byte that is read, also before an error.
+    pub(crate) async fn read_on(&self, iocb: &mut Iocb, buf: &mut [u8]) -> Result<(), Errno> {
+        let (open, pos) = (self.file.open_file(), iocb.pos);
         let (mut done, mut fruitless) = (0, 0);
         loop {
-            let result = open.read_iter(&mut iocb, &mut IovIter::destination(&mut buf[done..]));
+            let result = open.read_iter(iocb, &mut IovIter::destination(&mut buf[done..]));
             let before = std::mem::replace(&mut done, (iocb.pos - pos) as usize);
-            let brought = match result {
-                Ok(_) => return Ok(done),
-                Err(Errno::EAGAIN) => {
-                    fruitless = if done > before { 0 } else { fruitless + 1 };
-                    let rest = &mut buf[done..];
-                    if fruitless <= FRUITLESS_FETCHES {
-                        self.fetch(&mut iocb, rest.len()).await.map(|()| None)
-                    } else {
-                        fruitless = 0;
-                        self.read_owned(rest, options.iocb(iocb.pos))
-                            .await
-                            .map(Some)
-                    }
-                }
-                Err(errno) => Err(errno),
+            match result {
+                Err(Errno::EAGAIN) => {}
+                result => return result.map(drop),
+            }
+            fruitless = if done > before { 0 } else { fruitless + 1 };
+            let rest = &mut buf[done..];
+            if fruitless <= FRUITLESS_FETCHES {
+                self.fetch(iocb, rest.len()).await?;
+                continue;
+            }
+            fruitless = 0;
+            let waiting = Iocb {
+                nowait: false,
+                fetched: 0,
+                ..*iocb
             };
-            match brought {
-                Ok(None) => {}
+            match self.read_owned(rest, waiting).await? {
                 // The file ends here.
-                Ok(Some(0)) => return Ok(done),
-                Ok(Some(n)) => {
+                0 => return Ok(()),
+                n => {
                     iocb.pos += n as u64;
                     done += n;
                 }
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(self.file.error(Operation::Read, pos, buf.len(), errno)),
             }
         }
     }

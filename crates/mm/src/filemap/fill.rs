@@ -340,7 +340,7 @@ impl AddressSpace {
     }
 
     /// The page after the folio that holds `page`, or the next page.
-    fn after_folio(&self, page: PageIndex) -> PageIndex {
+    pub(super) fn after_folio(&self, page: PageIndex) -> PageIndex {
         let rcu = rcu::read_lock();
         let found = self.index.find(page.0, page.0, None, &rcu);
         PageIndex(found.map_or(page.0, |found| found.last()) + 1)

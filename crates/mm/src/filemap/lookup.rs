@@ -36,7 +36,7 @@
 //! are the Release stores of C. Steps 4 and 5 pair with the fence after B.
 
 use foliocache_sync::rcu::RcuReadGuard;
-use foliocache_xarray::{Entry, XArray};
+use foliocache_xarray::{Entry, SlotRef, XArray};
 
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, flag};
@@ -62,7 +62,17 @@ impl<'a> Lookup<'a> {
         of_entry: impl FnOnce(Entry) -> &'a Folio,
     ) -> Option<Self> {
         let (entry, slot) = index.load_slot(PageIndex::of(pos).0, rcu)?;
-        let folio = of_entry(entry);
+        Self::of_slot(pos, entry, slot, of_entry(entry))
+    }
+
+    /// Goes on with the `folio` of an `entry` that the slot for byte `pos` had in this read section: after step 1.
+    #[inline(always)]
+    pub(crate) fn of_slot(
+        pos: u64,
+        entry: Entry,
+        slot: SlotRef<'_>,
+        folio: &'a Folio,
+    ) -> Option<Self> {
         let seen = folio.state.load();
         if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
             return None;

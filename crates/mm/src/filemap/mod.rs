@@ -8,6 +8,7 @@
 //! (`MmStats::memory_faults`) and logged. Such a fault is survived only where the fault handlers are
 //! installed; without them it kills the process, as in any program.
 
+mod batch;
 mod fault;
 mod fill;
 mod held;
@@ -24,6 +25,7 @@ mod uncached;
 mod view;
 mod write;
 
+pub use batch::{Batch, Request, read_batch};
 pub(crate) use held::{Held, HoldKind};
 #[cfg(loom)]
 pub(crate) use lookup::Lookup;

@@ -114,6 +114,30 @@ impl AddressSpace {
         Some(end)
     }
 
+    /// Starts bringing in what a read of `len` bytes at `iocb.pos` lacks, from the first page that is missing on,
+    /// where that needs no waiting; returns the pages. Notes in `iocb.fetched` what it started.
+    pub(super) fn start_missing(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        iocb: &mut Iocb,
+        len: u64,
+    ) -> u64 {
+        let Some((mut page, last)) = self.pages_to_fetch(iocb.pos, len) else {
+            return 0;
+        };
+        while self.folio_at(page).is_some() {
+            page = self.after_folio(page);
+            if page > last {
+                return 0;
+            }
+        }
+        let Some(end) = self.start_miss(handle, (page, last), iocb.uncached) else {
+            return 0;
+        };
+        iocb.fetched = iocb.fetched.max(end.pos());
+        end.0 - page.0
+    }
+
     /// The first and the last page of a read; `None` if it needs none brought in.
     fn pages_to_fetch(&self, pos: u64, len: u64) -> Option<(PageIndex, PageIndex)> {
         let left = self.size().saturating_sub(pos).min(len);

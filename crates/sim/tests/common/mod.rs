@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, ErrSeqCursor, Iocb, IovIter, Mm,
-    MmConfig, ReadaheadState,
+    MmConfig, ReadaheadState, Request, read_batch,
 };
 use foliocache_sim::{Answer, Faults, Operation};
 use foliocache_sync::Arc;
@@ -90,6 +90,24 @@ impl Handle {
             &mut Iocb::at(pos),
             &mut IovIter::destination(bytes),
         )
+    }
+
+    /// As [`Handle::try_read`], in parts of one batch, the last first.
+    pub fn read_in_parts(&self, pos: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0xa5; len];
+        let part = (len / 40).max(100);
+        let mut requests: Vec<_> = bytes
+            .chunks_mut(part)
+            .enumerate()
+            .map(|(i, to)| (Iocb::at(pos + (i * part) as u64), to))
+            .map(|(iocb, to)| Request::new(&self.mapping, &self.ra, iocb, to))
+            .rev()
+            .collect();
+        read_batch(&mut requests);
+        let read: Result<Vec<usize>, Errno> = requests.iter().map(Request::result).collect();
+        drop(requests);
+        bytes.truncate(read?.iter().sum());
+        Ok(bytes)
     }
 
     pub fn read(&self, pos: u64, len: usize) -> Vec<u8> {

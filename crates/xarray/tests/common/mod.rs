@@ -284,6 +284,12 @@ impl Run {
             if let Some((entry, slot)) = self.xa.load_slot(index, &rcu) {
                 assert!(slot.holds(entry));
             }
+            let leaf = self.xa.approach(index, &rcu);
+            let found = leaf.and_then(|leaf| leaf.load_slot());
+            assert_eq!(
+                found.map(|(entry, _)| entry),
+                expected.map(|extent| extent.entry)
+            );
         }
         for mark in [None, Some(mark)] {
             let found = self.xa.find(first, last, mark, &rcu);

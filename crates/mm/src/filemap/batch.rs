@@ -1,0 +1,404 @@
+//! Batches: many reads in one call, of one file or several.
+//!
+//! # Model
+//!
+//! ```text
+//!   32 requests at a time, in one RCU read section:
+//!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
+//!   then those that were no plain hit:
+//!     copy what is there; start reading what is not
+//!   when all have been looked at, or enough is on its way: the first that is not done waits
+//! ```
+//!
+//! A single hit in a large file waits three times for memory: for the slot, the descriptor and the bytes, each of
+//! which says where the next is. Requests of a group take each of these steps together, and the processor's
+//! cache misses overlap. Each request goes through the steps of [`super::lookup`] in their order; between two
+//! of them are steps of others.
+//!
+//! What a plain hit is: bytes of one folio that is in use already, and not many. Everything else is read as
+//! [`AddressSpace::read`] reads it, first without waiting.
+//!
+//! # Locking
+//!
+//! As a single read. Nothing is held between two groups.
+
+use foliocache_sync::rcu::{self, RcuReadGuard};
+use foliocache_sync::{Arc, prefetch};
+use foliocache_sys::Errno;
+use foliocache_xarray::{Approach, Entry, SlotRef};
+use std::fmt;
+
+use super::lookup::Lookup;
+use crate::address_space::AddressSpace;
+use crate::folio::Folio;
+use crate::iocb::Iocb;
+use crate::iov::{IovIter, Iovec};
+use crate::readahead::ReadaheadState;
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+
+/// Requests that are looked up together.
+const GROUP: usize = 32;
+
+/// Bytes of the longest request that is: it ends the others' wait for the read section, too.
+const LONGEST: usize = 4 * PAGE_SIZE;
+
+/// Bytes of a request that are asked for ahead; the processor sees by itself how a long one goes on.
+const PREFETCHED: usize = 256;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Most pages that are on their way for one batch: 4 MiB. And one page in so many of the cache, or what was
+/// read first would be gone before it is copied.
+const MAX_PAGES: u64 = 1024;
+const PART: u64 = 16;
+
+/// One read of a batch: so many bytes of a file from a position on, and where to put them.
+pub struct Request<'a> {
+    mapping: &'a Arc<AddressSpace>,
+    handle: &'a ReadaheadState,
+    buf: &'a mut [u8],
+    pos: u64,
+    iocb: Iocb,
+    /// Pages that were started for it.
+    started: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody has looked at it.
+    New,
+    /// It has to wait.
+    Waiting,
+    /// It is over; an error says that nothing was read.
+    Done(Result<(), Errno>),
+}
+
+/// A request whose folio was found in the index: step 1 of the look-up is done.
+struct Indexed<'g> {
+    entry: Entry,
+    slot: SlotRef<'g>,
+    folio: &'g Folio,
+}
+
+/// A request whose bytes are known to be at `from`: step 4, but for the copy.
+struct Found<'g> {
+    lookup: Lookup<'g>,
+    from: *const u8,
+}
+
+impl<'a> Request<'a> {
+    /// Fills `buf` from byte `iocb.pos` on, as `iocb` says, once it is part of a batch.
+    #[must_use]
+    pub fn new(
+        mapping: &'a Arc<AddressSpace>,
+        handle: &'a ReadaheadState,
+        iocb: Iocb,
+        buf: &'a mut [u8],
+    ) -> Self {
+        Self {
+            mapping,
+            handle,
+            buf,
+            pos: iocb.pos,
+            iocb: Iocb {
+                nowait: true,
+                ..iocb
+            },
+            started: 0,
+            state: State::New,
+        }
+    }
+
+    /// The first byte.
+    #[must_use]
+    pub fn pos(&self) -> u64 {
+        self.pos
+    }
+
+    /// What was read, as [`AddressSpace::read`] returns it; `EAGAIN` before the end of the batch.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::read`].
+    pub fn result(&self) -> Result<usize, Errno> {
+        match self.state {
+            State::Done(result) => result.map(|()| self.done()),
+            State::New | State::Waiting => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// The bytes that it is to fill, with those that were read at the beginning.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.buf
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.state, State::Done(_))
+    }
+
+    fn done(&self) -> usize {
+        (self.iocb.pos - self.pos) as usize
+    }
+
+    /// What is left to do: where to go on, and the memory for it.
+    pub fn rest(&mut self) -> (&mut Iocb, &mut [u8]) {
+        let done = self.done();
+        (&mut self.iocb, &mut self.buf[done..])
+    }
+
+    /// Says how it ended. An error counts only if nothing was read.
+    pub fn end(&mut self, result: Result<(), Errno>) {
+        self.state = State::Done(result.or_else(|errno| match self.done() {
+            0 => Err(errno),
+            _ => Ok(()),
+        }));
+    }
+
+    /// Reads what is left of it, and waits for that.
+    fn finish(&mut self) {
+        self.iocb.nowait = false;
+        let result = self.read();
+        self.end(result);
+    }
+
+    fn read(&mut self) -> Result<(), Errno> {
+        let (mapping, handle) = (self.mapping, self.handle);
+        let (iocb, rest) = self.rest();
+        let read = mapping.read_on(handle, iocb, &mut IovIter::destination(rest));
+        read.map(drop)
+    }
+
+    /// The way to its leaf, if it may be a plain hit.
+    #[inline(always)]
+    fn approach<'g>(&self, rcu: &'g RcuReadGuard) -> Option<Approach<'g>>
+    where
+        'a: 'g,
+    {
+        let (mapping, len) = (self.mapping, self.buf.len());
+        let plain = self.state == State::New
+            && !self.iocb.uncached
+            && len.wrapping_sub(1) < LONGEST
+            && mapping.left(self.pos, len) == len
+            && mapping.mm().check_fork().is_ok();
+        match plain {
+            true => mapping.index.approach(PageIndex::of(self.pos).0, rcu),
+            false => None,
+        }
+    }
+
+    #[inline(always)]
+    fn find<'g>(&self, at: Indexed<'g>) -> Option<Found<'g>> {
+        let lookup = Lookup::of_slot(self.pos, at.entry, at.slot, at.folio)?;
+        let (identity, offset) = (lookup.identity, lookup.identity.offset(self.pos));
+        if !lookup.seen.is_in_use() || self.buf.len() > identity.bytes() - offset {
+            return None;
+        }
+        let from = self.mapping.mm().frames.addr(identity.frame);
+        let from = from.wrapping_add(offset).cast_const();
+        for ahead in (0..self.buf.len().min(PREFETCHED)).step_by(LINE) {
+            prefetch(from.wrapping_add(ahead));
+        }
+        Some(Found { lookup, from })
+    }
+
+    /// Copies what is there of it, and starts reading what is not. Waits for nothing.
+    #[cold]
+    fn look(&mut self, missing: bool) {
+        // One page that is known to be missing is not looked for again.
+        let within_page = offset_in_page(self.pos) + self.buf.len() <= PAGE_SIZE;
+        let read = match missing && within_page {
+            true => Err(Errno::EAGAIN),
+            false => self.read(),
+        };
+        match read {
+            Err(Errno::EAGAIN) => {
+                self.state = State::Waiting;
+                let (mapping, handle) = (self.mapping, self.handle);
+                let (iocb, rest) = self.rest();
+                self.started = mapping.start_missing(handle, iocb, rest.len() as u64);
+            }
+            result => self.end(result),
+        }
+    }
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("file", &self.mapping.name())
+            .field("pos", &self.pos)
+            .field("len", &self.buf.len())
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> AsMut<Request<'a>> for Request<'a> {
+    fn as_mut(&mut self) -> &mut Request<'a> {
+        self
+    }
+}
+
+/// Reads all requests, each as [`AddressSpace::read`] would by itself, with an end of its own
+/// ([`Request::result`]); those that have one already are left alone.
+///
+/// Blocks for I/O, whose reads are all started before the first is waited for as far as there is memory for
+/// it, and for memory of the bound.
+pub fn read_batch<'a, R: AsMut<Request<'a>>>(requests: &mut [R]) {
+    let mut batch = Batch::new(requests);
+    while let Some(request) = batch.next_to_finish() {
+        request.as_mut().finish();
+    }
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+pub struct Batch<'r, R> {
+    requests: &'r mut [R],
+    /// Requests before this one were looked at.
+    looked: usize,
+    /// Requests before this one are done.
+    done: usize,
+    /// Pages that were started for requests that are not done.
+    started: u64,
+}
+
+impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
+    /// A batch of these requests.
+    pub fn new(requests: &'r mut [R]) -> Self {
+        Self {
+            requests,
+            looked: 0,
+            done: 0,
+            started: 0,
+        }
+    }
+
+    /// The first request that has to wait, when all that need not are done and all that do are on their way,
+    /// or as many as may be at once. The caller waits for it, and says so by [`Request::end`], before the next
+    /// call. `None` when all are done.
+    ///
+    /// Does not block.
+    pub fn next_to_finish(&mut self) -> Option<&mut R> {
+        loop {
+            while self.looked < self.requests.len() && self.started <= self.most_started() {
+                self.look();
+            }
+            while self.done < self.looked {
+                let request = self.requests[self.done].as_mut();
+                if !request.is_done() {
+                    return self.requests.get_mut(self.done);
+                }
+                self.started -= std::mem::take(&mut request.started);
+                self.done += 1;
+            }
+            if self.done == self.requests.len() {
+                return None;
+            }
+        }
+    }
+
+    /// Pages after which the next group has to wait.
+    fn most_started(&mut self) -> u64 {
+        let request = self.requests[self.looked].as_mut();
+        MAX_PAGES.min(request.mapping.mm().frames.capacity() / PART)
+    }
+
+    /// Takes the next group as far as it goes without waiting.
+    fn look(&mut self) {
+        let group = &mut self.requests[self.looked..];
+        let len = group.len().min(GROUP);
+        let group = &mut group[..len];
+        self.looked += len;
+        let missing = read_hits(group);
+        for (at, request) in group.iter_mut().enumerate() {
+            let request = request.as_mut();
+            if !request.is_done() {
+                request.look(missing >> at & 1 == 1);
+                self.started += request.started;
+            }
+        }
+    }
+}
+
+/// Reads those requests of a group that are plain hits; returns a bit for each whose page is missing.
+fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
+    const _: () = assert!(GROUP <= u32::BITS as usize);
+    let mut missing = 0;
+    let rcu = rcu::read_lock();
+    let mut leaves = [const { None }; GROUP];
+    for (request, leaf) in group.iter_mut().zip(&mut leaves) {
+        *leaf = request.as_mut().approach(&rcu);
+    }
+    let mut indexed = [const { None }; GROUP];
+    for (at, request) in group.iter_mut().enumerate() {
+        let Some(leaf) = leaves[at] else { continue };
+        match leaf.load_slot() {
+            Some((entry, slot)) => {
+                let mapping: &AddressSpace = request.as_mut().mapping;
+                let folio = mapping.mm().folios.of_entry(entry);
+                prefetch(folio);
+                indexed[at] = Some(Indexed { entry, slot, folio });
+            }
+            None => missing |= 1 << at,
+        }
+    }
+    let mut found = [const { None }; GROUP];
+    for (at, request) in group.iter_mut().enumerate() {
+        if let Some(indexed) = indexed[at].take() {
+            found[at] = request.as_mut().find(indexed);
+        }
+    }
+    for (at, request) in group.iter_mut().enumerate() {
+        if let Some(hit) = &found[at] {
+            let to = Iovec::destination(request.as_mut().buf);
+            if to.copy_from_frame(hit.from).is_err() {
+                found[at] = None;
+            }
+        }
+    }
+    let mut hits = Hits { of: None, pages: 0 };
+    for (at, request) in group.iter_mut().enumerate() {
+        let request = request.as_mut();
+        let Some(hit) = &found[at] else { continue };
+        let len = request.buf.len();
+        // A truncate beside the copy may have zeroed what it cut off.
+        if hit.lookup.validate() && request.mapping.left(request.pos, len) == len {
+            request.iocb.pos += len as u64;
+            request.state = State::Done(Ok(()));
+            let last = offset_in_page(request.pos) + len - 1;
+            hits.add(request.mapping, last / PAGE_SIZE + 1);
+        }
+    }
+    drop(rcu);
+    hits.count();
+    missing
+}
+
+/// Hits of requests in a row that are of one file.
+struct Hits<'a> {
+    of: Option<&'a AddressSpace>,
+    pages: usize,
+}
+
+impl<'a> Hits<'a> {
+    #[inline(always)]
+    fn add(&mut self, mapping: &'a AddressSpace, pages: usize) {
+        if !self.of.is_some_and(|of| std::ptr::eq(of, mapping)) {
+            self.count();
+            *self = Self {
+                of: Some(mapping),
+                pages: 0,
+            };
+        }
+        self.pages += pages;
+    }
+
+    fn count(&self) {
+        if let Some(mapping) = self.of {
+            mapping.count_hits(self.pages as i64);
+        }
+    }
+}
