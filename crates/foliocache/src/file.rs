@@ -218,6 +218,16 @@ impl File {
         done.map_err(|errno| self.error(Operation::Write, pos, buf.len(), errno))
     }
 
+    /// As [`File::write_at`], in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_at_with(&self, buf: &[u8], pos: u64, options: IoOptions) -> Result<usize> {
+        let iter = &mut IovIter::source(buf);
+        let done = self.open.write_iter(&mut options.iocb(pos), iter);
+        done.map_err(|errno| self.error(Operation::Write, pos, buf.len(), errno))
+    }
+
     #[inline]
     pub(crate) fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
         match self.open.write_iter(&mut Iocb::at(pos), iter) {

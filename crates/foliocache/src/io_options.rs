@@ -34,9 +34,15 @@ impl IoOptions {
     /// Whether what the call brings into the cache is to leave it when the call is done with it.
     ///
     /// The call goes through the cache and sees what everybody else does; it blocks as any other. Pages that were cached
-    /// before stay, and so do those that somebody else reads, writes or maps before they are dropped. What is read ahead
-    /// of such calls is dropped too, used or not, at the latest when the handle is closed. It takes memory of the bound
-    /// until then: as much as readahead does, some MiB. Nothing of the kind is remembered as evicted.
+    /// before stay, and so do those that somebody else reads, writes or maps before they are dropped.
+    ///
+    /// What a read brings in is dropped when the read comes to its end; what is read ahead of it too, used or not, at the
+    /// latest when the handle is closed. It takes memory of the bound until then: as much as readahead does, some MiB.
+    ///
+    /// What a write brings in is dropped when it is durable. The flusher sees to that, within about a fifth of the
+    /// time that data may stay dirty at most; the call itself writes nothing. It waits while more of the file than twice the
+    /// background limit is not durable, so it takes no more memory than that.
+    ///
     /// [`FileStats::uncached`](crate::FileStats::uncached) says what became of each page.
     #[doc(alias = "RWF_DONTCACHE")]
     #[must_use]

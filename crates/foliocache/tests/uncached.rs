@@ -7,6 +7,8 @@ use common::executor::block_on;
 use common::{Disk, PAGE, pattern};
 use foliocache::{Advice, File, IoOptions, MapAccess};
 use std::io::{Read, Write};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 const SIZE: usize = 8 << 20;
 const UNCACHED: IoOptions = IoOptions::new().uncached(true);
@@ -139,6 +141,58 @@ fn mapped_pages_of_an_uncached_read_stay() {
     }
     assert!(resident(&file) >= kept);
     assert_eq!(file.stats().unwrap().uncached.pending(), 0);
+}
+
+/// Waits until nothing of an uncached operation is left to be done with.
+fn settle(file: &File) {
+    let start = Instant::now();
+    while file.stats().unwrap().uncached.pending() > 0 {
+        assert!(start.elapsed().as_secs() < 20, "{:?}", file.stats());
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn uncached_writes_reach_the_source_and_leave() {
+    let disk = Disk::new(16);
+    let bytes = pattern(2, SIZE);
+    let options = disk.dir.open_options().write(true).create(true).read(true);
+    let through = [options.clone(), options.uncached(true)];
+    for (options, how) in through.iter().zip([UNCACHED, IoOptions::new()]) {
+        let file = options.open("w").unwrap();
+        for (at, block) in bytes.chunks(100_000).enumerate() {
+            let n = file.write_at_with(block, (at * 100_000) as u64, how);
+            assert_eq!(n.unwrap(), block.len());
+        }
+        settle(&file);
+        assert_eq!(resident(&file), 0);
+        assert!(std::fs::read(disk.in_source("w")).unwrap() == bytes);
+        file.set_len(0).unwrap();
+    }
+}
+
+#[test]
+fn async_and_appending_uncached_writes_leave_too() {
+    let disk = Disk::new(16);
+    let bytes = pattern(3, SIZE);
+    let file = disk.dir.create("a").unwrap().into_async().unwrap();
+    block_on(async {
+        for (at, block) in bytes.chunks(100_000).enumerate() {
+            let n = file.write_at_with(block, (at * 100_000) as u64, UNCACHED);
+            assert_eq!(n.await.unwrap(), block.len());
+        }
+    });
+    settle(file.blocking());
+    assert_eq!(resident(file.blocking()), 0);
+    assert!(std::fs::read(disk.in_source("a")).unwrap() == bytes);
+    let options = disk.dir.open_options().append(true).uncached(true);
+    let mut file = options.open("a").unwrap();
+    bytes
+        .chunks(1000)
+        .for_each(|block| file.write_all(block).unwrap());
+    settle(&file);
+    assert_eq!(resident(&file), 0);
+    assert!(std::fs::read(disk.in_source("a")).unwrap()[SIZE..] == bytes);
 }
 
 #[test]

@@ -3,10 +3,17 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 use common::{Store, file, pattern, read, storage, write};
-use foliocache_mm::{AddressSpace, Iocb, IovIter, Mm, PAGE_SIZE, ReadaheadState, UncachedStats};
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, IoSegment, Iocb, IovIter, Mm, PAGE_SIZE, ReadaheadState,
+    UncachedStats,
+};
+use foliocache_sys::Errno;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -236,4 +243,224 @@ fn beside_ordinary_readers_every_page_is_counted_once() {
         (0, 0),
         "{stats:?}"
     );
+}
+
+/// A store that takes its time, knows who writes, and fails when it is told to.
+#[derive(Default)]
+struct Slow {
+    store: Store,
+    pause: Mutex<Duration>,
+    writers: Mutex<Vec<ThreadId>>,
+    failing: AtomicBool,
+    flushed: AtomicU64,
+}
+
+impl AddressSpaceOperations for Slow {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.store.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        std::thread::sleep(*self.pause.lock().unwrap());
+        self.writers
+            .lock()
+            .unwrap()
+            .push(std::thread::current().id());
+        match self.failing.load(Ordering::Relaxed) {
+            true => Err(Errno::EIO),
+            false => self.store.writepages(pos, segments),
+        }
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.flushed.fetch_add(1, Ordering::Relaxed);
+        self.store.flush()
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.store.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.store.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "slow".into()
+    }
+}
+
+/// A cache of `mib` MiB and an empty file over a slow store.
+fn slow_rig(mib: u64) -> (Arc<Mm>, Arc<Slow>, Arc<AddressSpace>) {
+    let (mm, bdi) = storage(mib);
+    let slow = Arc::new(Slow::default());
+    let ops = Arc::clone(&slow) as Arc<dyn AddressSpaceOperations>;
+    let file = AddressSpace::new(&bdi, ops, 0);
+    (mm, slow, file)
+}
+
+fn write_uncached(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+    let mut iocb = Iocb {
+        uncached: true,
+        ..Iocb::at(pos)
+    };
+    let n = file.write(&mut iocb, &mut IovIter::source(bytes)).unwrap();
+    assert_eq!(n, bytes.len());
+}
+
+/// Waits until `reached` holds.
+fn wait_until(file: &AddressSpace, reached: impl Fn(&UncachedStats) -> bool) {
+    let start = Instant::now();
+    while !reached(&file.stats().uncached) {
+        assert!(start.elapsed().as_secs() < 20, "{:?}", file.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn uncached_writes_leave_nothing_once_they_are_durable() {
+    let (mm, slow, file) = slow_rig(64);
+    let bytes = pattern(0, 0, 16 << 20);
+    for (at, block) in bytes.chunks(64 << 10).enumerate() {
+        write_uncached(&file, (at * block.len()) as u64, block);
+    }
+    // Nobody asks: the flusher writes, flushes, and what it flushed goes.
+    wait_until(&file, |stats| stats.pending() == 0);
+    let stats = counted(&file);
+    // Folios at the end of the file have room for more than was written.
+    assert!(
+        stats.asked >= 4096 && stats.asked == stats.dropped,
+        "{stats:?}"
+    );
+    assert_eq!((file.stats().resident, mm.usage().in_use), (0, 0));
+    assert!(slow.store.content() == bytes);
+    assert!(slow.flushed.load(Ordering::Relaxed) > 0);
+    let me = std::thread::current().id();
+    assert!(
+        !slow.writers.lock().unwrap().contains(&me),
+        "written inline"
+    );
+    assert!(read(&file, 0, bytes.len()) == bytes);
+}
+
+#[test]
+fn little_that_is_written_uncached_leaves_soon() {
+    let (_mm, _slow, file) = slow_rig(64);
+    write_uncached(&file, 0, b"little");
+    write_uncached(&file, 6, b", and a little more");
+    wait_until(&file, |stats| stats.pending() == 0);
+    assert_eq!((counted(&file).dropped, file.stats().resident), (1, 0));
+    assert!(read(&file, 0, 100) == b"little, and a little more");
+}
+
+#[test]
+fn pages_that_were_cached_stay_when_they_are_written_uncached() {
+    let (_mm, slow, file) = slow_rig(64);
+    write(&file, 0, &pattern(0, 0, 64 * PAGE_SIZE));
+    file.sync().unwrap();
+    write_uncached(&file, 32 * PAGE, &pattern(1, 0, 64 * PAGE_SIZE));
+    file.sync().unwrap();
+    wait_until(&file, |stats| stats.pending() == 0);
+    let stats = counted(&file);
+    assert_eq!((stats.kept_present, stats.dropped), (32, 32), "{stats:?}");
+    assert_eq!(file.stats().resident, 64);
+    assert!(slow.store.content()[32 * PAGE_SIZE..] == pattern(1, 0, 64 * PAGE_SIZE));
+}
+
+#[test]
+fn what_is_used_before_it_is_durable_stays() {
+    let (_mm, slow, file) = slow_rig(64);
+    *slow.pause.lock().unwrap() = Duration::from_millis(200);
+    for page in 0..3 {
+        write_uncached(&file, page * 16 * PAGE, &[1; PAGE_SIZE]);
+    }
+    write(&file, 16 * PAGE, &[2; 10]);
+    assert!(read(&file, 0, 10) == [1; 10]);
+    file.sync().unwrap();
+    wait_until(&file, |stats| stats.pending() == 0);
+    let stats = counted(&file);
+    assert_eq!((stats.kept_used, stats.dropped), (2, 1), "{stats:?}");
+    assert_eq!(file.stats().resident, 2);
+    assert!(read(&file, 16 * PAGE, 11) == [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+}
+
+#[test]
+fn page_dirtied_again_beside_its_write_is_dropped_after_the_next() {
+    let (_mm, slow, file) = slow_rig(64);
+    *slow.pause.lock().unwrap() = Duration::from_millis(100);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                file.sync().unwrap();
+            }
+        });
+        for turn in 0..20 {
+            write_uncached(&file, 0, &[turn; 2 * PAGE_SIZE]);
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(read_back(&file) == [turn; 2 * PAGE_SIZE], "turn {turn}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    file.sync().unwrap();
+    wait_until(&file, |stats| stats.pending() == 0);
+    assert_eq!(file.stats().resident, 0, "{:?}", counted(&file));
+    assert!(slow.store.content() == [19; 2 * PAGE_SIZE]);
+}
+
+/// Reads two pages uncached.
+fn read_back(file: &Arc<AddressSpace>) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * PAGE_SIZE];
+    let mut iocb = Iocb {
+        uncached: true,
+        ..Iocb::at(0)
+    };
+    let mut iter = IovIter::destination(&mut bytes);
+    file.read(&ReadaheadState::new(), &mut iocb, &mut iter)
+        .unwrap();
+    bytes
+}
+
+#[test]
+fn uncached_data_whose_write_failed_stays_until_it_is_written() {
+    let (_mm, slow, file) = slow_rig(64);
+    slow.failing.store(true, Ordering::Relaxed);
+    let bytes = pattern(0, 0, 512 * PAGE_SIZE);
+    write_uncached(&file, 0, &bytes);
+    assert_eq!(file.sync(), Err(Errno::EIO));
+    let stats = file.stats();
+    assert_eq!((stats.dirty, stats.failed, stats.resident), (512, 512, 512));
+    assert_eq!(counted(&file).pending(), 512);
+    assert!(read_back(&file) == bytes[..2 * PAGE_SIZE]);
+    slow.failing.store(false, Ordering::Relaxed);
+    file.sync().unwrap();
+    wait_until(&file, |stats| stats.pending() == 0);
+    assert_eq!(file.stats().resident, 0);
+    assert!(slow.store.content() == bytes);
+}
+
+#[test]
+fn uncached_writer_is_held_to_twice_the_background_limit() {
+    let (mm, slow, file) = slow_rig(64);
+    *slow.pause.lock().unwrap() = Duration::from_millis(10);
+    let background = mm.frames().capacity() / 10;
+    let block = pattern(0, 0, 256 << 10);
+    for at in 0..256 {
+        write_uncached(&file, at * block.len() as u64, &block);
+        let held = file.stats().resident;
+        assert!(held <= 2 * background + 64 + 512, "{held} of {background}");
+    }
+    assert!(file.stats().throttled_ns > 0);
+    // One long write, and some that do not wait.
+    write_uncached(&file, 0, &pattern(0, 0, 48 << 20));
+    *slow.pause.lock().unwrap() = Duration::from_millis(500);
+    let mut iocb = Iocb {
+        uncached: true,
+        nowait: true,
+        ..Iocb::at(file.size())
+    };
+    let mut write = || file.write(&mut iocb, &mut IovIter::source(&block));
+    assert!((0..200).any(|_| write() == Err(Errno::EAGAIN)));
+    assert!(file.stats().resident <= 2 * background + 64 + 512);
+    *slow.pause.lock().unwrap() = Duration::ZERO;
 }

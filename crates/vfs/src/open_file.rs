@@ -368,7 +368,7 @@ impl OpenFile {
     /// at the largest size, `ENOSPC`, and those of the backing store.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
-        let may = self.flags.write && !self.flags.append;
+        let may = self.flags.write && !self.flags.append && !self.flags.uncached;
         if may && !self.inode.has_privileges_to_remove(&self.ctx) {
             let hit = self.mapping.overwrite(pos, buf);
             if hit > 0 {
@@ -400,6 +400,7 @@ impl OpenFile {
     #[inline]
     pub fn write_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
         iocb.append |= self.flags.append;
+        iocb.uncached |= self.flags.uncached;
         if iocb.append {
             iocb.pos = self.size();
         }

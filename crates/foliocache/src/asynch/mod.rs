@@ -336,7 +336,16 @@ impl AsyncFile {
     /// # Errors
     /// As [`File::write_at`].
     pub async fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
-        self.write_vectored_at(&[IoSlice::new(buf)], pos).await
+        self.write_at_with(buf, pos, IoOptions::new()).await
+    }
+
+    /// As [`AsyncFile::write_at`], in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub async fn write_at_with(&self, buf: &[u8], pos: u64, options: IoOptions) -> Result<usize> {
+        self.write_vectored_with(&[IoSlice::new(buf)], pos, options)
+            .await
     }
 
     /// Writes all of `buf` at byte `pos`.
@@ -362,6 +371,15 @@ impl AsyncFile {
     /// # Errors
     /// As [`AsyncFile::write_at`].
     pub async fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize> {
+        self.write_vectored_with(bufs, pos, IoOptions::new()).await
+    }
+
+    async fn write_vectored_with(
+        &self,
+        bufs: &[IoSlice<'_>],
+        pos: u64,
+        options: IoOptions,
+    ) -> Result<usize> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let refused = |errno| self.file.error(Operation::Write, pos, len, errno);
         self.no_stragglers(Operation::Write).await?;
@@ -369,7 +387,7 @@ impl AsyncFile {
         loop {
             let mut iocb = Iocb {
                 nowait: true,
-                ..Iocb::at(pos.saturating_add(done as u64))
+                ..options.iocb(pos.saturating_add(done as u64))
             };
             let result = {
                 let mut iter = IovIter::sources(bufs);
@@ -385,7 +403,7 @@ impl AsyncFile {
                 Err(errno) => return Err(refused(errno)),
             }
             let at = (!self.file.appends()).then(|| pos.saturating_add(done as u64));
-            match self.write_piece(bufs, done, at).await {
+            match self.write_piece(bufs, done, at, options).await {
                 Ok((_, n, piece)) => {
                     done += n;
                     if n < piece || done == len || at.is_none() {
@@ -409,7 +427,9 @@ impl AsyncFile {
         let appended = match buf.is_empty() {
             true => self.file.open_file().append(buf),
             false => {
-                let written = self.write_piece(&[IoSlice::new(buf)], 0, None).await;
+                let written = self
+                    .write_piece(&[IoSlice::new(buf)], 0, None, IoOptions::new())
+                    .await;
                 written.map(|(pos, n, _)| (pos, n))
             }
         };
@@ -426,14 +446,17 @@ impl AsyncFile {
         bufs: &[IoSlice<'_>],
         done: usize,
         pos: Option<u64>,
+        options: IoOptions,
     ) -> Result<(u64, usize, usize), Errno> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut buffer = self.offload.writes.take(len - done).await?;
         gather(bufs, done, &mut buffer);
         let piece = buffer.bytes.len();
-        let write = move |open: &OpenFile| match pos {
-            Some(pos) => Ok((pos, open.write_at(&buffer.bytes, pos)?)),
-            None => open.append(&buffer.bytes),
+        let write = move |open: &OpenFile| {
+            let mut iocb = options.iocb(pos.unwrap_or_default());
+            iocb.append = pos.is_none();
+            let n = open.write_iter(&mut iocb, &mut IovIter::source(&buffer.bytes))?;
+            Ok((iocb.pos - n as u64, n))
         };
         let kind = Kind::Change(Arc::clone(&self.stragglers));
         let (pos, n) = self.offload(kind, write).await?;

@@ -53,6 +53,7 @@ use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts, bump, read};
 use crate::worker::Worker;
+use crate::writeback::Handed;
 use throttle::Throttle;
 
 /// What backs the files of a file system.
@@ -87,6 +88,8 @@ pub struct BackingDevInfo {
     /// Pages of folios that devices may write, of a store: dirty all the while.
     pub(crate) device_writes: AtomicU64,
     dirty_files: RankedMutex<DirtyFiles>,
+    /// What uncached writers want to have written.
+    pub(crate) handed: RankedMutex<Handed>,
     pub(crate) flusher: Worker,
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
     pub(crate) oldest_dirty: AtomicU64,
@@ -117,6 +120,7 @@ impl BackingDevInfo {
             hit_bytes: AtomicU64::new(0),
             device_writes: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
+            handed: RankedMutex::new(Rank::BdiList, Handed::new()),
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),
             throttle: Throttle::new(mm.shares.now()),

@@ -196,12 +196,33 @@ impl BackingDevInfo {
         pause
     }
 
+    /// Has an uncached writer of a file wait until less of the file is not durable.
+    ///
+    /// Context: as [`BackingDevInfo::balance_dirty_pages`].
+    ///
+    /// # Errors
+    /// As [`BackingDevInfo::balance_dirty_pages`].
+    pub(crate) fn wait_for_handed(&self, mapping: &AddressSpace) -> Result<(), Errno> {
+        let start = self.mm.shares.now();
+        let result = self.wait_while(|| self.has_enough_of(mapping));
+        bump(&mapping.counters.throttled_ns, self.mm.shares.now() - start);
+        result
+    }
+
     /// Sleeps until fewer pages are dirty than where the writers of `mapping` stop.
     fn wait_for_room(&self, mapping: &AddressSpace) -> Result<(), Errno> {
+        self.wait_while(|| {
+            let held = self.nr_to_write();
+            held >= self.dirty_limits().stop(mapping.counts.not_durable())
+        })
+    }
+
+    /// Sleeps while there is `too_much` that is not durable.
+    fn wait_while(&self, too_much: impl Fn() -> bool) -> Result<(), Errno> {
         loop {
             self.check_failed_cap()?;
             let held = self.nr_to_write();
-            if held < self.dirty_limits().stop(mapping.counts.not_durable()) {
+            if !too_much() {
                 return Ok(());
             }
             // Relaxed: at worst one more turn.

@@ -8,6 +8,7 @@
 //! (`MmStats::memory_faults`) and logged. Such a fault is survived only where the fault handlers are
 //! installed; without them it kills the process, as in any program.
 
+mod appended;
 mod batch;
 mod fault;
 mod fill;
@@ -25,6 +26,7 @@ mod uncached;
 mod view;
 mod write;
 
+pub(crate) use appended::Appended;
 pub use batch::{Batch, Request, read_batch};
 pub(crate) use held::{Held, HoldKind};
 #[cfg(loom)]
@@ -36,7 +38,6 @@ pub use pin::{FolioPin, PinError, PinMode, PinnedPart, PinnedRange};
 pub(crate) use split::split_in_index;
 pub use view::View;
 pub(crate) use view::ViewHome;
-pub(crate) use write::Appended;
 
 use foliocache_sys::Errno;
 

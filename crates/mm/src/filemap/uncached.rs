@@ -5,6 +5,7 @@
 //! ```text
 //!   brought in by an uncached operation, or read ahead of one ─▶ marked DROPBEHIND
 //!     copied to its end by uncached reads ─▶ dropped, its frames free at once
+//!     made or written to by an uncached write ─▶ dropped by the flush that makes it durable
 //!     read, written or mapped by anybody else ─▶ the mark goes, the folio stays like any other
 //!     never reached: its stream ended, its handle was closed ─▶ dropped then, or by reclaim, before all else
 //! ```
@@ -26,11 +27,13 @@
 //! The mark is cleared by one RMW of the state word, which says who cleared it; that orders nothing else. A use without the
 //! folio lock clears it only of the version that it read.
 
+use foliocache_sync::Arc;
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, LockedFolio, Operation, flag};
+use crate::iocb::Iocb;
 use crate::mm::{Mm, READAHEAD_PART};
 use crate::owner;
 use crate::readahead::ReadaheadState;
@@ -129,10 +132,7 @@ impl AddressSpace {
         let seen = folio.state.load();
         let (index, end) = (folio.index(), folio.end());
         if !seen.has(flag::DROPBEHIND) {
-            let pages = pages_for(bytes.end) - page.0;
-            bump(&self.counters.uncached.asked, pages);
-            bump(&self.counters.uncached.kept_present, pages);
-            return;
+            return self.note_present(pages_for(bytes.end) - page.0);
         }
         let to_the_end = bytes.end >= end.pos().min(self.size());
         let done = match read.backward {
@@ -149,6 +149,30 @@ impl AddressSpace {
                 self.mm().lru.lock().keep_cold(&self.mm().folios, folio);
             }
             None => {}
+        }
+    }
+
+    /// Drops a folio that an uncached write made or wrote to, now that it is durable. Does not block.
+    pub(crate) fn drop_durable(&self, page: PageIndex) {
+        if let Some(locked) = self.try_lock_folio(page)
+            && locked.state.load().has(flag::DROPBEHIND)
+        {
+            self.drop_uncached(locked);
+        }
+    }
+
+    /// An uncached operation came to pages that were there before.
+    pub(super) fn note_present(&self, pages: u64) {
+        bump(&self.counters.uncached.asked, pages);
+        bump(&self.counters.uncached.kept_present, pages);
+    }
+
+    /// Has the flusher write what an uncached write has dirtied since it had `handed` over what was before.
+    pub(super) fn hand_over(self: &Arc<Self>, iocb: &Iocb, handed: &mut u64) {
+        if iocb.uncached && iocb.pos > *handed && !self.bdi().is_memory() {
+            let pages = PageIndex::of(*handed).0..pages_for(iocb.pos);
+            *handed = iocb.pos;
+            self.bdi().hand_over(self, pages);
         }
     }
 
@@ -181,7 +205,7 @@ impl Mm {
     /// Context: as [`Mm::drop_leftovers`].
     pub(crate) fn bound_uncached(&self, nr_uncached: usize) {
         let most = self.frames.capacity() / READAHEAD_PART;
-        if nr_uncached as u64 > most {
+        if nr_uncached as u64 > most + self.counts.not_durable() {
             self.drop_leftovers(most, nr_uncached - most as usize);
         }
     }
@@ -191,9 +215,11 @@ impl Mm {
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn drop_leftovers(&self, most: u64, want: usize) -> usize {
+        // What waits to be written is in the list, too.
+        let most = (most + self.counts.not_durable()) as usize;
         let mut dropped = 0;
         while dropped < want {
-            let left = (self.lru.lock()).leftovers(&self.folios, &self.waits, most as usize);
+            let left = (self.lru.lock()).leftovers(&self.folios, &self.waits, most);
             let now: u64 = left
                 .into_iter()
                 .map(|locked| owner::hold(&locked).drop_uncached(locked))

@@ -34,7 +34,6 @@
 //! A *write hit*, of bytes that lie in one folio, uptodate and within the size, takes its lock alone. Truncate
 //! and punch come wholly before it or after it (decision 1).
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use std::ops::Range;
@@ -47,7 +46,7 @@ use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
 use crate::mm::{Mm, Prepared};
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
@@ -82,7 +81,7 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
         let mut hit = 0;
-        if !iocb.append && !iocb.nowait {
+        if !iocb.append && !iocb.nowait && !iocb.uncached {
             let (wanted, from) = (iter.remaining(), iter.iovec());
             hit = match from.len() == wanted {
                 true => self.overwrite_iovec(iocb.pos, from),
@@ -237,6 +236,9 @@ impl AddressSpace {
         if !iocb.nowait {
             // Only now, so that other writers of the file do not wait for this one's share.
             result = result.and(self.bdi().balance_dirty_pages(self, dirtied));
+            if iocb.uncached {
+                result = result.and(self.bdi().wait_for_handed(self));
+            }
         }
         iocb.end(done + wanted - iter.remaining(), result)
     }
@@ -288,10 +290,15 @@ impl AddressSpace {
         self.check_write(iocb.pos, len)?;
         if iocb.nowait {
             self.bdi().check_dirty_pages(self)?;
-            let hit = self.overwrite_iovecs(iocb, iter);
-            iocb.advance(iter, hit);
-            if hit == len {
-                return Ok(());
+            if iocb.uncached && self.bdi().has_enough_of(self) {
+                return Err(Errno::EAGAIN);
+            }
+            if !iocb.uncached {
+                let hit = self.overwrite_iovecs(iocb, iter);
+                iocb.advance(iter, hit);
+                if hit == len {
+                    return Ok(());
+                }
             }
         }
         let shared = match iocb.nowait {
@@ -319,7 +326,7 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
         dirtied: &mut u64,
     ) -> Result<(), Errno> {
-        let mut prepared = None;
+        let (mut prepared, mut handed) = (None, iocb.pos);
         if iocb.pos + iter.remaining() as u64 > self.size() {
             self.zero_beyond_end();
         }
@@ -364,8 +371,12 @@ impl AddressSpace {
             }
             if unseen >= batch {
                 *dirtied += std::mem::take(&mut unseen);
+                self.hand_over(iocb, &mut handed);
                 if iocb.nowait {
                     self.bdi().check_dirty_pages(self)?;
+                } else if iocb.uncached && self.bdi().has_enough_of(self) {
+                    prepared = None;
+                    self.bdi().wait_for_handed(self)?;
                 } else if self.bdi().must_wait(self, *dirtied) {
                     prepared = None;
                     self.bdi()
@@ -374,6 +385,7 @@ impl AddressSpace {
             }
         }
         *dirtied += unseen;
+        self.hand_over(iocb, &mut handed);
         Ok(())
     }
 
@@ -409,6 +421,9 @@ impl AddressSpace {
             if let Some(ready) = prepared
                 && let Some(locked) = self.add_folio(page, order, ready)
             {
+                if iocb.uncached && !self.bdi().is_memory() {
+                    self.mark_uncached(&locked);
+                }
                 return Ok(locked);
             }
             if let Some(error) = prepared.as_ref().and_then(|prepared| prepared.refused) {
@@ -497,9 +512,13 @@ impl AddressSpace {
             self.appended.note(self.size(), pos, pos + copied as u64);
             self.set_size(pos + copied as u64);
         }
-        self.keep_used(locked, seen);
+        match iocb.uncached {
+            false => self.keep_used(locked, seen),
+            true if seen.has(flag::DROPBEHIND) => {}
+            true => self.note_present(pages_for(pos + copied as u64) - PageIndex::of(pos).0),
+        }
         // A folio that is new, or dirty still from the write before, was not used *again*.
-        if fresh == 0 && !seen.has(flag::DIRTY) {
+        if fresh == 0 && !seen.has(flag::DIRTY) && !iocb.uncached {
             locked.mark_accessed(seen);
         }
         Ok(Some(Progress::Wrote(copied, dirtied)))
@@ -547,37 +566,6 @@ impl AddressSpace {
         }
         self.fill_grains(locked, to_read)?;
         Ok(fresh & !to_read)
-    }
-}
-
-/// The bytes that were appended to a file in a row: a guess at how it goes on.
-///
-/// # Memory ordering
-///
-/// Relaxed: written with `i_rwsem` held exclusive; whoever reads something older makes a smaller
-/// folio, or one that is larger than it will need.
-#[derive(Debug, Default)]
-pub(crate) struct Appended {
-    start: AtomicU64,
-    end: AtomicU64,
-}
-
-impl Appended {
-    /// Notes that a file of `size` bytes was written from `pos` to `end`, beyond its end.
-    fn note(&self, size: u64, pos: u64, end: u64) {
-        let goes_on = self.end.load(Ordering::Relaxed) == size && pos <= size;
-        if !goes_on {
-            self.start.store(pos, Ordering::Relaxed);
-        }
-        self.end.store(end, Ordering::Relaxed);
-    }
-
-    /// Pages that were appended in a row up to `pos`, the end of a file of `size` bytes; else 0.
-    fn pages_before(&self, pos: u64, size: u64) -> u64 {
-        if pos < size || self.end.load(Ordering::Relaxed) != pos {
-            return 0;
-        }
-        (pos - self.start.load(Ordering::Relaxed).min(pos)) / PAGE_SIZE as u64
     }
 }
 

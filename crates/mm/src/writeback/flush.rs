@@ -189,7 +189,7 @@ impl AddressSpace {
     /// Context: `flush_lock` held. A write that ends meanwhile moves its folio to the other mark, under
     /// `xa_lock`.
     fn clean_unstable(&self, covered: Mark) {
-        let mut at = 0;
+        let (mut at, mut uncached) = (0, Vec::new());
         loop {
             let mut index = self.index.lock();
             let (mut cleaned, mut pages) = (0, 0);
@@ -198,17 +198,19 @@ impl AddressSpace {
                     break;
                 };
                 index.clear_mark(found.index, covered);
-                self.mm()
-                    .folios
-                    .of_entry(found.entry)
-                    .state
-                    .clear(flag::UNSTABLE);
+                let folio = self.mm().folios.of_entry(found.entry);
+                let before = folio.state.clear(flag::UNSTABLE);
+                let again = before.has_any(flag::DIRTY | flag::WRITEBACK);
+                if before.has(flag::DROPBEHIND) && !again {
+                    uncached.push(PageIndex(found.index));
+                }
                 cleaned += 1;
                 pages += found.last() + 1 - found.index;
                 at = found.last() + 1;
             }
             drop(index);
             self.uncount(Count::Unstable, pages);
+            uncached.drain(..).for_each(|page| self.drop_durable(page));
             if cleaned < XA_BATCH {
                 return;
             }

@@ -49,7 +49,7 @@ impl BackingDevInfo {
         let expire = self.mm().config.dirty_expire;
         let mut progress = true;
         while progress {
-            progress = false;
+            progress = self.write_handed();
             // What is old goes first, whatever else there is to do.
             for old in [true, false] {
                 progress |= self.give_turns(memory, old);
@@ -114,7 +114,7 @@ impl BackingDevInfo {
 }
 
 /// Flushes files that were written; whether none failed. The error stays with the file.
-fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
+pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
     if files.len() >= FEWEST_TOGETHER {
         files[0].ops.flush_together();
     }

@@ -30,9 +30,11 @@
 mod flush;
 mod flusher;
 mod fsync;
+mod handed;
 mod run;
 
 pub(crate) use flush::FlushState;
+pub(crate) use handed::Handed;
 pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;

@@ -1,0 +1,122 @@
+//! What uncached writers hand to the flusher.
+//!
+//! # Model
+//!
+//! An uncached write copies into the cache like any other and hands its range over. The flusher writes it without waiting for
+//! the background limit, flushes, and the flush drops the folios that are marked ([`AddressSpace::drop_durable`]).
+//! The writer itself never writes: it waits while too much of its file is not durable.
+//!
+//! The flusher is woken for a MiB; less waits for its next round. Above the background limit it leaves the ranges alone: all
+//! files get their turns then, these among them, and no more of them than others.
+//!
+//! # Locking
+//!
+//! *Protects*: the ranges. *Order*: as the list of dirty files. *May block*: no.
+
+use foliocache_sync::{Arc, Weak};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::Pass;
+use crate::address_space::AddressSpace;
+use crate::bdi::BackingDevInfo;
+use crate::stats::Count;
+use crate::types::PageIndex;
+
+/// Pages for which the flusher is woken.
+const WORTH_A_ROUND: u64 = 256;
+
+/// By the file's number.
+pub(crate) type Handed = BTreeMap<u64, HandedFile>;
+
+/// What was handed over of one file and not begun.
+#[derive(Debug)]
+pub(crate) struct HandedFile {
+    file: Weak<AddressSpace>,
+    /// The pages around all of it.
+    pages: Range<u64>,
+    /// How many pages it is, those written twice counted twice.
+    nr_pages: u64,
+}
+
+impl BackingDevInfo {
+    /// Hands pages of a file to the flusher.
+    pub(crate) fn hand_over(&self, file: &Arc<AddressSpace>, pages: Range<u64>) {
+        let worth = WORTH_A_ROUND.min(self.dirty_limits().background / 4);
+        let mut all = self.handed.lock();
+        let handed = all.entry(file.id()).or_insert_with(|| HandedFile {
+            file: Arc::downgrade(file),
+            pages: pages.clone(),
+            nr_pages: 0,
+        });
+        let around = &mut handed.pages;
+        *around = around.start.min(pages.start)..around.end.max(pages.end);
+        handed.nr_pages += pages.end - pages.start;
+        let wake = handed.nr_pages >= worth;
+        drop(all);
+        if wake {
+            self.flusher.wake();
+        }
+    }
+
+    /// Whether an uncached writer of a file has to wait: twice what the flusher begins for by itself is not durable, and
+    /// can be written. So the flusher always has enough for long writes, and half of the dirty limit is left to others.
+    pub(crate) fn has_enough_of(&self, file: &AddressSpace) -> bool {
+        let failed = file.counts.get(Count::Failed);
+        let held = file.counts.not_durable().min(self.nr_to_write());
+        !self.is_memory() && held.saturating_sub(failed) > 2 * self.dirty_limits().background
+    }
+
+    /// The flusher's turn on what was handed over. Returns whether there is more.
+    pub(super) fn write_handed(&self) -> bool {
+        let over = || self.nr_to_write() > self.dirty_limits().background;
+        let mut written = Vec::new();
+        while !over() {
+            let Some((_, handed)) = self.handed.lock().pop_first() else {
+                break;
+            };
+            let Some(file) = handed.file.upgrade() else {
+                continue;
+            };
+            let pages = handed.pages;
+            let next = file.write_range(pages.clone(), self.turn());
+            if let Some(next) = next {
+                self.hand_over(&file, next.0..pages.end);
+            }
+            written.push(file);
+            // What goes on being handed over is flushed now and then.
+            if self.counts.get(Count::Unstable) >= self.dirty_limits().background / 2 {
+                super::flusher::flush_all(&mut written);
+            }
+        }
+        written.sort_by_key(|file| file.id());
+        written.dedup_by_key(|file| file.id());
+        super::flusher::flush_all(&mut written);
+        !over() && !self.handed.lock().is_empty()
+    }
+}
+
+impl AddressSpace {
+    /// Writes what is dirty of `pages` and did not fail before, at most `budget` pages; returns where it stopped.
+    ///
+    /// Context: blocks for I/O and for `wb_lock`.
+    fn write_range(self: &Arc<Self>, pages: Range<u64>, budget: u64) -> Option<PageIndex> {
+        if self.is_awaited() {
+            // Whoever makes the file durable does all that this could do.
+            return None;
+        }
+        let mut wb = self.wb_lock.lock();
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        // A folio may begin before it.
+        let first = self
+            .lock_folio(first)
+            .map_or(first, |locked| locked.index());
+        let (next, result) = self.write_dirty(first, last, budget, Pass::Fresh, &mut wb);
+        if result.is_err() {
+            wb.note(result);
+        }
+        drop(wb);
+        self.bdi().note_progress(self);
+        next.filter(|_| result.is_ok())
+    }
+}
