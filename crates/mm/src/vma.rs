@@ -151,7 +151,7 @@ impl AddressSpace {
     ///
     /// Its pages are those of the cache: a store is seen by readers at once, and a write by the program. The first
     /// mapping of a part of a file moves what is cached of it. Blocks for memory then, and for I/O that is under way.
-    /// Takes about 300 bytes of the bound, and 4 KiB for every 2 MiB that are touched.
+    /// Takes some 700 bytes of the bound, a bit for each 2 MiB, and 4 KiB for every 2 MiB that are touched.
     ///
     /// # Errors
     /// See [`MapError`]; `EINVAL` for no bytes or a `pos` that is not a multiple of 4 KiB, `EFBIG`, `ECHILD`
