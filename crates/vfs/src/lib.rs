@@ -52,14 +52,14 @@ pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
-pub use open_file::{Advice, OpenFile};
+pub use open_file::OpenFile;
 #[cfg(loom)]
 pub use slab::model::pages as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, SuperBlock};
 pub use types::{
-    Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME, OpContext,
-    OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse, SetAttr,
-    SetTime, StatFs, XattrMode,
+    Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,
+    OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
+    SetAttr, SetTime, StatFs, XattrMode,
 };
 pub use walk::{WalkError, WalkFlags};

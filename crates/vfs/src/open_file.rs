@@ -17,11 +17,10 @@
 
 use crate::inode::Inode;
 use crate::slab::SlabArc;
-use crate::types::{FallocateMode, OpContext, OpenFlags, SeekSparse};
+use crate::types::{Advice, FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
-    Access, AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess,
-    MAX_FILE_SIZE, MapError, MetadataCharge, Mm, PinError, PinMode, ReadaheadState, Request, Vma,
-    VmaAccess,
+    AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
+    MapError, MetadataCharge, Mm, PinError, PinMode, ReadaheadState, Request, Vma, VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -30,34 +29,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::task::Waker;
-
-/// What the caller means to do with a file.
-#[doc(alias = "posix_fadvise")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Nothing special.
-    Normal,
-    /// Sequential reading: more readahead.
-    Sequential,
-    /// Random reading: no readahead.
-    Random,
-    /// The range will be read soon.
-    WillNeed,
-    /// The range will not be needed: its clean pages leave the cache.
-    DontNeed,
-}
-
-impl Advice {
-    /// The pattern of access that it tells, if it tells one.
-    pub fn pattern(self) -> Option<Access> {
-        match self {
-            Self::Normal => Some(Access::Normal),
-            Self::Sequential => Some(Access::Sequential),
-            Self::Random => Some(Access::Random),
-            Self::WillNeed | Self::DontNeed => None,
-        }
-    }
-}
 
 /// An open file.
 pub struct OpenFile {

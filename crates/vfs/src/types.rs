@@ -5,6 +5,7 @@
 //! Plain values, free of the kernel's bit layouts wherever a front door does not need them; the
 //! numbers of `st_mode`, of `open` flags and of times are those of Linux.
 
+use foliocache_mm::Access;
 use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
@@ -235,6 +236,34 @@ impl From<DirEntry<'_>> for DirEntryBuf {
             next_offset: entry.next_offset,
             kind: entry.kind,
             name: entry.name.to_owned(),
+        }
+    }
+}
+
+/// What the caller means to do with a file.
+#[doc(alias = "posix_fadvise")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing special.
+    Normal,
+    /// Sequential reading: more readahead.
+    Sequential,
+    /// Random reading: no readahead.
+    Random,
+    /// The range will be read soon.
+    WillNeed,
+    /// The range will not be needed: its clean pages leave the cache.
+    DontNeed,
+}
+
+impl Advice {
+    /// The pattern of access that it tells, if it tells one.
+    pub fn pattern(self) -> Option<Access> {
+        match self {
+            Self::Normal => Some(Access::Normal),
+            Self::Sequential => Some(Access::Sequential),
+            Self::Random => Some(Access::Random),
+            Self::WillNeed | Self::DontNeed => None,
         }
     }
 }
