@@ -19,6 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStdout};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cost::{Cost, Meter};
 use crate::error::BenchError;
@@ -27,6 +28,7 @@ use crate::guard::{Guard, Thing, command, tell};
 use crate::mapped::{Kernels, page_faults, read};
 use crate::passes::{RandomReads, RandomResult, Trace, Until, filled, sequential};
 use crate::place::{Buffer, MIB};
+use crate::ring::ReadRing;
 
 /// The argument that makes a kernel's side of a process.
 pub(crate) const ROLE: &str = "kernel";
@@ -53,6 +55,12 @@ pub(crate) enum Way {
     Call,
     /// Through a mapping; with the advice that they are at random, or without.
     Mapping { advised: bool },
+    /// By a ring, so many reads of so many bytes at once, through the cache or past it.
+    Ring {
+        at_once: usize,
+        len: usize,
+        direct: bool,
+    },
 }
 
 /// What it answers; the text is of an error.
@@ -183,6 +191,7 @@ pub(crate) fn main() -> io::Result<()> {
         threads: 0,
         files: Vec::new(),
         mapping: None,
+        ring: None,
     };
     for line in io::stdin().lock().lines() {
         let order = serde_json::from_str(&line?)?;
@@ -203,6 +212,8 @@ struct State {
     files: Vec<fs::File>,
     /// That file, mapped.
     mapping: Option<Kernels>,
+    /// That file, by a ring.
+    ring: Option<Mutex<ReadRing>>,
 }
 
 impl State {
@@ -245,11 +256,30 @@ impl State {
                         let missed = || Ok(page_faults()?.major);
                         reads.run(until, |_, part, pos| read(mapping, part, pos), missed)
                     }
+                    Way::Ring {
+                        at_once,
+                        len,
+                        direct,
+                    } => {
+                        let ring = match &mut self.ring {
+                            Some(ring) => ring,
+                            none => {
+                                none.insert(Mutex::new(ReadRing::open(&path, at_once, direct)?))
+                            }
+                        };
+                        let read = |positions: &[u64]| lock(ring).read(positions, len);
+                        reads.run_batches(until, at_once, read, read_from_disk)
+                    }
                 };
                 Ok(Done::Random(result?))
             }
         }
     }
+}
+
+/// For one thread at a time; what another left when it panicked ends the run.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Pages that the process has had read from disks.

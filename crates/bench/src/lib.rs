@@ -25,6 +25,7 @@
 //! | `host` | [`Host`]: where it ran |
 //! | `latency` | [`Latency`]: how long each of many reads took |
 //! | `mapped` | accesses of mapped files |
+//! | `ring` | reads of the kernel's through an io_uring |
 //! | `copies` | calls beside the bare copy of their bytes |
 //! | `files` | a file in memory, ours and the kernel's |
 //! | `beds` | a cache over a store that keeps nothing |
@@ -59,6 +60,7 @@ mod policy;
 mod ratio;
 mod references;
 mod report;
+mod ring;
 mod run;
 mod settings;
 mod stats;

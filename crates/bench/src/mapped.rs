@@ -97,6 +97,21 @@ pub(crate) fn read(mapped: &impl Mapped, part: &mut [u8], pos: u64) -> io::Resul
     Ok(())
 }
 
+/// Copies `part` from `pos` on, where nobody stores meanwhile.
+#[inline]
+pub(crate) fn copy(mapped: &impl Mapped, part: &mut [u8], pos: u64) -> io::Result<()> {
+    let (start, len) = mapped.range();
+    let pos = pos as usize;
+    if pos + part.len() > len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let from = start.wrapping_add(pos);
+    // SAFETY: inside of the range, mapped and as long as its file (the module's premise); the two are not the same
+    // memory, and nobody stores to the file.
+    unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
+    Ok(())
+}
+
 /// Faults of this process that the kernel resolved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageFaults {
@@ -137,8 +152,12 @@ mod tests {
         let last = (PAGES - 1) * PAGE;
         read(&mapped, &mut part, last as u64).unwrap();
         assert_eq!((part[0], part[1]), (2, 0));
+        let mut again = [0; 64];
+        copy(&mapped, &mut again, last as u64).unwrap();
+        assert_eq!(again, part);
         let end = (PAGES * PAGE) as u64;
         assert!(read(&mapped, &mut part, end).is_err());
+        assert!(copy(&mapped, &mut part, end).is_err());
     }
 
     fn tempfile() -> io::Result<fs::File> {

@@ -113,18 +113,39 @@ impl RandomReads {
         read: impl Fn(usize, &mut [u8], u64) -> io::Result<()> + Sync,
         missed: impl Fn() -> io::Result<u64>,
     ) -> io::Result<RandomResult> {
+        self.run_threads(until, missed, |who, reader, deadline, most| {
+            reader.run(deadline, most, |page, pos| read(who, page, pos))
+        })
+    }
+
+    /// As [`RandomReads::run`], so many reads at once; their time is that of all of them.
+    pub(crate) fn run_batches(
+        &mut self,
+        until: Until,
+        at_once: usize,
+        read: impl Fn(&[u64]) -> io::Result<()> + Sync,
+        missed: impl Fn() -> io::Result<u64>,
+    ) -> io::Result<RandomResult> {
+        self.run_threads(until, missed, |_, reader, deadline, most| {
+            reader.run_batches(deadline, most, at_once, &read)
+        })
+    }
+
+    fn run_threads(
+        &mut self,
+        until: Until,
+        missed: impl Fn() -> io::Result<u64>,
+        run: impl Fn(usize, &mut Reader, Instant, u64) -> io::Result<u64> + Sync,
+    ) -> io::Result<RandomResult> {
         let before = missed()?;
         let meter = Meter::start();
         let deadline = Instant::now() + Duration::from_secs_f64(until.seconds);
         let most = until.reads.div_ceil(self.0.len() as u64);
-        let read = &read;
+        let run = &run;
         let reads = thread::scope(|scope| {
             let readers = self.0.iter_mut().enumerate();
             let threads: Vec<_> = readers
-                .map(|(who, reader)| {
-                    scope
-                        .spawn(move || reader.run(deadline, most, |page, pos| read(who, page, pos)))
-                })
+                .map(|(who, reader)| scope.spawn(move || run(who, reader, deadline, most)))
                 .collect();
             threads
                 .into_iter()
@@ -152,12 +173,8 @@ impl Reader {
         let mut now = Instant::now();
         // One at least: threads may start late on a machine that is busy.
         while reads < most && (reads == 0 || now < deadline) {
-            let page = self.trace[self.at];
-            // Another place of the page each time.
-            let part = self.at.wrapping_mul(SPREAD) >> 32;
-            let pos = page as usize * PAGE + part % (PAGE / self.len) * self.len;
-            self.at = (self.at + 1) % self.trace.len();
-            read(&mut self.page.0[..self.len], pos as u64)?;
+            let pos = self.next();
+            read(&mut self.page.0[..self.len], pos)?;
             reads += 1;
             // One look at the clock a read: the end of one is where the next begins.
             let end = Instant::now();
@@ -165,6 +182,36 @@ impl Reader {
             now = end;
         }
         Ok(reads)
+    }
+
+    fn run_batches(
+        &mut self,
+        deadline: Instant,
+        most: u64,
+        at_once: usize,
+        read: impl Fn(&[u64]) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut reads = 0;
+        let mut now = Instant::now();
+        let mut positions = vec![0; at_once];
+        while reads < most && (reads == 0 || now < deadline) {
+            positions.fill_with(|| self.next());
+            read(&positions)?;
+            reads += at_once as u64;
+            let end = Instant::now();
+            self.times.add(end - now);
+            now = end;
+        }
+        Ok(reads)
+    }
+
+    /// Where the next read is.
+    fn next(&mut self) -> u64 {
+        let page = self.trace[self.at];
+        // Another place of the page each time.
+        let part = self.at.wrapping_mul(SPREAD) >> 32;
+        self.at = (self.at + 1) % self.trace.len();
+        (page as usize * PAGE + part % (PAGE / self.len) * self.len) as u64
     }
 }
 

@@ -90,8 +90,9 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
     for row in json["rows"].as_array().unwrap() {
         assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["samples"].as_array().unwrap().len(), 1);
-        // Hits of one page in memory are counted by the second, like those of pread.
-        if row["name"] == "read 4 KiB, hit" || row["unit"] == "faults" {
+        // Hits in memory are counted by the second, like those of pread.
+        let hit = row["name"].as_str().unwrap().contains(", hit");
+        if hit || row["unit"] == "faults" {
             assert!(row["cpu_s_per_gb"].is_null() && row["hit_ratio"].is_null());
             continue;
         }
@@ -205,6 +206,31 @@ fn random_reads() {
         assert!(row["hit_ratio"].as_f64().unwrap() > 0.5, "{row}");
         assert_eq!(row["threads"], 2);
     }
+}
+
+#[test]
+fn batches_of_reads() {
+    let folder = Folder::new("batch");
+    let Some(json) = report("batch", &folder, &["--seconds", "0.02"]) else {
+        return;
+    };
+    let sizes = ["", "_8", "_1k", "_4k"];
+    let mut expected: Vec<String> = Vec::new();
+    for size in sizes.into_iter().chain(["_pages"]) {
+        for ratio in ["batch64_hit_vs_single", "batch64_hit_vs_mmap"] {
+            expected.push(format!("{ratio}{size}"));
+        }
+        expected.push(format!("batch8_hit_vs_single{size}"));
+    }
+    for size in sizes {
+        for ratio in ["batch64_cold_vs_io_uring", "batch64_cold_vs_single"] {
+            expected.push(format!("{ratio}{size}"));
+        }
+    }
+    expected.sort_unstable();
+    let found: Vec<&String> = json["ratios"].as_object().unwrap().keys().collect();
+    assert!(found.into_iter().eq(&expected));
+    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 6 + 4 * 6);
 }
 
 #[test]

@@ -103,7 +103,8 @@ const OWNED: &[(&str, &[&str])] = &[
     ("libc", &["foliocache-sys"]),
     ("rustix", &["foliocache-sys"]),
     ("nix", &[]),
-    ("io-uring", &["foliocache-sys"]),
+    // The other side of a comparison.
+    ("io-uring", &["foliocache-sys", "foliocache-bench"]),
     ("loom", &["foliocache-sync"]),
     ("shuttle", &["foliocache-sync"]),
     ("parking_lot", &[]),

@@ -1,5 +1,6 @@
 //! The cases.
 
+mod batch;
 mod create;
 mod fault;
 mod hitratio;
@@ -65,6 +66,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &pread::Pread,
         &seq::Seq,
         &rand::Rand,
+        &batch::Batch,
         &hitratio::HitRatio,
         &stat::Stat,
         &walk::Walk,

@@ -1,0 +1,516 @@
+//! Reads of 8 bytes to 4 KiB at random places, one by one and many in one call: of a file that is cached, and of
+//! one four times the memory bound.
+//!
+//! # Model
+//!
+//! *Hits*: a file four times the bound, all of it in a cache of its own that holds it, read in from front to back, so that
+//! its folios are large; for 64 bytes also read in page by page, at random, so that each page has a folio of its
+//! own. Ours one by one, in batches of 8 and of 64; the kernel's, of the same file in its page cache: pread(2), a loop
+//! over a mapping, and an io_uring, 64 reads at once. All read places from the same list, one thread each.
+//!
+//! *Misses*: a cache of the bound's size. Ours one by one and in batches of 64; the kernel's are processes in
+//! memory cgroups of that size: pread, a mapping with `MADV_RANDOM`, and an io_uring, 64 reads submitted at once and all waited
+//! for, through the kernel's cache and past it (`O_DIRECT`, which reads whole pages and keeps none). The ratio
+//! is with the better of the rings. Each has a file of its own, the same trace, and goes on from turn to
+//! turn with what is cached; before the first turn each has read twice as many pages as the file has, or for ten times
+//! the time of a turn. Latencies are of a batch.
+
+use foliocache::{Advice, File, MappingFaults, ReadRequest};
+use std::fs;
+use std::hint::black_box;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use super::rand::{KernelTurn, outcome};
+use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_RANDOM, OURS, memory};
+use crate::case::{BATCH, Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker};
+use crate::error::BenchError;
+use crate::files::{PAGE, PageBuf, whole};
+use crate::kernel::{KernelSide, Way, lock};
+use crate::mapped::{Kernels, copy};
+use crate::passes::{Popularity, RandomReads, RandomResult, Trace, Until, filled};
+use crate::place::{Place, Random};
+use crate::ring::ReadRing;
+use crate::settings::{Settings, Uses};
+
+/// See the module.
+pub(crate) struct Batch;
+
+/// Requests of a batch.
+const MANY: usize = 64;
+const FEW: usize = 8;
+
+const OURS_FEW: &str = "foliocache, batches of 8";
+const OURS_MANY: &str = "foliocache, batches of 64";
+const PREAD: &str = "kernel pread";
+const MMAP: &str = "kernel mmap";
+const RING: &str = "kernel io_uring, 64 at once";
+const RING_BUFFERED: &str = "kernel io_uring, 64 at once, cgroup";
+const RING_DIRECT: &str = "kernel io_uring, 64 at once, O_DIRECT";
+
+const FILE_HITS: &str = "cached";
+const FILE_OURS: &str = "data";
+const FILE_PREAD: &str = "data-of-pread";
+const FILE_MMAP: &str = "data-mapped";
+const FILE_RING: &str = "data-of-the-ring";
+
+const SEED: u64 = 44;
+
+/// What rows and ratios are called, and what ours are to reach.
+struct Names {
+    len: usize,
+    hit: &'static str,
+    /// Batches of 64 against one by one, against the mapping, batches of 8 against one by one.
+    hit_ratios: [RatioPlan; 3],
+    cold: &'static str,
+    /// Batches of 64 against the ring, against one by one.
+    cold_ratios: [RatioPlan; 2],
+}
+
+const NAMES: [Names; 4] = [
+    Names {
+        len: 8,
+        hit: "read 8 B, hit",
+        hit_ratios: [
+            RatioPlan::new("batch64_hit_vs_single_8", 0, 0),
+            RatioPlan::new("batch64_hit_vs_mmap_8", 0, 0),
+            RatioPlan::new("batch8_hit_vs_single_8", 0, 0),
+        ],
+        cold: "read 8 B",
+        cold_ratios: [
+            RatioPlan::new("batch64_cold_vs_io_uring_8", 0, 0),
+            RatioPlan::new("batch64_cold_vs_single_8", 0, 0),
+        ],
+    },
+    Names {
+        len: 64,
+        hit: "read 64 B, hit",
+        hit_ratios: [
+            RatioPlan::new("batch64_hit_vs_single", 0, 0).at_least(2.5),
+            RatioPlan::new("batch64_hit_vs_mmap", 0, 0).at_least(0.6),
+            RatioPlan::new("batch8_hit_vs_single", 0, 0),
+        ],
+        cold: "read 64 B",
+        cold_ratios: [
+            RatioPlan::new("batch64_cold_vs_io_uring", 0, 0).at_least(0.95),
+            RatioPlan::new("batch64_cold_vs_single", 0, 0),
+        ],
+    },
+    Names {
+        len: 1024,
+        hit: "read 1 KiB, hit",
+        hit_ratios: [
+            RatioPlan::new("batch64_hit_vs_single_1k", 0, 0),
+            RatioPlan::new("batch64_hit_vs_mmap_1k", 0, 0),
+            RatioPlan::new("batch8_hit_vs_single_1k", 0, 0),
+        ],
+        cold: "read 1 KiB",
+        cold_ratios: [
+            RatioPlan::new("batch64_cold_vs_io_uring_1k", 0, 0),
+            RatioPlan::new("batch64_cold_vs_single_1k", 0, 0),
+        ],
+    },
+    Names {
+        len: PAGE,
+        hit: "read 4 KiB, hit",
+        hit_ratios: [
+            RatioPlan::new("batch64_hit_vs_single_4k", 0, 0),
+            RatioPlan::new("batch64_hit_vs_mmap_4k", 0, 0),
+            RatioPlan::new("batch8_hit_vs_single_4k", 0, 0),
+        ],
+        cold: "read 4 KiB",
+        cold_ratios: [
+            RatioPlan::new("batch64_cold_vs_io_uring_4k", 0, 0),
+            RatioPlan::new("batch64_cold_vs_single_4k", 0, 0),
+        ],
+    },
+];
+
+/// Of 64 bytes from folios of a page each.
+const SINGLE_PAGES: Names = Names {
+    hit: "read 64 B, hit, folios of 4 KiB",
+    hit_ratios: [
+        RatioPlan::new("batch64_hit_vs_single_pages", 0, 0).at_least(2.5),
+        RatioPlan::new("batch64_hit_vs_mmap_pages", 0, 0),
+        RatioPlan::new("batch8_hit_vs_single_pages", 0, 0),
+    ],
+    ..NAMES[1]
+};
+
+impl Case for Batch {
+    fn name(&self) -> &'static str {
+        "batch"
+    }
+
+    fn about(&self) -> &'static str {
+        "random reads of 8 bytes to 4 KiB, one by one and 64 in a call, cached and not"
+    }
+
+    fn settings(&self, quick: bool) -> Settings {
+        let (samples, seconds, memory) = match quick {
+            true => (3, 0.1, 64 << 20),
+            false => (9, 0.5, 256 << 20),
+        };
+        Settings {
+            samples,
+            seconds,
+            threads: 1,
+            memory: Some(memory),
+            ..Settings::default()
+        }
+    }
+
+    fn uses(&self) -> Uses {
+        Uses {
+            seconds: true,
+            memory: true,
+            dir: true,
+            ..Uses::NONE
+        }
+    }
+
+    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
+        let memory = memory(settings, self)?;
+        let len = FILE_PER_MEMORY * memory;
+        let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
+        let files = [FILE_HITS, FILE_OURS, FILE_PREAD, FILE_MMAP, FILE_RING];
+        let mut place = Place::on_disk(helper, dir, memory, files.len() as u64 * len)?;
+        let describe = place.describe();
+        for name in files {
+            place.make(name, len)?;
+        }
+        let mut sides = Vec::new();
+        for names in &NAMES {
+            sides.push(sides_of(names, settings, &mut place, memory)?);
+        }
+        let place = Rc::new(place);
+        let mut matches = Vec::new();
+        let large = cached(&place, len, Folios::Large)?;
+        for names in &NAMES {
+            matches.push(hits(&place, names, &large, len)?);
+        }
+        let single = cached(&place, len, Folios::SinglePages)?;
+        matches.push(hits(&place, &SINGLE_PAGES, &single, len)?);
+        for (names, sides) in NAMES.iter().zip(sides) {
+            matches.push(misses(&place, names, sides, settings, memory)?);
+        }
+        Ok(Plan {
+            matches,
+            place: Some(describe),
+            notes: Vec::new(),
+        })
+    }
+}
+
+/// How the cached file came into its cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Folios {
+    Large,
+    SinglePages,
+}
+
+/// The file of hits, all of it in a cache of its own and in use.
+fn cached(place: &Place, len: u64, folios: Folios) -> Result<Arc<File>, BenchError> {
+    let made = || {
+        let bound = len + len / 8 + (64 << 20);
+        let file = place.of_own_cache(FILE_HITS, bound, MappingFaults::Thread)?;
+        let mut page = PageBuf::new();
+        match folios {
+            Folios::Large => file.advise(Advice::WillNeed, ..)?,
+            Folios::SinglePages => {
+                file.advise(Advice::Random, ..)?;
+                let mut pages: Vec<u64> = (0..len / PAGE as u64).collect();
+                let mut random = Random(SEED);
+                for at in (1..pages.len()).rev() {
+                    pages.swap(at, random.below(at + 1));
+                }
+                for page_at in pages {
+                    file.read_at(&mut page.0, page_at * PAGE as u64)?;
+                }
+            }
+        }
+        // A folio is in use after its second use.
+        for _ in 0..2 {
+            for pos in (0..len).step_by(PAGE) {
+                file.read_at(&mut page.0[..8], pos)?;
+            }
+        }
+        let stats = file.stats()?;
+        match stats.resident * PAGE as u64 == len {
+            true => Ok(Arc::new(file)),
+            false => Err(io::Error::other(format!("not all is cached: {stats:?}"))),
+        }
+    };
+    made().map_err(|error| BenchError::setup(FILE_HITS, error))
+}
+
+fn hits(place: &Place, names: &Names, file: &Arc<File>, len: u64) -> Result<Match, BenchError> {
+    let path = place.path(FILE_HITS);
+    let ways = || {
+        let kernels = fs::File::open(&path)?;
+        // Into the kernel's cache, and the mapping's page tables.
+        let mapping = Kernels::open(&path, false)?;
+        let mut page = PageBuf::new();
+        for pos in (0..len).step_by(PAGE) {
+            filled(kernels.read_at(&mut page.0, pos), PAGE)?;
+            copy(&mapping, &mut page.0[..8], pos)?;
+        }
+        let ring = ReadRing::open(&path, MANY, false)?;
+        Ok::<_, io::Error>([
+            (OURS_MANY, How::Batches(Arc::clone(file), MANY)),
+            (OURS, How::OneByOne(Arc::clone(file))),
+            (OURS_FEW, How::Batches(Arc::clone(file), FEW)),
+            (PREAD, How::Pread(kernels)),
+            (MMAP, How::Mapping(mapping)),
+            (RING, How::Ring(Box::new(ring))),
+        ])
+    };
+    let ways = ways().map_err(|error| BenchError::setup(path.display().to_string(), error))?;
+    let contestant = |(variant, how)| Contestant {
+        name: names.hit,
+        variant,
+        work: Work::Operations(vec![Box::new(Hits::new(how, names.len, len))]),
+    };
+    let [vs_single, vs_mmap, few] = names.hit_ratios;
+    Ok(Match {
+        contestants: ways.into_iter().map(contestant).collect(),
+        ratios: vec![
+            between(vs_single, 0, 1),
+            between(vs_mmap, 0, 4),
+            between(few, 2, 1),
+        ],
+    })
+}
+
+fn between(plan: RatioPlan, of: usize, to: usize) -> RatioPlan {
+    RatioPlan { of, to, ..plan }
+}
+
+/// How cached bytes are read.
+enum How {
+    Batches(Arc<File>, usize),
+    OneByOne(Arc<File>),
+    Pread(fs::File),
+    Mapping(Kernels),
+    Ring(Box<ReadRing>),
+}
+
+/// Reads of places of a list, over and over.
+struct Hits {
+    how: How,
+    len: usize,
+    positions: Vec<u64>,
+    at: usize,
+    to: Vec<u8>,
+}
+
+/// Places of the list.
+const PLACES: usize = 1 << 18;
+
+impl Hits {
+    fn new(how: How, len: usize, file_len: u64) -> Self {
+        let mut random = Random(SEED);
+        let places = file_len as usize / len;
+        Self {
+            how,
+            len,
+            positions: (0..PLACES)
+                .map(|_| (random.below(places) * len) as u64)
+                .collect(),
+            at: 0,
+            to: vec![0; MANY * len],
+        }
+    }
+}
+
+impl Worker for Hits {
+    fn batch(&mut self) -> io::Result<u64> {
+        let positions = &self.positions[self.at..self.at + BATCH as usize];
+        self.at = (self.at + BATCH as usize) % PLACES;
+        let len = self.len;
+        for positions in positions.chunks(MANY) {
+            let places = positions.iter().zip(self.to.chunks_mut(len));
+            match &mut self.how {
+                How::Batches(file, many) => {
+                    for positions in positions.chunks(*many) {
+                        read_batch(file, positions, &mut self.to, len)?;
+                    }
+                }
+                How::OneByOne(file) => {
+                    for (&pos, to) in places {
+                        whole(file.read_at(to, pos)?, len)?;
+                    }
+                }
+                How::Pread(file) => {
+                    for (&pos, to) in places {
+                        whole(file.read_at(to, pos)?, len)?;
+                    }
+                }
+                How::Mapping(mapping) => {
+                    for (&pos, to) in places {
+                        copy(mapping, to, pos)?;
+                    }
+                }
+                How::Ring(ring) => ring.read(positions, len)?,
+            }
+            black_box(&mut self.to);
+        }
+        Ok(BATCH)
+    }
+}
+
+/// Reads `len` bytes at each position, in one batch.
+fn read_batch(file: &File, positions: &[u64], to: &mut [u8], len: usize) -> io::Result<()> {
+    let places = positions.iter().zip(to.chunks_mut(len));
+    let mut requests: Vec<ReadRequest<'_>> = places
+        .map(|(&pos, to)| file.read_request(to, pos))
+        .collect();
+    File::read_batch(&mut requests)?;
+    for request in &requests {
+        whole(request.result()?, len)?;
+    }
+    Ok(())
+}
+
+fn trace(names: &Names, memory: u64) -> Trace {
+    Trace {
+        threads: 1,
+        pages: (FILE_PER_MEMORY * memory / PAGE as u64) as u32,
+        popularity: Popularity::Uniform,
+        len: names.len,
+        seed: SEED,
+    }
+}
+
+/// The kernel's sides of one size: how, the variant, the file, and the process.
+type Side = (Way, &'static str, &'static str, KernelSide);
+
+fn sides_of(
+    names: &Names,
+    settings: &Settings,
+    place: &mut Place,
+    memory: u64,
+) -> Result<Vec<Side>, BenchError> {
+    let ring = |direct| Way::Ring {
+        at_once: MANY,
+        len: names.len,
+        direct,
+    };
+    let ways = [
+        (ring(false), RING_BUFFERED, FILE_RING),
+        (ring(true), RING_DIRECT, FILE_RING),
+        (Way::Call, BUFFERED, FILE_PREAD),
+        (Way::Mapping { advised: true }, KERNEL_RANDOM, FILE_MMAP),
+    ];
+    let side = |(way, variant, file)| {
+        let trace = Some(trace(names, memory));
+        let kernel = KernelSide::start(&settings.helper, place.guard(), memory, trace)?;
+        Ok((way, variant, file, kernel))
+    };
+    ways.into_iter().map(side).collect()
+}
+
+fn misses(
+    place: &Rc<Place>,
+    names: &Names,
+    sides: Vec<Side>,
+    settings: &Settings,
+    memory: u64,
+) -> Result<Match, BenchError> {
+    let trace = trace(names, memory);
+    let until = Until::seconds(settings.seconds);
+    let warm_up = Until {
+        seconds: 10.0 * settings.seconds,
+        reads: 2 * u64::from(trace.pages),
+    };
+    let contestant = |variant, pass| Contestant {
+        name: names.cold,
+        variant,
+        work: Work::Pass {
+            threads: 1,
+            unit: "op/s",
+            pass,
+        },
+    };
+    let mut contestants = Vec::new();
+    for (variant, at_once) in [(OURS_MANY, MANY), (OURS, 1)] {
+        let file = place.of_own_cache(FILE_OURS, memory, MappingFaults::Thread);
+        let ours = Misses {
+            file: file.map_err(|error| BenchError::setup(FILE_OURS, error))?,
+            at_once,
+            len: names.len,
+            to: Mutex::new(vec![0; MANY * names.len]),
+            reads: RandomReads::new(&trace),
+            warm_up: Some(warm_up),
+            until,
+            _place: Rc::clone(place),
+        };
+        contestants.push(contestant(variant, Box::new(ours)));
+    }
+    for (way, variant, file, kernel) in sides {
+        let turn = KernelTurn {
+            kernel,
+            path: place.path(file),
+            way,
+            warm_up: Some(warm_up),
+            until,
+            len: names.len,
+            _place: Rc::clone(place),
+        };
+        contestants.push(contestant(variant, Box::new(turn)));
+    }
+    let [vs_ring, vs_single] = names.cold_ratios;
+    let better = RatioPlan {
+        or: Some((0, 3)),
+        ..between(vs_ring, 0, 2)
+    };
+    Ok(Match {
+        contestants,
+        ratios: vec![better, between(vs_single, 0, 1)],
+    })
+}
+
+/// Ours of a file that is larger than its cache. The file goes before its place.
+struct Misses {
+    file: File,
+    at_once: usize,
+    len: usize,
+    to: Mutex<Vec<u8>>,
+    reads: RandomReads,
+    /// What is read before the first turn.
+    warm_up: Option<Until>,
+    until: Until,
+    _place: Rc<Place>,
+}
+
+impl Misses {
+    fn read(&mut self, until: Until) -> io::Result<RandomResult> {
+        let (file, len, to) = (&self.file, self.len, &self.to);
+        let missed = || Ok(file.stats()?.misses);
+        match self.at_once {
+            1 => {
+                let read = |_, to: &mut [u8], pos| whole(file.read_at(to, pos)?, len);
+                self.reads.run(until, read, missed)
+            }
+            many => {
+                let read = |positions: &[u64]| read_batch(file, positions, &mut lock(to), len);
+                self.reads.run_batches(until, many, read, missed)
+            }
+        }
+    }
+}
+
+impl Pass for Misses {
+    fn prepare(&mut self) -> io::Result<()> {
+        match self.warm_up.take() {
+            Some(until) => self.read(until).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn run(&mut self) -> io::Result<Outcome> {
+        Ok(outcome(&self.read(self.until)?, self.len))
+    }
+}
