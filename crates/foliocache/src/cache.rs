@@ -18,7 +18,7 @@
 //! [`File`]: crate::File
 
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
-use foliocache_mm::{Mm, MmStats, PinnedRange};
+use foliocache_mm::{Holder, Mm, MmStats, PinnedRange};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, OFlags};
@@ -208,6 +208,17 @@ impl Cache {
     pub fn stats(&self) -> Result<MmStats> {
         self.check(Operation::Stats)?;
         Ok(self.inner.mm.stats())
+    }
+
+    /// Views and pins that keep memory where it is, up to `most` of the folios that they have. Where the bound was made
+    /// smaller, each keeps a block of 2 MiB from being given back, until the last of its block goes. Looks at the
+    /// descriptor of every folio: not for a hot path.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn holders(&self, most: usize) -> Result<Vec<Holder>> {
+        self.check(Operation::Stats)?;
+        Ok(self.inner.mm.holders(most))
     }
 
     /// Makes everything durable that was changed before the call in any directory of the cache,

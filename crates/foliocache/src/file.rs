@@ -6,7 +6,7 @@
 //! `std::io` use. The positional calls go straight to the file's pages: a hit costs no system call,
 //! no lock and no allocation.
 
-use foliocache_mm::{FileStats, Iocb, IovIter};
+use foliocache_mm::{FileStats, Iocb, IovIter, View};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, FallocateMode, OpenFile};
@@ -190,6 +190,43 @@ impl File {
             pos += n as u64;
         }
         Ok(())
+    }
+
+    /// Bytes of `range` where they lie in the cache, without copying them: as many from its start on as lie in one
+    /// folio, at most 2 MiB, and none at the end of the file. Like a read that may be short, it is called again for what is
+    /// left.
+    ///
+    /// The bytes are *frozen*: they stay as they are, whatever is written to the file, truncated or evicted, and as long
+    /// as the [`View`] is kept, also after the file and the cache are gone. A view keeps the memory of its whole folio in
+    /// the bound meanwhile, and a write of the folio makes another copy of it there. Where this cannot be
+    /// the bytes are copied, see [`View::is_copy`].
+    ///
+    /// Neither blocks nor allocates if the bytes are in the cache. Else as [`File::read_at`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// # let file = cache.memfs()?.create("page")?;
+    /// use bytes::Bytes;
+    ///
+    /// file.write_all_at(b"HTTP/1.1", 0)?;
+    /// let body = Bytes::from_owner(file.view(..)?); // no copy: it is in the cache
+    /// file.write_all_at(b"changed!", 0)?;
+    /// let version = body.slice(5..);
+    /// drop((file, body));
+    /// assert_eq!(version, "1.1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    #[inline]
+    pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View> {
+        let range = bytes_of(range, u64::MAX);
+        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let view = self.open.view(&mut Iocb::at(range.start), len);
+        view.map_err(|errno| self.error(Operation::Read, range.start, len, errno))
     }
 
     /// As [`File::read_at`], into several buffers, one after another.

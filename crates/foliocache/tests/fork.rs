@@ -55,6 +55,8 @@ fn use_after_fork() {
     for walk in &mut walks {
         assert_eq!(walk.next().unwrap().unwrap().path().to_str(), Some("d"));
     }
+    let view = files[1].view(..).unwrap();
+    assert!(!view.is_copy());
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -82,6 +84,7 @@ fn use_after_fork() {
                 child("advise", file.advise(Advice::WillNeed, ..));
                 child("metadata", file.metadata());
                 child("stats", file.stats());
+                child("view", file.view(..));
                 child("failed_ranges", file.failed_ranges());
                 child("discard_failed", file.discard_failed());
             }
@@ -123,9 +126,10 @@ fn use_after_fork() {
             println!("{:?} {:?} {:?}", disk.cache, disk.dir, files[0]);
             let refused = disk.cache.clone().close().unwrap_err();
             assert_eq!(refused.errno(), Errno::ECHILD);
+            child("holders", disk.cache.holders(1));
             assert_eq!(pin.parts().count(), 0, "the memory is not there");
             drop((pin, pin_to_drop));
-            drop((files, memory, disk.dir, refused, disk.cache));
+            drop((view, files, memory, disk.dir, refused, disk.cache));
         }));
         // The directory itself is the parent's to remove.
         std::mem::forget(disk.source);
@@ -138,6 +142,7 @@ fn use_after_fork() {
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0);
+    assert_eq!(*view, *b"the parent's");
     println!("the child was told");
     // Nothing of the parent's is gone.
     for file in &files {

@@ -8,7 +8,7 @@
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, PAGE_SIZE, ReadaheadState, Reservation,
+    MmConfig, PAGE_SIZE, ReadaheadState, Reservation, View,
 };
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
@@ -532,6 +532,172 @@ fn random_operations_on_stripes() {
         join(threads);
         drop(away);
         machine.end(vec![(file, store)]);
+    });
+}
+
+/// A view, and what it was when it was taken.
+type Taken = (View, Vec<u8>);
+
+fn view(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Taken {
+    let handle = ReadaheadState::new();
+    let view = file.view(&handle, &mut Iocb::at(pos), len).unwrap();
+    let seen = view.to_vec();
+    (view, seen)
+}
+
+fn assert_frozen((view, seen): &Taken) {
+    assert!(**view == **seen, "a view changed");
+}
+
+/// Views of three pages that are overwritten, cut, punched and written back, dropped by another thread.
+#[test]
+fn view_against_write_against_truncate_against_writeback() {
+    const CUT: u64 = PAGE + 904;
+    sample(1200, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; 3 * PAGE_SIZE]);
+        let file = machine.file(&store);
+        write(&file, PAGE, 8, b'a');
+        let kept = Arc::new(Mutex::new(vec![view(&file, PAGE, PAGE_SIZE)]));
+        let (takes, drops) = (Arc::clone(&kept), Arc::clone(&kept));
+        let cuts = random(2) == 0;
+        join([
+            spawn(&file, move |file| match cuts {
+                true => {
+                    file.truncate(CUT).unwrap();
+                    file.truncate(3 * PAGE).unwrap();
+                }
+                false => file.punch_hole(CUT, 2 * PAGE).unwrap(),
+            }),
+            spawn(&file, |file| {
+                write(file, PAGE, PAGE_SIZE, b'b');
+                write(file, PAGE, PAGE_SIZE, b'c');
+            }),
+            spawn(&file, move |file| {
+                for _ in 0..2 {
+                    let taken = view(file, PAGE, 2 * PAGE_SIZE);
+                    assert!(taken.1.iter().all(|byte| b"abc\0".contains(byte)));
+                    takes.lock().push(taken);
+                }
+            }),
+            spawn(&file, move |_| {
+                for _ in 0..3 {
+                    thread::yield_now();
+                    let taken = drops.lock().pop();
+                    taken.iter().for_each(assert_frozen);
+                }
+            }),
+            spawn(&file, |file| file.sync().unwrap()),
+        ]);
+        let bytes = read(&file, 0, 3 * PAGE_SIZE);
+        assert_eq!(all_one(&bytes[PAGE_SIZE..CUT as usize]), b'c');
+        assert!(b"c\0".contains(&all_one(&bytes[CUT as usize..2 * PAGE_SIZE])));
+        assert_eq!(
+            all_one(&bytes[2 * PAGE_SIZE..]),
+            if cuts { 0 } else { bytes[2 * PAGE_SIZE] }
+        );
+        let mut kept = kept.lock();
+        kept.iter().for_each(assert_frozen);
+        kept.clear();
+        assert_eq!(machine.mm.stats().unreclaimable.viewed, 0);
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// A large folio that is viewed, and split, written and moved to a smaller bound.
+#[test]
+fn view_against_split_against_write_against_migration() {
+    sample(600, || {
+        let machine = Machine::new(|config| config.limit = 8 << 20);
+        let store = Store::new(Vec::new());
+        let file = machine.file(&store);
+        write(&file, 0, 8 * PAGE_SIZE, b'a');
+        assert_eq!(file.stats().folios, 1, "a large folio");
+        let mm = Arc::clone(&machine.mm);
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let takes = Arc::clone(&kept);
+        join([
+            spawn(&file, |file| {
+                file.punch_hole(2 * PAGE + 10, 2 * PAGE).unwrap()
+            }),
+            spawn(&file, |file| write(file, 5 * PAGE + 100, 50, b'b')),
+            spawn(&file, move |_| mm.set_limit(4 << 20).unwrap()),
+            spawn(&file, move |file| {
+                for page in [0, 5, 3] {
+                    let taken = view(file, page * PAGE, PAGE_SIZE);
+                    takes.lock().push(taken);
+                    thread::yield_now();
+                    takes.lock().iter().for_each(assert_frozen);
+                }
+            }),
+            spawn(&file, |file| file.sync().unwrap()),
+        ]);
+        kept.lock().iter().for_each(assert_frozen);
+        let bytes = read(&file, 0, 8 * PAGE_SIZE);
+        assert_eq!(all_one(&bytes[2 * PAGE_SIZE + 10..4 * PAGE_SIZE + 10]), 0);
+        assert_eq!(all_one(&bytes[5 * PAGE_SIZE + 100..][..50]), b'b');
+        for at in [
+            0,
+            2 * PAGE_SIZE + 9,
+            4 * PAGE_SIZE + 10,
+            5 * PAGE_SIZE + 99,
+            8 * PAGE_SIZE - 1,
+        ] {
+            assert_eq!(bytes[at], b'a', "byte {at}");
+        }
+        kept.lock().clear();
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// Views of pages that reclaim would like to have, and of a file that is dropped.
+#[test]
+fn view_against_reclaim_against_the_last_drop() {
+    const PAGES: u64 = 24;
+    sample(250, || {
+        let machine = Machine::new(|_| ());
+        let stores = [0, 1].map(|which| {
+            let page = |page: u64| vec![(32 * which + page) as u8; PAGE_SIZE];
+            Store::new((0..PAGES).flat_map(page).collect())
+        });
+        let [viewed, other] = stores.each_ref().map(|store| machine.file(store));
+        let away = machine.leave(16);
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let (takes, drops) = (Arc::clone(&kept), Arc::clone(&kept));
+        let threads = [
+            spawn(&viewed, move |file| {
+                for page in 0..PAGES {
+                    let taken = view(file, page * PAGE + 5, 20);
+                    assert_eq!(taken.1, [page as u8; 20], "a foreign byte");
+                    let mut all = takes.lock();
+                    all.push(taken);
+                    if all.len() > 4 {
+                        all.swap_remove(random(4));
+                    }
+                    all.iter().for_each(assert_frozen);
+                }
+            }),
+            spawn(&other, |file| {
+                for page in (0..PAGES).chain([3, 1, 2]) {
+                    assert_eq!(read(file, page * PAGE + 5, 20), [32 + page as u8; 20]);
+                }
+            }),
+            spawn(&other, move |_| {
+                for _ in 0..PAGES {
+                    thread::yield_now();
+                    let taken = drops.lock().pop();
+                    taken.iter().for_each(assert_frozen);
+                }
+            }),
+        ];
+        drop(viewed);
+        join(threads);
+        // The file is gone, and what is left of it is the views'.
+        kept.lock().iter().for_each(assert_frozen);
+        kept.lock().clear();
+        drop(away);
+        let [_, store] = stores;
+        machine.end(vec![(other, store)]);
     });
 }
 

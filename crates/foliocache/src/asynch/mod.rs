@@ -35,19 +35,20 @@ mod request;
 
 pub(crate) use offload::Offload;
 
-use foliocache_mm::{Fetch, Iocb, IovIter};
+use foliocache_mm::{Fetch, Iocb, IovIter, View};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::OpenFile;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::RangeBounds;
 use std::task::Poll;
 
 use self::buffers::Buffer;
 use self::request::{Kind, Stragglers};
 use crate::error::{Error, Operation, Result};
-use crate::file::File;
+use crate::file::{File, bytes_of};
 use crate::io_options::IoOptions;
 use crate::parent_only::ParentOnly;
 
@@ -248,6 +249,37 @@ impl AsyncFile {
                 }
             }
         }
+    }
+
+    /// Bytes of `range` without a copy, as many as lie in one folio: [`File::view`].
+    ///
+    /// Ready at the first poll if they are in the cache.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub async fn view(&self, range: impl RangeBounds<u64>) -> Result<View> {
+        let range = bytes_of(range, u64::MAX);
+        let (pos, len) = (range.start, range.end.saturating_sub(range.start));
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let mut iocb = Iocb {
+            nowait: true,
+            ..Iocb::at(pos)
+        };
+        let mut view = self.file.open_file().view(&mut iocb, len);
+        for _ in 0..FRUITLESS_FETCHES {
+            if !matches!(view, Err(Errno::EAGAIN)) {
+                break;
+            }
+            view = match self.fetch(&mut iocb, len).await {
+                Ok(()) => self.file.open_file().view(&mut iocb, len),
+                Err(errno) => Err(errno),
+            };
+        }
+        if matches!(view, Err(Errno::EAGAIN)) {
+            let take = move |open: &OpenFile| open.view(&mut Iocb::at(pos), len);
+            view = self.offload(Kind::Read, take).await;
+        }
+        view.map_err(|errno| self.file.error(Operation::Read, pos, len, errno))
     }
 
     /// Has the page of byte `iocb.pos` brought in, as for a read of `len` bytes.

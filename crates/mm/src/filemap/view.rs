@@ -47,7 +47,7 @@ use super::fill::Reader;
 use super::uncached::UncachedRead;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioPool, Hold, LockedFolio, flag};
-use crate::frames::Frames;
+use crate::frames::{BLOCK_SIZE, Frames};
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::mm::Mm;
@@ -208,6 +208,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// As [`AddressSpace::read`].
+    #[doc(alias = "zero-copy")]
     #[inline]
     pub fn view(
         self: &Arc<Self>,
@@ -215,6 +216,8 @@ impl AddressSpace {
         iocb: &mut Iocb,
         len: usize,
     ) -> Result<View, Errno> {
+        // No folio is larger.
+        let len = len.min(BLOCK_SIZE);
         if !iocb.uncached
             && let Some(view) = self.view_hit(handle, iocb.pos, len)
         {
