@@ -609,11 +609,20 @@ fn view_against_write_against_truncate_against_writeback() {
 fn view_against_split_against_write_against_migration() {
     sample(600, || {
         let machine = Machine::new(|config| config.limit = 8 << 20);
+        let mm = Arc::clone(&machine.mm);
+        // The folio comes into a block that has the fewest frames in use: the one to be given back.
+        let mut promised = machine.mm.frames().try_reserve(512).unwrap();
+        let mut others: Vec<_> = (0..512)
+            .map(|_| machine.mm.frames().alloc(&mut promised))
+            .collect();
         let store = Store::new(Vec::new());
         let file = machine.file(&store);
         write(&file, 0, 8 * PAGE_SIZE, b'a');
         assert_eq!(file.stats().folios, 1, "a large folio");
-        let mm = Arc::clone(&machine.mm);
+        for frame in others.split_off(100) {
+            machine.mm.frames().free(frame, 0);
+        }
+        drop(promised);
         let kept = Arc::new(Mutex::new(Vec::new()));
         let takes = Arc::clone(&kept);
         join([
@@ -646,6 +655,33 @@ fn view_against_split_against_write_against_migration() {
             assert_eq!(bytes[at], b'a', "byte {at}");
         }
         kept.lock().clear();
+        for frame in others {
+            machine.mm.frames().free(frame, 0);
+        }
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// A viewed page is overwritten while it is written out: its views may give the frames back before the device has
+/// read them.
+#[test]
+fn view_against_write_against_write_out() {
+    sample(600, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; PAGE_SIZE]);
+        let file = machine.file(&store);
+        write(&file, 0, PAGE_SIZE, b'b');
+        join([
+            spawn(&file, |file| (0..2).for_each(|_| file.sync().unwrap())),
+            spawn(&file, |file| {
+                for byte in *b"cd" {
+                    let taken = view(file, 0, PAGE_SIZE);
+                    write(file, 0, PAGE_SIZE, byte);
+                    assert_frozen(&taken);
+                }
+            }),
+        ]);
+        assert_eq!(all_one(&read(&file, 0, PAGE_SIZE)), b'd');
         machine.end(vec![(file, store)]);
     });
 }
