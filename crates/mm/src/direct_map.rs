@@ -17,8 +17,8 @@ use crate::ops::IoSegment;
 /// The caller keeps the folio locked or under writeback as long as the segment is used.
 pub(crate) fn segment<'a>(frame: *mut u8, len: usize) -> IoSegment<'a> {
     debug_assert!(len <= BLOCK_SIZE);
-    // SAFETY: the module's premise; a reference into the direct map is made only by `filemap::in_place`,
-    // under a lock that keeps stores away; what reads a segment expects the bytes to change.
+    // SAFETY: the module's premise; references into the direct map are made by `filemap::in_place` under a lock
+    // that keeps stores away, and by `filemap::view` of bytes that nobody stores to; what reads a segment expects the bytes to change.
     unsafe { IoSegment::new(frame, len) }
 }
 
