@@ -22,13 +22,17 @@ use foliocache_mm::Iocb;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoOptions {
     uncached: bool,
+    direct: bool,
 }
 
 impl IoOptions {
     /// A read or write as its handle was opened for.
     #[must_use]
     pub const fn new() -> Self {
-        Self { uncached: false }
+        Self {
+            uncached: false,
+            direct: false,
+        }
     }
 
     /// Whether what the call brings into the cache is to leave it when the call is done with it.
@@ -51,10 +55,29 @@ impl IoOptions {
         self
     }
 
+    /// Whether the call goes around the cache, in agreement with it.
+    ///
+    /// Whole pages go between the store and the caller's memory; parts of pages at the ends go through the cache,
+    /// [uncached](IoOptions::uncached). A read takes what is cached from there. A write has it written out and takes it from
+    /// the cache and from mappings first; where that cannot be, because pages are held or pinned, it goes through
+    /// the cache, uncached. So do appends, and everything on a file system in memory, which has no store.
+    ///
+    /// The call blocks for the I/O, one request after another: several threads make a device busy. A write has the file to
+    /// itself meanwhile. It is not durable when it returns, as no write is; if the flush of the next sync fails its data is lost, and
+    /// the sync says so. Memory that begins at a page is used as it is, other memory is copied through a buffer
+    /// of 1 MiB, which is not part of the bound.
+    #[doc(alias = "O_DIRECT")]
+    #[must_use]
+    pub const fn direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
+        self
+    }
+
     #[inline]
     pub(crate) const fn iocb(self, pos: u64) -> Iocb {
         let mut iocb = Iocb::at(pos);
         iocb.uncached = self.uncached;
+        iocb.direct = self.direct;
         iocb
     }
 }

@@ -73,6 +73,13 @@ impl<'a> OpenOptions<'a> {
         self
     }
 
+    /// Whether all reads and writes through the handle are
+    /// [direct](crate::IoOptions::direct).
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.how.flags.direct = direct;
+        self
+    }
+
     /// Permission bits of a file that is made, before the umask is taken off. 0o666 unless said.
     pub fn mode(mut self, mode: u32) -> Self {
         self.how.mode = mode;

@@ -1,16 +1,18 @@
-//! Uncached reads and writes, as a user of the library has them.
+//! Uncached and direct reads and writes, as a user of the library has them.
 #![allow(unsafe_code, reason = "a mapping is touched")]
 
 mod common;
 
 use common::executor::block_on;
-use common::{Disk, PAGE, pattern};
-use foliocache::{Advice, File, IoOptions, MapAccess};
+use common::{Disk, PAGE, on_disk, pattern};
+use foliocache::{Advice, Cache, File, IoOptions, MapAccess, MappingFaults};
 use std::io::{Read, Write};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 8 << 20;
+const DIRECT: IoOptions = IoOptions::new().direct(true);
 const UNCACHED: IoOptions = IoOptions::new().uncached(true);
 
 /// A file of [`SIZE`] bytes that is not cached, and the bytes.
@@ -205,4 +207,67 @@ fn files_in_memory_say_that_the_hint_is_of_no_use() {
     assert!(back == pattern(1, 10 * PAGE));
     let stats = file.stats().unwrap().uncached;
     assert_eq!((stats.asked, stats.kept_present), (10, 10), "{stats:?}");
+}
+
+#[test]
+fn direct_io_agrees_with_mappings() {
+    for faults in [MappingFaults::Thread, MappingFaults::Inline] {
+        let source = on_disk();
+        let builder = Cache::builder().memory("32M").mapping_faults(faults);
+        let dir = builder.build().unwrap().directory(source.path()).unwrap();
+        let file = dir.create("f").unwrap();
+        let mut expected = pattern(1, 64 * PAGE);
+        file.write_all_at(&expected, 0).unwrap();
+        let mapping = file.map(.., MapAccess::ReadWrite).unwrap();
+        let bytes = mapping.as_atomics().unwrap();
+        for (at, &byte) in expected.iter().enumerate().step_by(PAGE / 2) {
+            assert_eq!(bytes[at].load(Relaxed), byte);
+        }
+        // A store is found, a write is seen.
+        bytes[5 * PAGE + 3].store(200, Relaxed);
+        expected[5 * PAGE + 3] = 200;
+        let mut back = vec![0; expected.len()];
+        assert_eq!(file.read_at_with(&mut back, 0, DIRECT).unwrap(), back.len());
+        assert!(back == expected);
+        let new = pattern(2, 20 * PAGE + 50);
+        let n = file.write_at_with(&new, 3 * PAGE as u64, DIRECT).unwrap();
+        assert_eq!(n, new.len());
+        expected[3 * PAGE..][..new.len()].copy_from_slice(&new);
+        for (at, &byte) in expected.iter().enumerate() {
+            assert_eq!(bytes[at].load(Relaxed), byte, "byte {at}");
+        }
+        bytes[0].store(1, Relaxed);
+        file.sync_data().unwrap();
+        expected[0] = 1;
+        assert!(std::fs::read(source.path().join("f")).unwrap() == expected);
+    }
+}
+
+#[test]
+fn handles_opened_direct_bring_nothing_in() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let options = disk.dir.open_options().read(true).write(true).direct(true);
+    let mut file = options.open("f").unwrap();
+    let mut back = vec![0; SIZE];
+    file.read_exact(&mut back).unwrap();
+    assert!(back == bytes);
+    assert_eq!(resident(&file), 0);
+    file.write_all_at(&bytes[..PAGE], PAGE as u64).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(resident(&file), 0);
+    assert!(std::fs::read(disk.in_source("f")).unwrap()[PAGE..2 * PAGE] == bytes[..PAGE]);
+    let file = file.into_async().unwrap();
+    block_on(async {
+        back.fill(0);
+        file.read_exact_at(&mut back[..SIZE / 2], 2 * PAGE as u64)
+            .await
+            .unwrap();
+        assert!(back[..SIZE / 2] == bytes[2 * PAGE..][..SIZE / 2]);
+        let n = file.write_at_with(&bytes[..4 * PAGE], 0, DIRECT).await;
+        assert_eq!(n.unwrap(), 4 * PAGE);
+    });
+    assert_eq!(resident(file.blocking()), 0);
+    file.blocking().sync_data().unwrap();
+    assert!(std::fs::read(disk.in_source("f")).unwrap()[..4 * PAGE] == bytes[..4 * PAGE]);
 }

@@ -44,7 +44,7 @@ use std::ops::Range;
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
 use crate::direct_map;
 use crate::errseq::{ErrSeq, ErrSeqCursor};
-use crate::filemap::Appended;
+use crate::filemap::{Appended, DirectWrites};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
 use crate::linear::LinearFile;
@@ -70,6 +70,7 @@ pub struct AddressSpace {
     // What changes as pages come, go and become dirty.
     nr_pages: AtomicU64,
     pub(crate) appended: Appended,
+    pub(crate) direct: DirectWrites,
     pub(crate) counts: PageCounts,
     // What neither a hit nor a `stat` comes to.
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
@@ -140,6 +141,7 @@ impl AddressSpace {
             size: AtomicU64::new(size),
             nr_pages: AtomicU64::new(0),
             appended: Appended::default(),
+            direct: DirectWrites::default(),
             counts: PageCounts::default(),
             index: XArray::new(Arc::clone(&mm.nodes)),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
@@ -212,7 +214,7 @@ impl AddressSpace {
 
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
-        self.counts.not_durable() > 0 || self.has_unnoticed_stores()
+        self.counts.not_durable() > 0 || self.direct.is_pending() || self.has_unnoticed_stores()
     }
 
     /// A cursor for a new handle: which writeback errors it has still to be told of.

@@ -26,6 +26,9 @@ pub struct Iocb {
     /// meanwhile; see `filemap/uncached.rs`.
     #[doc(alias = "RWF_DONTCACHE")]
     pub uncached: bool,
+    /// Goes around the cache, in agreement with it, where it can; see `filemap/direct.rs`.
+    #[doc(alias = "IOCB_DIRECT")]
+    pub direct: bool,
 }
 
 impl Iocb {
@@ -38,7 +41,13 @@ impl Iocb {
             nowait: false,
             append: false,
             uncached: false,
+            direct: false,
         }
+    }
+
+    /// Whether it uses the cache like most calls.
+    pub(crate) const fn is_cached(&self) -> bool {
+        !self.uncached && !self.direct
     }
 
     pub(crate) fn advance(&mut self, iter: &mut IovIter<'_>, n: usize) {

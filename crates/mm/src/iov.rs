@@ -15,6 +15,7 @@
 use std::io::IoSlice;
 use std::marker::PhantomData;
 
+use foliocache_sys::fd::IoSegment;
 use foliocache_sys::usercopy::{self, CopyFault, Side};
 use foliocache_sys::windows;
 
@@ -43,6 +44,8 @@ pub struct IovIter<'a> {
     rest: std::slice::Iter<'a, IoSlice<'a>>,
     remaining: usize,
     direction: Direction,
+    /// It is memory of Rust's, which is there as long as the value.
+    borrowed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +180,10 @@ impl<'a> IovIter<'a> {
     /// ([`foliocache_sys::usercopy::install_handlers`]); then bad memory ends the write with
     /// `EFAULT`. They may change meanwhile; the write then takes what it finds.
     pub unsafe fn raw_source(addr: *const u8, len: usize) -> Self {
-        Self::single(Iovec::new(addr.cast_mut(), len), Direction::Source)
+        Self {
+            borrowed: false,
+            ..Self::single(Iovec::new(addr.cast_mut(), len), Direction::Source)
+        }
     }
 
     /// `len` bytes at `addr` that a read fills, wherever that points to.
@@ -186,7 +192,10 @@ impl<'a> IovIter<'a> {
     /// As for [`IovIter::raw_source`], with *writable* for *readable*, and nothing else relies on
     /// the bytes staying as they are.
     pub unsafe fn raw_destination(addr: *mut u8, len: usize) -> Self {
-        Self::single(Iovec::new(addr, len), Direction::Destination)
+        Self {
+            borrowed: false,
+            ..Self::single(Iovec::new(addr, len), Direction::Destination)
+        }
     }
 
     #[inline]
@@ -196,6 +205,7 @@ impl<'a> IovIter<'a> {
             rest: [].iter(),
             remaining: current.len,
             direction,
+            borrowed: true,
         }
     }
 
@@ -270,6 +280,24 @@ impl<'a> IovIter<'a> {
             at.advance(iovec.len);
         }
         false
+    }
+
+    /// The first `len` bytes from the position on, or all.
+    pub(crate) fn limited(&self, len: usize) -> Self {
+        Self {
+            current: self.current.first(len),
+            remaining: self.remaining.min(len),
+            ..self.clone()
+        }
+    }
+
+    /// The next `len` bytes as memory of an I/O. `None` if they do not begin at a page or lie in a row, are a mapping, or
+    /// may be bad. A store reads from the segment of a source, and does not write to it.
+    pub(crate) fn io_segment(&self, len: usize) -> Option<IoSegment<'a>> {
+        let iovec = self.clone().iovec();
+        let fits = self.borrowed && iovec.len >= len && iovec.addr.addr().is_multiple_of(PAGE_SIZE);
+        // SAFETY: it is a borrowed slice, mutable where it is a destination; the cache makes no reference to it meanwhile.
+        (fits && !iovec.is_mapped()).then(|| unsafe { IoSegment::new(iovec.addr, len) })
     }
 
     /// Copies from the position into `buffer`, or the other way if the memory is a destination, and moves on; returns

@@ -14,7 +14,7 @@
 //! |---|---|---|---|---|---|
 //! | `read_folios` | any | no | any | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
-//! | `writepages` | any | held | no | no (the folios are under writeback) | yes |
+//! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
 //! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
 //! | `truncate` | exclusive | held | exclusive | no | yes |

@@ -222,7 +222,7 @@ impl OpenFile {
     /// those of the backing store.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
-        if self.flags.read && !self.flags.uncached && self.mapping.read_in_use(pos, buf) {
+        if self.flags.read && self.flags.is_cached() && self.mapping.read_in_use(pos, buf) {
             return Ok(buf.len());
         }
         self.read_on(buf, pos)
@@ -233,7 +233,7 @@ impl OpenFile {
     fn read_on(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
         self.check_read(pos)?;
         let iocb = &mut Iocb::at(pos);
-        iocb.uncached = self.flags.uncached;
+        self.flags.apply(iocb);
         self.mapping
             .read_on(&self.readahead, iocb, &mut IovIter::destination(buf))
     }
@@ -245,14 +245,14 @@ impl OpenFile {
     #[inline]
     pub fn read_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
         self.check_read(iocb.pos)?;
-        iocb.uncached |= self.flags.uncached;
+        self.flags.apply(iocb);
         self.mapping.read(&self.readahead, iocb, iter)
     }
 
     /// A read for [`foliocache_mm::read_batch`], which ends it as [`OpenFile::read_iter`] would end.
     #[inline]
     pub fn read_request<'a>(&'a self, mut iocb: Iocb, buf: &'a mut [u8]) -> Request<'a> {
-        iocb.uncached |= self.flags.uncached;
+        self.flags.apply(&mut iocb);
         let mut request = Request::new(&self.mapping, &self.readahead, iocb, buf);
         if let Err(errno) = self.check_read(iocb.pos) {
             request.end(Err(errno));
@@ -272,7 +272,7 @@ impl OpenFile {
     #[inline]
     pub fn view(&self, iocb: &mut Iocb, len: usize) -> Result<View, Errno> {
         self.check_read(iocb.pos)?;
-        iocb.uncached |= self.flags.uncached;
+        iocb.uncached |= !self.flags.is_cached();
         self.mapping.view(&self.readahead, iocb, len)
     }
 
@@ -288,7 +288,7 @@ impl OpenFile {
         len: usize,
         with: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        if self.flags.uncached {
+        if !self.flags.is_cached() {
             return None;
         }
         self.check_read(pos).ok()?;
@@ -350,7 +350,7 @@ impl OpenFile {
     /// at the largest size, `ENOSPC`, and those of the backing store.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
-        let may = self.flags.write && !self.flags.append && !self.flags.uncached;
+        let may = self.flags.write && !self.flags.append && self.flags.is_cached();
         if may && !self.inode.has_privileges_to_remove(&self.ctx) {
             let hit = self.mapping.overwrite(pos, buf);
             if hit > 0 {
@@ -382,7 +382,7 @@ impl OpenFile {
     #[inline]
     pub fn write_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
         iocb.append |= self.flags.append;
-        iocb.uncached |= self.flags.uncached;
+        self.flags.apply(iocb);
         if iocb.append {
             iocb.pos = self.size();
         }

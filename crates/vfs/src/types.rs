@@ -5,9 +5,10 @@
 //! Plain values, free of the kernel's bit layouts wherever a front door does not need them; the
 //! numbers of `st_mode`, of `open` flags and of times are those of Linux.
 
-use foliocache_mm::Access;
+use foliocache_mm::{Access, Iocb};
 use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
+use foliocache_sys::fd::OFlags;
 pub use foliocache_sys::fd::xattr::XattrMode;
 pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
 use std::ffi::OsString;
@@ -142,6 +143,10 @@ pub struct OpenFlags {
     ///
     /// [`Iocb::uncached`]: foliocache_mm::Iocb::uncached
     pub uncached: bool,
+    /// Reads and writes go around the cache: [`Iocb::direct`].
+    ///
+    /// [`Iocb::direct`]: foliocache_mm::Iocb::direct
+    pub direct: bool,
 }
 
 impl OpenFlags {
@@ -152,6 +157,7 @@ impl OpenFlags {
         append: false,
         truncate: false,
         uncached: false,
+        direct: false,
     };
     /// For reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags {
@@ -160,6 +166,7 @@ impl OpenFlags {
         append: false,
         truncate: false,
         uncached: false,
+        direct: false,
     };
     /// For writing alone.
     pub const WRITE: OpenFlags = OpenFlags {
@@ -168,10 +175,24 @@ impl OpenFlags {
         append: false,
         truncate: false,
         uncached: false,
+        direct: false,
     };
 
-    /// From the flags of `open(2)`; everything but access mode, `O_APPEND` and `O_TRUNC` is left
-    /// out. The access mode 3 allows nothing.
+    /// Whether reads and writes use the cache like most.
+    #[inline]
+    pub const fn is_cached(&self) -> bool {
+        !self.uncached && !self.direct
+    }
+
+    /// Has a call go as the file was opened for.
+    #[inline]
+    pub(crate) fn apply(&self, iocb: &mut Iocb) {
+        iocb.uncached |= self.uncached;
+        iocb.direct |= self.direct;
+    }
+
+    /// From the flags of `open(2)`; everything but access mode, `O_APPEND`, `O_TRUNC` and `O_DIRECT`, which is to be
+    /// uncached, is left out. The access mode 3 allows nothing.
     pub const fn from_raw(flags: i32) -> OpenFlags {
         let access = flags & 3;
         OpenFlags {
@@ -179,7 +200,8 @@ impl OpenFlags {
             write: access == 1 || access == 2,
             append: flags & 0o2000 != 0,
             truncate: flags & 0o1000 != 0,
-            uncached: false,
+            uncached: flags & OFlags::DIRECT.bits() as i32 != 0,
+            direct: false,
         }
     }
 

@@ -230,7 +230,7 @@ impl AsyncFile {
             }
             fruitless = if done > before { 0 } else { fruitless + 1 };
             let rest = &mut buf[done..];
-            if fruitless <= FRUITLESS_FETCHES {
+            if fruitless <= FRUITLESS_FETCHES && !iocb.direct {
                 self.fetch(iocb, rest.len()).await?;
                 continue;
             }

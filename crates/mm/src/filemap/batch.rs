@@ -178,7 +178,7 @@ impl<'a> Request<'a> {
     {
         let (mapping, len) = (self.mapping, self.buf.len());
         let plain = self.state == State::New
-            && !self.iocb.uncached
+            && self.iocb.is_cached()
             && len.wrapping_sub(1) < LONGEST
             && mapping.left(self.pos, len) == len
             && mapping.mm().check_fork().is_ok();

@@ -10,6 +10,7 @@
 
 mod appended;
 mod batch;
+mod direct;
 mod fault;
 mod fill;
 mod held;
@@ -28,6 +29,7 @@ mod write;
 
 pub(crate) use appended::Appended;
 pub use batch::{Batch, Request, read_batch};
+pub(crate) use direct::DirectWrites;
 pub(crate) use held::{Held, HoldKind};
 #[cfg(loom)]
 pub(crate) use lookup::Lookup;

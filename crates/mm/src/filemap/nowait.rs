@@ -54,7 +54,8 @@ impl AddressSpace {
         waker: &Waker,
     ) -> Result<Fetch, Errno> {
         self.mm().check_fork()?;
-        let Some((page, last)) = self.pages_to_fetch(iocb.pos, len) else {
+        // What is read directly is not brought in.
+        let Some((page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct) else {
             return Ok(Fetch::Retry);
         };
         for _ in 0..MAX_TRIES {
@@ -122,7 +123,8 @@ impl AddressSpace {
         iocb: &mut Iocb,
         len: u64,
     ) -> u64 {
-        let Some((mut page, last)) = self.pages_to_fetch(iocb.pos, len) else {
+        let Some((mut page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct)
+        else {
             return 0;
         };
         while self.folio_at(page).is_some() {
@@ -159,7 +161,7 @@ impl AddressSpace {
         len: u64,
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        if let Some((page, last)) = self.pages_to_fetch(iocb.pos, len) {
+        if let Some((page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct) {
             let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
             drop(locked);
             if let Some(behind) = behind {

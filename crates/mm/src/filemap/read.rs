@@ -61,7 +61,7 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
         let to = iter.iovec();
-        let plain = iocb.pos >= iocb.fetched && !iocb.uncached;
+        let plain = iocb.pos >= iocb.fetched && iocb.is_cached();
         if plain && self.read_iovec_in_use(iocb.pos, to) {
             iocb.advance(iter, to.len());
             return Ok(to.len());
@@ -117,7 +117,9 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
         let start = iocb.pos;
+        let direct = iocb.direct && !self.bdi().is_memory();
         let result = match iter.is_mapped() {
+            _ if direct => self.read_direct(handle, iocb, iter),
             false => match self.read_pages(handle, iocb, iter) {
                 // In a small cache the page that is read may have pushed out the one that it is read into.
                 Err(Errno::EFAULT) => self.read_mapped(handle, iocb, iter),

@@ -81,7 +81,7 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
     ) -> Result<usize, Errno> {
         let mut hit = 0;
-        if !iocb.append && !iocb.nowait && !iocb.uncached {
+        if !iocb.append && !iocb.nowait && iocb.is_cached() {
             let (wanted, from) = (iter.remaining(), iter.iovec());
             hit = match from.len() == wanted {
                 true => self.overwrite_iovec(iocb.pos, from),
@@ -220,10 +220,18 @@ impl AddressSpace {
         if iocb.append && iocb.nowait {
             return Err(Errno::EAGAIN);
         }
+        let wanted = iter.remaining();
+        if iocb.direct && !self.bdi().is_memory() {
+            if !iocb.append {
+                let result = self.write_direct(iocb, iter);
+                return iocb.end(wanted - iter.remaining(), result);
+            }
+            iocb.uncached = true;
+        }
         if iter.is_mapped() {
             return self.write_mapped(iocb, iter, done);
         }
-        let (wanted, mut dirtied) = (iter.remaining(), 0);
+        let mut dirtied = 0;
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         if result == Err(Errno::EFAULT) {
             // In a small cache the page that is written may have pushed out the one that it is written from.

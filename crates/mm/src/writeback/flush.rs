@@ -98,6 +98,8 @@ struct Running<'a> {
     /// Whether the file's writeback failed last: a success ends its back-off.
     failing: bool,
     covered: Mark,
+    /// Direct writes that had ended before the flush.
+    direct: u32,
     error: Errno,
 }
 
@@ -105,6 +107,7 @@ impl Running<'_> {
     fn succeeded(self) {
         let mapping = self.mapping;
         mapping.clean_unstable(self.covered);
+        mapping.direct.settle(self.direct);
         if mapping.counts.get(Count::Failed) == 0 {
             // What was dirty before the pass is durable, so whatever is dirty now is younger.
             mapping.bdi().note_younger(mapping, self.passed);
@@ -168,6 +171,7 @@ impl AddressSpace {
                 passed: wb.passed,
                 failing: wb.failures > 0,
                 covered,
+                direct: self.direct.written(),
                 error: Errno::EIO,
             };
             (running, attributes)

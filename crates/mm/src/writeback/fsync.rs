@@ -96,7 +96,7 @@ impl AddressSpace {
     pub fn flush_written(self: &Arc<Self>) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let ticket = self.wb_lock.lock().flushes.ticket();
-        if self.counts.get(Count::Unstable) == 0 {
+        if self.counts.get(Count::Unstable) == 0 && !self.direct.is_pending() {
             return Ok(());
         }
         let flushed = self.flush_through(ticket);
@@ -208,6 +208,7 @@ impl AddressSpace {
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
+        self.direct.settle(self.direct.written());
         let lock = |page| self.lock_folio(page);
         let give_up = |locked| self.give_up(locked);
         self.for_each_folio(PageIndex(0), PageIndex(u64::MAX), lock, give_up);

@@ -168,6 +168,21 @@ impl AddressSpace {
         ((at <= last).then_some(at), result)
     }
 
+    /// Writes what is dirty of a range of pages, and of folios that begin before it.
+    ///
+    /// Context: as [`AddressSpace::write_dirty`].
+    pub(crate) fn write_pages(
+        self: &Arc<Self>,
+        pages: &Range<u64>,
+        wb: &mut WritebackState,
+    ) -> Result<(), Errno> {
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        let first = self
+            .lock_folio(first)
+            .map_or(first, |locked| locked.index());
+        self.write_dirty(first, last, u64::MAX, Pass::Sync, wb).1
+    }
+
     /// After the write of `len` pages from `first` on failed: tries them in smaller and smaller
     /// pieces, so that one bad spot does not keep its neighbours from the medium.
     ///
@@ -269,7 +284,8 @@ impl AddressSpace {
         // what is dirty beside it, nor what is written and only lacks the flush.
         let retry = !wb.backing_off();
         let fresh = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
-        if !retry && !fresh && self.counts.get(Count::Unstable) == 0 {
+        let unflushed = || self.counts.get(Count::Unstable) > 0 || self.direct.is_pending();
+        if !retry && !fresh && !unflushed() {
             return (false, false);
         }
         let pass = if retry { Pass::Retry } else { Pass::Fresh };
@@ -298,7 +314,7 @@ impl AddressSpace {
             result = wrapped;
         }
         let worked = written() != before;
-        let flush = !self.is_awaited() && flush() && self.counts.get(Count::Unstable) > 0;
+        let flush = !self.is_awaited() && flush() && unflushed();
         // A flush that follows says itself how it went.
         if result.is_err() || (retry && !flush) {
             wb.note(result);

@@ -1,0 +1,341 @@
+//! Direct reads and writes: between the caller's memory and the store, around the cache and in agreement with it.
+//!
+//! # Model
+//!
+//! ```text
+//!   pos ·····|==========================|···· end
+//!      edge            pages             edge
+//! ```
+//!
+//! The edges, parts of pages, go through the cache, uncached. Whole pages do not:
+//!
+//! - **A read** takes what is cached from there, since it is at least as new, and the rest from the store. It brings nothing in.
+//! - **A write** has what is cached of its pages written out and takes it from the cache, empties the windows, and then
+//!   writes to the store. All the while nobody else writes, fills or writes back the file.
+//!
+//! A fault of a mapping that comes before sees the old bytes, and its page leaves again; one that comes while the write is under
+//! way waits for its end. A read beside the write may see part of it, as always.
+//!
+//! Where pages cannot leave the cache, because they are held or pinned, were dirtied again in the meantime or lie in a folio that
+//! could not be split, the write goes through the cache, uncached. So do appends, and everything on a file system in memory.
+//!
+//! Memory of the caller's that does not begin at a page, or that is not known to be good, is copied through a buffer.
+//!
+//! # Invariants
+//!
+//! 1. Direct writes that no flush has covered keep the file on the list of dirty files, as unstable folios would: a sync of the
+//!    file system flushes them. A flush that fails loses them, and says so: nobody has them any more.
+//!
+//! # Locking
+//!
+//! A write: as a hole punch, `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive. A read: `invalidate_lock` shared over
+//! its I/O.
+//!
+//! # Memory ordering
+//!
+//! The counts of [`DirectWrites`] are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
+//! did itself, and what those did who put the file on the list.
+
+use foliocache_sync::atomic::{AtomicU32, Ordering};
+use foliocache_sync::{Arc, rcu};
+use foliocache_sys::Errno;
+use foliocache_sys::memory::PageVec;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::direct_map;
+use crate::folio::{Operation, flag};
+use crate::iocb::Iocb;
+use crate::iov::IovIter;
+use crate::ops::IoSegment;
+use crate::readahead::ReadaheadState;
+use crate::stats::bump;
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+
+/// Most bytes in one I/O, and in a buffer.
+const PIECE: usize = 4 << 20;
+const BUFFER: usize = 1 << 20;
+
+/// Direct writes of a file, and those of them that a flush has made durable. Both wrap.
+#[derive(Debug, Default)]
+pub(crate) struct DirectWrites {
+    written: AtomicU32,
+    durable: AtomicU32,
+}
+
+impl DirectWrites {
+    /// Context: `wb_lock` held.
+    pub(crate) fn written(&self) -> u32 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Those are durable that had ended when there were `written`, or are given up.
+    pub(crate) fn settle(&self, written: u32) {
+        self.durable.store(written, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        self.durable.load(Ordering::Relaxed) != self.written()
+    }
+}
+
+/// Bytes from `pos` to the next page.
+fn to_page(pos: u64) -> usize {
+    (PAGE_SIZE - offset_in_page(pos)) % PAGE_SIZE
+}
+
+impl AddressSpace {
+    /// As [`AddressSpace::read`], of a file with a store.
+    pub(super) fn read_direct(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        iocb: &mut Iocb,
+        iter: &mut IovIter<'_>,
+    ) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        if iocb.nowait && self.left(iocb.pos, iter.remaining()) > 0 {
+            return Err(Errno::EAGAIN);
+        }
+        let mut buffer = PageVec::default();
+        while iter.remaining() > 0 {
+            let left = self.left(iocb.pos, iter.remaining());
+            if left == 0 {
+                break;
+            }
+            let absent = self.absent(iocb.pos, left.min(PIECE));
+            let n = match absent {
+                0 => self.read_edge(handle, iocb.pos, left, iter)?,
+                _ => match self.read_store(iocb.pos, absent, iter, &mut buffer)? {
+                    Some(n) => n,
+                    // Somebody brought some of it in.
+                    None => continue,
+                },
+            };
+            if n == 0 {
+                break;
+            }
+            iocb.advance(iter, n);
+        }
+        Ok(())
+    }
+
+    /// Bytes of whole pages from `pos` on, of `len`, of which nothing is cached.
+    fn absent(&self, pos: u64, len: usize) -> usize {
+        let (first, pages) = (PageIndex::of(pos), (len / PAGE_SIZE) as u64);
+        if offset_in_page(pos) != 0 || pages == 0 {
+            return 0;
+        }
+        let rcu = rcu::read_lock();
+        let found = self.index.find(first.0, first.0 + pages - 1, None, &rcu);
+        let absent = found.map_or(pages, |found| found.index.saturating_sub(first.0));
+        absent as usize * PAGE_SIZE
+    }
+
+    /// Reads part of a page, or a folio that is cached, through the cache; returns the bytes.
+    fn read_edge(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        pos: u64,
+        left: usize,
+        iter: &IovIter<'_>,
+    ) -> Result<usize, Errno> {
+        let page = PageIndex::of(pos);
+        let end = self.folio_at(page).map_or(page.add(1), |folio| folio.end());
+        let len = end.pos().saturating_sub(pos).clamp(1, left as u64);
+        let mut edge = Iocb {
+            uncached: true,
+            ..Iocb::at(pos)
+        };
+        self.read(handle, &mut edge, &mut iter.limited(len as usize))
+    }
+
+    /// Reads pages that are not cached from the store; returns the bytes, or `None` if some are cached by now.
+    fn read_store(
+        &self,
+        pos: u64,
+        len: usize,
+        iter: &mut IovIter<'_>,
+        buffer: &mut PageVec<u8>,
+    ) -> Result<Option<usize>, Errno> {
+        let segment = iter.io_segment(len);
+        let len = if segment.is_some() {
+            len
+        } else {
+            len.min(BUFFER)
+        };
+        let (segment, is_copy) = match segment {
+            Some(segment) => (segment, false),
+            None => (buffered(buffer, len)?, true),
+        };
+        let read = {
+            let _invalidate = self.share_invalidate_lock();
+            if self.absent(pos, len) < len {
+                return Ok(None);
+            }
+            self.ops.read_folios(pos, &[segment])?.min(len)
+        };
+        bump(&self.counters.read_in, read as u64);
+        // What the store does not have is zero, up to the end of the file.
+        let valid = self.left(pos, len);
+        if read < valid {
+            segment.zero(read, valid - read);
+        }
+        if !is_copy {
+            return Ok(Some(valid));
+        }
+        match iter.limited(valid).copy_buffer(&mut buffer[..valid]) {
+            0 if valid > 0 => Err(Errno::EFAULT),
+            copied => Ok(Some(copied)),
+        }
+    }
+
+    /// As [`AddressSpace::write`], of a file with a store, not at its end.
+    pub(super) fn write_direct(
+        self: &Arc<Self>,
+        iocb: &mut Iocb,
+        iter: &mut IovIter<'_>,
+    ) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        if iocb.nowait {
+            return Err(Errno::EAGAIN);
+        }
+        let end = iocb.pos.checked_add(iter.remaining() as u64);
+        if end.is_none_or(|end| end > MAX_FILE_SIZE) {
+            return Err(Errno::EFBIG);
+        }
+        let mut buffer = PageVec::default();
+        while iter.remaining() > 0 {
+            let (pos, left) = (iocb.pos, iter.remaining());
+            let whole = left.min(PIECE) / PAGE_SIZE * PAGE_SIZE;
+            let n = match to_page(pos) {
+                0 if whole > 0 => self.write_whole(pos, whole, iter, &mut buffer)?,
+                // To the next page; or the end of the write.
+                edge => {
+                    let len = if edge == 0 { left } else { edge.min(left) };
+                    self.write_edge(pos, len, iter)?
+                }
+            };
+            if n == 0 {
+                return Err(Errno::EFAULT);
+            }
+            iocb.advance(iter, n);
+        }
+        Ok(())
+    }
+
+    /// Writes through the cache, uncached; returns the bytes.
+    fn write_edge(
+        self: &Arc<Self>,
+        pos: u64,
+        len: usize,
+        iter: &IovIter<'_>,
+    ) -> Result<usize, Errno> {
+        let mut edge = Iocb {
+            uncached: true,
+            ..Iocb::at(pos)
+        };
+        self.write(&mut edge, &mut iter.limited(len))
+    }
+
+    /// Writes whole pages, or some of them; returns the bytes.
+    fn write_whole(
+        self: &Arc<Self>,
+        pos: u64,
+        len: usize,
+        iter: &mut IovIter<'_>,
+        buffer: &mut PageVec<u8>,
+    ) -> Result<usize, Errno> {
+        let segment = match iter.io_segment(len) {
+            Some(segment) => segment,
+            None => {
+                let len = len.min(BUFFER);
+                let segment = buffered(buffer, len)?;
+                // With nothing held: a fault may need the cache.
+                let copied = iter.limited(len).copy_buffer(&mut buffer[..len]);
+                match copied / PAGE_SIZE {
+                    0 => return self.write_edge(pos, len.min(copied.max(1)), iter),
+                    whole => segment.sub(0, whole * PAGE_SIZE),
+                }
+            }
+        };
+        match self.write_store(pos, segment) {
+            Some(written) => written,
+            None => self.write_edge(pos, segment.len(), iter),
+        }
+    }
+
+    /// Writes whole pages to the store; returns the bytes, or `None` if they cannot leave the cache.
+    fn write_store(
+        self: &Arc<Self>,
+        pos: u64,
+        segment: IoSegment<'_>,
+    ) -> Option<Result<usize, Errno>> {
+        let end = pos + segment.len() as u64;
+        let pages = PageIndex::of(pos).0..pages_for(end);
+        let _exclusive = self.i_rwsem.write();
+        let mut wb = self.lock_awaited();
+        let _invalidate = self.invalidate_lock.write();
+        if end > self.size() {
+            self.zero_beyond_end();
+        }
+        if self.is_held(pages.clone()) || self.write_pages(&pages, &mut wb).is_err() {
+            return None;
+        }
+        self.split_at(PageIndex(pages.start));
+        self.split_at(PageIndex(pages.end));
+        if !self.remove_written(&pages) {
+            return None;
+        }
+        // Of a page that was evicted the windows have the frame until it is punched.
+        self.unmap_pages(pages);
+        // Before the write: what it may have done is not durable, however it ends.
+        self.direct.written.fetch_add(1, Ordering::Relaxed);
+        let (mut done, mut result) = (0, Ok(()));
+        while done < segment.len() && result.is_ok() {
+            let rest = segment.sub(done, segment.len() - done);
+            match self.ops.writepages(pos + done as u64, &[rest]) {
+                // No whole page and no error: nobody says why.
+                Ok(written) if written < PAGE_SIZE => result = Err(Errno::EIO),
+                Ok(written) => done += written.min(rest.len()) / PAGE_SIZE * PAGE_SIZE,
+                Err(error) => result = Err(error),
+            }
+        }
+        bump(&self.counters.written, done as u64);
+        let end = pos + done as u64;
+        if done > 0 {
+            wb.store_size = wb.store_size.map(|size| size.max(end));
+            self.set_size(self.size().max(end));
+        }
+        self.bdi().queue_dirty(self);
+        Some(match result {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        })
+    }
+
+    /// Takes all folios of a range from the cache; false if one may not go. Those that went are with the store.
+    fn remove_written(&self, pages: &Range<u64>) -> bool {
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        let lock = |page| self.lock_folio(page);
+        let mut all = true;
+        self.for_each_folio(first, last, lock, |locked| {
+            let inside = locked.index() >= first && locked.end().0 <= pages.end;
+            let busy = flag::DIRTY | flag::HELD;
+            let free = !locked.state.load().has_any(busy) && locked.may(Operation::Remove);
+            if inside && free {
+                self.remove_folio(locked);
+            } else {
+                all = false;
+            }
+        });
+        all
+    }
+}
+
+/// The first `len` bytes of the buffer, which is given room, as memory of an I/O.
+fn buffered<'a>(buffer: &mut PageVec<u8>, len: usize) -> Result<IoSegment<'a>, Errno> {
+    if buffer.is_empty() {
+        *buffer = PageVec::<u8>::zeroed(BUFFER)?;
+    }
+    Ok(direct_map::segment(buffer.as_mut_ptr(), len))
+}
