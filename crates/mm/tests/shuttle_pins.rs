@@ -1,0 +1,316 @@
+//! Pins under random schedules, against what would write, move or take what is pinned: devices write to memory that is
+//! the file's, and what they wrote is not lost.
+//!
+//! # Safety
+//!
+//! A device touches the memory of its pin, as volatile accesses.
+#![cfg(shuttle)]
+#![allow(missing_docs)]
+#![allow(unsafe_code)]
+
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FolioPin, IoSegment, Iocb,
+    IovIter, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, ReadaheadState, Reservation,
+};
+use foliocache_sync::model::sample;
+use foliocache_sync::{Arc, Mutex, thread};
+use foliocache_sys::Errno;
+use std::ops::Range;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A store that lets others run in the middle of its operations.
+#[derive(Debug)]
+struct Store(Mutex<Vec<u8>>);
+
+impl Store {
+    fn new(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(bytes)))
+    }
+
+    fn content(&self) -> Vec<u8> {
+        self.0.lock().clone()
+    }
+}
+
+impl AddressSpaceOperations for Store {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let mut done = 0;
+        for segment in segments {
+            let bytes = self.0.lock();
+            let at = (pos as usize + done).min(bytes.len());
+            let n = segment.len().min(bytes.len() - at);
+            segment.copy_from(0, &bytes[at..at + n]);
+            done += n;
+        }
+        thread::yield_now();
+        Ok(done)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        thread::yield_now();
+        let mut done = 0;
+        for segment in segments {
+            let mut bytes = self.0.lock();
+            let at = pos as usize + done;
+            if bytes.len() < at + segment.len() {
+                bytes.resize(at + segment.len(), 0);
+            }
+            segment.copy_to(0, &mut bytes[at..at + segment.len()]);
+            done += segment.len();
+        }
+        thread::yield_now();
+        Ok(done)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        thread::yield_now();
+        self.0.lock().resize(size as usize, 0);
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        thread::yield_now();
+        let mut bytes = self.0.lock();
+        let end = ((pos + len) as usize).min(bytes.len());
+        let start = (pos as usize).min(end);
+        bytes[start..end].fill(0);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a store in memory".into()
+    }
+}
+
+struct Machine {
+    mm: Arc<Mm>,
+    bdi: Arc<BackingDevInfo>,
+}
+
+impl Machine {
+    fn new(change: impl FnOnce(&mut MmConfig)) -> Self {
+        let mut config = MmConfig::new(4 << 20);
+        change(&mut config);
+        let mm = Mm::new(config).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
+        Self { mm, bdi }
+    }
+
+    /// Takes all frames but `left` out of the game.
+    fn leave(&self, left: u64) -> Reservation<'_> {
+        let away = self.mm.usage().available - left;
+        self.mm.frames().try_reserve(away as u32).unwrap()
+    }
+
+    fn file(&self, store: &Arc<Store>) -> Arc<AddressSpace> {
+        let size = store.content().len() as u64;
+        let ops = Arc::clone(store) as Arc<dyn AddressSpaceOperations>;
+        AddressSpace::new(&self.bdi, ops, size)
+    }
+
+    /// Makes the files durable, compares cache and store, and drops everything.
+    fn end(self, files: Vec<(Arc<AddressSpace>, Arc<Store>)>) {
+        for (file, store) in &files {
+            file.sync().unwrap();
+            let cached = read(file, 0, file.size() as usize + 10);
+            assert_eq!(cached.len() as u64, file.size());
+            assert!(cached == store.content(), "store and cache differ");
+            let stats = file.stats();
+            let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
+            assert_eq!(left, (0, 0, 0, 0));
+        }
+        drop(files);
+        self.bdi.stop();
+        let usage = self.mm.usage();
+        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+        assert!(usage.total() <= usage.limit);
+        let stats = self.mm.stats();
+        assert_eq!((stats.nr_files, stats.files.resident), (0, 0));
+    }
+}
+
+fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; len];
+    let handle = ReadaheadState::new();
+    let mut iter = IovIter::destination(&mut bytes);
+    let n = file.read(&handle, &mut Iocb::at(pos), &mut iter).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+fn write(file: &Arc<AddressSpace>, pos: u64, len: usize, byte: u8) {
+    let bytes = vec![byte; len];
+    let n = file
+        .write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
+        .unwrap();
+    assert_eq!(n, len);
+}
+
+fn spawn(
+    file: &Arc<AddressSpace>,
+    run: impl FnOnce(&Arc<AddressSpace>) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let file = Arc::clone(file);
+    thread::spawn(move || run(&file))
+}
+
+fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// A pin, tried for as long as somebody waits for those there are; `None` if the range is not in the file.
+fn pin(file: &Arc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> Option<FolioPin> {
+    loop {
+        match file.pin(&ReadaheadState::new(), bytes.clone(), mode) {
+            Ok(pin) => return Some(pin),
+            Err(PinError::Barred) => thread::yield_now(),
+            Err(PinError::Failed(Errno::EINVAL)) => return None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Has a device fill all parts, and look whether they stay what it wrote.
+fn device(pin: &FolioPin, byte: u8) {
+    let parts: Vec<_> = pin.parts().collect();
+    for part in &parts {
+        for at in (0..part.len).step_by(512) {
+            // SAFETY: see the module's header.
+            unsafe { part.addr.wrapping_add(at).write_volatile(byte) };
+            thread::yield_now();
+        }
+    }
+    assert_eq!(parts, pin.parts().collect::<Vec<_>>(), "it moved");
+    for part in parts {
+        for at in (0..part.len).step_by(512) {
+            // SAFETY: see the module's header.
+            let found = unsafe { part.addr.wrapping_add(at).read_volatile() };
+            assert_eq!(found, byte, "the memory is somebody else's");
+        }
+    }
+}
+
+/// The bytes that devices write.
+fn device_bytes(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().step_by(512).copied().collect()
+}
+
+/// A device writes while the file is synced, and its clean pages are dropped.
+#[test]
+fn unpin_against_writeback_against_reclaim() {
+    sample(2000, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; PAGE_SIZE]);
+        let file = machine.file(&store);
+        let threads = [
+            spawn(&file, |file| {
+                for byte in [b'b', b'c'] {
+                    let pin = pin(file, 0..PAGE, PinMode::WRITE).expect("in the file");
+                    device(&pin, byte);
+                }
+                let read = device_bytes(&read(file, 0, PAGE_SIZE));
+                assert_eq!(read, [b'c'; 8], "it is lost");
+            }),
+            spawn(&file, |file| (0..4).for_each(|_| file.sync().unwrap())),
+            spawn(&file, |file| {
+                for _ in 0..8 {
+                    file.sync().unwrap();
+                    file.invalidate(0, PAGE);
+                }
+            }),
+        ];
+        join(threads);
+        let read = device_bytes(&read(&file, 0, PAGE_SIZE));
+        assert_eq!(read, [b'c'; 8], "it is lost");
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// The file is cut before what is pinned, and others use the memory that becomes free.
+#[test]
+fn pins_against_truncate_against_reclaim() {
+    sample(2000, || {
+        let machine = Machine::new(|_| ());
+        let (store, others) = (
+            Store::new(vec![b'a'; 2 * PAGE_SIZE]),
+            Store::new(vec![b'o'; 4 * PAGE_SIZE]),
+        );
+        let (file, other) = (machine.file(&store), machine.file(&others));
+        let left = machine.leave(5);
+        let threads = [
+            spawn(&file, |file| {
+                for _ in 0..3 {
+                    if let Some(pin) = pin(file, PAGE..2 * PAGE, PinMode::WRITE) {
+                        device(&pin, b'd');
+                        let read = device_bytes(&read(file, PAGE, PAGE_SIZE));
+                        assert_eq!(read, [b'd'; 8], "cut off under a pin");
+                    }
+                }
+            }),
+            spawn(&file, |file| {
+                file.truncate(PAGE).unwrap();
+                assert_eq!(file.pinned(), [], "nobody has what is gone");
+                file.truncate(2 * PAGE).unwrap();
+            }),
+            spawn(&other, |other| {
+                for page in 0..4 {
+                    let read = read(other, page * PAGE, PAGE_SIZE);
+                    assert!(
+                        read.iter().all(|&byte| byte == b'o'),
+                        "a device wrote to it"
+                    );
+                }
+            }),
+        ];
+        join(threads);
+        let bytes = device_bytes(&read(&file, PAGE, PAGE_SIZE));
+        assert!(
+            [[0; 8], [b'd'; 8]].iter().any(|all| bytes == all),
+            "{bytes:?}"
+        );
+        drop(left);
+        machine.end(vec![(file, store), (other, others)]);
+    });
+}
+
+/// A page of a large folio is pinned that is cut, written and moved.
+#[test]
+fn pins_against_split_against_migration() {
+    sample(1000, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(Vec::new());
+        let file = machine.file(&store);
+        write(&file, 0, 8 * PAGE_SIZE, b'a');
+        let mm = Arc::clone(&machine.mm);
+        let threads = [
+            spawn(&file, |file| {
+                let pin = pin(file, 3 * PAGE..4 * PAGE, PinMode::WRITE).expect("in the file");
+                device(&pin, b'd');
+            }),
+            spawn(&file, |file| file.punch_hole(5 * PAGE, PAGE).unwrap()),
+            spawn(&file, |file| {
+                write(file, 7 * PAGE, PAGE_SIZE, b'w');
+                file.sync().unwrap();
+            }),
+            thread::spawn(move || {
+                let _ = mm.set_limit(3 << 20);
+            }),
+        ];
+        join(threads);
+        let bytes = read(&file, 0, 8 * PAGE_SIZE);
+        let page = |page: usize| &bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE];
+        assert_eq!(device_bytes(page(3)), [b'd'; 8]);
+        assert!(page(5).iter().all(|&byte| byte == 0));
+        assert!(page(7).iter().all(|&byte| byte == b'w'));
+        machine.end(vec![(file, store)]);
+    });
+}
