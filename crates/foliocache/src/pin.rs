@@ -157,6 +157,18 @@ impl FolioPin {
     }
 }
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+impl FolioPin {
+    pub fn isolate(&self) {
+        self.0.folios.isolate();
+    }
+
+    pub fn put_back(&self) {
+        self.0.folios.put_back();
+    }
+}
+
 impl fmt::Debug for FolioPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FolioPin")

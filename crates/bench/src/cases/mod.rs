@@ -5,6 +5,7 @@ mod create;
 mod fault;
 mod hitratio;
 mod map_random;
+mod pin;
 mod pread;
 mod pwrite;
 mod rand;
@@ -73,6 +74,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &scale::Scale,
         &create::Create,
         &fault::Fault,
+        &pin::Pin,
     ]
 }
 

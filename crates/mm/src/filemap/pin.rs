@@ -242,6 +242,26 @@ impl FolioPin {
     }
 }
 
+/// As an early version for Linux had it: what is pinned is on no queue.
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+impl FolioPin {
+    /// Takes the folios off reclaim's queues.
+    pub fn isolate(&self) {
+        let mm: &Mm = self.mapping.mm();
+        self.folios()
+            .for_each(|folio| mm.lru.lock().remove(&mm.folios, folio));
+    }
+
+    /// Puts them back.
+    pub fn put_back(&self) {
+        let (mm, id): (&Mm, _) = (self.mapping.mm(), self.mapping.id());
+        for folio in self.folios() {
+            (mm.lru.lock()).add(&mm.folios, folio, id, folio.index());
+        }
+    }
+}
+
 impl Drop for FolioPin {
     fn drop(&mut self) {
         if self.mapping.mm().check_fork().is_ok() {
