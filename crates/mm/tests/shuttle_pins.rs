@@ -186,7 +186,8 @@ fn device(pin: &FolioPin, byte: u8) {
         for at in (0..part.len).step_by(512) {
             // SAFETY: see the module's header.
             unsafe { part.addr.wrapping_add(at).write_volatile(byte) };
-            thread::yield_now();
+            // A device takes its time.
+            (0..16).for_each(|_| thread::yield_now());
         }
     }
     assert_eq!(parts, pin.parts().collect::<Vec<_>>(), "it moved");
