@@ -11,7 +11,8 @@ mod huge;
 use common::{Store, assert_empty, pattern};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Iocb,
-    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
+    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Request, Vma,
+    VmaAccess, read_batch,
 };
 use foliocache_sys::Errno;
 use huge::HugePool;
@@ -317,11 +318,8 @@ impl<'a> Worker<'a> {
             83..91 => {
                 let pos = self.random.below(size);
                 let mut bytes = vec![0; (1 + self.random.below(20 * PAGE)) as usize];
-                let mut iter = IovIter::destination(&mut bytes);
-                let read = checked
-                    .file
-                    .read(&self.handle, &mut Iocb::at(pos), &mut iter);
-                let read = read.expect("read") as u64;
+                let parts = self.random.below(40) as usize;
+                let read = self.read(checked, pos, &mut bytes, parts) as u64;
                 assert_eq!(read, (size - pos).min(bytes.len() as u64));
                 for at in (pos..pos + read).filter(|at| at % THREADS == self.lane) {
                     self.check(which, at, bytes[(at - pos) as usize], "read of");
@@ -348,6 +346,24 @@ impl<'a> Worker<'a> {
                 checked.file.invalidate(start, self.random.below(size) + 1);
             }
         }
+    }
+
+    /// Reads by one call, or by a batch of so many parts and one.
+    fn read(&self, checked: &Checked, pos: u64, bytes: &mut [u8], parts: usize) -> usize {
+        if parts < 20 {
+            let mut iter = IovIter::destination(bytes);
+            let read = (checked.file).read(&self.handle, &mut Iocb::at(pos), &mut iter);
+            return read.expect("read");
+        }
+        let len = bytes.len() / parts + 1;
+        let starts = (pos..).step_by(len).map(Iocb::at);
+        let mut requests: Vec<_> = starts
+            .zip(bytes.chunks_mut(len))
+            .map(|(at, to)| Request::new(&checked.file, &self.handle, at, to))
+            .collect();
+        read_batch(&mut requests);
+        let read = requests.iter().map(|request| request.result());
+        read.map(|read| read.expect("read")).sum()
     }
 
     /// After a sync that succeeded, the thread's bytes survive.
