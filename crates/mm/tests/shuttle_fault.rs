@@ -5,16 +5,19 @@
 #![cfg(shuttle)]
 #![allow(missing_docs)]
 
+mod yielding_store;
+
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, PAGE_SIZE, ReadaheadState, Step, Vma, VmaAccess, leave_out,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig,
+    PAGE_SIZE, ReadaheadState, Step, Vma, VmaAccess, leave_out,
 };
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::model::sample;
-use foliocache_sync::{Arc, Mutex, thread};
+use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 use shuttle::rand::Rng;
 use std::ops::Range;
+use yielding_store::Store;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 4;
@@ -22,68 +25,6 @@ const PAGES: u64 = 4;
 const END: Range<u64> = 2 * PAGE + 100..PAGES * PAGE;
 /// What is punched out of it: the end of a page, a page, and the start of one.
 const HOLE: Range<u64> = PAGE + 100..3 * PAGE + 50;
-
-/// A store that lets others run in the middle of its operations.
-#[derive(Debug)]
-struct Store(Mutex<Vec<u8>>);
-
-impl Store {
-    fn byte(&self, pos: u64) -> u8 {
-        self.0.lock()[pos as usize]
-    }
-}
-
-impl AddressSpaceOperations for Store {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        let mut done = 0;
-        for segment in segments {
-            let bytes = self.0.lock();
-            let at = (pos as usize + done).min(bytes.len());
-            let n = segment.len().min(bytes.len() - at);
-            segment.copy_from(0, &bytes[at..at + n]);
-            done += n;
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        thread::yield_now();
-        let mut done = 0;
-        for segment in segments {
-            let mut bytes = self.0.lock();
-            let at = pos as usize + done;
-            let longer = bytes.len().max(at + segment.len());
-            bytes.resize(longer, 0);
-            segment.copy_to(0, &mut bytes[at..at + segment.len()]);
-            done += segment.len();
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
-        thread::yield_now();
-        self.0.lock().resize(size as usize, 0);
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
-        thread::yield_now();
-        self.0.lock()[pos as usize..(pos + len) as usize].fill(0);
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        "a store in memory".into()
-    }
-}
 
 /// A file whose page `i` is full of `a` plus `i`.
 struct Machine {
@@ -102,7 +43,7 @@ impl Machine {
         let mm = Mm::new(MmConfig::new(16 << 20)).unwrap();
         let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
         let bytes = (0..PAGES).flat_map(|page| vec![first_byte(page); PAGE_SIZE]);
-        let store = Arc::new(Store(Mutex::new(bytes.collect())));
+        let store = Store::new(bytes.collect());
         let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
         let file = AddressSpace::new(&bdi, ops, PAGES * PAGE);
         Self {
@@ -146,7 +87,7 @@ impl Machine {
         self.file.sync().unwrap();
         let cached = read(&self.file, 0, self.file.size() as usize);
         assert!(
-            cached == *self.store.0.lock(),
+            cached == self.store.content(),
             "a store is lost: store and cache differ"
         );
         let stats = self.file.stats();

@@ -6,6 +6,8 @@
 #![cfg(shuttle)]
 #![allow(missing_docs)]
 
+mod yielding_store;
+
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
     MmConfig, PAGE_SIZE, ReadaheadState, Reservation, View,
@@ -13,78 +15,9 @@ use foliocache_mm::{
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
+use yielding_store::Store;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// A store that lets others run in the middle of its operations.
-#[derive(Debug)]
-struct Store(Mutex<Vec<u8>>);
-
-impl Store {
-    fn new(bytes: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(bytes)))
-    }
-
-    fn content(&self) -> Vec<u8> {
-        self.0.lock().clone()
-    }
-}
-
-impl AddressSpaceOperations for Store {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        let mut done = 0;
-        for segment in segments {
-            let bytes = self.0.lock();
-            let at = (pos as usize + done).min(bytes.len());
-            let n = segment.len().min(bytes.len() - at);
-            segment.copy_from(0, &bytes[at..at + n]);
-            done += n;
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        thread::yield_now();
-        let mut done = 0;
-        for segment in segments {
-            let mut bytes = self.0.lock();
-            let at = pos as usize + done;
-            if bytes.len() < at + segment.len() {
-                bytes.resize(at + segment.len(), 0);
-            }
-            segment.copy_to(0, &mut bytes[at..at + segment.len()]);
-            done += segment.len();
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
-        thread::yield_now();
-        self.0.lock().resize(size as usize, 0);
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
-        thread::yield_now();
-        let mut bytes = self.0.lock();
-        let end = ((pos + len) as usize).min(bytes.len());
-        let start = (pos as usize).min(end);
-        bytes[start..end].fill(0);
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        "a store in memory".into()
-    }
-}
 
 struct Machine {
     mm: Arc<Mm>,
@@ -324,7 +257,7 @@ impl AddressSpaceOperations for Volatile {
         if fails {
             // What is live now is gone: a power cut would leave what was durable before.
             let durable = self.durable.lock().clone();
-            *self.live.0.lock() = durable;
+            self.live.set(durable);
             return Err(Errno::EIO);
         }
         *self.durable.lock() = covered;
