@@ -21,6 +21,10 @@
 //! # Locking
 //!
 //! `held` is a leaf. The copy's buffer is taken under `wb_lock`, over the I/O.
+//!
+//! # Memory ordering
+//!
+//! `has_stable` is stored Release once the copy's buffer is there, and loaded Acquire: partners of one another.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -326,7 +330,7 @@ impl AddressSpace {
 impl Mm {
     /// Makes the buffer that held pages are written from.
     pub(super) fn ready_stable(&self) -> Result<(), Errno> {
-        // Acquire: partner is the Release below. The lock may be held over I/O.
+        // The lock may be held over I/O.
         if self.pins.has_stable.load(Ordering::Acquire) {
             return Ok(());
         }
