@@ -5,12 +5,12 @@ mod common;
 
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, Iocb, Mm, MmConfig, PAGE_SIZE, PinMode, ReadaheadState,
-    View, VmaAccess,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, Mm, MmConfig,
+    PAGE_SIZE, PinMode, ReadaheadState, View, VmaAccess,
 };
 use foliocache_sys::Errno;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -171,6 +171,72 @@ fn a_write_gives_a_viewed_folio_new_frames() {
     assert_eq!(file.stats().dirty + file.stats().unstable, 0);
     drop((first, second));
     assert_eq!((mm.usage().in_use, viewed(&mm)), (1, 0));
+}
+
+/// A store that holds its writes up.
+#[derive(Default)]
+struct Slow {
+    store: Store,
+    gate: RwLock<()>,
+    writing: AtomicBool,
+}
+
+impl AddressSpaceOperations for Slow {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.store.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.writing.store(true, Ordering::SeqCst);
+        let _open = self.gate.read().unwrap();
+        self.store.writepages(pos, segments)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.store.flush()
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.store.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.store.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "a slow store".into()
+    }
+}
+
+#[test]
+fn a_write_of_a_viewed_folio_waits_for_the_write_out_that_has_its_frames() {
+    let (_mm, bdi) = storage(8);
+    let store = Arc::new(Slow::default());
+    let file = AddressSpace::new(&bdi, Arc::clone(&store) as _, 0);
+    write(&file, 0, &[1; PAGE_SIZE]);
+    let written = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let closed = store.gate.write().unwrap();
+        let sync = scope.spawn(|| file.sync().unwrap());
+        while !store.writing.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        let before = frozen(&file, 0, 100);
+        let writer = scope.spawn(|| {
+            write(&file, 0, &[2; 100]);
+            written.store(true, Ordering::SeqCst);
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!written.load(Ordering::SeqCst));
+        drop(closed);
+        sync.join().unwrap();
+        writer.join().unwrap();
+        assert_eq!(*before, [1; 100]);
+    });
+    assert_eq!(store.store.content()[..100], [1; 100]);
+    file.sync().unwrap();
+    assert_eq!(store.store.content()[..101], [&[2; 100][..], &[1]].concat());
 }
 
 #[test]
