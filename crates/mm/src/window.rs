@@ -36,6 +36,7 @@ use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, VmaAccess};
+use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
@@ -77,6 +78,8 @@ pub(crate) struct Window {
     /// Of `units`.
     tables: Tables,
     pub(crate) readahead: ReadaheadState,
+    /// Pages that stores made dirty and did not wait for yet.
+    pub(crate) owed: AtomicU64,
     streams: Streams,
     /// Called before stores can be made, see [`Vma::on_store`](crate::Vma::on_store).
     pub(crate) stored: OnceLock<Box<dyn Fn() + Send + Sync>>,

@@ -378,3 +378,33 @@ fn held_huge_pages_count_whole_and_are_mapped_without_faults() {
     assert_empty(&mm);
     assert_free(8);
 }
+
+#[test]
+fn stores_go_on_though_each_makes_more_dirty_than_may_be() {
+    let Some(_pool) = HugePool::of(6) else { return };
+    for mode in MODES {
+        let mut config = MmConfig::new(16 << 20);
+        config.fault_mode = mode;
+        config.huge_frames = true;
+        // Less than a huge page.
+        (config.dirty_background_percent, config.dirty_percent) = (2, 5);
+        let mm = Mm::new(config).expect("a cache");
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).expect("a file system");
+        let content = pattern(5, 0, 4 * UNIT as usize);
+        let store_of = Store::with(&content);
+        let file = file(&bdi, &store_of);
+        let vma = map(&file, VmaAccess::ReadWrite);
+        for round in 0..20 {
+            for unit in 0..4 {
+                store(&vma, unit * UNIT + round * PAGE, 0xee);
+            }
+        }
+        // A store that waits for the writeback of its own page faults without end.
+        let faults = file.stats().faults;
+        assert!(faults <= 1000, "{mode:?}: {faults}");
+        sync(&file);
+        assert_eq!(store_of.content()[3 * UNIT as usize + 19 * PAGE_SIZE], 0xee);
+        drop((vma, file));
+        assert_empty(&mm);
+    }
+}

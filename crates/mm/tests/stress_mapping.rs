@@ -1,6 +1,7 @@
-//! Files in fewer frames than they have pages, stored into through mappings by some threads, written, cut, punched,
-//! locked for I/O, made durable and evicted: every byte where it belongs, the bound held, nothing left. All stores write short,
-//! and one of them fails. `FOLIOCACHE_STRESS` is the number of seconds for each way to resolve faults.
+//! Files in fewer frames than they have pages, stored into through mappings by some threads, read and written, uncached
+//! too and in batches, cut, punched, locked for I/O, pinned, viewed, made durable and evicted: every byte where it belongs, the
+//! bound held, nothing left. All stores write short, and one of them fails. One file is not mapped: views of the
+//! others are copies. `FOLIOCACHE_STRESS` is the number of seconds for each way to resolve faults.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(missing_docs)]
 
@@ -10,9 +11,9 @@ mod huge;
 
 use common::{Store, assert_empty, pattern};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Iocb,
-    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Request, Vma,
-    VmaAccess, read_batch,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, FolioPin, IoSegment,
+    Iocb, IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode,
+    ReadaheadState, Request, View, Vma, VmaAccess, read_batch,
 };
 use foliocache_sys::Errno;
 use huge::HugePool;
@@ -27,11 +28,15 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Each has one byte in so many of all files.
 const THREADS: u64 = 4;
 
-/// Most bytes of the files. The last is that of the store that fails. Dirty, under writeback and unstable at a time it
+/// Most bytes of the files. One is that of the store that fails. Dirty, under writeback and unstable at a time it
 /// counts three times, and is still below the least dirty limit: beyond that a store through a mapping would be SIGBUS.
-const MOST: [u64; FILES] = [24 * MIB, 24 * MIB, 4 * PAGE];
-const FILES: usize = 3;
+const MOST: [u64; FILES] = [24 * MIB, 24 * MIB, 4 * PAGE, 12 * MIB];
+const FILES: usize = 4;
 const FAILING: usize = 2;
+const UNMAPPED: usize = 3;
+
+/// Views that a thread keeps.
+const VIEWS: usize = 16;
 
 fn seconds() -> u64 {
     std::env::var("FOLIOCACHE_STRESS").map_or(1, |n| n.parse().expect("a number"))
@@ -207,19 +212,25 @@ struct Worker<'a> {
     lane: u64,
     random: Random,
     handle: ReadaheadState,
+    /// Some views, and what they have been since they were taken.
+    views: Vec<(View, Vec<u8>)>,
+    /// A pin, kept for a while.
+    pin: Option<(usize, FolioPin)>,
 }
 
 impl<'a> Worker<'a> {
     fn new(files: &'a [Checked], lane: u64) -> Self {
         let mut random = Random(lane * 1000 + 1);
         Self {
-            vmas: (files.iter())
+            vmas: (files[..UNMAPPED].iter())
                 .map(|checked| Self::map(checked, &mut random))
                 .collect(),
             files,
             lane,
             random,
             handle: ReadaheadState::new(),
+            views: Vec::new(),
+            pin: None,
         }
     }
 
@@ -268,7 +279,9 @@ impl<'a> Worker<'a> {
         let which = self.random.below(FILES as u64) as usize;
         match self.random.below(1000) {
             0..960 => self.share(which),
-            960..968 => self.vmas[which] = Self::map(&self.files[which], &mut self.random),
+            960..968 if which != UNMAPPED => {
+                self.vmas[which] = Self::map(&self.files[which], &mut self.random);
+            }
             _ => self.change_all(which),
         }
     }
@@ -282,7 +295,13 @@ impl<'a> Worker<'a> {
         if size == 0 {
             return;
         }
-        match self.random.below(100) {
+        match self.random.below(120) {
+            100..104 => self.view(which, size),
+            104..108 => self.read_batch(which, size),
+            108..112 => self.pin(which, size),
+            112..116 => self.write_uncached(which, size),
+            116..120 => self.read_uncached(which, size),
+            0..75 | 91..95 if which == UNMAPPED => {}
             0..38 => {
                 for pos in self.bytes(size) {
                     // SAFETY: inside the mapping and the file, whose end stays.
@@ -318,8 +337,11 @@ impl<'a> Worker<'a> {
             83..91 => {
                 let pos = self.random.below(size);
                 let mut bytes = vec![0; (1 + self.random.below(20 * PAGE)) as usize];
-                let parts = self.random.below(40) as usize;
-                let read = self.read(checked, pos, &mut bytes, parts) as u64;
+                let mut iter = IovIter::destination(&mut bytes);
+                let read = checked
+                    .file
+                    .read(&self.handle, &mut Iocb::at(pos), &mut iter);
+                let read = read.expect("read") as u64;
                 assert_eq!(read, (size - pos).min(bytes.len() as u64));
                 for at in (pos..pos + read).filter(|at| at % THREADS == self.lane) {
                     self.check(which, at, bytes[(at - pos) as usize], "read of");
@@ -348,22 +370,130 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads by one call, or by a batch of so many parts and one.
-    fn read(&self, checked: &Checked, pos: u64, bytes: &mut [u8], parts: usize) -> usize {
-        if parts < 20 {
-            let mut iter = IovIter::destination(bytes);
-            let read = (checked.file).read(&self.handle, &mut Iocb::at(pos), &mut iter);
-            return read.expect("read");
+    /// The thread's bytes of what was found from `pos` on.
+    fn check_all(&self, which: usize, pos: u64, found: &[u8], how: &str) {
+        for (at, &byte) in (pos..).zip(found) {
+            if at % THREADS == self.lane {
+                self.check(which, at, byte, how);
+            }
         }
-        let len = bytes.len() / parts + 1;
-        let starts = (pos..).step_by(len).map(Iocb::at);
-        let mut requests: Vec<_> = starts
-            .zip(bytes.chunks_mut(len))
-            .map(|(at, to)| Request::new(&checked.file, &self.handle, at, to))
+    }
+
+    /// Takes a view, or looks at one that it has.
+    fn view(&mut self, which: usize, size: u64) {
+        if self.views.len() == VIEWS || self.random.below(2) == 0 && !self.views.is_empty() {
+            let at = self.random.below(self.views.len() as u64) as usize;
+            let (view, bytes) = self.views.swap_remove(at);
+            assert!(view[..] == bytes[..], "a view changed");
+            return;
+        }
+        let (pos, len) = (self.random.below(size), 1 + self.random.below(20 * PAGE));
+        let mut iocb = Iocb::at(pos);
+        iocb.uncached = self.random.below(4) == 0;
+        let file = &self.files[which].file;
+        let view = file
+            .view(&self.handle, &mut iocb, len as usize)
+            .expect("view");
+        assert!(!view.is_empty() && view.len() as u64 <= len.min(size - pos));
+        let bytes = view.to_vec();
+        self.check_all(which, pos, &bytes, "view of");
+        self.views.push((view, bytes));
+    }
+
+    fn read_batch(&mut self, which: usize, size: u64) {
+        let mut wanted = Vec::new();
+        for _ in 0..self.random.below(70) {
+            let most = if self.random.below(8) == 0 {
+                6 * PAGE
+            } else {
+                64
+            };
+            let len = 1 + self.random.below(most);
+            wanted.push((self.random.below(size), vec![0; len as usize]));
+        }
+        let (file, handle) = (&self.files[which].file, &self.handle);
+        let mut requests: Vec<_> = wanted
+            .iter_mut()
+            .map(|(pos, bytes)| Request::new(file, handle, Iocb::at(*pos), bytes))
             .collect();
         read_batch(&mut requests);
-        let read = requests.iter().map(|request| request.result());
-        read.map(|read| read.expect("read")).sum()
+        let read: Vec<_> = requests.iter().map(|request| request.result()).collect();
+        for ((pos, bytes), read) in wanted.iter().zip(read) {
+            assert_eq!(read, Ok(bytes.len().min((size - pos) as usize)));
+            self.check_all(
+                which,
+                *pos,
+                &bytes[..read.expect("read")],
+                "batched read of",
+            );
+        }
+    }
+
+    /// Loads and stores through pins, one of which may last.
+    fn pin(&mut self, which: usize, size: u64) {
+        if self.pin.take().is_some() && self.random.below(2) == 0 {
+            return;
+        }
+        let start = self.random.below(size);
+        let end = (start + 1 + self.random.below(8 * PAGE)).min(size);
+        let mut mode = match self.random.below(2) {
+            0 => PinMode::READ,
+            _ => PinMode::WRITE,
+        };
+        if self.random.below(2) == 0 {
+            mode = mode.long_term();
+        }
+        let checked = &self.files[which];
+        let pin = match checked.file.pin(&self.handle, start..end, mode) {
+            Err(PinError::TooMuch { .. } | PinError::Barred) => return,
+            Err(PinError::Failed(Errno::EIO)) if checked.store.fails() => return,
+            pin => pin.expect("it is in the file"),
+        };
+        let byte = self.random.below(256) as u8;
+        for part in pin.parts() {
+            for pos in (part.pos..part.pos + part.len as u64).filter(|at| at % THREADS == self.lane)
+            {
+                let at = part.addr.wrapping_add((pos - part.pos) as usize);
+                // SAFETY: inside the part; nobody else changes the byte.
+                let found = unsafe { at.read_volatile() };
+                self.check(which, pos, found, "pinned");
+                if mode.device_writes {
+                    // SAFETY: as above.
+                    unsafe { at.write_volatile(byte) };
+                    checked.set(pos, byte);
+                }
+            }
+        }
+        if self.random.below(4) == 0 {
+            self.pin = Some((which, pin));
+        }
+    }
+
+    fn write_uncached(&mut self, which: usize, size: u64) {
+        let byte = self.random.below(256) as u8;
+        for pos in self.bytes(size) {
+            let mut iocb = Iocb::at(pos);
+            iocb.uncached = true;
+            let mut iter = IovIter::source(std::slice::from_ref(&byte));
+            let written = self.files[which].file.write(&mut iocb, &mut iter);
+            assert_eq!(written, Ok(1));
+            self.files[which].set(pos, byte);
+        }
+    }
+
+    fn read_uncached(&mut self, which: usize, size: u64) {
+        let mut iocb = Iocb::at(self.random.below(size));
+        iocb.uncached = true;
+        for _ in 0..1 + self.random.below(4) {
+            let (pos, mut bytes) = (iocb.pos, vec![0; 1 + self.random.below(40 * PAGE) as usize]);
+            let mut iter = IovIter::destination(&mut bytes);
+            let read = self.files[which]
+                .file
+                .read(&self.handle, &mut iocb, &mut iter);
+            let read = read.expect("read");
+            assert_eq!(read, bytes.len().min((size - pos) as usize));
+            self.check_all(which, pos, &bytes[..read], "uncached read of");
+        }
     }
 
     /// After a sync that succeeded, the thread's bytes survive.
@@ -453,17 +583,21 @@ impl<'a> Worker<'a> {
                     1 => *size - self.random.below(10 * PAGE).min(*size),
                     _ => (*size + self.random.below(10 * PAGE)).min(most),
                 };
-                target.file.truncate(new).expect("truncate");
+                if pinned(target.file.truncate(new)) {
+                    return;
+                }
                 (new..*size).for_each(|at| target.set(at, 0));
                 *size = new;
             }
             4..6 if *size > 0 => {
                 let start = self.random.below(*size);
                 let end = (start + 1 + self.random.below(40 * PAGE)).min(*size);
-                target.file.punch_hole(start, end - start).expect("punch");
+                if pinned(target.file.punch_hole(start, end - start)) {
+                    return;
+                }
                 (start..end).for_each(|at| target.set(at, 0));
             }
-            6 if other_size > 0 => {
+            6 if other_size > 0 && from_which != UNMAPPED => {
                 // From the other's mapping.
                 let from = self.random.below(other_size);
                 let len = (1 + self.random.below(100 * PAGE))
@@ -499,6 +633,14 @@ impl<'a> Worker<'a> {
     }
 }
 
+/// Whether a change did not take place because of a pin.
+fn pinned(changed: Result<(), Errno>) -> bool {
+    changed == Err(Errno::EBUSY) || {
+        assert_eq!(changed, Ok(()));
+        false
+    }
+}
+
 fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
     let mut config = MmConfig::new(16 * MIB);
     config.fault_mode = mode;
@@ -511,7 +653,9 @@ fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
         Checked::new(&sound, 0, MOST[0]),
         Checked::new(&sound, 1, 9 * MIB + 77),
         Checked::new(&failing, FAILING, 3 * PAGE + 10),
+        Checked::new(&sound, UNMAPPED, 11 * MIB + 5),
     ];
+    mm.set_pin_wait(Duration::from_millis(2));
     if huge {
         // One page of it that failed is as much as a cache of this size may have.
         files[FAILING].store.fails.store(false, Ordering::Relaxed);

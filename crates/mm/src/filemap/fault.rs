@@ -4,16 +4,20 @@
 //!
 //! ```text
 //!   page beyond the end? ─▶ EFAULT
+//!   a store: wait for the share of the dirty limits of what the last one made dirty
 //!   find or read its folio, locked
 //!     still within the end, and the folio holds the page?
 //!     put its pages into the page tables ── a write fault: writable, and dirty
 //!                                        └─ a read fault: write-protected, neighbours that are cached too
-//!   unlock; wait for the share of the dirty limit
+//!   unlock
 //! ```
 //!
 //! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). How much, the
 //! stream of faults says that it continues: a store at a random place maps and dirties one page. A huge frame is mapped
 //! as a whole, what it has beyond the end of the file too, and a store makes all of it dirty.
+//!
+//! A store waits before its page is writable, not after: the writeback that it waits for could be that page's, and
+//! would make it read-only again, without end where the limits are small.
 //!
 //! # Invariants
 //!
@@ -28,6 +32,7 @@
 //! shared. Memory and I/O are waited for before.
 
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
 
@@ -85,6 +90,10 @@ impl AddressSpace {
                 return Err(Errno::EFAULT);
             }
             self.bdi().check_failed_cap()?;
+            // Relaxed: a sum that somebody pays.
+            let owed = window.owed.swap(0, Ordering::Relaxed);
+            // Of an error that came since the next write is told.
+            let _ = self.bdi().balance_dirty_pages(self, owed);
         }
         bump(&self.counters.faults, 1);
         loop {
@@ -143,8 +152,8 @@ impl AddressSpace {
         // What is held for stores stays dirty, however long is waited.
         let stays = seen.has(flag::HELD) && self.held_for_stores(page.0..page.0 + 1).is_some();
         if dirtied > 0 && !stays {
-            // The page is writable; the next write is told of a stored error.
-            let _ = self.bdi().balance_dirty_pages(self, dirtied);
+            // Relaxed: as above.
+            window.owed.fetch_add(dirtied, Ordering::Relaxed);
         }
         Ok(Some(end))
     }

@@ -21,6 +21,7 @@ use crate::paging::{Userfaultfd, WindowArea, WriteTracker};
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, MapError, VmaAccess};
+use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
@@ -296,6 +297,7 @@ impl Windows {
             units,
             pages: pages.clone(),
             readahead: ReadaheadState::new(),
+            owed: AtomicU64::new(0),
             streams: Streams::default(),
             stored: OnceLock::new(),
         });
