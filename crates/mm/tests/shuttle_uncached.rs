@@ -205,6 +205,8 @@ fn direct_write_against_cached_users() {
     sample(1500, || {
         let (end, _) = run(&[
             |file| {
+                // Something for it to take from the cache.
+                _ = read(file, CACHED);
                 write(file, DIRECT, 0, b'b');
                 assert_eq!(read(file, CACHED)[0], b'b');
                 assert_eq!(read(file, DIRECT)[0], b'b');
