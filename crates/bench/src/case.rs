@@ -14,6 +14,7 @@ use crate::error::BenchError;
 use crate::latency::Latency;
 use crate::ratio::Target;
 use crate::settings::{Settings, Uses};
+use crate::stats::median;
 
 /// Operations between two looks at the clock. The shortest takes some nanoseconds and the clock 25.
 pub(crate) const BATCH: u64 = 256;
@@ -58,6 +59,7 @@ pub struct Plan {
 }
 
 /// Contestants that take turns, and what is made of their figures.
+#[derive(Default)]
 pub struct Match {
     /// Who takes part, in the order of the turns.
     pub contestants: Vec<Contestant>,
@@ -139,6 +141,19 @@ impl RatioPlan {
         }
     }
 
+    /// Of another figure than the row's.
+    pub const fn of_figure(self, figure: Figure) -> Self {
+        Self { figure, ..self }
+    }
+
+    /// With a median not to exceed.
+    pub const fn at_most(self, most: f64) -> Self {
+        Self {
+            target: Some(Target::AtMost(most)),
+            ..self
+        }
+    }
+
     /// With a median to reach.
     pub const fn at_least(self, least: f64) -> Self {
         Self {
@@ -149,18 +164,12 @@ impl RatioPlan {
 
     /// Of their 99th percentiles.
     pub const fn of_p99(self) -> Self {
-        Self {
-            figure: Figure::P99,
-            ..self
-        }
+        self.of_figure(Figure::P99)
     }
 
     /// The same, with a median not to exceed.
     pub const fn p99_at_most(self, most: f64) -> Self {
-        Self {
-            target: Some(Target::AtMost(most)),
-            ..self.of_p99()
-        }
+        self.of_p99().at_most(most)
     }
 
     /// The ratio for one round's figures, in the order of the contestants.
@@ -179,14 +188,26 @@ pub enum Figure {
     Value,
     /// The 99th percentile of the time that an operation takes.
     P99,
+    /// Processor seconds of the process for each byte.
+    Cpu,
+    /// The slowest interval of a turn over the median of its intervals.
+    Flatness,
 }
 
 impl Figure {
-    /// NaN where no times were taken.
+    /// NaN where it was not measured.
     pub(crate) fn of(self, outcome: &Outcome) -> f64 {
         match self {
             Self::Value => outcome.value,
             Self::P99 => outcome.latency.map_or(f64::NAN, |latency| latency.p99),
+            Self::Cpu => {
+                (outcome.cost).map_or(f64::NAN, |(cost, bytes)| cost.process / bytes as f64)
+            }
+            Self::Flatness if outcome.series.is_empty() => f64::NAN,
+            Self::Flatness => {
+                let slowest = outcome.series.iter().copied().fold(f64::INFINITY, f64::min);
+                slowest / median(&outcome.series)
+            }
         }
     }
 }
@@ -224,7 +245,7 @@ pub trait Pass {
 }
 
 /// What a pass gave.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The figure.
     pub value: f64,
@@ -234,6 +255,8 @@ pub struct Outcome {
     pub hit_ratio: Option<f64>,
     /// How long the reads took.
     pub latency: Option<Latency>,
+    /// The figure in each interval of the turn ([`Settings::interval`]); empty where they were not measured.
+    pub series: Vec<f64>,
 }
 
 impl Outcome {
@@ -244,6 +267,7 @@ impl Outcome {
             cost: None,
             hit_ratio: None,
             latency: None,
+            series: Vec::new(),
         }
     }
 }

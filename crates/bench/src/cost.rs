@@ -3,7 +3,8 @@
 //! # Model
 //!
 //! A [`Meter`] looks at the clock and at the processor time of this process, its rings' workers and
-//! the cache's own threads among them. What the kernel's threads did meanwhile (writing back,
+//! the cache's own threads among them, and at the part of those, told from the callers by their names. A
+//! memory cgroup has its pages reclaimed by the callers. What the kernel's threads did meanwhile (writing back,
 //! completing I/O) is counted apart: it is the whole machine's, so on a machine that others use,
 //! too, it is not ours alone.
 
@@ -11,6 +12,7 @@ use foliocache_sys::clock::process_cpu_time;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Seconds of a pass.
@@ -20,6 +22,10 @@ pub struct Cost {
     pub seconds: f64,
     /// Of a processor, in the process that did the work.
     pub process: f64,
+    /// The part of `process` in the cache's thread that reclaims.
+    pub reclaim: f64,
+    /// The part of `process` in the cache's other threads and in workers of rings.
+    pub background: f64,
     /// Of a processor, in the kernel's own threads; of the whole machine.
     pub kernel_threads: f64,
 }
@@ -28,11 +34,51 @@ pub struct Cost {
 pub(crate) struct Meter {
     start: Instant,
     process: Duration,
+    threads: HashMap<u32, (Part, u64)>,
+}
+
+/// What a thread of this process is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Reclaim,
+    Background,
+}
+
+impl Part {
+    /// None for callers. The kernel keeps 15 bytes of a name.
+    fn of(name: &str) -> Option<Self> {
+        match name.trim_end() {
+            "foliocache-recl" => Some(Self::Reclaim),
+            name if name.starts_with("foliocache-") || name.starts_with("iou-") => {
+                Some(Self::Background)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What each thread of this process that is no caller has worked so far, in nanoseconds.
+fn threads() -> HashMap<u32, (Part, u64)> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
+    let each = threads.flatten().filter_map(|thread| {
+        let path = thread.path();
+        let part = Part::of(&fs::read_to_string(path.join("comm")).ok()?)?;
+        let id = thread.file_name().to_str()?.parse().ok()?;
+        Some((id, (part, scheduled(&path)?)))
+    });
+    each.collect()
+}
+
+/// Nanoseconds that a thread worked, by its folder in /proc.
+fn scheduled(folder: &Path) -> Option<u64> {
+    let text = fs::read_to_string(folder.join("schedstat")).ok()?;
+    text.split(' ').next()?.parse().ok()
 }
 
 impl Meter {
     pub(crate) fn start() -> Self {
         Self {
+            threads: threads(),
             process: process_cpu_time(),
             start: Instant::now(),
         }
@@ -42,11 +88,24 @@ impl Meter {
     pub(crate) fn stop(&self) -> Cost {
         let seconds = self.start.elapsed().as_secs_f64();
         let process = process_cpu_time().saturating_sub(self.process);
+        let threads = threads();
+        let of = |wanted: Part| {
+            let each = threads.iter().filter(|(_, (part, _))| *part == wanted);
+            let ns = each.map(|(id, (_, ns))| ns.saturating_sub(self.before(*id)));
+            Duration::from_nanos(ns.sum()).as_secs_f64()
+        };
         Cost {
             seconds,
             process: process.as_secs_f64(),
+            reclaim: of(Part::Reclaim),
+            background: of(Part::Background),
             kernel_threads: 0.0,
         }
+    }
+
+    /// What a thread had worked at the start.
+    fn before(&self, thread: u32) -> u64 {
+        self.threads.get(&thread).map_or(0, |(_, ns)| *ns)
     }
 }
 
@@ -83,8 +142,7 @@ fn worked(id: u32) -> Option<u64> {
     if parent != KTHREADD {
         return None;
     }
-    let scheduled = fs::read_to_string(format!("/proc/{id}/schedstat")).ok()?;
-    scheduled.split(' ').next()?.parse().ok()
+    scheduled(Path::new(&format!("/proc/{id}")))
 }
 
 #[cfg(test)]
@@ -101,11 +159,33 @@ mod tests {
         }
         let cost = meter.stop();
         assert!(cost.seconds > 0.0 && cost.process >= 0.01);
+        assert_eq!((cost.reclaim, cost.background), (0.0, 0.0));
         assert!(kernel.since() >= 0.0);
         assert_eq!(
             worked(std::process::id()),
             None,
             "no thread of the kernel's"
         );
+    }
+
+    /// Time of a cache's threads is not the callers'.
+    #[test]
+    fn threads_are_told_apart_by_name() {
+        let meter = Meter::start();
+        let (sender, ended) = std::sync::mpsc::channel::<()>();
+        let spin = move || {
+            let start = process_cpu_time();
+            while process_cpu_time() - start < Duration::from_millis(20) {}
+            // Alive until it was measured.
+            let _ = ended.recv();
+        };
+        let named = std::thread::Builder::new().name("foliocache-reclaim".to_owned());
+        let thread = named.spawn(spin).unwrap();
+        while meter.stop().reclaim < 0.005 {
+            std::thread::yield_now();
+        }
+        assert!(meter.stop().background == 0.0);
+        drop(sender);
+        thread.join().unwrap();
     }
 }

@@ -29,6 +29,7 @@ use crate::mapped::{Kernels, page_faults, read};
 use crate::passes::{RandomReads, RandomResult, Trace, Until, filled, sequential};
 use crate::place::{Buffer, MIB};
 use crate::ring::ReadRing;
+use crate::streams::{Access, Shape, Stream, Streamed, ThroughKernel};
 
 /// The argument that makes a kernel's side of a process.
 pub(crate) const ROLE: &str = "kernel";
@@ -45,6 +46,12 @@ enum Order {
         path: PathBuf,
         way: Way,
         until: Until,
+    },
+    /// Read or write streams.
+    Streams {
+        path: PathBuf,
+        shape: Shape,
+        access: Access,
     },
 }
 
@@ -71,6 +78,7 @@ enum Done {
     Ready,
     Sequential(Cost),
     Random(RandomResult),
+    Streams(Streamed),
 }
 
 /// The process, from outside.
@@ -124,6 +132,25 @@ impl KernelSide {
         let path = path.to_owned();
         match self.order(&Order::Random { path, way, until })? {
             Done::Random(result) => Ok(result),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Reads or writes streams; written ones are made durable.
+    pub(crate) fn streams(
+        &mut self,
+        path: &Path,
+        shape: Shape,
+        access: Access,
+    ) -> io::Result<Streamed> {
+        let path = path.to_owned();
+        let order = Order::Streams {
+            path,
+            shape,
+            access,
+        };
+        match self.order(&order)? {
+            Done::Streams(result) => Ok(result),
             other => Err(unexpected(&other)),
         }
     }
@@ -272,6 +299,21 @@ impl State {
                     }
                 };
                 Ok(Done::Random(result?))
+            }
+            Order::Streams {
+                path,
+                shape,
+                access,
+            } => {
+                let stream =
+                    |number| Ok(Box::new(ThroughKernel::open(&path, access, number)?) as _);
+                let streams = (0..shape.threads as u64).map(stream);
+                let mut streams: Vec<Box<dyn Stream>> = streams.collect::<io::Result<_>>()?;
+                let sync = || match access.write {
+                    true => fs::File::open(&path)?.sync_data(),
+                    false => Ok(()),
+                };
+                Ok(Done::Streams(shape.run(&mut streams, sync)?))
             }
         }
     }

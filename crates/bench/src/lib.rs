@@ -35,6 +35,7 @@
 //! | `place`, `zram` | files on a disk, and our cache over them |
 //! | `kernel` | a process whose page cache a memory cgroup bounds |
 //! | `guard` | a process that takes away what is left behind |
+//! | `streams` | several threads that read or write a file from front to back |
 //! | `passes`, `trace` | what passes do, and which pages they read |
 //! | `policy` | caches that hold no bytes, to compare hit ratios with |
 //! | `cases` | the cases |
@@ -64,6 +65,7 @@ mod ring;
 mod run;
 mod settings;
 mod stats;
+mod streams;
 mod table;
 mod trace;
 mod zram;

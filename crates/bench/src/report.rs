@@ -5,8 +5,8 @@
 //! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
 //! "samples"}], "ratios": {NAME: {"median", "min", "max"}}, "notes": [TEXT]}`. A row's value is the
 //! median of its samples. Rows of passes over files also have `"cpu_s_per_gb": {"process",
-//! "kernel_threads"}`, and those of reads through a cache `"hit_ratio"` and, of random ones, `"latency_us":
-//! {"p50", "p99", "p99_9"}`. Names of ratios are stable.
+//! "reclaim", "background", "kernel_threads"}`, and those of reads through a cache `"hit_ratio"` and, of random ones, `"latency_us":
+//! {"p50", "p99", "p99_9"}`. Rows of streams have `"series"`, their figure in each interval of each round. Names of ratios are stable.
 
 use serde::ser::Serializer;
 use serde::{Serialize, ser::SerializeMap};
@@ -62,6 +62,9 @@ pub struct Row {
     /// How long a read took; medians of the rounds' percentiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
+    /// The figure in each interval ([`Settings::interval`]) of each round, one after another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<f64>,
 }
 
 /// Processor seconds for each 10⁹ bytes; medians.
@@ -70,6 +73,10 @@ pub struct Row {
 pub struct CpuPerGb {
     /// Of the process that did the work, in the program and in the kernel.
     pub process: f64,
+    /// The part of `process` in the cache's thread that reclaims.
+    pub reclaim: f64,
+    /// The part of `process` in the cache's other threads and in workers of rings.
+    pub background: f64,
     /// Of the kernel's own threads meanwhile; of the whole machine, so others' work is in it.
     pub kernel_threads: f64,
 }
@@ -85,6 +92,8 @@ impl CpuPerGb {
         };
         Some(Self {
             process: each(|cost| cost.process)?,
+            reclaim: each(|cost| cost.reclaim)?,
+            background: each(|cost| cost.background)?,
             kernel_threads: each(|cost| cost.kernel_threads)?,
         })
     }
@@ -162,6 +171,10 @@ impl Report {
                 cpu_s_per_gb: CpuPerGb::of(outcomes),
                 hit_ratio: (!hits.is_empty()).then(|| median(&hits)),
                 latency_us: latency(outcomes),
+                series: outcomes
+                    .iter()
+                    .flat_map(|turn| turn.series.iter().copied())
+                    .collect(),
             });
             if let Work::Pass { pass, .. } = &contestant.work {
                 self.notes.extend(pass.note());

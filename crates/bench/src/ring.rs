@@ -1,4 +1,5 @@
-//! Random reads of the kernel's through an io_uring: many at once, and all of them waited for.
+//! Reads of the kernel's through an io_uring: many at once, at random and all of them waited for, or one after
+//! another and each waited for when its place is needed.
 //!
 //! # Safety
 //!
@@ -9,11 +10,12 @@
 use io_uring::{IoUring, opcode, types};
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use crate::files::{PAGE, whole};
 use crate::place::{Buffer, open_direct};
+use crate::streams::Stream;
 
 /// A ring and the file that it reads.
 pub(crate) struct ReadRing {
@@ -74,5 +76,95 @@ impl ReadRing {
             }
         }
         result
+    }
+}
+
+/// A stream past the kernel's cache, with many requests under way.
+pub(crate) struct DirectReads {
+    ring: IoUring,
+    file: OwnedFd,
+    buffer: Buffer,
+    /// Bytes of a request.
+    len: usize,
+    /// Places in the buffer, and those of them that no request is under way for.
+    places: usize,
+    free: Vec<usize>,
+}
+
+impl DirectReads {
+    /// Opens a file for as many requests of `len` bytes at once.
+    pub(crate) fn open(path: &Path, at_once: usize, len: usize) -> io::Result<Self> {
+        Ok(Self {
+            ring: IoUring::new(at_once as u32)?,
+            file: open_direct(path)?,
+            buffer: Buffer::random(at_once * len, 0),
+            len,
+            places: at_once,
+            free: (0..at_once).collect(),
+        })
+    }
+
+    /// Waits for one request or more; returns their bytes.
+    fn wait(&mut self) -> io::Result<u64> {
+        while let Err(error) = self.ring.submit_and_wait(1) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        let (mut moved, mut result) = (0, Ok(()));
+        for done in self.ring.completion() {
+            self.free.push(done.user_data() as usize);
+            moved += self.len as u64;
+            result = result.and(match usize::try_from(done.result()) {
+                Ok(read) => whole(read, self.len),
+                Err(_) => Err(io::Error::from_raw_os_error(-done.result())),
+            });
+        }
+        result.map(|()| moved)
+    }
+}
+
+impl Stream for DirectReads {
+    fn step(&mut self, pos: u64) -> io::Result<u64> {
+        let mut moved = 0;
+        let place = loop {
+            match self.free.pop() {
+                Some(place) => break place,
+                None => moved += self.wait()?,
+            }
+        };
+        let to = &mut self.buffer.bytes()[place * self.len..][..self.len];
+        let read = opcode::Read::new(
+            types::Fd(self.file.as_raw_fd()),
+            to.as_mut_ptr(),
+            to.len() as u32,
+        );
+        let read = read.offset(pos).build().user_data(place as u64);
+        // SAFETY: the module's premise.
+        let pushed = unsafe { self.ring.submission().push(&read) };
+        pushed.map_err(io::Error::other)?;
+        Ok(moved)
+    }
+
+    fn end(&mut self) -> io::Result<u64> {
+        let mut moved = 0;
+        while self.free.len() < self.places {
+            moved += self.wait()?;
+        }
+        Ok(moved)
+    }
+}
+
+impl Drop for DirectReads {
+    fn drop(&mut self) {
+        while self.free.len() < self.places {
+            let free = self.free.len();
+            // A read that failed has ended, too.
+            let _ = self.wait();
+            if self.free.len() == free {
+                std::mem::forget(std::mem::replace(&mut self.buffer, Buffer::random(0, 0)));
+                return;
+            }
+        }
     }
 }

@@ -119,7 +119,7 @@ fn run_match(
 /// What the turns of one round come to.
 fn of_turns(turns: &[Outcome]) -> Outcome {
     match turns {
-        [one] => *one,
+        [one] => one.clone(),
         many => {
             let values: Vec<f64> = many.iter().map(|turn| turn.value).collect();
             Outcome::plain(median(&values))

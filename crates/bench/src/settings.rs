@@ -61,6 +61,12 @@ impl Settings {
         }
     }
 
+    /// Seconds of an interval, where a turn's figure is also given for each of its intervals: one, or a
+    /// quarter of a turn that is shorter than four.
+    pub(crate) fn interval(&self) -> f64 {
+        (self.seconds / 4.0).min(1.0)
+    }
+
     /// # Errors
     /// No sample, no time, no thread or no file.
     pub(crate) fn check(&self) -> Result<(), BenchError> {

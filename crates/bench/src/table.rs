@@ -9,8 +9,8 @@
 //! ```
 //!
 //! One line for each ratio: on the left what is compared with, on the right what is compared. Below,
-//! where it is known, what each row cost: processor seconds for 10⁹ bytes, of the process and of the
-//! kernel's own threads; the share of hits; and how long a read took, in microseconds.
+//! where it is known, what each row cost: processor seconds for 10⁹ bytes, of the process, of its parts that are
+//! the cache's reclaim and its other threads, and of the kernel's own threads; the share of hits; and how long a read took, in microseconds. Streams have a line for each interval, a second if nothing else was said.
 
 use std::fmt;
 
@@ -46,6 +46,7 @@ impl fmt::Display for Report {
             self.change(f, change)?;
         }
         self.costs(f)?;
+        self.series(f)?;
         writeln!(
             f,
             "\n{:<32} {:>8} {:>8} {:>8}  target",
@@ -100,15 +101,26 @@ impl Report {
         }
         writeln!(
             f,
-            "\n{:>20}  {:>8}  {:>8}  {:>6}  {:>22}\n{:>20}  {:>8}  {:>8}  {:>6}  {:>22}",
-            "", "CPU s/GB", "kthreads", "hits", "p50, p99, p99.9 µs", "%stddev", "|", "|", "|", "|"
+            "\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>22}\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>22}",
+            "",
+            "CPU s/GB",
+            "reclaim",
+            "threads",
+            "kthreads",
+            "hits",
+            "p50, p99, p99.9 µs",
+            "%stddev",
+            "|",
+            "|",
+            "|",
+            "|",
+            "|",
+            "|"
         )?;
         for row in self.rows.iter().filter(known) {
-            let (process, kernel) = match row.cpu_s_per_gb {
-                Some(cpu) => (
-                    format!("{:.3}", cpu.process),
-                    format!("{:.3}", cpu.kernel_threads),
-                ),
+            let [process, reclaim, background, kernel] = match row.cpu_s_per_gb {
+                Some(cpu) => [cpu.process, cpu.reclaim, cpu.background, cpu.kernel_threads]
+                    .map(|seconds| format!("{seconds:.3}")),
                 None => Default::default(),
             };
             let hits = row
@@ -119,13 +131,49 @@ impl Report {
             });
             writeln!(
                 f,
-                "{:>20}  {process:>8}  {kernel:>8}  {hits:>6}  {times:>22}  {}  {}, {}: {}",
+                "{:>20}  {process:>8}  {reclaim:>8}  {background:>8}  {kernel:>8}  {hits:>6}  {times:>22}  {}  {}, {}: {}",
                 figure(row),
                 row.unit,
                 row.name,
                 threads(row),
                 row.variant
             )?;
+        }
+        Ok(())
+    }
+
+    /// The intervals of streams: a table for each work, a column for each contestant.
+    fn series(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let streams: Vec<&Row> = self
+            .rows
+            .iter()
+            .filter(|row| !row.series.is_empty())
+            .collect();
+        for of_one in streams.chunk_by(|a, b| (a.name, a.threads) == (b.name, b.threads)) {
+            let Row { name, unit, .. } = of_one[0];
+            writeln!(
+                f,
+                "\n{name}, {}, {unit} in each interval",
+                threads(of_one[0])
+            )?;
+            for (column, row) in of_one.iter().enumerate() {
+                writeln!(f, "{:>8}: {}", column + 1, row.variant)?;
+            }
+            let columns = 1..=of_one.len();
+            write!(f, "{:>6}  {:>6}", "round", "s")?;
+            columns
+                .into_iter()
+                .try_for_each(|column| write!(f, "  {column:>8}"))?;
+            writeln!(f)?;
+            let in_round = of_one[0].series.len() / self.settings.samples;
+            for at in 0..of_one[0].series.len() {
+                let seconds = (at % in_round + 1) as f64 * self.settings.interval();
+                write!(f, "{:>6}  {seconds:>6.2}", at / in_round + 1)?;
+                of_one
+                    .iter()
+                    .try_for_each(|row| write!(f, "  {:>8.0}", row.series[at]))?;
+                writeln!(f)?;
+            }
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
         assert_eq!(row["samples"].as_array().unwrap().len(), 1);
         // Hits in memory are counted by the second, like those of pread.
         let hit = row["name"].as_str().unwrap().contains(", hit");
-        if hit || row["unit"] == "faults" {
+        if hit || row["unit"] == "faults" || row["name"] == "hot set" {
             assert!(row["cpu_s_per_gb"].is_null() && row["hit_ratio"].is_null());
             continue;
         }
@@ -100,13 +100,15 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
             let cpu = &row["cpu_s_per_gb"];
             assert!(cpu["process"].as_f64().unwrap() > 0.0, "{row}");
             assert!(cpu["kernel_threads"].as_f64().unwrap() >= 0.0, "{row}");
+            let own = cpu["reclaim"].as_f64().unwrap() + cpu["background"].as_f64().unwrap();
+            assert!(own >= 0.0, "{row}");
         }
         if ["rand", "fault"].contains(&case) && row["unit"] == "op/s" {
             let us = |of: &str| row["latency_us"][of].as_f64().unwrap();
             let (p50, p99, p99_9) = (us("p50"), us("p99"), us("p99_9"));
             assert!(0.0 < p50 && p50 <= p99 && p99 <= p99_9, "{row}");
         }
-        if case != "seq" && row["unit"] != "pages/s" {
+        if !["seq", "stream"].contains(&case) && row["unit"] != "pages/s" {
             let hits = row["hit_ratio"].as_f64().unwrap();
             assert!((0.0..=1.0).contains(&hits), "{row}");
         }
@@ -121,7 +123,7 @@ fn ratios(json: &Value) -> Vec<&str> {
     let (zram, disk): (Vec<&str>, Vec<&str>) = ratios
         .keys()
         .map(String::as_str)
-        .partition(|name| name.ends_with("_zram"));
+        .partition(|name| name.contains("_zram"));
     let notes = json["notes"].as_array().unwrap();
     let refused = |note: &Value| note.as_str().unwrap().starts_with("nothing on zram: ");
     assert_eq!(zram.is_empty(), notes.iter().any(refused), "{notes:?}");
@@ -205,6 +207,50 @@ fn random_reads() {
         }
         assert!(row["hit_ratio"].as_f64().unwrap() > 0.5, "{row}");
         assert_eq!(row["threads"], 2);
+    }
+}
+
+#[test]
+fn streams_second_by_second() {
+    let folder = Folder::new("stream");
+    let Some(json) = report("stream", &folder, &["--seconds", "0.08", "--threads", "2"]) else {
+        return;
+    };
+    let mut expected = vec![
+        "fairness_cached_beside_uncached",
+        "hot_set_kept",
+        "stream_aa",
+        "stream_cpu_threads_vs_kernel_buffered",
+        "stream_cpu_vs_kernel_buffered",
+        "stream_flatness",
+        "stream_uncached_vs_cached",
+        "stream_uncached_vs_direct",
+        "stream_uncached_vs_direct_depth1",
+        "stream_uncached_vs_kernel_buffered",
+        "stream_uncached_vs_kernel_dontcache",
+        "stream_view_vs_direct_depth1",
+        "write_kernel_dontcache_vs_kernel_buffered",
+        "write_uncached_vs_buffered",
+        "write_uncached_vs_kernel_buffered",
+    ];
+    let notes = json["notes"].as_array().unwrap();
+    let unknown = |note: &Value| {
+        note.as_str()
+            .unwrap()
+            .starts_with("no RWF_DONTCACHE on the disk")
+    };
+    if notes.iter().any(unknown) {
+        expected.retain(|name| !name.contains("dontcache"));
+    }
+    assert_eq!(ratios(&json), expected);
+    for row in json["rows"].as_array().unwrap() {
+        // Four intervals of a turn, and none of passes that go once through a file.
+        let reads = row["name"].as_str().unwrap().contains("read 64 KiB");
+        let intervals = row["series"].as_array().map_or(0, Vec::len);
+        assert_eq!(intervals, if reads { 4 } else { 0 }, "{row}");
+        if row["name"] == "hot set" {
+            assert!(row["value"].as_f64().unwrap() > 0.9 * 1024.0, "{row}");
+        }
     }
 }
 

@@ -24,11 +24,12 @@
 //! the call returns.
 #![allow(unsafe_code)]
 
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rustix::fs::{self, AtFlags, Mode};
-use rustix::io::retry_on_intr;
+use rustix::io::{ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 
 use crate::Errno;
 use crate::clock::Timespec;
@@ -221,6 +222,29 @@ pub fn pwrite(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<(), Errno> {
         done += n;
     }
     Ok(())
+}
+
+/// The kernel's `RWF_DONTCACHE` (Linux 6.14): what a call brings into the page cache leaves it again.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// One `preadv2(2)` with `RWF_DONTCACHE`; returns the bytes read, which may be fewer than `buf` has. May block.
+///
+/// # Errors
+///
+/// Those of `preadv2(2)`, except `EINTR`; `EOPNOTSUPP` where the kernel or the file system does not know the flag.
+pub fn pread_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    let read = || preadv2(fd, &mut [IoSliceMut::new(buf)], pos, DONTCACHE);
+    Ok(retry_on_intr(read)?)
+}
+
+/// One `pwritev2(2)` with `RWF_DONTCACHE`; returns the bytes written, which may be fewer than `buf` has. May block.
+///
+/// # Errors
+///
+/// Those of `pwritev2(2)`, except `EINTR`; `EOPNOTSUPP` where the kernel or the file system does not know the flag.
+pub fn pwrite_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<usize, Errno> {
+    let write = || pwritev2(fd, &[IoSlice::new(buf)], pos, DONTCACHE);
+    Ok(retry_on_intr(write)?)
 }
 
 /// Makes the file's data, and the attributes needed to read it back, durable. May block long.

@@ -23,6 +23,23 @@ fn create(dir: &Path, name: &str) -> OwnedFd {
 }
 
 #[test]
+fn bytes_that_are_not_cached_come_back() {
+    let dir = dir();
+    let file = create(dir.path(), "f");
+    let bytes: Vec<u8> = (0..10_000_u32).map(|i| (i * 7) as u8).collect();
+    let written = fd::pwrite_dontcache(file.as_fd(), 3, &bytes);
+    let mut back = vec![0; 10_100];
+    let read = |back: &mut Vec<u8>| fd::pread_dontcache(file.as_fd(), 3, back);
+    if written == Err(Errno::EOPNOTSUPP) {
+        assert_eq!(read(&mut back), Err(Errno::EOPNOTSUPP));
+        return;
+    }
+    assert_eq!(written, Ok(10_000));
+    assert_eq!(read(&mut back), Ok(10_000), "short at end of file");
+    assert_eq!(back[..10_000], bytes);
+}
+
+#[test]
 fn segments_go_out_and_come_back() {
     let dir = dir();
     let file = create(dir.path(), "f");

@@ -197,10 +197,8 @@ impl Pass for Reads {
         }
         let all = counted.len() as f64;
         Ok(Outcome {
-            value: 100.0 * (hits + 1) as f64 / all,
-            cost: None,
             hit_ratio: Some(hits as f64 / all),
-            latency: None,
+            ..Outcome::plain(100.0 * (hits + 1) as f64 / all)
         })
     }
 }

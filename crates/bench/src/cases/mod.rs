@@ -12,6 +12,7 @@ mod rand;
 mod scale;
 mod seq;
 mod stat;
+mod stream;
 mod walk;
 
 use foliocache_sys::memory::total_memory;
@@ -68,6 +69,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &seq::Seq,
         &rand::Rand,
         &batch::Batch,
+        &stream::Streams,
         &hitratio::HitRatio,
         &stat::Stat,
         &walk::Walk,

@@ -315,10 +315,9 @@ impl Reader {
         }
         let cost = meter.stop();
         Ok(Outcome {
-            value: reads as f64 / cost.seconds,
             cost: Some((cost, reads * PAGE as u64)),
-            hit_ratio: None,
             latency: Some(Times::drain(std::iter::once(&mut self.times))),
+            ..Outcome::plain(reads as f64 / cost.seconds)
         })
     }
 }

@@ -238,6 +238,7 @@ pub(super) fn outcome(result: &RandomResult, len: usize) -> Outcome {
         // A kernel that reads ahead reads more from the disk than was missed.
         hit_ratio: Some((1.0 - result.misses as f64 / reads).max(0.0)),
         latency: Some(result.latency),
+        series: Vec::new(),
     }
 }
 

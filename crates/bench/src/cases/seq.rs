@@ -259,10 +259,8 @@ impl Bed {
     /// The figure of a pass that cost so much.
     fn outcome(&self, cost: Cost) -> Outcome {
         Outcome {
-            value: self.len as f64 / 1e6 / cost.seconds,
             cost: Some((cost, self.len)),
-            hit_ratio: None,
-            latency: None,
+            ..Outcome::plain(self.len as f64 / 1e6 / cost.seconds)
         }
     }
 }

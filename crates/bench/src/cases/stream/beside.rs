@@ -1,0 +1,131 @@
+//! What uncached streams leave to others: a cached writer's rate, and a hot set.
+
+use std::io;
+use std::rc::Rc;
+
+use super::{BESIDE, Bed, By, FILE, HOT, MEMORY_PER_HOT, pass};
+use crate::case::{Match, Outcome, Pass, RatioPlan, Work};
+use crate::streams::Shape;
+
+/// A scan reads so many times the bound.
+const SCAN_PER_MEMORY: u64 = 10;
+
+impl Bed {
+    /// A cached writer, beside another.
+    pub(super) fn fairness(self: &Rc<Self>) -> Match {
+        let mut fairness = Match::default();
+        for (variant, beside_uncached) in [
+            ("cached, beside an uncached writer", true),
+            ("cached, beside a cached writer", false),
+        ] {
+            let bed = Rc::clone(self);
+            let writers = Writers {
+                beside_uncached,
+                bed,
+            };
+            fairness.add("write 64 KiB", variant, pass(1, writers));
+        }
+        let ratio = RatioPlan::new("fairness_cached_beside_uncached", 0, 1);
+        fairness.ratios = vec![ratio.at_least(0.8)];
+        fairness
+    }
+
+    /// What a scan leaves of other files.
+    pub(super) fn hot_set(self: &Rc<Self>) -> Match {
+        let mut hot = Match::default();
+        for (variant, scan) in [("after an uncached scan", true), ("without a scan", false)] {
+            let bed = Rc::clone(self);
+            let work = Work::Pass {
+                threads: self.shape.threads,
+                unit: "pages",
+                pass: Box::new(HotSet { scan, bed }),
+            };
+            hot.add("hot set", variant, work);
+        }
+        hot.ratios = vec![RatioPlan::new("hot_set_kept", 0, 1).at_least(0.99)];
+        hot
+    }
+}
+
+/// Two writers of ours, each in its file; the figure is that of the first, which is cached.
+struct Writers {
+    beside_uncached: bool,
+    bed: Rc<Bed>,
+}
+
+impl Pass for Writers {
+    fn prepare(&mut self) -> io::Result<()> {
+        self.bed.chill(FILE)?;
+        self.bed.chill(BESIDE)
+    }
+
+    fn run(&mut self) -> io::Result<Outcome> {
+        let len = self.bed.shape.len;
+        let shape = Shape {
+            threads: 2,
+            len: 2 * len,
+            time: self.bed.shape.time,
+        };
+        let ours =
+            |name, uncached, number, start| self.bed.ours(name, uncached, true, number, start);
+        let mut writers = [
+            ours(FILE, false, 0, 0)?,
+            ours(BESIDE, self.beside_uncached, 1, shape.part())?,
+        ];
+        let streamed = shape.run(&mut writers, || Ok(()))?;
+        let (cost, bytes) = (streamed.cost, streamed.bytes());
+        Ok(Outcome {
+            cost: Some((cost, bytes)),
+            ..Outcome::plain(streamed.each[0] as f64 / 1e6 / cost.seconds)
+        })
+    }
+}
+
+/// Pages of the hot set that are in the cache, after a scan of the file or without one.
+struct HotSet {
+    scan: bool,
+    bed: Rc<Bed>,
+}
+
+impl Pass for HotSet {
+    fn prepare(&mut self) -> io::Result<()> {
+        let bed = &self.bed;
+        [FILE, BESIDE, HOT]
+            .into_iter()
+            .try_for_each(|name| bed.chill(name))?;
+        let twice = 2;
+        for _ in 0..twice {
+            let shape = Shape {
+                threads: 1,
+                len: bed.memory / MEMORY_PER_HOT,
+                time: None,
+            };
+            shape.run(&mut [bed.ours(HOT, false, false, 0, 0)?], || Ok(()))?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> io::Result<Outcome> {
+        let bed = &self.bed;
+        let by = By::Ours { uncached: true };
+        let shape = Shape {
+            time: None,
+            ..bed.shape
+        };
+        let mut left = if self.scan {
+            SCAN_PER_MEMORY * bed.memory
+        } else {
+            0
+        };
+        while left > 0 {
+            // The last time through, through a part of the file.
+            let len = shape.len.min(left);
+            let shape = Shape { len, ..shape };
+            shape.run(&mut bed.streams(by, shape, false)?, || Ok(()))?;
+            left -= len;
+        }
+        Ok(Outcome::plain(
+            bed.place.ours(HOT)?.stats()?.resident as f64,
+        ))
+    }
+}

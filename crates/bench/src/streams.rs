@@ -1,0 +1,271 @@
+//! Streams: several threads go through a file, each through its part, ours and the kernel's alike.
+//!
+//! # Model
+//!
+//! ```text
+//!  file    |── part of thread 0 ──|── part of thread 1 ──| …
+//!             64 KiB, 64 KiB, …      round and round until the time is over, or once
+//!  sampler  reads the threads' counters at the end of each interval ──▶ series
+//! ```
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foliocache_sys::fd;
+
+use crate::cost::{Cost, Meter};
+use crate::files::whole;
+use crate::place::{Buffer, open_direct};
+
+/// Bytes of a request.
+pub(crate) const REQUEST: usize = 64 << 10;
+
+/// What one thread does.
+pub(crate) trait Stream: Send {
+    /// Makes the request at `pos`; returns the bytes that were moved, by this request or earlier ones.
+    fn step(&mut self, pos: u64) -> io::Result<u64>;
+
+    /// Waits for requests that are under way; returns their bytes.
+    fn end(&mut self) -> io::Result<u64> {
+        Ok(0)
+    }
+}
+
+/// A stream that is a function of the position.
+pub(crate) struct Steps<F>(pub(crate) F);
+
+impl<F: FnMut(u64) -> io::Result<()> + Send> Stream for Steps<F> {
+    fn step(&mut self, pos: u64) -> io::Result<u64> {
+        (self.0)(pos)?;
+        Ok(REQUEST as u64)
+    }
+}
+
+/// How many streams, through how much, for how long.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Shape {
+    pub(crate) threads: usize,
+    /// Bytes of the file: an equal part for each thread, of one request at least.
+    pub(crate) len: u64,
+    /// None: once through the file.
+    pub(crate) time: Option<Time>,
+}
+
+/// How long streams go round, and the interval of their series, in seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Time {
+    pub(crate) seconds: f64,
+    pub(crate) interval: f64,
+}
+
+/// What streams gave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Streamed {
+    /// Bytes of each stream.
+    pub(crate) each: Vec<u64>,
+    pub(crate) cost: Cost,
+    /// MB/s of all in each interval; none where there is no time.
+    pub(crate) series: Vec<f64>,
+}
+
+impl Streamed {
+    /// Bytes of all streams.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.each.iter().sum()
+    }
+}
+
+impl Shape {
+    /// Runs the streams, a thread each, and then `finish`, which is part of the cost.
+    pub(crate) fn run(
+        &self,
+        streams: &mut [Box<dyn Stream>],
+        finish: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Streamed> {
+        let done: Vec<AtomicU64> = streams.iter().map(|_| AtomicU64::new(0)).collect();
+        let part = self.part();
+        let meter = Meter::start();
+        let start = Instant::now();
+        let deadline = self.time.map(|time| start + seconds(time.seconds));
+        let series = thread::scope(|scope| {
+            let workers = streams.iter_mut().zip(&done).enumerate();
+            let threads: Vec<_> = workers
+                .map(|(who, (stream, done))| {
+                    scope.spawn(move || go(&mut **stream, who as u64 * part, part, deadline, done))
+                })
+                .collect();
+            let series = self
+                .time
+                .map_or_else(Vec::new, |time| time.sample(start, &done));
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().expect("a stream does not panic"))?;
+            Ok::<_, io::Error>(series)
+        })?;
+        finish()?;
+        let cost = meter.stop();
+        let each = done.into_iter().map(AtomicU64::into_inner).collect();
+        Ok(Streamed { each, cost, series })
+    }
+
+    /// Bytes of each thread's part.
+    pub(crate) fn part(&self) -> u64 {
+        let request = REQUEST as u64;
+        (self.len / self.threads as u64 / request).max(1) * request
+    }
+}
+
+impl Time {
+    /// MB/s in each interval from `start` on.
+    fn sample(&self, start: Instant, done: &[AtomicU64]) -> Vec<f64> {
+        let (mut before, mut since) = (0, start);
+        let mut interval = |number: u32| {
+            let end = start + seconds(self.interval) * number;
+            thread::sleep(end.saturating_duration_since(Instant::now()));
+            // Relaxed: see `go`.
+            let bytes: u64 = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
+            let now = Instant::now();
+            let rate = (bytes - before) as f64 / 1e6 / (now - since).as_secs_f64();
+            (before, since) = (bytes, now);
+            rate
+        };
+        (1..=(self.seconds / self.interval) as u32)
+            .map(&mut interval)
+            .collect()
+    }
+}
+
+/// One thread: its part, request by request.
+fn go(
+    stream: &mut dyn Stream,
+    first: u64,
+    part: u64,
+    deadline: Option<Instant>,
+    done: &AtomicU64,
+) -> io::Result<()> {
+    // Relaxed: the sampler reads the number and nothing by it; the last comes by the thread's join.
+    let count = |bytes| done.fetch_add(bytes, Ordering::Relaxed);
+    let mut at = 0;
+    loop {
+        count(stream.step(first + at)?);
+        at = (at + REQUEST as u64) % part;
+        let over = match deadline {
+            None => at == 0,
+            Some(deadline) => Instant::now() >= deadline,
+        };
+        if over {
+            count(stream.end()?);
+            return Ok(());
+        }
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// What is done through the kernel's cache.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Access {
+    pub(crate) write: bool,
+    /// With `RWF_DONTCACHE`.
+    pub(crate) dont_cache: bool,
+}
+
+/// A stream of the kernel's, one request after another.
+pub(crate) struct ThroughKernel {
+    file: fs::File,
+    access: Access,
+    buffer: Buffer,
+}
+
+impl ThroughKernel {
+    /// Reads past the cache, a request at a time.
+    pub(crate) fn direct(path: &Path, number: u64) -> io::Result<Self> {
+        let access = Access {
+            write: false,
+            dont_cache: false,
+        };
+        Ok(Self {
+            file: open_direct(path)?.into(),
+            access,
+            buffer: Buffer::random(REQUEST, number),
+        })
+    }
+
+    /// The stream of this number.
+    pub(crate) fn open(path: &Path, access: Access, number: u64) -> io::Result<Self> {
+        let file = fs::File::options()
+            .read(true)
+            .write(access.write)
+            .open(path)?;
+        let buffer = Buffer::random(REQUEST, number);
+        Ok(Self {
+            file,
+            access,
+            buffer,
+        })
+    }
+}
+
+impl Stream for ThroughKernel {
+    fn step(&mut self, pos: u64) -> io::Result<u64> {
+        let (file, buffer) = (&self.file, self.buffer.bytes());
+        let Access { write, dont_cache } = self.access;
+        let moved = match (write, dont_cache) {
+            (false, false) => file.read_at(buffer, pos)?,
+            (false, true) => fd::pread_dontcache(file.as_fd(), pos, buffer)?,
+            (true, false) => file.write_at(buffer, pos)?,
+            (true, true) => fd::pwrite_dontcache(file.as_fd(), pos, buffer)?,
+        };
+        whole(moved, REQUEST)?;
+        Ok(REQUEST as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    fn noted(seen: &Arc<Mutex<Vec<u64>>>) -> Box<dyn Stream> {
+        let seen = Arc::clone(seen);
+        Box::new(Steps(move |pos| {
+            seen.lock().unwrap().push(pos / REQUEST as u64);
+            thread::sleep(Duration::from_millis(1));
+            Ok(())
+        }))
+    }
+
+    #[test]
+    fn each_thread_goes_through_its_part() {
+        let seen: [Arc<Mutex<Vec<u64>>>; 2] = Default::default();
+        let mut shape = Shape {
+            threads: 2,
+            len: 6 * REQUEST as u64 + 5,
+            time: None,
+        };
+        let mut streams: Vec<_> = seen.iter().map(noted).collect();
+        let once = shape.run(&mut streams, || Ok(())).unwrap();
+        assert_eq!(once.each, [3 * REQUEST as u64; 2]);
+        assert!(once.series.is_empty());
+        assert_eq!(*seen[0].lock().unwrap(), [0, 1, 2]);
+        assert_eq!(*seen[1].lock().unwrap(), [3, 4, 5]);
+
+        shape.time = Some(Time {
+            seconds: 0.08,
+            interval: 0.02,
+        });
+        let round = shape.run(&mut streams, || Ok(())).unwrap();
+        assert!(seen[1].lock().unwrap().starts_with(&[3, 4, 5, 3, 4, 5, 3]));
+        assert_eq!(round.series.len(), 4);
+        assert!(round.bytes() > 0 && round.cost.seconds >= 0.08);
+    }
+}
