@@ -1,5 +1,5 @@
-//! Files in fewer frames than they have pages, stored into through mappings by some threads, read and written, uncached
-//! too and in batches, cut, punched, locked for I/O, pinned, viewed, made durable and evicted: every byte where it belongs, the
+//! Files in fewer frames than they have pages, stored into through mappings by some threads, read and written, uncached,
+//! directly and in batches too, cut, punched, locked for I/O, pinned, viewed, made durable and evicted: every byte where it belongs, the
 //! bound held, nothing left. All stores write short, and one of them fails. One file is not mapped: views of the
 //! others are copies. `FOLIOCACHE_STRESS` is the number of seconds for each way to resolve faults.
 #![cfg(not(any(loom, shuttle)))]
@@ -299,8 +299,8 @@ impl<'a> Worker<'a> {
             100..104 => self.view(which, size),
             104..108 => self.read_batch(which, size),
             108..112 => self.pin(which, size),
-            112..116 => self.write_uncached(which, size),
-            116..120 => self.read_uncached(which, size),
+            112..116 => self.write_past(which, size),
+            116..120 => self.read_past(which, size),
             0..75 | 91..95 if which == UNMAPPED => {}
             0..38 => {
                 for pos in self.bytes(size) {
@@ -469,11 +469,18 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn write_uncached(&mut self, which: usize, size: u64) {
+    /// A call that is uncached or direct.
+    fn past(&mut self, pos: u64) -> Iocb {
+        let mut iocb = Iocb::at(pos);
+        iocb.direct = self.random.below(2) == 0;
+        iocb.uncached = !iocb.direct;
+        iocb
+    }
+
+    fn write_past(&mut self, which: usize, size: u64) {
         let byte = self.random.below(256) as u8;
         for pos in self.bytes(size) {
-            let mut iocb = Iocb::at(pos);
-            iocb.uncached = true;
+            let mut iocb = self.past(pos);
             let mut iter = IovIter::source(std::slice::from_ref(&byte));
             let written = self.files[which].file.write(&mut iocb, &mut iter);
             assert_eq!(written, Ok(1));
@@ -481,9 +488,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn read_uncached(&mut self, which: usize, size: u64) {
-        let mut iocb = Iocb::at(self.random.below(size));
-        iocb.uncached = true;
+    fn read_past(&mut self, which: usize, size: u64) {
+        let pos = self.random.below(size);
+        let mut iocb = self.past(pos);
         for _ in 0..1 + self.random.below(4) {
             let (pos, mut bytes) = (iocb.pos, vec![0; 1 + self.random.below(40 * PAGE) as usize]);
             let mut iter = IovIter::destination(&mut bytes);
@@ -492,7 +499,7 @@ impl<'a> Worker<'a> {
                 .read(&self.handle, &mut iocb, &mut iter);
             let read = read.expect("read");
             assert_eq!(read, bytes.len().min((size - pos) as usize));
-            self.check_all(which, pos, &bytes[..read], "uncached read of");
+            self.check_all(which, pos, &bytes[..read], "uncached or direct read of");
         }
     }
 
@@ -622,7 +629,10 @@ impl<'a> Worker<'a> {
                 let to = self.random.below(most - len);
                 let bytes = pattern(self.random.below(256) as u8, to, len as usize);
                 let mut iter = IovIter::source(&bytes);
-                let written = target.file.write(&mut Iocb::at(to), &mut iter);
+                let mut iocb = Iocb::at(to);
+                // A store that fails makes it short.
+                iocb.direct = which != FAILING && self.random.below(2) == 0;
+                let written = target.file.write(&mut iocb, &mut iter);
                 assert_eq!(written, Ok(bytes.len()));
                 for (at, byte) in (to..).zip(&bytes) {
                     target.set(at, *byte);
