@@ -255,7 +255,7 @@ pub struct Outcome {
     pub hit_ratio: Option<f64>,
     /// How long the reads took.
     pub latency: Option<Latency>,
-    /// The figure in each interval of the turn ([`Settings::interval`]); empty where they were not measured.
+    /// The figure in each interval of the turn (`Settings::interval`); empty where they were not measured.
     pub series: Vec<f64>,
 }
 

@@ -62,7 +62,7 @@ pub struct Row {
     /// How long a read took; medians of the rounds' percentiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
-    /// The figure in each interval ([`Settings::interval`]) of each round, one after another.
+    /// The figure in each interval (`Settings::interval`) of each round, one after another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<f64>,
 }
