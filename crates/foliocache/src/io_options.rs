@@ -58,9 +58,9 @@ impl IoOptions {
     /// Whether the call goes around the cache, in agreement with it.
     ///
     /// Whole pages go between the store and the caller's memory; parts of pages at the ends go through the cache,
-    /// [uncached](IoOptions::uncached). A read takes what is cached from there. A write has it written out and takes it from
-    /// the cache and from mappings first; where that cannot be, because pages are held or pinned, it goes through
-    /// the cache, uncached. So do appends, and everything on a file system in memory, which has no store.
+    /// [uncached](IoOptions::uncached). A read takes what is cached from there. A write takes it from
+    /// the cache and from mappings first; where that cannot be, because pages are held, pinned or not durable yet, it goes
+    /// through the cache, uncached. So do appends, and everything on a file system in memory, which has no store.
     ///
     /// The call blocks for the I/O, one request after another: several threads make a device busy. A write has the file to
     /// itself meanwhile. It is not durable when it returns, as no write is; if the flush of the next sync fails its data is lost, and

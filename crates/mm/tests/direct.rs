@@ -4,7 +4,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::{
@@ -154,15 +154,18 @@ fn calls_that_may_not_wait_leave_direct_io_to_others() {
     assert_eq!(written, Err(Errno::EAGAIN));
 }
 
-/// A store that refuses writes.
-struct Refusing(Arc<Store>);
+/// A store that refuses writes, unless it may not yet.
+struct Refusing(Arc<Store>, AtomicBool);
 
 impl AddressSpaceOperations for Refusing {
     fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
         self.0.read_folios(pos, segments)
     }
-    fn writepages(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        Err(Errno::EIO)
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(Errno::EIO),
+            false => self.0.writepages(pos, segments),
+        }
     }
     fn flush(&self) -> Result<(), Errno> {
         Ok(())
@@ -182,16 +185,25 @@ impl AddressSpaceOperations for Refusing {
 fn failed_direct_write_says_so_and_loses_no_dirty_byte() {
     let (_mm, bdi) = storage(32);
     let store = Store::with(&pattern(0, 0, 64 * PAGE_SIZE));
-    let file = AddressSpace::new(&bdi, Arc::new(Refusing(store)), 64 * PAGE);
+    let store = Arc::new(Refusing(store, AtomicBool::new(true)));
+    let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
+    let file = AddressSpace::new(&bdi, ops, 64 * PAGE);
     let bytes = [1; 8 * PAGE_SIZE];
     let written = file.write(&mut direct(0), &mut IovIter::source(&bytes));
     assert_eq!(written, Err(Errno::EIO));
     assert!(read(&file, 0, PAGE_SIZE) == pattern(0, 0, PAGE_SIZE));
     // Data that cannot be written out is not given up for a direct write: that goes through the cache.
     write(&file, 2 * PAGE, b"only here");
-    write_direct(&file, 0, &bytes[..2 * PAGE_SIZE]);
     write_direct(&file, 2 * PAGE, &bytes[..PAGE_SIZE]);
     assert!(read(&file, 2 * PAGE, PAGE_SIZE) == bytes[..PAGE_SIZE]);
+    // Nor is what the store has and no flush has made durable.
+    store.1.store(false, Ordering::Relaxed);
+    write(&file, 9 * PAGE, b"written");
+    file.fdatawrite();
+    assert_eq!(store.0.content()[9 * PAGE_SIZE..][..7], *b"written");
+    store.1.store(true, Ordering::Relaxed);
+    write_direct(&file, 9 * PAGE, &bytes[..PAGE_SIZE]);
+    assert!(read(&file, 9 * PAGE, PAGE_SIZE) == bytes[..PAGE_SIZE]);
 }
 
 /// Direct and cached readers and writers of one file: each block is always of one writer's making, whole.

@@ -10,14 +10,14 @@
 //! The edges, parts of pages, go through the cache, uncached. Whole pages do not:
 //!
 //! - **A read** takes what is cached from there, since it is at least as new, and the rest from the store. It brings nothing in.
-//! - **A write** has what is cached of its pages written out and takes it from the cache, empties the windows, and then
-//!   writes to the store. All the while nobody else writes, fills or writes back the file.
+//! - **A write** takes what is cached of its pages from the cache, empties the windows, and then writes to the store. All the
+//!   while nobody else writes, fills or writes back the file.
 //!
 //! A fault of a mapping that comes before sees the old bytes, and its page leaves again; one that comes while the write is under
 //! way waits for its end. A read beside the write may see part of it, as always.
 //!
-//! Where pages cannot leave the cache, because they are held or pinned, were dirtied again in the meantime or lie in a folio that
-//! could not be split, the write goes through the cache, uncached. So do appends, and everything on a file system in memory.
+//! Where pages cannot leave the cache, because they are held or pinned, are not durable yet or lie in a folio that could not be
+//! split, the write goes through the cache, uncached: no store has them for certain, and the write may fail. So do appends, and everything on a file system in memory.
 //!
 //! Memory of the caller's that does not begin at a page, or that is not known to be good, is copied through a buffer.
 //!
@@ -278,7 +278,7 @@ impl AddressSpace {
         if end > self.size() {
             self.zero_beyond_end();
         }
-        if self.is_held(pages.clone()) || self.write_pages(&pages, &mut wb).is_err() {
+        if self.is_held(pages.clone()) {
             return None;
         }
         self.split_at(PageIndex(pages.start));
@@ -313,14 +313,14 @@ impl AddressSpace {
         })
     }
 
-    /// Takes all folios of a range from the cache; false if one may not go. Those that went are with the store.
+    /// Takes all folios of a range from the cache; false if one may not go. Those that went are durable.
     fn remove_written(&self, pages: &Range<u64>) -> bool {
         let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
         let lock = |page| self.lock_folio(page);
         let mut all = true;
         self.for_each_folio(first, last, lock, |locked| {
             let inside = locked.index() >= first && locked.end().0 <= pages.end;
-            let busy = flag::DIRTY | flag::HELD;
+            let busy = flag::DIRTY | flag::UNSTABLE | flag::HELD;
             let free = !locked.state.load().has_any(busy) && locked.may(Operation::Remove);
             if inside && free {
                 self.remove_folio(locked);

@@ -168,21 +168,6 @@ impl AddressSpace {
         ((at <= last).then_some(at), result)
     }
 
-    /// Writes what is dirty of a range of pages, and of folios that begin before it.
-    ///
-    /// Context: as [`AddressSpace::write_dirty`].
-    pub(crate) fn write_pages(
-        self: &Arc<Self>,
-        pages: &Range<u64>,
-        wb: &mut WritebackState,
-    ) -> Result<(), Errno> {
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
-        let first = self
-            .lock_folio(first)
-            .map_or(first, |locked| locked.index());
-        self.write_dirty(first, last, u64::MAX, Pass::Sync, wb).1
-    }
-
     /// After the write of `len` pages from `first` on failed: tries them in smaller and smaller
     /// pieces, so that one bad spot does not keep its neighbours from the medium.
     ///
