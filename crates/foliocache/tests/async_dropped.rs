@@ -354,7 +354,13 @@ fn a_truncate_that_fails_beside_a_read_changes_nothing() {
     begin(&mut read);
     assert!(store.parked() > 0);
     store.truncate_fails.store(true, Ordering::Relaxed);
-    let error = file.blocking().set_len(100).unwrap_err();
+    let error = std::thread::scope(|scope| {
+        let cut = scope.spawn(|| file.blocking().set_len(100));
+        // It waits for the read of the page that it cuts.
+        std::thread::sleep(Duration::from_millis(50));
+        store.end_all(None);
+        cut.join().unwrap().unwrap_err()
+    });
     assert_eq!(error.errno(), Errno::EIO);
     assert_eq!(file.len(), 8 * PAGE as u64);
     block_on(read).unwrap();
