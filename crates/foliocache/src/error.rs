@@ -109,6 +109,18 @@ pub enum Error {
         #[source]
         cause: PinError,
     },
+    /// Pinned bytes of a file could not be registered with the GPU driver.
+    #[cfg(feature = "cuda")]
+    #[error("cannot register {file}, bytes {}..{}, with the GPU driver: {cause}", .range.start, .range.end)]
+    Cuda {
+        /// The file, as its file system names it.
+        file: String,
+        /// The bytes.
+        range: Range<u64>,
+        /// The cause.
+        #[source]
+        cause: crate::pin::CudaError,
+    },
     /// Pins of a file are in the way.
     #[error("cannot {operation} {}: {}", .path.display(), display_pins(.pins))]
     Pinned {
@@ -243,6 +255,8 @@ impl Error {
             Self::Overlap { .. } | Self::Pinned { .. } => Errno::EBUSY,
             Self::Map { cause, .. } => cause.errno(),
             Self::Pin { cause, .. } => cause.errno(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda { cause, .. } => cause.errno(),
             Self::NotDurable(files) => files.first().map_or(Errno::EIO, |file| file.errno),
         }
     }

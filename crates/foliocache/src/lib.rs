@@ -50,6 +50,9 @@
 //! [`File::pin`] gives addresses of the cache's own memory that stay: a [`FolioPin`], for I/O by a ring of the program's
 //! own or by a device, without a copy. `docs/pinning.md` says how.
 //!
+//! With the feature `cuda` a long-term pin can be registered with the GPU driver: `FolioPin::register_cuda`. The driver is
+//! loaded at run time, so a program with the feature builds and runs without one, too.
+//!
 //! # What it is not for
 //!
 //! - Processes that share files and need to see each other's writes at once: each cache is private.
@@ -107,6 +110,8 @@ pub use foliocache_mm::{
 };
 pub use foliocache_sys::Errno;
 pub use foliocache_sys::clock::Timespec;
+#[cfg(feature = "cuda")]
+pub use foliocache_sys::cuda::DriverError as CudaDriverError;
 pub use foliocache_sys::uring::EngineStats;
 pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
 pub use foliocache_vfs::{Advice, Attr, Credentials, Device, FileKind, RenameMode};
@@ -115,5 +120,7 @@ pub use mapping::Mapping;
 pub use metadata::{DirEntry, Metadata, ReadDir};
 pub use open_options::OpenOptions;
 pub use pin::FolioPin;
+#[cfg(feature = "cuda")]
+pub use pin::{CudaError, CudaPart, CudaPin};
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};

@@ -1,5 +1,11 @@
 //! Pinned bytes of a file: memory of the cache that devices use.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
+#[cfg(feature = "cuda")]
+pub use cuda::{CudaError, CudaPart, CudaPin};
+
 use foliocache_mm::{FolioPin as Folios, PinError, PinMode, PinnedPart, PinnedRange};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Inode, SlabArc};
