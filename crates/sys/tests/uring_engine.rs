@@ -123,6 +123,44 @@ fn many_reads_of_several_threads_end_once_each() {
     }
 }
 
+/// The most of `many` reads of `len` bytes that were in flight, on an engine that got them all at once.
+fn deepest(engine: &Engine, len: usize, many: usize) -> usize {
+    let arena = forever(64);
+    let (_file, fd) = filled(8 * MIB, 4);
+    let (tell, told) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let entered = tell.clone();
+    let holds = Box::new(move |result| {
+        entered.send(result).unwrap();
+        released.recv_timeout(LONG).unwrap();
+    });
+    engine.submit(Arc::clone(&fd), 0, &[arena.segment(0, PAGE)], holds);
+    assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(PAGE));
+    for i in 1..=many {
+        let (tell, list) = (tell.clone(), [arena.segment(i * len, len)]);
+        let done = Box::new(move |result| tell.send(result).unwrap());
+        engine.submit(Arc::clone(&fd), (i % 8 * len) as u64, &list, done);
+    }
+    release.send(()).unwrap();
+    for _ in 0..many {
+        assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(len));
+    }
+    engine.stats().deepest
+}
+
+#[test]
+fn short_reads_are_all_in_flight_where_long_ones_wait() {
+    let Some(engine_of_short) = engine() else {
+        return;
+    };
+    assert_eq!(deepest(&engine_of_short, PAGE, 64), 64);
+    let Some(engine_of_long) = engine() else {
+        return;
+    };
+    let deepest = deepest(&engine_of_long, MIB, 40);
+    assert!((1..40).contains(&deepest), "{deepest}");
+}
+
 #[test]
 fn more_than_may_be_in_flight_waits_its_turn() {
     let Some(engine) = engine() else { return };

@@ -9,8 +9,8 @@
 //!
 //! One thread, started at the first submission, owns the ring: it submits, waits, restarts what
 //! came back short, and calls `done` when the last piece of an I/O has ended. Long transfers are
-//! cut into pieces of 1 MiB, and as many pieces are in flight as the device gains by
-//! ([`depth`](self)); the rest waits its turn.
+//! cut into pieces of 1 MiB, and as many of these are in flight as the device gains by
+//! ([`depth`](self)), or shorter ones of as many bytes, 64 at most; the rest waits its turn.
 //!
 //! # Why a thread submits, and not the caller
 //!
@@ -68,7 +68,7 @@ const PIECE: usize = 1 << 20;
 /// Most pieces in flight.
 const DEEPEST: usize = 64;
 
-/// Pieces in flight before anything is known of the device.
+/// Long pieces in flight before anything is known of the device.
 const FIRST_DEPTH: usize = 16;
 
 /// An I/O that goes through the ring.
@@ -121,7 +121,8 @@ pub struct EngineStats {
     pub in_flight: usize,
     /// Most operations that were ever in flight.
     pub deepest: usize,
-    /// Most operations that may be in flight now: adapts to the device.
+    /// Most operations of 1 MiB that may be in flight now, and shorter ones of as many bytes, 64 at most: adapts
+    /// to the device.
     pub depth: usize,
     /// Whether the device does its work in the thread that asks for it.
     pub synchronous: bool,

@@ -1,4 +1,5 @@
-//! How many operations to keep in flight: as many as make the device faster, and no more.
+//! How many long operations to keep in flight: as many as make the device faster, and no more. Short ones count
+//! by their bytes.
 //!
 //! # Model
 //!

@@ -13,7 +13,7 @@
 //! # Invariants
 //!
 //! 1. `in_flight` counts the pieces pushed to the submission queue whose completion was not taken
-//!    yet. An I/O stays in `active` until all its pieces have ended, so the kernel never has the
+//!    yet, and `bytes_in_flight` what they had left to read. An I/O stays in `active` until all its pieces have ended, so the kernel never has the
 //!    address of a piece that is gone; a worker that unwinds with pieces in flight aborts.
 //!
 //! # Safety
@@ -33,7 +33,7 @@ use io_uring::{cqueue, opcode, squeue, types};
 use super::super::piece::{MAX_RETRIES, Next, outcome, pause};
 use super::super::ring::{DRAIN, Ring, abort};
 use super::depth::Depth;
-use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, Shared};
+use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, PIECE, Shared};
 use crate::Errno;
 use crate::lock::{Arc, panicking};
 
@@ -78,6 +78,7 @@ struct Worker {
     ready: VecDeque<Id>,
     /// Invariant 1.
     in_flight: usize,
+    bytes_in_flight: usize,
     wake: Wake,
     depth: Depth,
     began: Instant,
@@ -114,6 +115,7 @@ impl Worker {
             free: Vec::new(),
             ready: VecDeque::new(),
             in_flight: 0,
+            bytes_in_flight: 0,
             wake: Wake::Idle,
             depth: Depth::new(FIRST_DEPTH, DEEPEST),
             began: Instant::now(),
@@ -202,7 +204,7 @@ impl Worker {
     /// Submits what may be in flight, waits for something to happen, and deals with it.
     fn turn(&mut self) -> Result<(), Errno> {
         self.arm_wake()?;
-        self.push(self.depth.limit());
+        self.push();
         self.enter(1)?;
         self.reap();
         Ok(())
@@ -223,18 +225,21 @@ impl Worker {
         Ok(())
     }
 
-    /// Pushes what is ready until `limit` pieces are in flight; how many it were.
-    fn push(&mut self, limit: usize) -> usize {
+    /// Pushes what is ready until as much as the depth allows is in flight; how many pieces it were.
+    fn push(&mut self) -> usize {
+        let most_bytes = self.depth.limit() * PIECE;
         let mut pushed = 0;
-        while self.in_flight < limit
+        while self.in_flight < DEEPEST
+            && self.bytes_in_flight < most_bytes
             && let Some(id) = self.ready.pop_front()
         {
             let active = self.active(id);
-            let entry = active.pieces[id.piece as usize]
-                .entry(active.fd.as_fd())
-                .user_data(id.to_user_data());
+            let piece = &active.pieces[id.piece as usize];
+            let entry = piece.entry(active.fd.as_fd()).user_data(id.to_user_data());
+            let bytes = piece.memory.left();
             self.push_entry(&entry);
             self.in_flight += 1;
+            self.bytes_in_flight += bytes;
             pushed += 1;
         }
         // Relaxed, both: see the engine's module.
@@ -307,6 +312,7 @@ impl Worker {
                 .fetch_add(1, Ordering::Relaxed);
             let active = self.active(id);
             let piece = &mut active.pieces[id.piece as usize];
+            let bytes = piece.memory.left();
             if let Ok(len) = usize::try_from(entry.result()) {
                 moved.push(len);
             }
@@ -320,6 +326,7 @@ impl Worker {
                     }
                 }
             }
+            self.bytes_in_flight -= bytes;
         }
         if !moved.is_empty() {
             let now = self.began.elapsed().as_nanos() as u64;
@@ -330,7 +337,7 @@ impl Worker {
         counters.in_flight.store(self.in_flight, Ordering::Relaxed);
         counters.depth.store(self.depth.limit(), Ordering::Relaxed);
         // What waits is submitted before anybody is told anything: the device does not wait.
-        if !ended.is_empty() && self.push(self.depth.limit()) > 0 {
+        if !ended.is_empty() && self.push() > 0 {
             // What goes wrong here goes wrong again in the next turn.
             let _ = self.ring.kernel.submit();
         }
