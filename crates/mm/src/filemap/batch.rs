@@ -7,7 +7,8 @@
 //!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
 //!   then those that were no plain hit:
 //!     copy what is there; start reading what is not
-//!   when all have been looked at, or enough is on its way: the first that is not done waits
+//!   enough is on its way: the first that is not done waits, then the next are looked at
+//!   all have been looked at: the last waits first
 //! ```
 //!
 //! A single hit in a large file waits three times for memory: for the slot, the descriptor and the bytes, each of
@@ -261,6 +262,8 @@ pub struct Batch<'r, R> {
     looked: usize,
     /// Requests before this one are done.
     done: usize,
+    /// And those from this one on.
+    end: usize,
     /// Pages that were started for requests that are not done.
     started: u64,
 }
@@ -269,35 +272,42 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
     /// A batch of these requests.
     pub fn new(requests: &'r mut [R]) -> Self {
         Self {
-            requests,
             looked: 0,
             done: 0,
+            end: requests.len(),
+            requests,
             started: 0,
         }
     }
 
-    /// The first request that has to wait, when all that need not are done and all that do are on their way,
-    /// or as many as may be at once. The caller waits for it, and says so by [`Request::end`], before the next
-    /// call. `None` when all are done.
+    /// A request that has to wait, when all that need not are done and all that do are on their way, or as many
+    /// as may be at once. The caller waits for it, and says so by [`Request::end`], before the next call. `None`
+    /// when all are done.
     ///
     /// Does not block.
     pub fn next_to_finish(&mut self) -> Option<&mut R> {
-        loop {
-            while self.looked < self.requests.len() && self.started <= self.most_started() {
+        while self.looked < self.requests.len() {
+            if self.started <= self.most_started() {
                 self.look();
+                continue;
             }
-            while self.done < self.looked {
-                let request = self.requests[self.done].as_mut();
-                if !request.is_done() {
-                    return self.requests.get_mut(self.done);
-                }
-                self.started -= std::mem::take(&mut request.started);
-                self.done += 1;
+            let request = self.requests[self.done].as_mut();
+            if !request.is_done() {
+                return self.requests.get_mut(self.done);
             }
-            if self.done == self.requests.len() {
-                return None;
-            }
+            self.started -= std::mem::take(&mut request.started);
+            self.done += 1;
         }
+        // Reads end about in the order in which they began: whoever waits for the last is woken once, and not by
+        // each of them.
+        while self.done < self.end {
+            let last = self.end - 1;
+            if !self.requests[last].as_mut().is_done() {
+                return self.requests.get_mut(last);
+            }
+            self.end = last;
+        }
+        None
     }
 
     /// Pages after which the next group has to wait.
