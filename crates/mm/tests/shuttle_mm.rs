@@ -15,87 +15,9 @@ use foliocache_mm::{
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
-use yielding_store::Store;
+use yielding_store::{Machine, Store, join, read, spawn, write};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-struct Machine {
-    mm: Arc<Mm>,
-    bdi: Arc<BackingDevInfo>,
-}
-
-impl Machine {
-    fn new(change: impl FnOnce(&mut MmConfig)) -> Self {
-        let mut config = MmConfig::new(4 << 20);
-        change(&mut config);
-        let mm = Mm::new(config).unwrap();
-        let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
-        Self { mm, bdi }
-    }
-
-    /// Takes all frames but `left` out of the game.
-    fn leave(&self, left: u64) -> Reservation<'_> {
-        let away = self.mm.usage().available - left;
-        self.mm.frames().try_reserve(away as u32).unwrap()
-    }
-
-    fn file(&self, store: &Arc<Store>) -> Arc<AddressSpace> {
-        let size = store.content().len() as u64;
-        let ops = Arc::clone(store) as Arc<dyn AddressSpaceOperations>;
-        AddressSpace::new(&self.bdi, ops, size)
-    }
-
-    /// Makes the files durable, compares cache and store, and drops everything.
-    fn end(self, files: Vec<(Arc<AddressSpace>, Arc<Store>)>) {
-        for (file, store) in &files {
-            file.sync().unwrap();
-            let cached = read(file, 0, file.size() as usize + 10);
-            assert_eq!(cached.len() as u64, file.size());
-            assert!(cached == store.content(), "store and cache differ");
-            let stats = file.stats();
-            let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
-            assert_eq!(left, (0, 0, 0, 0));
-        }
-        drop(files);
-        self.bdi.stop();
-        let usage = self.mm.usage();
-        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
-        assert!(usage.total() <= usage.limit);
-        let stats = self.mm.stats();
-        assert_eq!((stats.nr_files, stats.files.resident), (0, 0));
-    }
-}
-
-fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0xee; len];
-    let handle = ReadaheadState::new();
-    let mut iter = IovIter::destination(&mut bytes);
-    let n = file.read(&handle, &mut Iocb::at(pos), &mut iter).unwrap();
-    bytes.truncate(n);
-    bytes
-}
-
-fn write(file: &Arc<AddressSpace>, pos: u64, len: usize, byte: u8) {
-    let bytes = vec![byte; len];
-    let n = file
-        .write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
-        .unwrap();
-    assert_eq!(n, len);
-}
-
-fn spawn(
-    file: &Arc<AddressSpace>,
-    run: impl FnOnce(&Arc<AddressSpace>) + Send + 'static,
-) -> thread::JoinHandle<()> {
-    let file = Arc::clone(file);
-    thread::spawn(move || run(&file))
-}
-
-fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-    for thread in threads {
-        thread.join().unwrap();
-    }
-}
 
 /// The byte that all of `bytes` are.
 fn all_one(bytes: &[u8]) -> u8 {

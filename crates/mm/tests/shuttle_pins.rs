@@ -8,164 +8,16 @@
 #![allow(missing_docs)]
 #![allow(unsafe_code)]
 
-use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FolioPin, IoSegment, Iocb,
-    IovIter, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, ReadaheadState, Reservation,
-};
+mod yielding_store;
+
+use foliocache_mm::{AddressSpace, FolioPin, PAGE_SIZE, PinError, PinMode, ReadaheadState};
 use foliocache_sync::model::sample;
-use foliocache_sync::{Arc, Mutex, thread};
+use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 use std::ops::Range;
+use yielding_store::{Machine, Store, join, read, spawn, write};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// A store that lets others run in the middle of its operations.
-#[derive(Debug)]
-struct Store(Mutex<Vec<u8>>);
-
-impl Store {
-    fn new(bytes: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(bytes)))
-    }
-
-    fn content(&self) -> Vec<u8> {
-        self.0.lock().clone()
-    }
-}
-
-impl AddressSpaceOperations for Store {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        let mut done = 0;
-        for segment in segments {
-            let bytes = self.0.lock();
-            let at = (pos as usize + done).min(bytes.len());
-            let n = segment.len().min(bytes.len() - at);
-            segment.copy_from(0, &bytes[at..at + n]);
-            done += n;
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        thread::yield_now();
-        let mut done = 0;
-        for segment in segments {
-            let mut bytes = self.0.lock();
-            let at = pos as usize + done;
-            if bytes.len() < at + segment.len() {
-                bytes.resize(at + segment.len(), 0);
-            }
-            segment.copy_to(0, &mut bytes[at..at + segment.len()]);
-            done += segment.len();
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
-        thread::yield_now();
-        self.0.lock().resize(size as usize, 0);
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
-        thread::yield_now();
-        let mut bytes = self.0.lock();
-        let end = ((pos + len) as usize).min(bytes.len());
-        let start = (pos as usize).min(end);
-        bytes[start..end].fill(0);
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        "a store in memory".into()
-    }
-}
-
-struct Machine {
-    mm: Arc<Mm>,
-    bdi: Arc<BackingDevInfo>,
-}
-
-impl Machine {
-    fn new(change: impl FnOnce(&mut MmConfig)) -> Self {
-        let mut config = MmConfig::new(4 << 20);
-        change(&mut config);
-        let mm = Mm::new(config).unwrap();
-        let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
-        Self { mm, bdi }
-    }
-
-    /// Takes all frames but `left` out of the game.
-    fn leave(&self, left: u64) -> Reservation<'_> {
-        let away = self.mm.usage().available - left;
-        self.mm.frames().try_reserve(away as u32).unwrap()
-    }
-
-    fn file(&self, store: &Arc<Store>) -> Arc<AddressSpace> {
-        let size = store.content().len() as u64;
-        let ops = Arc::clone(store) as Arc<dyn AddressSpaceOperations>;
-        AddressSpace::new(&self.bdi, ops, size)
-    }
-
-    /// Makes the files durable, compares cache and store, and drops everything.
-    fn end(self, files: Vec<(Arc<AddressSpace>, Arc<Store>)>) {
-        for (file, store) in &files {
-            file.sync().unwrap();
-            let cached = read(file, 0, file.size() as usize + 10);
-            assert_eq!(cached.len() as u64, file.size());
-            assert!(cached == store.content(), "store and cache differ");
-            let stats = file.stats();
-            let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
-            assert_eq!(left, (0, 0, 0, 0));
-        }
-        drop(files);
-        self.bdi.stop();
-        let usage = self.mm.usage();
-        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
-        assert!(usage.total() <= usage.limit);
-        let stats = self.mm.stats();
-        assert_eq!((stats.nr_files, stats.files.resident), (0, 0));
-    }
-}
-
-fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0xee; len];
-    let handle = ReadaheadState::new();
-    let mut iter = IovIter::destination(&mut bytes);
-    let n = file.read(&handle, &mut Iocb::at(pos), &mut iter).unwrap();
-    bytes.truncate(n);
-    bytes
-}
-
-fn write(file: &Arc<AddressSpace>, pos: u64, len: usize, byte: u8) {
-    let bytes = vec![byte; len];
-    let n = file
-        .write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
-        .unwrap();
-    assert_eq!(n, len);
-}
-
-fn spawn(
-    file: &Arc<AddressSpace>,
-    run: impl FnOnce(&Arc<AddressSpace>) + Send + 'static,
-) -> thread::JoinHandle<()> {
-    let file = Arc::clone(file);
-    thread::spawn(move || run(&file))
-}
-
-fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-    for thread in threads {
-        thread.join().unwrap();
-    }
-}
 
 /// A pin, tried for as long as somebody waits for those there are; `None` if the range is not in the file.
 fn pin(file: &Arc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> Option<FolioPin> {

@@ -4,64 +4,17 @@
 #![cfg(shuttle)]
 #![allow(missing_docs)]
 
+mod yielding_store;
+
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, PAGE_SIZE, ReadaheadState, UncachedStats,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig,
+    PAGE_SIZE, ReadaheadState, UncachedStats,
 };
 use foliocache_sync::model::sample;
-use foliocache_sync::{Arc, Mutex, thread};
-use foliocache_sys::Errno;
+use foliocache_sync::{Arc, thread};
+use yielding_store::Store;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// A store that lets others run in the middle of its operations.
-#[derive(Debug)]
-struct Store(Mutex<Vec<u8>>);
-
-impl AddressSpaceOperations for Store {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        let mut done = 0;
-        for segment in segments {
-            let bytes = self.0.lock();
-            let at = (pos as usize + done).min(bytes.len());
-            let n = segment.len().min(bytes.len() - at);
-            segment.copy_from(0, &bytes[at..at + n]);
-            done += n;
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        thread::yield_now();
-        let mut done = 0;
-        for segment in segments {
-            let mut bytes = self.0.lock();
-            let at = pos as usize + done;
-            segment.copy_to(0, &mut bytes[at..at + segment.len()]);
-            done += segment.len();
-        }
-        thread::yield_now();
-        Ok(done)
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        thread::yield_now();
-        Ok(())
-    }
-
-    fn truncate(&self, _: u64) -> Result<(), Errno> {
-        Err(Errno::EIO)
-    }
-
-    fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
-        Err(Errno::EIO)
-    }
-
-    fn describe(&self) -> String {
-        "a store in memory".into()
-    }
-}
 
 const CACHED: Iocb = Iocb::at(0);
 const UNCACHED: Iocb = {
@@ -105,7 +58,7 @@ type Step = fn(&Arc<AddressSpace>);
 fn run(steps: &[Step]) -> ([u8; 2], UncachedStats) {
     let mm = Mm::new(MmConfig::new(4 << 20)).unwrap();
     let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
-    let store = Arc::new(Store(Mutex::new(vec![b'a'; 2 * PAGE_SIZE])));
+    let store = Store::new(vec![b'a'; 2 * PAGE_SIZE]);
     let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
     let file = AddressSpace::new(&bdi, ops, 2 * PAGE);
     let threads: Vec<_> = (steps.iter())
@@ -120,7 +73,7 @@ fn run(steps: &[Step]) -> ([u8; 2], UncachedStats) {
     file.sync().unwrap();
     let stats = file.stats().uncached;
     let end = read(&file, CACHED);
-    assert_eq!(end, [0, PAGE_SIZE].map(|at| store.0.lock()[at]));
+    assert_eq!(end, [0, PAGE_SIZE].map(|at| store.content()[at]));
     let all = file.stats();
     assert_eq!((all.dirty, all.writeback, all.unstable), (0, 0, 0));
     // What is pending was used by that read, or is dropped with the file.
