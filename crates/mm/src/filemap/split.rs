@@ -90,13 +90,14 @@ impl AddressSpace {
         }
         debug_assert!(lower.may(Operation::Split), "the device reads it");
         let folio = mm.folios.alloc(&mm.frames)?;
-        self.keep_failed(lower);
         let half = 1_u32 << (order - 1);
         let needed = foliocache_xarray::nodes_to_halve(order);
         let Ok(mut nodes) = mm.nodes.preload(needed) else {
             mm.folios.free(folio);
             return None;
         };
+        // No use without the lock takes the mark from one half and not from the other.
+        let marked = Self::take_mark(lower);
         // Ascending index: the lower half is locked already.
         let upper = folio.lock(&mm.waits);
         let identity = Identity {
@@ -116,7 +117,9 @@ impl AddressSpace {
             lower.state.halve();
         } else {
             let shrink = || lower.state.halve();
-            mm.lru.lock().split(&mm.folios, lower, folio, shrink);
+            mm.lru
+                .lock()
+                .split(&mm.folios, lower, folio, marked, shrink);
         }
         lower.set_uptodate_grains(uptodate[0]);
         lower.set_dirty_grains(dirty[0]);
@@ -129,6 +132,9 @@ impl AddressSpace {
             }
             if dirty == 0 && part.state.load().has(flag::DIRTY) {
                 self.clear_dirty(part);
+            }
+            if marked {
+                part.state.set(flag::DROPBEHIND);
             }
         }
         Some(upper)

@@ -78,7 +78,7 @@ impl AddressSpace {
     }
 
     /// Whether the caller is the one who takes the mark from a locked folio.
-    fn take_mark(locked: &LockedFolio<'_>) -> bool {
+    pub(super) fn take_mark(locked: &LockedFolio<'_>) -> bool {
         locked.state.load().has(flag::DROPBEHIND)
             && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
     }

@@ -238,14 +238,19 @@ impl Lru {
     }
 
     /// Queues the upper half of a folio beside the lower, which is being halved: `shrink` makes its
-    /// order the smaller one.
+    /// order the smaller one. Both are to be `marked` as an uncached operation's.
     pub(crate) fn split(
         &mut self,
         pool: &FolioPool,
         lower: &Folio,
         upper: &Folio,
+        marked: bool,
         shrink: impl FnOnce(),
     ) {
+        if !marked {
+            // It was used, by whom the list may not know yet.
+            self.keep(pool, lower);
+        }
         let name = lower.lru_queue.load(Ordering::Relaxed);
         let queue = match name {
             on::SMALL => &mut self.small,
