@@ -157,6 +157,52 @@ fn many_small_files() {
     }
 }
 
+#[test]
+fn small_files_with_default_settings() {
+    let folder = Folder::new("small");
+    let dir = folder.0.to_str().unwrap();
+    let tree = ["--dirs", "3", "--files", "20", "--memory", "16M"];
+    let mut command = bench(&["small", "--json", "--samples", "1", "--dir", dir]);
+    let output = command.args(tree).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
+    let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
+    // What a machine may not have, a note says.
+    let notes = json["notes"].to_string();
+    let missing = [
+        ("cold_open_read_vs_kernel", "nothing cold: "),
+        (
+            "create_device_writes_per_1000",
+            "no count of the device's writes",
+        ),
+    ];
+    let mut expected = vec![
+        "change_seen_p99_ms",
+        "create_100k_last_vs_first",
+        "create_100k_last_vs_first_kernel",
+        "create_durable_vs_kernel",
+        "create_vs_kernel",
+        "metadata_changed_vs_kernel",
+        "metadata_vs_kernel",
+        "open_read64_close_vs_kernel",
+        "open_read_close_changed_vs_kernel",
+        "open_read_close_vs_kernel",
+        "walk_changed_vs_kernel",
+        "walk_default_vs_kernel",
+    ];
+    let there = missing.iter().filter(|(_, note)| !notes.contains(note));
+    expected.extend(there.map(|(ratio, _)| ratio));
+    expected.sort_unstable();
+    let (hard, soft): (Vec<_>, Vec<_>) = ratios_of(&json)
+        .into_iter()
+        .partition(|name| name.ends_with("_hard"));
+    assert_eq!(soft, expected);
+    if !notes.contains("the hard limit of open files is") {
+        let with_hard = |name: &&str| format!("{name}_hard");
+        assert_eq!(hard, expected.iter().map(with_hard).collect::<Vec<_>>());
+    }
+}
+
 fn ratios_of(json: &Value) -> Vec<&str> {
     let ratios = json["ratios"].as_object().unwrap();
     ratios.keys().map(String::as_str).collect()

@@ -68,6 +68,17 @@ pub fn openat(
     })?)
 }
 
+/// Opens what `path` leads to from `dir`, close-on-exec, links followed, as the kernel finds it: see [`stat_path`].
+/// Makes nothing. May block.
+///
+/// # Errors
+///
+/// Those of `openat(2)`.
+pub fn open_path(dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC;
+    Ok(retry_on_intr(|| fs::openat(dir, path, flags, mode_of(0)))?)
+}
+
 /// The attributes of what `path` leads to from `dir`, links followed, as the kernel finds it: the path may be
 /// of several components and lead anywhere. Takes no memory. May block.
 ///

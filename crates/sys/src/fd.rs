@@ -471,17 +471,29 @@ pub fn open_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the process's soft limit of open files to the hard limit. Affects the whole process, so a library
-/// calls it only if its user asks for that.
+/// Raises the process's soft limit of open files to the hard limit, see [`set_open_file_limit`].
 ///
 /// # Errors
 ///
 /// Those of `setrlimit(2)`.
 pub fn raise_open_file_limit() -> Result<(), Errno> {
+    set_open_file_limit(u64::MAX)
+}
+
+/// Sets the process's soft limit of open files, to the hard limit at most. Affects the whole process, so a
+/// library calls it only if its user asks for that.
+///
+/// # Errors
+///
+/// Those of `setrlimit(2)`.
+pub fn set_open_file_limit(soft: u64) -> Result<(), Errno> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
+    let soft = soft.min(limit.maximum.unwrap_or(u64::MAX));
+    // The greatest number of all is the kernel's for no limit.
+    let soft = (soft != u64::MAX).then_some(soft);
+    if limit.current != soft {
+        limit.current = soft;
         setrlimit(Resource::Nofile, limit)?;
     }
     Ok(())

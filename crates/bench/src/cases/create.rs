@@ -38,7 +38,7 @@ const FIRST: &str = "create, first tenth";
 const LAST: &str = "create, last tenth";
 const NAME: &str = "create";
 
-/// Bytes of a file.
+/// Bytes of a file, and for the room that is asked for.
 const LEN: usize = 4096;
 
 /// Trees made so far: each has a path of its own, or files would be made that are there.
@@ -90,22 +90,15 @@ impl Case for Create {
         check_room(folder.path(), (made * 2 * LEN) as u64, made as u64)?;
         let place = folder.describe();
         let folder = Arc::new(folder);
-        let kernel = |threads: usize| Makers::new(&folder, dirs, threads, None);
-        let ours = |threads: usize| Makers::new(&folder, dirs, threads, Some(memory));
-        let (many, kernels) = (ours(1), kernel(1));
-        let pass = |name, variant, makers: &Arc<Mutex<Makers>>, skip, n| Contestant {
-            name,
-            variant,
-            work: Work::Pass {
-                threads: makers.lock().expect("no panic").threads,
-                unit: "files/s",
-                pass: Box::new(Tenth {
-                    makers: makers.clone(),
-                    skip,
-                    n,
-                }),
-            },
+        let kernel = |threads: usize| Makers::new(&folder, dirs, threads, LEN, None);
+        let ours = |threads: usize| {
+            let side = Ours {
+                memory,
+                descriptors: None,
+            };
+            Makers::new(&folder, dirs, threads, LEN, Some(side))
         };
+        let (many, kernels) = (ours(1), kernel(1));
         let tenth = all / 10;
         Ok(Plan {
             matches: vec![
@@ -142,14 +135,58 @@ impl Case for Create {
     }
 }
 
+/// A contestant that makes `n` files after `skip` others, or in a fresh tree.
+pub(super) fn pass(
+    name: &'static str,
+    variant: &'static str,
+    makers: &Arc<Mutex<Makers>>,
+    skip: Option<usize>,
+    n: usize,
+) -> Contestant {
+    Contestant {
+        name,
+        variant,
+        work: Work::Pass {
+            threads: makers.lock().expect("no panic").threads,
+            unit: "files/s",
+            pass: Box::new(Tenth {
+                makers: makers.clone(),
+                skip,
+                n,
+            }),
+        },
+    }
+}
+
+/// How ours is set up.
+#[derive(Clone, Copy)]
+pub(super) struct Ours {
+    pub(super) memory: u64,
+    /// The soft limit of open files that it gets to see, if not the process's.
+    pub(super) descriptors: Option<u64>,
+}
+
+impl Ours {
+    /// A cache of its own over a directory, with default settings.
+    pub(super) fn open(self, path: &Path) -> io::Result<(Directory, Cache)> {
+        if let Some(descriptors) = self.descriptors {
+            fd::set_open_file_limit(descriptors)?;
+        }
+        let cache = Cache::builder().memory(self.memory).build()?;
+        Ok((cache.directory(path)?, cache))
+    }
+}
+
 /// What makes files: a tree, and where ours looks at it.
-struct Makers {
+pub(super) struct Makers {
     folder: Arc<Folder>,
     threads: usize,
     /// Directories of each thread.
     dirs: usize,
-    /// The bound of ours; the kernel's without.
-    memory: Option<u64>,
+    /// Bytes of a file.
+    len: usize,
+    /// The kernel's without.
+    ours: Option<Ours>,
     tree: Option<Tree>,
 }
 
@@ -161,23 +198,25 @@ struct Tree {
 }
 
 impl Makers {
-    fn new(
+    pub(super) fn new(
         folder: &Arc<Folder>,
         dirs: usize,
         threads: usize,
-        memory: Option<u64>,
+        len: usize,
+        ours: Option<Ours>,
     ) -> Arc<Mutex<Makers>> {
         Arc::new(Mutex::new(Makers {
             folder: folder.clone(),
             threads,
             dirs: (dirs / threads).max(1),
-            memory,
+            len,
+            ours,
             tree: None,
         }))
     }
 
     /// An empty tree; the old one stays on the disk.
-    fn fresh(&mut self) -> io::Result<()> {
+    pub(super) fn fresh(&mut self) -> io::Result<()> {
         self.tree = None;
         // Relaxed: a number that nobody else has, no more.
         let number = TREES.fetch_add(1, Ordering::Relaxed);
@@ -187,10 +226,7 @@ impl Makers {
         }
         // Nothing of it is on its way while it is measured.
         fd::syncfs(fs::File::open(&path)?.as_fd())?;
-        let ours = self.memory.map(|memory| {
-            let cache = Cache::builder().memory(memory).build()?;
-            Ok::<_, foliocache::Error>((cache.directory(&path)?, cache))
-        });
+        let ours = self.ours.map(|ours| ours.open(&path));
         self.tree = Some(Tree {
             ours: ours.transpose()?,
             path,
@@ -200,17 +236,17 @@ impl Makers {
     }
 
     /// Makes `n` files, an equal part of them by each thread.
-    fn make(&mut self, n: usize) -> io::Result<()> {
+    pub(super) fn make(&mut self, n: usize) -> io::Result<()> {
         if self.tree.is_none() {
             self.fresh()?;
         }
         let tree = self.tree.as_mut().expect("just made");
-        let (first, dirs, threads) = (tree.made, self.dirs, self.threads);
+        let (first, dirs, threads, len) = (tree.made, self.dirs, self.threads, self.len);
         tree.made += n;
         let tree = &*tree;
         let part = |thread: usize| -> io::Result<()> {
             let mut random = Random((first * threads + thread) as u64);
-            let mut bytes = [0; LEN];
+            let mut bytes = vec![0; len];
             for number in (first + thread..first + n).step_by(threads) {
                 let name = format!("{}/{number}", thread * dirs + random.below(dirs));
                 bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
@@ -235,6 +271,20 @@ impl Makers {
             }
             result
         })
+    }
+}
+
+impl Makers {
+    /// Makes durable what was made.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match &self.tree {
+            Some(Tree {
+                ours: Some((directory, _)),
+                ..
+            }) => Ok(directory.sync()?),
+            Some(tree) => Ok(fd::syncfs(fs::File::open(&tree.path)?.as_fd())?),
+            None => Ok(()),
+        }
     }
 }
 

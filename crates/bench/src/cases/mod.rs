@@ -11,6 +11,7 @@ mod pwrite;
 mod rand;
 mod scale;
 mod seq;
+mod small;
 mod stat;
 mod stream;
 mod walk;
@@ -75,6 +76,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &walk::Walk,
         &scale::Scale,
         &create::Create,
+        &small::Small,
         &fault::Fault,
         &pin::Pin,
     ]
