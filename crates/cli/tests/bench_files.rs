@@ -92,7 +92,10 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
         assert_eq!(row["samples"].as_array().unwrap().len(), 1);
         // Hits in memory are counted by the second, like those of pread.
         let hit = row["name"].as_str().unwrap().contains(", hit");
-        if hit || row["unit"] == "faults" || row["name"] == "hot set" {
+        if hit
+            || ["faults", "ns"].iter().any(|unit| row["unit"] == *unit)
+            || row["name"] == "hot set"
+        {
             assert!(row["cpu_s_per_gb"].is_null() && row["hit_ratio"].is_null());
             continue;
         }
@@ -103,12 +106,12 @@ fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
             let own = cpu["reclaim"].as_f64().unwrap() + cpu["background"].as_f64().unwrap();
             assert!(own >= 0.0, "{row}");
         }
-        if ["rand", "fault"].contains(&case) && row["unit"] == "op/s" {
+        if ["rand", "fault", "pin"].contains(&case) && row["unit"] == "op/s" {
             let us = |of: &str| row["latency_us"][of].as_f64().unwrap();
             let (p50, p99, p99_9) = (us("p50"), us("p99"), us("p99_9"));
             assert!(0.0 < p50 && p50 <= p99 && p99 <= p99_9, "{row}");
         }
-        if !["seq", "stream"].contains(&case) && row["unit"] != "pages/s" {
+        if !["seq", "stream", "pin"].contains(&case) && row["unit"] != "pages/s" {
             let hits = row["hit_ratio"].as_f64().unwrap();
             assert!((0.0..=1.0).contains(&hits), "{row}");
         }
@@ -323,6 +326,30 @@ fn batches_of_reads() {
     let found: Vec<&String> = json["ratios"].as_object().unwrap().keys().collect();
     assert!(found.into_iter().eq(&expected));
     assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 6 + 4 * 6);
+}
+
+#[test]
+fn pins() {
+    let folder = Folder::new("pin");
+    let Some(json) = report("pin", &folder, &["--seconds", "0.05"]) else {
+        return;
+    };
+    assert_eq!(
+        ratios(&json),
+        [
+            "pin_aa",
+            "pin_counted_vs_none",
+            "pin_isolated_vs_none",
+            "pin_p99_counted_vs_none",
+            "pin_vs_reference",
+            "pin_write_vs_reference",
+        ]
+    );
+    let rows = json["rows"].as_array().unwrap();
+    let alone: Vec<_> = rows.iter().filter(|row| row["name"] == "pin_ns").collect();
+    let variants = ["for reads", "a plain reference", "for writes"];
+    assert!(alone.iter().map(|row| &row["variant"]).eq(variants));
+    assert!(alone.iter().all(|row| row["unit"] == "ns"));
 }
 
 #[test]

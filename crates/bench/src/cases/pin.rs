@@ -161,7 +161,10 @@ fn alone(place: &Place) -> Result<Match, BenchError> {
             }),
             pin("for writes", PinMode::WRITE),
         ],
-        ratios: vec![RatioPlan::new("pin_vs_reference", 0, 1)],
+        ratios: vec![
+            RatioPlan::new("pin_vs_reference", 0, 1),
+            RatioPlan::new("pin_write_vs_reference", 2, 1),
+        ],
     })
 }
 
