@@ -1,6 +1,9 @@
 //! Pins under random schedules, against what would write, move or take what is pinned: devices write to memory that is
 //! the file's, and what they wrote is not lost.
 //!
+//! Mutations of `filemap/pin/bar.rs` that `pins_against_truncate_against_reclaim` finds: a pin that does not look for bars,
+//! and a truncate that does not wait for short pins.
+//!
 //! # Safety
 //!
 //! A device touches the memory of its pin, as volatile accesses.
@@ -14,6 +17,7 @@ use foliocache_mm::{AddressSpace, FolioPin, PAGE_SIZE, PinError, PinMode, Readah
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
+use shuttle::rand::Rng;
 use std::ops::Range;
 use yielding_store::{Machine, Store, join, read, spawn, write};
 
@@ -49,6 +53,13 @@ fn device(pin: &FolioPin, byte: u8) {
             let found = unsafe { part.addr.wrapping_add(at).read_volatile() };
             assert_eq!(found, byte, "the memory is somebody else's");
         }
+    }
+}
+
+/// Lets others run, for a time that the schedule's own source of chance chooses.
+fn pause() {
+    for _ in 0..shuttle::rand::thread_rng().gen_range(0..600) {
+        thread::yield_now();
     }
 }
 
@@ -110,9 +121,13 @@ fn pins_against_truncate_against_reclaim() {
                 }
             }),
             spawn(&file, |file| {
-                file.truncate(PAGE).unwrap();
-                assert_eq!(file.pinned(), [], "nobody has what is gone");
-                file.truncate(2 * PAGE).unwrap();
+                for _ in 0..3 {
+                    // The first pin takes longer to come than a truncate.
+                    pause();
+                    file.truncate(PAGE).unwrap();
+                    assert_eq!(file.pinned(), [], "nobody has what is gone");
+                    file.truncate(2 * PAGE).unwrap();
+                }
             }),
             spawn(&other, |other| {
                 for page in 0..4 {

@@ -1,6 +1,8 @@
-//! Uncached and direct operations under random schedules: drop against cached reader against redirty, and what goes around
-//! the cache against what goes through it. What is read is what some order of the calls permits, and each page is
+//! Uncached and direct operations under random schedules: drop against cached reader against redirty against fault, and
+//! what goes around the cache against what goes through it. What is read is what some order of the calls permits, and each page is
 //! counted once.
+//!
+//! A mutation that `drop_against_cached_reader_against_redirty_against_fault` finds: a fault leaves the mark.
 #![cfg(shuttle)]
 #![allow(missing_docs)]
 
@@ -8,10 +10,11 @@ mod yielding_store;
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig,
-    PAGE_SIZE, ReadaheadState, UncachedStats,
+    PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
 };
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, thread};
+use std::ops::Range;
 use yielding_store::Store;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -28,12 +31,23 @@ const DIRECT: Iocb = {
     iocb
 };
 
-/// Reads the two pages; each is of one write.
-fn read(file: &Arc<AddressSpace>, how: Iocb) -> [u8; 2] {
-    let mut bytes = vec![0xee; 2 * PAGE_SIZE];
+fn read_at(file: &Arc<AddressSpace>, how: Iocb, pos: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; len];
     let mut iter = IovIter::destination(&mut bytes);
-    let n = file.read(&ReadaheadState::new(), &mut { how }, &mut iter);
-    assert_eq!(n, Ok(2 * PAGE_SIZE));
+    let n = file.read(&ReadaheadState::new(), &mut Iocb { pos, ..how }, &mut iter);
+    assert_eq!(n, Ok(len));
+    bytes
+}
+
+fn write_at(file: &Arc<AddressSpace>, how: Iocb, bytes: Range<u64>, byte: u8) {
+    let pos = bytes.start;
+    let bytes = vec![byte; (bytes.end - pos) as usize];
+    let n = file.write(&mut Iocb { pos, ..how }, &mut IovIter::source(&bytes));
+    assert_eq!(n, Ok(bytes.len()));
+}
+
+/// The two pages; each is of one write.
+fn pages(bytes: &[u8]) -> [u8; 2] {
     [0, 1].map(|page| {
         let bytes = &bytes[page * PAGE_SIZE..][..PAGE_SIZE];
         assert!(
@@ -44,19 +58,38 @@ fn read(file: &Arc<AddressSpace>, how: Iocb) -> [u8; 2] {
     })
 }
 
+fn read(file: &Arc<AddressSpace>, how: Iocb) -> [u8; 2] {
+    pages(&read_at(file, how, 0, 2 * PAGE_SIZE))
+}
+
 fn write(file: &Arc<AddressSpace>, how: Iocb, page: u64, byte: u8) {
-    let bytes = [byte; PAGE_SIZE];
-    let pos = page * PAGE;
-    let n = file.write(&mut Iocb { pos, ..how }, &mut IovIter::source(&bytes));
-    assert_eq!(n, Ok(PAGE_SIZE));
+    write_at(file, how, page * PAGE..(page + 1) * PAGE, byte);
+}
+
+fn map(file: &Arc<AddressSpace>) -> Vma {
+    file.map(0, 2 * PAGE_SIZE, VmaAccess::ReadWrite).unwrap()
 }
 
 type Step = fn(&Arc<AddressSpace>);
 
+/// How a run ended.
+struct End {
+    bytes: Vec<u8>,
+    /// Pages in the cache when all threads were done and the file durable.
+    resident: u64,
+}
+
+impl End {
+    fn pages(&self) -> [u8; 2] {
+        pages(&self.bytes)
+    }
+}
+
 /// Runs each of `steps` in a thread of its own, over a file of two pages of `a`; afterwards cache and store agree, every
-/// page was counted once, and nothing uncached is left. Returns the pages, and what was counted.
-fn run(steps: &[Step]) -> ([u8; 2], UncachedStats) {
-    let mm = Mm::new(MmConfig::new(4 << 20)).unwrap();
+/// page was counted once, and nothing uncached is left.
+fn run(steps: &[Step]) -> End {
+    // As little as leaves room for mapped files.
+    let mm = Mm::new(MmConfig::new(16 << 20)).unwrap();
     let bdi = BackingDevInfo::new(&mm, "model", BdiKind::Storage).unwrap();
     let store = Store::new(vec![b'a'; 2 * PAGE_SIZE]);
     let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
@@ -71,9 +104,9 @@ fn run(steps: &[Step]) -> ([u8; 2], UncachedStats) {
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
     file.sync().unwrap();
-    let stats = file.stats().uncached;
-    let end = read(&file, CACHED);
-    assert_eq!(end, [0, PAGE_SIZE].map(|at| store.content()[at]));
+    let resident = file.stats().resident;
+    let bytes = read_at(&file, CACHED, 0, 2 * PAGE_SIZE);
+    assert!(bytes == store.content(), "store and cache differ");
     let all = file.stats();
     assert_eq!((all.dirty, all.writeback, all.unstable), (0, 0, 0));
     // What is pending was used by that read, or is dropped with the file.
@@ -85,21 +118,22 @@ fn run(steps: &[Step]) -> ([u8; 2], UncachedStats) {
     assert_eq!(file.stats().resident, 0);
     drop(file);
     bdi.stop();
+    mm.punch();
     assert_eq!(mm.usage().in_use, 0);
-    (end, stats)
+    End { bytes, resident }
 }
 
 /// Two uncached readers, a cached one and a writer.
 #[test]
 fn drop_against_cached_reader_against_write() {
     sample(1500, || {
-        let (end, _) = run(&[
+        let end = run(&[
             |file| _ = read(file, UNCACHED),
             |file| _ = read(file, UNCACHED),
             |file| assert!(b"ab".contains(&read(file, CACHED)[1])),
             |file| write(file, CACHED, 1, b'b'),
         ]);
-        assert_eq!(end, *b"ab");
+        assert_eq!(end.pages(), *b"ab");
     });
 }
 
@@ -107,7 +141,7 @@ fn drop_against_cached_reader_against_write() {
 #[test]
 fn drop_against_redirty_against_sync() {
     sample(1500, || {
-        let (end, _) = run(&[
+        let end = run(&[
             |file| {
                 write(file, UNCACHED, 0, b'b');
                 write(file, UNCACHED, 0, b'c');
@@ -117,7 +151,7 @@ fn drop_against_redirty_against_sync() {
             |file| file.sync().unwrap(),
             |file| file.sync().unwrap(),
         ]);
-        assert_eq!(end, *b"cd");
+        assert_eq!(end.pages(), *b"cd");
     });
 }
 
@@ -125,29 +159,55 @@ fn drop_against_redirty_against_sync() {
 #[test]
 fn cached_write_beside_uncached_write_is_kept() {
     sample(1500, || {
-        let (end, _) = run(&[
+        let end = run(&[
             |file| write(file, UNCACHED, 0, b'b'),
             |file| {
-                let mut iocb = Iocb {
-                    pos: PAGE - 1,
-                    ..CACHED
-                };
-                let n = file.write(&mut iocb, &mut IovIter::source(&[b'x'; 1]));
-                assert_eq!(n, Ok(1));
-                let mut byte = [0];
-                let mut iocb = Iocb {
-                    pos: PAGE - 1,
-                    ..CACHED
-                };
-                let mut iter = IovIter::destination(&mut byte);
-                file.read(&ReadaheadState::new(), &mut iocb, &mut iter)
-                    .unwrap();
-                assert!(b"xb".contains(&byte[0]));
+                write_at(file, CACHED, PAGE - 1..PAGE, b'x');
+                let byte = read_at(file, CACHED, PAGE - 1, 1)[0];
+                assert!(b"xb".contains(&byte));
                 write(file, CACHED, 0, b'y');
             },
             |file| file.sync().unwrap(),
         ]);
+        let end = end.pages();
         assert!(b"yb".contains(&end[0]) && end[1] == b'a');
+    });
+}
+
+/// Faults of a mapping find what uncached operations brought in, dirtied again and drop. What was faulted in stays, and no
+/// store is lost.
+#[test]
+fn drop_against_cached_reader_against_redirty_against_fault() {
+    sample(1000, || {
+        let end = run(&[
+            |file| {
+                let _mapped = map(file);
+                for _ in 0..3 {
+                    let bytes = read_at(file, UNCACHED, 0, 2 * PAGE_SIZE);
+                    assert!(b"ax".contains(&bytes[0]) && b"ab".contains(&bytes[1]));
+                    assert_eq!(bytes[PAGE_SIZE], b'a');
+                }
+            },
+            |file| {
+                let _mapped = map(file);
+                for byte in [b'a', b'b'] {
+                    write_at(file, UNCACHED, 1..PAGE, byte);
+                }
+            },
+            |file| {
+                let vma = map(file);
+                assert!(b"ab".contains(&vma.load(1).unwrap()));
+                vma.store(0, b'x').unwrap();
+                assert_eq!(vma.load(0), Ok(b'x'), "a store is lost");
+                assert_eq!(vma.load(PAGE_SIZE), Ok(b'a'));
+                file.check_page_tables();
+            },
+            |file| _ = read_at(file, CACHED, 0, 10),
+            |file| file.sync().unwrap(),
+        ]);
+        assert_eq!(end.resident, 2, "what was faulted in is gone");
+        let expected = [vec![b'x'], vec![b'b'; PAGE_SIZE - 1], vec![b'a'; PAGE_SIZE]];
+        assert!(end.bytes == expected.concat(), "a store is lost");
     });
 }
 
@@ -156,7 +216,7 @@ fn cached_write_beside_uncached_write_is_kept() {
 #[test]
 fn direct_write_against_cached_users() {
     sample(1500, || {
-        let (end, _) = run(&[
+        let end = run(&[
             |file| {
                 // Something for it to take from the cache.
                 _ = read(file, CACHED);
@@ -171,6 +231,6 @@ fn direct_write_against_cached_users() {
             |file| _ = read(file, CACHED),
             |file| file.sync().unwrap(),
         ]);
-        assert_eq!(end, *b"bc");
+        assert_eq!(end.pages(), *b"bc");
     });
 }
