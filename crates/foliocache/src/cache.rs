@@ -18,7 +18,7 @@
 //! [`File`]: crate::File
 
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
-use foliocache_mm::{Holder, Mm, MmStats, PinnedRange};
+use foliocache_mm::{Holder, Mm, MmStats};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, OFlags};
@@ -241,7 +241,7 @@ impl Cache {
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn pinned(&self) -> Result<Vec<PinnedRange>> {
+    pub fn pinned(&self) -> Result<Vec<Holder>> {
         self.check(Operation::Stats)?;
         Ok(self.inner.mm.pinned(usize::MAX))
     }

@@ -1,7 +1,7 @@
 //! What can go wrong: what was being done, to which file and range, and why.
 
 use foliocache_fs::DirFsError;
-use foliocache_mm::{MapError, MmError, PinError, PinnedRange};
+use foliocache_mm::{Holder, MapError, MmError, PinError};
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io;
@@ -129,7 +129,7 @@ pub enum Error {
         /// The file, as it was opened.
         path: PathBuf,
         /// What was pinned just after.
-        pins: Vec<PinnedRange>,
+        pins: Vec<Holder>,
     },
     /// Files could not be made durable.
     #[error("{}", display_failed(.0))]
@@ -230,8 +230,8 @@ impl fmt::Display for FailedFile {
     }
 }
 
-fn display_pins(pins: &[PinnedRange]) -> String {
-    let list: Vec<String> = pins.iter().map(PinnedRange::to_string).collect();
+fn display_pins(pins: &[Holder]) -> String {
+    let list: Vec<String> = pins.iter().map(Holder::to_string).collect();
     list.join("; ")
 }
 

@@ -105,8 +105,7 @@ pub use foliocache_mm::{
     FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
     MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
-    PinnedRange, PressureSource, PressureStats, ThrottleStats, UncachedStats, View,
-    VmaAccess as MapAccess,
+    PressureSource, PressureStats, ThrottleStats, UncachedStats, View, VmaAccess as MapAccess,
 };
 pub use foliocache_sys::Errno;
 pub use foliocache_sys::clock::Timespec;

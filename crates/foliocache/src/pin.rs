@@ -6,7 +6,7 @@ mod cuda;
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaError, CudaPart, CudaPin};
 
-use foliocache_mm::{FolioPin as Folios, PinError, PinMode, PinnedPart, PinnedRange};
+use foliocache_mm::{FolioPin as Folios, Holder, PinMode, PinnedPart};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Inode, SlabArc};
 use std::fmt;
@@ -89,33 +89,35 @@ impl File {
     /// fail under long-term ones.
     ///
     /// # Errors
-    /// [`Error::Pin`]: `EAGAIN` while one of those waits for pins of the range ([`PinError::Barred`]), `ENOBUFS` beyond
-    /// the share ([`PinError::TooMuch`], with what is pinned), `EINVAL` for no bytes or bytes beyond the end of the file,
+    /// [`Error::Pin`]: `EAGAIN` while one of those waits for pins of the range, `ENOBUFS` beyond
+    /// the share ([`PinError`](crate::PinError), with what is pinned), `EINVAL` for no bytes or bytes beyond the end of the file,
     /// `EBADF` if the file is not open for reading, or for [`PinMode::WRITE`] not for writing too, or for
     /// appending; `ECHILD` after a fork, those of the backing store.
     #[doc(alias = "pin_user_pages")]
     pub fn pin(&self, range: impl RangeBounds<u64>, mode: PinMode) -> Result<FolioPin> {
         let range = bytes_of(range, self.len());
-        let pinned = || {
-            self.check_fork()?;
-            let folios = self.open_file().pin(range.clone(), mode)?;
-            Ok(FolioPin(ParentOnly::new(Pinned {
+        let pinned = match self.check_fork() {
+            Ok(()) => self.open_file().pin(range.clone(), mode),
+            Err(forked) => Err(forked.into()),
+        };
+        match pinned {
+            Ok(folios) => Ok(FolioPin(ParentOnly::new(Pinned {
                 folios,
                 inode: InodeRef(Some(self.open_file().inode().clone())),
-            })))
-        };
-        pinned().map_err(|cause: PinError| Error::Pin {
-            path: self.path().to_owned(),
-            range: range.clone(),
-            cause,
-        })
+            }))),
+            Err(cause) => Err(Error::Pin {
+                path: self.path().to_owned(),
+                range,
+                cause,
+            }),
+        }
     }
 
     /// What of the file is pinned, through whatever handle: whole folios. Does not block.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn pinned(&self) -> Result<Vec<PinnedRange>> {
+    pub fn pinned(&self) -> Result<Vec<Holder>> {
         self.with(Operation::Stats, |open| Ok(open.mapping().pinned()))
     }
 

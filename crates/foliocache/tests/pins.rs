@@ -31,7 +31,8 @@ fn what_is_put_into_pinned_memory_is_in_the_file_and_in_the_source() {
     std::thread::sleep(Duration::from_millis(20));
     let pin = file.pin(PAGE..3 * PAGE, PinMode::WRITE).unwrap();
     assert_eq!((pin.range(), pin.mode()), (PAGE..3 * PAGE, PinMode::WRITE));
-    assert_eq!(file.pinned().unwrap()[0].mode, PinMode::WRITE);
+    let holder = &file.pinned().unwrap()[0];
+    assert_eq!((holder.short_pins, holder.device_writes), (1, 1));
     // It may end on another thread.
     std::thread::spawn(move || fill(&pin, b'd')).join().unwrap();
     let mut bytes = [0; 4 * PAGE as usize];
@@ -126,7 +127,7 @@ fn beyond_the_share_is_enobufs_and_says_who_has_it() {
     else {
         panic!("{error:?}");
     };
-    assert!(holders.iter().any(|holder| holder.mode.long_term));
+    assert!(holders.iter().any(|holder| holder.long_pins > 0));
     assert_eq!(file.pinned().unwrap().len(), 1, "the failed call has none");
     drop(held);
 }
@@ -187,7 +188,7 @@ fn a_pin_that_outlives_its_cache() {
     let leaks = disk.cache.pinned().unwrap();
     assert_eq!(leaks.len(), 1);
     assert!(leaks[0].file.ends_with("leaked") && leaks[0].bytes.contains(&PAGE));
-    assert_eq!(leaks[0].mode, mode);
+    assert_eq!((leaks[0].long_pins, leaks[0].device_writes), (1, 1));
     // It goes on working.
     drop((file, disk));
     fill(&pin, b'x');

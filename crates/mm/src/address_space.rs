@@ -72,6 +72,8 @@ pub struct AddressSpace {
     pub(crate) appended: Appended,
     pub(crate) direct: DirectWrites,
     pub(crate) counts: PageCounts,
+    /// Pages of folios with pins; see `filemap::pin`.
+    pub(crate) nr_pinned: AtomicU64,
     // What neither a hit nor a `stat` comes to.
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
     id: u64,
@@ -143,6 +145,7 @@ impl AddressSpace {
             appended: Appended::default(),
             direct: DirectWrites::default(),
             counts: PageCounts::default(),
+            nr_pinned: AtomicU64::new(0),
             index: XArray::new(Arc::clone(&mm.nodes)),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
             invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),

@@ -4,22 +4,29 @@
 //!
 //! A view or pin is a count in a folio's descriptor. So all of them are found by a look at every descriptor, with the
 //! file and the place, and the block of memory that they keep from being given back. Of an orphan the descriptor has the
-//! number of its file, whose name is noted when it becomes one.
+//! number of its file, whose name is noted when it becomes one. What is pinned of a file is found in its index, in order.
 //!
 //! # Invariants
 //!
 //! 1. At most [`MAX_NAMES`] names of files are kept; others are told by their number.
+//!
+//! # Memory ordering
+//!
+//! A file's count of pinned pages is loaded Acquire, and falls with Release in `filemap/pin.rs`: who finds none sees the counts of
+//! the folios without them.
 
-use foliocache_sync::Mutex;
+use foliocache_sync::atomic::Ordering;
+use foliocache_sync::{Mutex, rcu};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
-use crate::folio::{Folio, LockedFolio};
-use crate::frames::{BlockNumber, FrameNumber, MAX_ORDER};
+use crate::folio::{Folio, HoldCounts, LockedFolio};
+use crate::frames::{BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use crate::mm::Mm;
 use crate::owner;
+use crate::types::PageIndex;
 
 const MAX_NAMES: usize = 256;
 
@@ -32,16 +39,18 @@ const MAX_LISTED: usize = 8;
 pub struct Holder {
     /// The file, as its file system names it in messages.
     pub file: String,
-    /// The bytes of the file: those of the whole folio, of which the views may have a part.
+    /// The bytes of the file: those of whole folios, of which the views may have a part.
     pub bytes: Range<u64>,
-    /// The block of 2 MiB that cannot be given back meanwhile, if it is one of the general blocks.
+    /// The block of 2 MiB that cannot be given back meanwhile, if it is one, and a general one.
     pub block: Option<BlockNumber>,
-    /// Views of the bytes.
+    /// Views of each folio.
     pub views: u32,
-    /// Pins for a short time.
+    /// Pins of each folio for a short time.
     pub short_pins: u32,
-    /// Pins for a long time.
+    /// Pins of each folio for a long time.
     pub long_pins: u32,
+    /// Pins among them through which a device may write.
+    pub device_writes: u32,
     /// The file has other bytes in this place by now, or none: the memory is the views' alone.
     pub detached: bool,
 }
@@ -49,16 +58,49 @@ pub struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Range { start, end } = self.bytes;
-        write!(
-            f,
-            "{} bytes {start}..{end}: {} views",
-            self.file, self.views
-        )?;
-        write!(
-            f,
-            ", {} short pins, {} long pins",
-            self.short_pins, self.long_pins
-        )
+        write!(f, "{} bytes {start}..{end}: ", self.file)?;
+        let counts = [
+            (self.views, "views"),
+            (self.short_pins, "short-term pins"),
+            (self.long_pins, "long-term pins"),
+        ];
+        let some = counts.iter().filter(|(count, _)| *count > 0);
+        let some: Vec<_> = some
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        f.write_str(&some.join(", "))?;
+        match (self.short_pins + self.long_pins, self.device_writes) {
+            (0, _) => Ok(()),
+            (_, 0) => f.write_str(" for a device's reads"),
+            _ => f.write_str(" for a device's writes"),
+        }
+    }
+}
+
+impl Holder {
+    /// Of a folio of a file that is not named yet.
+    fn new(frames: &Frames, bytes: Range<u64>, frame: FrameNumber, counts: HoldCounts) -> Self {
+        Self {
+            file: String::new(),
+            bytes,
+            block: (!frames.is_linear(frame)).then_some(BlockNumber(frame.0 >> MAX_ORDER)),
+            views: counts.views(),
+            short_pins: counts.short_pins(),
+            long_pins: counts.long_pins(),
+            device_writes: counts.device_writes(),
+            detached: counts.is_orphan(),
+        }
+    }
+
+    /// Takes the bytes that follow in the same file in, if they are held as these are.
+    fn take_in(&mut self, next: &Self) -> bool {
+        let counts = |one: &Self| (one.views, one.short_pins, one.long_pins, one.device_writes);
+        let alike = self.bytes.end == next.bytes.start && counts(self) == counts(next);
+        if alike {
+            self.bytes.end = next.bytes.end;
+            self.block = self.block.filter(|_| self.block == next.block);
+        }
+        alike
     }
 }
 
@@ -92,6 +134,50 @@ impl AddressSpace {
         mm.folios.free(folio);
         (!mm.frames.is_linear(frame)).then_some((frame, order))
     }
+
+    /// What of some pages is pinned, the first `most` ranges. Takes no lock: a pin that comes or goes meanwhile may be
+    /// there or not.
+    pub(crate) fn pinned_in(&self, pages: Range<u64>, most: usize) -> Vec<Holder> {
+        let mm: &Mm = self.mm();
+        let mut ranges: Vec<Holder> = Vec::new();
+        let mut at = pages.start;
+        // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `filemap/pin/bar.rs`.
+        while at < pages.end && self.nr_pinned.load(Ordering::Acquire) > 0 {
+            let found = {
+                let rcu = rcu::read_lock();
+                self.index.find(at, pages.end - 1, None, &rcu)
+            };
+            let Some(found) = found else { break };
+            at = found.last() + 1;
+            let folio = mm.folios.of_entry(found.entry);
+            let counts = folio.hold_counts();
+            // Another file's by now, otherwise.
+            if !counts.is_pinned() || folio.mapping() != self.key() {
+                continue;
+            }
+            let bytes = PageIndex(found.index).pos()..PageIndex(at).pos();
+            let next = Holder::new(&mm.frames, bytes, folio.frame(), counts);
+            if ranges.last_mut().is_some_and(|last| last.take_in(&next)) {
+                continue;
+            }
+            if ranges.len() == most {
+                break;
+            }
+            ranges.push(Holder {
+                file: self.name(),
+                ..next
+            });
+        }
+        ranges
+    }
+
+    /// What of the file is pinned: whole folios, neighbours that are held alike together. Takes no lock and does not block.
+    pub fn pinned(&self) -> Vec<Holder> {
+        match self.mm().check_fork() {
+            Ok(()) => self.pinned_in(0..u64::MAX, usize::MAX),
+            Err(_) => Vec::new(),
+        }
+    }
 }
 
 impl Mm {
@@ -122,16 +208,30 @@ impl Mm {
                 locked.map(|locked| owner::hold(&locked).name())
             }
         };
-        let frame = folio.frame();
+        let bytes = folio.index().pos()..folio.end().pos();
         Some(Holder {
             file: file.unwrap_or_else(|| "a file".into()),
-            bytes: folio.index().pos()..folio.end().pos(),
-            block: (!self.frames.is_linear(frame)).then_some(BlockNumber(frame.0 >> MAX_ORDER)),
-            views: counts.views(),
-            short_pins: counts.short_pins(),
-            long_pins: counts.long_pins(),
-            detached: counts.is_orphan(),
+            ..Holder::new(&self.frames, bytes, folio.frame(), counts)
         })
+    }
+
+    /// What is pinned of all files, the first `most` ranges. Looks at every file: not for a hot path.
+    pub fn pinned(&self, most: usize) -> Vec<Holder> {
+        let mut ranges = Vec::new();
+        for mapping in self.mappings() {
+            ranges.extend(mapping.pinned_in(0..u64::MAX, most - ranges.len()));
+            if ranges.len() == most {
+                break;
+            }
+        }
+        ranges
+    }
+
+    /// Logs what is pinned: a leak, when the cache is let go.
+    pub fn warn_of_pins(&self) {
+        for pinned in self.pinned(usize::MAX) {
+            tracing::warn!(%pinned, "the cache is dropped and something is pinned still");
+        }
     }
 
     /// Whether a block has frames of a folio that views or pins keep there.

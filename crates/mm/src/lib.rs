@@ -53,7 +53,7 @@ pub use charge::MetadataCharge;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::{
-    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, PinnedRange, Request, View, read_batch,
+    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, Request, View, read_batch,
 };
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,

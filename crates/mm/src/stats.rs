@@ -10,10 +10,10 @@ use crate::pressure::PressureStats;
 use crate::readahead::ReadaheadFeedback;
 use crate::unreclaimable::Unreclaimable;
 
-/// Folios by what stands between them and the medium, in pages, and by their pins. One folio may count in two: it is
-/// written to again while it is under writeback, say.
+/// Folios by what stands between them and the medium, in pages. One folio may count in two: it is written to again while
+/// it is under writeback, say.
 #[derive(Debug, Default)]
-pub(crate) struct PageCounts([AtomicU64; 5]);
+pub(crate) struct PageCounts([AtomicU64; 4]);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
@@ -22,8 +22,6 @@ pub(crate) enum Count {
     Dirty,
     Writeback,
     Unstable,
-    /// Of folios with pins. For the cache: not those of memory file systems.
-    Pinned,
 }
 
 impl PageCounts {
@@ -225,7 +223,7 @@ impl AddressSpace {
         stats.writeback += self.counts.get(Count::Writeback);
         stats.unstable += self.counts.get(Count::Unstable);
         stats.failed += self.counts.get(Count::Failed);
-        stats.pinned += self.counts.get(Count::Pinned);
+        stats.pinned += read(&self.nr_pinned);
         self.add_activity(stats);
     }
 

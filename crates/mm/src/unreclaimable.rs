@@ -111,7 +111,7 @@ impl Mm {
             memory: self.nr_unevictable.load(Ordering::Relaxed),
             failed: self.counts.get(Count::Failed),
             held: self.nr_held.load(Ordering::Relaxed),
-            pinned: self.counts.get(Count::Pinned),
+            pinned: self.pins.pages(),
             viewed: self.views.pages(),
             most: capacity / 4 * 3,
             most_memory: capacity / 2,

@@ -35,7 +35,7 @@ pub(crate) use held::{Held, HoldKind};
 pub(crate) use lookup::Lookup;
 pub use nowait::Fetch;
 pub(crate) use pin::Pins;
-pub use pin::{FolioPin, PinError, PinMode, PinnedPart, PinnedRange};
+pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
 pub use view::View;

@@ -36,12 +36,12 @@
 
 mod bar;
 
+use bar::DEVICE_WRITES;
 pub(super) use bar::PinBar;
 pub(crate) use bar::Pins;
 
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{Ordering, fence};
-use foliocache_sync::rcu;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::ops::Range;
@@ -49,9 +49,10 @@ use std::ops::Range;
 use super::fill::Reader;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, flag};
+use crate::holder::Holder;
 use crate::mm::{Mm, Prepared};
 use crate::readahead::ReadaheadState;
-use crate::stats::{Count, bump, read};
+use crate::stats::bump;
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 /// What a pin is for.
@@ -91,37 +92,6 @@ impl PinMode {
     }
 }
 
-impl fmt::Display for PinMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let term = if self.long_term { "long" } else { "short" };
-        let access = if self.device_writes {
-            "writes"
-        } else {
-            "reads"
-        };
-        write!(f, "{term}-term pins for a device's {access}")
-    }
-}
-
-/// Bytes of a file that are pinned: whole folios.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PinnedRange {
-    /// The file, as its file system names it.
-    pub file: String,
-    /// The bytes.
-    pub bytes: Range<u64>,
-    /// Of its pins the longest, and whether a device may write through one of them.
-    pub mode: PinMode,
-}
-
-impl fmt::Display for PinnedRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Range { start, end } = self.bytes;
-        write!(f, "{} of {}, bytes {start}..{end}", self.mode, self.file)
-    }
-}
-
 /// Why bytes of a file cannot be pinned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -142,7 +112,7 @@ pub enum PinError {
         /// The most that pins may hold.
         most: u64,
         /// What they hold, some of it.
-        holders: Vec<PinnedRange>,
+        holders: Vec<Holder>,
     },
     /// Another error.
     #[error("{0}")]
@@ -150,8 +120,8 @@ pub enum PinError {
 }
 
 /// Ranges as a message has them.
-fn list(ranges: &[PinnedRange]) -> String {
-    let list: Vec<_> = ranges.iter().map(PinnedRange::to_string).collect();
+fn list(holders: &[Holder]) -> String {
+    let list: Vec<_> = holders.iter().map(Holder::to_string).collect();
     list.join("; ")
 }
 
@@ -187,7 +157,8 @@ pub struct PinnedPart {
 pub struct FolioPin {
     mapping: Arc<AddressSpace>,
     bytes: Range<u64>,
-    mode: PinMode,
+    /// What it adds to the counts of each folio.
+    hold: Hold,
     /// The folios in order; most pins are of one, and 0 is none.
     first: FolioId,
     others: Vec<FolioId>,
@@ -201,7 +172,10 @@ impl FolioPin {
 
     /// What it is for.
     pub fn mode(&self) -> PinMode {
-        self.mode
+        PinMode {
+            long_term: self.hold.is_long_pin(),
+            device_writes: self.hold.is_device_write(),
+        }
     }
 
     /// The file.
@@ -266,7 +240,7 @@ impl Drop for FolioPin {
     fn drop(&mut self) {
         if self.mapping.mm().check_fork().is_ok() {
             self.folios()
-                .for_each(|folio| self.mapping.unpin(folio, self.mode));
+                .for_each(|folio| self.mapping.unpin(folio, self.hold));
         }
     }
 }
@@ -275,7 +249,7 @@ impl fmt::Debug for FolioPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FolioPin")
             .field("range", &self.bytes)
-            .field("mode", &self.mode)
+            .field("mode", &self.mode())
             .finish_non_exhaustive()
     }
 }
@@ -284,6 +258,22 @@ impl fmt::Debug for FolioPin {
 enum Refused {
     Barred,
     TooMuch,
+}
+
+/// Whether a folio has what lies in it of the pages from `page` to `last`.
+fn has_pages(locked: &LockedFolio<'_>, page: PageIndex, last: PageIndex) -> bool {
+    let end = locked.end().pos().min(last.add(1).pos());
+    let within = |pos: u64| (pos - locked.index().pos()) as usize;
+    locked.has_grains(within(page.pos())..within(end))
+}
+
+/// What a pin adds to [`Pins::pages`], and later takes off, for a folio of so many pages that has `others`.
+fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
+    let pinned = if others.is_pinned() { 0 } else { pages };
+    match hold.is_device_write() && others.device_writes() == 0 {
+        true => pinned | pages << DEVICE_WRITES,
+        false => pinned,
+    }
 }
 
 impl AddressSpace {
@@ -319,7 +309,7 @@ impl AddressSpace {
         let mut pin = FolioPin {
             mapping: Arc::clone(self),
             bytes: bytes.clone(),
-            mode,
+            hold: mode.hold(),
             first: 0,
             others: Vec::new(),
         };
@@ -339,24 +329,33 @@ impl AddressSpace {
         prepared: &mut Option<Prepared<'a>>,
     ) -> Result<PageIndex, PinError> {
         let last = PageIndex::of(pin.bytes.end - 1);
-        let (locked, behind) = self.folio_to_pin(handle, page, last)?;
+        let (mut locked, behind) = match self.lock_folio(page) {
+            Some(locked) if has_pages(&locked, page, last) => (locked, None),
+            incomplete => {
+                drop(incomplete);
+                self.folio_to_pin(handle, page, last)?
+            }
+        };
         if pin.bytes.end > self.size() {
             drop(self.keep_content(locked));
             return Err(Errno::EINVAL.into());
         }
         // It is to keep its frames, and the program may write to them.
-        let Some(locked) = self.without_views(locked, page, false, prepared)? else {
-            return Ok(page);
-        };
+        if locked.hold_counts().is_viewed() {
+            match self.without_views(locked, page, false, prepared)? {
+                Some(unviewed) => locked = unviewed,
+                None => return Ok(page),
+            }
+        }
         // Nobody waits for what comes next while holding memory.
         *prepared = None;
-        if pin.mode.device_writes && locked.state.load().has(flag::WRITEBACK) {
+        let seen = locked.state.load();
+        if pin.hold.is_device_write() && seen.has(flag::WRITEBACK) {
             // It is not being written from a copy.
             drop(locked);
             drop(self.lock_awaited());
             return Ok(page);
         }
-        let seen = locked.state.load();
         self.keep_used(&locked, seen);
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
         if behind.is_none() && !seen.has(flag::READAHEAD) {
@@ -388,20 +387,18 @@ impl AddressSpace {
         if barred() {
             return Err(Refused::Barred);
         }
-        let before = locked.add_hold(pin.mode.hold()).ok_or(Refused::TooMuch)?;
-        let within = self.count_pin(locked, before, pin.mode);
-        // Partner: the fence in `PinBar::new`.
-        fence(Ordering::SeqCst);
+        let before = locked.add_hold(pin.hold).ok_or(Refused::TooMuch)?;
+        let within = self.count_pin(locked, before, pin.hold);
         let refused = match (within, barred()) {
             (false, _) => Some(Refused::TooMuch),
             (true, true) => Some(Refused::Barred),
             (true, false) => None,
         };
         if let Some(refused) = refused {
-            self.unpin(locked, pin.mode);
+            self.unpin(locked, pin.hold);
             return Err(refused);
         }
-        if pin.mode.device_writes {
+        if pin.hold.is_device_write() {
             let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
             self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
@@ -426,51 +423,52 @@ impl AddressSpace {
         }
     }
 
-    /// Counts the pages of a folio that got a pin, where it had none of the kind; whether they are within the share.
-    fn count_pin(&self, locked: &LockedFolio<'_>, before: HoldCounts, mode: PinMode) -> bool {
+    /// Counts the pages of a folio that got a pin and had `others`; whether they are within the share.
+    fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, hold: Hold) -> bool {
         let (mm, pages): (&Mm, _) = (self.mm(), locked.nr_pages());
         let memory = self.bdi().is_memory();
-        if mode.device_writes && before.device_writes() == 0 && !memory {
+        let first = !others.is_pinned();
+        if first {
+            // SeqCst: partner is the fence in `PinBar::new`.
+            self.nr_pinned.fetch_add(pages, Ordering::SeqCst);
+            if mm.frames.is_linear(locked.frame()) {
+                bump(&mm.pins.linear, pages);
+            }
+        }
+        let counted = counted(pages, others, hold);
+        if memory || counted == 0 {
+            return true;
+        }
+        if counted >> DEVICE_WRITES > 0 {
             bump(&self.bdi().device_writes, pages);
-            bump(&mm.pins.device_writes, pages);
         }
-        if before.is_pinned() {
-            return true;
-        }
-        self.counts.add(Count::Pinned, pages);
-        if mm.frames.is_linear(locked.frame()) {
-            bump(&mm.pins.linear, pages);
-        }
-        if memory {
-            return true;
-        }
-        mm.counts.add(Count::Pinned, pages);
+        bump(&mm.pins.pages, counted);
         let now = mm.unreclaimable();
-        now.pinned <= now.most_pinned && now.total() <= now.most
+        !first || (now.pinned <= now.most_pinned && now.total() <= now.most)
     }
 
     /// Takes a pin off a folio of the file.
-    fn unpin(&self, folio: &Folio, mode: PinMode) {
+    fn unpin(&self, folio: &Folio, hold: Hold) {
         let mm: &Mm = self.mm();
         // They may be another folio's as soon as the pin is gone.
         let (pages, linear) = (folio.nr_pages(), mm.frames.is_linear(folio.frame()));
-        let left = folio.drop_hold(mode.hold());
-        let memory = self.bdi().is_memory();
-        if mode.device_writes && left.device_writes() == 0 && !memory {
-            // Relaxed, both: they steer.
-            (self.bdi().device_writes).fetch_sub(pages, Ordering::Relaxed);
-            (mm.pins.device_writes).fetch_sub(pages, Ordering::Relaxed);
+        let left = folio.drop_hold(hold);
+        // Relaxed, all but this one: they steer.
+        if !left.is_pinned() {
+            // Release: partner is the Acquire in `pinned_in`, after which the folio's own count is seen.
+            self.nr_pinned.fetch_sub(pages, Ordering::Release);
+            if linear {
+                mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
+            }
         }
-        if left.is_pinned() {
+        let counted = counted(pages, left, hold);
+        if self.bdi().is_memory() || counted == 0 {
             return;
         }
-        self.counts.sub(Count::Pinned, pages);
-        if linear {
-            mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
+        if counted >> DEVICE_WRITES > 0 {
+            (self.bdi().device_writes).fetch_sub(pages, Ordering::Relaxed);
         }
-        if !memory {
-            mm.counts.sub(Count::Pinned, pages);
-        }
+        mm.pins.pages.fetch_sub(counted, Ordering::Relaxed);
     }
 
     /// The folio that holds `page`, locked, with all of its bytes up to page `last`; and what is to follow if it was
@@ -486,9 +484,7 @@ impl AddressSpace {
                 true => self.page_to_map(handle, page, Reader::Ordinary)?,
                 false => self.read_folio(handle, page, last, Reader::Ordinary)?,
             };
-            let end = locked.end().pos().min(last.add(1).pos());
-            let within = |pos: u64| (pos - locked.index().pos()) as usize;
-            if locked.has_grains(within(page.pos())..within(end)) {
+            if has_pages(&locked, page, last) {
                 return Ok((locked, behind));
             }
             drop(locked);
@@ -497,81 +493,11 @@ impl AddressSpace {
             }
         }
     }
-
-    /// What of some pages is pinned, the first `most` ranges. Takes no lock: a pin that comes or goes meanwhile may be
-    /// there or not.
-    pub(crate) fn pinned_in(&self, pages: Range<u64>, most: usize) -> Vec<PinnedRange> {
-        let mut ranges: Vec<PinnedRange> = Vec::new();
-        let mut at = pages.start;
-        // Relaxed: a fence orders it, see the module.
-        while at < pages.end && self.counts.get(Count::Pinned) > 0 {
-            let found = {
-                let rcu = rcu::read_lock();
-                self.index.find(at, pages.end - 1, None, &rcu)
-            };
-            let Some(found) = found else { break };
-            at = found.last() + 1;
-            let folio = self.mm().folios.of_entry(found.entry);
-            let holds = folio.hold_counts();
-            // Another file's by now, otherwise.
-            if !holds.is_pinned() || folio.mapping() != self.key() {
-                continue;
-            }
-            let mode = PinMode {
-                long_term: holds.long_pins() > 0,
-                device_writes: holds.device_writes() > 0,
-            };
-            let bytes = PageIndex(found.index).pos()..PageIndex(at).pos();
-            if let Some(last) = ranges.last_mut()
-                && last.bytes.end == bytes.start
-                && last.mode == mode
-            {
-                last.bytes.end = bytes.end;
-                continue;
-            }
-            if ranges.len() == most {
-                break;
-            }
-            ranges.push(PinnedRange {
-                file: self.name(),
-                bytes,
-                mode,
-            });
-        }
-        ranges
-    }
-
-    /// What of the file is pinned: whole folios, neighbours of one mode together. Takes no lock and does not block.
-    pub fn pinned(&self) -> Vec<PinnedRange> {
-        match self.mm().check_fork() {
-            Ok(()) => self.pinned_in(0..u64::MAX, usize::MAX),
-            Err(_) => Vec::new(),
-        }
-    }
 }
 
 impl Mm {
     /// Pages of all files that are not durable and count in the dirty limits.
     pub(crate) fn nr_to_write(&self) -> u64 {
-        (self.counts.not_durable()).saturating_sub(read(&self.pins.device_writes))
-    }
-
-    /// What is pinned of all files, the first `most` ranges. Looks at every file: not for a hot path.
-    pub fn pinned(&self, most: usize) -> Vec<PinnedRange> {
-        let mut ranges = Vec::new();
-        for mapping in self.mappings() {
-            ranges.extend(mapping.pinned_in(0..u64::MAX, most - ranges.len()));
-            if ranges.len() == most {
-                break;
-            }
-        }
-        ranges
-    }
-
-    /// Logs what is pinned: a leak, when the cache is let go.
-    pub fn warn_of_pins(&self) {
-        for pinned in self.pinned(usize::MAX) {
-            tracing::warn!(%pinned, "the cache is dropped and something is pinned still");
-        }
+        (self.counts.not_durable()).saturating_sub(self.pins.device_writes())
     }
 }

@@ -29,8 +29,9 @@
 //! # Memory ordering
 //!
 //! A hold is dropped with Release, and looked for with Acquire: who finds no view, or frees an orphan,
-//! comes after all reads through the views that were. Counts are added Relaxed: the folio lock orders them
-//! before every store by others, and an addition is a read-modify-write, which keeps the chain of releases whole.
+//! comes after all reads through the views that were. The folio lock orders additions before every store by others, and
+//! an addition is a read-modify-write, which keeps the chain of releases whole. It is SeqCst, for the order of pins
+//! and of what waits for them (`filemap/pin/bar.rs`).
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
@@ -91,6 +92,15 @@ impl Hold {
             0
         };
         Self(term.one() | writes)
+    }
+
+    pub(crate) const fn is_long_pin(self) -> bool {
+        LONG_PINS.of(self.0) > 0
+    }
+
+    /// Whether it is a pin through which a device may write.
+    pub(crate) const fn is_device_write(self) -> bool {
+        DEVICE_WRITES.of(self.0) > 0
     }
 }
 
@@ -191,10 +201,8 @@ impl LockedFolio<'_> {
         if FIELDS.iter().any(full) {
             return None;
         }
-        // Relaxed: see the module's header.
-        Some(HoldCounts(
-            self.holds.0.fetch_add(hold.0, Ordering::Relaxed),
-        ))
+        // SeqCst: partner is the fence in `PinBar::new`.
+        Some(HoldCounts(self.holds.0.fetch_add(hold.0, Ordering::SeqCst)))
     }
 
     /// Leaves the folio, which left the index, to its views; returns what there is then. If they are gone

@@ -23,23 +23,27 @@
 //!
 //! # Memory ordering
 //!
-//! A pin against a bar is a Dekker pair by two SeqCst fences, each the other's partner. Who pins counts the pin and
-//! then looks for bars; who bars lists the bar and then looks for pins. One of them sees what the other did. The
-//! file's count of pinned pages grows with its folio's first pin and falls after its last one: while it is zero no
-//! folio need be looked at.
+//! A pin against a bar is a Dekker pair. Who pins counts the pin, in the folio and for its first pin in the file's
+//! `nr_pinned`, and then loads `nr_bars`, all SeqCst. Who bars lists the bar, has a SeqCst fence, and then looks for pins.
+//! If the load was too early for the bar it precedes the fence, and so do the additions: one of the two sees what the
+//! other did. The file's count falls after its folio's last pin: while it is zero no folio need be looked at.
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::time::Duration;
 use std::ops::Range;
 
-use super::PinnedRange;
 use crate::address_space::AddressSpace;
+use crate::holder::Holder;
 use crate::linear::wait_for;
 use crate::mm::Mm;
+use crate::stats::read;
 
 /// How long short pins are waited for unless said, in nanoseconds.
 const PIN_WAIT: u64 = 1_000_000_000;
+
+/// Where in [`Pins::pages`] the count of pages begins that devices may write: there are fewer frames than that.
+pub(super) const DEVICE_WRITES: u32 = 32;
 
 /// What pins of all files have in common.
 #[derive(Debug)]
@@ -49,8 +53,9 @@ pub(crate) struct Pins {
     nr_bars: AtomicUsize,
     /// Nanoseconds that are waited for short pins. Relaxed: a setting.
     wait: AtomicU64,
-    /// As that of each [`BackingDevInfo`](crate::BackingDevInfo).
-    pub(super) device_writes: AtomicU64,
+    /// Pages of folios with pins, and shifted by [`DEVICE_WRITES`] of those that devices may write; not those of memory
+    /// file systems. Relaxed: they steer.
+    pub(super) pages: AtomicU64,
     /// Pinned pages in linear frames, which so cannot be reclaimed. Relaxed: a hint.
     pub(crate) linear: AtomicU64,
     /// Whether the buffer is there that folios are written from which a device may be writing.
@@ -63,7 +68,7 @@ impl Default for Pins {
             bars: RankedMutex::new(Rank::Leaf, Vec::new()),
             nr_bars: AtomicUsize::new(0),
             wait: AtomicU64::new(PIN_WAIT),
-            device_writes: AtomicU64::new(0),
+            pages: AtomicU64::new(0),
             linear: AtomicU64::new(0),
             has_stable: AtomicBool::new(false),
         }
@@ -71,9 +76,19 @@ impl Default for Pins {
 }
 
 impl Pins {
+    /// Pages of folios with pins, those of memory file systems apart.
+    pub(crate) fn pages(&self) -> u64 {
+        read(&self.pages) & ((1 << DEVICE_WRITES) - 1)
+    }
+
+    /// Pages of them that devices may write.
+    pub(crate) fn device_writes(&self) -> u64 {
+        read(&self.pages) >> DEVICE_WRITES
+    }
+
     pub(super) fn is_barred(&self, file: u64, pages: &Range<u64>) -> bool {
-        // Relaxed: ordered by the fence of the caller that needs to know; without it a hint.
-        self.nr_bars.load(Ordering::Relaxed) > 0 && self.is_listed(file, pages)
+        // SeqCst: partner is the fence in `PinBar::new`.
+        self.nr_bars.load(Ordering::SeqCst) > 0 && self.is_listed(file, pages)
     }
 
     #[cold]
@@ -97,7 +112,7 @@ impl<'a> PinBar<'a> {
         pins.bars.lock().push((mapping.id(), pages.clone()));
         // Relaxed: the fence orders it.
         pins.nr_bars.fetch_add(1, Ordering::Relaxed);
-        // Partner: the fence in `pin_locked`.
+        // Partners: the load in `is_barred`, and before it the additions to the folio's holds and to `nr_pinned`.
         fence(Ordering::SeqCst);
         Self { mapping, pages }
     }
@@ -122,11 +137,11 @@ impl AddressSpace {
     ///
     /// # Errors
     /// What is pinned: for long, or still.
-    pub(crate) fn hold_off_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, PinnedRange> {
+    pub(crate) fn hold_off_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Holder> {
         let bar = PinBar::new(self, pages);
         let pinned = || self.pinned_in(bar.pages.clone(), 1).pop();
         let attempt = || match pinned() {
-            Some(pinned) if !pinned.mode.long_term => None,
+            Some(pinned) if pinned.long_pins == 0 => None,
             done => Some(done),
         };
         let patience = Duration::from_nanos(self.mm().pins.wait.load(Ordering::Relaxed));
