@@ -14,6 +14,7 @@
 //! |---|---|---|---|---|---|
 //! | `read_folios` | any | no | any | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
+//! | `begin_reads` | any | no | no | those of reads that were started | no |
 //! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
 //! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
@@ -67,7 +68,8 @@ pub trait AddressSpaceOperations: Send + Sync {
     fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
 
     /// Starts reading as [`AddressSpaceOperations::read_folios`] does for a caller that waits, and calls `done` once when it
-    /// has ended: on any thread, perhaps before this returns.
+    /// has ended: on any thread, perhaps before this returns. It may begin no sooner than
+    /// [`AddressSpaceOperations::begin_reads`] is called.
     ///
     /// The memory of the segments stays the read's until `done` is called. A store that drops `done`
     /// uncalled must not touch the memory any more. One that cannot read in the background reads
@@ -75,6 +77,9 @@ pub trait AddressSpaceOperations: Send + Sync {
     fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
         done(self.read_folios(pos, &segments));
     }
+
+    /// Has all reads begin that were started, those of other files of the file system, too. Does not block.
+    fn begin_reads(&self) {}
 
     /// How its reads go now. Does not block.
     fn read_mode(&self) -> ReadMode {

@@ -129,15 +129,14 @@ impl WaitTable {
         // A waiter that found its condition false holds the lock until it sleeps: with the lock in
         // hand, nobody is in between.
         let mut waiting = bucket.waiting.lock();
-        if waiting.sleepers > 0 {
-            bucket.wakeup.notify_all();
-        }
-        if waiting.wakers.is_empty() {
-            return;
-        }
+        let sleepers = waiting.sleepers;
         let mine = |entry: &mut (usize, Waker)| entry.0 == key;
         let woken: Vec<_> = waiting.wakers.extract_if(.., mine).collect();
         drop(waiting);
+        if sleepers > 0 {
+            // They take the lock as soon as they run, perhaps in this thread's place.
+            bucket.wakeup.notify_all();
+        }
         for (_, waker) in woken {
             waker.wake();
         }

@@ -57,13 +57,11 @@ impl Engine {
     }
 
     fn submit(&self, request: usize) {
-        match self.handoff.put(request, || Ok(())) {
-            Ok(asleep) => self.wake_if(asleep),
-            Err((request, error)) => {
-                assert_eq!(error, BROKEN);
-                self.end(request);
-            }
+        if let Err((request, error)) = self.handoff.put(request, || Ok(())) {
+            assert_eq!(error, BROKEN);
+            self.end(request);
         }
+        self.wake_if(self.handoff.wake());
     }
 
     /// Works until it is closed. With `fails` it breaks down after the first look that found something.

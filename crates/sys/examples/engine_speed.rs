@@ -90,6 +90,7 @@ impl Bench {
                     });
                     let file = Arc::clone(&self.file);
                     self.engine.submit(file, pos, &window, done);
+                    self.engine.wake();
                 }
                 started.push_back((window, told));
                 next += 1;
@@ -131,6 +132,7 @@ impl Bench {
                     });
                     let file = Arc::clone(&self.file);
                     self.engine.submit(file, place(), &page(n), done);
+                    self.engine.wake();
                 }
             }
         }

@@ -54,6 +54,7 @@ fn wait_for(
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |result| tell.send(result).unwrap());
     engine.submit(Arc::clone(fd), pos, list, done);
+    engine.wake();
     told.recv_timeout(LONG).unwrap()
 }
 
@@ -88,6 +89,7 @@ fn many_reads_of_several_threads_end_once_each() {
                         ended.send(()).unwrap();
                     });
                     engine.submit(Arc::clone(fd), pos as u64, &list, done);
+                    engine.wake();
                     pending.push((wait, list[0].sub(0, len.min(8 * MIB - pos)), pos));
                     // The memory is used again after sixteen.
                     if i % 16 == 15 || i == each - 1 {
@@ -135,11 +137,13 @@ fn deepest(engine: &Engine, len: usize, many: usize) -> usize {
         released.recv_timeout(LONG).unwrap();
     });
     engine.submit(Arc::clone(&fd), 0, &[arena.segment(0, PAGE)], holds);
+    engine.wake();
     assert_eq!(told.recv_timeout(LONG).unwrap(), Ok(PAGE));
     for i in 1..=many {
         let (tell, list) = (tell.clone(), [arena.segment(i * len, len)]);
         let done = Box::new(move |result| tell.send(result).unwrap());
         engine.submit(Arc::clone(&fd), (i % 8 * len) as u64, &list, done);
+        engine.wake();
     }
     release.send(()).unwrap();
     for _ in 0..many {
@@ -177,6 +181,7 @@ fn more_than_may_be_in_flight_waits_its_turn() {
             left.1.notify_all();
         });
         engine.submit(Arc::clone(&fd), pos as u64, &list, done);
+        engine.wake();
     }
     let guard = left.0.lock().unwrap();
     let waited = left
@@ -219,6 +224,7 @@ fn reads_are_short_at_end_of_file_only() {
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |result| tell.send(result).unwrap());
     engine.submit(read, 0, &[arena.segment(0, 10)], done);
+    engine.wake();
     for part in [&b"abc"[..], b"de"] {
         rustix::io::write(&write, part).unwrap();
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
@@ -268,6 +274,7 @@ fn dropping_the_engine_waits_for_what_is_in_flight() {
         })
     };
     engine.submit(read, 0, &[arena.segment(0, 1)], done);
+    engine.wake();
     let dropper = std::thread::spawn(move || {
         drop(engine);
         dropped.store(true, Ordering::SeqCst);
@@ -293,6 +300,7 @@ fn what_is_queued_ends_before_the_engine_does() {
             ended.fetch_add(1, Ordering::SeqCst);
         });
         engine.submit(Arc::clone(&fd), 0, &list, done);
+        engine.wake();
     }
     drop(engine);
     assert_eq!(ended.load(Ordering::SeqCst), 64);
@@ -311,6 +319,7 @@ fn done_may_submit_drop_the_engine_and_panic() {
         panic!("expected by the test");
     });
     engine.submit(Arc::clone(&fd), 0, &[page], done);
+    engine.wake();
     told.recv_timeout(LONG).unwrap();
     assert_eq!(wait_for(&engine, &fd, 0, &[page]), Ok(PAGE));
     assert_eq!(engine.stats().panics, 1);
@@ -328,12 +337,14 @@ fn done_may_submit_drop_the_engine_and_panic() {
                 tell.send(()).unwrap();
             });
             engine.submit(fd, 0, &[page], done);
+            engine.wake();
         })
     };
     let weak = Arc::downgrade(&engine);
     let only = Arc::clone(&engine);
     drop(engine);
     only.submit(fd, 0, &[page], done);
+    only.wake();
     drop(only);
     told.recv_timeout(LONG).unwrap();
     assert!(weak.upgrade().is_none());
@@ -351,6 +362,7 @@ fn a_forked_child_is_refused_and_harms_nothing() {
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |result| tell.send(result).unwrap());
     engine.submit(read, 0, &[page.sub(0, 1)], done);
+    engine.wake();
     let engine = Mutex::new(Some(engine));
     let code = in_child(|| {
         let Ok(mut engine) = engine.try_lock() else {
@@ -365,6 +377,7 @@ fn a_forked_child_is_refused_and_harms_nothing() {
             return 2;
         };
         engine.submit(Arc::clone(&fd), 0, &[page], done);
+        engine.wake();
         let _ = engine.stats();
         drop(engine);
         if refused.load(Ordering::SeqCst) { 0 } else { 3 }

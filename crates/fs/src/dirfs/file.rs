@@ -298,6 +298,12 @@ impl AddressSpaceOperations for NodeOps {
         }
     }
 
+    fn begin_reads(&self) {
+        if let Some(engine) = &self.shared.engine {
+            engine.wake();
+        }
+    }
+
     fn read_mode(&self) -> ReadMode {
         match self.direct_engine() {
             Some(engine) if engine.is_synchronous() => ReadMode::Copying,

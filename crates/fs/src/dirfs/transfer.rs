@@ -121,7 +121,8 @@ fn direct_for<'f>(
     })
 }
 
-/// Starts reading into `segments` from byte `pos` on; `done` is told what [`read`] would return.
+/// Starts reading into `segments` from byte `pos` on, and the engine is to be woken for it; `done` is told what
+/// [`read`] would return.
 pub(super) fn start_read(
     shared: &Arc<Shared>,
     fds: Arc<Descriptors>,

@@ -6,7 +6,8 @@
 //!   32 requests at a time, in one RCU read section:
 //!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
 //!   then those that were no plain hit:
-//!     copy what is there; start reading what is not
+//!     copy what is there
+//!     start reading what is not, all with one wake-up of whoever reads
 //!   enough is on its way: the first that is not done waits, then the next are looked at
 //!   all have been looked at: the last waits first
 //! ```
@@ -29,6 +30,7 @@ use foliocache_sys::Errno;
 use foliocache_xarray::{Approach, Entry, SlotRef};
 use std::fmt;
 
+use super::fill::Plug;
 use super::lookup::Lookup;
 use crate::address_space::AddressSpace;
 use crate::folio::Folio;
@@ -204,7 +206,7 @@ impl<'a> Request<'a> {
         Some(Found { lookup, from })
     }
 
-    /// Copies what is there of it, and starts reading what is not. Waits for nothing.
+    /// Copies what is there of it. Waits for nothing.
     #[cold]
     fn look(&mut self, missing: bool) {
         // One page that is known to be missing is not looked for again.
@@ -214,14 +216,16 @@ impl<'a> Request<'a> {
             false => self.read(),
         };
         match read {
-            Err(Errno::EAGAIN) => {
-                self.state = State::Waiting;
-                let (mapping, handle) = (self.mapping, self.handle);
-                let (iocb, rest) = self.rest();
-                self.started = mapping.start_missing(handle, iocb, rest.len() as u64);
-            }
+            Err(Errno::EAGAIN) => self.state = State::Waiting,
             result => self.end(result),
         }
+    }
+
+    /// Starts reading what is not there of it.
+    fn start(&mut self, plug: &mut Plug) {
+        let (mapping, handle) = (self.mapping, self.handle);
+        let (iocb, rest) = self.rest();
+        self.started = mapping.start_missing(handle, iocb, rest.len() as u64, plug);
     }
 }
 
@@ -327,6 +331,13 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
             let request = request.as_mut();
             if !request.is_done() {
                 request.look(missing >> at & 1 == 1);
+            }
+        }
+        let mut plug = Plug::default();
+        for request in group {
+            let request = request.as_mut();
+            if !request.is_done() {
+                request.start(&mut plug);
                 self.started += request.started;
             }
         }

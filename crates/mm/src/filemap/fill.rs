@@ -227,8 +227,9 @@ impl AddressSpace {
         windows: impl IntoIterator<Item = Window>,
         uncached: bool,
     ) {
+        let mut plug = Plug::default();
         for window in windows {
-            self.start_fill(window, PageIndex(0)..PageIndex(0), uncached);
+            self.start_fill(window, PageIndex(0)..PageIndex(0), uncached, &mut plug);
         }
     }
 
@@ -292,8 +293,8 @@ impl AddressSpace {
     }
 
     /// Starts bringing in what is missing of `window`, as far as memory is free now. Somebody waits for
-    /// the pages of `asked`; the others are read ahead. Returns the pages that are on their way, or are
-    /// there already by the time it returns.
+    /// the pages of `asked`; the others are read ahead. Returns the pages that are on their way once `plug` goes, or
+    /// are there already by the time it returns.
     ///
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
@@ -302,6 +303,7 @@ impl AddressSpace {
         window: Window,
         asked: Range<PageIndex>,
         uncached: bool,
+        plug: &mut Plug,
     ) -> u64 {
         let end = PageIndex((window.start.0 + window.pages).min(pages_for(self.size())));
         if window.start >= end {
@@ -331,7 +333,7 @@ impl AddressSpace {
             fills.push(fill);
         }
         drop((prepared, invalidate));
-        fills.into_iter().map(Fill::start).sum()
+        fills.into_iter().map(|fill| fill.start(plug)).sum()
     }
 
     fn adopt(&self, folio: FolioId) -> LockedFolio<'_> {
@@ -371,6 +373,30 @@ impl AddressSpace {
             page = self.after_folio(page);
         }
         Ok(())
+    }
+}
+
+/// The file system whose store was handed reads that it may hold back: they begin when it goes. What is started
+/// together begins together.
+///
+/// Context: nothing waits while there is one, nor touches memory of a caller, whose faults may need the pages.
+#[derive(Default)]
+pub(super) struct Plug(Option<Arc<AddressSpace>>);
+
+impl Plug {
+    fn add(&mut self, mapping: &Arc<AddressSpace>) {
+        let same = |held: &Arc<AddressSpace>| Arc::ptr_eq(held.bdi(), mapping.bdi());
+        if !self.0.as_ref().is_some_and(same) {
+            drop(std::mem::replace(self, Self(Some(Arc::clone(mapping)))));
+        }
+    }
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        if let Some(mapping) = &self.0 {
+            mapping.ops.begin_reads();
+        }
     }
 }
 
@@ -428,9 +454,10 @@ impl Fill {
     }
 
     /// Hands the read to the store; returns its pages.
-    fn start(self) -> u64 {
+    fn start(self, plug: &mut Plug) -> u64 {
         let (pos, pages) = (self.pos, self.end.0 - PageIndex::of(self.pos).0);
         let (mapping, segments) = (Arc::clone(&self.mapping), self.segments.clone());
+        plug.add(&mapping);
         let done = move |result| {
             // After an error whoever needs a page reads it again, and is told why not.
             if let Ok(read) = result {

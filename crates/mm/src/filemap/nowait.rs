@@ -12,7 +12,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::task::Waker;
 
-use super::fill::Reader;
+use super::fill::{Plug, Reader};
 use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
@@ -65,7 +65,8 @@ impl AddressSpace {
                     // It was there already and is gone again, or could not be read.
                     return Ok(Fetch::Retry);
                 }
-                match self.start_miss(handle, (page, last), iocb.uncached) {
+                let plug = &mut Plug::default();
+                match self.start_miss(handle, (page, last), iocb.uncached, plug) {
                     Some(end) => iocb.fetched = iocb.fetched.max(end.pos()),
                     None => return Ok(Fetch::Blocked),
                 }
@@ -95,6 +96,7 @@ impl AddressSpace {
         handle: &ReadaheadState,
         (page, last): (PageIndex, PageIndex),
         uncached: bool,
+        plug: &mut Plug,
     ) -> Option<PageIndex> {
         // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
         if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
@@ -107,7 +109,7 @@ impl AddressSpace {
             false => self.drop_behind(handle, page, &limits),
         }
         let (end, asked) = (now.start.add(now.pages), page..last.add(1));
-        if self.start_fill(now, asked, uncached) == 0 {
+        if self.start_fill(now, asked, uncached, plug) == 0 {
             return None;
         }
         bump(&self.counters.misses, 1);
@@ -116,12 +118,14 @@ impl AddressSpace {
     }
 
     /// Starts bringing in what a read of `len` bytes at `iocb.pos` lacks, from the first page that is missing on,
-    /// where that needs no waiting; returns the pages. Notes in `iocb.fetched` what it started.
+    /// where that needs no waiting; returns the pages, which are on their way once `plug` goes. Notes in
+    /// `iocb.fetched` what it started.
     pub(super) fn start_missing(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: u64,
+        plug: &mut Plug,
     ) -> u64 {
         let Some((mut page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct)
         else {
@@ -133,7 +137,7 @@ impl AddressSpace {
                 return 0;
             }
         }
-        let Some(end) = self.start_miss(handle, (page, last), iocb.uncached) else {
+        let Some(end) = self.start_miss(handle, (page, last), iocb.uncached, plug) else {
             return 0;
         };
         iocb.fetched = iocb.fetched.max(end.pos());

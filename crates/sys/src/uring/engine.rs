@@ -3,8 +3,9 @@
 //! # Model
 //!
 //! ```text
-//!  submit ──split──▶ requests ──┐ (eventfd)                    ┌──▶ done(bytes or error)
-//!  submit ──split──▶ requests ──┴──▶ worker: one ring ──reap───┴──▶ done(…)
+//!  submit ──split──▶ requests ──┐                              ┌──▶ done(bytes or error)
+//!  submit ──split──▶ requests ──┤                              │
+//!  wake (eventfd) ──────────────┴──▶ worker: one ring ──reap───┴──▶ done(…)
 //! ```
 //!
 //! One thread, started at the first submission, owns the ring: it submits, waits, restarts what
@@ -18,7 +19,9 @@
 //! application's thread, each completion would interrupt it, end its system calls with `EINTR`,
 //! and wait for it whenever it is not running; then the reaper would have to be woken as well.
 //! With one submitter the ring has `SINGLE_ISSUER` and `DEFER_TASKRUN`: a completion wakes the one
-//! thread that wants it. The price is a wake-up for each submission that finds the worker asleep.
+//! thread that wants it. The price is a wake-up where the worker is asleep, one for all that is submitted together:
+//! a worker that is woken for each begins them one by one, each with a call of its own to the device, and takes the
+//! processor from the submitter meanwhile.
 //!
 //! A device that works in the thread that asks it (a compressed RAM disk) would be driven by one
 //! processor then, and in the kernel's threads at that. The engine notices such devices by
@@ -172,8 +175,8 @@ impl Engine {
         })
     }
 
-    /// Starts one read and calls `done` once when it has ended: on the engine's thread, or on this
-    /// one where the I/O cannot be started. `fd` stays open until then.
+    /// Queues one read, which begins at the latest when [`Engine::wake`] is called, and calls `done` once when it has
+    /// ended: on the engine's thread, or on this one where the I/O cannot be started. `fd` stays open until then.
     ///
     /// The memory of the segments is the I/O's until `done` is called: it stays mapped, and nobody
     /// relies on its bytes. That is what their lifetime stands for, and a caller that makes them
@@ -210,6 +213,14 @@ impl Engine {
         };
         if let Err((active, error)) = shared.enqueue(active) {
             (active.done)(Err(error));
+        }
+    }
+
+    /// Has all begin that was submitted. Does not wait.
+    pub fn wake(&self) {
+        // A child has its own copy of a lock that some thread of the parent may hold, and has submitted nothing.
+        if !self.shared.guard.is_child() {
+            self.shared.wake_if(self.shared.handoff.wake());
         }
     }
 
@@ -284,7 +295,7 @@ impl Engine {
 }
 
 impl Shared {
-    /// Hands an I/O to the worker, which is started if need be; gives it back where it cannot.
+    /// Queues an I/O for the worker, which is started if need be; gives it back where it cannot.
     fn enqueue(self: &Arc<Shared>, active: Active) -> Result<(), (Active, Errno)> {
         // Relaxed: see the module. Before the worker can have ended it.
         self.pending.fetch_add(1, Ordering::Relaxed);
@@ -293,16 +304,9 @@ impl Shared {
             let named = ThreadBuilder::new().name("foliocache-io".to_owned());
             Ok(undisturbed(|| named.spawn(move || worker::run(shared)))?)
         });
-        match put {
-            Ok(asleep) => {
-                self.wake_if(asleep);
-                Ok(())
-            }
-            Err(back) => {
-                self.pending.fetch_sub(1, Ordering::Relaxed);
-                Err(back)
-            }
-        }
+        put.inspect_err(|_| {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        })
     }
 
     /// Makes the worker look at what is new, if it would not by itself.

@@ -151,6 +151,7 @@ fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
         let tell = tell.clone();
         let done = Box::new(move |result| tell.send(result).unwrap());
         engine.submit(Arc::clone(&file), 0, &segment, done);
+        engine.wake();
         told.recv_timeout(Duration::from_secs(60)).unwrap()
     };
     assert_eq!(submit(), Ok(100));
@@ -179,6 +180,7 @@ fn an_engine_whose_worker_panics_fails_what_it_has_and_what_comes() {
         let (tell, told) = std::sync::mpsc::channel();
         let done = Box::new(move |result| tell.send(result).unwrap());
         engine.submit(Arc::clone(&file), 0, &segment, done);
+        engine.wake();
         told.recv_timeout(Duration::from_secs(60))
             .expect("done is called")
     };

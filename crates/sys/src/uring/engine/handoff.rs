@@ -3,18 +3,21 @@
 //! # Model
 //!
 //! ```text
-//!   put:   queue it, clear `asleep`    ──▶ it was set? wake the worker
+//!   put:   queue it
+//!   wake:  something is queued? clear `asleep` ──▶ it was set? wake the worker
 //!   take:  take the queue, set `asleep` ─▶ work on it, then sleep until woken
 //! ```
 //!
 //! The worker sets `asleep` before it sleeps, and in the same step in which it finds the queue empty. What
-//! comes later finds it set and wakes the worker, or finds that another has done so.
+//! comes later finds it set and wakes the worker, or finds that another has done so. Several requests are put
+//! before one wake-up.
 //!
 //! # Invariants
 //!
 //! 1. A request is handed to the worker, or to [`Handoff::fail`], or given back, once.
 //! 2. While there is a request that the worker has not taken, or an end that it has not seen, `asleep` is
-//!    clear: a wake-up is on its way, or the worker looks again before it sleeps.
+//!    clear: a wake-up is on its way, or the worker looks again before it sleeps. Or whoever put the request
+//!    has yet to call [`Handoff::wake`].
 //!
 //! # Locking
 //!
@@ -51,13 +54,13 @@ impl<T, W, E: Copy> Handoff<T, W, E> {
         }))
     }
 
-    /// Queues a request, for a worker that `start` starts if there is none; whether the worker must be
-    /// woken. Gives the request back where there is no worker.
+    /// Queues a request, for a worker that `start` starts if there is none; [`Handoff::wake`] is to follow. Gives
+    /// the request back where there is no worker.
     pub(super) fn put(
         &self,
         request: T,
         start: impl FnOnce() -> Result<W, E>,
-    ) -> Result<bool, (T, E)> {
+    ) -> Result<(), (T, E)> {
         let mut state = lock(&self.0);
         if state.worker.is_none() && state.failed.is_none() {
             match start() {
@@ -69,7 +72,13 @@ impl<T, W, E: Copy> Handoff<T, W, E> {
             return Err((request, error));
         }
         state.requests.push_back(request);
-        Ok(std::mem::take(&mut state.asleep))
+        Ok(())
+    }
+
+    /// Whether the worker must be woken for what is queued.
+    pub(super) fn wake(&self) -> bool {
+        let mut state = lock(&self.0);
+        !state.requests.is_empty() && std::mem::take(&mut state.asleep)
     }
 
     /// For the worker: what is new, and whether nothing will come after it. The worker may sleep once it
