@@ -93,6 +93,17 @@ impl Limits {
         }
     }
 
+    /// The zones of what an uncached writer's file has waiting, a part of all: up to twice what the flusher begins for by
+    /// itself. So it always has enough for long writes, and half of the limit is left to others.
+    pub(super) fn of_uncached_file(&self) -> Self {
+        Self {
+            freerun: self.background,
+            full: 2 * self.background,
+            limit: 2 * self.background,
+            ..*self
+        }
+    }
+
     /// Dirty pages up to which a file is a small one.
     fn few(&self) -> u64 {
         self.limit / 64

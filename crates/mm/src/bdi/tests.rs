@@ -320,6 +320,27 @@ fn steady_writers_pause_shortly_and_share_evenly() {
 }
 
 #[test]
+fn uncached_writers_of_a_file_pause_shortly_and_are_not_stopped() {
+    let habit = Habit {
+        file: 0,
+        pages: 16,
+        rest: 0,
+    };
+    for speed in [50 * MIB, 200 * MIB, 1000 * MIB] {
+        let mut sim = Sim::new(100, speed, 5 * MILLISECOND, &[habit; 4]);
+        sim.limits = sim.limits.of_uncached_file();
+        sim.settle(5000);
+        sim.run(20_000);
+        sim.report(&format!("uncached at {} MiB/s", speed / MIB));
+        let (tail, longest) = sim.tail();
+        assert!(tail <= 50 && longest <= 100, "{tail} and {longest} ms");
+        let throughput = sim.throughput(20_000);
+        assert!(throughput * 2 > speed, "{throughput} of {speed}");
+        assert_eq!(sim.stuck, 0, "the limit is not reached");
+    }
+}
+
+#[test]
 fn the_first_seconds_are_as_smooth_as_the_rest() {
     for speed in [20 * MIB, 1000 * MIB] {
         let mut sim = Sim::new(100, speed, 5 * MILLISECOND, &streams(16));

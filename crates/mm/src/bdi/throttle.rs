@@ -14,7 +14,7 @@ use super::BackingDevInfo;
 use super::law::{Limits, Pace, SECOND};
 use super::meter::Meter;
 use crate::address_space::AddressSpace;
-use crate::stats::bump;
+use crate::stats::{Count, bump};
 use crate::types::PAGE_SIZE;
 
 /// Longest sleep at the limit before the writer checks again.
@@ -43,6 +43,13 @@ pub(super) fn turn(speed: u64) -> u64 {
 /// Whether what is written should be flushed: `unstable` of the `held` pages.
 pub(crate) fn flush_due(limits: Limits, unstable: u64, held: u64) -> bool {
     unstable >= limits.background / 2 || held >= limits.full
+}
+
+/// Where the writers of a file stand: the limits, what counts in them, and what of the file is not durable.
+type Position = (Limits, u64, u64);
+
+fn is_full((limits, held, own): Position) -> bool {
+    held >= limits.stop(own)
 }
 
 #[derive(Debug)]
@@ -98,7 +105,7 @@ impl BackingDevInfo {
         turn(self.throttle.meter.lock().write_speed())
     }
 
-    /// Lets a writer that just dirtied `pages` pages of a file wait its share, batch by batch.
+    /// Lets a writer that just dirtied `pages` pages of a file, `uncached` or not, wait its share, batch by batch.
     ///
     /// Context: sleeps; the caller may hold `i_rwsem`, no lock that writeback takes.
     ///
@@ -108,13 +115,14 @@ impl BackingDevInfo {
         &self,
         mapping: &AddressSpace,
         pages: u64,
+        uncached: bool,
     ) -> Result<(), Errno> {
         let mut left = if self.is_memory() { 0 } else { pages };
         while left > 0 {
             let batch = left.min(self.dirty_batch());
             left -= batch;
-            match self.position(mapping) {
-                Some(position) => self.wait_for_batch(mapping, batch, position)?,
+            match self.position(mapping, uncached) {
+                Some(position) => self.wait_for_batch(mapping, batch, position, uncached)?,
                 None => break,
             }
         }
@@ -123,38 +131,52 @@ impl BackingDevInfo {
 
     /// Whether a writer that owes for `pages` pages has to wait now, though it holds `i_rwsem` and
     /// could wait when it has let go: where writers have to stop, or if it owes much.
-    pub(crate) fn must_wait(&self, mapping: &AddressSpace, pages: u64) -> bool {
+    pub(crate) fn must_wait(&self, mapping: &AddressSpace, pages: u64, uncached: bool) -> bool {
         if self.is_memory() {
             return false;
         }
-        let position = self.position(mapping);
-        position.is_some_and(|(limits, held, own)| held >= limits.stop(own) || pages >= MOST_OWED)
+        let position = self.position(mapping, uncached);
+        position.is_some_and(|at| is_full(at) || pages >= MOST_OWED)
     }
 
-    /// Where the writers of a file stand, if they have to pause: the limits, what of all files is not
-    /// durable, and what of this one. Sets the flusher to work where that is due.
-    fn position(&self, mapping: &AddressSpace) -> Option<(Limits, u64, u64)> {
+    /// Where the writers of a file stand, if they have to pause. Sets the flusher to work where that is due.
+    ///
+    /// An uncached writer has limits for what of its own file is waiting to be written, too: it takes the slower of both.
+    fn position(&self, mapping: &AddressSpace, uncached: bool) -> Option<Position> {
         let limits = self.dirty_limits();
-        let held = self.nr_to_write();
+        let (held, own) = (self.nr_to_write(), mapping.counts.not_durable());
         if held > limits.background {
             self.flusher.wake();
         }
-        let paused = held > limits.freerun;
-        paused.then(|| (limits, held, mapping.counts.not_durable()))
+        let all = (limits, held, own);
+        let failed = mapping.counts.get(Count::Failed);
+        let of_file = (
+            limits.of_uncached_file(),
+            own.min(held).saturating_sub(failed),
+            own,
+        );
+        let positions = if uncached {
+            &[all, of_file][..]
+        } else {
+            &[all]
+        };
+        let paused = positions.iter().filter(|at| at.1 > at.0.freerun);
+        let ratio = |at: &Position| at.0.ratio(at.1);
+        paused.min_by(|a, b| ratio(a).total_cmp(&ratio(b))).copied()
     }
 
     fn wait_for_batch(
         &self,
         mapping: &AddressSpace,
         pages: u64,
-        position: (Limits, u64, u64),
+        position: Position,
+        uncached: bool,
     ) -> Result<(), Errno> {
         self.check_failed_cap()?;
-        let (limits, held, own) = position;
         let start = self.mm.shares.now();
         let pause = self.charge(mapping, pages, start, position);
-        let result = if held >= limits.stop(own) {
-            self.wait_for_room(mapping)
+        let result = if is_full(position) {
+            self.wait_for_room(mapping, uncached)
         } else if pause > 0 {
             sleep(Duration::from_nanos(pause));
             Ok(())
@@ -169,21 +191,19 @@ impl BackingDevInfo {
 
     /// `EAGAIN` if a writer of a file would have to pause now. Sets the flusher to work where that is due; does
     /// not block.
-    pub(crate) fn check_dirty_pages(&self, mapping: &AddressSpace) -> Result<(), Errno> {
-        match self.is_memory() || self.position(mapping).is_none() {
+    pub(crate) fn check_dirty_pages(
+        &self,
+        mapping: &AddressSpace,
+        uncached: bool,
+    ) -> Result<(), Errno> {
+        match self.is_memory() || self.position(mapping, uncached).is_none() {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }
     }
 
     /// What a writer of `pages` pages has to pause for them, in nanoseconds.
-    fn charge(
-        &self,
-        mapping: &AddressSpace,
-        pages: u64,
-        now: u64,
-        position: (Limits, u64, u64),
-    ) -> u64 {
+    fn charge(&self, mapping: &AddressSpace, pages: u64, now: u64, position: Position) -> u64 {
         let bandwidth = self.write_bandwidth();
         let mut pace = self.throttle.pace.lock();
         // Relaxed: changes under the lock alone.
@@ -196,33 +216,13 @@ impl BackingDevInfo {
         pause
     }
 
-    /// Has an uncached writer of a file wait until less of the file is not durable.
-    ///
-    /// Context: as [`BackingDevInfo::balance_dirty_pages`].
-    ///
-    /// # Errors
-    /// As [`BackingDevInfo::balance_dirty_pages`].
-    pub(crate) fn wait_for_handed(&self, mapping: &AddressSpace) -> Result<(), Errno> {
-        let start = self.mm.shares.now();
-        let result = self.wait_while(|| self.has_enough_of(mapping));
-        bump(&mapping.counters.throttled_ns, self.mm.shares.now() - start);
-        result
-    }
-
     /// Sleeps until fewer pages are dirty than where the writers of `mapping` stop.
-    fn wait_for_room(&self, mapping: &AddressSpace) -> Result<(), Errno> {
-        self.wait_while(|| {
-            let held = self.nr_to_write();
-            held >= self.dirty_limits().stop(mapping.counts.not_durable())
-        })
-    }
-
-    /// Sleeps while there is `too_much` that is not durable.
-    fn wait_while(&self, too_much: impl Fn() -> bool) -> Result<(), Errno> {
+    fn wait_for_room(&self, mapping: &AddressSpace, uncached: bool) -> Result<(), Errno> {
         loop {
             self.check_failed_cap()?;
             let held = self.nr_to_write();
-            if !too_much() {
+            let position = self.position(mapping, uncached);
+            if !position.is_some_and(is_full) {
                 return Ok(());
             }
             // Relaxed: at worst one more turn.

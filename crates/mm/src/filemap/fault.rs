@@ -93,7 +93,7 @@ impl AddressSpace {
             // Relaxed: a sum that somebody pays.
             let owed = window.owed.swap(0, Ordering::Relaxed);
             // Of an error that came since the next write is told.
-            let _ = self.bdi().balance_dirty_pages(self, owed);
+            let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
         bump(&self.counters.faults, 1);
         loop {

@@ -304,7 +304,7 @@ impl AddressSpace {
             mm.ready_stable()?;
             self.bdi().check_failed_cap()?;
             let pages = last.0 + 1 - PageIndex::of(bytes.start).0;
-            self.bdi().balance_dirty_pages(self, pages)?;
+            self.bdi().balance_dirty_pages(self, pages, false)?;
         }
         let mut pin = FolioPin {
             mapping: Arc::clone(self),

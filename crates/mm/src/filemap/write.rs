@@ -206,7 +206,7 @@ impl AddressSpace {
         drop(locked);
         if !nowait {
             // The bytes are in the file; of a stored error the next write is told.
-            let _ = self.bdi().balance_dirty_pages(self, dirtied);
+            let _ = self.bdi().balance_dirty_pages(self, dirtied, false);
         }
     }
 
@@ -237,16 +237,14 @@ impl AddressSpace {
             // In a small cache the page that is written may have pushed out the one that it is written from.
             let written = done + wanted - iter.remaining();
             if !iocb.nowait {
-                let _ = self.bdi().balance_dirty_pages(self, dirtied);
+                let _ = (self.bdi()).balance_dirty_pages(self, dirtied, iocb.uncached);
             }
             return self.write_mapped(iocb, iter, written);
         }
         if !iocb.nowait {
             // Only now, so that other writers of the file do not wait for this one's share.
-            result = result.and(self.bdi().balance_dirty_pages(self, dirtied));
-            if iocb.uncached {
-                result = result.and(self.bdi().wait_for_handed(self));
-            }
+            let waited = (self.bdi()).balance_dirty_pages(self, dirtied, iocb.uncached);
+            result = result.and(waited);
         }
         iocb.end(done + wanted - iter.remaining(), result)
     }
@@ -297,10 +295,7 @@ impl AddressSpace {
         }
         self.check_write(iocb.pos, len)?;
         if iocb.nowait {
-            self.bdi().check_dirty_pages(self)?;
-            if iocb.uncached && self.bdi().has_enough_of(self) {
-                return Err(Errno::EAGAIN);
-            }
+            self.bdi().check_dirty_pages(self, iocb.uncached)?;
             if !iocb.uncached {
                 let hit = self.overwrite_iovecs(iocb, iter);
                 iocb.advance(iter, hit);
@@ -381,14 +376,12 @@ impl AddressSpace {
                 *dirtied += std::mem::take(&mut unseen);
                 self.hand_over(iocb, &mut handed);
                 if iocb.nowait {
-                    self.bdi().check_dirty_pages(self)?;
-                } else if iocb.uncached && self.bdi().has_enough_of(self) {
+                    self.bdi().check_dirty_pages(self, iocb.uncached)?;
+                } else if self.bdi().must_wait(self, *dirtied, iocb.uncached) {
                     prepared = None;
-                    self.bdi().wait_for_handed(self)?;
-                } else if self.bdi().must_wait(self, *dirtied) {
-                    prepared = None;
+                    let dirtied = std::mem::take(dirtied);
                     self.bdi()
-                        .balance_dirty_pages(self, std::mem::take(dirtied))?;
+                        .balance_dirty_pages(self, dirtied, iocb.uncached)?;
                 }
             }
         }

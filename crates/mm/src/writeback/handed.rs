@@ -4,7 +4,7 @@
 //!
 //! An uncached write copies into the cache like any other and hands its range over. The flusher writes it without waiting for
 //! the background limit, flushes, and the flush drops the folios that are marked ([`AddressSpace::drop_durable`]).
-//! The writer itself never writes: it waits while too much of its file is not durable.
+//! The writer itself never writes: it is slowed down as others are, and also by what of its file is not durable.
 //!
 //! The flusher is woken for a MiB; less waits for its next round. Above the background limit it leaves the ranges alone: all
 //! files get their turns then, these among them, and no more of them than others.
@@ -57,14 +57,6 @@ impl BackingDevInfo {
         if wake {
             self.flusher.wake();
         }
-    }
-
-    /// Whether an uncached writer of a file has to wait: twice what the flusher begins for by itself is not durable, and
-    /// can be written. So the flusher always has enough for long writes, and half of the dirty limit is left to others.
-    pub(crate) fn has_enough_of(&self, file: &AddressSpace) -> bool {
-        let failed = file.counts.get(Count::Failed);
-        let held = file.counts.not_durable().min(self.nr_to_write());
-        !self.is_memory() && held.saturating_sub(failed) > 2 * self.dirty_limits().background
     }
 
     /// The flusher's turn on what was handed over. Returns whether there is more.

@@ -5,10 +5,14 @@ use std::rc::Rc;
 
 use super::{BESIDE, Bed, By, FILE, HOT, MEMORY_PER_HOT, pass};
 use crate::case::{Match, Outcome, Pass, RatioPlan, Work};
-use crate::streams::Shape;
+use crate::streams::{Shape, Time};
 
 /// A scan reads so many times the bound.
 const SCAN_PER_MEMORY: u64 = 10;
+
+/// Two writers need longer turns than others, up to this many seconds: each file has tenths of a second in which it
+/// gets much more or much less than its share.
+const WRITERS_SECONDS: f64 = 2.0;
 
 impl Bed {
     /// A cached writer, beside another.
@@ -64,7 +68,10 @@ impl Pass for Writers {
         let shape = Shape {
             threads: 2,
             len: 2 * len,
-            time: self.bed.shape.time,
+            time: self.bed.shape.time.map(|time| Time {
+                seconds: (4.0 * time.seconds).min(WRITERS_SECONDS).max(time.seconds),
+                ..time
+            }),
         };
         let ours =
             |name, uncached, number, start| self.bed.ours(name, uncached, true, number, start);
