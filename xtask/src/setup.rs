@@ -50,7 +50,10 @@ impl Need {
     /// Which tests cannot run without it.
     pub(crate) fn affects(self) -> &'static str {
         match self {
-            Need::Compiler => "the C project built on the mount, and probing io_uring, userfaultfd",
+            Need::Compiler => {
+                "the C project built on the mount, numbers beside those of C headers, the GPU driver's \
+                 stand-in, and probing io_uring, userfaultfd"
+            }
             Need::Make => "the C project built on the mount",
             Need::Fuse => "everything on a mount: fsx, pjdfstest, the C project, kill and clean-up",
             Need::IoUring => "reading in the background",

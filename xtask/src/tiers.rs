@@ -66,6 +66,7 @@ impl Tier {
         match self {
             Tier::Tidy | Tier::Model => &[],
             Tier::Unit => &[
+                Need::Compiler,
                 Need::IoUring,
                 Need::Userfaultfd,
                 Need::MemoryCgroup,
@@ -408,6 +409,13 @@ mod tests {
              FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
         ));
         assert!(steps[4].starts_with("FOLIOCACHE_STRESS=30 "));
+    }
+
+    #[test]
+    fn tiers_whose_tests_compile_c_need_a_compiler() {
+        for tier in [Tier::Unit, Tier::System] {
+            assert!(tier.needs().contains(&Need::Compiler), "{}", tier.name());
+        }
     }
 
     #[test]

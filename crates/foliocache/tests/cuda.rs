@@ -74,7 +74,11 @@ struct Fake {
 }
 
 impl Fake {
-    fn new() -> Fake {
+    /// `None` where the machine is known to lack a C compiler.
+    fn new() -> Option<Fake> {
+        if common::lacks("cc") {
+            return None;
+        }
         let dir = common::on_disk();
         let library = dir.path().join("libfake_cuda.so");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_cuda.c");
@@ -89,7 +93,7 @@ impl Fake {
         let variable = function(open(&library), c"fake_hook").cast();
         // SAFETY: it has this type, and nobody uses it yet.
         unsafe { *variable = hook as extern "C" fn(_, _, _) -> _ };
-        Fake { library, _dir: dir }
+        Some(Fake { library, _dir: dir })
     }
 
     /// Registers a pin of `file`.
@@ -138,7 +142,8 @@ fn watched(disk: &Disk) -> File {
 
 #[test]
 fn parts_are_registered_once_and_unregistered_before_the_pin_ends() {
-    let (disk, fake) = (Disk::new(32), Fake::new());
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
     let file = watched(&disk);
     let gpu = fake.register(&file).unwrap();
     let parts: Vec<_> = gpu.pin().parts().collect();
@@ -184,7 +189,8 @@ fn parts_are_registered_once_and_unregistered_before_the_pin_ends() {
 
 #[test]
 fn what_fails_to_register_is_undone_and_named() {
-    let (disk, fake) = (Disk::new(32), Fake::new());
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
     let file = watched(&disk);
     let (retain, release) = ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease");
     let (push, pop) = ("cuCtxPushCurrent", "cuCtxPopCurrent");
@@ -258,7 +264,8 @@ fn what_fails_to_register_is_undone_and_named() {
 
 #[test]
 fn short_term_pins_are_not_registered() {
-    let (disk, fake) = (Disk::new(32), Fake::new());
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
     let file = watched(&disk);
     let pin = file.pin(.., PinMode::WRITE).unwrap();
     let error = pin.register_cuda_with(&fake.library, 0).unwrap_err();
@@ -276,7 +283,8 @@ fn short_term_pins_are_not_registered() {
 
 #[test]
 fn memory_that_the_driver_does_not_give_back_stays_pinned() {
-    let (disk, fake) = (Disk::new(32), Fake::new());
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
     let file = watched(&disk);
     for (call, number) in [("cuMemHostUnregister", 1), ("cuCtxPushCurrent", 1)] {
         fail(call, number, 999);
@@ -352,7 +360,8 @@ fn a_device_writes(disk: &Disk, file: &File, library: &CStr, gpu: foliocache::Cu
 
 #[test]
 fn what_a_gpu_writes_is_in_the_file() {
-    let (disk, fake) = (Disk::new(32), Fake::new());
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
     let file = watched(&disk);
     let gpu = fake.register(&file).unwrap();
     a_device_writes(&disk, &file, &fake.library, gpu);
@@ -393,6 +402,9 @@ fn what_a_real_gpu_writes_is_in_the_file_or_its_absence_is_told() {
 
 #[test]
 fn a_child_of_fork_leaves_the_driver_alone() {
+    if common::lacks("cc") {
+        return;
+    }
     let said = run_alone("registered_and_forked");
     assert!(said.contains("the child was told"), "{said}");
 }
@@ -402,7 +414,8 @@ fn registered_and_forked() {
     if !is_alone() {
         return;
     }
-    let (disk, fake) = (Disk::new(32), Fake::new());
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
     let file = watched(&disk);
     let gpu = fake.register(&file).unwrap();
     let other = file.pin(.., LONG).unwrap();

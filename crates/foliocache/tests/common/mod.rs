@@ -26,6 +26,16 @@ pub fn on_disk() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
+/// Whether the machine is known to lack what a test needs, which then says so and is skipped.
+pub fn lacks(need: &str) -> bool {
+    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    let lacks = missing.split(',').any(|name| name == need);
+    if lacks {
+        eprintln!("SKIPPED: there is no {need}");
+    }
+    lacks
+}
+
 /// A cache, a directory on disk, and the directory seen through the cache.
 pub struct Disk {
     pub cache: Cache,
