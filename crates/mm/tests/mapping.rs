@@ -14,7 +14,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-const MODES: [FaultMode; 2] = [FaultMode::Thread, FaultMode::Inline];
+/// Makes each function a test of either way to resolve faults.
+macro_rules! test_in_each_mode {
+    ($($test:ident,)+) => {
+        mod resolved_by_threads {
+            $(#[test] fn $test() { super::$test(super::FaultMode::Thread); })+
+        }
+        mod resolved_inline {
+            $(#[test] fn $test() { super::$test(super::FaultMode::Inline); })+
+        }
+    };
+}
+
+test_in_each_mode!(
+    a_mapping_shows_the_file_and_what_is_written_to_it,
+    stores_are_read_and_become_durable_and_again_after_each_writeback,
+    a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping,
+    what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows,
+    a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping,
+    a_mapping_is_source_and_destination_of_calls,
+    system_calls_may_use_what_is_locked_for_io,
+    many_faults_wait_for_the_store_at_a_time_and_others_are_resolved_meanwhile,
+    stores_at_random_places_write_little_and_loads_map_what_is_cached,
+);
 
 /// A cache of `mib` MiB whose mappings take their faults so.
 fn storage(mib: u64, mode: FaultMode) -> (Arc<Mm>, Arc<BackingDevInfo>) {
@@ -47,14 +69,7 @@ fn bytes(vma: &Vma) -> &[u8] {
     unsafe { std::slice::from_raw_parts(vma.address(), vma.len()) }
 }
 
-#[test]
-fn a_mapping_shows_the_file_and_what_is_written_to_it() {
-    MODES
-        .into_iter()
-        .for_each(a_mapping_shows_the_file_and_what_is_written_to_it_in);
-}
-
-fn a_mapping_shows_the_file_and_what_is_written_to_it_in(mode: FaultMode) {
+fn a_mapping_shows_the_file_and_what_is_written_to_it(mode: FaultMode) {
     let (mm, bdi) = storage(32, mode);
     let content = pattern(1, 0, 300 * PAGE_SIZE + 17);
     let backing = Store::with(&content);
@@ -79,14 +94,7 @@ fn a_mapping_shows_the_file_and_what_is_written_to_it_in(mode: FaultMode) {
     assert_empty(&mm);
 }
 
-#[test]
-fn stores_are_read_and_become_durable_and_again_after_each_writeback() {
-    MODES
-        .into_iter()
-        .for_each(stores_are_read_and_become_durable_and_again_after_each_writeback_in);
-}
-
-fn stores_are_read_and_become_durable_and_again_after_each_writeback_in(mode: FaultMode) {
+fn stores_are_read_and_become_durable_and_again_after_each_writeback(mode: FaultMode) {
     let (mm, bdi) = storage(32, mode);
     let backing = Store::with(&vec![0; 40 * PAGE_SIZE]);
     let file = file(&bdi, &backing);
@@ -109,14 +117,7 @@ fn stores_are_read_and_become_durable_and_again_after_each_writeback_in(mode: Fa
     assert_empty(&mm);
 }
 
-#[test]
-fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping() {
-    MODES
-        .into_iter()
-        .for_each(a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping_in);
-}
-
-fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping_in(mode: FaultMode) {
+fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping(mode: FaultMode) {
     let (mm, bdi) = storage(16, mode);
     let pages = 12_000;
     let backing = Store::with(&pattern(1, 0, pages * PAGE_SIZE));
@@ -149,14 +150,7 @@ fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping_in(mode:
     assert_empty(&mm);
 }
 
-#[test]
-fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows() {
-    MODES
-        .into_iter()
-        .for_each(what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows_in);
-}
-
-fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows_in(mode: FaultMode) {
+fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows(mode: FaultMode) {
     let (mm, bdi) = storage(32, mode);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 64 * PAGE_SIZE)));
     let vma = map(&file, VmaAccess::ReadWrite);
@@ -183,14 +177,7 @@ fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows_in(mode: Fault
     assert_empty(&mm);
 }
 
-#[test]
-fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping() {
-    MODES
-        .into_iter()
-        .for_each(a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping_in);
-}
-
-fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping_in(mode: FaultMode) {
+fn a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping(mode: FaultMode) {
     let (mm, bdi) = storage(64, mode);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 3 * PAGE_SIZE)));
     let small = map(&file, VmaAccess::ReadWrite);
@@ -329,14 +316,7 @@ fn what_cannot_be_mapped_says_why() {
 }
 
 /// Writes to a file from a mapping of it and of another, and reads into mappings.
-#[test]
-fn a_mapping_is_source_and_destination_of_calls() {
-    MODES
-        .into_iter()
-        .for_each(a_mapping_is_source_and_destination_of_calls_in);
-}
-
-fn a_mapping_is_source_and_destination_of_calls_in(mode: FaultMode) {
+fn a_mapping_is_source_and_destination_of_calls(mode: FaultMode) {
     foliocache_sys::usercopy::install_handlers().expect("handlers");
     let (mm, bdi) = storage(32, mode);
     let content = [1, 2].map(|who| pattern(who, 0, 600 * PAGE_SIZE));
@@ -490,13 +470,6 @@ fn more_than_half_of_the_memory_cannot_be_locked() {
 }
 
 #[test]
-fn system_calls_may_use_what_is_locked_for_io() {
-    MODES
-        .into_iter()
-        .for_each(system_calls_may_use_what_is_locked_for_io_in);
-}
-
-#[test]
 fn more_than_may_be_dirty_can_be_locked_for_io_and_stays_dirty() {
     let (mm, bdi) = storage(32, FaultMode::Inline);
     let pages = mm.frames().capacity() as usize * 45 / 100;
@@ -520,7 +493,7 @@ fn more_than_may_be_dirty_can_be_locked_for_io_and_stays_dirty() {
     assert_empty(&mm);
 }
 
-fn system_calls_may_use_what_is_locked_for_io_in(mode: FaultMode) {
+fn system_calls_may_use_what_is_locked_for_io(mode: FaultMode) {
     use std::io::{Read, Write};
     let (mm, bdi) = storage(32, mode);
     let backing = Store::with(&pattern(1, 0, 200 * PAGE_SIZE));
@@ -613,33 +586,30 @@ impl AddressSpaceOperations for Together {
     }
 }
 
-#[test]
-fn many_faults_wait_for_the_store_at_a_time_and_others_are_resolved_meanwhile() {
-    for mode in MODES {
-        let (mm, bdi) = storage(32, mode);
-        let store = Together {
-            wanted: 40,
-            under_way: std::sync::Mutex::new(0),
-            changed: std::sync::Condvar::new(),
+fn many_faults_wait_for_the_store_at_a_time_and_others_are_resolved_meanwhile(mode: FaultMode) {
+    let (mm, bdi) = storage(32, mode);
+    let store = Together {
+        wanted: 40,
+        under_way: std::sync::Mutex::new(0),
+        changed: std::sync::Condvar::new(),
+    };
+    let slow = AddressSpace::new(&bdi, Arc::new(store), 4000 * PAGE);
+    let (slow_vma, quick) = (map(&slow, VmaAccess::Read), Store::with(&pattern(1, 0, 99)));
+    let quick = map(&file(&bdi, &quick), VmaAccess::Read);
+    std::thread::scope(|scope| {
+        let touch = |i: u64| {
+            let vma = &slow_vma;
+            scope.spawn(move || load(vma, i * 100 * PAGE))
         };
-        let slow = AddressSpace::new(&bdi, Arc::new(store), 4000 * PAGE);
-        let (slow_vma, quick) = (map(&slow, VmaAccess::Read), Store::with(&pattern(1, 0, 99)));
-        let quick = map(&file(&bdi, &quick), VmaAccess::Read);
-        std::thread::scope(|scope| {
-            let touch = |i: u64| {
-                let vma = &slow_vma;
-                scope.spawn(move || load(vma, i * 100 * PAGE))
-            };
-            let touching: Vec<_> = (1..40).map(touch).collect();
-            assert_eq!(load(&quick, 98), pattern(1, 98, 1)[0]);
-            load(&slow_vma, 0);
-            for thread in touching {
-                assert_eq!(thread.join().unwrap(), 0);
-            }
-        });
-        drop((slow_vma, quick, slow));
-        assert_empty(&mm);
-    }
+        let touching: Vec<_> = (1..40).map(touch).collect();
+        assert_eq!(load(&quick, 98), pattern(1, 98, 1)[0]);
+        load(&slow_vma, 0);
+        for thread in touching {
+            assert_eq!(thread.join().unwrap(), 0);
+        }
+    });
+    drop((slow_vma, quick, slow));
+    assert_empty(&mm);
 }
 
 #[test]
@@ -665,37 +635,34 @@ fn a_store_is_noted_once_though_its_page_was_loaded_just_before() {
     assert_empty(&mm);
 }
 
-#[test]
-fn stores_at_random_places_write_little_and_loads_map_what_is_cached() {
-    for mode in MODES {
-        let (_mm, bdi) = storage(64, mode);
-        let backing = Store::with(&pattern(1, 0, 4096 * PAGE_SIZE));
-        let file = file(&bdi, &backing);
-        read(&file, 0, 4096 * PAGE_SIZE);
-        let vma = map(&file, VmaAccess::ReadWrite);
-        let reads = backing.reads.load(std::sync::atomic::Ordering::Relaxed);
-        for nth in 1..=50 {
-            store(&vma, nth * 2083 % 4096 * PAGE, 1);
-        }
-        assert!(file.stats().mapped < 60);
-        file.fsync(&file.sample_wb_err()).expect("sync");
-        // Grains of folios of 1 MiB at most.
-        let written = file.stats().written;
-        assert!(written <= 50 * 4 * PAGE, "{written} bytes");
-        // Loads at random places map some of the neighbours, and read none.
-        let before = file.stats();
-        for nth in 1..=50 {
-            load(&vma, nth * 1061 % 4096 * PAGE);
-        }
-        let after = file.stats();
-        let (faults, mapped) = (after.faults - before.faults, after.mapped - before.mapped);
-        assert!(
-            mapped > 4 * faults && mapped <= 16 * faults,
-            "{faults} faults, {mapped} pages"
-        );
-        assert_eq!(
-            backing.reads.load(std::sync::atomic::Ordering::Relaxed),
-            reads
-        );
+fn stores_at_random_places_write_little_and_loads_map_what_is_cached(mode: FaultMode) {
+    let (_mm, bdi) = storage(64, mode);
+    let backing = Store::with(&pattern(1, 0, 4096 * PAGE_SIZE));
+    let file = file(&bdi, &backing);
+    read(&file, 0, 4096 * PAGE_SIZE);
+    let vma = map(&file, VmaAccess::ReadWrite);
+    let reads = backing.reads.load(std::sync::atomic::Ordering::Relaxed);
+    for nth in 1..=50 {
+        store(&vma, nth * 2083 % 4096 * PAGE, 1);
     }
+    assert!(file.stats().mapped < 60);
+    file.fsync(&file.sample_wb_err()).expect("sync");
+    // Grains of folios of 1 MiB at most.
+    let written = file.stats().written;
+    assert!(written <= 50 * 4 * PAGE, "{written} bytes");
+    // Loads at random places map some of the neighbours, and read none.
+    let before = file.stats();
+    for nth in 1..=50 {
+        load(&vma, nth * 1061 % 4096 * PAGE);
+    }
+    let after = file.stats();
+    let (faults, mapped) = (after.faults - before.faults, after.mapped - before.mapped);
+    assert!(
+        mapped > 4 * faults && mapped <= 16 * faults,
+        "{faults} faults, {mapped} pages"
+    );
+    assert_eq!(
+        backing.reads.load(std::sync::atomic::Ordering::Relaxed),
+        reads
+    );
 }
