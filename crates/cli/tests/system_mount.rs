@@ -8,7 +8,10 @@ use common::{Folder, Mounted, foliocache, output, pattern, run, shell, wait_for}
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
 
 #[test]
 #[ignore = "system tier"]
@@ -77,7 +80,7 @@ fn appends_of_many_writers_are_whole() {
     let threads: Vec<_> = (0..4)
         .map(|writer| {
             let log = log.clone();
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let mut file = OpenOptions::new()
                     .append(true)
                     .create(true)
@@ -103,6 +106,44 @@ fn appends_of_many_writers_are_whole() {
         assert_eq!(lines.len(), 200, "writer {writer}");
         assert!(lines.is_sorted());
     }
+    mounted.end_well();
+}
+
+/// Large reads are answered under the locks of what they read.
+#[test]
+#[ignore = "system tier"]
+fn readers_that_are_stopped_hold_up_no_writer() {
+    const MIB: usize = 1 << 20;
+    let folder = Folder::new("stopped");
+    let mounted = folder.mount(&["--memory", "64M"]);
+    let path = folder.mount_point().join("file");
+    fs::write(&path, pattern(4 * MIB, 1)).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    for round in 0..50_u64 {
+        let mut readers: Vec<_> = (0..4)
+            .map(|_| {
+                let mut sh = Command::new("sh");
+                sh.args(["-c", "while :; do cat < \"$0\" > /dev/null; done"]);
+                sh.arg(&path).process_group(0).spawn().unwrap()
+            })
+            .collect();
+        let signal = |readers: &[Child], name: &str| {
+            let groups = readers.iter().map(|reader| format!("-{}", reader.id()));
+            run(Command::new("kill").args(["-s", name, "--"]).args(groups));
+        };
+        thread::sleep(Duration::from_millis(20 + round));
+        signal(&readers, "STOP");
+        let (file, bytes) = (file.try_clone().unwrap(), pattern(4 * MIB, round));
+        let writer = thread::spawn(move || file.write_all_at(&bytes, 0).unwrap());
+        wait_for("the writer", || writer.is_finished());
+        writer.join().unwrap();
+        signal(&readers, "KILL");
+        for reader in &mut readers {
+            reader.wait().unwrap();
+        }
+    }
+    assert!(fs::read(&path).unwrap() == pattern(4 * MIB, 49));
+    drop(file);
     mounted.end_well();
 }
 
