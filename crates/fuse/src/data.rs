@@ -14,7 +14,8 @@
 //! The kernel says with each write whether the bytes come from its cache (somebody stored into a
 //! mapping; then any writable handle may serve, and appending handles must not append), whether
 //! set-id bits are to go, and whether the data is to be durable when it is answered: of writes that
-//! come here directly the kernel syncs none itself.
+//! come here directly the kernel syncs none itself. With each read and write it gives the descriptor's flags, which
+//! `fcntl(2)` may change: with `O_DIRECT` it is uncached.
 
 use crate::conn::FuseConn;
 use crate::handles::FileHandle;
@@ -25,7 +26,8 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{FallocateMode, OpContext, OpenFile, SeekSparse};
 use fuser::{FileHandle as Fh, WriteFlags};
 
-pub(crate) const O_APPEND: i32 = 0o2000;
+const O_APPEND: i32 = 0o2000;
+pub(crate) const O_DIRECT: i32 = 0o40_000;
 const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
 const FALLOC_FL_KEEP_SIZE: i32 = 1;
@@ -59,6 +61,8 @@ pub(crate) struct ReadRequest {
     pub(crate) size: u32,
     /// The bytes go into the kernel's cache.
     pub(crate) from_cache: bool,
+    /// The descriptor has `O_DIRECT`.
+    pub(crate) uncached: bool,
 }
 
 impl ReadRequest {
@@ -70,6 +74,7 @@ impl ReadRequest {
     fn iocb(&self, nowait: bool) -> Iocb {
         Iocb {
             nowait,
+            uncached: self.uncached,
             ..Iocb::at(self.pos)
         }
     }
@@ -100,6 +105,7 @@ impl WriteRequest {
         Iocb {
             nowait,
             append: self.append(),
+            uncached: self.flags & O_DIRECT != 0,
             ..Iocb::at(self.pos)
         }
     }
@@ -178,7 +184,7 @@ impl FuseConn {
         };
         let done = self.catch("read", || {
             let handle = self.files.get(request.fh)?;
-            if size >= MIN_IN_PLACE {
+            if size >= MIN_IN_PLACE && !request.uncached {
                 let in_place = handle.file.read_in_place(request.pos, size, |bytes| {
                     answer(bytes);
                     bytes.len()

@@ -7,7 +7,7 @@
 
 use crate::conn::{TTL, answer, answer_xattr, context, is_acl};
 use crate::convert;
-use crate::data::{O_APPEND, ReadRequest, WriteRequest};
+use crate::data::{O_DIRECT, ReadRequest, WriteRequest};
 use crate::handles::DirHandle;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sync::atomic::Ordering;
@@ -227,8 +227,7 @@ impl Filesystem for Server {
             let done = conn.attempt("open", || {
                 let charge = conn.charge_handle()?;
                 let inode = conn.inode(ino)?;
-                // Whether a write appends is said with each write, because it can be changed.
-                let flags = OpenFlags::from_raw(flags.0 & !O_APPEND);
+                let flags = OpenFlags::from_raw(flags.0);
                 let file = conn.fs().open(&ctx, &inode, flags)?;
                 Ok(conn.insert_file(file, charge))
             });
@@ -254,7 +253,7 @@ impl Filesystem for Server {
                 let dir = conn.directory(parent)?;
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
-                let flags = OpenFlags::from_raw(flags & !O_APPEND);
+                let flags = OpenFlags::from_raw(flags);
                 let created = conn.names.create(&ctx, &dir, &name, mode, flags, None);
                 let (file, dentry) = match created {
                     // The kernel found no such name, so it has checked the directory alone. `ESTALE`
@@ -278,7 +277,7 @@ impl Filesystem for Server {
         fh: Fh,
         offset: u64,
         size: u32,
-        _: RawFlags,
+        flags: RawFlags,
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -288,6 +287,7 @@ impl Filesystem for Server {
             size,
             // A read on somebody's behalf names the owner of the locks; the kernel's cache has none.
             from_cache: lock_owner.is_none(),
+            uncached: flags.0 & O_DIRECT != 0,
         };
         self.read(request, reply);
     }

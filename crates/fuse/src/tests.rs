@@ -183,6 +183,7 @@ fn reads_are_answered_alike_lent_or_copied() {
             pos: pos as u64,
             size,
             from_cache: false,
+            uncached: false,
         };
         conn.read(&request, reply);
         answer.unwrap()

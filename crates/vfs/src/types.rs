@@ -8,7 +8,6 @@
 use foliocache_mm::{Access, Iocb};
 use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
-use foliocache_sys::fd::OFlags;
 pub use foliocache_sys::fd::xattr::XattrMode;
 pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
 use std::ffi::OsString;
@@ -191,17 +190,15 @@ impl OpenFlags {
         iocb.direct |= self.direct;
     }
 
-    /// From the flags of `open(2)`; everything but access mode, `O_APPEND`, `O_TRUNC` and `O_DIRECT`, which is to be
-    /// uncached, is left out. The access mode 3 allows nothing.
+    /// Access mode and `O_TRUNC` of the flags of `open(2)`. What `fcntl(2)` may change later is left out: whether a
+    /// call appends or is uncached is said with each. The access mode 3 allows nothing.
     pub const fn from_raw(flags: i32) -> OpenFlags {
         let access = flags & 3;
         OpenFlags {
             read: access == 0 || access == 2,
             write: access == 1 || access == 2,
-            append: flags & 0o2000 != 0,
             truncate: flags & 0o1000 != 0,
-            uncached: flags & OFlags::DIRECT.bits() as i32 != 0,
-            direct: false,
+            ..OpenFlags::READ
         }
     }
 
