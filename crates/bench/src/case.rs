@@ -67,6 +67,18 @@ pub struct Match {
     pub ratios: Vec<RatioPlan>,
 }
 
+impl Match {
+    /// Adds a contestant; returns its place.
+    pub(crate) fn add(&mut self, name: &'static str, variant: &'static str, work: Work) -> usize {
+        self.contestants.push(Contestant {
+            name,
+            variant,
+            work,
+        });
+        self.contestants.len() - 1
+    }
+}
+
 /// One way to do the work.
 pub struct Contestant {
     /// What is done, the same for those that are compared.
@@ -93,6 +105,15 @@ pub enum Work {
 }
 
 impl Work {
+    /// A pass by so many threads, whose figure has this unit.
+    pub(crate) fn pass(threads: usize, unit: &'static str, pass: impl Pass + 'static) -> Self {
+        Self::Pass {
+            threads,
+            unit,
+            pass: Box::new(pass),
+        }
+    }
+
     pub(crate) fn threads(&self) -> usize {
         match self {
             Self::Operations(workers) => workers.len(),
@@ -128,6 +149,11 @@ pub struct RatioPlan {
 }
 
 impl RatioPlan {
+    /// The same ratio, of these.
+    pub(crate) const fn between(self, of: usize, to: usize) -> Self {
+        Self { of, to, ..self }
+    }
+
     /// Of one contestant to another.
     pub const fn new(name: &'static str, of: usize, to: usize) -> Self {
         Self {

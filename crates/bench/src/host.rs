@@ -66,6 +66,17 @@ fn load() -> [f64; 3] {
     std::array::from_fn(|_| values.next().unwrap_or(0.0))
 }
 
+/// The size of the processor's largest cache, as the kernel writes it.
+pub(crate) fn processor_cache() -> String {
+    let level = |level| {
+        line(&format!(
+            "/sys/devices/system/cpu/cpu0/cache/index{level}/size"
+        ))
+    };
+    let known = (0..8).map(level).take_while(|size| !size.is_empty());
+    known.last().unwrap_or_else(|| "unknown".to_owned())
+}
+
 /// The word in brackets, of a file that lists all choices.
 fn chosen(choices: &str) -> String {
     let (_, rest) = choices.split_once('[').unwrap_or(("", choices));

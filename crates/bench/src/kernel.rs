@@ -45,6 +45,8 @@ enum Order {
     Random {
         path: PathBuf,
         way: Way,
+        /// Bytes of a read.
+        len: usize,
         until: Until,
     },
     /// Read or write streams.
@@ -62,12 +64,8 @@ pub(crate) enum Way {
     Call,
     /// Through a mapping; with the advice that they are at random, or without.
     Mapping { advised: bool },
-    /// By a ring, so many reads of so many bytes at once, through the cache or past it.
-    Ring {
-        at_once: usize,
-        len: usize,
-        direct: bool,
-    },
+    /// By a ring, so many reads at once, through the cache or past it.
+    Ring { at_once: usize, direct: bool },
 }
 
 /// What it answers; the text is of an error.
@@ -122,15 +120,21 @@ impl KernelSide {
         }
     }
 
-    /// Goes on reading a file at random.
+    /// Goes on reading a file at random, `len` bytes each time.
     pub(crate) fn random(
         &mut self,
         path: &Path,
         way: Way,
+        len: usize,
         until: Until,
     ) -> io::Result<RandomResult> {
-        let path = path.to_owned();
-        match self.order(&Order::Random { path, way, until })? {
+        let order = Order::Random {
+            path: path.to_owned(),
+            way,
+            len,
+            until,
+        };
+        match self.order(&order)? {
             Done::Random(result) => Ok(result),
             other => Err(unexpected(&other)),
         }
@@ -261,7 +265,12 @@ impl State {
                 })?;
                 Ok(Done::Sequential(meter.stop()))
             }
-            Order::Random { path, way, until } => {
+            Order::Random {
+                path,
+                way,
+                len,
+                until,
+            } => {
                 let reads = self.reads.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
                 let result = match way {
                     Way::Call => {
@@ -273,7 +282,7 @@ impl State {
                             let len = part.len();
                             filled(files[who].read_at(part, pos), len)
                         };
-                        reads.run(until, read, read_from_disk)
+                        reads.run(until, len, read, read_from_disk)
                     }
                     Way::Mapping { advised } => {
                         let mapping = match &mut self.mapping {
@@ -281,13 +290,10 @@ impl State {
                             none => none.insert(Kernels::open(&path, advised)?),
                         };
                         let missed = || Ok(page_faults()?.major);
-                        reads.run(until, |_, part, pos| read(mapping, part, pos), missed)
+                        let read = |_, part: &mut [u8], pos| read(mapping, part, pos);
+                        reads.run(until, len, read, missed)
                     }
-                    Way::Ring {
-                        at_once,
-                        len,
-                        direct,
-                    } => {
+                    Way::Ring { at_once, direct } => {
                         let ring = match &mut self.ring {
                             Some(ring) => ring,
                             none => {
@@ -295,7 +301,7 @@ impl State {
                             }
                         };
                         let read = |positions: &[u64]| lock(ring).read(positions, len);
-                        reads.run_batches(until, at_once, read, read_from_disk)
+                        reads.run_batches(until, len, at_once, read, read_from_disk)
                     }
                 };
                 Ok(Done::Random(result?))

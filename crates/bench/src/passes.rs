@@ -48,14 +48,12 @@ pub(crate) enum Popularity {
     Zipf,
 }
 
-/// Random reads: so many threads read `len` bytes each time, of a file of so many pages.
+/// Random reads: so many threads read parts of pages, of a file of so many pages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Trace {
     pub(crate) threads: usize,
     pub(crate) pages: u32,
     pub(crate) popularity: Popularity,
-    /// Bytes of a read, a part of a page.
-    pub(crate) len: usize,
     pub(crate) seed: u64,
 }
 
@@ -65,7 +63,6 @@ pub(crate) struct RandomReads(Vec<Reader>);
 struct Reader {
     trace: Vec<u32>,
     at: usize,
-    len: usize,
     page: Box<PageBuf>,
     times: Times,
 }
@@ -98,23 +95,23 @@ impl RandomReads {
         let reader = |_| Reader {
             trace: (0..TRACE).map(|_| page()).collect(),
             at: 0,
-            len: trace.len,
             page: PageBuf::new(),
             times: Times::new(),
         };
         Self((0..trace.threads).map(reader).collect())
     }
 
-    /// Goes on reading; `read` is called with the thread's number. `missed` counts the pages that came from the
-    /// disk so far.
+    /// Goes on reading, `len` bytes of a page each time; `read` is called with the thread's number. `missed` counts
+    /// the pages that came from the disk so far.
     pub(crate) fn run(
         &mut self,
         until: Until,
+        len: usize,
         read: impl Fn(usize, &mut [u8], u64) -> io::Result<()> + Sync,
         missed: impl Fn() -> io::Result<u64>,
     ) -> io::Result<RandomResult> {
         self.run_threads(until, missed, |who, reader, deadline, most| {
-            reader.run(deadline, most, |page, pos| read(who, page, pos))
+            reader.run(deadline, most, len, |part, pos| read(who, part, pos))
         })
     }
 
@@ -122,12 +119,13 @@ impl RandomReads {
     pub(crate) fn run_batches(
         &mut self,
         until: Until,
+        len: usize,
         at_once: usize,
         read: impl Fn(&[u64]) -> io::Result<()> + Sync,
         missed: impl Fn() -> io::Result<u64>,
     ) -> io::Result<RandomResult> {
         self.run_threads(until, missed, |_, reader, deadline, most| {
-            reader.run_batches(deadline, most, at_once, &read)
+            reader.run_batches(deadline, most, len, at_once, &read)
         })
     }
 
@@ -167,14 +165,15 @@ impl Reader {
         &mut self,
         deadline: Instant,
         most: u64,
+        len: usize,
         read: impl Fn(&mut [u8], u64) -> io::Result<()>,
     ) -> io::Result<u64> {
         let mut reads = 0;
         let mut now = Instant::now();
         // One at least: threads may start late on a machine that is busy.
         while reads < most && (reads == 0 || now < deadline) {
-            let pos = self.next();
-            read(&mut self.page.0[..self.len], pos)?;
+            let pos = self.next(len);
+            read(&mut self.page.0[..len], pos)?;
             reads += 1;
             // One look at the clock a read: the end of one is where the next begins.
             let end = Instant::now();
@@ -188,6 +187,7 @@ impl Reader {
         &mut self,
         deadline: Instant,
         most: u64,
+        len: usize,
         at_once: usize,
         read: impl Fn(&[u64]) -> io::Result<()>,
     ) -> io::Result<u64> {
@@ -195,7 +195,7 @@ impl Reader {
         let mut now = Instant::now();
         let mut positions = vec![0; at_once];
         while reads < most && (reads == 0 || now < deadline) {
-            positions.fill_with(|| self.next());
+            positions.fill_with(|| self.next(len));
             read(&positions)?;
             reads += at_once as u64;
             let end = Instant::now();
@@ -205,13 +205,13 @@ impl Reader {
         Ok(reads)
     }
 
-    /// Where the next read is.
-    fn next(&mut self) -> u64 {
+    /// Where the next read of `len` bytes is.
+    fn next(&mut self, len: usize) -> u64 {
         let page = self.trace[self.at];
         // Another place of the page each time.
         let part = self.at.wrapping_mul(SPREAD) >> 32;
         self.at = (self.at + 1) % self.trace.len();
-        (page as usize * PAGE + part % (PAGE / self.len) * self.len) as u64
+        (page as usize * PAGE + part % (PAGE / len) * len) as u64
     }
 }
 
@@ -247,7 +247,6 @@ mod tests {
             threads: 2,
             pages: 64,
             popularity: Popularity::Uniform,
-            len: 64,
             seed: 9,
         };
         let mut reads = RandomReads::new(&trace);
@@ -261,7 +260,7 @@ mod tests {
                 seen.lock().unwrap().push((who, pos / PAGE as u64));
                 Ok(())
             };
-            let done = reads.run(until, read, || Ok(0)).unwrap();
+            let done = reads.run(until, 64, read, || Ok(0)).unwrap();
             assert_eq!((done.reads, done.misses), (10, 0));
         };
         run(&mut reads);

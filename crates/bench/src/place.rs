@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::BenchError;
 use crate::files::{TMPFS_MAGIC, tmpfs};
 use crate::guard::{Guard, Thing, run};
+use crate::settings::Settings;
 use crate::zram;
 
 /// Bytes of a mebibyte, the request of sequential passes.
@@ -100,13 +101,8 @@ impl Place {
     ///
     /// # Errors
     /// No such folder, no room, memory instead of a disk, no direct I/O.
-    pub(crate) fn on_disk(
-        helper: &[OsString],
-        dir: Option<&Path>,
-        memory: u64,
-        len: u64,
-    ) -> Result<Self, BenchError> {
-        Self::new(Folder::on_disk(helper, dir)?, memory, len)
+    pub(crate) fn on_disk(settings: &Settings, memory: u64, len: u64) -> Result<Self, BenchError> {
+        Self::new(Folder::on_disk(settings)?, memory, len)
     }
 
     /// On a compressed disk in memory, for `len` bytes. Its folder is beside those of files on the
@@ -114,12 +110,7 @@ impl Place {
     ///
     /// # Errors
     /// The machine has none, or too little memory.
-    pub(crate) fn on_zram(
-        helper: &[OsString],
-        dir: Option<&Path>,
-        memory: u64,
-        len: u64,
-    ) -> Result<Self, BenchError> {
+    pub(crate) fn on_zram(settings: &Settings, memory: u64, len: u64) -> Result<Self, BenchError> {
         // The file system's own tables take a little.
         let size = len + len / 8 + (64 << 20);
         let free = zram::available();
@@ -130,7 +121,7 @@ impl Place {
                 free >> 20
             )));
         }
-        let mut folder = Folder::on_disk(helper, dir)?;
+        let mut folder = Folder::on_disk(settings)?;
         zram::mount(&mut folder.guard, &folder.path, size)?;
         Self::new(folder, memory, len)
     }
@@ -225,19 +216,19 @@ impl Place {
 }
 
 impl Folder {
-    /// Below `dir` or the folder for temporary files, on a disk.
+    /// Below the folder of the settings or that for temporary files, on a disk.
     ///
     /// # Errors
     /// There is no such folder, or it is memory.
-    pub(crate) fn on_disk(helper: &[OsString], dir: Option<&Path>) -> Result<Self, BenchError> {
-        let dir = dir.map_or_else(temporary, Path::to_owned);
+    pub(crate) fn on_disk(settings: &Settings) -> Result<Self, BenchError> {
+        let dir = settings.dir.clone().unwrap_or_else(temporary);
         if in_memory(&dir) {
             return Err(BenchError::Refused(format!(
                 "{} is memory and not a disk: give another --dir",
                 dir.display()
             )));
         }
-        Self::new(helper, &dir)
+        Self::new(&settings.helper, &dir)
     }
 
     /// On a tmpfs.

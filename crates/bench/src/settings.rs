@@ -61,6 +61,16 @@ impl Settings {
         }
     }
 
+    /// So many rounds and seconds, in so many bytes.
+    pub(crate) fn bounded(samples: usize, seconds: f64, memory: u64) -> Self {
+        Self {
+            samples,
+            seconds,
+            memory: Some(memory),
+            ..Self::default()
+        }
+    }
+
     /// Seconds of an interval, where a turn's figure is also given for each of its intervals: one, or a
     /// quarter of a turn that is shorter than four.
     pub(crate) fn interval(&self) -> f64 {
@@ -115,6 +125,14 @@ impl Uses {
         memory: false,
         dir: false,
         tree: false,
+    };
+
+    /// Those of a case on files, larger than the bound.
+    pub(crate) const FILES: Self = Self {
+        seconds: true,
+        memory: true,
+        dir: true,
+        ..Self::NONE
     };
 
     /// Those of a case on one page in memory.

@@ -322,10 +322,11 @@ fn batches_of_reads() {
             expected.push(format!("{ratio}{size}"));
         }
     }
+    expected.push("view_hit_vs_mmap_4k".to_owned());
     expected.sort_unstable();
     let found: Vec<&String> = json["ratios"].as_object().unwrap().keys().collect();
     assert!(found.into_iter().eq(&expected));
-    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 6 + 4 * 6);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 6 + 1 + 4 * 6);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use common::executor::block_on;
 use common::{Disk, PAGE, on_disk, pattern};
-use foliocache::{Advice, Cache, File, IoOptions, MapAccess, MappingFaults};
+use foliocache::{Advice, AsyncFile, Cache, File, IoOptions, MapAccess, MappingFaults};
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
@@ -115,6 +115,31 @@ fn uncached_batches_drop_what_they_brought_in() {
         assert_eq!(request.bytes().unwrap(), expected);
     }
     assert_eq!((resident(&file), dropped(&file)), (10, 40));
+}
+
+#[test]
+fn requests_of_an_async_batch_have_options_of_their_own() {
+    let disk = Disk::new(16);
+    let bytes = cold(&disk);
+    let file = disk.dir.open("f").unwrap();
+    file.advise(Advice::Random, ..).unwrap();
+    let file = file.into_async().unwrap();
+    let mut buffers = vec![[0; 64]; 48];
+    let mut requests: Vec<_> = (0..)
+        .zip(&mut buffers)
+        .map(|(i, to)| {
+            let options = [IoOptions::new(), UNCACHED, DIRECT][i % 3];
+            file.read_request_with(to, (i * 37 * PAGE) as u64, options)
+        })
+        .collect();
+    block_on(AsyncFile::read_batch(&mut requests)).unwrap();
+    for (i, request) in requests.iter().enumerate() {
+        let expected = &bytes[i * 37 * PAGE..][..64];
+        assert_eq!(request.bytes().unwrap(), expected);
+    }
+    drop(requests);
+    assert_eq!(resident(file.blocking()), 16);
+    assert!(dropped(file.blocking()) >= 16);
 }
 
 #[test]

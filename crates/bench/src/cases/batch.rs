@@ -6,14 +6,16 @@
 //! *Hits*: a file four times the bound, all of it in a cache of its own that holds it, read in from front to back, so that
 //! its folios are large; for 64 bytes also read in page by page, at random, so that each page has a folio of its
 //! own. Ours one by one, in batches of 8 and of 64; the kernel's, of the same file in its page cache: pread(2), a loop
-//! over a mapping, and an io_uring, 64 reads at once. All read places from the same list, one thread each.
+//! over a mapping, and an io_uring, 64 reads at once. Pages of 4 KiB are also viewed one by one, and copied out of the
+//! view as they are out of the mapping. All read the same places, one thread each; there is no list of them, which
+//! would come to be in the processor's caches with all that it leads to.
 //!
 //! *Misses*: a cache of the bound's size. Ours one by one and in batches of 64; the kernel's are processes in
 //! memory cgroups of that size: pread, a mapping with `MADV_RANDOM`, and an io_uring, 64 reads submitted at once and all waited
 //! for, through the kernel's cache and past it (`O_DIRECT`, which reads whole pages and keeps none). The ratio
-//! is with the better of the rings. Each has a file of its own, the same trace, and goes on from turn to
-//! turn with what is cached; before the first turn each has read twice as many pages as the file has, or for ten times
-//! the time of a turn. Latencies are of a batch.
+//! is with the better of the rings. All have the same trace, and go on from turn to turn with what is cached, also
+//! when the length of the reads changes; before the first turn each has read twice as many pages as the file has, or
+//! for twenty times the time of a turn. Latencies are of a batch.
 
 use foliocache::{Advice, File, MappingFaults, ReadRequest};
 use std::fs;
@@ -23,14 +25,15 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use super::rand::{KernelTurn, outcome};
+use super::rand::{Turns, Warming};
 use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_RANDOM, OURS, memory};
-use crate::case::{BATCH, Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker};
+use crate::case::{BATCH, Case, Match, Plan, RatioPlan, Work, Worker};
 use crate::error::BenchError;
 use crate::files::{PAGE, PageBuf, whole};
+use crate::host::processor_cache;
 use crate::kernel::{KernelSide, Way, lock};
 use crate::mapped::{Kernels, copy};
-use crate::passes::{Popularity, RandomReads, RandomResult, Trace, Until, filled};
+use crate::passes::{Popularity, RandomReads, Trace, Until, filled};
 use crate::place::{Place, Random};
 use crate::ring::ReadRing;
 use crate::settings::{Settings, Uses};
@@ -44,6 +47,7 @@ const FEW: usize = 8;
 
 const OURS_FEW: &str = "foliocache, batches of 8";
 const OURS_MANY: &str = "foliocache, batches of 64";
+const VIEWS: &str = "foliocache views";
 const PREAD: &str = "kernel pread";
 const MMAP: &str = "kernel mmap";
 const RING: &str = "kernel io_uring, 64 at once";
@@ -149,42 +153,30 @@ impl Case for Batch {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, seconds, memory) = match quick {
-            true => (3, 0.1, 64 << 20),
-            false => (9, 0.5, 256 << 20),
+        let settings = match quick {
+            true => Settings::bounded(3, 0.05, 64 << 20),
+            false => Settings::bounded(9, 0.5, 256 << 20),
         };
         Settings {
-            samples,
-            seconds,
             threads: 1,
-            memory: Some(memory),
-            ..Settings::default()
+            ..settings
         }
     }
 
     fn uses(&self) -> Uses {
-        Uses {
-            seconds: true,
-            memory: true,
-            dir: true,
-            ..Uses::NONE
-        }
+        Uses::FILES
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
         let len = FILE_PER_MEMORY * memory;
-        let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
         let files = [FILE_HITS, FILE_OURS, FILE_PREAD, FILE_MMAP, FILE_RING];
-        let mut place = Place::on_disk(helper, dir, memory, files.len() as u64 * len)?;
+        let mut place = Place::on_disk(settings, memory, files.len() as u64 * len)?;
         let describe = place.describe();
         for name in files {
             place.make(name, len)?;
         }
-        let mut sides = Vec::new();
-        for names in &NAMES {
-            sides.push(sides_of(names, settings, &mut place, memory)?);
-        }
+        let kernels = kernels(settings, &mut place, memory)?;
         let place = Rc::new(place);
         let mut matches = Vec::new();
         let large = cached(&place, len, Folios::Large)?;
@@ -193,13 +185,15 @@ impl Case for Batch {
         }
         let single = cached(&place, len, Folios::SinglePages)?;
         matches.push(hits(&place, &SINGLE_PAGES, &single, len)?);
-        for (names, sides) in NAMES.iter().zip(sides) {
-            matches.push(misses(&place, names, sides, settings, memory)?);
-        }
+        matches.extend(misses(&place, kernels, settings, memory)?);
         Ok(Plan {
             matches,
             place: Some(describe),
-            notes: Vec::new(),
+            notes: vec![format!(
+                "hits are in a file of {} MiB; the processor's largest cache: {}",
+                len >> 20,
+                processor_cache()
+            )],
         })
     }
 }
@@ -226,8 +220,10 @@ fn cached(place: &Place, len: u64, folios: Folios) -> Result<Arc<File>, BenchErr
                 for at in (1..pages.len()).rev() {
                     pages.swap(at, random.below(at + 1));
                 }
-                for page_at in pages {
-                    file.read_at(&mut page.0, page_at * PAGE as u64)?;
+                let mut to = vec![0; MANY * PAGE];
+                for pages in pages.chunks(MANY) {
+                    let positions: Vec<u64> = pages.iter().map(|at| at * PAGE as u64).collect();
+                    read_batch(&file, &positions, &mut to, PAGE)?;
                 }
             }
         }
@@ -258,68 +254,62 @@ fn hits(place: &Place, names: &Names, file: &Arc<File>, len: u64) -> Result<Matc
             copy(&mapping, &mut page.0[..8], pos)?;
         }
         let ring = ReadRing::open(&path, MANY, false)?;
-        Ok::<_, io::Error>([
-            (OURS_MANY, How::Batches(Arc::clone(file), MANY)),
-            (OURS, How::OneByOne(Arc::clone(file))),
-            (OURS_FEW, How::Batches(Arc::clone(file), FEW)),
-            (PREAD, How::Pread(kernels)),
-            (MMAP, How::Mapping(mapping)),
-            (RING, How::Ring(Box::new(ring))),
-        ])
+        Ok::<_, io::Error>((kernels, mapping, ring))
     };
     let ways = ways().map_err(|error| BenchError::setup(path.display().to_string(), error))?;
-    let contestant = |(variant, how)| Contestant {
-        name: names.hit,
-        variant,
-        work: Work::Operations(vec![Box::new(Hits::new(how, names.len, len))]),
+    let (kernels, mapping, ring) = ways;
+    let mut one = Match::default();
+    let mut add = |variant, how| {
+        let worker = Box::new(Hits::new(how, names.len, len));
+        one.add(names.hit, variant, Work::Operations(vec![worker]))
     };
-    let [vs_single, vs_mmap, few] = names.hit_ratios;
-    Ok(Match {
-        contestants: ways.into_iter().map(contestant).collect(),
-        ratios: vec![
-            between(vs_single, 0, 1),
-            between(vs_mmap, 0, 4),
-            between(few, 2, 1),
-        ],
-    })
-}
-
-fn between(plan: RatioPlan, of: usize, to: usize) -> RatioPlan {
-    RatioPlan { of, to, ..plan }
+    let many = add(OURS_MANY, How::Batches(Arc::clone(file), MANY));
+    let single = add(OURS, How::OneByOne(Arc::clone(file)));
+    let few = add(OURS_FEW, How::Batches(Arc::clone(file), FEW));
+    add(PREAD, How::Pread(kernels));
+    let mmap = add(MMAP, How::Mapping(mapping));
+    add(RING, How::Ring(Box::new(ring)));
+    let [vs_single, vs_mmap, few_vs_single] = names.hit_ratios;
+    let mut ratios = vec![
+        vs_single.between(many, single),
+        vs_mmap.between(many, mmap),
+        few_vs_single.between(few, single),
+    ];
+    if names.len == PAGE {
+        let views = add(VIEWS, How::Views(Arc::clone(file)));
+        ratios.push(RatioPlan::new("view_hit_vs_mmap_4k", views, mmap));
+    }
+    one.ratios = ratios;
+    Ok(one)
 }
 
 /// How cached bytes are read.
 enum How {
     Batches(Arc<File>, usize),
     OneByOne(Arc<File>),
+    Views(Arc<File>),
     Pread(fs::File),
     Mapping(Kernels),
     Ring(Box<ReadRing>),
 }
 
-/// Reads of places of a list, over and over.
+/// Reads of places at random.
 struct Hits {
     how: How,
     len: usize,
-    positions: Vec<u64>,
-    at: usize,
+    random: Random,
+    /// Places in the file.
+    places: usize,
     to: Vec<u8>,
 }
 
-/// Places of the list.
-const PLACES: usize = 1 << 18;
-
 impl Hits {
     fn new(how: How, len: usize, file_len: u64) -> Self {
-        let mut random = Random(SEED);
-        let places = file_len as usize / len;
         Self {
             how,
             len,
-            positions: (0..PLACES)
-                .map(|_| (random.below(places) * len) as u64)
-                .collect(),
-            at: 0,
+            random: Random(SEED),
+            places: file_len as usize / len,
             to: vec![0; MANY * len],
         }
     }
@@ -327,10 +317,10 @@ impl Hits {
 
 impl Worker for Hits {
     fn batch(&mut self) -> io::Result<u64> {
-        let positions = &self.positions[self.at..self.at + BATCH as usize];
-        self.at = (self.at + BATCH as usize) % PLACES;
         let len = self.len;
-        for positions in positions.chunks(MANY) {
+        for _ in 0..BATCH as usize / MANY {
+            let positions: [u64; MANY] =
+                std::array::from_fn(|_| (self.random.below(self.places) * len) as u64);
             let places = positions.iter().zip(self.to.chunks_mut(len));
             match &mut self.how {
                 How::Batches(file, many) => {
@@ -343,6 +333,13 @@ impl Worker for Hits {
                         whole(file.read_at(to, pos)?, len)?;
                     }
                 }
+                How::Views(file) => {
+                    for (&pos, to) in places {
+                        let view = file.view(pos..pos + len as u64)?;
+                        whole(view.len(), len)?;
+                        to.copy_from_slice(&view);
+                    }
+                }
                 How::Pread(file) => {
                     for (&pos, to) in places {
                         whole(file.read_at(to, pos)?, len)?;
@@ -353,7 +350,7 @@ impl Worker for Hits {
                         copy(mapping, to, pos)?;
                     }
                 }
-                How::Ring(ring) => ring.read(positions, len)?,
+                How::Ring(ring) => ring.read(&positions, len)?,
             }
             black_box(&mut self.to);
         }
@@ -374,28 +371,21 @@ fn read_batch(file: &File, positions: &[u64], to: &mut [u8], len: usize) -> io::
     Ok(())
 }
 
-fn trace(names: &Names, memory: u64) -> Trace {
+fn trace(memory: u64) -> Trace {
     Trace {
         threads: 1,
         pages: (FILE_PER_MEMORY * memory / PAGE as u64) as u32,
         popularity: Popularity::Uniform,
-        len: names.len,
         seed: SEED,
     }
 }
 
-/// The kernel's sides of one size: how, the variant, the file, and the process.
+/// A way of the kernel's: what it is called, its file, and the process.
 type Side = (Way, &'static str, &'static str, KernelSide);
 
-fn sides_of(
-    names: &Names,
-    settings: &Settings,
-    place: &mut Place,
-    memory: u64,
-) -> Result<Vec<Side>, BenchError> {
+fn kernels(settings: &Settings, place: &mut Place, memory: u64) -> Result<Vec<Side>, BenchError> {
     let ring = |direct| Way::Ring {
         at_once: MANY,
-        len: names.len,
         direct,
     };
     let ways = [
@@ -405,7 +395,7 @@ fn sides_of(
         (Way::Mapping { advised: true }, KERNEL_RANDOM, FILE_MMAP),
     ];
     let side = |(way, variant, file)| {
-        let trace = Some(trace(names, memory));
+        let trace = Some(trace(memory));
         let kernel = KernelSide::start(&settings.helper, place.guard(), memory, trace)?;
         Ok((way, variant, file, kernel))
     };
@@ -414,103 +404,59 @@ fn sides_of(
 
 fn misses(
     place: &Rc<Place>,
-    names: &Names,
-    sides: Vec<Side>,
+    kernels: Vec<Side>,
     settings: &Settings,
     memory: u64,
-) -> Result<Match, BenchError> {
-    let trace = trace(names, memory);
-    let until = Until::seconds(settings.seconds);
-    let warm_up = Until {
-        seconds: 10.0 * settings.seconds,
-        reads: 2 * u64::from(trace.pages),
-    };
-    let contestant = |variant, pass| Contestant {
-        name: names.cold,
-        variant,
-        work: Work::Pass {
-            threads: 1,
-            unit: "op/s",
-            pass,
+) -> Result<Vec<Match>, BenchError> {
+    let turns = Turns {
+        warm_up: Until {
+            seconds: 20.0 * settings.seconds,
+            reads: 2 * u64::from(trace(memory).pages),
         },
+        until: Until::seconds(settings.seconds),
+        threads: 1,
+        place: Rc::clone(place),
     };
-    let mut contestants = Vec::new();
-    for (variant, at_once) in [(OURS_MANY, MANY), (OURS, 1)] {
-        let file = place.of_own_cache(FILE_OURS, memory, MappingFaults::Thread);
-        let ours = Misses {
-            file: file.map_err(|error| BenchError::setup(FILE_OURS, error))?,
-            at_once,
-            len: names.len,
-            to: Mutex::new(vec![0; MANY * names.len]),
-            reads: RandomReads::new(&trace),
-            warm_up: Some(warm_up),
-            until,
-            _place: Rc::clone(place),
-        };
-        contestants.push(contestant(variant, Box::new(ours)));
-    }
-    for (way, variant, file, kernel) in sides {
-        let turn = KernelTurn {
-            kernel,
-            path: place.path(file),
-            way,
-            warm_up: Some(warm_up),
-            until,
-            len: names.len,
-            _place: Rc::clone(place),
-        };
-        contestants.push(contestant(variant, Box::new(turn)));
-    }
-    let [vs_ring, vs_single] = names.cold_ratios;
-    let better = RatioPlan {
-        or: Some((0, 3)),
-        ..between(vs_ring, 0, 2)
+    let ours = |at_once| {
+        let cache = ours(&turns, memory, at_once);
+        cache.map_err(|error| BenchError::setup(FILE_OURS, error))
     };
-    Ok(Match {
-        contestants,
-        ratios: vec![better, between(vs_single, 0, 1)],
-    })
+    let mut caches = vec![(OURS_MANY, ours(MANY)?), (OURS, ours(1)?)];
+    for (way, variant, file, kernel) in kernels {
+        caches.push((variant, turns.kernel(kernel, file, way)));
+    }
+    let of_len = |names: &Names| {
+        let mut one = Match::default();
+        for (variant, cache) in &caches {
+            one.add(names.cold, variant, turns.work(cache, names.len));
+        }
+        let [vs_ring, vs_single] = names.cold_ratios;
+        let better = RatioPlan {
+            or: Some((0, 3)),
+            ..vs_ring.between(0, 2)
+        };
+        one.ratios = vec![better, vs_single.between(0, 1)];
+        one
+    };
+    Ok(NAMES.iter().map(of_len).collect())
 }
 
-/// Ours of a file that is larger than its cache. The file goes before its place.
-struct Misses {
-    file: File,
-    at_once: usize,
-    len: usize,
-    to: Mutex<Vec<u8>>,
-    reads: RandomReads,
-    /// What is read before the first turn.
-    warm_up: Option<Until>,
-    until: Until,
-    _place: Rc<Place>,
-}
-
-impl Misses {
-    fn read(&mut self, until: Until) -> io::Result<RandomResult> {
-        let (file, len, to) = (&self.file, self.len, &self.to);
+/// Ours, of a file that is larger than its cache.
+fn ours(turns: &Turns, memory: u64, at_once: usize) -> io::Result<Warming> {
+    let file = (turns.place).of_own_cache(FILE_OURS, memory, MappingFaults::Thread)?;
+    let mut reads = RandomReads::new(&trace(memory));
+    let to = Mutex::new(vec![0; MANY * PAGE]);
+    Ok(turns.cache(move |len, until| {
         let missed = || Ok(file.stats()?.misses);
-        match self.at_once {
+        match at_once {
             1 => {
                 let read = |_, to: &mut [u8], pos| whole(file.read_at(to, pos)?, len);
-                self.reads.run(until, read, missed)
+                reads.run(until, len, read, missed)
             }
             many => {
-                let read = |positions: &[u64]| read_batch(file, positions, &mut lock(to), len);
-                self.reads.run_batches(until, many, read, missed)
+                let read = |positions: &[u64]| read_batch(&file, positions, &mut lock(&to), len);
+                reads.run_batches(until, len, many, read, missed)
             }
         }
-    }
-}
-
-impl Pass for Misses {
-    fn prepare(&mut self) -> io::Result<()> {
-        match self.warm_up.take() {
-            Some(until) => self.read(until).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        Ok(outcome(&self.read(self.until)?, self.len))
-    }
+    }))
 }

@@ -83,7 +83,7 @@ impl Case for Create {
             .dirs
             .zip(settings.files)
             .ok_or(BenchError::Setting("no tree"))?;
-        let folder = Folder::on_disk(&settings.helper, settings.dir.as_deref())?;
+        let folder = Folder::on_disk(settings)?;
         let all = (dirs * files).max(10);
         // Those of a round: two whole trees, and four of a tenth. A block for each file and one for its inode.
         let made = (settings.samples + 1) * (2 * all + 4 * (all / 10 + dirs));

@@ -36,7 +36,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::{map_random, memory};
-use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
+use crate::case::{Case, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::cost::Meter;
 use crate::error::BenchError;
 use crate::files::PAGE;
@@ -138,26 +138,20 @@ impl Case for Fault {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, seconds, memory) = match quick {
-            true => (3, 0.2, 64 << 20),
-            false => (9, 1.0, 256 << 20),
+        let settings = match quick {
+            true => Settings::bounded(3, 0.2, 64 << 20),
+            false => Settings::bounded(9, 1.0, 256 << 20),
         };
         Settings {
-            samples,
-            seconds,
             threads: 2,
-            memory: Some(memory),
-            ..Settings::default()
+            ..settings
         }
     }
 
     fn uses(&self) -> Uses {
         Uses {
-            seconds: true,
             threads: true,
-            memory: true,
-            dir: true,
-            ..Uses::NONE
+            ..Uses::FILES
         }
     }
 
@@ -187,10 +181,9 @@ struct Files(Vec<(&'static str, Rc<dyn LoopFile>)>);
 impl Files {
     /// Adds to the plan where they are, and what is left out.
     fn new(settings: &Settings, len: usize, plan: &mut Plan) -> Result<Self, BenchError> {
-        let helper = &settings.helper[..];
-        let disk = Folder::on_disk(helper, settings.dir.as_deref())?;
+        let disk = Folder::on_disk(settings)?;
         check_room(disk.path(), 3 * len as u64 + (64 << 20), 3)?;
-        let mut memory = Folder::in_memory(helper)?;
+        let mut memory = Folder::in_memory(&settings.helper)?;
         plan.place = Some(format!("tmpfs, and {}", disk.describe()));
         let small = memory.mount_tmpfs("small", "never")?;
         let huge = memory.mount_tmpfs("huge", "always");
@@ -260,13 +253,7 @@ impl Files {
     /// The ratios of those variants that there are.
     fn ratios(&self, ratios: &[Named]) -> Vec<RatioPlan> {
         let place = |variant: &str| self.0.iter().position(|(name, _)| *name == variant);
-        let planned = |&(plan, of, to): &Named| {
-            Some(RatioPlan {
-                of: place(of)?,
-                to: place(to)?,
-                ..plan
-            })
-        };
+        let planned = |&(plan, of, to): &Named| Some(plan.between(place(of)?, place(to)?));
         ratios.iter().filter_map(planned).collect()
     }
 
@@ -277,44 +264,31 @@ impl Files {
             let file = self.0.iter().find(|(name, _)| *name == variant);
             all.0.extend(file.map(|(_, file)| (again, Rc::clone(file))));
         }
-        let contestants = all.0.iter().map(|(variant, file)| Contestant {
-            name,
-            variant,
-            work: Work::Pass {
-                threads: 1,
-                unit: "pages/s",
-                pass: Box::new(Loops {
-                    file: Rc::clone(file),
-                    access,
-                    time,
-                }),
-            },
-        });
-        Match {
-            contestants: contestants.collect(),
-            ratios: match access {
-                Access::Store => all.ratios(&STORE_RATIOS),
-                Access::Load => all.ratios(&LOAD_RATIOS),
-            },
+        let mut one = Match::default();
+        for (variant, file) in &all.0 {
+            let file = Rc::clone(file);
+            let loops = Loops { file, access, time };
+            one.add(name, variant, Work::pass(1, "pages/s", loops));
         }
+        one.ratios = match access {
+            Access::Store => all.ratios(&STORE_RATIOS),
+            Access::Load => all.ratios(&LOAD_RATIOS),
+        };
+        one
     }
 
     /// How many faults a loop of stores takes.
     fn faults(&self) -> Match {
-        let all = self.0.iter();
-        let contestants = all.map(|(variant, file)| Contestant {
-            name: FAULTS,
-            variant,
-            work: Work::Pass {
-                threads: 1,
-                unit: "faults",
-                pass: Box::new(Faults(Rc::clone(file))),
-            },
-        });
-        Match {
-            contestants: contestants.collect(),
-            ratios: self.ratios(&FAULT_RATIOS),
+        let mut one = Match::default();
+        for (variant, file) in &self.0 {
+            one.add(
+                FAULTS,
+                variant,
+                Work::pass(1, "faults", Faults(Rc::clone(file))),
+            );
         }
+        one.ratios = self.ratios(&FAULT_RATIOS);
+        one
     }
 }
 

@@ -13,19 +13,19 @@
 //! The kernel's hits are the reads that were no major fault; ours, those that read no page. Ratios with the kernel are
 //! those of the inline mode.
 
-use foliocache::{File, MapAccess, Mapping, MappingFaults};
+use foliocache::{MapAccess, MappingFaults};
 use std::io;
 use std::rc::Rc;
 
 use super::fault::can_map;
-use super::rand::{KernelTurn, outcome};
+use super::rand::{Turns, Warming};
 use super::{FILE_PER_MEMORY, INLINE, KERNEL_DEFAULT, KERNEL_RANDOM, THREAD};
-use crate::case::{Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
+use crate::case::{Match, Plan, RatioPlan};
 use crate::error::BenchError;
 use crate::files::PAGE;
 use crate::kernel::{KernelSide, Way};
 use crate::mapped::read;
-use crate::passes::{Popularity, RandomReads, RandomResult, Trace, Until};
+use crate::passes::{Popularity, RandomReads, Trace, Until};
 use crate::place::Place;
 use crate::settings::Settings;
 
@@ -104,15 +104,14 @@ const FILES: u64 = 3;
 /// Adds the matches, and what is left out.
 pub(super) fn plan(settings: &Settings, memory: u64, plan: &mut Plan) -> Result<(), BenchError> {
     let len = FILE_PER_MEMORY * memory;
-    let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
-    let disk = Place::on_disk(helper, dir, memory, FILES * len)?;
+    let disk = Place::on_disk(settings, memory, FILES * len)?;
     if let Some(kib) = disk.read_ahead() {
         let note = format!("the kernel's default on the disk: it reads {kib} KiB around a miss");
         plan.notes.push(note);
     }
     plan.matches
         .extend(matches(disk, settings, memory, &ON_DISK)?);
-    match Place::on_zram(helper, dir, memory, FILES * len) {
+    match Place::on_zram(settings, memory, FILES * len) {
         Ok(zram) => plan
             .matches
             .extend(matches(zram, settings, memory, &ON_ZRAM)?),
@@ -132,124 +131,66 @@ fn matches(
     for name in [FILE_DEFAULT, FILE_RANDOM, FILE_OURS] {
         place.make(name, len)?;
     }
-    let until = Until::seconds(settings.seconds);
-    let warm_up = Until {
-        seconds: 10.0 * settings.seconds,
-        reads: 2 * u64::from(pages),
-    };
     let mut sides = Vec::new();
     for names in names {
         let trace = Trace {
             threads: settings.threads,
             pages,
             popularity: names.popularity,
-            len: READ,
             seed: SEED,
         };
         let mut side = || KernelSide::start(&settings.helper, place.guard(), memory, Some(trace));
         sides.push((trace, [side()?, side()?]));
     }
-    let place = Rc::new(place);
+    let turns = Turns {
+        warm_up: Until {
+            seconds: 10.0 * settings.seconds,
+            reads: 2 * u64::from(pages),
+        },
+        until: Until::seconds(settings.seconds),
+        threads: settings.threads,
+        place: Rc::new(place),
+    };
     let of_one = |(names, (trace, [default, random])): (&Names, (Trace, [KernelSide; 2]))| {
-        let contestant = |variant, pass| Contestant {
-            name: names.read,
-            variant,
-            work: Work::Pass {
-                threads: settings.threads,
-                unit: "op/s",
-                pass,
-            },
-        };
-        let kernels = |kernel, file, advised| {
-            Box::new(KernelTurn {
-                kernel,
-                path: place.path(file),
-                way: Way::Mapping { advised },
-                warm_up: Some(warm_up),
-                until,
-                len: READ,
-                _place: Rc::clone(&place),
-            })
-        };
-        let mut contestants: Vec<Contestant> = vec![
-            contestant(KERNEL_DEFAULT, kernels(default, FILE_DEFAULT, false)),
-            contestant(KERNEL_RANDOM, kernels(random, FILE_RANDOM, true)),
-        ];
-        let mut ratios = vec![RatioPlan::new(names.advice, 1, 0)];
+        let mut one = Match::default();
+        let kernels = |kernel, file, advised| turns.kernel(kernel, file, Way::Mapping { advised });
+        let mut add = |variant, cache| one.add(names.read, variant, turns.work(&cache, READ));
+        let default = add(KERNEL_DEFAULT, kernels(default, FILE_DEFAULT, false));
+        let random = add(KERNEL_RANDOM, kernels(random, FILE_RANDOM, true));
+        let mut ours = Vec::new();
         for (variant, faults) in [
             (INLINE, MappingFaults::Inline),
             (THREAD, MappingFaults::Thread),
         ] {
-            if can_map(faults).is_err() {
-                continue;
-            }
-            let ours = Ours::new(&place, memory, faults, &trace, warm_up, until);
-            let ours = ours.map_err(|error| BenchError::setup(variant, error))?;
-            contestants.push(contestant(variant, Box::new(ours)));
-            let of = contestants.len() - 1;
-            if faults == MappingFaults::Inline {
-                let plans = [(names.vs_default, 0), (names.vs_random, 1), (names.p99, 1)];
-                ratios.extend(plans.map(|(plan, to)| RatioPlan { of, to, ..plan }));
-            } else if of > 2 {
-                ratios.push(RatioPlan::new(names.thread, of, 2));
+            if can_map(faults).is_ok() {
+                let cache = mapped(&turns, memory, faults, &trace);
+                let cache = cache.map_err(|error| BenchError::setup(variant, error))?;
+                ours.push((faults, add(variant, cache)));
             }
         }
-        Ok(Match {
-            contestants,
-            ratios,
-        })
+        one.ratios = vec![RatioPlan::new(names.advice, random, default)];
+        if let Some(&(MappingFaults::Inline, inline)) = ours.first() {
+            one.ratios.extend([
+                names.vs_default.between(inline, default),
+                names.vs_random.between(inline, random),
+                names.p99.between(inline, random),
+            ]);
+            let thread = ours.get(1);
+            one.ratios
+                .extend(thread.map(|&(_, thread)| RatioPlan::new(names.thread, thread, inline)));
+        }
+        Ok(one)
     };
     names.iter().zip(sides).map(of_one).collect()
 }
 
-/// Ours. The mapping and its file go before the place.
-struct Ours {
-    mapping: Mapping,
-    file: File,
-    reads: RandomReads,
-    /// What is read before the first turn.
-    warm_up: Option<Until>,
-    until: Until,
-    _place: Rc<Place>,
-}
-
-impl Ours {
-    fn new(
-        place: &Rc<Place>,
-        memory: u64,
-        faults: MappingFaults,
-        trace: &Trace,
-        warm_up: Until,
-        until: Until,
-    ) -> io::Result<Self> {
-        let file = place.of_own_cache(FILE_OURS, memory, faults)?;
-        Ok(Self {
-            mapping: file.map(.., MapAccess::Read)?,
-            file,
-            reads: RandomReads::new(trace),
-            warm_up: Some(warm_up),
-            until,
-            _place: Rc::clone(place),
-        })
-    }
-
-    fn read(&mut self, until: Until) -> io::Result<RandomResult> {
-        let mapping = &self.mapping;
-        let missed = || Ok(self.file.stats()?.misses);
-        let read = |_, part: &mut [u8], pos| read(mapping, part, pos);
-        self.reads.run(until, read, missed)
-    }
-}
-
-impl Pass for Ours {
-    fn prepare(&mut self) -> io::Result<()> {
-        match self.warm_up.take() {
-            Some(until) => self.read(until).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        Ok(outcome(&self.read(self.until)?, READ))
-    }
+/// A mapping of ours.
+fn mapped(turns: &Turns, memory: u64, faults: MappingFaults, trace: &Trace) -> io::Result<Warming> {
+    let file = turns.place.of_own_cache(FILE_OURS, memory, faults)?;
+    let mapping = file.map(.., MapAccess::Read)?;
+    let mut reads = RandomReads::new(trace);
+    Ok(turns.cache(move |len, until| {
+        let read = |_, part: &mut [u8], pos| read(&mapping, part, pos);
+        reads.run(until, len, read, || Ok(file.stats()?.misses))
+    }))
 }

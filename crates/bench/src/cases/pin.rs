@@ -57,36 +57,24 @@ impl Case for Pin {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, seconds, memory) = match quick {
-            true => (3, 0.3, 16 << 20),
-            false => (15, 1.0, 256 << 20),
-        };
-        Settings {
-            samples,
-            seconds,
-            memory: Some(memory),
-            ..Settings::default()
+        match quick {
+            true => Settings::bounded(3, 0.3, 16 << 20),
+            false => Settings::bounded(15, 1.0, 256 << 20),
         }
     }
 
     fn uses(&self) -> Uses {
-        Uses {
-            seconds: true,
-            memory: true,
-            dir: true,
-            ..Uses::NONE
-        }
+        Uses::FILES
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
         let len = SOURCE_PER_MEMORY * memory;
-        let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
-        let disk = Place::on_disk(helper, dir, memory, len)?;
+        let disk = Place::on_disk(settings, memory, len)?;
         let place = Some(disk.describe());
         let mut matches = vec![alone(&disk)?, reads(disk, settings, len, &ON_DISK)?];
         let mut notes = Vec::new();
-        match Place::on_zram(helper, dir, memory, len) {
+        match Place::on_zram(settings, memory, len) {
             Ok(zram) => matches.push(reads(zram, settings, len, &ON_ZRAM)?),
             Err(error) => notes.push(format!("nothing on zram: {error}")),
         }
@@ -222,33 +210,26 @@ fn reads(place: Place, settings: &Settings, len: u64, names: &Names) -> Result<M
     let reader = opened().map_err(|error| BenchError::setup(SOURCE, error))?;
     let reader = Rc::new(RefCell::new(reader));
     let place = Rc::new(place);
-    let contestant = |variant, way| Contestant {
-        name: names.read,
-        variant,
-        work: Work::Pass {
-            threads: 1,
-            unit: "op/s",
-            pass: Box::new(Turn {
-                way,
-                reader: Rc::clone(&reader),
-                _place: Rc::clone(&place),
-            }),
-        },
+    let mut one = Match::default();
+    let mut add = |variant, way| {
+        let turn = Turn {
+            way,
+            reader: Rc::clone(&reader),
+            _place: Rc::clone(&place),
+        };
+        one.add(names.read, variant, Work::pass(1, "op/s", turn))
     };
-    Ok(Match {
-        contestants: vec![
-            contestant("not pinned", Way::Nothing),
-            contestant(OURS, Way::Counted),
-            contestant("isolated", Way::Isolated),
-            contestant("not pinned again", Way::Nothing),
-        ],
-        ratios: vec![
-            RatioPlan::new(names.counted, 1, 0).at_least(0.97),
-            RatioPlan::new(names.aa, 3, 0),
-            RatioPlan::new(names.isolated, 2, 0),
-            RatioPlan::new(names.p99, 1, 0).of_p99(),
-        ],
-    })
+    let none = add("not pinned", Way::Nothing);
+    let counted = add(OURS, Way::Counted);
+    let isolated = add("isolated", Way::Isolated);
+    let again = add("not pinned again", Way::Nothing);
+    one.ratios = vec![
+        RatioPlan::new(names.counted, counted, none).at_least(0.97),
+        RatioPlan::new(names.aa, again, none),
+        RatioPlan::new(names.isolated, isolated, none),
+        RatioPlan::new(names.p99, counted, none).of_p99(),
+    ];
+    Ok(one)
 }
 
 /// The ring, the source, and the buffers. Requests have ended between two turns.

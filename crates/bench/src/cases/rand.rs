@@ -15,17 +15,16 @@
 //! is an error. Beside it the same open file is read by the blocking call.
 
 use foliocache::{AsyncFile, File};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::hint::black_box;
 use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::{AGAIN, BUFFERED, FILE_PER_MEMORY, OURS, memory};
-use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
+use crate::case::{Case, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::files::{Ours as Hot, PAGE, PageBuf, whole};
 use crate::kernel::{KernelSide, Way};
@@ -53,38 +52,31 @@ impl Case for Rand {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, seconds, memory) = match quick {
-            true => (3, 0.5, 64 << 20),
-            false => (9, 1.0, 256 << 20),
+        let settings = match quick {
+            true => Settings::bounded(3, 0.5, 64 << 20),
+            false => Settings::bounded(9, 1.0, 256 << 20),
         };
         Settings {
-            samples,
-            seconds,
             threads: 8,
-            memory: Some(memory),
-            ..Settings::default()
+            ..settings
         }
     }
 
     fn uses(&self) -> Uses {
         Uses {
-            seconds: true,
             threads: true,
-            memory: true,
-            dir: true,
-            ..Uses::NONE
+            ..Uses::FILES
         }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
         let len = FILE_PER_MEMORY * memory;
-        let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
-        let disk = Place::on_disk(helper, dir, memory, 2 * len)?;
+        let disk = Place::on_disk(settings, memory, 2 * len)?;
         let place = Some(disk.describe());
         let mut matches = vec![hits()?, against_kernel(disk, settings, memory, &ON_DISK)?];
         let mut notes = Vec::new();
-        match Place::on_zram(helper, dir, memory, 2 * len) {
+        match Place::on_zram(settings, memory, 2 * len) {
             Ok(zram) => matches.push(against_kernel(zram, settings, memory, &ON_ZRAM)?),
             Err(error) => notes.push(format!("nothing on zram: {error}")),
         }
@@ -121,22 +113,19 @@ const ON_ZRAM: Names = Names {
 /// Hits, awaited and not.
 fn hits() -> Result<Match, BenchError> {
     let file = Hot::new()?.async_file("hit")?;
-    let contestant = |variant, worker| Contestant {
-        name: "read 4 KiB, hit",
-        variant,
-        work: Work::Operations(vec![worker]),
+    let mut hits = Match::default();
+    let mut add = |variant, worker| {
+        let work = Work::Operations(vec![worker]);
+        hits.add("read 4 KiB, hit", variant, work)
     };
-    Ok(Match {
-        contestants: vec![
-            contestant("foliocache, async", awaited(file.clone())),
-            contestant(OURS, blocking(file.clone())),
-            contestant(AGAIN, blocking(file)),
-        ],
-        ratios: vec![
-            RatioPlan::new("async_vs_blocking_hits", 0, 1),
-            RatioPlan::new("hits_aa", 1, 2),
-        ],
-    })
+    let awaited = add("foliocache, async", awaited(file.clone()));
+    let ours = add(OURS, blocking(file.clone()));
+    let again = add(AGAIN, blocking(file));
+    hits.ratios = vec![
+        RatioPlan::new("async_vs_blocking_hits", awaited, ours),
+        RatioPlan::new("hits_aa", ours, again),
+    ];
+    Ok(hits)
 }
 
 fn awaited(file: AsyncFile) -> Box<dyn Worker> {
@@ -166,71 +155,54 @@ fn against_kernel(
 ) -> Result<Match, BenchError> {
     let len = FILE_PER_MEMORY * memory;
     let pages = (len / PAGE as u64) as u32;
-    let threads = settings.threads;
     let trace = Trace {
-        threads,
+        threads: settings.threads,
         pages,
         popularity: Popularity::Zipf,
-        len: PAGE,
         seed: SEED,
     };
     let kernel = KernelSide::start(&settings.helper, place.guard(), memory, Some(trace))?;
     place.make(FILE_OURS, len)?;
     place.make(FILE_KERNEL, len)?;
-    let ours = || (0..threads).map(|_| place.ours(FILE_OURS)).collect();
+    let ours = || (0..trace.threads).map(|_| place.ours(FILE_OURS)).collect();
     let files: io::Result<Vec<File>> = ours();
     let files = files.map_err(|error| BenchError::setup(FILE_OURS, error))?;
-    let until = Until::seconds(settings.seconds);
-    let warm_up = Some(Until {
-        seconds: 600.0,
-        reads: 2 * u64::from(pages),
-    });
-    let place = Rc::new(place);
-    let ours = Rc::new(RefCell::new(Ours {
-        files,
-        reads: RandomReads::new(&trace),
-        warm_up,
-        until,
-        _place: Rc::clone(&place),
-    }));
-    let contestant = |variant, pass| Contestant {
-        name: names.read,
-        variant,
-        work: Work::Pass {
-            threads,
-            unit: "op/s",
-            pass,
+    let turns = Turns {
+        warm_up: Until {
+            seconds: 600.0,
+            reads: 2 * u64::from(pages),
         },
+        until: Until::seconds(settings.seconds),
+        threads: trace.threads,
+        place: Rc::new(place),
     };
-    let vs_kernel = RatioPlan::new(names.vs_kernel, 0, 1);
-    Ok(Match {
-        contestants: vec![
-            contestant(OURS, Box::new(Turn(Rc::clone(&ours)))),
-            contestant(
-                BUFFERED,
-                Box::new(KernelTurn {
-                    kernel,
-                    path: place.path(FILE_KERNEL),
-                    way: Way::Call,
-                    warm_up,
-                    until,
-                    len: PAGE,
-                    _place: place,
-                }),
-            ),
-            contestant(AGAIN, Box::new(Turn(ours))),
-        ],
-        ratios: vec![
-            names
-                .least
-                .map_or(vs_kernel, |least| vs_kernel.at_least(least)),
-            RatioPlan::new(names.aa, 0, 2),
-        ],
-    })
+    let mut reads = RandomReads::new(&trace);
+    let ours = turns.cache(move |len, until| {
+        let read = |who: usize, part: &mut [u8], pos| {
+            let read = files[who].read_at(part, pos);
+            whole(read.map_err(io::Error::from)?, len)
+        };
+        reads.run(until, len, read, || Ok(files[0].stats()?.misses))
+    });
+    let kernel = turns.kernel(kernel, FILE_KERNEL, Way::Call);
+    let mut one = Match::default();
+    let mut add = |variant, cache| one.add(names.read, variant, turns.work(cache, PAGE));
+    let first = add(OURS, &ours);
+    let kernel = add(BUFFERED, &kernel);
+    // The control has the same cache and goes on with the same traces.
+    let again = add(AGAIN, &ours);
+    let vs_kernel = RatioPlan::new(names.vs_kernel, first, kernel);
+    one.ratios = vec![
+        names
+            .least
+            .map_or(vs_kernel, |least| vs_kernel.at_least(least)),
+        RatioPlan::new(names.aa, first, again),
+    ];
+    Ok(one)
 }
 
 /// Of reads of `len` bytes each.
-pub(super) fn outcome(result: &RandomResult, len: usize) -> Outcome {
+fn outcome(result: &RandomResult, len: usize) -> Outcome {
     let reads = result.reads as f64;
     Outcome {
         value: reads / result.cost.seconds,
@@ -242,70 +214,84 @@ pub(super) fn outcome(result: &RandomResult, len: usize) -> Outcome {
     }
 }
 
-/// Ours. Files go before their place.
-struct Ours {
-    files: Vec<File>,
-    reads: RandomReads,
-    /// What is read before the first turn.
-    warm_up: Option<Until>,
-    until: Until,
+/// What turns of random reads have in common.
+pub(super) struct Turns {
+    /// What is read before the first turn of a cache.
+    pub(super) warm_up: Until,
+    pub(super) until: Until,
+    pub(super) threads: usize,
+    pub(super) place: Rc<Place>,
+}
+
+/// Goes on reading, so many bytes each time.
+type Read = dyn FnMut(usize, Until) -> io::Result<RandomResult>;
+
+/// A cache that is read at random, and that stays as it is between two turns. What is read goes before the place.
+#[derive(Clone)]
+pub(super) struct Warming {
+    read: Rc<RefCell<Read>>,
+    /// What is to be read before the first turn.
+    warm_up: Rc<Cell<Option<Until>>>,
     _place: Rc<Place>,
 }
 
-impl Ours {
-    fn read(&mut self, until: Until) -> io::Result<RandomResult> {
-        let read = |who: usize, page: &mut [u8], pos| {
-            let read = self.files[who].read_at(page, pos);
-            whole(read.map_err(io::Error::from)?, PAGE)
+impl Turns {
+    /// A cache that `read` reads from.
+    pub(super) fn cache(
+        &self,
+        read: impl FnMut(usize, Until) -> io::Result<RandomResult> + 'static,
+    ) -> Warming {
+        Warming {
+            read: Rc::new(RefCell::new(read)),
+            warm_up: Rc::new(Cell::new(Some(self.warm_up))),
+            _place: Rc::clone(&self.place),
+        }
+    }
+
+    /// That of a process, bounded by its cgroup, over a file that nobody else has in a cache now.
+    pub(super) fn kernel(&self, mut kernel: KernelSide, file: &str, way: Way) -> Warming {
+        let path = self.place.path(file);
+        let mut fresh = true;
+        self.cache(move |len, until| {
+            if std::mem::take(&mut fresh) {
+                drop_from_kernel_cache(&path)?;
+            }
+            kernel.random(&path, way, len, until)
+        })
+    }
+
+    /// Turns of reads of `len` bytes.
+    pub(super) fn work(&self, cache: &Warming, len: usize) -> Work {
+        let turn = Turn {
+            cache: cache.clone(),
+            until: self.until,
+            len,
         };
-        let missed = || Ok(self.files[0].stats()?.misses);
-        self.reads.run(until, read, missed)
+        Work::pass(self.threads, "op/s", turn)
     }
 }
 
-/// A turn of ours; the control has the same cache and goes on with the same traces.
-struct Turn(Rc<RefCell<Ours>>);
+struct Turn {
+    cache: Warming,
+    until: Until,
+    len: usize,
+}
+
+impl Turn {
+    fn read(&self, until: Until) -> io::Result<RandomResult> {
+        (self.cache.read.borrow_mut())(self.len, until)
+    }
+}
 
 impl Pass for Turn {
     fn prepare(&mut self) -> io::Result<()> {
-        let mut ours = self.0.borrow_mut();
-        match ours.warm_up.take() {
-            Some(until) => ours.read(until).map(drop),
+        match self.cache.warm_up.take() {
+            Some(until) => self.read(until).map(drop),
             None => Ok(()),
         }
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
-        let mut ours = self.0.borrow_mut();
-        let until = ours.until;
-        Ok(outcome(&ours.read(until)?, PAGE))
-    }
-}
-
-/// A turn of a process whose page cache is bounded.
-pub(super) struct KernelTurn {
-    pub(super) kernel: KernelSide,
-    pub(super) path: PathBuf,
-    pub(super) way: Way,
-    /// What is read before the first turn.
-    pub(super) warm_up: Option<Until>,
-    pub(super) until: Until,
-    /// Bytes of a read.
-    pub(super) len: usize,
-    pub(super) _place: Rc<Place>,
-}
-
-impl Pass for KernelTurn {
-    fn prepare(&mut self) -> io::Result<()> {
-        let Some(until) = self.warm_up.take() else {
-            return Ok(());
-        };
-        drop_from_kernel_cache(&self.path)?;
-        self.kernel.random(&self.path, self.way, until).map(drop)
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let result = self.kernel.random(&self.path, self.way, self.until)?;
-        Ok(outcome(&result, self.len))
+        Ok(outcome(&self.read(self.until)?, self.len))
     }
 }

@@ -81,13 +81,12 @@ impl Case for Seq {
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
         let len = FILE_PER_MEMORY * memory;
-        let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
-        let disk = Place::on_disk(helper, dir, memory, len)?;
+        let disk = Place::on_disk(settings, memory, len)?;
         let place = Some(disk.describe());
-        let mut matches = Bed::new(disk, helper, memory, len)?.matches(&ON_DISK);
+        let mut matches = Bed::new(disk, settings, memory, len)?.matches(&ON_DISK);
         let mut notes = Vec::new();
-        match Place::on_zram(helper, dir, memory, len) {
-            Ok(zram) => matches.extend(Bed::new(zram, helper, memory, len)?.matches(&ON_ZRAM)),
+        match Place::on_zram(settings, memory, len) {
+            Ok(zram) => matches.extend(Bed::new(zram, settings, memory, len)?.matches(&ON_ZRAM)),
             Err(error) => notes.push(format!("nothing on zram: {error}")),
         }
         Ok(Plan {
@@ -150,11 +149,11 @@ struct Bed {
 impl Bed {
     fn new(
         mut place: Place,
-        helper: &[std::ffi::OsString],
+        settings: &Settings,
         memory: u64,
         len: u64,
     ) -> Result<Rc<Self>, BenchError> {
-        let kernel = KernelSide::start(helper, place.guard(), memory, None)?;
+        let kernel = KernelSide::start(&settings.helper, place.guard(), memory, None)?;
         place.make(FILE, len)?;
         Ok(Rc::new(Self {
             kernel: RefCell::new(kernel),

@@ -92,7 +92,7 @@ impl Case for Small {
             .dirs
             .zip(settings.files)
             .ok_or(BenchError::Setting("no tree"))?;
-        let folder = Folder::on_disk(&settings.helper, settings.dir.as_deref())?;
+        let folder = Folder::on_disk(settings)?;
         let all = (dirs * files).max(10);
         let made = 2 * (settings.samples + 1) * (2 * all + 5 * (all / 10) + 5 * dirs) + all;
         check_room(folder.path(), (made * ON_DISK) as u64, made as u64)?;

@@ -33,7 +33,7 @@ use std::rc::Rc;
 mod beside;
 
 use super::{BUFFERED, FILE_PER_MEMORY, OURS, memory};
-use crate::case::{Case, Contestant, Figure, Match, Outcome, Pass, Plan, RatioPlan, Work};
+use crate::case::{Case, Figure, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
 use crate::files::{PAGE, whole};
 use crate::host::Host;
@@ -83,34 +83,27 @@ impl Case for Streams {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, seconds, memory) = match quick {
-            true => (2, 0.4, 64 << 20),
-            false => (5, 4.0, 256 << 20),
+        let settings = match quick {
+            true => Settings::bounded(2, 0.4, 64 << 20),
+            false => Settings::bounded(5, 4.0, 256 << 20),
         };
         Settings {
-            samples,
-            seconds,
             threads: 4,
-            memory: Some(memory),
-            ..Settings::default()
+            ..settings
         }
     }
 
     fn uses(&self) -> Uses {
         Uses {
-            seconds: true,
             threads: true,
-            memory: true,
-            dir: true,
-            ..Uses::NONE
+            ..Uses::FILES
         }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
         let len = FILE_PER_MEMORY * memory;
-        let (helper, dir) = (&settings.helper[..], settings.dir.as_deref());
-        let disk = Place::on_disk(helper, dir, memory, 2 * len + memory / MEMORY_PER_HOT)?;
+        let disk = Place::on_disk(settings, memory, 2 * len + memory / MEMORY_PER_HOT)?;
         let mut plan = Plan {
             place: Some(disk.describe()),
             ..Plan::default()
@@ -122,7 +115,7 @@ impl Case for Streams {
         bed.matches(&ON_DISK, &mut plan)?;
         plan.matches.push(bed.fairness());
         plan.matches.push(bed.hot_set());
-        match Place::on_zram(helper, dir, memory, len) {
+        match Place::on_zram(settings, memory, len) {
             Ok(zram) => Bed::new(zram, settings, memory, len)?.matches(&ON_ZRAM, &mut plan)?,
             Err(error) => plan.notes.push(format!("nothing on zram: {error}")),
         }
@@ -299,11 +292,7 @@ impl Bed {
             add(variant, by)
         });
         let kernels_at: Vec<usize> = kernels_at.collect();
-        let of = |plan: RatioPlan, to| RatioPlan {
-            of: uncached,
-            to,
-            ..plan
-        };
+        let of = |plan: RatioPlan, to| plan.between(uncached, to);
         let new = RatioPlan::new;
         read.ratios = vec![
             of(names.vs_fastest, direct),
@@ -311,11 +300,7 @@ impl Bed {
             new(names.vs_cached, uncached, cached),
             new(names.vs_buffered, uncached, kernels_at[0]),
             new(names.aa, again, uncached),
-            RatioPlan {
-                of: views,
-                to: direct1,
-                ..names.views
-            },
+            names.views.between(views, direct1),
             of(names.flatness, direct).of_figure(Figure::Flatness),
             new(names.cpu_of_threads, uncached, kernels_at[0]).of_figure(Figure::Cpu),
         ];
@@ -328,14 +313,8 @@ impl Bed {
         let mut add = |variant, by| one.add(names.read, variant, self.turn(by, 1, false));
         let uncached = add(UNCACHED, By::Ours { uncached: true });
         let kernels_one = add(BUFFERED, By::Kernel { dont_cache: false });
-        one.ratios = vec![
-            RatioPlan {
-                of: uncached,
-                to: kernels_one,
-                ..names.cpu
-            }
-            .of_figure(Figure::Cpu),
-        ];
+        let cpu = names.cpu.between(uncached, kernels_one);
+        one.ratios = vec![cpu.of_figure(Figure::Cpu)];
 
         let mut write = Match::default();
         let mut add = |variant, by| write.add(names.write, variant, self.turn(by, threads, true));
@@ -347,11 +326,7 @@ impl Bed {
         });
         let kernels_at: Vec<usize> = kernels_at.collect();
         write.ratios = vec![
-            RatioPlan {
-                of: uncached,
-                to: cached,
-                ..names.write_vs_buffered
-            },
+            names.write_vs_buffered.between(uncached, cached),
             new(names.write_vs_kernel, uncached, kernels_at[0]),
         ];
         if let [buffered, dont_cache] = kernels_at[..] {
@@ -459,24 +434,8 @@ impl Bed {
     }
 }
 
-impl Match {
-    /// Adds a contestant; returns its place.
-    fn add(&mut self, name: &'static str, variant: &'static str, work: Work) -> usize {
-        self.contestants.push(Contestant {
-            name,
-            variant,
-            work,
-        });
-        self.contestants.len() - 1
-    }
-}
-
 fn pass(threads: usize, pass: impl Pass + 'static) -> Work {
-    Work::Pass {
-        threads,
-        unit: "MB/s",
-        pass: Box::new(pass),
-    }
+    Work::pass(threads, "MB/s", pass)
 }
 
 /// Of the bytes of all streams.

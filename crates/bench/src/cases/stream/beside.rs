@@ -39,11 +39,7 @@ impl Bed {
         let mut hot = Match::default();
         for (variant, scan) in [("after an uncached scan", true), ("without a scan", false)] {
             let bed = Rc::clone(self);
-            let work = Work::Pass {
-                threads: self.shape.threads,
-                unit: "pages",
-                pass: Box::new(HotSet { scan, bed }),
-            };
+            let work = Work::pass(self.shape.threads, "pages", HotSet { scan, bed });
             hot.add("hot set", variant, work);
         }
         hot.ratios = vec![RatioPlan::new("hot_set_kept", 0, 1).at_least(0.99)];
