@@ -79,8 +79,9 @@ impl File {
     /// Pins a range of the file, in bytes, within its size: reads what is missing, and keeps the memory where it is and
     /// the file's until the result is dropped.
     ///
-    /// A pin holds whole folios, of 2 MiB at most. All pins together may hold half of the memory for pages, each folio
-    /// counted once ([`CacheStats::unreclaimable`](crate::CacheStats)). Blocks for I/O and memory. If a device may write it
+    /// A pin holds whole folios, of 2 MiB at most; a long-term one splits those that go beyond its range where it can. All pins
+    /// together may hold half of the memory for pages, each folio counted once
+    /// ([`CacheStats::unreclaimable`](crate::CacheStats)). Blocks for I/O and memory. If a device may write it
     /// blocks also for the share of the dirty limits, as a write of so many bytes does, and for writeback of the range
     /// that is under way.
     ///

@@ -10,6 +10,7 @@ use foliocache_mm::{
     PinMode, PinnedPart, ReadaheadState, VmaAccess,
 };
 use foliocache_sys::Errno;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,6 +189,51 @@ fn reclaim_and_a_smaller_bound_pass_pinned_folios_by() {
     drop(pins);
     push_out(&bdi, 64 << 20);
     assert_eq!(file.stats().resident, 0, "pins are over");
+}
+
+/// Pins 256 single pages for long, scattered over a file of 48 MiB that was read in long pieces; in a full cache, or not.
+/// Returns how many blocks they keep from being given back.
+fn blocks_of_scattered_pins(full: bool) -> usize {
+    let (mm, bdi) = storage(64);
+    let all = pattern(1, 0, 48 << 20);
+    let file = file(&bdi, &Store::with(&all));
+    for pos in (0..48 * MIB).step_by(MIB as usize) {
+        read(&file, pos, MIB as usize);
+    }
+    if full {
+        push_out(&bdi, 32 << 20);
+    }
+    let pins: Vec<_> = (0..256)
+        .map(|at| {
+            let start = at * 48 * PAGE;
+            pin(&file, start..start + PAGE, PinMode::READ.long_term())
+        })
+        .collect();
+    assert_eq!(file.stats().pinned, 256, "nothing else");
+    let blocks: HashSet<_> = (mm.holders(1000).iter())
+        .map(|holder| holder.block.expect("one block"))
+        .collect();
+    mm.set_limit(24 << 20).expect("a smaller bound");
+    let start = Instant::now();
+    while mm.usage().total() > 24 << 20 {
+        let usage = mm.usage();
+        assert!(start.elapsed() < Duration::from_secs(10), "{usage:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    for pin in &pins {
+        let Range { start, end } = pin.range();
+        assert!(device_reads(pin) == all[start as usize..end as usize]);
+    }
+    drop((pins, file));
+    assert_empty(&mm);
+    blocks.len()
+}
+
+#[test]
+fn long_pins_of_scattered_pages_hold_up_a_shrink_by_few_blocks() {
+    let blocks = [false, true].map(blocks_of_scattered_pins);
+    println!("{blocks:?} blocks");
+    assert!(blocks[0] <= 2 && blocks[1] <= 8, "{blocks:?} blocks");
 }
 
 #[test]

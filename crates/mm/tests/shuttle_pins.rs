@@ -164,7 +164,19 @@ fn pins_against_split_against_migration() {
                 let pin = pin(file, 3 * PAGE..4 * PAGE, PinMode::WRITE).expect("in the file");
                 device(&pin, b'd');
             }),
-            spawn(&file, |file| file.punch_hole(5 * PAGE, PAGE).unwrap()),
+            spawn(&file, |file| {
+                // It is split for that, and moved, unless it is pinned as a whole.
+                let mode = PinMode::READ.long_term();
+                let pin = pin(file, PAGE..2 * PAGE, mode).expect("in the file");
+                let parts: Vec<_> = pin.parts().collect();
+                (0..64).for_each(|_| thread::yield_now());
+                assert_eq!(parts, pin.parts().collect::<Vec<_>>(), "it moved");
+            }),
+            spawn(&file, |file| {
+                while file.punch_hole(5 * PAGE, PAGE) == Err(Errno::EBUSY) {
+                    thread::yield_now();
+                }
+            }),
             spawn(&file, |file| {
                 write(file, 7 * PAGE, PAGE_SIZE, b'w');
                 file.sync().unwrap();
@@ -176,6 +188,7 @@ fn pins_against_split_against_migration() {
         join(threads);
         let bytes = read(&file, 0, 8 * PAGE_SIZE);
         let page = |page: usize| &bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE];
+        assert!(page(1).iter().all(|&byte| byte == b'a'));
         assert_eq!(device_bytes(page(3)), [b'd'; 8]);
         assert!(page(5).iter().all(|&byte| byte == 0));
         assert!(page(7).iter().all(|&byte| byte == b'w'));

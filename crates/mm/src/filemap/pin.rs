@@ -19,6 +19,9 @@
 //! a write of the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no
 //! writeback makes it less: it is counted as pinned.
 //!
+//! What is pinned for long should keep little else where it is. So a large folio is split first, and a small one moves to
+//! a block where others lie that are pinned for long, both if that can be done at once.
+//!
 //! # Invariants
 //!
 //! 1. Each pin that is counted in a folio belongs to one live [`FolioPin`], which has the folio in its list.
@@ -48,7 +51,7 @@ use std::ops::Range;
 
 use super::fill::Reader;
 use crate::address_space::AddressSpace;
-use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, flag};
+use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
 use crate::holder::Holder;
 use crate::mm::{Mm, Prepared};
 use crate::readahead::ReadaheadState;
@@ -278,7 +281,8 @@ fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
 
 impl AddressSpace {
     /// Pins bytes of the file: reads what is missing and keeps the memory of all of it where it is, and the file's,
-    /// until the result is dropped. A pin holds whole folios, of 2 MiB at most.
+    /// until the result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its
+    /// range where it can.
     ///
     /// Blocks for I/O and memory; for a device's writes also as a write of so many bytes does for the dirty limits, and
     /// for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the pages of a memory
@@ -356,6 +360,20 @@ impl AddressSpace {
             drop(self.lock_awaited());
             return Ok(page);
         }
+        if pin.hold.is_long_pin() {
+            let pages = PageIndex::of(pin.bytes.start)..last.add(1);
+            match self.split_for_pin(locked, page, &pages) {
+                Some(part) => locked = part,
+                None => {
+                    if let Some(behind) = behind {
+                        self.read_ahead(behind.window, false);
+                    }
+                    return Ok(page);
+                }
+            }
+            self.mm().move_for_pin(&locked);
+        }
+        let seen = locked.state.load();
         self.keep_used(&locked, seen);
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
         if behind.is_none() && !seen.has(flag::READAHEAD) {
@@ -373,6 +391,28 @@ impl AddressSpace {
             self.read_ahead(behind.window, false);
         }
         Ok(end)
+    }
+
+    /// The part of a locked folio, which holds `page`, that has what is to be pinned for long of `pages`; the whole where it
+    /// cannot be split. `None`: it was split and unlocked; look again.
+    fn split_for_pin<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        page: PageIndex,
+        pages: &Range<PageIndex>,
+    ) -> Option<LockedFolio<'a>> {
+        if !locked.may(Operation::Split) || self.mm().frames.is_linear(locked.frame()) {
+            return Some(locked);
+        }
+        if locked.index() < pages.start {
+            return self
+                .split_folio(locked, pages.start)
+                .filter(|whole| whole.holds(page));
+        }
+        match locked.end() > pages.end {
+            true => self.split_folio(locked, pages.end),
+            false => Some(locked),
+        }
     }
 
     /// Adds a pin to a locked folio, and the folio to the list of `pin`.

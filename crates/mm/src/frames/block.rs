@@ -77,6 +77,8 @@ pub(super) struct Table {
     #[doc(alias = "managed_pages")]
     pub(super) managed: i64,
     pub(super) growing: bool,
+    /// Where frames for long pins were last taken.
+    pub(super) for_pins: Option<u32>,
     /// Blocks taken past the limit, ever.
     pub(super) forced: u64,
     /// Metadata that was refused: the next block given back makes room for it.
@@ -212,6 +214,20 @@ impl Table {
         } else {
             self.find_order(order)?
         };
+        let index = self.blocks[number as usize].buddy.alloc(order)?;
+        self.relink(number);
+        Some(number << MAX_ORDER | index)
+    }
+
+    /// As [`Table::alloc`], for what will be pinned for long: from the block of the last such chunk, or from about the
+    /// emptiest.
+    pub(super) fn alloc_for_pins(&mut self, order: u32) -> Option<u32> {
+        let fits = |number: u32| self.blocks[number as usize].buddy.has_order(order);
+        let last = self
+            .for_pins
+            .filter(|&last| self.state(last) == State::Open && fits(last));
+        let number = last.or_else(|| self.emptiest(1, fits).pop())?;
+        self.for_pins = Some(number);
         let index = self.blocks[number as usize].buddy.alloc(order)?;
         self.relink(number);
         Some(number << MAX_ORDER | index)

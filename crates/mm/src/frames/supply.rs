@@ -82,11 +82,26 @@ impl Frames {
         )
     }
 
+    /// As [`Frames::try_alloc_to_move`], for a folio that has its frames from `frame` on and will be pinned for long: such
+    /// folios lie together, so that they keep few blocks from being given back. `None` also where it lies so.
+    pub fn try_alloc_for_pins(&self, frame: FrameNumber, order: u32) -> Option<FrameNumber> {
+        if self.table.lock().for_pins == Some(frame.0 >> MAX_ORDER)
+            || !self.budget.reserve(1 << order, false)
+        {
+            return None;
+        }
+        let mut reservation = Reservation::new(self, FrameKind::General, 1 << order);
+        let frame = self.chunk(|table| table.alloc_for_pins(order))?;
+        reservation.use_up(self, FrameKind::General, 1 << order);
+        self.budget.settle(1 << order);
+        Some(frame)
+    }
+
     fn alloc_chunk(&self, reservation: &mut Reservation<'_>, order: u32) -> Option<FrameNumber> {
         if order == 0 {
             return Some(self.alloc(reservation));
         }
-        let frame = self.chunk(order)?;
+        let frame = self.chunk(|table| table.alloc(order))?;
         reservation.use_up(self, FrameKind::General, 1 << order);
         self.budget.settle(1 << order);
         Some(frame)
@@ -157,10 +172,10 @@ impl Frames {
     }
 
     /// Finds a chunk of frames that the caller has counted.
-    fn chunk(&self, order: u32) -> Option<FrameNumber> {
+    fn chunk(&self, alloc: impl Fn(&mut Table) -> Option<u32>) -> Option<FrameNumber> {
         let mut table = self.table.lock();
         loop {
-            if let Some(frame) = table.alloc(order) {
+            if let Some(frame) = alloc(&mut table) {
                 return Some(FrameNumber(frame));
             }
             if table.growing {

@@ -26,7 +26,7 @@ use std::collections::HashSet;
 
 use crate::error::MmError;
 use crate::folio::{LockedFolio, Operation};
-use crate::frames::{BLOCK_SIZE, BlockNumber, Frames};
+use crate::frames::{BLOCK_SIZE, BlockNumber, FrameNumber, Frames};
 use crate::mm::Mm;
 use crate::owner;
 use crate::stats::bump;
@@ -53,6 +53,9 @@ const EVICT_BATCH: u64 = 512;
 
 /// Looks without progress before giving back is left to the background.
 const MAX_LOOKS: u32 = 3;
+
+/// Largest order of folios that are moved for a long pin: 64 KiB.
+const MAX_PIN_ORDER: u32 = 4;
 
 /// How long folios that were busy have between two looks.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -234,10 +237,24 @@ impl Mm {
         if !locked.may(Operation::Migrate) {
             return false;
         }
+        let frame = self.frames.try_alloc_to_move(locked.order());
+        frame.is_some_and(|frame| self.move_to(locked, frame))
+    }
+
+    /// Moves a locked folio that is about to be pinned for long to where such folios lie, if that can be done at once.
+    pub(crate) fn move_for_pin(&self, locked: &LockedFolio<'_>) {
+        let (frame, order) = (locked.frame(), locked.order());
+        if !self.frames.is_linear(frame)
+            && order <= MAX_PIN_ORDER
+            && locked.may(Operation::Migrate)
+            && let Some(frame) = self.frames.try_alloc_for_pins(frame, order)
+        {
+            self.move_to(locked, frame);
+        }
+    }
+
+    fn move_to(&self, locked: &LockedFolio<'_>, frame: FrameNumber) -> bool {
         let order = locked.order();
-        let Some(frame) = self.frames.try_alloc_to_move(order) else {
-            return false;
-        };
         let (from, to) = (self.frames.addr(locked.frame()), self.frames.addr(frame));
         let moved = crate::direct_map::copy(to, from, PAGE_SIZE << order);
         let unused = match moved {
