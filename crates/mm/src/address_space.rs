@@ -52,7 +52,7 @@ use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::owner;
 use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
-use crate::types::{PAGE_SIZE, PageIndex};
+use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::writeback::{FlushState, WritebackState};
 
 /// The cached pages of one file.
@@ -204,10 +204,14 @@ impl AddressSpace {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Context: `i_rwsem` held exclusive.
+    /// Context: `i_rwsem` held exclusive. Takes the list of the file's windows, shared, if it gets pages more.
     #[doc(alias = "i_size_write")]
     pub(crate) fn set_size(&self, size: u64) {
+        let old = pages_for(self.size());
         self.size.store(size, Ordering::Release);
+        if pages_for(size) > old {
+            self.end_poison(&(old..pages_for(size)));
+        }
     }
 
     /// Pages in the cache.

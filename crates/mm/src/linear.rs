@@ -369,6 +369,17 @@ impl AddressSpace {
         }
     }
 
+    /// Lets windows try pages again that they refused, because the file did not have them.
+    ///
+    /// Context: it has them now; takes `windows` shared. Whoever refuses a page looks at the size under it.
+    pub(crate) fn end_poison(&self, pages: &Range<u64>) {
+        if let Some(linear) = self.linear.get() {
+            for window in linear.windows.read().iter() {
+                window.end_poison(self.mm(), pages);
+            }
+        }
+    }
+
     /// As [`AddressSpace::unmap_pages`], of a locked folio that windows may have.
     pub(crate) fn unmap_folio(&self, locked: &LockedFolio<'_>) {
         if locked.state.load().has(flag::HELD) {

@@ -290,6 +290,13 @@ impl Window {
         }
     }
 
+    /// Lets those of `pages` that it shows be tried again.
+    pub(crate) fn end_poison(&self, mm: &Mm, pages: &Range<u64>) {
+        let again = self.addresses(&self.part(pages));
+        let overlaps = |page: &Range<usize>| page.start < again.end && again.start < page.end;
+        mm.windows().end_poison(|_, page| overlaps(page));
+    }
+
     /// Has stores to those of `pages` that it shows be faults.
     pub(crate) fn write_protect(&self, mm: &Mm, pages: &Range<u64>) {
         if self.locked.is_some() || self.access == VmaAccess::Read {
@@ -301,16 +308,17 @@ impl Window {
         }
     }
 
-    /// Resolves a fault at a page; false where the touch is an error of the program's or of the store's.
-    fn resolve(self: &Arc<Self>, page: PageIndex, write: bool) -> bool {
-        let Some(mapping) = self.mapping.upgrade() else {
-            return false;
-        };
+    /// Resolves a fault at a page.
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::fault`]: the touch is an error of the program's or of the store's.
+    fn resolve(self: &Arc<Self>, page: PageIndex, write: bool) -> Result<(), Errno> {
+        let mapping = self.mapping.upgrade().ok_or(Errno::EFAULT)?;
         let resolved = mapping.fault(self, page, write);
         if let Err(error) = resolved {
             tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
         }
-        resolved.is_ok()
+        resolved.map(drop)
     }
 
     /// Puts a page that is not in memory there, and into the page tables, for reads; whether it did. The direct map does

@@ -32,6 +32,7 @@ test_in_each_mode!(
     a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping,
     what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows,
     a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping,
+    a_page_that_was_refused_is_there_as_soon_as_the_file_has_grown_to_it,
     a_mapping_is_source_and_destination_of_calls,
     system_calls_may_use_what_is_locked_for_io,
     many_faults_wait_for_the_store_at_a_time_and_others_are_resolved_meanwhile,
@@ -313,6 +314,39 @@ fn what_cannot_be_mapped_says_why() {
     let small = common::file(&bdi, &Store::with(&[1; 100]));
     let error = small.map(0, 1, VmaAccess::Read).expect_err("refused");
     assert!(matches!(error, MapError::LimitTooSmall { .. }), "{error}");
+}
+
+/// Of touches beyond the end the copies tell; a signal would end the test.
+fn a_page_that_was_refused_is_there_as_soon_as_the_file_has_grown_to_it(mode: FaultMode) {
+    foliocache_sys::usercopy::install_handlers().expect("handlers");
+    let (mm, bdi) = storage(32, mode);
+    let grows = file(&bdi, &Store::with(&[7; 100]));
+    let sink = file(&bdi, &Store::with(&[]));
+    let vma = grows.map(0, 4 * PAGE_SIZE, VmaAccess::ReadWrite);
+    let vma = vma.expect("a mapping");
+    let touch = |page: u64| {
+        let address = vma.address().wrapping_add((page * PAGE) as usize);
+        // SAFETY: inside the mapping; beyond the end of the file the copy finds nothing and says so.
+        let byte = unsafe { std::slice::from_raw_parts(address, 1) };
+        sink.write(&mut Iocb::at(0), &mut IovIter::source(byte))
+    };
+    for page in 1..4 {
+        assert_eq!(touch(page), Err(Errno::EFAULT), "page {page}");
+    }
+    assert_eq!(touch(0), Ok(1));
+    grows.truncate(PAGE + 1).expect("truncate");
+    assert_eq!(touch(1), Ok(1), "after a truncate");
+    assert_eq!(touch(2), Err(Errno::EFAULT));
+    write(&grows, 2 * PAGE, &[8; 10]);
+    assert_eq!(touch(2), Ok(1), "after a write");
+    let mut direct = Iocb::at(3 * PAGE);
+    direct.direct = true;
+    let written = grows.write(&mut direct, &mut IovIter::source(&[9; PAGE_SIZE]));
+    assert_eq!(written, Ok(PAGE_SIZE));
+    assert_eq!(touch(3), Ok(1), "after a direct write");
+    assert_eq!(load(&vma, 3 * PAGE), 9);
+    drop((vma, grows, sink));
+    assert_empty(&mm);
 }
 
 /// Writes to a file from a mapping of it and of another, and reads into mappings.

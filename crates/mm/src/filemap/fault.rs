@@ -159,7 +159,7 @@ impl AddressSpace {
     }
 
     /// Whether a page is the file's, or in a huge frame with such a page.
-    fn has_page(&self, page: PageIndex) -> bool {
+    pub(crate) fn has_page(&self, page: PageIndex) -> bool {
         self.huge_unit(page).unwrap_or(page).0 < pages_for(self.size())
     }
 

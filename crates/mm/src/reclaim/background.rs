@@ -58,7 +58,7 @@ impl Mm {
     fn balance(&self, next_compaction: &mut Option<Instant>) -> Duration {
         self.nodes.advance();
         if let Some(windows) = self.windows.get() {
-            windows.end_poison();
+            windows.end_old_poison();
         }
         let period = match self.give_back_excess(self.giving_back.try_lock()) {
             0 => PERIOD,

@@ -205,22 +205,26 @@ impl Windows {
             Some((window, page)) => window.around(page.0),
             None => fault.address..fault.address + PAGE_SIZE,
         };
-        if let Some((window, at)) = &found
-            && window.resolve(*at, fault.write())
-        {
+        let resolved = match &found {
+            Some((window, at)) => window.resolve(*at, fault.write()),
+            None => Err(Errno::EFAULT),
+        };
+        let Err(error) = resolved else {
             // Whoever mapped the page woke the one that touched it. Another wake might meet its next touch: of that
             // a store would be resolved twice, the second time perhaps after its sync.
             return;
-        }
-        if let Some((window, _)) = found
+        };
+        if let Some((window, at)) = found
             && let Some(mapping) = window.mapping.upgrade()
             && let Some(linear) = mapping.linear.get()
         {
             // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
             // which would stand in the way.
             let windows = linear.windows.write();
-            // One touch may be told of twice. The second time may be late, when the addresses are another window's.
-            if windows.iter().any(|listed| Arc::ptr_eq(listed, &window)) {
+            // One touch may be told of twice. The second time may be late, when the addresses are another window's, or
+            // the file has been cut. If it grows later, that ends the poison; if it has, the touch is tried again.
+            let grew = error == Errno::EFAULT && mapping.has_page(at);
+            if !grew && windows.iter().any(|listed| Arc::ptr_eq(listed, &window)) {
                 // The touch is SIGBUS then.
                 let _ = self.area.zap(self.offset(page.clone()));
                 let _ = self.faults.allow_writes(page.clone());
@@ -234,18 +238,21 @@ impl Windows {
     /// Resolves a fault of a window; false where the touch is an error of the program's or of the store's.
     pub(crate) fn resolve(&self, address: usize, write: bool) -> bool {
         let found = self.find(address);
-        found.is_some_and(|(window, page)| window.resolve(page, write))
+        found.is_some_and(|(window, page)| window.resolve(page, write).is_ok())
     }
 
-    /// Lets pages that could not be had be tried again.
-    pub(crate) fn end_poison(&self) {
-        let mut old = Vec::new();
-        self.poisoned.lock().retain(|(since, page)| {
-            let young = since.elapsed() < POISON_TIME;
-            old.extend((!young).then(|| page.clone()));
-            young
-        });
-        for page in old {
+    /// Lets pages be tried again that could not be had a while ago.
+    pub(crate) fn end_old_poison(&self) {
+        self.end_poison(|since, _| since.elapsed() >= POISON_TIME);
+    }
+
+    /// Lets pages that could not be had be tried again, if `over` says so of when that was and where.
+    pub(super) fn end_poison(&self, over: impl Fn(Instant, &Range<usize>) -> bool) {
+        let mut poisoned = self.poisoned.lock();
+        let ended = poisoned.extract_if(.., |(since, page)| over(*since, page));
+        let ended: Vec<_> = ended.collect();
+        drop(poisoned);
+        for (_, page) in ended {
             let _ = self.area.zap(self.offset(page));
         }
     }
