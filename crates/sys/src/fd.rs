@@ -237,6 +237,29 @@ pub fn pread_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &mut [u8]) -> Result<u
     Ok(retry_on_intr(read)?)
 }
 
+/// As [`pread_dontcache`], into `segments`, as many as one call takes.
+///
+/// # Errors
+///
+/// As [`pread_dontcache`].
+pub fn read_segments_dontcache(
+    fd: BorrowedFd<'_>,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+) -> Result<usize, Errno> {
+    unsafe extern "C" fn preadv_dontcache(
+        fd: libc::c_int,
+        runs: *const libc::iovec,
+        nr: libc::c_int,
+        pos: libc::off_t,
+    ) -> libc::ssize_t {
+        // SAFETY: the caller's contract, which is that of `preadv(2)`.
+        unsafe { libc::preadv2(fd, runs, nr, pos, DONTCACHE.bits() as libc::c_int) }
+    }
+    let batch = segment::Batches::new(segments, segment::LONGEST).next();
+    batch.map_or(Ok(0), |batch| moved(preadv_dontcache, fd, pos, &batch))
+}
+
 /// One `pwritev2(2)` with `RWF_DONTCACHE`; returns the bytes written, which may be fewer than `buf` has. May block.
 ///
 /// # Errors

@@ -32,11 +32,20 @@ fn bytes_that_are_not_cached_come_back() {
     let read = |back: &mut Vec<u8>| fd::pread_dontcache(file.as_fd(), 3, back);
     if written == Err(Errno::EOPNOTSUPP) {
         assert_eq!(read(&mut back), Err(Errno::EOPNOTSUPP));
+        let segments = [IoSegment::from_mut(&mut back)];
+        let read = fd::read_segments_dontcache(file.as_fd(), 3, &segments);
+        assert_eq!(read, Err(Errno::EOPNOTSUPP));
         return;
     }
     assert_eq!(written, Ok(10_000));
     assert_eq!(read(&mut back), Ok(10_000), "short at end of file");
     assert_eq!(back[..10_000], bytes);
+    let mut again = vec![0; 10_100];
+    let (front, rest) = again.split_at_mut(4096);
+    let segments = [front, rest].map(IoSegment::from_mut);
+    let read = fd::read_segments_dontcache(file.as_fd(), 3, &segments);
+    assert_eq!((read, &again), (Ok(10_000), &back));
+    assert_eq!(fd::read_segments_dontcache(file.as_fd(), 0, &[]), Ok(0));
 }
 
 #[test]

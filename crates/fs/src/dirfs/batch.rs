@@ -42,14 +42,16 @@
 
 use super::NodeOps;
 use super::Shared;
-use super::node::DirNode;
+use super::file::Descriptors;
+use super::node::{DirNode, Identity};
 use super::stats::count;
 use super::sync_calls::SyncCall;
 use foliocache_mm::{AddressSpace, Mm, PAGE_SIZE};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, background, thread};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, BorrowedFd, KeptFds, OFlags, OwnedFd};
+use foliocache_sys::dir;
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, KeptFds, OFlags, OwnedFd};
 use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
 
@@ -59,7 +61,7 @@ const NAME: &str = "foliocache-batch";
 /// The longest file that is small.
 pub(super) const SMALL: u64 = 64 << 10;
 /// Most bytes that wait in the kernel's cache.
-const BYTES: u64 = 16 << 20;
+const BYTES: u64 = 64 << 20;
 
 /// `statfs.f_type` of ext2, ext3 and ext4.
 const EXT4_MAGIC: u64 = 0xef53;
@@ -537,11 +539,31 @@ impl NodeOps {
     /// waits to be written again.
     fn clean_after_batch(&self) {
         // Its pages leave the kernel's cache by a descriptor. Without one they stay until the kernel needs them.
-        let _ = self.descriptors(false);
+        let _ = self.open_in_place();
         if let Some(mapping) = self.file().mapping() {
             // An error stays with the file.
             let _ = mapping.flush_written();
         }
         self.close_or_wait();
+    }
+
+    /// Opens a file without descriptors where it was seen last, with one call and a look at what it is; a
+    /// [walk](DirNode::path_fd) with a descriptor for each step would be twice as many calls, for a file that
+    /// nobody asks for.
+    fn open_in_place(&self) -> Result<(), Errno> {
+        let file = self.file();
+        if file.any_fd().is_some() {
+            return Ok(());
+        }
+        let (parent, name) = self.named().ok_or(Errno::ESTALE)?;
+        let dir = DirNode::of(&parent)?.path_fd()?;
+        // Whatever has that name by now does not make this wait.
+        let how = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = dir::openat(dir.as_fd(), &name, how, 0)?;
+        if Identity::of(&fd::fstat(opened.as_fd())?) != self.identity {
+            return Err(Errno::ESTALE);
+        }
+        file.install(Descriptors::new(opened, false));
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Two descriptors are open while the file is in use: a buffered one, and one for direct I/O from
-//! the first read or write on. They are writable from the first moment that somebody may write.
+//! the first write on, or the first read of a file of more than a few pages. They are writable from the first moment that somebody may write.
 //!
 //! A write leaves the file `unflushed` until a flush succeeded, and only a file without handles,
 //! without anything unflushed and without folios that still have to be written loses its
@@ -72,7 +72,7 @@ impl Descriptors {
     }
 
     /// Whether there is a descriptor for direct I/O by now. Does not block.
-    fn has_direct(&self) -> bool {
+    pub(super) fn has_direct(&self) -> bool {
         // Relaxed: see the field.
         let refused = self.direct_refused.load(Ordering::Relaxed);
         !refused && matches!(self.direct.get(), Some(Some(_)))
@@ -288,7 +288,10 @@ impl NodeOps {
 impl AddressSpaceOperations for NodeOps {
     fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(false)?;
-        transfer::read(&self.shared, &fds, pos, segments)
+        let size = self.file().mapping().map(|mapping| mapping.size());
+        let read =
+            size.and_then(|size| transfer::read_few_pages(&self.shared, &fds, pos, segments, size));
+        read.map_or_else(|| transfer::read(&self.shared, &fds, pos, segments), Ok)
     }
 
     fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {

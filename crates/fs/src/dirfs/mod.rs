@@ -66,7 +66,7 @@ use self::path_fds::PathFds;
 use self::stats::Counters;
 use self::sync_calls::SyncCalls;
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
-use foliocache_sync::atomic::AtomicU64;
+use foliocache_sync::atomic::{AtomicBool, AtomicU64};
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, RwLock};
 use foliocache_sys::clock::coarse_monotonic_ms;
@@ -111,7 +111,7 @@ pub struct DirFsOptions {
     /// 1,024 on, and child processes inherit the limit.
     pub raise_open_files: bool,
     /// Write a small new file to the kernel's cache when it is closed, and make many such files durable with
-    /// one `syncfs(2)`, where the source's file system tells that call of errors (ext4, XFS). At most 16 MiB,
+    /// one `syncfs(2)`, where the source's file system tells that call of errors (ext4, XFS). At most 64 MiB,
     /// charged to the bound, are on their way through the kernel's cache.
     pub batch_small_files: bool,
 }
@@ -179,6 +179,8 @@ struct Shared {
     idle: IdleFiles,
     batches: Option<Batches>,
     sync_calls: SyncCalls,
+    /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
+    dont_cache_refused: AtomicBool,
     /// Names and attributes of inodes that were evicted before these were durable.
     forgotten: Durability,
     next_node: AtomicU64,
@@ -271,6 +273,7 @@ impl DirFs {
             idle: IdleFiles::new(kept),
             batches,
             sync_calls: SyncCalls::default(),
+            dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
             next_node: AtomicU64::new(0),
             bdi,

@@ -16,6 +16,10 @@
 //! afterwards, and a kill in between leaves the padding in the file. What was written buffered
 //! leaves the kernel's cache after the next flush, or before a direct write goes over it.
 //!
+//! A file of a few pages is read with one call through its buffered descriptor, which takes the pages that it
+//! brought into the kernel's cache out again: opening a second descriptor for direct I/O would take longer than
+//! the read. Pages that others had there stay.
+//!
 //! A read in the background goes to the engine of the file system if it can be direct, and is done
 //! here and now if not, or if the caller had better do it (see
 //! [`Engine::is_synchronous`](foliocache_sys::uring::Engine::is_synchronous)). What the engine or
@@ -32,6 +36,7 @@ use super::file::{Descriptors, Direct};
 use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::fd::{self, BorrowedFd, IoSegment};
 use foliocache_sys::{Errno, fd::AsFd};
 use std::ops::Range;
@@ -76,6 +81,37 @@ fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<IoSegment<'a
         at += segment.len();
     }
     parts
+}
+
+/// The longest file that is read without a descriptor for direct I/O.
+const FEW_PAGES: u64 = 4 * PAGE_SIZE as u64;
+
+/// Reads from a file of `size` bytes, if it is short and has no descriptor for direct I/O; the bytes read, all
+/// that were asked for up to its end. `None` where [`read`] is to be asked, which also tells of errors.
+pub(super) fn read_few_pages(
+    shared: &Shared,
+    fds: &Descriptors,
+    pos: u64,
+    segments: &[IoSegment<'_>],
+    size: u64,
+) -> Option<usize> {
+    // Relaxed: see `Shared::dont_cache_refused`.
+    let refused = || shared.dont_cache_refused.load(Ordering::Relaxed);
+    if size > FEW_PAGES || !shared.options.direct || fds.has_direct() || refused() {
+        return None;
+    }
+    match fd::read_segments_dontcache(fds.buffered.as_fd(), pos, segments) {
+        Ok(n) if n == total(segments) || pos + n as u64 >= size => {
+            count(&shared.counters.buffered_reads);
+            Some(n)
+        }
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+            // Relaxed: as above.
+            shared.dont_cache_refused.store(true, Ordering::Relaxed);
+            None
+        }
+        Ok(_) | Err(_) => None,
+    }
 }
 
 /// Reads into `segments` from byte `pos` on.

@@ -280,6 +280,57 @@ fn files_of_a_batch_without_descriptors_are_found_by_name_after_an_error() {
 }
 
 #[test]
+fn a_name_that_is_somebody_elses_by_now_holds_up_no_batch() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 8, |options| {
+        options.idle_files = Some(0);
+        options.path_descriptors = 0;
+    });
+    make(&fs, 1, 1000);
+    let (at, away) = (source.path().join("1"), source.path().join("away"));
+    std::fs::rename(&at, &away).expect("rename");
+    let fifo = std::process::Command::new("mkfifo").arg(&at).status();
+    assert!(fifo.expect("mkfifo").success());
+    // Fills the batch: it becomes durable, and its files are cleaned.
+    for number in 2..66 {
+        make(&fs, number, 1000);
+    }
+    wait_until(|| fs.stats().kernel_cache_bytes < 64 * 4096);
+    assert_eq!(std::fs::read(away).expect("read"), bytes(1, 1000));
+}
+
+#[test]
+fn a_short_file_is_read_without_a_second_descriptor() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    for (number, len) in [(1, 1), (2, 6144), (3, 16 << 10), (4, (16 << 10) + 1)] {
+        std::fs::write(source.path().join(number.to_string()), bytes(number, len)).expect("write");
+        let before = fs.stats();
+        let file = open(&fs, &number.to_string());
+        let mut found = vec![0; len + 100];
+        assert_eq!(file.read_at(&mut found, 0), Ok(len));
+        assert!(found[..len] == bytes(number, len), "file {number}");
+        let node = DirNode::of(file.inode()).expect("a node");
+        let direct = node.descriptors(false).expect("open").has_direct();
+        // Relaxed: this thread set it.
+        if !fs.shared.dont_cache_refused.load(Ordering::Relaxed) {
+            let stats = fs.stats();
+            let buffered = stats.buffered_reads - before.buffered_reads;
+            let expected = if len <= 16 << 10 {
+                (1, false)
+            } else {
+                (0, true)
+            };
+            let refused = !stats.fallbacks.is_empty();
+            assert!(
+                refused || (buffered, direct) == expected,
+                "{len}: {stats:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_panic_instead_of_syncfs_counts_as_an_error_and_the_next_batch_succeeds() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = dirfs(source.path(), 4, |_| {});
