@@ -61,14 +61,23 @@ pub(crate) struct Trace {
 pub(crate) struct RandomReads(Vec<Reader>);
 
 struct Reader {
-    trace: Vec<u32>,
+    pages: Pages,
+    /// Pages chosen so far.
     at: usize,
     page: Box<PageBuf>,
     times: Times,
 }
 
-/// Pages in a thread's trace, before it begins again.
-const TRACE: usize = 1 << 19;
+/// How a thread chooses its pages.
+enum Pages {
+    /// Below a number, as they are read: no cache learns that they come again.
+    Uniform(Random, usize),
+    /// Those of a list, over and over.
+    Listed(Vec<u32>),
+}
+
+/// Pages in such a list.
+const LISTED: usize = 1 << 19;
 
 /// What reading pages gave.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -88,12 +97,12 @@ impl RandomReads {
             Popularity::Uniform => None,
             Popularity::Zipf => Some(Zipf::new(trace.pages, &mut random)),
         };
-        let mut page = || match &zipf {
-            Some(zipf) => zipf.page(&mut random),
-            None => random.below(trace.pages as usize) as u32,
+        let mut pages = || match &zipf {
+            Some(zipf) => Pages::Listed((0..LISTED).map(|_| zipf.page(&mut random)).collect()),
+            None => Pages::Uniform(Random(random.next()), trace.pages as usize),
         };
         let reader = |_| Reader {
-            trace: (0..TRACE).map(|_| page()).collect(),
+            pages: pages(),
             at: 0,
             page: PageBuf::new(),
             times: Times::new(),
@@ -207,11 +216,14 @@ impl Reader {
 
     /// Where the next read of `len` bytes is.
     fn next(&mut self, len: usize) -> u64 {
-        let page = self.trace[self.at];
+        let page = match &mut self.pages {
+            Pages::Uniform(random, pages) => random.below(*pages),
+            Pages::Listed(list) => list[self.at % list.len()] as usize,
+        };
         // Another place of the page each time.
         let part = self.at.wrapping_mul(SPREAD) >> 32;
-        self.at = (self.at + 1) % self.trace.len();
-        (page as usize * PAGE + part % (PAGE / len) * len) as u64
+        self.at += 1;
+        (page * PAGE + part % (PAGE / len) * len) as u64
     }
 }
 
@@ -270,8 +282,10 @@ mod tests {
             let pages = seen
                 .iter()
                 .filter(|(by, _)| *by == who)
-                .map(|(_, page)| *page as u32);
-            assert!(pages.eq(reads.0[who].trace[..10].iter().copied()));
+                .map(|(_, page)| *page);
+            let mut same = RandomReads::new(&trace);
+            let expected = (0..10).map(|_| same.0[who].next(64) / PAGE as u64);
+            assert!(pages.eq(expected));
         }
     }
 }
