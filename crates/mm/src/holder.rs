@@ -135,28 +135,39 @@ impl AddressSpace {
         (!mm.frames.is_linear(frame)).then_some((frame, order))
     }
 
-    /// What of some pages is pinned, the first `most` ranges. Takes no lock: a pin that comes or goes meanwhile may be
-    /// there or not.
-    pub(crate) fn pinned_in(&self, pages: Range<u64>, most: usize) -> Vec<Holder> {
-        let mm: &Mm = self.mm();
-        let mut ranges: Vec<Holder> = Vec::new();
+    /// The folios of some pages that are pinned, each with its pages and holds. Takes no lock: a pin that comes or goes
+    /// meanwhile may be there or not.
+    fn pinned_folios(
+        &self,
+        pages: Range<u64>,
+    ) -> impl Iterator<Item = (Range<u64>, &Folio, HoldCounts)> {
         let mut at = pages.start;
-        // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `filemap/pin/bar.rs`.
-        while at < pages.end && self.nr_pinned.load(Ordering::Acquire) > 0 {
-            let found = {
-                let rcu = rcu::read_lock();
-                self.index.find(at, pages.end - 1, None, &rcu)
-            };
-            let Some(found) = found else { break };
-            at = found.last() + 1;
-            let folio = mm.folios.of_entry(found.entry);
-            let counts = folio.hold_counts();
-            // Another file's by now, otherwise.
-            if !counts.is_pinned() || folio.mapping() != self.key() {
-                continue;
+        std::iter::from_fn(move || {
+            // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `filemap/pin/bar.rs`.
+            while at < pages.end && self.nr_pinned.load(Ordering::Acquire) > 0 {
+                let found = {
+                    let rcu = rcu::read_lock();
+                    self.index.find(at, pages.end - 1, None, &rcu)?
+                };
+                at = found.last() + 1;
+                let folio = self.mm().folios.of_entry(found.entry);
+                let counts = folio.hold_counts();
+                // Another file's by now, otherwise.
+                if counts.is_pinned() && folio.mapping() == self.key() {
+                    return Some((found.index..at, folio, counts));
+                }
             }
-            let bytes = PageIndex(found.index).pos()..PageIndex(at).pos();
-            let next = Holder::new(&mm.frames, bytes, folio.frame(), counts);
+            None
+        })
+    }
+
+    /// What of some pages is pinned, the first `most` ranges.
+    pub(crate) fn pinned_in(&self, pages: Range<u64>, most: usize) -> Vec<Holder> {
+        let frames = &self.mm().frames;
+        let mut ranges: Vec<Holder> = Vec::new();
+        for (pages, folio, counts) in self.pinned_folios(pages) {
+            let bytes = PageIndex(pages.start).pos()..PageIndex(pages.end).pos();
+            let next = Holder::new(frames, bytes, folio.frame(), counts);
             if ranges.last_mut().is_some_and(|last| last.take_in(&next)) {
                 continue;
             }
@@ -169,6 +180,16 @@ impl AddressSpace {
             });
         }
         ranges
+    }
+
+    /// The pages of folios that count as pinned, and would as held if mappings held all of `pages`.
+    pub(crate) fn pinned_pages(&self, pages: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let (first, end) = (pages.start, pages.end);
+        self.pinned_folios(pages.clone())
+            .filter(move |(of, _, counts)| {
+                first <= of.start && of.end <= end && !counts.counts_as_held()
+            })
+            .map(|(of, ..)| of)
     }
 
     /// What of the file is pinned: whole folios, neighbours that are held alike together. Takes no lock and does not block.

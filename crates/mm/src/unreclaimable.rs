@@ -17,7 +17,8 @@
 //! | dirty pages whose write failed | a quarter | writes to their file system get its stored error |
 //! | other pages that are not durable | what memory file systems, mappings, views and pins leave | writers wait for the store |
 //!
-//! A page of a memory file system that is viewed counts in both classes.
+//! A page that is pinned, and besides held by a mapping or of a memory file system, does not count as pinned. A page of a
+//! memory file system that is viewed counts in both classes.
 //!
 //! Metadata takes memory from pages while it leaves a quarter of the bound, and enough for what
 //! cannot be reclaimed to stay within the budget. Index nodes and descriptors are taken in any case: they
@@ -59,7 +60,7 @@ pub struct Unreclaimable {
     pub failed: u64,
     /// Pages that mappings hold in memory.
     pub held: u64,
-    /// Pages of folios with DMA pins, those of memory file systems apart.
+    /// Pages of folios with DMA pins, apart from those of memory file systems and those that mappings hold.
     pub pinned: u64,
     /// Pages of folios that are viewed, and of those that only views have.
     pub viewed: u64,

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, FolioPin, MapError, Mm, MmConfig, PAGE_SIZE, PinError,
-    PinMode, PinnedPart, ReadaheadState, VmaAccess,
+    AddressSpace, BackingDevInfo, BdiKind, FolioPin, LockedAccess, MapError, Mm, MmConfig,
+    PAGE_SIZE, PinError, PinMode, PinnedPart, ReadaheadState, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::collections::HashSet;
@@ -356,6 +356,46 @@ fn pins_beyond_their_share_are_refused_and_name_who_has_it() {
     drop(pinned);
     drop(pin(&file, 32 * MIB..40 * MIB, PinMode::READ));
     assert_eq!(mm.stats().unreclaimable.pinned, 0);
+}
+
+#[test]
+fn what_a_mapping_holds_and_is_pinned_counts_once() {
+    let (mm, bdi) = storage(64);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 24 << 20)));
+    let all = 24 * MIB / PAGE;
+    let counts = || {
+        let now = mm.stats().unreclaimable;
+        (now.held, now.pinned, file.stats().pinned)
+    };
+    let hold = || file.map_locked(0, 24 << 20, LockedAccess::Read);
+    let vma = hold().expect("a mapping");
+    let budget = mm.stats().unreclaimable;
+    assert!(2 * all > budget.most, "twice would be too much");
+    let pinned = pin(&file, 0..24 * MIB, PinMode::WRITE.long_term());
+    assert_eq!(counts(), (all, 0, all));
+    drop(vma);
+    assert_eq!(counts(), (0, all, all));
+    // What is pinned is held, too.
+    let vma = hold().expect("a mapping");
+    assert_eq!(counts(), (all, 0, all));
+    let part = pin(&file, 0..PAGE, PinMode::READ);
+    drop(pinned);
+    let pages = file.stats().pinned;
+    assert_eq!(counts(), (all, 0, pages));
+    drop(vma);
+    assert_eq!(counts(), (0, pages, pages));
+    drop(part);
+    assert_eq!(counts(), (0, 0, 0));
+    // A mapping that is refused leaves things as they were.
+    let pinned = pin(&file, 0..24 * MIB, PinMode::READ);
+    let other = common::file(&bdi, &Store::with(&pattern(1, 0, 24 << 20)));
+    let refused = other.map_locked(0, 24 << 20, LockedAccess::Read);
+    assert!(matches!(refused, Err(MapError::TooMuchHeld { .. })));
+    assert_eq!(counts(), (0, all, all));
+    drop((pinned, refused, other));
+    file.sync().expect("sync");
+    drop(file);
+    assert_empty(&mm);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! | `Io` | stay in memory and writable in the windows | is not noticed, so all of it stays dirty | through a copy |
 //!
 //! Folios of held pages carry `HELD` and are not evicted. They count against a share of the bound ([`crate::unreclaimable`]),
-//! each page once.
+//! each page once. What is pinned besides counts as held.
 //!
 //! # Invariants
 //!
@@ -29,6 +29,7 @@
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::fill::Reader;
@@ -116,12 +117,19 @@ impl AddressSpace {
             let mut all = linear.held.write();
             // Pages of a memory file system are in memory for good anyway.
             if !self.bdi().is_memory() {
-                mm.count_held(not_held(&all, &held.pages, |_| true))?;
+                let new = not_held(&all, &held.pages, |_| true);
+                let pinned = || self.pinned_pages(&held.pages).map(|of| of.end - of.start);
+                mm.count_held(new, || pinned().sum())?;
             }
             let missing = not_held(&all, &held.pages, |held| held.ready);
             all.push(held.clone());
             missing > 0
         };
+        for pages in self.pinned_pages(&held.pages) {
+            if let Some(locked) = self.lock_folio(PageIndex(pages.start)) {
+                self.count_pins_once(&locked);
+            }
+        }
         if new {
             let brought = mm.ready_stable().and_then(|()| self.bring_in(&held.pages));
             brought.inspect_err(|_| self.release(linear, held))?;
@@ -165,20 +173,23 @@ impl AddressSpace {
         if left == 0 {
             return;
         }
-        if !self.bdi().is_memory() {
-            self.mm().uncount_held(left);
-        }
+        let pinned = Cell::new(0);
         self.for_each_held(&held.pages, |locked| {
             let pages = locked.index().0..locked.end().0;
-            if !linear
-                .held
-                .read()
-                .iter()
-                .any(|held| overlap(&held.pages, &pages))
-            {
+            let others = |held: &Held| overlap(&held.pages, &pages);
+            let free = !linear.held.read().iter().any(others);
+            if free {
                 locked.state.clear(flag::HELD);
             }
+            if self.count_pins_once(locked) && free {
+                self.mm().uncount_held(locked.nr_pages());
+                pinned.set(pinned.get() + locked.nr_pages());
+            }
         });
+        if !self.bdi().is_memory() {
+            // Of a folio that was two ranges' it may be less, where both end at once: the sum of the changes counts.
+            self.mm().uncount_held(left.wrapping_sub(pinned.get()));
+        }
     }
 
     fn for_each_held(&self, pages: &Range<u64>, visit: impl Fn(&LockedFolio<'_>)) {
@@ -220,6 +231,7 @@ impl AddressSpace {
             self.keep_used(&locked, locked.state.load());
             locked.state.clear_hint(flag::READAHEAD);
             locked.state.set(flag::HELD);
+            self.count_pins_once(&locked);
             page = locked.end();
             drop(locked);
             if let Some(behind) = behind {
@@ -317,6 +329,13 @@ impl AddressSpace {
         self.linear.get().is_some_and(any)
     }
 
+    /// Whether all pages of a folio are held.
+    pub(super) fn holds_all_of(&self, locked: &LockedFolio<'_>) -> bool {
+        let pages = locked.index().0..locked.end().0;
+        let all = |linear: &LinearFile| not_held(&linear.held.read(), &pages, |_| true) == 0;
+        self.linear.get().is_some_and(all)
+    }
+
     /// How pages are held for stores, if they are.
     pub(crate) fn held_for_stores(&self, pages: Range<u64>) -> Option<HoldKind> {
         let held = self.linear.get()?.held.read();
@@ -348,11 +367,15 @@ impl Mm {
         Ok(())
     }
 
-    fn count_held(&self, pages: u64) -> Result<(), MapError> {
+    /// Counts pages that are held from now on; `pinned` says how many of them count as pinned yet.
+    fn count_held(&self, pages: u64, pinned: impl FnOnce() -> u64) -> Result<(), MapError> {
         // Relaxed: the sum of the changes counts.
         let held = self.nr_held.fetch_add(pages, Ordering::Relaxed) + pages;
         let now = self.unreclaimable();
-        if held <= now.most_held && now.total() <= now.most {
+        let within = |total: u64| total <= now.most;
+        if held <= now.most_held
+            && (within(now.total()) || within(now.total().saturating_sub(pinned())))
+        {
             return Ok(());
         }
         self.uncount_held(pages);

@@ -466,25 +466,30 @@ impl AddressSpace {
     /// Counts the pages of a folio that got a pin and had `others`; whether they are within the share.
     fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, hold: Hold) -> bool {
         let (mm, pages): (&Mm, _) = (self.mm(), locked.nr_pages());
-        let memory = self.bdi().is_memory();
         let first = !others.is_pinned();
         if first {
             // SeqCst: partner is the fence in `PinBar::new`.
             self.nr_pinned.fetch_add(pages, Ordering::SeqCst);
-            if mm.frames.is_linear(locked.frame()) {
-                bump(&mm.pins.linear, pages);
-            }
         }
         let counted = counted(pages, others, hold);
-        if memory || counted == 0 {
+        if counted == 0 || self.bdi().is_memory() {
             return true;
         }
         if counted >> DEVICE_WRITES > 0 {
             bump(&self.bdi().device_writes, pages);
         }
         bump(&mm.pins.pages, counted);
+        if !first {
+            return true;
+        }
+        if mm.frames.is_linear(locked.frame()) {
+            bump(&mm.pins.linear, pages);
+            if locked.state.load().has(flag::HELD) {
+                self.count_pins_once(locked);
+            }
+        }
         let now = mm.unreclaimable();
-        !first || (now.pinned <= now.most_pinned && now.total() <= now.most)
+        now.pinned <= now.most_pinned && now.total() <= now.most
     }
 
     /// Takes a pin off a folio of the file.
@@ -492,23 +497,49 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         // They may be another folio's as soon as the pin is gone.
         let (pages, linear) = (folio.nr_pages(), mm.frames.is_linear(folio.frame()));
-        let left = folio.drop_hold(hold);
-        // Relaxed, all but this one: they steer.
-        if !left.is_pinned() {
-            // Release: partner is the Acquire in `pinned_in`, after which the folio's own count is seen.
+        let (left, as_held) = folio.drop_pin(hold);
+        let last = !left.is_pinned();
+        if last {
+            // Release: partner is the Acquire in `pinned_folios`, after which the folio's own count is seen.
             self.nr_pinned.fetch_sub(pages, Ordering::Release);
-            if linear {
-                mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
-            }
         }
         let counted = counted(pages, left, hold);
-        if self.bdi().is_memory() || counted == 0 {
+        if counted == 0 || self.bdi().is_memory() {
             return;
         }
+        // Relaxed, all: they steer.
         if counted >> DEVICE_WRITES > 0 {
             (self.bdi().device_writes).fetch_sub(pages, Ordering::Relaxed);
         }
-        mm.pins.pages.fetch_sub(counted, Ordering::Relaxed);
+        let elsewhere = if last && as_held { pages } else { 0 };
+        mm.pins
+            .pages
+            .fetch_sub(counted - elsewhere, Ordering::Relaxed);
+        if last && linear && !as_held {
+            mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the pages of a locked folio of linear frames, if it is pinned, count once in the budget: as held where mappings
+    /// hold all of it, else as pinned. Whether they count as pinned and did not.
+    pub(super) fn count_pins_once(&self, locked: &LockedFolio<'_>) -> bool {
+        if !locked.hold_counts().is_pinned() || self.bdi().is_memory() {
+            return false;
+        }
+        let (pins, pages) = (&self.mm().pins, locked.nr_pages());
+        let as_held = self.holds_all_of(locked);
+        // An unpin may take off at once what is counted as pinned again.
+        if !as_held {
+            bump(&pins.pages, pages);
+            bump(&pins.linear, pages);
+        }
+        let changed = locked.set_as_held(as_held);
+        if changed == as_held {
+            // Relaxed, both: they steer.
+            pins.pages.fetch_sub(pages, Ordering::Relaxed);
+            pins.linear.fetch_sub(pages, Ordering::Relaxed);
+        }
+        changed && !as_held
     }
 
     /// The folio that holds `page`, locked, with all of its bytes up to page `last`; and what is to follow if it was

@@ -3,10 +3,10 @@
 //! # Model
 //!
 //! ```text
-//!    63      62         48 47       33 32        18 17          0
-//!  ┌────────┬─────────────┬───────────┬────────────┬─────────────┐
-//!  │ ORPHAN │device writes│ long pins │ short pins │ views       │
-//!  └────────┴─────────────┴───────────┴────────────┴─────────────┘
+//!    63      62         48 47       33 32        18   17      16     0
+//!  ┌────────┬─────────────┬───────────┬────────────┬─────────┬────────┐
+//!  │ ORPHAN │device writes│ long pins │ short pins │ AS_HELD │ views  │
+//!  └────────┴─────────────┴───────────┴────────────┴─────────┴────────┘
 //! ```
 //!
 //! | hold | promises its owner | counted in |
@@ -18,6 +18,8 @@
 //! A folio that left the index with views is an *orphan*: a descriptor and frames that belong to its views
 //! alone. Whoever drops the last of them frees both.
 //!
+//! `AS_HELD` says that the pages of a pinned folio count as held by mappings in the budget, and not as pinned.
+//!
 //! # Invariants
 //!
 //! 1. Counts grow only under the folio lock. They shrink without it. So a count that is found zero under the
@@ -25,6 +27,7 @@
 //! 2. A folio is pinned only in its mapping's index: an orphan has views and nothing else.
 //! 3. An orphan's frames and order do not change. It is freed once: by the step that leaves [`HoldCounts`] at
 //!    nothing but `ORPHAN`.
+//! 4. A folio with `AS_HELD` is pinned: it goes in the step that ends the last pin.
 //!
 //! # Memory ordering
 //!
@@ -38,6 +41,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use super::{Folio, LockedFolio};
 
 const ORPHAN: u64 = 1 << 63;
+const AS_HELD: u64 = 1 << 17;
 
 /// One count in the word.
 #[derive(Clone, Copy)]
@@ -60,7 +64,7 @@ impl Field {
     }
 }
 
-const VIEWS: Field = Field { shift: 0, bits: 18 };
+const VIEWS: Field = Field { shift: 0, bits: 17 };
 const SHORT_PINS: Field = Field {
     shift: 18,
     bits: 15,
@@ -150,6 +154,16 @@ impl HoldCounts {
         self.0 == ORPHAN
     }
 
+    fn without(self, hold: Hold) -> Self {
+        let has = |field: &Field| field.of(self.0) >= field.of(hold.0);
+        debug_assert!(FIELDS.iter().all(has), "nobody's hold");
+        Self(self.0 - hold.0)
+    }
+
+    pub(crate) const fn counts_as_held(self) -> bool {
+        self.0 & AS_HELD != 0
+    }
+
     pub(crate) const fn is_orphan(self) -> bool {
         self.0 & ORPHAN != 0
     }
@@ -172,13 +186,30 @@ impl Folio {
         // Release: partner is the Acquire in `hold_counts`. Acquire: partners are the Releases here, for who frees
         // an orphan.
         let before = self.holds.0.fetch_sub(hold.0, Ordering::AcqRel);
-        debug_assert!(
-            FIELDS
-                .iter()
-                .all(|field| field.of(before) >= field.of(hold.0)),
-            "nobody's hold"
-        );
-        HoldCounts(before - hold.0)
+        HoldCounts(before).without(hold)
+    }
+
+    /// Ends a pin, as [`Folio::drop_hold`]; returns what is left, and whether the folio counted as held.
+    pub(crate) fn drop_pin(&self, hold: Hold) -> (HoldCounts, bool) {
+        // Relaxed: the exchange confirms it.
+        let mut seen = self.holds.0.load(Ordering::Relaxed);
+        loop {
+            let mut left = HoldCounts(seen).without(hold);
+            if !left.is_pinned() {
+                left.0 &= !AS_HELD;
+            }
+            // Release: as in `drop_hold`. Relaxed: nothing was done.
+            let exchanged = self.holds.0.compare_exchange_weak(
+                seen,
+                left.0,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            match exchanged {
+                Ok(_) => return (left, HoldCounts(seen).counts_as_held()),
+                Err(now) => seen = now,
+            }
+        }
     }
 
     /// Makes an orphan that nobody holds any more an ordinary descriptor again, before it goes back to the pool.
@@ -205,6 +236,20 @@ impl LockedFolio<'_> {
         Some(HoldCounts(self.holds.0.fetch_add(hold.0, Ordering::SeqCst)))
     }
 
+    /// Says whether the folio, if it is pinned, counts as held; whether that is new.
+    pub(crate) fn set_as_held(&self, as_held: bool) -> bool {
+        let change = |word: u64| {
+            let wanted = match as_held && HoldCounts(word).is_pinned() {
+                true => word | AS_HELD,
+                false => word & !AS_HELD,
+            };
+            (wanted != word).then_some(wanted)
+        };
+        let relaxed = Ordering::Relaxed;
+        // Relaxed, both: it steers what is counted.
+        self.holds.0.fetch_update(relaxed, relaxed, change).is_ok()
+    }
+
     /// Leaves the folio, which left the index, to its views; returns what there is then. If they are gone
     /// already it is the caller's to free.
     pub(super) fn make_orphan(&self) -> HoldCounts {
@@ -223,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_fields_fill_the_word_and_do_not_overlap() {
-        let all = FIELDS.iter().fold(ORPHAN, |all, field| {
+        let all = FIELDS.iter().fold(ORPHAN | AS_HELD, |all, field| {
             assert_eq!(all & field.mask(), 0);
             all | field.mask()
         });
@@ -254,6 +299,22 @@ mod tests {
         folio.drop_hold(Hold::VIEW);
         folio.drop_hold(Hold::pin(false, true));
         assert!(folio.drop_hold(Hold::pin(true, false)) == HoldCounts(0));
+    }
+
+    #[test]
+    fn a_folio_counts_as_held_until_its_last_pin_ends() {
+        let (folio, waits) = (Folio::default(), WaitTable::new());
+        let locked = folio.lock(&waits);
+        assert!(!locked.set_as_held(true), "it is not pinned");
+        let (short, long) = (Hold::pin(false, false), Hold::pin(true, true));
+        locked.add_hold(short).unwrap();
+        assert!(locked.set_as_held(true) && !locked.set_as_held(true));
+        locked.add_hold(long).unwrap();
+        assert!(matches!(folio.drop_pin(short), (left, true) if left.counts_as_held()));
+        assert_eq!(folio.drop_pin(long), (HoldCounts(0), true));
+        locked.add_hold(long).unwrap();
+        assert!(locked.set_as_held(true) && locked.set_as_held(false));
+        assert_eq!(folio.drop_pin(long), (HoldCounts(0), false));
     }
 
     #[test]

@@ -53,10 +53,10 @@ pub(crate) struct Pins {
     nr_bars: AtomicUsize,
     /// Nanoseconds that are waited for short pins. Relaxed: a setting.
     wait: AtomicU64,
-    /// Pages of folios with pins, and shifted by [`DEVICE_WRITES`] of those that devices may write; not those of memory
-    /// file systems. Relaxed: they steer.
+    /// Pages of folios with pins that do not count as held, and shifted by [`DEVICE_WRITES`] of all that devices may write;
+    /// not those of memory file systems. Relaxed: they steer.
     pub(super) pages: AtomicU64,
-    /// Pinned pages in linear frames, which so cannot be reclaimed. Relaxed: a hint.
+    /// Those that count as pinned in linear frames, which so cannot be reclaimed. Relaxed: a hint.
     pub(crate) linear: AtomicU64,
     /// Whether the buffer is there that folios are written from which a device may be writing.
     pub(in crate::filemap) has_stable: AtomicBool,
@@ -76,12 +76,12 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// Pages of folios with pins, those of memory file systems apart.
+    /// Pages of folios with pins, apart from those of memory file systems and those that count as held.
     pub(crate) fn pages(&self) -> u64 {
         read(&self.pages) & ((1 << DEVICE_WRITES) - 1)
     }
 
-    /// Pages of them that devices may write.
+    /// Pages of all folios that devices may write, those of memory file systems apart.
     pub(crate) fn device_writes(&self) -> u64 {
         read(&self.pages) >> DEVICE_WRITES
     }
