@@ -16,25 +16,25 @@
 //! The kernel is asked relative to a descriptor of the tree, as ours is. What the device writes for others is
 //! counted, too: nobody can tell.
 
-use foliocache::{Cache, Directory};
+mod tree;
+
+use foliocache::Directory;
 use foliocache_sys::dir;
-use foliocache_sys::fd::{self, OFlags, OwnedFd};
-use std::ffi::CString;
+use foliocache_sys::fd;
 use std::fs;
 use std::hint::black_box;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
+use self::tree::{Opened, Outsider, Seen, Tree, read, read_kernel};
 use super::create::{Makers, Ours, pass};
 use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
-use crate::files::whole;
 use crate::place::{Folder, Random, check_room};
 use crate::settings::{Settings, Uses};
 
@@ -51,8 +51,6 @@ const USUAL_LIMIT: u64 = 1024;
 const HOT: usize = 200;
 /// How often a walk goes through the tree.
 const LAPS: usize = 5;
-/// Longest that a change from outside may stay unseen before the case fails.
-const UNSEEN: Duration = Duration::from_secs(30);
 
 impl Case for Small {
     fn name(&self) -> &'static str {
@@ -199,144 +197,6 @@ const HARD: Names = Names {
     late: "create_100k_last_vs_first_hard",
     late_kernel: "create_100k_last_vs_first_kernel_hard",
 };
-
-/// A tree of files that stays.
-struct Tree {
-    path: PathBuf,
-    /// What the kernel starts from.
-    fd: OwnedFd,
-    dirs: usize,
-    /// Paths from the top, and the same for the kernel.
-    names: Vec<(String, CString)>,
-    /// Goes last.
-    _folder: Arc<Folder>,
-}
-
-impl Tree {
-    fn new(folder: &Arc<Folder>, dirs: usize, files: usize) -> io::Result<Arc<Tree>> {
-        let path = folder.path().join("hot");
-        let mut names = Vec::new();
-        for dir in 0..dirs {
-            fs::create_dir_all(path.join(dir.to_string()))?;
-            for file in 0..files {
-                let name = format!("{dir}/{file}");
-                fs::write(path.join(&name), [file as u8; LEN])?;
-                names.push((name.clone(), CString::new(name)?));
-            }
-        }
-        let fd = fd::open(&path, OFlags::PATH | OFlags::DIRECTORY, 0)?;
-        Ok(Arc::new(Tree {
-            path,
-            fd,
-            dirs,
-            names,
-            _folder: folder.clone(),
-        }))
-    }
-
-    /// Any file.
-    fn any(&self, random: &mut Random) -> &(String, CString) {
-        &self.names[random.below(self.names.len())]
-    }
-
-    /// A file in each directory.
-    fn in_each_dir(&self) -> impl Iterator<Item = &str> {
-        let each = self.names.len() / self.dirs;
-        let names = self.names.iter().step_by(each);
-        names.map(|(name, _)| name.as_str())
-    }
-}
-
-/// Another process, which changes files of a tree.
-struct Outsider {
-    child: Child,
-    answers: BufReader<ChildStdout>,
-    changes: usize,
-}
-
-impl Outsider {
-    fn new(tree: &Tree) -> io::Result<Outsider> {
-        let mut command = Command::new("sh");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.current_dir(&tree.path).spawn()?;
-        let answers = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Outsider {
-            child,
-            answers: BufReader::new(answers),
-            changes: 0,
-        })
-    }
-
-    /// Writes a file anew, as long as before; what it begins with now.
-    fn change(&mut self, name: &str) -> io::Result<String> {
-        self.changes += 1;
-        let begins = format!("{} ", self.changes);
-        let stdin = self.child.stdin.as_mut();
-        let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
-        // `printf` and `echo` are the shell's own: no process is started.
-        writeln!(stdin, "printf '%-{LEN}s' {} > {name} && echo", self.changes)?;
-        stdin.flush()?;
-        match self.answers.read_line(&mut String::new())? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(begins),
-        }
-    }
-}
-
-impl Drop for Outsider {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
-}
-
-/// Ours over a tree, made when it is first used: limits of descriptors are the process's.
-struct Opened {
-    ours: Ours,
-    made: Option<(Directory, Cache)>,
-}
-
-impl Opened {
-    /// With all files read once, in both caches.
-    fn warm(&mut self, tree: &Tree) -> io::Result<()> {
-        if self.made.is_none() {
-            self.fresh(tree)?;
-            for (name, path) in &tree.names {
-                read_kernel(tree, path, LEN)?;
-                read(self.directory(), name, LEN)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// With nothing cached.
-    fn fresh(&mut self, tree: &Tree) -> io::Result<()> {
-        self.made = None;
-        self.made = Some(self.ours.open(&tree.path)?);
-        Ok(())
-    }
-
-    fn directory(&self) -> &Directory {
-        &self.made.as_ref().expect("made before a turn").0
-    }
-}
-
-/// Opens, reads and closes.
-fn read(directory: &Directory, name: &str, len: usize) -> io::Result<()> {
-    let mut bytes = [0; LEN];
-    let file = directory.open(name)?;
-    let read = file.read_at(&mut bytes[..len], 0)?;
-    black_box(&bytes);
-    whole(read, len)
-}
-
-fn read_kernel(tree: &Tree, name: &CString, len: usize) -> io::Result<()> {
-    let mut bytes = [0; LEN];
-    let file = dir::open_path(tree.fd.as_fd(), name, OFlags::RDONLY)?;
-    let read = fd::pread(file.as_fd(), 0, &mut bytes[..len])?;
-    black_box(&bytes);
-    whole(read, len)
-}
 
 #[derive(Clone, Copy, PartialEq)]
 enum Operation {
@@ -512,71 +372,6 @@ fn hot(tree: &Arc<Tree>, ours: Ours, names: &Names) -> io::Result<Match> {
         hot.ratios.push(ratio.at_least(least));
     }
     Ok(hot)
-}
-
-/// How long changes from outside stay unseen.
-struct Seen {
-    tree: Arc<Tree>,
-    ours: Opened,
-    outsider: Outsider,
-}
-
-impl Seen {
-    /// Whether a file that now begins with this is shown so, and with another time than before. The time is
-    /// asked for first: opening the file may look at the source, and shows what `metadata` has not seen.
-    fn is_seen(&self, name: &str, begins: &str, before: SystemTime) -> io::Result<bool> {
-        let directory = self.ours.directory();
-        if modified(directory, name)? == before {
-            return Ok(false);
-        }
-        let mut bytes = [0; 32];
-        let bytes = &mut bytes[..begins.len()];
-        directory.open(name)?.read_at(bytes, 0)?;
-        Ok(bytes == begins.as_bytes())
-    }
-}
-
-/// When a file was modified, as ours shows it.
-fn modified(directory: &Directory, name: &str) -> io::Result<SystemTime> {
-    Ok(directory.metadata(name)?.modified())
-}
-
-impl Pass for Seen {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.ours.warm(&self.tree)
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let tree = self.tree.clone();
-        let mut names = tree.in_each_dir();
-        let (mut waiting, mut delays) = (Vec::new(), Vec::new());
-        loop {
-            // One more change, and a look at all that are not seen yet.
-            let next = names.next();
-            if let Some(name) = next {
-                let before = modified(self.ours.directory(), name)?;
-                let start = Instant::now();
-                let begins = self.outsider.change(name)?;
-                waiting.push((name, begins, before, start));
-            } else if waiting.is_empty() {
-                break;
-            }
-            let mut unseen = Vec::new();
-            for (name, begins, before, start) in waiting {
-                if self.is_seen(name, &begins, before)? {
-                    delays.push(start.elapsed().as_secs_f64() * 1e3);
-                } else if start.elapsed() > UNSEEN {
-                    return Err(io::Error::other("a change from outside is never seen"));
-                } else {
-                    unseen.push((name, begins, before, start));
-                }
-            }
-            waiting = unseen;
-        }
-        delays.sort_by(f64::total_cmp);
-        let at = (delays.len() * 99).div_ceil(100).saturating_sub(1);
-        Ok(Outcome::plain(delays[at]))
-    }
 }
 
 /// What is one of its unit.
