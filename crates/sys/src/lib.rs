@@ -17,6 +17,7 @@ pub mod errno;
 pub mod event;
 pub mod fd;
 pub mod fork;
+pub mod inotify;
 pub mod inside;
 mod lock;
 pub mod memory;

@@ -41,6 +41,7 @@
 //! is one of the two legal orders. So is `believed_until`: who reads it just before a doubt shows what
 //! was true until then.
 
+use crate::belief::Belief;
 use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -313,18 +314,44 @@ impl AttrCell {
         }
     }
 
+    /// Counts a doubt that these attributes are not meant by: of what lies in the directory.
+    pub(crate) fn count_doubt(&self) {
+        let mut doubts = self.doubts.lock();
+        *doubts = doubts.wrapping_add(1);
+    }
+
     /// The doubts so far: to be taken before the store is asked, for [`AttrCell::believe`].
     pub fn doubts(&self) -> u32 {
         *self.doubts.lock()
     }
 
-    /// Takes over what the store said since `doubts` was taken, and believes it until `until`; if
-    /// somebody doubted meanwhile, nobody does.
+    /// Takes over what the store said since `doubts` was taken, and believes it until `until`, or longer if it was
+    /// believed longer; if somebody doubted meanwhile, nobody does.
     pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) {
         let mut lock = self.doubts.lock();
         self.update_locked(&mut lock, change);
         // What somebody else asked later, and believes, may just have been overwritten.
-        self.believe_until(if *lock == doubts { until } else { 0 });
+        self.believe_until(match *lock == doubts {
+            true => until.max(self.believed_until()),
+            false => 0,
+        });
+    }
+
+    /// Believes what was asked since `doubts` was taken until somebody tells of a change, see [`Belief`]; not if
+    /// somebody doubted meanwhile.
+    pub(crate) fn believe_watched(&self, doubts: u32, now: u64) {
+        let lock = self.doubts.lock();
+        if *lock == doubts && self.is_believed(now) {
+            self.believe_until(Belief::watched(now));
+        }
+    }
+
+    /// Nobody would tell of a change any more: doubts what is believed for that reason.
+    pub(crate) fn unwatched(&self) {
+        let until = self.believed_until();
+        if until != FOR_EVER && Belief::is_watched(until, until) {
+            self.doubt();
+        }
     }
 }
 

@@ -21,6 +21,7 @@
 //!
 //! [`MAX_NAME`]: crate::MAX_NAME
 
+use crate::belief::{Belief, Validity};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
@@ -32,7 +33,6 @@ use crate::types::{
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};
-use std::time::Duration;
 
 /// A file system over the cache.
 ///
@@ -48,9 +48,15 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
-    /// How long the answers of [`FileSystem::lookup`] and [`FileSystem::getattr`] may be believed.
-    fn validity(&self) -> Validity {
-        Validity::FOR_EVER
+    /// How long the answers of [`FileSystem::lookup`] and [`FileSystem::getattr`] may be believed. Asked for once.
+    fn belief(&self) -> Arc<Belief> {
+        Arc::new(Belief::new(Validity::FOR_EVER))
+    }
+
+    /// Whether what is told of names in `dir` is all that can happen to the attributes of `inode`, which has one of them: not if
+    /// it has others, too.
+    fn is_told_all(&self, _dir: &Inode, _inode: &Inode) -> bool {
+        false
     }
 
     /// Bytes charged for inodes that are kept although nobody need hold them. Cheap.
@@ -266,27 +272,6 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP`, `EROFS`.
     fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-}
-
-/// How long what a file system says may be believed without asking again, where it can change without our
-/// doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
-    /// What a name leads to, and attributes.
-    #[doc(alias = "entry_timeout")]
-    #[doc(alias = "attr_timeout")]
-    pub present: Duration,
-    /// That there is no such name.
-    #[doc(alias = "negative_timeout")]
-    pub absent: Duration,
-}
-
-impl Validity {
-    /// Where nothing changes but through us.
-    pub const FOR_EVER: Validity = Validity {
-        present: Duration::MAX,
-        absent: Duration::MAX,
-    };
 }
 
 /// Number of the root of every file system.

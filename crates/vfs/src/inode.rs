@@ -304,6 +304,13 @@ impl DentryInode for Inode {
     fn alias(&self) -> &AliasSlot<Inode> {
         &self.alias
     }
+
+    /// Who is told of a change of a file finds it by the name.
+    fn name_gone(&self) {
+        if !self.is_directory() {
+            self.attributes.unwatched();
+        }
+    }
 }
 
 // SAFETY: the field.

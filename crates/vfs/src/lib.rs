@@ -13,6 +13,7 @@
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
+//! | `belief` | [`Belief`]: how long what a store said is believed |
 //! | `attr` | [`AttrCell`]: attributes that an inode keeps in memory |
 //! | `open_file` | [`OpenFile`]: reads, writes and syncs through the cache |
 //! | `types` | attributes, flags, entries |
@@ -28,6 +29,7 @@
 #![deny(unsafe_code)]
 
 mod attr;
+mod belief;
 mod bound;
 mod credentials;
 pub mod dcache;
@@ -45,9 +47,10 @@ mod types;
 mod walk;
 
 pub use attr::{AttrCell, cleared_set_id};
+pub use belief::{Belief, Change, News, Validity};
 pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
-pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, Validity, check_name};
+pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
 pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};

@@ -23,8 +23,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, Validity, XattrMode, check_name,
+    Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, XattrMode, check_name,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -38,11 +38,13 @@ impl FileSystem for DirFs {
         self.shared.options.read_only
     }
 
-    fn validity(&self) -> Validity {
-        Validity {
-            present: self.shared.options.revalidate_after,
-            absent: self.shared.options.revalidate_absent_after,
-        }
+    fn belief(&self) -> Arc<Belief> {
+        self.shared.belief.clone()
+    }
+
+    fn is_told_all(&self, dir: &Inode, inode: &Inode) -> bool {
+        let device = |inode| DirNode::of(inode).map(|node| node.identity.dev);
+        inode.attributes().get().nlink == 1 && device(dir) == device(inode)
     }
 
     fn inode_bytes(&self) -> u64 {

@@ -37,7 +37,8 @@ use super::Shared;
 use super::inodes::Orphans;
 use super::state::FileState;
 use super::sync_calls::SyncCall;
-use foliocache_sync::atomic::{AtomicBool, Ordering};
+use super::watch::NOT_WATCHED;
+use foliocache_sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak};
@@ -125,6 +126,8 @@ pub(super) struct DirNode {
     pub(super) target: OnceLock<OsString>,
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
+    /// The number of a directory's watch, see [`watch`](super::watch).
+    pub(super) watch: AtomicI32,
 }
 
 /// Seven nodes fit into a page of their slab.
@@ -155,6 +158,7 @@ impl DirNode {
             unlinked: AtomicBool::new(false),
             target: OnceLock::new(),
             orphaned: OnceLock::new(),
+            watch: AtomicI32::new(NOT_WATCHED),
         };
         if !shared.forgotten.is_durable() {
             // This may be one of those whose inodes were evicted.
@@ -428,5 +432,8 @@ impl Drop for DirNode {
             orphans.remove(self.ino);
         }
         self.shared.path_fds.remove(self.id);
+        if let Some(watches) = &self.shared.watches {
+            watches.remove(&self.watch);
+        }
     }
 }

@@ -64,6 +64,14 @@ pub struct DirFsStats {
     pub inodes_uncharged: u64,
     /// Open descriptors that stand for names.
     pub path_descriptors: u64,
+    /// Directories in which the kernel tells of changes, [`watch`](crate::DirFsOptions::watch).
+    pub watches: u64,
+    /// Directories in which it does not: their names and attributes go by time.
+    pub watches_refused: u64,
+    /// Changes that it told of, our own included.
+    pub changes_told: u64,
+    /// How often it lost some, so that everything was asked for again.
+    pub changes_lost: u64,
     /// What was refused and why, each kind with its first reason and how often.
     pub fallbacks: Vec<(Fallback, Errno, u64)>,
 }
@@ -89,7 +97,7 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-fn read(counter: &AtomicU64) -> u64 {
+pub(super) fn read(counter: &AtomicU64) -> u64 {
     // Relaxed: a statistic.
     counter.load(Ordering::Relaxed)
 }

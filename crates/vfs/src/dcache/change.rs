@@ -43,7 +43,9 @@ use super::dentry::Dentry;
 use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
-use super::reference::{DeferredFree, DentryRef, forget_alias, lock_with_parent, unhash};
+use super::reference::{
+    DeferredFree, DentryRef, forget_alias, lock_with_parent, name_gone, unhash,
+};
 use super::rename::How;
 use crate::slab::{self, SlabArc, SlabBox};
 use foliocache_sync::rcu;
@@ -80,6 +82,13 @@ impl<I: DentryInode> DentryCache<I> {
         cache.limbo.tend();
         // What was displaced is dropped here, with no lock held.
         added.map(|added| added.dentry)
+    }
+
+    /// The dentry of a directory, unless it has none at the moment.
+    ///
+    /// Context: no lock of rank `Dentry` or inner.
+    pub fn of_directory(&self, inode: &I) -> Option<DentryRef<I>> {
+        Inner::alias_of(inode)
     }
 
     /// Notes that the name was removed. If the caller alone has the dentry it becomes negative; otherwise it is
@@ -226,7 +235,7 @@ impl<I: DentryInode> Inner<I> {
 
     /// The dentry of a directory, if it has one.
     ///
-    /// Context: the rename lock is held, so that it gets none meanwhile; no dentry's lock is.
+    /// Context: no dentry's lock is held. Under the rename lock it gets none meanwhile.
     fn alias_of(inode: &I) -> Option<DentryRef<I>> {
         let rcu = rcu::read_lock();
         let alias = inode.alias().load(&rcu);
@@ -261,6 +270,7 @@ impl<I: DentryInode> Inner<I> {
                 } else if !dentry.is_negative() {
                     let _changing = self.changing_place(dentry);
                     forget_alias(dentry);
+                    name_gone(dentry);
                     let writing = dentry.seq.write(&mut guard);
                     old = dentry.replace_inode(None);
                     drop(writing);

@@ -91,7 +91,7 @@ pub struct Dentry<I: DentryInode> {
     parent: AtomicPtr<Dentry<I>>,
     /// A reference of a `SlabArc`; null in a negative dentry.
     inode: AtomicPtr<I>,
-    stamp: AtomicU64,
+    believed_until: AtomicU64,
     words: [AtomicU64; WORDS],
     /// Invariant 6.
     long: AtomicPtr<LongName>,
@@ -130,7 +130,7 @@ const _: () = {
     assert!(size_of::<Ours>() == 192 && align_of::<Ours>() == 64);
     // All that a look-up of a short name reads is on the first line, the name's 16 bytes included.
     assert!(offset_of!(Ours, link) == 0);
-    assert!(offset_of!(Ours, stamp) == 40);
+    assert!(offset_of!(Ours, believed_until) == 40);
     assert!(offset_of!(Ours, words) == 48);
     // The second ends with the name; the count begins the third.
     assert!(offset_of!(Ours, long) + 8 == 128);
@@ -169,7 +169,7 @@ impl<I: DentryInode> Dentry<I> {
             flags: AtomicU8::new(0),
             parent: AtomicPtr::new(parent),
             inode: AtomicPtr::new(into_raw(inode)),
-            stamp: AtomicU64::new(0),
+            believed_until: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
             long: AtomicPtr::new(ptr::null_mut()),
             counted: Counted {
@@ -468,21 +468,21 @@ impl<I: DentryInode> Dentry<I> {
         self.flags.load(Ordering::Relaxed) & HASHED != 0
     }
 
-    /// When it was last known to be true, in the unit and from the start that the caller of
-    /// [`refresh`](Self::refresh) has chosen; 0 if nobody said.
+    /// Until when it holds, on the clock that the caller of [`believe`](Self::believe) has chosen; 0 if nobody
+    /// said.
     #[doc(alias = "d_time")]
     #[inline]
-    pub fn stamp(&self) -> u64 {
+    pub fn believed_until(&self) -> u64 {
         // Relaxed: a number for itself.
-        self.stamp.load(Ordering::Relaxed)
+        self.believed_until.load(Ordering::Relaxed)
     }
 
-    /// Notes that the name was found to be true at `now`.
+    /// Notes that what it says holds until `until`.
     #[inline]
-    pub fn refresh(&self, now: u64) {
+    pub fn believe(&self, until: u64) {
         // Relaxed: a number for itself. Looking first keeps the line shared.
-        if self.stamp.load(Ordering::Relaxed) != now {
-            self.stamp.store(now, Ordering::Relaxed);
+        if self.believed_until.load(Ordering::Relaxed) != until {
+            self.believed_until.store(until, Ordering::Relaxed);
         }
     }
 

@@ -35,6 +35,11 @@ pub trait DentryInode: Send + Sync + Sized + 'static {
 
     /// Where the cache remembers the dentry of a directory. Always the same slot.
     fn alias(&self) -> &AliasSlot<Self>;
+
+    /// A dentry that look-ups found does not lead to it any more.
+    ///
+    /// Context: the dentry's lock; takes leaf locks at most.
+    fn name_gone(&self) {}
 }
 
 /// The dentry of a directory, as its inode remembers it. Belongs to one [`DentryCache`](super::DentryCache).

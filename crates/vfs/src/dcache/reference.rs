@@ -316,9 +316,17 @@ pub(super) fn unhash<I: DentryInode>(guard: &mut DentryGuard<'_, I>) -> bool {
     let writing = dentry.seq.write(guard);
     dentry.set_hashed(false);
     drop(writing);
+    name_gone(dentry);
     let removed = dentry.cache().hash.lock(dentry.link.hash()).remove(dentry);
     debug_assert!(removed, "a hashed dentry is in the hash");
     true
+}
+
+/// Tells the inode that look-ups do not find it by this dentry any more.
+pub(super) fn name_gone<I: DentryInode>(dentry: &Dentry<I>) {
+    if let Some(inode) = dentry.inode_rcu(&rcu::read_lock()) {
+        inode.name_gone();
+    }
 }
 
 /// Lets a directory's inode forget the dentry.

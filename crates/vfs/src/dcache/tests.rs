@@ -191,8 +191,8 @@ fn names_are_found_in_their_directory() {
     assert!(root.parent().is_none() && root.name().is_empty());
     let stats = t.cache.stats();
     assert_eq!((stats.dentries, stats.negative), (6, 1));
-    x.refresh(77);
-    assert_eq!(x.stamp(), 77);
+    x.believe(77);
+    assert_eq!(x.believed_until(), 77);
     drop((x, a, b, root));
     t.finish();
 }

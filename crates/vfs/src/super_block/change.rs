@@ -185,7 +185,7 @@ impl SuperBlock {
             match removed {
                 Ok(()) => {
                     gone = dentry.inode();
-                    dentry.refresh(asked);
+                    dentry.believe(self.belief.until(asked, false));
                     self.caches.dcache.delete(&dentry);
                 }
                 // Somebody else was faster, outside.
@@ -313,6 +313,7 @@ impl SuperBlock {
             self.check_rename((from_dir, from), (to_dir, to), mode, credentials)?;
         }
         let (old, new) = (Name::new(from.as_bytes()), Name::new(to.as_bytes()));
+        let asked = self.now();
         // What moves is known before it does: a directory that somebody has open moves along.
         let moved = self.known(from_dir, &from_inode, &old)?;
         let exchange = mode == RenameMode::Exchange;
@@ -330,7 +331,7 @@ impl SuperBlock {
         match renamed {
             Ok(()) => {
                 // Two names of one file stay as they are, as does a name that is moved to itself.
-                let same = target.is_some_and(|target| {
+                let same = target.as_ref().is_some_and(|target| {
                     let (target, moved) = (target.inode(), moved.inode());
                     target
                         .zip(moved)
@@ -339,6 +340,13 @@ impl SuperBlock {
                 let renamed = |moved| self.caches.dcache.rename(moved, to_dir, &new, exchange);
                 if !same && renamed(&moved).is_err() {
                     self.caches.dcache.invalidate(&moved);
+                }
+                // Where they are now others may tell of them, or nobody.
+                for moved in iter::once(&moved).chain(target.as_ref().filter(|_| exchange)) {
+                    moved.believe(self.belief.until(asked, true));
+                    if let Some(inode) = moved.inode() {
+                        inode.attributes().unwatched();
+                    }
                 }
             }
             // Somebody else was faster, outside.
@@ -364,7 +372,7 @@ impl SuperBlock {
     ) -> Result<DentryRef<Inode>, Errno> {
         let now = self.now();
         let found = match self.caches.dcache.lookup(dir, name) {
-            Some(found) if !found.is_negative() && self.is_valid(&found, false, now) => found,
+            Some(found) if !found.is_negative() && now < found.believed_until() => found,
             _ => self.ask(dir, inode, name)?,
         };
         match found.is_negative() {

@@ -15,7 +15,7 @@
 //! 1. Whoever changes the names of a directory holds its lock exclusively, from before the file system is
 //!    told until the dentries say the same; whoever puts an answer of the file system into the cache holds
 //!    it shared from before the question. So no answer overtakes a change of our own.
-//! 2. A dentry's stamp is from before the question whose answer it is.
+//! 2. How long a dentry is believed counts from before the question whose answer it is.
 //!
 //! # Locking
 //!
@@ -24,18 +24,19 @@
 //!
 //! # Differences from Linux
 //!
-//! Names change behind the back of a local directory's cache. How long an answer is believed is the file
-//! system's to say ([`FileSystem::validity`]), and that is all: nobody watches the directories.
+//! Names change behind the back of a local directory's cache. How long an answer is believed, [`Belief`] says.
 
 mod change;
+mod news;
 mod shrink;
 
 pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
+use crate::belief::Belief;
 use crate::bound::MetadataBound;
 use crate::credentials::{Access, Credentials};
-use crate::dcache::{Dentry, DentryCache, DentryRef, DentryStats, Name};
-use crate::filesystem::{FileSystem, Validity};
+use crate::dcache::{DentryCache, DentryRef, DentryStats, Name};
+use crate::filesystem::FileSystem;
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
@@ -46,7 +47,6 @@ use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -69,9 +69,7 @@ pub struct SuperBlock {
     reaper: Option<Reaper>,
     /// Held by whoever moves a name from one directory to another.
     rename: RankedMutex<()>,
-    /// How long an answer is believed, in milliseconds: that there is such a name, and that there is
-    /// not; `u64::MAX` for ever.
-    validity: [u64; 2],
+    belief: Arc<Belief>,
 }
 
 /// A name with what it leads to.
@@ -118,11 +116,11 @@ impl SuperBlock {
     fn of(fs: Arc<dyn FileSystem>, bound: Arc<dyn MetadataBound>) -> SuperBlock {
         let dcache = DentryCache::new(BUCKETS, bound);
         let root = dcache.make_root(fs.root());
-        let Validity { present, absent } = fs.validity();
-        let validity =
-            [present, absent].map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        let belief = fs.belief();
         let permissions = fs.permissions().clone();
         let caches = Arc::new(Caches { dcache, fs });
+        let listener = Arc::downgrade(&caches);
+        belief.listen(listener);
         SuperBlock {
             root,
             shrinkable: Arc::new(Shrinkable::new(&caches)),
@@ -131,7 +129,7 @@ impl SuperBlock {
             permissions,
             reaper: None,
             rename: RankedMutex::new(Rank::Rename, ()),
-            validity,
+            belief,
         }
     }
 
@@ -211,25 +209,10 @@ impl SuperBlock {
         &self.permissions
     }
 
-    /// Whether a dentry, found with an inode or without, holds at `now`.
-    #[inline(always)]
-    pub(crate) fn is_valid(&self, dentry: &Dentry<Inode>, negative: bool, now: u64) -> bool {
-        let after = self.validity[usize::from(negative)];
-        after == u64::MAX || now < dentry.stamp().saturating_add(after)
-    }
-
-    /// Until when a dentry with an inode holds.
-    pub(crate) fn believed_until(&self, dentry: &Dentry<Inode>) -> u64 {
-        dentry.stamp().saturating_add(self.validity[0])
-    }
-
-    /// The present, where anything depends on it.
+    /// The present, see [`Belief::now`].
     #[inline]
     pub(crate) fn now(&self) -> u64 {
-        match self.validity {
-            [u64::MAX, u64::MAX] => 0,
-            _ => coarse_monotonic_ms(),
-        }
+        self.belief.now()
     }
 
     /// The attributes of what `path` leads to, from `start`.
@@ -307,7 +290,7 @@ impl SuperBlock {
         for _ in 0..MAX_STALE {
             let walked = self.walk_with_references(start, path, flags, credentials, false)?;
             let end = walked.at;
-            match self.caches.fs.getattr(&end.inode) {
+            match self.getattr(&end) {
                 // Gone from the store since it was looked up: what has the name now?
                 Err(Errno::ESTALE) => self.caches.dcache.invalidate(&end.dentry),
                 done => return Ok(done?),
@@ -343,8 +326,9 @@ impl SuperBlock {
         flags: WalkFlags,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Stop> {
+        let now = self.now();
         let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self, credentials, self.now(), &rcu);
+        let mode = RcuMode::new(self, credentials, now, &rcu);
         let end = mode.walk(start, path.as_bytes(), flags)?;
         end.dentry.try_get(end.seq(), &rcu).ok_or(Stop::Bail)
     }
@@ -358,8 +342,9 @@ impl SuperBlock {
         path: &OsStr,
         credentials: Option<&Credentials>,
     ) -> bool {
+        let now = self.now();
         let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self, credentials, self.now(), &rcu);
+        let mode = RcuMode::new(self, credentials, now, &rcu);
         mode.remembers(start, path.as_bytes())
     }
 
@@ -409,8 +394,7 @@ impl SuperBlock {
         now: u64,
     ) -> Option<DentryRef<Inode>> {
         let dentry = self.caches.dcache.lookup(&dir.dentry, name)?;
-        self.is_valid(&dentry, dentry.is_negative(), now)
-            .then_some(dentry)
+        (now < dentry.believed_until()).then_some(dentry)
     }
 
     /// What a name in a directory leads to, by the cache or else by the file system.
@@ -450,15 +434,25 @@ impl SuperBlock {
         inode: &SlabArc<Inode>,
         name: &Name<'_>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        let asked = self.now();
+        let watched = self.belief.watch(inode);
+        let (asked, doubts) = (self.now(), inode.attributes().doubts());
         let name_str = OsStr::from_bytes(name.bytes());
-        let inode = match self.caches.fs.lookup(inode, name_str) {
+        let found = match self.caches.fs.lookup(inode, name_str) {
             Ok(inode) => Some(inode),
             // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
             Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => None,
             Err(error) => return Err(error),
         };
-        self.enter(dir, name, inode, asked)
+        let present = found.is_some();
+        let dentry = self.enter(dir, name, found, asked)?;
+        if watched {
+            dentry.believe(Belief::watched(asked));
+            // Somebody may have been told before there was a dentry to doubt.
+            if inode.attributes().doubts() != doubts {
+                dentry.believe(self.belief.until(asked, present));
+            }
+        }
+        Ok(dentry)
     }
 
     /// Puts an answer of the file system, asked for at `asked`, into the cache.
@@ -471,9 +465,10 @@ impl SuperBlock {
         inode: Option<SlabArc<Inode>>,
         asked: u64,
     ) -> Result<DentryRef<Inode>, Errno> {
+        let until = self.belief.until(asked, inode.is_some());
         // Something in the store leads back to a directory above: a bind mount, say.
         let dentry = self.caches.dcache.add(dir, name, inode)?;
-        dentry.refresh(asked);
+        dentry.believe(until);
         Ok(dentry)
     }
 
@@ -501,8 +496,48 @@ impl SuperBlock {
     pub(crate) fn renew(&self, inode: &SlabArc<Inode>) -> Result<(), Errno> {
         match inode.attributes().is_believed(self.now()) {
             true => Ok(()),
+            false if inode.is_directory() => self.getattr_directory(inode).map(drop),
             false => self.caches.fs.getattr(inode).map(drop),
         }
+    }
+
+    /// Asks for attributes; those of what is watched are believed until somebody tells of a change.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::getattr`].
+    pub(crate) fn getattr(&self, named: &Named) -> Result<Attr, Errno> {
+        let Named { dentry, inode } = named;
+        if inode.is_directory() {
+            return self.getattr_directory(inode);
+        }
+        let dir = dentry.parent().and_then(|dir| dir.inode());
+        let Some(dir) = dir.filter(|dir| self.belief.watch(dir)) else {
+            return self.caches.fs.getattr(inode);
+        };
+        let before = dir.attributes().doubts();
+        let (now, doubts) = (self.now(), inode.attributes().doubts());
+        let attr = self.caches.fs.getattr(inode)?;
+        if self.caches.fs.is_told_all(&dir, inode) {
+            inode.attributes().believe_watched(doubts, now);
+            // Somebody may have been told who did not find the dentry there.
+            let above = dentry.parent().and_then(|dir| dir.inode());
+            let moved = !above.is_some_and(|above| SlabArc::ptr_eq(&above, &dir));
+            if moved || !dentry.is_hashed() || dir.attributes().doubts() != before {
+                inode.attributes().unwatched();
+            }
+        }
+        Ok(attr)
+    }
+
+    /// As [`SuperBlock::getattr`], of a directory: its own watch tells.
+    fn getattr_directory(&self, dir: &SlabArc<Inode>) -> Result<Attr, Errno> {
+        let watched = self.belief.watch(dir);
+        let (now, doubts) = (self.now(), dir.attributes().doubts());
+        let attr = self.caches.fs.getattr(dir)?;
+        if watched {
+            dir.attributes().believe_watched(doubts, now);
+        }
+        Ok(attr)
     }
 
     /// Changes attributes, see [`FileSystem::setattr`].

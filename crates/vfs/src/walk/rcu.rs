@@ -162,14 +162,11 @@ impl<'g, const PLAIN: bool> Mode for RcuMode<'g, PLAIN> {
         let found = self.sb.dcache().lookup_rcu(dir.dentry, name, self.rcu);
         let (dentry, seq) = found.ok_or(Stop::Bail)?;
         let inode = dentry.inode_rcu(self.rcu);
-        if dir.has_changed()
-            || dentry.read_retry(seq)
-            || !self.sb.is_valid(dentry, inode.is_none(), self.now)
-        {
+        if dir.has_changed() || dentry.read_retry(seq) || self.now >= dentry.believed_until() {
             return Err(Stop::Bail);
         }
         if PLAIN {
-            self.until = self.until.min(self.sb.believed_until(dentry));
+            self.until = self.until.min(dentry.believed_until());
         }
         let inode = inode.ok_or(Errno::ENOENT)?;
         Ok(RcuAt::new(dentry, seq, inode))

@@ -1,0 +1,203 @@
+//! Directories in which the kernel tells of changes.
+//!
+//! # Model
+//!
+//! A directory is watched when somebody first asks for a name in it or for its own attributes, before that is asked,
+//! and until its inode goes. A watch is charged to the bound. What cannot be watched goes by time: where the user
+//! has no watch left, where the process may not read, and what is no local file system, since another machine's
+//! changes, or those of another layer, are not told.
+//!
+//! What inotify does not tell is told nowhere: stores through a mapping until it goes, and whatever is done through another
+//! hard link. [`FileSystem::is_told_all`](foliocache_vfs::FileSystem::is_told_all) is false of files with several
+//! links; files that are opened are looked at once a second.
+//!
+//! # Locking
+//!
+//! The lock of `dirs` is a leaf but for the drop of what was in it, which comes after.
+//!
+//! # Memory ordering
+//!
+//! `DirNode::watch` is stored with `Release` after the watch was made, and loaded with `Acquire` before anything in the
+//! directory is asked for. The counters are statistics.
+
+use super::node::DirNode;
+use super::stats::count;
+use foliocache_mm::{MetadataCharge, Mm};
+use foliocache_sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use foliocache_sys::fd::{self, AsFd, BorrowedFd};
+use foliocache_sys::inotify::{EventKind, Inotify};
+use foliocache_vfs::{Change, FileKind, Inode, News, SlabArc, SlabWeak};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+
+/// What the kernel takes for a watch, about, and for the inode that it keeps.
+const WATCH_BYTES: u64 = 1536;
+
+/// `statfs.f_type` of file systems that change through this kernel alone: ext2 to ext4, XFS, Btrfs, F2FS, Bcachefs, ZFS,
+/// tmpfs, ramfs.
+const LOCAL: [u64; 8] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x0102_1994,
+    0x8584_58f6,
+];
+
+/// A directory's watch: none yet.
+pub(super) const NOT_WATCHED: i32 = 0;
+/// There will be none.
+const REFUSED: i32 = -1;
+
+/// The watches of a file system.
+pub(super) struct Watches {
+    queue: Inotify,
+    dirs: Mutex<HashMap<i32, Watched>>,
+    mm: Arc<Mm>,
+    /// The device of the source: what is mounted below may be anything.
+    dev: u64,
+    pub(super) events: AtomicU64,
+    pub(super) overflows: AtomicU64,
+    pub(super) refused: AtomicU64,
+}
+
+struct Watched {
+    dir: SlabWeak<Inode>,
+    _charge: MetadataCharge,
+}
+
+impl Watches {
+    /// None yet.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where not all changes are told; those of [`Inotify::new`].
+    pub(super) fn new(mm: &Arc<Mm>, root: BorrowedFd<'_>, dev: u64) -> Result<Watches, Errno> {
+        if !LOCAL.contains(&fd::fs_magic(root)?) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(Watches {
+            queue: Inotify::new()?,
+            dirs: Mutex::default(),
+            mm: mm.clone(),
+            dev,
+            events: AtomicU64::new(0),
+            overflows: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.dirs.lock().len()
+    }
+
+    #[cold]
+    fn add(&self, dir: &SlabArc<Inode>, node: &DirNode) -> bool {
+        let watch = self.try_add(dir, node).unwrap_or_else(|_| {
+            count(&self.refused);
+            REFUSED
+        });
+        // Release: see the module's header.
+        node.watch.store(watch, Ordering::Release);
+        watch != REFUSED
+    }
+
+    fn try_add(&self, dir: &SlabArc<Inode>, node: &DirNode) -> Result<i32, Errno> {
+        if node.kind != FileKind::Directory || node.identity.dev != self.dev {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.mm.check_fork()?;
+        let charge = MetadataCharge::new(&self.mm, WATCH_BYTES)?;
+        let path = node.path_fd()?;
+        let new = Watched {
+            dir: SlabArc::downgrade(dir),
+            _charge: charge,
+        };
+        // Under the lock: the directory may be that of an inode that goes, and takes the watch along.
+        let mut dirs = self.dirs.lock();
+        let watch = self.queue.watch(path.as_fd())?;
+        let old = dirs.insert(watch, new);
+        drop(dirs);
+        drop(old);
+        Ok(watch)
+    }
+
+    /// The inode that had this watch is gone; another one of the same directory keeps it.
+    pub(super) fn remove(&self, watch: &AtomicI32) {
+        // Relaxed: the node is nobody else's any more.
+        let watch = watch.load(Ordering::Relaxed);
+        if watch <= NOT_WATCHED || self.mm.check_fork().is_err() {
+            return;
+        }
+        let mut dirs = self.dirs.lock();
+        let inode = dirs.get(&watch).and_then(|watched| watched.dir.upgrade());
+        let old = match inode {
+            None => {
+                self.queue.remove(watch);
+                dirs.remove(&watch)
+            }
+            Some(_) => None,
+        };
+        drop(dirs);
+        drop((old, inode));
+    }
+
+    fn dir_of(&self, watch: i32, ended: bool) -> Option<SlabArc<Inode>> {
+        let mut dirs = self.dirs.lock();
+        let dir = dirs.get(&watch)?.dir.upgrade();
+        let old = ended.then(|| dirs.remove(&watch));
+        drop(dirs);
+        drop(old);
+        dir
+    }
+}
+
+impl News for Watches {
+    fn watch(&self, dir: &SlabArc<Inode>) -> bool {
+        let Ok(node) = DirNode::of(dir) else {
+            return false;
+        };
+        // Acquire: see the module's header.
+        match node.watch.load(Ordering::Acquire) {
+            NOT_WATCHED => self.add(dir, node),
+            watch => watch != REFUSED,
+        }
+    }
+
+    fn read(&self, tell: &mut dyn FnMut(&SlabArc<Inode>, Option<&OsStr>, Change)) -> bool {
+        if self.mm.check_fork().is_err() {
+            // They are the parent's to read.
+            return true;
+        }
+        let mut complete = true;
+        let read = self.queue.read(|event| {
+            count(&self.events);
+            let change = match event.kind {
+                EventKind::Name => Change::Name,
+                EventKind::Attributes | EventKind::Ended => Change::Attributes,
+                EventKind::Content => Change::Content,
+                EventKind::Overflow => {
+                    complete = false;
+                    return;
+                }
+            };
+            let ended = event.kind == EventKind::Ended;
+            let Some(dir) = self.dir_of(event.watch, ended) else {
+                return;
+            };
+            if ended && let Ok(node) = DirNode::of(&dir) {
+                // Release: as in `add`.
+                node.watch.store(REFUSED, Ordering::Release);
+            }
+            tell(&dir, event.name, change);
+        });
+        let complete = complete && read.is_ok();
+        if !complete {
+            count(&self.overflows);
+        }
+        complete
+    }
+}

@@ -1,0 +1,331 @@
+//! What others change in a directory is seen soon, and what nobody changed is not asked for.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use common::{cache, dirfs, on_disk};
+use foliocache_fs::{DirFs, DirFsOptions};
+use foliocache_sys::Errno;
+use foliocache_vfs::{Attr, Credentials, OpContext, RenameMode, SuperBlock, WalkFlags};
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const STAY: WalkFlags = WalkFlags {
+    follow: false,
+    beneath: true,
+};
+
+/// Longer than anything here is believed by time.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A change is to be seen after this long at most; the machine may be busy.
+const SOON: Duration = Duration::from_secs(2);
+
+struct World {
+    source: tempfile::TempDir,
+    fs: Arc<DirFs>,
+    names: SuperBlock,
+}
+
+impl World {
+    /// One whose answers are believed for a day, if nobody tells of a change.
+    fn new(setup: impl FnOnce(&Path)) -> World {
+        let source = on_disk();
+        setup(source.path());
+        let mut options = DirFsOptions::default();
+        options.revalidate_after = DAY;
+        options.revalidate_absent_after = DAY;
+        let mm = cache(64);
+        let fs = Arc::new(dirfs(&mm, source.path(), options));
+        let names = SuperBlock::new(fs.clone(), &mm);
+        World { source, fs, names }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.source.path().join(name)
+    }
+
+    fn stat(&self, path: &str) -> Result<Attr, Errno> {
+        let stat = self
+            .names
+            .stat(self.names.root(), OsStr::new(path), STAY, None);
+        stat.map_err(|error| error.errno())
+    }
+
+    /// Waits until a name shows what is wanted.
+    #[track_caller]
+    fn shows(&self, path: &str, wanted: impl Fn(Result<Attr, Errno>) -> bool) {
+        let begun = Instant::now();
+        while !wanted(self.stat(path)) {
+            assert!(begun.elapsed() < SOON, "{path}: {:?}", self.stat(path));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn sh(script: &str, dir: &Path) {
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg(script)
+        .current_dir(dir)
+        .status();
+    assert!(status.expect("a shell").success(), "{script}");
+}
+
+#[test]
+fn names_that_others_make_and_remove_are_seen() {
+    let world = World::new(|source| {
+        fs::create_dir_all(source.join("a/b")).expect("directories");
+    });
+    assert_eq!(world.stat("a/b/new").map(drop), Err(Errno::ENOENT));
+    sh("echo hello > a/b/new", world.source.path());
+    world.shows("a/b/new", |attr| attr.is_ok_and(|attr| attr.size == 6));
+    sh("rm a/b/new", world.source.path());
+    world.shows("a/b/new", |attr| attr == Err(Errno::ENOENT));
+    sh("mkdir a/b/new; echo x > a/b/new/er", world.source.path());
+    world.shows("a/b/new/er", |attr| attr.is_ok());
+    sh("mv a/b/new a/other", world.source.path());
+    world.shows("a/b/new/er", |attr| attr == Err(Errno::ENOENT));
+    world.shows("a/other/er", |attr| attr.is_ok());
+    // What moved is watched where it is now.
+    sh("rm a/other/er", world.source.path());
+    world.shows("a/other/er", |attr| attr == Err(Errno::ENOENT));
+    sh(
+        "rmdir a/other; mkdir a/other; touch a/other/er",
+        world.source.path(),
+    );
+    world.shows("a/other/er", |attr| attr.is_ok());
+    sh("rm a/other/er", world.source.path());
+    world.shows("a/other/er", |attr| attr == Err(Errno::ENOENT));
+}
+
+#[test]
+fn attributes_and_sizes_that_others_change_are_seen() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "12345").expect("a file");
+        symlink("file", source.join("dir/link")).expect("a link");
+    });
+    for name in ["dir", "dir/file", "dir/link"] {
+        world.stat(name).expect("it is there");
+    }
+    sh("echo more >> dir/file", world.source.path());
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 10));
+    sh("truncate -s 3 dir/file", world.source.path());
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 3));
+    sh("chmod 600 dir/file; chmod 700 dir", world.source.path());
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.mode == 0o600));
+    world.shows("dir", |attr| attr.is_ok_and(|attr| attr.mode == 0o700));
+    let before = world.stat("dir").expect("it is there").mtime;
+    sh("touch dir/one", world.source.path());
+    world.shows("dir", |attr| attr.is_ok_and(|attr| attr.mtime != before));
+    sh("ln -sfn elsewhere dir/link", world.source.path());
+    world.shows("dir/link", |attr| attr.is_ok_and(|attr| attr.size == 9));
+    sh("mv dir/one dir/file", world.source.path());
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 0));
+}
+
+/// A thread remembers the way through a directory, and must not go it when others closed or moved it.
+#[test]
+fn a_remembered_way_that_others_close_is_closed() {
+    let world = World::new(|source| {
+        fs::create_dir_all(source.join("way/down")).expect("directories");
+        fs::write(source.join("way/down/file"), "x").expect("a file");
+    });
+    let user = Credentials::new(1000, 1000, &[]);
+    let path = OsStr::new("way/down/file");
+    let stat = || {
+        let stat = world
+            .names
+            .stat(world.names.root(), path, STAY, Some(&user));
+        stat.map(drop).map_err(|error| error.errno())
+    };
+    let becomes = |wanted: Result<(), Errno>| {
+        let begun = Instant::now();
+        while stat() != wanted {
+            assert!(begun.elapsed() < SOON, "{:?}", stat());
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(stat(), Ok(()));
+    }
+    assert!(world.names.remembers(world.names.root(), path, Some(&user)));
+    for way in ["way", "way/down"] {
+        fs::set_permissions(world.path(way), Permissions::from_mode(0o700)).expect("chmod");
+        becomes(Err(Errno::EACCES));
+        fs::set_permissions(world.path(way), Permissions::from_mode(0o755)).expect("chmod");
+        becomes(Ok(()));
+        for _ in 0..3 {
+            assert_eq!(stat(), Ok(()));
+        }
+    }
+    fs::rename(world.path("way"), world.path("away")).expect("rename");
+    becomes(Err(Errno::ENOENT));
+}
+
+/// What nobody told of is not asked for, however old it is: the source says something else by then.
+#[test]
+fn what_nobody_changed_is_believed() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "12345").expect("a file");
+    });
+    world.stat("dir/file").expect("it is there");
+    let told = || world.fs.stats().changes_told;
+    // Twice: what is told of our own questions, if anything, is read by then.
+    for _ in 0..2 {
+        thread::sleep(Duration::from_millis(30));
+        world.stat("dir/file").expect("it is there");
+        world.stat("dir/none").expect_err("it is not there");
+    }
+    assert_eq!(told(), 0);
+    assert_eq!(world.fs.stats().watches, 2, "the source and the directory");
+    File::create(world.path("dir/none")).expect("a file");
+    world.shows("dir/none", |attr| attr.is_ok());
+    assert!(told() > 0);
+}
+
+#[test]
+fn a_file_with_two_names_goes_by_time() {
+    let source = on_disk();
+    fs::create_dir(source.path().join("a")).expect("a directory");
+    fs::create_dir(source.path().join("b")).expect("a directory");
+    fs::write(source.path().join("a/file"), "1").expect("a file");
+    fs::hard_link(source.path().join("a/file"), source.path().join("b/file")).expect("a link");
+    let mut options = DirFsOptions::default();
+    options.revalidate_after = Duration::from_millis(20);
+    let mm = cache(64);
+    let fs = Arc::new(dirfs(&mm, source.path(), options));
+    let names = SuperBlock::new(fs, &mm);
+    let size = || {
+        let stat = names.stat(names.root(), OsStr::new("a/file"), STAY, None);
+        stat.map(|attr| attr.size)
+    };
+    assert_eq!(size(), Ok(1));
+    // Nobody watches the other directory.
+    fs::write(source.path().join("b/file"), "12").expect("written");
+    let begun = Instant::now();
+    while size() != Ok(2) {
+        assert!(begun.elapsed() < SOON);
+    }
+}
+
+/// More changes than the queue holds: nothing old is believed afterwards.
+#[test]
+fn lost_events_end_all_belief() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "1").expect("a file");
+    });
+    world.stat("dir/file").expect("it is there");
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("a limit");
+    let limit: usize = limit.trim().parse().expect("a number");
+    for _ in 0..=limit / 2 {
+        let (one, two) = (world.path("dir/x"), world.path("dir/y"));
+        File::create(&one).expect("a file");
+        fs::rename(&one, &two).expect("moved");
+    }
+    fs::write(world.path("dir/file"), "123").expect("written");
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 3));
+    assert!(world.fs.stats().changes_lost > 0);
+    fs::write(world.path("dir/file"), "1234").expect("written");
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 4));
+}
+
+/// Our own moves take what is believed along, or leave it.
+#[test]
+fn what_we_move_is_watched_where_it_is() {
+    let world = World::new(|source| {
+        for dir in ["a", "b"] {
+            fs::create_dir(source.join(dir)).expect("a directory");
+        }
+        fs::write(source.join("a/file"), "1").expect("a file");
+    });
+    world.stat("a/file").expect("it is there");
+    let dir = |name| {
+        let names = &world.names;
+        names
+            .lookup(names.root(), OsStr::new(name), STAY, None)
+            .expect("a directory")
+    };
+    let (a, b) = (dir("a"), dir("b"));
+    let (from, to) = (OsStr::new("file"), OsStr::new("moved"));
+    let moved = world
+        .names
+        .rename(&a, from, &b, to, RenameMode::Replace, None);
+    moved.expect("moved");
+    world.stat("b/moved").expect("it is there");
+    fs::write(world.path("b/moved"), "123").expect("written");
+    world.shows("b/moved", |attr| attr.is_ok_and(|attr| attr.size == 3));
+    fs::remove_file(world.path("b/moved")).expect("removed");
+    world.shows("b/moved", |attr| attr == Err(Errno::ENOENT));
+    fs::write(world.path("a/file"), "12345").expect("written");
+    world.shows("a/file", |attr| attr.is_ok_and(|attr| attr.size == 5));
+}
+
+/// Names that make way for memory take the belief along: nobody is told of a file without a name.
+#[test]
+fn what_lost_its_dentry_is_asked_for_again() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "1").expect("a file");
+    });
+    let names = &world.names;
+    world.stat("dir/file").expect("it is there");
+    let file = names.lookup(names.root(), OsStr::new("dir/file"), STAY, None);
+    let inode = file.expect("it is there").inode().expect("a file");
+    names.evict_unused();
+    fs::write(world.path("dir/file"), "123").expect("written");
+    thread::sleep(Duration::from_millis(30));
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 3));
+    assert_eq!(names.fs().getattr(&inode).map(|attr| attr.size), Ok(3));
+}
+
+/// With many directories and few watches some go by time, and none is wrong.
+#[test]
+fn watches_go_with_their_directories() {
+    let world = World::new(|source| {
+        for n in 0..100 {
+            fs::create_dir(source.join(format!("{n}"))).expect("a directory");
+        }
+    });
+    for n in 0..100 {
+        world
+            .stat(&format!("{n}/none"))
+            .expect_err("it is not there");
+    }
+    assert_eq!(world.fs.stats().watches, 101);
+    world.names.evict_unused();
+    let begun = Instant::now();
+    while world.fs.stats().watches > 1 {
+        assert!(begun.elapsed() < SOON, "{:?}", world.fs.stats());
+        world.names.evict_unused();
+    }
+    let ctx = OpContext::ROOT;
+    let root = world.names.root().clone();
+    for n in 0..100 {
+        let name = format!("{n}");
+        world
+            .stat(&format!("{n}/none"))
+            .expect_err("it is not there");
+        world
+            .names
+            .rmdir(&root, OsStr::new(&name), None)
+            .expect("removed");
+        let made = world
+            .names
+            .mkdir(&ctx, &root, OsStr::new(&name), 0o755, None);
+        drop(made.expect("made"));
+        world
+            .stat(&format!("{n}/none"))
+            .expect_err("it is not there");
+        File::create(world.path(&format!("{n}/none"))).expect("a file");
+        world.shows(&format!("{n}/none"), |attr| attr.is_ok());
+    }
+}

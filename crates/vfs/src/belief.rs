@@ -1,0 +1,241 @@
+//! [`Belief`]: how long what a backing store said may be shown without asking it again.
+//!
+//! # Model
+//!
+//! Others may change a store behind our back. Each answer of it, a name or attributes, is believed *until* a moment on
+//! a clock of milliseconds ([`Belief::now`]):
+//!
+//! ```text
+//!  by time     asked + validity
+//!  watched     the end of the epoch: until somebody tells of a change
+//!  for ever    there is nobody else
+//!
+//!   bits  63 … 48   47 … 0
+//!         epoch     milliseconds        all ones above: watched
+//! ```
+//!
+//! **Watched** is what lies in a directory whose store tells of each change ([`News`]). What is told is *doubted*: the
+//! dentry of the name, or the attributes. The store's queue is not waited on: who asks for the time reads it if
+//! nobody has for [`FRESH`] milliseconds. If the queue overflowed, the epoch ends: nothing is looked for and everything
+//! is asked again.
+//!
+//! # Invariants
+//!
+//! 1. Whoever enters an answer watches first, then notes the doubts of the directory
+//!    ([`AttrCell::doubts`](crate::AttrCell::doubts)), then asks, enters, and compares the doubts. Whoever is told of a change in
+//!    a directory counts a doubt of it, then looks for what was entered. So one of the two finds the
+//!    other, and no answer from before a change stays.
+//! 2. A time was read after the last complete reading of the news began, or at most [`FRESH`] later.
+//! 3. What a watch has told is doubted before the reading counts as complete.
+//!
+//! # Locking
+//!
+//! *Protects*: `reading` keeps readers of the news apart; who comes second waits, and need not read. *Order*: after the
+//! names of directories, before dentries. *May block*: for as long as the queue takes to be read.
+//!
+//! # Memory ordering
+//!
+//! `read_at` is stored with `Release` after everything that was told is doubted, and loaded with `Acquire`: who finds
+//! it young sees the doubts. The epoch is stored before it and loaded after it.
+//!
+//! # Differences from Linux
+//!
+//! NFS has delegations, which a server recalls; here nobody asks for one and nobody waits for its return.
+
+use crate::inode::Inode;
+use crate::slab::SlabArc;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::{Arc, Weak};
+use foliocache_sys::clock::coarse_monotonic_ms;
+use std::ffi::OsStr;
+use std::fmt;
+use std::time::Duration;
+
+/// Milliseconds for which the news count as read.
+const FRESH: u64 = 8;
+
+/// An epoch in the bits above the milliseconds.
+const EPOCH: u64 = 1 << 48;
+
+/// Nobody reads any news.
+const NEVER: u64 = u64::MAX;
+
+/// How long what a file system says may be believed without asking again, where it can change without our
+/// doing and nobody tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// What a name leads to, and attributes.
+    #[doc(alias = "entry_timeout")]
+    #[doc(alias = "attr_timeout")]
+    pub present: Duration,
+    /// That there is no such name.
+    #[doc(alias = "negative_timeout")]
+    pub absent: Duration,
+}
+
+impl Validity {
+    /// Where nothing changes but through us.
+    pub const FOR_EVER: Validity = Validity {
+        present: Duration::MAX,
+        absent: Duration::MAX,
+    };
+}
+
+/// What somebody did in a watched directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A name was made, removed or moved.
+    Name,
+    /// Attributes of what has the name changed, or those of the directory itself.
+    Attributes,
+    /// The content of the file changed.
+    Content,
+}
+
+/// What tells of changes.
+pub trait News: Send + Sync {
+    /// Makes sure that changes in a directory are told from now on; whether they are.
+    fn watch(&self, dir: &SlabArc<Inode>) -> bool;
+
+    /// Tells of all that has happened since the last call: in which directory, to which name, if not to the
+    /// directory itself. False if something may be missing. One caller at a time. Does not wait.
+    fn read(&self, tell: &mut dyn FnMut(&SlabArc<Inode>, Option<&OsStr>, Change)) -> bool;
+}
+
+/// Who is told.
+pub(crate) trait Listener: Send + Sync {
+    fn changed(&self, dir: &SlabArc<Inode>, name: Option<&OsStr>, change: Change);
+}
+
+/// How long answers are believed, and what the time is. See the module's header.
+pub struct Belief {
+    /// Milliseconds, of names and attributes, and of names that are not there.
+    present: u64,
+    absent: u64,
+    epoch: AtomicU64,
+    /// When the last complete reading of the news began; [`NEVER`] as long as nothing is watched.
+    read_at: AtomicU64,
+    reading: RankedMutex<()>,
+    news: Option<Arc<dyn News>>,
+    listener: OnceLock<Weak<dyn Listener>>,
+}
+
+impl Belief {
+    /// By time alone.
+    pub fn new(validity: Validity) -> Belief {
+        let ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        Belief {
+            present: ms(validity.present),
+            absent: ms(validity.absent),
+            epoch: AtomicU64::new(0),
+            read_at: AtomicU64::new(NEVER),
+            reading: RankedMutex::new(Rank::Namespace, ()),
+            news: None,
+            listener: OnceLock::new(),
+        }
+    }
+
+    /// Where changes are told: by time only what cannot be watched.
+    pub fn watching(validity: Validity, news: Arc<dyn News>) -> Belief {
+        Belief {
+            news: Some(news),
+            ..Belief::new(validity)
+        }
+    }
+
+    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+        let _ = self.listener.set(listener);
+    }
+
+    /// The present: what is believed until later holds. Reads the news if nobody has for a while.
+    ///
+    /// Context: no lock inside the names of directories, no read section.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        if self.present == u64::MAX && self.absent == u64::MAX {
+            return 0;
+        }
+        let now = coarse_monotonic_ms();
+        // Acquire pairs with the Release in `read_news`.
+        if now.saturating_sub(self.read_at.load(Ordering::Acquire)) > FRESH {
+            self.read_news(now);
+        }
+        // Relaxed: after the load above; see the module's header.
+        self.epoch.load(Ordering::Relaxed) | now
+    }
+
+    /// Until when an answer to what was asked at `now` holds: that there is something, or that there is not.
+    pub fn until(&self, now: u64, present: bool) -> u64 {
+        let after = match present {
+            true => self.present,
+            false => self.absent,
+        };
+        match after {
+            u64::MAX => u64::MAX,
+            after => now.saturating_add(after).min(Self::watched(now) - 1),
+        }
+    }
+
+    /// Until when an answer that is watched holds.
+    pub(crate) fn watched(now: u64) -> u64 {
+        now | (EPOCH - 1)
+    }
+
+    /// Whether an answer is believed at `now` since somebody would have told.
+    pub fn is_watched(until: u64, now: u64) -> bool {
+        until == Self::watched(now)
+    }
+
+    /// Watches a directory; whether it is watched. Before anything in it is asked for.
+    pub(crate) fn watch(&self, dir: &SlabArc<Inode>) -> bool {
+        let Some(news) = &self.news else { return false };
+        let watched = self.listener.get().is_some() && news.watch(dir);
+        // Relaxed: who finds `NEVER` has watched nothing yet.
+        if watched && self.read_at.load(Ordering::Relaxed) == NEVER {
+            // Relaxed: nothing was told yet.
+            self.read_at.store(coarse_monotonic_ms(), Ordering::Relaxed);
+        }
+        watched
+    }
+
+    #[cold]
+    fn read_news(&self, now: u64) {
+        let _reading = self.reading.lock();
+        // Acquire: as in `now`.
+        if now.saturating_sub(self.read_at.load(Ordering::Acquire)) <= FRESH {
+            return;
+        }
+        let (Some(news), Some(listener)) = (&self.news, self.listener.get()) else {
+            return;
+        };
+        // Before the queue is read.
+        let began = coarse_monotonic_ms();
+        let listener = listener.upgrade();
+        let complete = news.read(&mut |dir, name, change| {
+            if let Some(listener) = &listener {
+                listener.changed(dir, name, change);
+            }
+        });
+        if !complete {
+            // Relaxed: published by the store below.
+            let epoch = self.epoch.load(Ordering::Relaxed);
+            // Relaxed: as above; no other thread stores.
+            self.epoch
+                .store(epoch.wrapping_add(EPOCH), Ordering::Relaxed);
+        }
+        // Release pairs with the Acquire in `now`.
+        self.read_at.store(began, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Belief {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Belief")
+            .field("present", &self.present)
+            .field("absent", &self.absent)
+            .field("watching", &self.news.is_some())
+            .finish_non_exhaustive()
+    }
+}
