@@ -337,12 +337,14 @@ impl SuperBlock {
                         .zip(moved)
                         .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
                 });
+                // What is replaced goes with its last reference.
+                let exchanged = target.filter(|_| exchange);
                 let renamed = |moved| self.caches.dcache.rename(moved, to_dir, &new, exchange);
                 if !same && renamed(&moved).is_err() {
                     self.caches.dcache.invalidate(&moved);
                 }
                 // Where they are now others may tell of them, or nobody.
-                for moved in iter::once(&moved).chain(target.as_ref().filter(|_| exchange)) {
+                for moved in iter::once(&moved).chain(&exchanged) {
                     moved.believe(self.belief.until(asked, true));
                     if let Some(inode) = moved.inode() {
                         inode.attributes().unwatched();
