@@ -94,19 +94,30 @@ pub enum Change {
     Content,
 }
 
+/// One change.
+#[derive(Clone, Copy)]
+pub struct Told<'a> {
+    /// In which directory.
+    pub dir: &'a SlabArc<Inode>,
+    /// To which name; `None` to the directory itself.
+    pub name: Option<&'a OsStr>,
+    /// What happened.
+    pub change: Change,
+}
+
 /// What tells of changes.
 pub trait News: Send + Sync {
     /// Makes sure that changes in a directory are told from now on; whether they are.
     fn watch(&self, dir: &SlabArc<Inode>) -> bool;
 
-    /// Tells of all that has happened since the last call: in which directory, to which name, if not to the
-    /// directory itself. False if something may be missing. One caller at a time. Does not wait.
-    fn read(&self, tell: &mut dyn FnMut(&SlabArc<Inode>, Option<&OsStr>, Change)) -> bool;
+    /// Tells of all that has happened since the last call. False if something may be missing. One caller at a time.
+    /// Does not wait.
+    fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool;
 }
 
 /// Who is told.
 pub(crate) trait Listener: Send + Sync {
-    fn changed(&self, dir: &SlabArc<Inode>, name: Option<&OsStr>, change: Change);
+    fn changed(&self, told: Told<'_>);
 }
 
 /// How long answers are believed, and what the time is. See the module's header.
@@ -213,9 +224,9 @@ impl Belief {
         // Before the queue is read.
         let began = coarse_monotonic_ms();
         let listener = listener.upgrade();
-        let complete = news.read(&mut |dir, name, change| {
+        let complete = news.read(&mut |told| {
             if let Some(listener) = &listener {
-                listener.changed(dir, name, change);
+                listener.changed(told);
             }
         });
         if !complete {

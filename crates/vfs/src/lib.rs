@@ -47,7 +47,7 @@ mod types;
 mod walk;
 
 pub use attr::{AttrCell, cleared_set_id};
-pub use belief::{Belief, Change, News, Validity};
+pub use belief::{Belief, Change, News, Told, Validity};
 pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};

@@ -28,9 +28,8 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_sys::inotify::{EventKind, Inotify};
-use foliocache_vfs::{Change, FileKind, Inode, News, SlabArc, SlabWeak};
+use foliocache_vfs::{Change, FileKind, Inode, News, SlabArc, SlabWeak, Told};
 use std::collections::HashMap;
-use std::ffi::OsStr;
 
 /// What the kernel takes for a watch, about, and for the inode that it keeps.
 const WATCH_BYTES: u64 = 1536;
@@ -167,7 +166,7 @@ impl News for Watches {
         }
     }
 
-    fn read(&self, tell: &mut dyn FnMut(&SlabArc<Inode>, Option<&OsStr>, Change)) -> bool {
+    fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool {
         if self.mm.check_fork().is_err() {
             // They are the parent's to read.
             return true;
@@ -192,7 +191,11 @@ impl News for Watches {
                 // Release: as in `add`.
                 node.watch.store(REFUSED, Ordering::Release);
             }
-            tell(&dir, event.name, change);
+            tell(Told {
+                dir: &dir,
+                name: event.name,
+                change,
+            });
         });
         let complete = complete && read.is_ok();
         if !complete {

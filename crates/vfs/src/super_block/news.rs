@@ -15,15 +15,12 @@
 //! None of its own: it comes from [`Belief::now`](crate::Belief::now), whatever the caller holds.
 
 use super::shrink::Caches;
-use crate::belief::{Change, Listener};
+use crate::belief::{Change, Listener, Told};
 use crate::dcache::Name;
-use crate::inode::Inode;
-use crate::slab::SlabArc;
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 impl Listener for Caches {
-    fn changed(&self, dir: &SlabArc<Inode>, name: Option<&OsStr>, change: Change) {
+    fn changed(&self, Told { dir, name, change }: Told<'_>) {
         // First, see invariant 1 of `belief`.
         match (name, change) {
             (None, _) | (_, Change::Name) => dir.attributes().doubt(),
