@@ -195,6 +195,7 @@ fn a_way_is_believed_as_long_as_its_names_are() {
     let source = tempfile::tempdir().expect("a directory");
     let believed = Duration::from_millis(300);
     let mut options = DirFsOptions::default();
+    options.watch = false;
     options.revalidate_after = believed;
     let names = &directory(source.path(), options);
     make(names);
