@@ -5,7 +5,7 @@
 //! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
 //! "samples"}], "ratios": {NAME: {"median", "min", "max"}}, "notes": [TEXT]}`. A row's value is the
 //! median of its samples. Rows of passes over files also have `"cpu_s_per_gb": {"process",
-//! "reclaim", "background", "kernel_threads"}`, and those of reads through a cache `"hit_ratio"` and, of random ones, `"latency_us":
+//! "reclaim", "background", "kernel_threads"}`, and those of reads through a cache `"hit_ratio"`. Rows of random reads and of logs have `"latency_us":
 //! {"p50", "p99", "p99_9"}`. Rows of streams have `"series"`, their figure in each interval of each round. Names of ratios are stable.
 
 use serde::ser::Serializer;
@@ -59,7 +59,7 @@ pub struct Row {
     /// The share of reads that found their page in the cache, from 0 to 1; the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ratio: Option<f64>,
-    /// How long a read took; medians of the rounds' percentiles.
+    /// How long an operation took; medians of the rounds' percentiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
     /// The figure in each interval (`Settings::interval`) of each round, one after another.

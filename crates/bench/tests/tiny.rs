@@ -211,7 +211,7 @@ fn what_cannot_be_run() {
     let unknown = find("warp").err().expect("no such case").to_string();
     assert_eq!(
         unknown,
-        "no case is called \"warp\"; there are pwrite, pread, seq, rand, batch, stream, hitratio, stat, walk, scale, create, small, fault, pin"
+        "no case is called \"warp\"; there are pwrite, pread, seq, rand, batch, stream, hitratio, stat, walk, scale, create, small, wal, fault, pin"
     );
     for case in cases() {
         assert_eq!(find(case.name()).unwrap().name(), case.name());

@@ -206,6 +206,32 @@ fn small_files_with_default_settings() {
     }
 }
 
+#[test]
+fn logs_with_default_settings() {
+    let folder = Folder::new("wal");
+    let dir = folder.0.to_str().unwrap();
+    let small = ["--memory", "16M", "--seconds", "0.05", "--samples", "2"];
+    let mut command = bench(&["wal", "--json", "--dir", dir]);
+    let output = command.args(small).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
+    let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
+    let mut expected = Vec::new();
+    for what in ["append100", "append16k", "append4k", "group4", "overwrite"] {
+        for of in ["aa", "kernel_aa", "p99_vs_kernel", "vs_direct", "vs_kernel"] {
+            expected.push(format!("wal_{what}_{of}"));
+        }
+    }
+    assert_eq!(ratios_of(&json), expected);
+    for row in json["rows"].as_array().unwrap() {
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+        let us = |of: &str| row["latency_us"][of].as_f64().unwrap();
+        assert!(0.0 < us("p50") && us("p50") <= us("p99"), "{row}");
+        let threads = 1 + 3 * u64::from(row["name"].as_str().unwrap().contains("one file"));
+        assert_eq!(row["threads"], threads);
+    }
+}
+
 fn ratios_of(json: &Value) -> Vec<&str> {
     let ratios = json["ratios"].as_object().unwrap();
     ratios.keys().map(String::as_str).collect()

@@ -14,6 +14,7 @@ mod seq;
 mod small;
 mod stat;
 mod stream;
+mod wal;
 mod walk;
 
 use foliocache_sys::memory::total_memory;
@@ -77,6 +78,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &scale::Scale,
         &create::Create,
         &small::Small,
+        &wal::Wal,
         &fault::Fault,
         &pin::Pin,
     ]
