@@ -112,6 +112,8 @@ pub struct Mm {
     pub(crate) nr_unevictable: AtomicU64,
     /// Pages that mappings hold.
     pub(crate) nr_held: AtomicU64,
+    /// Those of them that are held for I/O, not of memory file systems. Relaxed: they steer.
+    pub(crate) nr_held_for_io: AtomicU64,
     pub(crate) pins: Pins,
     pub(crate) views: Arc<ViewHome>,
     pub(crate) orphan_names: OrphanNames,
@@ -191,6 +193,7 @@ impl Mm {
             counts: PageCounts::default(),
             nr_unevictable: AtomicU64::new(0),
             nr_held: AtomicU64::new(0),
+            nr_held_for_io: AtomicU64::new(0),
             pins: Pins::default(),
             stable: Mutex::default(),
             nr_dirty_bdis: AtomicU64::new(0),

@@ -4,14 +4,16 @@
 
 mod common;
 
-use common::{Store, assert_empty, file, pattern, read, storage};
+use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, IoSegment, LockedAccess, MmError, PAGE_SIZE, Vma,
     VmaAccess,
 };
 use foliocache_sys::Errno;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const MIB: u64 = 1 << 20;
@@ -78,6 +80,37 @@ fn a_file_that_its_store_changed_shows_so_where_it_is_held() {
     assert!(read(&file, 0, 2 << 20) == after);
     assert_eq!(mm.stats().unreclaimable.held, 1 << 8);
     drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn what_is_locked_for_io_stops_no_writer() {
+    let (mm, bdi) = storage(32);
+    let backing = Store::with(&pattern(1, 0, 14 << 20));
+    let held = file(&bdi, &backing);
+    let other = file(&bdi, &Store::with(&[]));
+    let vma = held
+        .map(0, 14 << 20, VmaAccess::ReadWrite)
+        .expect("a mapping");
+    // More than the dirty limit, some of it twice. It stays dirty for as long as it is locked.
+    let locks =
+        [0..8 << 20, 6 << 20..13 << 20].map(|range| vma.lock_for_io(range).expect("a lock"));
+    let (done, written) = mpsc::channel();
+    let writer = thread::spawn(move || {
+        for at in 0..32 {
+            write(&other, at * MIB, &pattern(2, at * MIB, MIB as usize));
+        }
+        done.send(()).expect("it is waited for");
+    });
+    assert_eq!(written.recv_timeout(Duration::from_secs(20)), Ok(()));
+    writer.join().expect("no panic");
+    store(&vma, 7 * MIB, 0xee);
+    drop(locks);
+    bdi.sync();
+    let stats = mm.stats();
+    assert_eq!((stats.unreclaimable.held, stats.files.dirty), (0, 0));
+    assert_eq!(backing.content()[7 << 20], 0xee);
+    drop((vma, held));
     assert_empty(&mm);
 }
 

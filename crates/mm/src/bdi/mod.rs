@@ -85,8 +85,8 @@ pub struct BackingDevInfo {
     share: AtomicU64,
     /// Its failed pages are the end of the line.
     pub(crate) counts: PageCounts,
-    /// Pages of folios that devices may write, of a store: dirty all the while.
-    pub(crate) device_writes: AtomicU64,
+    /// Pages of folios that devices may write, and those that are held for I/O, of a store: dirty all the while.
+    pub(crate) stay_dirty: AtomicU64,
     dirty_files: RankedMutex<DirtyFiles>,
     /// What uncached writers want to have written.
     pub(crate) handed: RankedMutex<Handed>,
@@ -118,7 +118,7 @@ impl BackingDevInfo {
             kind,
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
-            device_writes: AtomicU64::new(0),
+            stay_dirty: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
             handed: RankedMutex::new(Rank::BdiList, Handed::new()),
             flusher: Worker::default(),
@@ -176,9 +176,10 @@ impl BackingDevInfo {
         self.counts.not_durable()
     }
 
-    /// Those of them that count in the dirty limits: no writeback makes those fewer that a device may write.
+    /// Those of them that count in the dirty limits: no writeback makes those fewer that a device may write, or that
+    /// are held for I/O.
     pub(crate) fn nr_to_write(&self) -> u64 {
-        (self.counts.not_durable()).saturating_sub(read(&self.device_writes))
+        (self.counts.not_durable()).saturating_sub(read(&self.stay_dirty))
     }
 
     /// The error that writing to this file system ended with lately; `None` when it works.

@@ -39,6 +39,7 @@ use crate::folio::{LockedFolio, flag};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
+use crate::stats::bump;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_for};
 use crate::vma::{LockedAccess, MapError};
 use crate::writeback::STABLE_BYTES;
@@ -122,6 +123,9 @@ impl AddressSpace {
                 mm.count_held(new, || pinned().sum())?;
             }
             let missing = not_held(&all, &held.pages, |held| held.ready);
+            let more = self.held_for_io_alone(&all, held);
+            bump(&mm.nr_held_for_io, more);
+            bump(&self.bdi().stay_dirty, more);
             all.push(held.clone());
             missing > 0
         };
@@ -164,6 +168,9 @@ impl AddressSpace {
             let mut all = linear.held.write();
             let at = all.iter().position(|other| other == held);
             all.remove(at.expect("it is held"));
+            let fewer = self.held_for_io_alone(&all, held);
+            (self.mm().nr_held_for_io).fetch_sub(fewer, Ordering::Relaxed);
+            (self.bdi().stay_dirty).fetch_sub(fewer, Ordering::Relaxed);
             not_held(&all, &held.pages, |_| true)
         };
         if held.kind.unnoticed() {
@@ -189,6 +196,15 @@ impl AddressSpace {
         if !self.bdi().is_memory() {
             // Of a folio that was two ranges' it may be less, where both end at once: the sum of the changes counts.
             self.mm().uncount_held(left.wrapping_sub(pinned.get()));
+        }
+    }
+
+    /// Pages that only `held` holds for I/O, as `others` are the file's other holds. They are not counted in the dirty
+    /// limits, as no writeback makes them fewer: they are counted as held.
+    fn held_for_io_alone(&self, others: &[Held], held: &Held) -> u64 {
+        match held.kind == HoldKind::Io && !self.bdi().is_memory() {
+            true => not_held(others, &held.pages, |held| held.kind == HoldKind::Io),
+            false => 0,
         }
     }
 

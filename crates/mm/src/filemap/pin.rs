@@ -55,7 +55,7 @@ use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, fla
 use crate::holder::Holder;
 use crate::mm::{Mm, Prepared};
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::stats::{bump, read};
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 /// What a pin is for.
@@ -476,7 +476,7 @@ impl AddressSpace {
             return true;
         }
         if counted >> DEVICE_WRITES > 0 {
-            bump(&self.bdi().device_writes, pages);
+            bump(&self.bdi().stay_dirty, pages);
         }
         bump(&mm.pins.pages, counted);
         if !first {
@@ -509,7 +509,7 @@ impl AddressSpace {
         }
         // Relaxed, all: they steer.
         if counted >> DEVICE_WRITES > 0 {
-            (self.bdi().device_writes).fetch_sub(pages, Ordering::Relaxed);
+            (self.bdi().stay_dirty).fetch_sub(pages, Ordering::Relaxed);
         }
         let elsewhere = if last && as_held { pages } else { 0 };
         mm.pins
@@ -569,6 +569,7 @@ impl AddressSpace {
 impl Mm {
     /// Pages of all files that are not durable and count in the dirty limits.
     pub(crate) fn nr_to_write(&self) -> u64 {
-        (self.counts.not_durable()).saturating_sub(self.pins.device_writes())
+        let stay_dirty = self.pins.device_writes() + read(&self.nr_held_for_io);
+        (self.counts.not_durable()).saturating_sub(stay_dirty)
     }
 }
