@@ -324,6 +324,8 @@ fn names_do_not_lead_out_of_the_source() {
     symlink(outside.path().join("secret"), source.path().join("file")).expect("symlink");
     fs::create_dir(source.path().join("dir")).expect("mkdir");
     fs::write(source.path().join("dir/inner"), b"inner").expect("write");
+    fs::create_dir(source.path().join("other")).expect("mkdir");
+    fs::write(source.path().join("other/file"), b"").expect("write");
     let fs = plain(source.path());
     let root = fs.root();
     assert_eq!(walk(&fs, "way out/secret").map(drop), Err(Errno::ENOTDIR));
@@ -358,7 +360,7 @@ fn names_do_not_lead_out_of_the_source() {
     options.path_descriptors = 1;
     let forgetful = dirfs(&cache(64), source.path(), options);
     let forgetful_inner = walk(&forgetful, "dir/inner").expect("lookup");
-    walk(&forgetful, "file").expect("takes the place of the only descriptor");
+    walk(&forgetful, "other/file").expect("takes the place of the only descriptor");
     fs::rename(source.path().join("dir"), source.path().join("moved away")).expect("rename");
     symlink(outside.path(), source.path().join("dir")).expect("symlink");
     fs::write(outside.path().join("inner"), b"not ours").expect("write");

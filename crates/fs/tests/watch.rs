@@ -3,15 +3,20 @@
 
 mod common;
 
-use common::{cache, dirfs, on_disk};
+use common::{cache, dirfs, on_disk, read_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Attr, Credentials, OpContext, RenameMode, SuperBlock, WalkFlags};
+use foliocache_vfs::{
+    Attr, Credentials, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SuperBlock,
+    WalkFlags,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::ptr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,6 +46,10 @@ impl World {
         let mut options = DirFsOptions::default();
         options.revalidate_after = DAY;
         options.revalidate_absent_after = DAY;
+        World::with(source, options)
+    }
+
+    fn with(source: tempfile::TempDir, options: DirFsOptions) -> World {
         let mm = cache(64);
         let fs = Arc::new(dirfs(&mm, source.path(), options));
         let names = SuperBlock::new(fs.clone(), &mm);
@@ -328,4 +337,205 @@ fn watches_go_with_their_directories() {
         File::create(world.path(&format!("{n}/none"))).expect("a file");
         world.shows(&format!("{n}/none"), |attr| attr.is_ok());
     }
+}
+
+impl World {
+    fn open(&self, path: &str) -> Result<OpenFile, Errno> {
+        self.open_for(path, OpenFlags::READ)
+    }
+
+    fn open_for(&self, path: &str, flags: OpenFlags) -> Result<OpenFile, Errno> {
+        let namei = Namei {
+            names: &self.names,
+            start: self.names.root(),
+            beneath: true,
+            ctx: OpContext::ROOT,
+            credentials: None,
+        };
+        let how = OpenHow {
+            flags,
+            ..OpenHow::default()
+        };
+        let opened = namei.open(OsStr::new(path), how);
+        opened.map_err(|error| error.errno())
+    }
+
+    fn read(&self, path: &str) -> Vec<u8> {
+        read_all(&self.open(path).expect("it opens"))
+    }
+
+    /// Opened without a call, opened with.
+    fn opens(&self) -> (u64, u64) {
+        let stats = self.fs.stats();
+        (stats.opens_from_cache, stats.opens_asked)
+    }
+
+    /// Waits until a file reads as wanted.
+    #[track_caller]
+    fn reads(&self, path: &str, wanted: &[u8]) {
+        let begun = Instant::now();
+        while self.read(path) != wanted {
+            assert!(begun.elapsed() < SOON, "{path}: {:?}", self.read(path));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Reads a file until it is opened from the cache.
+    #[track_caller]
+    fn warm(&self, path: &str) {
+        let (before, _) = self.opens();
+        let begun = Instant::now();
+        while self.opens().0 == before {
+            assert!(begun.elapsed() < SOON, "{path}: {:?}", self.opens());
+            self.read(path);
+        }
+    }
+}
+
+#[test]
+fn a_cached_file_opens_without_asking() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), vec![7; 6000]).expect("a file");
+    });
+    world.read("dir/file");
+    let (_, asked) = world.opens();
+    // Longer ago than the news are young.
+    thread::sleep(Duration::from_millis(30));
+    for _ in 0..100 {
+        assert_eq!(world.read("dir/file"), vec![7; 6000]);
+    }
+    assert_eq!(world.opens(), (100, asked));
+    // Not to write: what is written needs a descriptor.
+    world
+        .open_for("dir/file", OpenFlags::READ_WRITE)
+        .expect("it opens");
+    assert_eq!(world.opens(), (100, asked + 1));
+}
+
+#[test]
+fn a_cached_file_that_others_change_is_asked_about() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "old").expect("a file");
+    });
+    world.warm("dir/file");
+    sh("printf newer > dir/file", world.source.path());
+    world.reads("dir/file", b"newer");
+    world.warm("dir/file");
+    // Of the same size, and with its old time.
+    sh(
+        "cp -p dir/file x; printf other > dir/file; touch -r x dir/file",
+        world.source.path(),
+    );
+    world.reads("dir/file", b"other");
+    world.warm("dir/file");
+    sh("printf moved > y; mv y dir/file", world.source.path());
+    world.reads("dir/file", b"moved");
+    world.warm("dir/file");
+    // Who may open it may be another.
+    let (_, asked) = world.opens();
+    sh("chmod 600 dir/file", world.source.path());
+    let begun = Instant::now();
+    while world.opens().1 == asked {
+        assert!(begun.elapsed() < SOON);
+        world.read("dir/file");
+    }
+    sh("rm dir/file", world.source.path());
+    let begun = Instant::now();
+    while world.open("dir/file").map(drop) != Err(Errno::ENOENT) {
+        assert!(begun.elapsed() < SOON);
+    }
+}
+
+/// Our own writes are asked about once they are in the source, and what others write after them is seen.
+#[test]
+fn a_file_that_we_write_is_opened_from_the_cache_again() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "old").expect("a file");
+    });
+    world.warm("dir/file");
+    let file = world
+        .open_for("dir/file", OpenFlags::READ_WRITE)
+        .expect("it opens");
+    assert_eq!(file.write_at(b"ours", 0), Ok(4));
+    assert_eq!(world.read("dir/file"), b"ours");
+    file.fsync().expect("synced");
+    drop(file);
+    world.warm("dir/file");
+    assert_eq!(world.read("dir/file"), b"ours");
+    sh("printf theirs > dir/file", world.source.path());
+    world.reads("dir/file", b"theirs");
+}
+
+/// The first page of a file.
+#[allow(unsafe_code)]
+fn map(file: &File) -> *mut u8 {
+    let (read_write, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping where the kernel likes.
+    let page = unsafe { mmap(ptr::null_mut(), 4096, read_write, shared, file, 0) };
+    page.expect("mapped").cast()
+}
+
+/// Stores through a mapping are told by nobody: they are looked for.
+#[test]
+#[allow(unsafe_code)]
+fn stores_through_a_mapping_are_seen_after_a_while() {
+    let source = on_disk();
+    fs::write(source.path().join("file"), "old").expect("a file");
+    let mut options = DirFsOptions::default();
+    options.revalidate_after = Duration::from_millis(50);
+    let world = World::with(source, options);
+    let mut theirs = File::options();
+    theirs.read(true).write(true);
+    let theirs = theirs.open(world.path("file")).expect("it opens");
+    let stores = map(&theirs);
+    world.warm("file");
+    // Later than the time of the file.
+    thread::sleep(Duration::from_millis(20));
+    // SAFETY: nobody cuts the file, and nobody else has its mapping.
+    unsafe { stores.copy_from_nonoverlapping(b"new".as_ptr(), 3) };
+    world.reads("file", b"new");
+    let (cached, _) = world.opens();
+    world.warm("file");
+    assert!(world.opens().0 > cached, "looked at, not opened");
+}
+
+/// What is done through another name is told to nobody.
+#[test]
+fn a_file_with_two_names_is_asked_about_at_each_open() {
+    let world = World::new(|source| {
+        for dir in ["a", "b"] {
+            fs::create_dir(source.join(dir)).expect("a directory");
+        }
+        fs::write(source.join("a/file"), "old").expect("a file");
+        fs::hard_link(source.join("a/file"), source.join("b/file")).expect("a link");
+    });
+    for n in 0..20 {
+        let content = format!("{n}");
+        fs::write(world.path("b/file"), &content).expect("written");
+        assert_eq!(world.read("a/file"), content.as_bytes());
+    }
+    assert_eq!(world.opens().0, 0);
+    fs::write(world.path("b/file"), "last").expect("written");
+    fs::remove_file(world.path("b/file")).expect("removed");
+    // One name is left: from here on all of it is told.
+    world.reads("a/file", b"last");
+}
+
+/// A file that is not all cached keeps a descriptor: others may take its name away.
+#[test]
+fn what_is_not_cached_stays_readable_without_a_name() {
+    let world = World::new(|source| {
+        fs::write(source.join("file"), vec![7; 10 << 20]).expect("a file");
+    });
+    let file = world.open("file").expect("it opens");
+    let mut buf = [0; 4096];
+    assert_eq!(file.read_at(&mut buf, 0), Ok(4096));
+    drop(file);
+    let file = world.open("file").expect("it opens");
+    assert_eq!(world.opens().0, 0);
+    fs::remove_file(world.path("file")).expect("removed");
+    assert_eq!(read_all(&file).len(), 10 << 20);
 }

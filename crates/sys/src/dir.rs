@@ -89,6 +89,17 @@ pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
     fd::stat_at(dir, path, AtFlags::empty())
 }
 
+/// The attributes of what is under `name` in `dir`, a symbolic link's its own. May block.
+///
+/// # Errors
+///
+/// Those of `statx(2)`.
+pub fn fstatat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, Errno> {
+    let name = component(name)?;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    fd::stat_at(dir, name, flags)
+}
+
 /// Makes a directory; `mode` is subject to the umask. May block.
 ///
 /// # Errors

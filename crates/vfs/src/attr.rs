@@ -290,6 +290,14 @@ impl AttrCell {
         now < self.believed_until()
     }
 
+    /// Whether they are believed at `now` because somebody would have told of a change, see [`Belief`], or because nobody else
+    /// makes any.
+    #[inline]
+    pub fn is_watched(&self, now: u64) -> bool {
+        let until = self.believed_until();
+        until >= FOR_EVER - 1 || Belief::is_watched(until, now)
+    }
+
     /// Until when they may be shown without asking the store.
     #[inline]
     pub(crate) fn believed_until(&self) -> u64 {

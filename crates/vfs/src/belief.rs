@@ -10,7 +10,7 @@
 //!  watched     the end of the epoch: until somebody tells of a change
 //!  for ever    there is nobody else
 //!
-//!   bits  63 … 48   47 … 0
+//!   bits  63 … 40   39 … 0
 //!         epoch     milliseconds        all ones above: watched
 //! ```
 //!
@@ -57,7 +57,9 @@ use std::time::Duration;
 const FRESH: u64 = 8;
 
 /// An epoch in the bits above the milliseconds.
-const EPOCH: u64 = 1 << 48;
+const EPOCH: u64 = 1 << 40;
+/// The last one, in which nothing is watched: there is none after it.
+const LAST_EPOCH: u64 = !(EPOCH - 1);
 
 /// Nobody reads any news.
 const NEVER: u64 = u64::MAX;
@@ -199,10 +201,17 @@ impl Belief {
         until == Self::watched(now)
     }
 
+    /// Whether nothing that somebody told of was lost between two moments.
+    pub fn is_same_epoch(earlier: u64, now: u64) -> bool {
+        (earlier ^ now) < EPOCH
+    }
+
     /// Watches a directory; whether it is watched. Before anything in it is asked for.
     pub(crate) fn watch(&self, dir: &SlabArc<Inode>) -> bool {
         let Some(news) = &self.news else { return false };
-        let watched = self.listener.get().is_some() && news.watch(dir);
+        // Relaxed: who finds it too late has read the time in an epoch that is over.
+        let any = self.epoch.load(Ordering::Relaxed) < LAST_EPOCH;
+        let watched = any && self.listener.get().is_some() && news.watch(dir);
         // Relaxed: who finds `NEVER` has watched nothing yet.
         if watched && self.read_at.load(Ordering::Relaxed) == NEVER {
             // Relaxed: nothing was told yet.
@@ -233,8 +242,10 @@ impl Belief {
             // Relaxed: published by the store below.
             let epoch = self.epoch.load(Ordering::Relaxed);
             // Relaxed: as above; no other thread stores.
-            self.epoch
-                .store(epoch.wrapping_add(EPOCH), Ordering::Relaxed);
+            self.epoch.store(
+                epoch.saturating_add(EPOCH).min(LAST_EPOCH),
+                Ordering::Relaxed,
+            );
         }
         // Release pairs with the Acquire in `now`.
         self.read_at.store(began, Ordering::Release);

@@ -213,7 +213,8 @@ pub trait FileSystem: Send + Sync {
         mode: RenameMode,
     ) -> Result<(), Errno>;
 
-    /// Opens a regular file. Set-id bits are cleared by a later write if `ctx` is not root's.
+    /// Opens a regular file. Takes over the attributes that the store has, as [`FileSystem::getattr`] does, unless they are
+    /// [watched](crate::AttrCell::is_watched). Set-id bits are cleared by a later write if `ctx` is not root's.
     ///
     /// # Errors
     /// `EISDIR` for a directory, `ENXIO` for other nodes, `ELOOP` for a symbolic link, `EROFS`,

@@ -136,6 +136,18 @@ pub trait InodeOperations: Any + Send + Sync {
     /// As `lseek(2)`; `ENXIO` at or past the end of the file.
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno>;
 
+    /// What was asked of the store when the attributes had so many doubts ([`AttrCell::doubts`]), to open the file, was asked while
+    /// somebody would have told of changes: it holds until somebody doubts.
+    fn asked_while_watched(&self, _doubts: u32) {}
+
+    /// Has what is not cached stay readable for as long as the file is open, whatever becomes of its name. May block on I/O.
+    ///
+    /// # Errors
+    /// Those of the backing store.
+    fn keep_readable(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// An open file has one handle more: [`InodeOperations::released`] will be called once more.
     fn duplicated(&self, _inode: &Inode, _writable: bool) {}
 

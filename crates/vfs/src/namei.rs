@@ -297,8 +297,11 @@ impl Namei<'_> {
     #[doc(alias = "path_openat")]
     pub fn open(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
         if !how.create {
-            let inode = self.inode(path, how.follow)?;
-            return Ok(self.open_inode(&inode, how.flags)?);
+            return self.names.unless_stale(|| {
+                let named = Named::new(self.lookup(path, how.follow)?)?;
+                let opened = self.open_named(&named, how.flags);
+                Ok((named.dentry, opened))
+            });
         }
         let mut follow = false;
         loop {
@@ -322,7 +325,7 @@ impl Namei<'_> {
             }
             match self.child(&dir, &name) {
                 Ok(there) if there.inode.kind() == FileKind::Symlink && how.follow => follow = true,
-                Ok(there) => return Ok(self.open_inode(&there.inode, how.flags)?),
+                Ok(there) => return Ok(self.open_named(&there, how.flags)?),
                 // Somebody has taken it away since.
                 Err(Errno::ENOENT) if refused == Errno::EEXIST => {}
                 Err(Errno::ENOENT) => return Err(refused.into()),
@@ -331,7 +334,8 @@ impl Namei<'_> {
         }
     }
 
-    fn open_inode(&self, inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
+    fn open_named(&self, named: &Named, flags: OpenFlags) -> Result<OpenFile, Errno> {
+        let inode = &named.inode;
         if let Some(credentials) = self.credentials
             && inode.kind() == FileKind::Regular
         {
@@ -348,7 +352,7 @@ impl Namei<'_> {
                 };
                 // The file system cannot tell who is in the file's group.
                 let mode = credentials.check_set(inode, &cut)?.mode;
-                let file = self.names.fs().open(&self.ctx, inode, flags)?;
+                let file = self.names.open(&self.ctx, named, flags)?;
                 if mode.is_some() {
                     let set = SetAttr {
                         mode,
@@ -359,6 +363,6 @@ impl Namei<'_> {
                 return Ok(file);
             }
         }
-        self.names.fs().open(&self.ctx, inode, flags)
+        self.names.open(&self.ctx, named, flags)
     }
 }

@@ -121,6 +121,7 @@ impl OpenFile {
     #[doc(alias = "mmap")]
     pub fn map(&self, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
         self.check_map(access == VmaAccess::ReadWrite)?;
+        self.inode.ops().keep_readable()?;
         Ok(self.moves_times(self.mapping.map(pos, len, access)?))
     }
 
@@ -134,6 +135,7 @@ impl OpenFile {
     #[doc(alias = "mlock")]
     pub fn map_locked(&self, pos: u64, len: usize, access: LockedAccess) -> Result<Vma, MapError> {
         self.check_map(access != LockedAccess::Read)?;
+        self.inode.ops().keep_readable()?;
         Ok(self.moves_times(self.mapping.map_locked(pos, len, access)?))
     }
 

@@ -11,8 +11,9 @@
 //! A change from outside is noticed when the file is opened, or looked at while nobody has it open
 //! for writing (close-to-open). While data of ours waits to be written, ours holds.
 
+use super::file::Descriptors;
 use super::node::DirNode;
-use super::state::{FileState, LocalChange, RemoteChange, StatSample};
+use super::state::{Checked, FileState, LocalChange, Opens, RemoteChange, StatSample};
 use super::stats::count;
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
@@ -20,7 +21,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
-    Attr, AttrCell, Attributes, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
+    Attr, AttrCell, Attributes, Belief, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
     PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, cleared_set_id,
 };
 use std::ffi::{OsStr, OsString};
@@ -55,11 +56,6 @@ impl Shared {
 }
 
 impl DirNode {
-    /// To be asked before a look at the source, for [`DirNode::refresh`].
-    fn look(&self) -> Option<StatSample> {
-        self.file.as_ref().map(FileState::look)
-    }
-
     /// Takes over what the source said at `look`: size and times of a regular file only before it is
     /// first opened, and unless a change of our own came between.
     ///
@@ -79,42 +75,120 @@ impl DirNode {
         }
     }
 
-    /// Compares the file behind `fd` with what was seen of it last, and takes the source's side if
-    /// somebody else changed it and nothing of ours waits. Of a file without an address space nothing
-    /// is cached that could be compared.
+    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nobody has the file open
+    /// for writing, it compares them with what was seen last, too, and takes the source's side if somebody else changed the file and
+    /// nothing of ours waits.
     ///
-    /// Context: `opens` held, nobody has the file open for writing.
-    pub(super) fn revalidate(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let Some((file, mapping)) = self
-            .file
-            .as_ref()
-            .and_then(|file| Some((file, file.mapping()?)))
-        else {
-            return Ok(());
-        };
+    /// # Errors
+    /// Those of `ask`.
+    pub(super) fn revalidate(
+        &self,
+        opens: Option<&Opens>,
+        ask: impl FnOnce() -> Result<Stat, Errno>,
+    ) -> Result<(), Errno> {
+        let doubts = self.attributes.doubts();
+        let until = self.shared.believable_until();
         // Without writers and without anything on its way nothing of ours changes the file from
-        // here on, so what the source says after this look is not our own doing.
-        if mapping.is_dirty() {
-            return Ok(());
+        // here on, so what the source says after this look is not our own doing. Of a file without an address
+        // space nothing is cached that could be compared.
+        let mapping = opens
+            .filter(|opens| opens.writers == 0)
+            .and_then(|_| self.file().mapping())
+            .filter(|mapping| !mapping.is_dirty());
+        let look = self.file.as_ref().map(FileState::look);
+        let stat = ask()?;
+        if let Some((mapping, look)) = mapping.zip(look) {
+            self.compare(&mapping, &stat, look);
         }
-        // A rename beside us, say, changes the source's times between our look and the comparison.
-        let look = file.look();
-        let stat = fd::fstat(fd)?;
-        let news = file.news(&stat, look);
+        self.attributes.believe(doubts, until, |attributes| {
+            self.refresh(attributes, &stat, look);
+        });
+        Ok(())
+    }
+
+    /// Compares what the source said at `look` with what was seen of the file last.
+    fn compare(&self, mapping: &Arc<AddressSpace>, stat: &Stat, look: StatSample) {
+        let file = self.file();
+        let news = file.news(stat, look);
         if news == Some(RemoteChange::Data) {
             count(&self.shared.counters.invalidations);
             mapping.backing_changed(stat.size);
         }
         if news.is_some() {
             self.attributes.update(|attributes| {
+                // A rename beside us, say, changes the source's times between the look and the comparison.
                 if file.holds(look) {
-                    *attributes = remembered(&stat);
+                    *attributes = remembered(stat);
                 }
             });
-            file.took_over(&stat, look);
+            file.took_over(stat, look);
         } else {
-            file.settle(&stat, look);
+            file.settle(stat, look);
         }
+    }
+
+    /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: its
+    /// pages are all there, and nobody told of a change. Stores through a mapping are not told, so the source is
+    /// looked at once a second.
+    ///
+    /// Context: `opens` held.
+    pub(super) fn opens_as_before(&self, opens: &mut Opens, mapping: &AddressSpace) -> bool {
+        let now = self.shared.belief.now();
+        let holds = |checked: &Checked| {
+            checked.watched
+                && Belief::is_same_epoch(checked.asked, now)
+                && self.attributes.is_watched(now)
+                && self.attributes.doubts() == checked.doubts
+        };
+        let Some(checked) = opens.checked.filter(holds) else {
+            return false;
+        };
+        if mapping.nr_pages() < mapping.size().div_ceil(PAGE_SIZE as u64) {
+            return false;
+        }
+        let all_there = || mapping.nr_pages() >= mapping.size().div_ceil(PAGE_SIZE as u64);
+        let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
+        if !all_there() || now - checked.asked <= look_again.unwrap_or(u64::MAX) {
+            return all_there();
+        }
+        let looked = self.revalidate(Some(opens), || self.stat());
+        opens.checked = Some(Checked {
+            asked: now,
+            ..checked
+        });
+        looked.is_ok() && self.attributes.doubts() == checked.doubts && all_there()
+    }
+
+    /// Opens descriptors, or keeps those `made`, and looks at the source.
+    ///
+    /// Context: `opens` held.
+    ///
+    /// # Errors
+    /// As [`DirNode::descriptors`], and those of `fstat(2)`.
+    pub(super) fn check_open(
+        &self,
+        opens: &mut Opens,
+        made: Option<Descriptors>,
+        writable: bool,
+    ) -> Result<(), Errno> {
+        let file = self.file();
+        opens.checked = None;
+        let (asked, doubts) = (self.shared.belief.now(), self.attributes.doubts());
+        let watched = self.attributes.is_watched(asked);
+        let fds = match made {
+            Some(fds) => file.install(fds),
+            None => self.descriptors(writable)?,
+        };
+        // The address space of one that has none asks when it is made.
+        if file.has_mapping() {
+            self.revalidate(Some(opens), || fd::fstat(fds.buffered.as_fd()))?;
+        }
+        let checked = Checked {
+            asked,
+            doubts,
+            watched,
+        };
+        opens.checked = (opens.writers == 0).then_some(checked);
         Ok(())
     }
 
@@ -225,21 +299,10 @@ impl DirNode {
 impl InodeOperations for DirNode {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
         self.shared.bdi.mm().check_fork()?;
-        let doubts = self.attributes.doubts();
-        let until = self.shared.believable_until();
-        let fd = self.path_fd()?;
-        if let Some(file) = self.file.as_ref().filter(|file| file.has_mapping())
-            && let Some(opens) = file.opens.try_lock()
-            && opens.writers == 0
-        {
-            self.revalidate(fd.as_fd())?;
-        }
+        let opens = self.file.as_ref().and_then(|file| file.opens.try_lock());
+        self.revalidate(opens.as_deref(), || self.stat())?;
+        drop(opens);
         self.shared.close_idle(1);
-        let look = self.look();
-        let stat = fd::fstat(fd.as_fd())?;
-        self.attributes.believe(doubts, until, |attributes| {
-            self.refresh(attributes, &stat, look);
-        });
         Ok(self.show(inode))
     }
 
@@ -307,6 +370,18 @@ impl InodeOperations for DirNode {
             (SeekSparse::Data, found) => found.filter(|&at| at < size).ok_or(Errno::ENXIO),
             (SeekSparse::Hole, found) => Ok(found.map_or(size, |at| at.min(size))),
         }
+    }
+
+    fn asked_while_watched(&self, doubts: u32) {
+        if let Some(file) = &self.file
+            && let Some(checked) = &mut file.opens.lock().checked
+        {
+            checked.watched |= checked.doubts == doubts;
+        }
+    }
+
+    fn keep_readable(&self) -> Result<(), Errno> {
+        self.descriptors(false).map(drop)
     }
 
     fn duplicated(&self, _: &Inode, writable: bool) {

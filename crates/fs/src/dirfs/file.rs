@@ -142,10 +142,7 @@ impl DirNode {
         {
             return Ok(fds);
         }
-        let path = self.path_fd()?;
-        let opened = self
-            .shared
-            .with_room(|| fd::reopen(path.as_fd(), access(writable)))?;
+        let opened = self.shared.with_room(|| self.open(access(writable)))?;
         Ok(file.install(Descriptors::new(opened, writable)))
     }
 
@@ -208,7 +205,10 @@ impl DirNode {
     /// Makes the attributes and the name durable after the data was.
     pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
         if let Some(file) = &self.file {
-            let fds = file.io.lock().fds.clone();
+            let mut fds = file.io.lock().fds.clone();
+            if !datasync && fds.is_none() && !file.attributes.is_durable() {
+                fds = Some(self.descriptors(false)?);
+            }
             if !datasync && let Some(fds) = fds {
                 self.restamp(&fds)?;
                 let _syncing = file.syncing.lock();
@@ -270,16 +270,20 @@ impl NodeOps {
             let _ = file.charge.set(self.shared.bdi.charge_mapping()?);
         }
         let _opens = file.opens.lock();
+        let (doubts, until) = (self.attributes.doubts(), self.shared.believable_until());
         let look = file.look();
-        let stat = match file.unchanged_since_made() {
-            Some(stat) => stat,
-            None => fd::fstat(self.path_fd()?.as_fd())?,
-        };
+        let made = file.unchanged_since_made();
+        let stat = made.map_or_else(|| self.stat(), Ok)?;
         let mapping = AddressSpace::new(&self.shared.bdi, Arc::new(self.clone()), stat.size);
-        self.attributes.update(|attributes| {
+        let take_over = |attributes: &mut _| {
             self.refresh(attributes, &stat, Some(look));
             file.mapping.get_or_init(|| Arc::downgrade(&mapping));
-        });
+        };
+        match made {
+            // Somebody else may have changed it since.
+            Some(_) => self.attributes.update(take_over),
+            None => self.attributes.believe(doubts, until, take_over),
+        }
         file.took_over(&stat, look);
         Ok(mapping)
     }

@@ -5,6 +5,7 @@ use super::inodes::Inodes;
 use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
 use super::state::LocalChange;
+use super::stats::count;
 use super::{DirFs, Shared};
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
@@ -61,11 +62,7 @@ impl DirFs {
         parent: &SlabArc<Inode>,
         name: &OsStr,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let found = self.open_name(dir, name)?;
-        let inode = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
-        let id = DirNode::of(&inode)?.id;
-        self.shared.keep_path(id, &Arc::new(found));
-        Ok(inode)
+        self.adopt(parent, name, &dir::fstatat(dir, name)?)
     }
 
     /// The inode of a file under `name` in `parent`, whose attributes are `stat`.
@@ -190,12 +187,12 @@ impl DirFs {
         let writable = flags.write || flags.truncate;
         {
             let mut opens = file.opens.lock();
-            let fds = match fds {
-                Some(fds) => file.install(fds),
-                None => node.descriptors(writable)?,
-            };
-            if opens.writers == 0 {
-                node.revalidate(fds.buffered.as_fd())?;
+            let cached = inode.mapping().filter(|_| fds.is_none() && !writable);
+            if cached.is_some_and(|mapping| node.opens_as_before(&mut opens, mapping)) {
+                self.shared.counters.opened_from_cache();
+            } else {
+                count(&self.shared.counters.opens_asked);
+                node.check_open(&mut opens, fds, writable)?;
             }
             opens.handles += 1;
             opens.writers += u32::from(writable);

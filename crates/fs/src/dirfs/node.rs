@@ -48,7 +48,7 @@ use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
 use smallvec::SmallVec;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// Longest target of a symbolic link that is kept, in bytes: part of what an inode is charged.
@@ -246,6 +246,54 @@ impl DirNode {
             at = found;
         }
         Ok(at)
+    }
+
+    /// Does `by_name` with the directory above and the name in it, if the node is there; `None` if that is not known. Who it
+    /// finds has to be checked.
+    fn by_name<R>(
+        &self,
+        by_name: impl FnOnce(BorrowedFd<'_>, &OsStr) -> Result<(R, Stat), Errno>,
+    ) -> Option<(R, Stat)> {
+        let (parent, name) = self.named().filter(|_| !self.is_unlinked())?;
+        let dir = DirNode::of(&parent).and_then(DirNode::path_fd).ok()?;
+        let found = by_name(dir.as_fd(), &name).ok()?;
+        (Identity::of(&found.1) == self.identity).then_some(found)
+    }
+
+    /// The attributes that the source shows; opens no descriptor where the name is enough.
+    ///
+    /// # Errors
+    /// As [`DirNode::path_fd`], and those of `statx(2)`.
+    pub(super) fn stat(&self) -> Result<Stat, Errno> {
+        let by_name = || self.by_name(|dir, name| Ok(((), dir::fstatat(dir, name)?)));
+        match self.held_fd() {
+            Some(fd) => fd::fstat(fd.as_fd()),
+            None => match by_name() {
+                Some(((), stat)) => Ok(stat),
+                None => fd::fstat(self.path_fd()?.as_fd()),
+            },
+        }
+    }
+
+    /// A new descriptor of a regular file, with these flags.
+    ///
+    /// # Errors
+    /// As [`DirNode::path_fd`], and those of `openat(2)`.
+    pub(super) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        // What is there by now may be a FIFO.
+        let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let by_name = || {
+            self.by_name(|dir, name| {
+                let fd = dir::openat(dir, name, careful, 0)?;
+                let stat = fd::fstat(fd.as_fd())?;
+                Ok((fd, stat))
+            })
+        };
+        match self.held_fd() {
+            None if let Some((fd, _)) = by_name() => Ok(fd),
+            Some(fd) => fd::reopen(fd.as_fd(), flags),
+            None => fd::reopen(self.path_fd()?.as_fd(), flags),
+        }
     }
 
     /// What a symbolic link holds.

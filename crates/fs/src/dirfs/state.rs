@@ -47,16 +47,21 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     size: u64,
-    mtime: Timespec,
-    ctime: Timespec,
+    /// In nanoseconds, to be compared alone: they wrap around.
+    mtime: i64,
+    ctime: i64,
 }
 
 impl Seen {
     fn of(stat: &Stat) -> Seen {
+        let nanoseconds = |time: Timespec| {
+            let seconds = time.sec.wrapping_mul(1_000_000_000);
+            seconds.wrapping_add(time.nsec.into())
+        };
         Seen {
             size: stat.size,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
+            mtime: nanoseconds(stat.mtime),
+            ctime: nanoseconds(stat.ctime),
         }
     }
 
@@ -102,6 +107,17 @@ pub(super) struct OngoingChange {
     alone: bool,
 }
 
+/// When the file could be opened, and its pages were compared with the source.
+#[derive(Clone, Copy)]
+pub(super) struct Checked {
+    /// The time, of [`Belief::now`](foliocache_vfs::Belief::now).
+    pub(super) asked: u64,
+    /// The doubts of its attributes by then.
+    pub(super) doubts: u32,
+    /// Somebody would have told of a change since.
+    pub(super) watched: bool,
+}
+
 /// Handles of a file.
 #[derive(Default)]
 pub(super) struct Opens {
@@ -109,6 +125,7 @@ pub(super) struct Opens {
     pub(super) writers: u32,
     /// Waiting in `Shared::idle` for its descriptors to be closed.
     pub(super) idle: bool,
+    pub(super) checked: Option<Checked>,
 }
 
 /// A batch, and what of a file it makes durable.

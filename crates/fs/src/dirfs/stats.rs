@@ -4,8 +4,8 @@
 //!
 //! All counters are statistics that nothing depends on: every access is `Relaxed`.
 
-use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::{CachePadded, Mutex, thread_shard};
 use foliocache_sys::Errno;
 use foliocache_sys::uring::EngineStats;
 use std::fmt;
@@ -56,6 +56,10 @@ pub struct DirFsStats {
     pub kernel_cache_bytes: u64,
     /// What was done in the background, and how deep; `None` without io_uring.
     pub engine: Option<EngineStats>,
+    /// Files that were opened without a call: all of it was cached, and nobody had told of a change.
+    pub opens_from_cache: u64,
+    /// Files that the source was asked about when they were opened.
+    pub opens_asked: u64,
     /// Files that were changed from outside and whose pages were dropped.
     pub invalidations: u64,
     /// Inodes in memory.
@@ -76,6 +80,9 @@ pub struct DirFsStats {
     pub fallbacks: Vec<(Fallback, Errno, u64)>,
 }
 
+/// Counters that threads share out among themselves.
+const SHARDS: usize = 16;
+
 /// The counters behind [`DirFsStats`].
 #[derive(Default)]
 pub(super) struct Counters {
@@ -87,6 +94,9 @@ pub(super) struct Counters {
     pub(super) flushes: AtomicU64,
     pub(super) batched_files: AtomicU64,
     pub(super) batch_flushes: AtomicU64,
+    /// By threads: counted where nothing else is shared.
+    opens_from_cache: [CachePadded<AtomicU64>; SHARDS],
+    pub(super) opens_asked: AtomicU64,
     pub(super) invalidations: AtomicU64,
     fallbacks: Mutex<Vec<(Fallback, Errno, u64)>>,
 }
@@ -103,6 +113,10 @@ pub(super) fn read(counter: &AtomicU64) -> u64 {
 }
 
 impl Counters {
+    pub(super) fn opened_from_cache(&self) {
+        count(&self.opens_from_cache[thread_shard() % SHARDS]);
+    }
+
     /// Remembers that something was refused; says so in the log the first time.
     pub(super) fn fell_back(&self, what: Fallback, reason: Errno) {
         let mut fallbacks = self.fallbacks.lock();
@@ -126,6 +140,8 @@ impl Counters {
             flushes: read(&self.flushes),
             batched_files: read(&self.batched_files),
             batch_flushes: read(&self.batch_flushes),
+            opens_from_cache: self.opens_from_cache.iter().map(|shard| read(shard)).sum(),
+            opens_asked: read(&self.opens_asked),
             invalidations: read(&self.invalidations),
             fallbacks: self.fallbacks.lock().clone(),
             ..DirFsStats::default()

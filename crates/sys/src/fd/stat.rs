@@ -127,7 +127,7 @@ fn time(t: StatxTimestamp) -> Timespec {
 
 pub(crate) fn stat_at(
     dir: BorrowedFd<'_>,
-    name: &std::ffi::CStr,
+    name: impl rustix::path::Arg + Copy,
     flags: AtFlags,
 ) -> Result<Stat, Errno> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;

@@ -26,6 +26,7 @@
 //!
 //! Names change behind the back of a local directory's cache. How long an answer is believed, [`Belief`] says.
 
+mod ask;
 mod change;
 mod news;
 mod shrink;
@@ -34,7 +35,7 @@ pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
 use crate::belief::Belief;
 use crate::bound::MetadataBound;
-use crate::credentials::{Access, Credentials};
+use crate::credentials::Credentials;
 use crate::dcache::{DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::FileSystem;
 use crate::generation::Generation;
@@ -287,12 +288,23 @@ impl SuperBlock {
         flags: WalkFlags,
         credentials: Option<&Credentials>,
     ) -> Result<Attr, WalkError> {
-        for _ in 0..MAX_STALE {
+        self.unless_stale(|| {
             let walked = self.walk_with_references(start, path, flags, credentials, false)?;
-            let end = walked.at;
-            match self.getattr(&end) {
-                // Gone from the store since it was looked up: what has the name now?
-                Err(Errno::ESTALE) => self.caches.dcache.invalidate(&end.dentry),
+            let attr = self.getattr(&walked.at);
+            Ok((walked.at.dentry, attr))
+        })
+    }
+
+    /// Runs `act` on what it looks up, again if that is gone from the store since.
+    pub(crate) fn unless_stale<R>(
+        &self,
+        mut act: impl FnMut() -> Result<(DentryRef<Inode>, Result<R, Errno>), WalkError>,
+    ) -> Result<R, WalkError> {
+        for _ in 0..MAX_STALE {
+            let (dentry, done) = act()?;
+            match done {
+                // What has the name now?
+                Err(Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
                 done => return Ok(done?),
             }
         }
@@ -470,74 +482,6 @@ impl SuperBlock {
         let dentry = self.caches.dcache.add(dir, name, inode)?;
         dentry.believe(until);
         Ok(dentry)
-    }
-
-    /// Whether `credentials`, if there are any, allow an access. The attributes are asked for anew if they are
-    /// not believed any more.
-    ///
-    /// # Errors
-    /// `EACCES`, those of [`FileSystem::getattr`].
-    pub fn check(
-        &self,
-        inode: &SlabArc<Inode>,
-        access: Access,
-        credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        match credentials {
-            Some(credentials) => {
-                self.renew(inode)?;
-                credentials.check(inode, access)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Asks for the attributes that a permission check looks at, unless they are believed.
-    pub(crate) fn renew(&self, inode: &SlabArc<Inode>) -> Result<(), Errno> {
-        match inode.attributes().is_believed(self.now()) {
-            true => Ok(()),
-            false if inode.is_directory() => self.getattr_directory(inode).map(drop),
-            false => self.caches.fs.getattr(inode).map(drop),
-        }
-    }
-
-    /// Asks for attributes; those of what is watched are believed until somebody tells of a change.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::getattr`].
-    pub(crate) fn getattr(&self, named: &Named) -> Result<Attr, Errno> {
-        let Named { dentry, inode } = named;
-        if inode.is_directory() {
-            return self.getattr_directory(inode);
-        }
-        let dir = dentry.parent().and_then(|dir| dir.inode());
-        let Some(dir) = dir.filter(|dir| self.belief.watch(dir)) else {
-            return self.caches.fs.getattr(inode);
-        };
-        let before = dir.attributes().doubts();
-        let (now, doubts) = (self.now(), inode.attributes().doubts());
-        let attr = self.caches.fs.getattr(inode)?;
-        if self.caches.fs.is_told_all(&dir, inode) {
-            inode.attributes().believe_watched(doubts, now);
-            // Somebody may have been told who did not find the dentry there.
-            let above = dentry.parent().and_then(|dir| dir.inode());
-            let moved = !above.is_some_and(|above| SlabArc::ptr_eq(&above, &dir));
-            if moved || !dentry.is_hashed() || dir.attributes().doubts() != before {
-                inode.attributes().unwatched();
-            }
-        }
-        Ok(attr)
-    }
-
-    /// As [`SuperBlock::getattr`], of a directory: its own watch tells.
-    fn getattr_directory(&self, dir: &SlabArc<Inode>) -> Result<Attr, Errno> {
-        let watched = self.belief.watch(dir);
-        let (now, doubts) = (self.now(), dir.attributes().doubts());
-        let attr = self.caches.fs.getattr(dir)?;
-        if watched {
-            dir.attributes().believe_watched(doubts, now);
-        }
-        Ok(attr)
     }
 
     /// Changes attributes, see [`FileSystem::setattr`].
