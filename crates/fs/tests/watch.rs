@@ -7,8 +7,8 @@ use common::{cache, dirfs, on_disk, read_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Credentials, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SuperBlock,
-    WalkFlags,
+    Attr, Credentials, DirEntryBuf, FileSystem, Inode, Namei, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, OpenHow, RenameMode, SlabArc, SuperBlock, WalkFlags,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
@@ -538,4 +538,176 @@ fn what_is_not_cached_stays_readable_without_a_name() {
     assert_eq!(world.opens().0, 0);
     fs::remove_file(world.path("file")).expect("removed");
     assert_eq!(read_all(&file).len(), 10 << 20);
+}
+
+impl World {
+    fn dir(&self, path: &str) -> SlabArc<Inode> {
+        let names = &self.names;
+        let found = names.lookup(names.root(), OsStr::new(path), STAY, None);
+        found.expect("a directory").inode().expect("a directory")
+    }
+
+    /// The names in a directory, in order.
+    fn list(&self, path: &str) -> Vec<String> {
+        let opened = self.fs.opendir(&self.dir(path)).expect("it opens");
+        let mut names: Vec<_> = opened
+            .read_all()
+            .expect("read")
+            .into_iter()
+            .map(|entry| entry.name.into_string().expect("UTF-8"))
+            .collect();
+        names.sort();
+        names.drain(..2);
+        names
+    }
+
+    /// Read from the cache, read from the source.
+    fn listed(&self) -> (u64, u64) {
+        let stats = self.fs.stats();
+        (stats.directories_from_cache, stats.directories_read)
+    }
+}
+
+#[test]
+fn names_in_a_directory_are_known_until_one_changes() {
+    let world = World::new(|source| {
+        fs::create_dir_all(source.join("dir/sub")).expect("directories");
+        fs::write(source.join("dir/a"), "").expect("a file");
+    });
+    assert_eq!(world.list("dir"), ["a", "sub"]);
+    thread::sleep(Duration::from_millis(30));
+    let (_, read) = world.listed();
+    for _ in 0..10 {
+        assert_eq!(world.list("dir"), ["a", "sub"]);
+    }
+    assert_eq!(world.listed(), (10, read));
+    // What is in a file is no name.
+    fs::write(world.path("dir/a"), "more").expect("written");
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!(world.list("dir"), ["a", "sub"]);
+    assert_eq!(world.listed(), (11, read));
+    // Others' changes are seen soon.
+    let becomes = |wanted: &[&str]| {
+        let begun = Instant::now();
+        while world.list("dir") != wanted {
+            assert!(begun.elapsed() < SOON, "{:?}", world.list("dir"));
+        }
+    };
+    fs::write(world.path("dir/b"), "").expect("a file");
+    becomes(&["a", "b", "sub"]);
+    fs::rename(world.path("dir/b"), world.path("dir/sub/b")).expect("moved");
+    becomes(&["a", "sub"]);
+    assert_eq!(world.list("dir/sub"), ["b"]);
+    // Our own at once.
+    let (names, ctx) = (&world.names, OpContext::ROOT);
+    let dentry = |path: &str| {
+        let found = names.lookup(names.root(), OsStr::new(path), STAY, None);
+        found.expect("a directory")
+    };
+    let (dir, sub) = (dentry("dir"), dentry("dir/sub"));
+    for n in 0..50 {
+        let (name, other) = (format!("n{n}"), format!("o{n}"));
+        let (name, other) = (OsStr::new(&name), OsStr::new(&other));
+        let has = |path: &str, name: &OsStr| {
+            let listed = world.list(path);
+            listed.iter().any(|listed| OsStr::new(listed) == name)
+        };
+        let flags = OpenFlags::READ_WRITE;
+        let made = names.create(&ctx, &dir, name, 0o644, flags, None);
+        drop(made.expect("made"));
+        assert!(has("dir", name));
+        let moved = names.rename(&dir, name, &sub, other, RenameMode::Replace, None);
+        moved.expect("moved");
+        assert!(!has("dir", name) && has("dir/sub", other));
+        let linked = names.link(&world.dir(&format!("dir/sub/o{n}")), &dir, name, None);
+        linked.expect("linked");
+        assert!(has("dir", name));
+        names.unlink(&dir, name, None).expect("removed");
+        assert!(!has("dir", name));
+        drop(names.mkdir(&ctx, &dir, name, 0o755, None).expect("made"));
+        assert!(has("dir", name));
+        names.rmdir(&dir, name, None).expect("removed");
+        assert!(!has("dir", name));
+    }
+}
+
+/// From any place in it, a few entries at a time.
+#[test]
+fn a_known_directory_is_read_from_any_place() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        for n in 0..1000 {
+            fs::write(source.join(format!("dir/file-{n}")), "").expect("a file");
+        }
+    });
+    let dir = world.dir("dir");
+    let open = || world.fs.opendir(&dir).expect("it opens");
+    // In pieces already the first time, which are all of it.
+    let in_pieces = |opened: &dyn OpenDirectory| {
+        let (mut all, mut offset) = (Vec::<DirEntryBuf>::new(), 0);
+        loop {
+            let before = all.len();
+            let taken = opened.read(offset, &mut |entry| {
+                let takes = all.len() < before + 7;
+                if takes {
+                    all.push(entry.into());
+                }
+                takes
+            });
+            taken.expect("read");
+            match all.last() {
+                Some(last) if all.len() > before => offset = last.next_offset,
+                _ => return all,
+            }
+        }
+    };
+    let offsets = |entries: &[DirEntryBuf]| -> Vec<_> {
+        let key = |entry: &DirEntryBuf| (entry.name.clone(), entry.ino, entry.next_offset);
+        entries.iter().map(key).collect()
+    };
+    let first = in_pieces(&*open());
+    assert_eq!(first.len(), 1002);
+    let (cached, read) = world.listed();
+    let again = in_pieces(&*open());
+    assert_eq!(offsets(&again), offsets(&first));
+    assert_eq!(world.listed(), (cached + 1, read));
+    let opened = open();
+    for at in [0, 1, 500, 1001, 3] {
+        let mut rest = Vec::new();
+        let offset = first[at].next_offset;
+        let read = opened.read(offset, &mut |entry| {
+            rest.push(entry.into());
+            true
+        });
+        read.expect("read");
+        assert_eq!(offsets(&rest), offsets(&first[at + 1..]));
+    }
+}
+
+/// Names that are known take a part of the bound, and no more.
+#[test]
+fn known_names_stay_within_their_share() {
+    let world = World::new(|source| {
+        for dir in 0..40 {
+            fs::create_dir(source.join(format!("{dir}"))).expect("a directory");
+            for n in 0..1000 {
+                let name = format!("{dir}/a-file-with-a-name-that-takes-some-room-{n}");
+                File::create(source.join(name)).expect("a file");
+            }
+        }
+    });
+    // Of 64 MiB, to which the test's cache is bound.
+    let share = 2 << 20;
+    let mut most = 0;
+    for _ in 0..3 {
+        for dir in 0..40 {
+            assert_eq!(world.list(&format!("{dir}")).len(), 1000);
+            most = most.max(world.fs.stats().listing_bytes);
+        }
+    }
+    assert!(most > share / 2 && most <= share, "{most}");
+    let metadata = world.names.mm().usage().metadata;
+    world.fs.shrink_inodes(100_000);
+    assert_eq!(world.fs.stats().listing_bytes, 0);
+    assert!(world.names.mm().usage().metadata + share / 2 < metadata);
 }

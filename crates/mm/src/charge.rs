@@ -48,6 +48,11 @@ impl MetadataCharge {
         Ok(Self { mm, bytes })
     }
 
+    /// What is charged.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives back what is beyond `bytes`.
     pub fn reduce_to(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);

@@ -207,7 +207,7 @@ impl Belief {
     }
 
     /// Watches a directory; whether it is watched. Before anything in it is asked for.
-    pub(crate) fn watch(&self, dir: &SlabArc<Inode>) -> bool {
+    pub fn watch(&self, dir: &SlabArc<Inode>) -> bool {
         let Some(news) = &self.news else { return false };
         // Relaxed: who finds it too late has read the time in an epoch that is over.
         let any = self.epoch.load(Ordering::Relaxed) < LAST_EPOCH;

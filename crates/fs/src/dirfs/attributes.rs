@@ -68,7 +68,7 @@ impl DirNode {
     ) {
         let ours = (attributes.size, attributes.mtime, attributes.ctime);
         *attributes = remembered(stat);
-        if let (Some(file), Some(look)) = (&self.file, look)
+        if let (Some(file), Some(look)) = (self.regular(), look)
             && (file.has_mapping() || !file.holds(look))
         {
             (attributes.size, attributes.mtime, attributes.ctime) = ours;
@@ -95,7 +95,7 @@ impl DirNode {
             .filter(|opens| opens.writers == 0)
             .and_then(|_| self.file().mapping())
             .filter(|mapping| !mapping.is_dirty());
-        let look = self.file.as_ref().map(FileState::look);
+        let look = self.regular().map(FileState::look);
         let stat = ask()?;
         if let Some((mapping, look)) = mapping.zip(look) {
             self.compare(&mapping, &stat, look);
@@ -200,7 +200,7 @@ impl DirNode {
         what: LocalChange,
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        let Some(file) = &self.file else {
+        let Some(file) = self.regular() else {
             let result = change();
             self.attributes.doubt();
             return result;
@@ -240,7 +240,7 @@ impl DirNode {
     /// Gives up the pages of a file that neither a name nor a handle leads to; does nothing to others. What
     /// keeps its space in the source goes with the inode.
     pub(super) fn discard_unused(&self) {
-        if let Some(file) = self.file.as_ref().filter(|_| self.is_unlinked()) {
+        if let Some(file) = self.regular().filter(|_| self.is_unlinked()) {
             let opens = file.opens.lock();
             if opens.handles == 0 {
                 file.discard();
@@ -299,7 +299,7 @@ impl DirNode {
 impl InodeOperations for DirNode {
     fn getattr(&self, inode: &Inode) -> Result<Attr, Errno> {
         self.shared.bdi.mm().check_fork()?;
-        let opens = self.file.as_ref().and_then(|file| file.opens.try_lock());
+        let opens = self.regular().and_then(|file| file.opens.try_lock());
         self.revalidate(opens.as_deref(), || self.stat())?;
         drop(opens);
         self.shared.close_idle(1);
@@ -319,7 +319,7 @@ impl InodeOperations for DirNode {
     }
 
     fn cached_target(&self) -> Option<&OsStr> {
-        self.target.get().map(OsString::as_os_str)
+        self.cached_link().map(OsString::as_os_str)
     }
 
     fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {
@@ -373,7 +373,7 @@ impl InodeOperations for DirNode {
     }
 
     fn asked_while_watched(&self, doubts: u32) {
-        if let Some(file) = &self.file
+        if let Some(file) = self.regular()
             && let Some(checked) = &mut file.opens.lock().checked
         {
             checked.watched |= checked.doubts == doubts;
@@ -416,7 +416,7 @@ impl InodeOperations for DirNode {
             return;
         }
         self.discard_unused();
-        if let Some(file) = &self.file {
+        if let Some(file) = self.regular() {
             let fds = file.io.lock().fds.take();
             drop(fds);
         }

@@ -125,8 +125,7 @@ impl Descriptors {
 
 impl DirNode {
     pub(super) fn file(&self) -> &FileState {
-        self.file
-            .as_ref()
+        self.regular()
             .expect("only regular files have an address space")
     }
 
@@ -204,7 +203,7 @@ impl DirNode {
 
     /// Makes the attributes and the name durable after the data was.
     pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
-        if let Some(file) = &self.file {
+        if let Some(file) = self.regular() {
             let mut fds = file.io.lock().fds.clone();
             if !datasync && fds.is_none() && !file.attributes.is_durable() {
                 fds = Some(self.descriptors(false)?);

@@ -45,6 +45,7 @@ mod batch;
 mod file;
 mod idle;
 mod inodes;
+mod listing;
 mod names;
 mod namespace;
 mod node;
@@ -63,6 +64,7 @@ pub use stats::{DirFsStats, Fallback};
 use self::batch::Batches;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
+use self::listing::Listings;
 use self::node::DirNode;
 use self::path_fds::PathFds;
 use self::stats::Counters;
@@ -179,6 +181,7 @@ struct Shared {
     path_fds: PathFds,
     permissions: Arc<Generation>,
     belief: Arc<Belief>,
+    listings: Arc<Listings>,
     /// `None` where nothing is watched.
     watches: Option<Arc<Watches>>,
     /// Memory for those of all nodes.
@@ -288,6 +291,7 @@ impl DirFs {
                 Some(watches) => Belief::watching(validity, watches.clone()),
                 None => Belief::new(validity),
             }),
+            listings: Arc::new(Listings::new(mm)),
             watches,
             attributes: SharedSlab::new(mm.clone()),
             nodes: SharedSlab::new(mm.clone()),
@@ -336,6 +340,7 @@ impl DirFs {
             watches_refused: watches.map_or(0, |watches| stats::read(&watches.refused)),
             changes_told: watches.map_or(0, |watches| stats::read(&watches.events)),
             changes_lost: watches.map_or(0, |watches| stats::read(&watches.overflows)),
+            listing_bytes: self.shared.listings.bytes(),
             kernel_cache_bytes: self.shared.batches.as_ref().map_or(0, Batches::bytes),
             ..self.shared.counters.snapshot()
         }

@@ -2,6 +2,7 @@
 
 use super::file::Descriptors;
 use super::inodes::Inodes;
+use super::listing::NamesChange;
 use super::namespace::check_component;
 use super::node::{DirNode, Identity, Location};
 use super::state::LocalChange;
@@ -147,6 +148,7 @@ impl DirFs {
         self.writable()?;
         check_component(name)?;
         let dir = self.directory(parent)?;
+        let _changes = NamesChange::of(parent);
         make(dir.as_fd())?;
         let made = self.open_name(dir.as_fd(), name)?;
         let stat = fd::fstat(made.as_fd())?;
@@ -244,6 +246,7 @@ impl DirFs {
     ) -> Result<(), Errno> {
         self.writable()?;
         let dir = self.directory(parent)?;
+        let _changes = NamesChange::of(parent);
         let live = {
             let _moves = self.shared.moves.read();
             let fd = self.open_name(dir.as_fd(), name)?;

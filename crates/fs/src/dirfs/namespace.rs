@@ -15,7 +15,8 @@
 
 use super::DirFs;
 use super::file::Descriptors;
-use super::node::{DirNode, Identity};
+use super::listing::NamesChange;
+use super::node::{DirNode, Identity, NODE_BYTES};
 use super::state::LocalChange;
 use super::stream::DirStream;
 use foliocache_sync::Arc;
@@ -51,14 +52,24 @@ impl FileSystem for DirFs {
         let super::Shared {
             attributes,
             nodes,
+            listings,
             bdi,
             ..
         } = &*self.shared;
-        self.inodes.cache.inode_bytes() + attributes.bytes() + nodes.bytes() + bdi.mapping_bytes()
+        self.inodes.cache.inode_bytes()
+            + listings.bytes()
+            + attributes.bytes()
+            + nodes.bytes()
+            + bdi.mapping_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {
-        self.inodes.shrink(nr)
+        let listings = &self.shared.listings;
+        // Listings and inodes go in proportion to what they take.
+        let wanted = nr as u128 * u128::from(NODE_BYTES);
+        let part = wanted * u128::from(listings.bytes()) / u128::from(self.inode_bytes().max(1));
+        let freed = (listings.shrink(part as u64) / NODE_BYTES) as usize;
+        freed + self.inodes.shrink(nr.saturating_sub(freed))
     }
 
     fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
@@ -121,6 +132,7 @@ impl FileSystem for DirFs {
         self.writable()?;
         check_component(name)?;
         let dir_fd = self.directory(dir)?;
+        let _changes = NamesChange::of(dir);
         // First: without room for its pages a file is not left behind.
         let charge = self.shared.bdi.charge_mapping()?;
         let handle_charge = OpenFile::charge(self.shared.bdi.mm())?;
@@ -205,6 +217,7 @@ impl FileSystem for DirFs {
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
         let dir_fd = self.directory(dir)?;
+        let _changes = NamesChange::of(dir);
         node.own_change(fd.as_fd(), LocalChange::Attributes, || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
@@ -239,6 +252,7 @@ impl FileSystem for DirFs {
         check_component(to)?;
         let from_fd = self.directory(from_dir)?;
         let to_fd = self.directory(to_dir)?;
+        let _changes = [from_dir, to_dir].map(|dir| NamesChange::of(dir));
         let replaced = {
             let _moves = self.shared.moves.read();
             let moved_fd = self.open_name(from_fd.as_fd(), from)?;
@@ -322,8 +336,7 @@ impl FileSystem for DirFs {
     }
 
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
-        let fd = self.directory(inode)?;
-        Ok(Box::new(DirStream::open(inode, fd.as_fd())?))
+        Ok(Box::new(DirStream::open(self, inode)?))
     }
 
     fn statfs(&self) -> Result<StatFs, Errno> {

@@ -35,6 +35,7 @@
 
 use super::Shared;
 use super::inodes::Orphans;
+use super::listing::ListingSlot;
 use super::state::FileState;
 use super::sync_calls::SyncCall;
 use super::watch::NOT_WATCHED;
@@ -116,19 +117,38 @@ pub(super) struct DirNode {
     pub(super) location: Mutex<Location>,
     /// Where it was seen before that, as far as that name is not known to be gone.
     spare: Mutex<Option<Box<ParentAndName>>>,
-    /// What a regular file has besides.
-    pub(super) file: Option<FileState>,
+    kind_state: KindState,
     /// Its name, and those of the directories above it.
     name: Durability,
     /// Whether no name leads to the node any more.
     unlinked: AtomicBool,
-    /// What a symbolic link holds, once somebody has asked: it never changes.
-    pub(super) target: OnceLock<OsString>,
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
-    /// The number of a directory's watch, see [`watch`](super::watch).
-    pub(super) watch: AtomicI32,
 }
+
+/// What a node has besides, by its kind.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most nodes are files, and all are of one slab"
+)]
+enum KindState {
+    File(FileState),
+    Directory(DirectoryState),
+    /// What a symbolic link holds, once somebody has asked: it never changes.
+    Symlink(OnceLock<OsString>),
+    Other,
+}
+
+/// What a directory has besides.
+pub(super) struct DirectoryState {
+    /// The number of its watch, see [`watch`](super::watch).
+    pub(super) watch: AtomicI32,
+    /// Its entries, see [`listing`](super::listing).
+    pub(super) listing: ListingSlot,
+}
+
+/// Bytes of a node, about.
+pub(super) const NODE_BYTES: u64 = size_of::<DirNode>() as u64;
 
 /// Seven nodes fit into a page of their slab.
 #[cfg(target_pointer_width = "64")]
@@ -153,17 +173,23 @@ impl DirNode {
             attributes,
             location: Mutex::new(location),
             spare: Mutex::new(None),
-            file: (kind == FileKind::Regular).then(FileState::new),
+            kind_state: match kind {
+                FileKind::Regular => KindState::File(FileState::new()),
+                FileKind::Directory => KindState::Directory(DirectoryState {
+                    watch: AtomicI32::new(NOT_WATCHED),
+                    listing: ListingSlot::default(),
+                }),
+                FileKind::Symlink => KindState::Symlink(OnceLock::new()),
+                _ => KindState::Other,
+            },
             name: Durability::new(),
             unlinked: AtomicBool::new(false),
-            target: OnceLock::new(),
             orphaned: OnceLock::new(),
-            watch: AtomicI32::new(NOT_WATCHED),
         };
         if !shared.forgotten.is_durable() {
             // This may be one of those whose inodes were evicted.
             node.name_changed();
-            if let Some(file) = &node.file {
+            if let Some(file) = node.regular() {
                 file.attributes.changed();
             }
         }
@@ -176,6 +202,30 @@ impl DirNode {
     /// `EXDEV` for an inode of another one.
     pub(super) fn of(inode: &Inode) -> Result<&DirNode, Errno> {
         inode.private().ok_or(Errno::EXDEV)
+    }
+
+    /// What a regular file has besides.
+    pub(super) fn regular(&self) -> Option<&FileState> {
+        match &self.kind_state {
+            KindState::File(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// What a directory has besides.
+    pub(super) fn directory(&self) -> Option<&DirectoryState> {
+        match &self.kind_state {
+            KindState::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    /// What a symbolic link holds, if somebody has asked.
+    pub(super) fn cached_link(&self) -> Option<&OsString> {
+        match &self.kind_state {
+            KindState::Symlink(target) => target.get(),
+            _ => None,
+        }
     }
 
     /// A descriptor of the node, good for everything but I/O.
@@ -209,7 +259,7 @@ impl DirNode {
             Location::Named(_) | Location::Detached => {}
         }
         // Its own first: the others are behind a lock that it shares.
-        let own = self.file.as_ref().and_then(FileState::any_fd);
+        let own = self.regular().and_then(FileState::any_fd);
         own.or_else(|| self.shared.path_fds.get(self.id))
     }
 
@@ -301,13 +351,15 @@ impl DirNode {
     /// # Errors
     /// As [`DirNode::path_fd`], and those of `readlinkat(2)`.
     pub(super) fn target(&self) -> Result<OsString, Errno> {
-        if let Some(target) = self.target.get() {
+        if let Some(target) = self.cached_link() {
             return Ok(target.clone());
         }
         let target = dir::readlink_fd(self.path_fd()?.as_fd())?;
         // A longer one is not paid for.
-        if target.len() <= LONGEST_TARGET {
-            self.target.get_or_init(|| target.clone());
+        if target.len() <= LONGEST_TARGET
+            && let KindState::Symlink(kept) = &self.kind_state
+        {
+            kept.get_or_init(|| target.clone());
         }
         Ok(target)
     }
@@ -397,12 +449,12 @@ impl DirNode {
     /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
     /// Whether something besides its pages is still on the way to the backing store. Never blocks.
     pub(super) fn is_busy(&self) -> bool {
-        self.file.as_ref().is_some_and(FileState::unflushed)
+        self.regular().is_some_and(FileState::unflushed)
     }
 
     pub(super) fn note_eviction(&self) {
         let attributes = |file: &FileState| file.attributes.is_durable();
-        let durable = self.name.is_durable() && self.file.as_ref().is_none_or(attributes);
+        let durable = self.name.is_durable() && self.regular().is_none_or(attributes);
         if !durable && !self.is_unlinked() {
             self.shared.forgotten.changed();
         }
@@ -480,8 +532,8 @@ impl Drop for DirNode {
             orphans.remove(self.ino);
         }
         self.shared.path_fds.remove(self.id);
-        if let Some(watches) = &self.shared.watches {
-            watches.remove(&self.watch);
+        if let Some((directory, watches)) = self.directory().zip(self.shared.watches.as_ref()) {
+            watches.remove(&directory.watch);
         }
     }
 }

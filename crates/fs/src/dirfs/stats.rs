@@ -60,6 +60,12 @@ pub struct DirFsStats {
     pub opens_from_cache: u64,
     /// Files that the source was asked about when they were opened.
     pub opens_asked: u64,
+    /// Directories that were opened to be read and whose names were all known.
+    pub directories_from_cache: u64,
+    /// Directories that the source was asked for the names of.
+    pub directories_read: u64,
+    /// Bytes of names that are known; they are charged to the bound.
+    pub listing_bytes: u64,
     /// Files that were changed from outside and whose pages were dropped.
     pub invalidations: u64,
     /// Inodes in memory.
@@ -97,6 +103,8 @@ pub(super) struct Counters {
     /// By threads: counted where nothing else is shared.
     opens_from_cache: [CachePadded<AtomicU64>; SHARDS],
     pub(super) opens_asked: AtomicU64,
+    pub(super) directories_from_cache: AtomicU64,
+    pub(super) directories_read: AtomicU64,
     pub(super) invalidations: AtomicU64,
     fallbacks: Mutex<Vec<(Fallback, Errno, u64)>>,
 }
@@ -142,6 +150,8 @@ impl Counters {
             batch_flushes: read(&self.batch_flushes),
             opens_from_cache: self.opens_from_cache.iter().map(|shard| read(shard)).sum(),
             opens_asked: read(&self.opens_asked),
+            directories_from_cache: read(&self.directories_from_cache),
+            directories_read: read(&self.directories_read),
             invalidations: read(&self.invalidations),
             fallbacks: self.fallbacks.lock().clone(),
             ..DirFsStats::default()

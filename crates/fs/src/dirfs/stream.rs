@@ -1,29 +1,67 @@
 //! Reading a directory of the source.
 
+use super::listing::{Listing, Recording};
 use super::node::DirNode;
+use super::stats::count;
+use super::{DirFs, NodeOps};
 use foliocache_mm::MetadataCharge;
-use foliocache_sync::Mutex;
+use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::DirReader;
-use foliocache_sys::fd::BorrowedFd;
+use foliocache_sys::fd::AsFd;
 use foliocache_vfs::{DirEntry, Inode, OpenDirectory, SlabArc};
 use std::os::unix::ffi::OsStrExt;
 
 /// A directory of the source that is being read.
 pub(super) struct DirStream {
-    reader: Mutex<DirReader>,
+    state: Mutex<State>,
     inode: SlabArc<Inode>,
     _charge: MetadataCharge,
 }
 
+enum State {
+    /// From what was read before; where, and the offset that stands for it.
+    Listed(Arc<Listing>, usize, u64),
+    /// From the source.
+    Read(Box<DirReader>, Option<Recording>),
+}
+
 impl DirStream {
-    pub(super) fn open(inode: &SlabArc<Inode>, fd: BorrowedFd<'_>) -> Result<DirStream, Errno> {
-        let mm = DirNode::of(inode)?.shared.bdi.mm();
-        let bytes = size_of::<DirStream>() + DirReader::BUFFER;
+    /// # Errors
+    /// `ENOTDIR`, `EACCES`, `ENOMEM` if the bound has no room, those of `openat(2)`.
+    pub(super) fn open(fs: &DirFs, inode: &SlabArc<Inode>) -> Result<DirStream, Errno> {
+        let shared = &fs.shared;
+        let charge = |bytes| {
+            let mm = shared.bdi.mm();
+            MetadataCharge::before_names(mm, bytes as u64, MetadataCharge::PATIENCE)
+        };
+        let now = shared.belief.now();
+        let listing = match DirNode::of(inode)?.directory() {
+            Some(directory) if shared.belief.watch(inode) => Some(directory.listing.get(now)),
+            _ => None,
+        };
+        let bytes = size_of::<DirStream>();
+        let (state, charge) = match listing {
+            Some(Ok(listing)) => {
+                shared.bdi.mm().check_fork()?;
+                count(&shared.counters.directories_from_cache);
+                (State::Listed(listing, 0, 0), charge(bytes)?)
+            }
+            listing => {
+                let fd = fs.directory(inode)?;
+                let charge = charge(bytes + size_of::<DirReader>() + DirReader::BUFFER)?;
+                count(&shared.counters.directories_read);
+                let recording = listing
+                    .and_then(Result::err)
+                    .map(|generation| Recording::new(now, generation));
+                let reader = Box::new(DirReader::open(fd.as_fd())?);
+                (State::Read(reader, recording), charge)
+            }
+        };
         Ok(DirStream {
-            _charge: MetadataCharge::before_names(mm, bytes as u64, MetadataCharge::PATIENCE)?,
-            reader: Mutex::new(DirReader::open(fd)?),
+            state: Mutex::new(state),
             inode: inode.clone(),
+            _charge: charge,
         })
     }
 }
@@ -34,24 +72,59 @@ impl OpenDirectory for DirStream {
         let parent = node
             .named()
             .map_or(self.inode.ino(), |(parent, _)| parent.ino());
-        let mut reader = self.reader.lock();
-        reader.seek(offset)?;
-        loop {
-            let entry = match reader.next() {
-                Ok(Some(entry)) => entry,
-                // A directory that was removed has no entries.
-                Ok(None) | Err(Errno::ENOENT) => return Ok(()),
-                Err(error) => return Err(error),
-            };
+        let mut sink = |entry: DirEntry<'_>| {
             let ino = match entry.name.as_bytes() {
                 b"." => self.inode.ino(),
                 b".." => parent,
                 _ => entry.ino,
             };
-            if !sink(DirEntry { ino, ..entry }) {
+            sink(DirEntry { ino, ..entry })
+        };
+        let mut state = self.state.lock();
+        if let State::Listed(listing, at, reached) = &mut *state {
+            let found = match offset {
+                0 => Some(0),
+                offset if offset == *reached => Some(*at),
+                offset => listing.find(offset),
+            };
+            if let Some(begin) = found {
+                *reached = offset;
+                *at = listing.read(begin, &mut |entry| {
+                    let next = entry.next_offset;
+                    let taken = sink(entry);
+                    if taken {
+                        *reached = next;
+                    }
+                    taken
+                });
                 return Ok(());
             }
+            // Of another listing: the source knows it.
+            let fd = node.path_fd()?;
+            *state = State::Read(Box::new(DirReader::open(fd.as_fd())?), None);
         }
+        let State::Read(reader, recording) = &mut *state else {
+            return Ok(());
+        };
+        recording.take_if(|recording| !recording.goes_on_at(offset));
+        reader.seek(offset)?;
+        loop {
+            let entry = match reader.next() {
+                Ok(Some(entry)) => entry,
+                // A directory that was removed has no entries.
+                Ok(None) | Err(Errno::ENOENT) => break,
+                Err(error) => return Err(error),
+            };
+            if !sink(entry) {
+                reader.unread();
+                return Ok(());
+            }
+            recording.take_if(|recording| !recording.push(&node.shared, &entry));
+        }
+        if let Some(recording) = recording.take() {
+            recording.finish(&NodeOps::of(&self.inode)?.0);
+        }
+        Ok(())
     }
 
     fn fsync(&self) -> Result<(), Errno> {

@@ -20,15 +20,15 @@
 //! `DirNode::watch` is stored with `Release` after the watch was made, and loaded with `Acquire` before anything in the
 //! directory is asked for. The counters are statistics.
 
-use super::node::DirNode;
+use super::node::{DirNode, DirectoryState};
 use super::stats::count;
 use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
-use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_sys::inotify::{EventKind, Inotify};
-use foliocache_vfs::{Change, FileKind, Inode, News, SlabArc, SlabWeak, Told};
+use foliocache_sys::{Errno, credentials};
+use foliocache_vfs::{Change, Inode, News, SlabArc, SlabWeak, Told};
 use std::collections::HashMap;
 
 /// What the kernel takes for a watch, about, and for the inode that it keeps.
@@ -59,6 +59,8 @@ pub(super) struct Watches {
     mm: Arc<Mm>,
     /// The device of the source: what is mounted below may be anything.
     dev: u64,
+    /// The process is root's: modes do not matter to it.
+    may_search_all: bool,
     pub(super) events: AtomicU64,
     pub(super) overflows: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -83,6 +85,7 @@ impl Watches {
             dirs: Mutex::default(),
             mm: mm.clone(),
             dev,
+            may_search_all: credentials::current().uid == 0,
             events: AtomicU64::new(0),
             overflows: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -94,18 +97,18 @@ impl Watches {
     }
 
     #[cold]
-    fn add(&self, dir: &SlabArc<Inode>, node: &DirNode) -> bool {
+    fn add(&self, dir: &SlabArc<Inode>, node: &DirNode, state: &DirectoryState) -> bool {
         let watch = self.try_add(dir, node).unwrap_or_else(|_| {
             count(&self.refused);
             REFUSED
         });
         // Release: see the module's header.
-        node.watch.store(watch, Ordering::Release);
+        state.watch.store(watch, Ordering::Release);
         watch != REFUSED
     }
 
     fn try_add(&self, dir: &SlabArc<Inode>, node: &DirNode) -> Result<i32, Errno> {
-        if node.kind != FileKind::Directory || node.identity.dev != self.dev {
+        if node.identity.dev != self.dev {
             return Err(Errno::EOPNOTSUPP);
         }
         self.mm.check_fork()?;
@@ -159,9 +162,12 @@ impl News for Watches {
         let Ok(node) = DirNode::of(dir) else {
             return false;
         };
+        let Some(state) = node.directory() else {
+            return false;
+        };
         // Acquire: see the module's header.
-        match node.watch.load(Ordering::Acquire) {
-            NOT_WATCHED => self.add(dir, node),
+        match state.watch.load(Ordering::Acquire) {
+            NOT_WATCHED => self.add(dir, node, state),
             watch => watch != REFUSED,
         }
     }
@@ -187,9 +193,19 @@ impl News for Watches {
             let Some(dir) = self.dir_of(event.watch, ended) else {
                 return;
             };
-            if ended && let Ok(node) = DirNode::of(&dir) {
-                // Release: as in `add`.
-                node.watch.store(REFUSED, Ordering::Release);
+            if let Some(state) = DirNode::of(&dir).ok().and_then(DirNode::directory) {
+                if ended {
+                    // Release: as in `add`.
+                    state.watch.store(REFUSED, Ordering::Release);
+                }
+                // Who may read the directory may be another, too.
+                if change == Change::Name || event.name.is_none() {
+                    state.listing.names_changed();
+                }
+            }
+            if event.name.is_none() && !self.may_search_all {
+                // No name in it may be believed by who may not go through it any more.
+                complete = false;
             }
             tell(Told {
                 dir: &dir,

@@ -52,6 +52,8 @@ pub struct DirReader {
     filled: usize,
     at: usize,
     offset: u64,
+    /// Both before the last entry.
+    before: (usize, u64),
 }
 
 impl DirReader {
@@ -75,6 +77,7 @@ impl DirReader {
             filled: 0,
             at: 0,
             offset: 0,
+            before: (0, 0),
         })
     }
 
@@ -95,13 +98,20 @@ impl DirReader {
     ///
     /// `EINVAL` for a number that is no offset.
     pub fn seek(&mut self, offset: u64) -> Result<(), Errno> {
-        if offset != self.offset || offset == 0 {
+        let at_first = self.filled == 0 && self.offset == 0;
+        if offset != self.offset || (offset == 0 && !at_first) {
             fs::seek(&self.dir, SeekFrom::Start(offset))?;
             self.filled = 0;
             self.at = 0;
             self.offset = offset;
+            self.before = (0, offset);
         }
         Ok(())
+    }
+
+    /// Has the entry that came last come again.
+    pub fn unread(&mut self) {
+        (self.at, self.offset) = self.before;
     }
 
     /// The next entry, `None` at the end. May block.
@@ -126,6 +136,7 @@ impl DirReader {
         let len = usize::from(u16::from_ne_bytes(field(entry, 16)?));
         let name = entry.get(NAME..len).ok_or(Errno::EIO)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        self.before = (self.at, self.offset);
         self.at += len;
         self.offset = u64::from_ne_bytes(field(entry, 8)?);
         Ok(Some(DirEntry {

@@ -401,6 +401,12 @@ unsafe impl<T: Send + Sync> Send for SlabWeak<T> {}
 unsafe impl<T: Send + Sync> Sync for SlabWeak<T> {}
 
 impl<T> SlabWeak<T> {
+    /// Whether the object is still in use, at this moment.
+    pub fn is_alive(&self) -> bool {
+        // Relaxed: nothing is had.
+        counts_of(self.object).strong.0.load(Ordering::Relaxed) > 0
+    }
+
     /// The object, if it is still in use. One that a cache is about to evict may be missed.
     pub fn upgrade(&self) -> Option<SlabArc<T>> {
         let object = self.object;
