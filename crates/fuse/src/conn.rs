@@ -4,14 +4,15 @@
 //!
 //! The kernel names inodes by their number; what it knows is in [`nodes`](crate::nodes).
 //!
-//! What the kernel may believe of names and attributes, and for how long, is [`TTL`]. All changes
-//! made through the mount reach the kernel's copies at once, because they pass through it; only
-//! what changes in the source behind our back may be seen that much later.
+//! What the kernel may believe of names and attributes, and for how long, each [`Entry`] says. All changes
+//! made through the mount reach the kernel's copies at once, because they pass through it. It is told of other changes
+//! in directories that are watched ([`news`](crate::news)); elsewhere they are seen by [`TTL`] later.
 
 use crate::buffers::Buffers;
 use crate::convert;
 use crate::handles::{DirHandle, FileHandle, HANDLE_BYTES, Handles};
 use crate::kernel_pages::KernelPages;
+use crate::news::{LONG, News, Own};
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::{Counters, add};
@@ -21,12 +22,16 @@ use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{DirEntryBuf, FileSystem, Inode, Named, OpContext, SlabArc, SuperBlock};
+use foliocache_vfs::{
+    DirEntryBuf, FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SlabArc,
+    SuperBlock,
+};
 use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
 use std::ffi::OsStr;
-use std::time::Duration;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, UNIX_EPOCH};
 
-/// How long the kernel may believe a name or an attribute without asking again.
+/// How long at most the kernel may believe a name or an attribute that it is not told of.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 
 /// Bytes that an entry with attributes takes in a reply, without its name.
@@ -57,6 +62,7 @@ pub(crate) struct FuseConn {
     pub(crate) counters: Arc<Counters>,
     pub(crate) panics: Arc<Panics>,
     pub(crate) kernel_pages: Arc<KernelPages>,
+    pub(crate) news: Arc<News>,
     /// The kernel keeps everything, see [`KernelCache::All`](crate::KernelCache::All). `Relaxed`: set
     /// before the threads are started that serve what opens a file.
     pub(crate) kernel_keeps_all: AtomicBool,
@@ -73,8 +79,55 @@ pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
     }
 }
 
-/// An entry as the kernel wants it: attributes and generation.
-pub(crate) type Entry = (FileAttr, Generation);
+/// An entry as the kernel wants it.
+pub(crate) struct Entry {
+    pub(crate) attr: FileAttr,
+    pub(crate) generation: Generation,
+    /// How long the name may be believed, and how long the attributes.
+    pub(crate) name_ttl: Duration,
+    pub(crate) attr_ttl: Duration,
+}
+
+impl Entry {
+    /// There is no such name.
+    pub(crate) fn absent(name_ttl: Duration) -> Entry {
+        Entry {
+            attr: FileAttr {
+                ino: INodeNo(0),
+                size: 0,
+                blocks: 0,
+                atime: UNIX_EPOCH,
+                mtime: UNIX_EPOCH,
+                ctime: UNIX_EPOCH,
+                crtime: UNIX_EPOCH,
+                kind: fuser::FileType::RegularFile,
+                perm: 0,
+                nlink: 0,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                blksize: 0,
+                flags: 0,
+            },
+            generation: Generation(0),
+            name_ttl,
+            attr_ttl: Duration::ZERO,
+        }
+    }
+
+    /// For an answer that has one time for both.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.name_ttl.min(self.attr_ttl)
+    }
+}
+
+/// A directory in which something is asked for.
+pub(crate) struct Within {
+    pub(crate) dentry: DentryRef<Inode>,
+    inode: SlabArc<Inode>,
+    /// The kernel is told of what happens in it from now on.
+    told: bool,
+}
 
 impl FuseConn {
     /// Runs one operation: counts it, and turns errors and panics into what the kernel is told.
@@ -95,7 +148,7 @@ impl FuseConn {
     ) -> Result<T, fuser::Errno> {
         // Nothing of ours is left half-changed by an unwinding operation: the table's locks are
         // not held across calls, and the cache keeps its own invariants.
-        match self.panics.catch(name, run) {
+        match self.panics.catch(name, || self.news.serving(run)) {
             Some(Ok(value)) => Ok(value),
             Some(Err(errno)) => {
                 add(&self.counters.errors, 1);
@@ -133,18 +186,155 @@ impl FuseConn {
         MetadataCharge::before_names(self.names.mm(), HANDLE_BYTES, MetadataCharge::PATIENCE)
     }
 
-    /// Tells the kernel of an inode, which it then may use until it forgets it.
-    pub(crate) fn entry(&self, named: &Named) -> Result<Entry, Errno> {
-        let attr = self.fs().getattr(&named.inode)?;
-        self.nodes.remember(&self.names, named);
-        let mut attr = convert::attr(&attr);
-        attr.ino = INodeNo(named.inode.ino());
-        Ok((attr, Generation(named.inode.generation())))
+    /// A directory, before something in it is asked for.
+    pub(crate) fn within(&self, dentry: DentryRef<Inode>) -> Result<Within, Errno> {
+        let inode = dentry.inode().ok_or(Errno::ESTALE)?;
+        let told = self.news.tells_of(&self.names, &inode);
+        Ok(Within {
+            dentry,
+            inode,
+            told,
+        })
     }
 
-    /// As [`FuseConn::entry`], for what was just made.
-    pub(crate) fn entry_of(&self, dentry: DentryRef<Inode>) -> Result<Entry, Errno> {
-        self.entry(&Named::new(dentry)?)
+    fn ttl(&self, told: bool, present: bool) -> Duration {
+        match told {
+            true => LONG,
+            false => self.names.validity(present).min(TTL),
+        }
+    }
+
+    /// Attributes, and how long they may be believed. `dir` has a name of the inode, if it has one, that would be told
+    /// of.
+    fn attributes(
+        &self,
+        inode: &SlabArc<Inode>,
+        dir: Option<&Inode>,
+    ) -> Result<(FileAttr, Duration), Errno> {
+        let mut told = match inode.is_directory() {
+            true => self.news.tells_of(&self.names, inode),
+            false => dir.is_some(),
+        };
+        let attr = self.fs().getattr(inode)?;
+        if let Some(dir) = dir
+            && !inode.is_directory()
+        {
+            // Nobody tells of stores into mappings, and nobody but us of data that waits to be written.
+            let used = || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino());
+            told = self.fs().is_told_all(dir, inode) && !used();
+        }
+        let mut attr = convert::attr(&attr);
+        attr.ino = INodeNo(inode.ino());
+        Ok((attr, self.ttl(told, true)))
+    }
+
+    /// The attributes of an inode that the kernel knows.
+    pub(crate) fn attributes_of(&self, ino: INodeNo) -> Result<(FileAttr, Duration), Errno> {
+        let (inode, dentry) = self.nodes.named(&self.names, ino.0)?;
+        let dir = match dentry.filter(|_| !inode.is_directory()) {
+            Some(dentry) => self.told_by(&Named {
+                dentry,
+                inode: inode.clone(),
+            }),
+            None => None,
+        };
+        self.attributes(&inode, dir.as_deref())
+    }
+
+    /// Opens a file that the kernel knows.
+    pub(crate) fn open(
+        &self,
+        ctx: &OpContext,
+        ino: INodeNo,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        match self.nodes.named(&self.names, ino.0)? {
+            (inode, Some(dentry)) => self.names.open(ctx, &Named { dentry, inode }, flags),
+            (inode, None) => self.fs().open(ctx, &inode, flags),
+        }
+    }
+
+    /// The directory that would tell of changes of a file, which still has its name there.
+    fn told_by(&self, named: &Named) -> Option<SlabArc<Inode>> {
+        let within = self.within(named.dentry.parent()?).ok()?;
+        let is_there = || {
+            let name = named.dentry.name();
+            let found = self
+                .names
+                .lookup_name(&within.dentry, OsStr::from_bytes(&name));
+            found.is_ok_and(|found| SlabArc::ptr_eq(&found.inode, &named.inode))
+        };
+        let told = within.told && (self.names.is_believed_as_watched(named) || is_there());
+        told.then_some(within.inode)
+    }
+
+    /// Tells the kernel of an inode, which it then may use until it forgets it.
+    pub(crate) fn entry(&self, within: &Within, named: &Named) -> Result<Entry, Errno> {
+        let dir = within.told.then_some(&*within.inode);
+        let (attr, attr_ttl) = self.attributes(&named.inode, dir)?;
+        self.nodes.remember(&self.names, named);
+        Ok(Entry {
+            attr,
+            generation: Generation(named.inode.generation()),
+            name_ttl: self.ttl(within.told, true),
+            attr_ttl,
+        })
+    }
+
+    /// Looks a name up for the kernel.
+    pub(crate) fn lookup(&self, within: &Within, name: &OsStr) -> Result<Entry, Errno> {
+        match self.names.lookup_name(&within.dentry, name) {
+            Err(Errno::ENOENT) => match self.ttl(within.told, false) {
+                Duration::ZERO => Err(Errno::ENOENT),
+                ttl => Ok(Entry::absent(ttl)),
+            },
+            found => self.entry(within, &found?),
+        }
+    }
+
+    /// Makes something under a name, and tells the kernel of it.
+    pub(crate) fn make(
+        &self,
+        dir: INodeNo,
+        name: &OsStr,
+        make: impl FnOnce(&DentryRef<Inode>) -> Result<DentryRef<Inode>, Errno>,
+    ) -> Result<Entry, Errno> {
+        let within = self.within(self.directory_to_tell_of(dir)?)?;
+        let own = self.news.own(&self.names, &within.inode, name, 1);
+        let made = make(&within.dentry)?;
+        own.done();
+        self.entry(&within, &Named::new(made)?)
+    }
+
+    /// Takes a name away.
+    pub(crate) fn remove(
+        &self,
+        dir: INodeNo,
+        name: &OsStr,
+        remove: impl FnOnce(&DentryRef<Inode>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let within = self.within(self.directory(dir)?)?;
+        let own = self.news.own(&self.names, &within.inode, name, 1);
+        remove(&within.dentry)?;
+        own.done();
+        Ok(())
+    }
+
+    pub(crate) fn rename(
+        &self,
+        (from, old): (INodeNo, &OsStr),
+        (to, new): (INodeNo, &OsStr),
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        let (from, to) = (self.directory(from)?, self.directory(to)?);
+        let (from, to) = (self.within(from)?, self.within(to)?);
+        let events = if mode == RenameMode::Exchange { 2 } else { 1 };
+        let owns = [(&from, old), (&to, new)]
+            .map(|(dir, name)| self.news.own(&self.names, &dir.inode, name, events));
+        self.names
+            .rename(&from.dentry, old, &to.dentry, new, mode, None)?;
+        owns.into_iter().for_each(Own::done);
+        Ok(())
     }
 
     pub(crate) fn open_flags(&self) -> FopenFlags {
@@ -181,6 +371,7 @@ impl FuseConn {
         reply: &mut fuser::ReplyDirectoryPlus,
     ) -> Result<(), Errno> {
         let mut given = 0;
+        let within = self.within(handle.dentry.clone())?;
         loop {
             // A look-up may not be made from within the reading of a directory.
             let names = self.names(handle, offset)?;
@@ -190,17 +381,17 @@ impl FuseConn {
             for name in names {
                 offset = name.next_offset;
                 let dots = name.name == "." || name.name == "..";
-                let ((attr, generation), inode) = if dots {
+                let (entry, inode) = if dots {
                     // The kernel takes only number and kind of these, and counts no look-up.
-                    let inode = handle.dentry.inode().ok_or(Errno::ESTALE)?;
-                    let mut attr = convert::attr(&self.fs().getattr(&inode)?);
-                    attr.ino = INodeNo(name.ino);
-                    ((attr, Generation(0)), None)
+                    let mut entry = Entry::absent(Duration::ZERO);
+                    entry.attr.ino = INodeNo(name.ino);
+                    entry.attr.kind = fuser::FileType::Directory;
+                    (entry, None)
                 } else {
                     let found = self
                         .names
-                        .lookup_name(&handle.dentry, &name.name)
-                        .and_then(|named| Ok((self.entry(&named)?, named.inode)));
+                        .lookup_name(&within.dentry, &name.name)
+                        .and_then(|named| Ok((self.entry(&within, &named)?, named.inode)));
                     match found {
                         Ok((entry, inode)) => (entry, Some(inode)),
                         Err(
@@ -213,7 +404,11 @@ impl FuseConn {
                         Err(errno) => return Err(errno),
                     }
                 };
-                if reply.add(attr.ino, offset, &name.name, &TTL, &attr, generation) {
+                let Entry {
+                    attr, generation, ..
+                } = &entry;
+                let ttl = entry.ttl();
+                if reply.add(attr.ino, offset, &name.name, &ttl, attr, *generation) {
                     // It did not fit, so the kernel was not told of it.
                     let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
                     if let Some(gone) = gone {

@@ -27,13 +27,14 @@ mod buffers;
 mod conn;
 mod convert;
 mod data;
+mod device;
 mod handles;
 mod kernel_pages;
 mod mount;
+mod news;
 mod nodes;
 mod operations;
 mod prune;
-mod prune_message;
 mod service;
 mod stats;
 #[cfg(test)]

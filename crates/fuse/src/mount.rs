@@ -14,11 +14,12 @@
 
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
+use crate::device::Device;
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
+use crate::news::News;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
-use crate::prune_message::Device;
 use crate::service::{Job, Server, WORKERS_MEMORY};
 use crate::stats::{Counters, FuseStats};
 use foliocache::Directory;
@@ -30,7 +31,7 @@ use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
-use foliocache_vfs::{InodeHolder, SuperBlock};
+use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -206,6 +207,7 @@ pub struct Mount {
     panics: Arc<Panics>,
     counters: Arc<Counters>,
     kernel_pages: Arc<KernelPages>,
+    news: Arc<News>,
     pruner: Arc<Pruner>,
     threads_beside: Vec<JoinHandle<()>>,
 }
@@ -233,6 +235,7 @@ impl Mount {
         let threads = options.threads.max(1);
         let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
         let nodes = Arc::new(Nodes::new(Arc::clone(&pruner), Arc::clone(&counters)));
+        let news = Arc::new(News::new().map_err(|errno| MountError::Thread(errno.into()))?);
         let read_only = options.read_only || names.fs().read_only();
         let conn = Arc::new(FuseConn {
             names: Arc::clone(&names),
@@ -244,6 +247,7 @@ impl Mount {
             counters: Arc::clone(&counters),
             panics: Arc::clone(&panics),
             kernel_pages: Arc::clone(&kernel_pages),
+            news: Arc::clone(&news),
             kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
         });
         let server = Server::new(conn, threads);
@@ -288,6 +292,7 @@ impl Mount {
             panics,
             counters,
             kernel_pages,
+            news,
             pruner,
             threads_beside: Vec::new(),
         };
@@ -295,6 +300,21 @@ impl Mount {
         mount
             .threads_beside
             .push(notifying.map_err(MountError::Thread)?);
+        // Without the first nodes have no names, and inodes cannot be found by what is told.
+        if can_prune.is_ok() && names.has_news() && device.forget_all_names().is_ok() {
+            let observer: Weak<dyn Observer> = Arc::downgrade(&mount.news) as _;
+            names.add_observer(observer);
+            let telling = mount.news.start(
+                Arc::clone(&names),
+                Arc::clone(&nodes),
+                device.clone(),
+                &mount.panics,
+            );
+            mount
+                .threads_beside
+                .push(telling.map_err(MountError::Thread)?);
+            mount.news.can_tell();
+        }
         if can_prune.is_ok() {
             let holder: Weak<dyn InodeHolder> = Arc::downgrade(&mount.pruner) as _;
             names.add_holder(holder);
@@ -385,6 +405,7 @@ impl Mount {
             Ok(()) | Err(Errno::EINVAL) => self.join(),
             Err(Errno::EPERM) => {
                 self.kernel_pages.stop();
+                self.news.stop();
                 self.pruner.stop();
                 self.workers.stop();
                 // Dropping the session asks the helper; its threads serve those inside to the end.
@@ -397,6 +418,7 @@ impl Mount {
 
     fn join(&mut self) {
         self.kernel_pages.stop();
+        self.news.stop();
         self.pruner.stop();
         if let Some(session) = self.session.take()
             && let Err(error) = session.join()

@@ -257,6 +257,45 @@ impl Nodes {
         Ok(self.shard(ino).lock().get(ino)?.inode.clone())
     }
 
+    /// The inode of a number, with a name of it if that is kept.
+    ///
+    /// # Errors
+    /// As [`Nodes::inode`].
+    pub(crate) fn named(
+        &self,
+        names: &SuperBlock,
+        ino: u64,
+    ) -> Result<(SlabArc<Inode>, Option<DentryRef<Inode>>), Errno> {
+        if ino == ROOT_INO {
+            return Ok((self.inode(names, ino)?, None));
+        }
+        let mut nodes = self.shard(ino).lock();
+        let node = nodes.get(ino)?;
+        Ok((node.inode.clone(), node.dentry.clone()))
+    }
+
+    /// The numbers that the kernel knows.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let mut numbers = vec![ROOT_INO];
+        for shard in &self.shards {
+            let shard = shard.lock();
+            numbers.extend(shard.nodes.iter().map(|node| node.inode.ino()));
+        }
+        numbers
+    }
+
+    /// Whether the kernel knows a number.
+    pub(crate) fn knows(&self, ino: u64) -> bool {
+        ino == ROOT_INO || self.shard(ino).lock().find(ino).is_some()
+    }
+
+    /// Whether the kernel has the inode open.
+    pub(crate) fn is_open(&self, ino: u64) -> bool {
+        let nodes = self.shard(ino).lock();
+        let place = nodes.find(ino);
+        place.is_some_and(|place| nodes.nodes[place].handles > 0)
+    }
+
     /// The dentry of a directory.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! Nothing is decided here: arguments are turned into those of the file system, results into what
 //! the kernel is told. What needs more than that is in `conn` and `data`.
 
-use crate::conn::{TTL, answer, answer_xattr, context, is_acl};
+use crate::conn::{answer, answer_xattr, context, is_acl};
 use crate::convert;
 use crate::data::{O_DIRECT, ReadRequest, WriteRequest};
 use crate::handles::DirHandle;
@@ -61,8 +61,8 @@ impl Filesystem for Server {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
         self.serve_entry(Lane::Names, "lookup", reply, move |conn| {
-            let dir = conn.directory_to_tell_of(parent)?;
-            conn.entry(&conn.names.lookup_name(&dir, &name)?)
+            let within = conn.within(conn.directory_to_tell_of(parent)?)?;
+            conn.lookup(&within, &name)
         });
     }
 
@@ -78,8 +78,8 @@ impl Filesystem for Server {
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<Fh>, reply: ReplyAttr) {
         self.serve(Lane::Names, move |conn| {
-            let done = conn.attempt("getattr", || conn.fs().getattr(&conn.inode(ino)?));
-            answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
+            let done = conn.attempt("getattr", || conn.attributes_of(ino));
+            answer!(reply, done, (attr, ttl) => reply.attr(&ttl, &attr));
         });
     }
 
@@ -112,9 +112,10 @@ impl Filesystem for Server {
                     atime: atime.map(convert::set_time),
                     mtime: mtime.map(convert::set_time),
                 };
-                conn.fs().setattr(&ctx, &conn.inode(ino)?, &set)
+                conn.fs().setattr(&ctx, &conn.inode(ino)?, &set)?;
+                conn.attributes_of(ino)
             });
-            answer!(reply, done, attr => reply.attr(&TTL, &convert::attr(&attr)));
+            answer!(reply, done, (attr, ttl) => reply.attr(&ttl, &attr));
         });
     }
 
@@ -138,11 +139,12 @@ impl Filesystem for Server {
         let name = name.to_owned();
         let ctx = context(req, umask);
         self.serve_entry(Lane::Io, "mknod", reply, move |conn| {
-            let dir = conn.directory_to_tell_of(parent)?;
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
-            let names = &conn.names;
-            conn.entry_of(names.mknod(&ctx, &dir, &name, kind, mode, rdev, None)?)
+            conn.make(parent, &name, |dir| {
+                let names = &conn.names;
+                names.mknod(&ctx, dir, &name, kind, mode, rdev, None)
+            })
         });
     }
 
@@ -158,23 +160,24 @@ impl Filesystem for Server {
         let name = name.to_owned();
         let ctx = context(req, umask);
         self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
-            let dir = conn.directory_to_tell_of(parent)?;
             let mode = mode & PERMISSION_BITS;
-            conn.entry_of(conn.names.mkdir(&ctx, &dir, &name, mode, None)?)
+            conn.make(parent, &name, |dir| {
+                conn.names.mkdir(&ctx, dir, &name, mode, None)
+            })
         });
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "unlink", reply, move |conn| {
-            conn.names.unlink(&conn.directory(parent)?, &name, None)
+            conn.remove(parent, &name, |dir| conn.names.unlink(dir, &name, None))
         });
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "rmdir", reply, move |conn| {
-            conn.names.rmdir(&conn.directory(parent)?, &name, None)
+            conn.remove(parent, &name, |dir| conn.names.rmdir(dir, &name, None))
         });
     }
 
@@ -182,8 +185,9 @@ impl Filesystem for Server {
         let (name, to) = (name.to_owned(), to.as_os_str().to_owned());
         let ctx = context(req, 0);
         self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
-            let dir = conn.directory_to_tell_of(parent)?;
-            conn.entry_of(conn.names.symlink(&ctx, &dir, &name, &to, None)?)
+            conn.make(parent, &name, |dir| {
+                conn.names.symlink(&ctx, dir, &name, &to, None)
+            })
         });
     }
 
@@ -208,16 +212,17 @@ impl Filesystem for Server {
             } else {
                 return Err(Errno::EINVAL);
             };
-            let (from, to) = (conn.directory(parent)?, conn.directory(newparent)?);
-            conn.names.rename(&from, &name, &to, &newname, mode, None)
+            conn.rename((parent, &name), (newparent, &newname), mode)
         });
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
         self.serve_entry(Lane::Io, "link", reply, move |conn| {
-            let (inode, dir) = (conn.inode(ino)?, conn.directory(parent)?);
-            conn.entry_of(conn.names.link(&inode, &dir, &name, None)?)
+            let inode = conn.inode(ino)?;
+            conn.make(parent, &name, |dir| {
+                conn.names.link(&inode, dir, &name, None)
+            })
         });
     }
 
@@ -226,9 +231,8 @@ impl Filesystem for Server {
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("open", || {
                 let charge = conn.charge_handle()?;
-                let inode = conn.inode(ino)?;
                 let flags = OpenFlags::from_raw(flags.0);
-                let file = conn.fs().open(&ctx, &inode, flags)?;
+                let file = conn.open(&ctx, ino, flags)?;
                 Ok(conn.insert_file(file, charge))
             });
             answer!(reply, done, fh => reply.opened(fh, conn.open_flags()));
@@ -250,22 +254,28 @@ impl Filesystem for Server {
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("create", || {
                 let charge = conn.charge_handle()?;
-                let dir = conn.directory(parent)?;
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
                 let flags = OpenFlags::from_raw(flags);
-                let created = conn.names.create(&ctx, &dir, &name, mode, flags, None);
-                let (file, dentry) = match created {
-                    // The kernel found no such name, so it has checked the directory alone. `ESTALE`
-                    // makes it look the name up again and open the file as `open` does: it checks the
-                    // mode, follows a link, refuses a directory and cuts the file where it may.
-                    Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
-                    created => created?,
-                };
-                Ok((conn.entry_of(dentry)?, conn.insert_file(file, charge)))
+                let mut opened = None;
+                let entry = conn.make(parent, &name, |dir| {
+                    let created = conn.names.create(&ctx, dir, &name, mode, flags, None);
+                    let (file, dentry) = match created {
+                        // The kernel found no such name, so it has checked the directory alone. `ESTALE`
+                        // makes it look the name up again and open the file as `open` does: it checks the
+                        // mode, follows a link, refuses a directory and cuts the file where it may.
+                        Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
+                        created => created?,
+                    };
+                    opened = Some(file);
+                    Ok(dentry)
+                })?;
+                let file = opened.ok_or(Errno::EIO)?;
+                Ok((entry, conn.insert_file(file, charge)))
             });
-            answer!(reply, done, ((attr, generation), fh) => {
-                reply.created(&TTL, &attr, generation, fh, conn.open_flags());
+            answer!(reply, done, (entry, fh) => {
+                let ttl = entry.name_ttl;
+                reply.created(&ttl, &entry.attr, entry.generation, fh, conn.open_flags());
             });
         });
     }

@@ -23,8 +23,8 @@
 //!
 //! `state` protects the figures and what came back; a leaf, nothing is called under it.
 
+use crate::device::Device;
 use crate::nodes::Nodes;
-use crate::prune_message::Device;
 use crate::stats::{Counters, add};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;

@@ -34,7 +34,7 @@
 //!
 //! `busy` and `held` only count; nothing is published through them: every access is `Relaxed`.
 
-use crate::conn::{Entry, FuseConn, TTL, answer};
+use crate::conn::{Entry, FuseConn, answer};
 use crate::data::{ReadRequest, WriteRequest};
 use crate::mount::MAX_REQUEST;
 use crate::stats::add;
@@ -201,7 +201,10 @@ impl Server {
     ) {
         self.serve(lane, move |conn| {
             let done = conn.attempt(name, || run(conn));
-            answer!(reply, done, (attr, generation) => reply.entry(&TTL, &attr, generation));
+            answer!(reply, done, entry => {
+                let (attr_ttl, name_ttl) = (entry.attr_ttl, entry.name_ttl);
+                reply.entry_with_ttls(&attr_ttl, &name_ttl, &entry.attr, entry.generation);
+            });
         });
     }
 

@@ -5,6 +5,7 @@ use crate::conn::FuseConn;
 use crate::data::{ReadRequest, WriteRequest};
 use crate::handles::Handles;
 use crate::kernel_pages::KernelPages;
+use crate::news::News;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::Counters;
@@ -14,7 +15,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpContext, OpenFlags, SuperBlock};
+use foliocache_vfs::{OpContext, OpenFlags, ROOT_INO, SuperBlock};
 use fuser::{INodeNo, WriteFlags};
 
 fn conn() -> FuseConn {
@@ -32,6 +33,7 @@ fn conn() -> FuseConn {
         counters,
         panics: Arc::new(Panics::new(|_, _| {})),
         kernel_pages: Arc::new(KernelPages::default()),
+        news: Arc::new(News::new().unwrap()),
         kernel_keeps_all: AtomicBool::default(),
     }
 }
@@ -223,8 +225,7 @@ fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
     // Names that are told of again find room for themselves.
     for at in 0..10_000 {
         let name = format!("f{at}");
-        let named = conn.names.lookup_name(conn.names.root(), name.as_ref());
-        conn.entry(&named.unwrap()).unwrap();
+        look_up(&conn, &name);
         drop(conn.nodes.forget(numbers[at / 2], 1));
     }
     assert_eq!(conn.nodes.len(), 5_000);
@@ -233,17 +234,24 @@ fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
     }
 }
 
+fn look_up(conn: &FuseConn, name: &str) {
+    let root = conn.within(conn.names.root().clone()).unwrap();
+    conn.lookup(&root, name.as_ref()).unwrap();
+}
+
 /// Makes files and tells the kernel of them; their numbers.
 fn told_of(conn: &FuseConn, nr: usize) -> Vec<u64> {
     conn.nodes.keep_names();
     let tell = |at: usize| {
-        let (root, flags) = (conn.names.root(), OpenFlags::READ_WRITE);
         let name = format!("f{at}");
-        let (_, dentry) = conn
-            .names
-            .create(&OpContext::ROOT, root, name.as_ref(), 0o644, flags, None)
-            .unwrap();
-        conn.entry_of(dentry).unwrap().0.ino.0
+        let entry = conn.make(INodeNo(ROOT_INO), name.as_ref(), |root| {
+            let (flags, name) = (OpenFlags::READ_WRITE, name.as_ref());
+            let created = conn
+                .names
+                .create(&OpContext::ROOT, root, name, 0o644, flags, None);
+            created.map(|(_, dentry)| dentry)
+        });
+        entry.unwrap().attr.ino.0
     };
     (0..nr).map(tell).collect()
 }
@@ -280,8 +288,7 @@ fn what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says() {
     let conn = conn();
     let numbers = told_of(&conn, 20);
     assert_eq!(conn.nodes.choose(1000).0.len(), 20);
-    let again = conn.names.lookup_name(conn.names.root(), "f3".as_ref());
-    conn.entry(&again.unwrap()).unwrap();
+    look_up(&conn, "f3");
     for ino in &numbers {
         drop(conn.nodes.forget(*ino, 1));
         drop(conn.nodes.forget(*ino + 1_000_000, 1));

@@ -1,8 +1,8 @@
-//! A descriptor that can be read for ever once it was set: what threads that wait in poll(2) are ended with.
+//! A descriptor that can be read once it was set, until it is cleared: what threads that wait in poll(2) are woken with.
 
 use crate::Errno;
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::OwnedFd;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,6 +21,19 @@ impl Event {
     pub fn set(&self) {
         // It fails only where it was set 2^64 times before.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Waits until it is set, which clears it, or until `other` can be read, if there is one.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>) {
+        let own = PollFd::new(&self.0, PollFlags::IN);
+        let mut fds = [own.clone(), own];
+        if let Some(other) = &other {
+            fds[1] = PollFd::new(other, PollFlags::IN);
+        }
+        let came = poll(&mut fds, None);
+        if came.is_ok() && !fds[0].revents().is_empty() {
+            let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        }
     }
 
     /// What poll(2) waits for.

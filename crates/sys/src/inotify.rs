@@ -84,6 +84,11 @@ impl Inotify {
         let _ = inotify::remove_watch(&self.0, watch);
     }
 
+    /// What can be read when there are events.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     /// Hands over all events that are in the queue by now. Does not wait.
     ///
     /// # Errors

@@ -49,6 +49,7 @@ use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::clock::coarse_monotonic_ms;
+use foliocache_sys::fd::BorrowedFd;
 use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
@@ -115,11 +116,19 @@ pub trait News: Send + Sync {
     /// Tells of all that has happened since the last call. False if something may be missing. One caller at a time.
     /// Does not wait.
     fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool;
+
+    /// Can be read from (poll(2)) while there is something to tell; `None` if nobody can wait for that.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Who is told.
 pub(crate) trait Listener: Send + Sync {
     fn changed(&self, told: Told<'_>);
+
+    /// All was told that happened before `began`; not all of it, if it is not `complete`.
+    fn was_told(&self, began: u64, complete: bool);
 }
 
 /// How long answers are believed, and what the time is. See the module's header.
@@ -220,6 +229,11 @@ impl Belief {
         watched
     }
 
+    /// See [`News::fd`].
+    pub(crate) fn news_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.news.as_ref()?.fd()
+    }
+
     #[cold]
     fn read_news(&self, now: u64) {
         let _reading = self.reading.lock();
@@ -249,6 +263,9 @@ impl Belief {
         }
         // Release pairs with the Acquire in `now`.
         self.read_at.store(began, Ordering::Release);
+        if let Some(listener) = &listener {
+            listener.was_told(began, complete);
+        }
     }
 }
 

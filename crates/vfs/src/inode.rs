@@ -148,6 +148,11 @@ pub trait InodeOperations: Any + Send + Sync {
         Ok(())
     }
 
+    /// Handles that may write, roughly: more than 0 if there is one. Does not wait.
+    fn writers(&self) -> u32 {
+        0
+    }
+
     /// An open file has one handle more: [`InodeOperations::released`] will be called once more.
     fn duplicated(&self, _inode: &Inode, _writable: bool) {}
 

@@ -59,7 +59,7 @@ pub use open_file::OpenFile;
 #[cfg(loom)]
 pub use slab::model::pages as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};
-pub use super_block::{InodeHolder, Named, SuperBlock};
+pub use super_block::{InodeHolder, Named, Observer, SuperBlock};
 pub use types::{
     Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,
     OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,

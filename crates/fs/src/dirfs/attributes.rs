@@ -384,6 +384,12 @@ impl InodeOperations for DirNode {
         self.descriptors(false).map(drop)
     }
 
+    fn writers(&self) -> u32 {
+        let Some(file) = self.regular() else { return 0 };
+        // Somebody opens it, or closes it.
+        file.opens.try_lock().map_or(1, |opens| opens.writers)
+    }
+
     fn duplicated(&self, _: &Inode, writable: bool) {
         let mut opens = self.file().opens.lock();
         opens.handles += 1;

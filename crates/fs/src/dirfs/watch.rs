@@ -158,6 +158,10 @@ impl Watches {
 }
 
 impl News for Watches {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.fd())
+    }
+
     fn watch(&self, dir: &SlabArc<Inode>) -> bool {
         let Ok(node) = DirNode::of(dir) else {
             return false;

@@ -65,10 +65,14 @@ impl SuperBlock {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         let open = || self.caches.fs.open(ctx, &named.inode, flags);
-        match named.inode.attributes().is_watched(self.now()) {
+        let opened = match named.inode.attributes().is_watched(self.now()) {
             true => open(),
             false => self.believing(named, open),
+        };
+        if opened.is_ok() && (flags.write || flags.truncate) {
+            self.tell_of_writer(&named.inode);
         }
+        opened
     }
 
     /// Runs `ask`, which takes over the attributes of what is no directory. They are believed until somebody tells of a change,

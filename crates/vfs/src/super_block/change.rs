@@ -51,6 +51,9 @@ impl SuperBlock {
         let asked = self.now();
         let made = make(&inode);
         inode.attributes().doubt();
+        if made.is_ok() {
+            self.tell_of_name(&inode, name);
+        }
         let name = Name::new(name.as_bytes());
         if let Err(Errno::EEXIST) = made
             && let Some(dentry) = self.caches.dcache.lookup(dir, &name)
@@ -180,6 +183,9 @@ impl SuperBlock {
         let asked = self.now();
         let removed = remove(&inode);
         inode.attributes().doubt();
+        if removed.is_ok() {
+            self.tell_of_name(&inode, name);
+        }
         let mut gone = None;
         if let Some(dentry) = self.caches.dcache.lookup(dir, &Name::new(name.as_bytes())) {
             match removed {
@@ -330,6 +336,8 @@ impl SuperBlock {
         to_inode.attributes().doubt();
         match renamed {
             Ok(()) => {
+                self.tell_of_name(&from_inode, from);
+                self.tell_of_name(&to_inode, to);
                 // Two names of one file stay as they are, as does a name that is moved to itself.
                 let same = target.as_ref().is_some_and(|target| {
                     let (target, moved) = (target.inode(), moved.inode());

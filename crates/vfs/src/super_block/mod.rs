@@ -31,6 +31,8 @@ mod change;
 mod news;
 mod shrink;
 
+pub use self::news::Observer;
+use self::news::Observers;
 pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
 use crate::belief::Belief;
@@ -119,7 +121,11 @@ impl SuperBlock {
         let root = dcache.make_root(fs.root());
         let belief = fs.belief();
         let permissions = fs.permissions().clone();
-        let caches = Arc::new(Caches { dcache, fs });
+        let caches = Arc::new(Caches {
+            dcache,
+            fs,
+            observers: Observers::default(),
+        });
         let listener = Arc::downgrade(&caches);
         belief.listen(listener);
         SuperBlock {
@@ -496,14 +502,16 @@ impl SuperBlock {
         set: &SetAttr,
         credentials: Option<&Credentials>,
     ) -> Result<Attr, Errno> {
-        match credentials {
+        let set = match credentials {
             Some(credentials) => {
                 self.renew(inode)?;
-                let set = credentials.check_set(inode, set)?;
-                self.caches.fs.setattr(ctx, inode, &set)
+                credentials.check_set(inode, set)?
             }
-            None => self.caches.fs.setattr(ctx, inode, set),
-        }
+            None => *set,
+        };
+        let done = self.caches.fs.setattr(ctx, inode, &set);
+        self.tell_of_writer(inode);
+        done
     }
 
     /// The inode of a directory.

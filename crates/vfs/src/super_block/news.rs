@@ -10,17 +10,122 @@
 //!
 //! Nothing is asked here. Our own changes are told, too, and cost a question each.
 //!
+//! A mount shows its kernel what the file system says, and the kernel believes it for long: it is told as an
+//! [`Observer`], of what others do and of what this process does by other ways.
+//!
 //! # Locking
 //!
-//! None of its own: it comes from [`Belief::now`](crate::Belief::now), whatever the caller holds.
+//! It comes from [`Belief::now`](crate::Belief::now), whatever the caller holds. The list of observers is a leaf but
+//! for what they do, which takes leaves.
 
+use super::SuperBlock;
 use super::shrink::Caches;
-use crate::belief::{Change, Listener, Told};
+use crate::belief::{Belief, Change, Listener, Told};
 use crate::dcache::Name;
+use crate::inode::Inode;
+use crate::slab::SlabArc;
+use foliocache_sync::{RwLock, Weak};
+use foliocache_sys::fd::BorrowedFd;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
-impl Listener for Caches {
-    fn changed(&self, Told { dir, name, change }: Told<'_>) {
+/// Somebody who keeps answers of a file system beyond our reach and has to take them back when they change.
+///
+/// Context of its methods: any locks of the file system may be held; they do not wait, and take leaf locks at most.
+pub trait Observer: Send + Sync {
+    /// Something may have changed. `inode` is what the name leads to, as far as that is known. `ours` where it was done
+    /// through the names of this process; that is told by the store once more if the directory is watched.
+    fn changed(&self, told: Told<'_>, inode: Option<&SlabArc<Inode>>, ours: bool);
+
+    /// This process changes the inode, or may do so for as long as
+    /// [`InodeOperations::writers`](crate::InodeOperations::writers) says.
+    fn is_changed(&self, inode: &Inode);
+
+    /// Everything that happened before `began` ([`coarse_monotonic_ms`]) was told; unless it is `complete`, anything may
+    /// be missing.
+    ///
+    /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
+    fn was_told(&self, began: u64, complete: bool);
+}
+
+#[derive(Default)]
+pub(super) struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
+
+impl Observers {
+    fn each(&self, tell: impl Fn(&dyn Observer)) {
+        for observer in &*self.0.read() {
+            if let Some(observer) = observer.upgrade() {
+                tell(&*observer);
+            }
+        }
+    }
+}
+
+impl SuperBlock {
+    /// Tells somebody of changes, for as long as it lives.
+    pub fn add_observer(&self, observer: Weak<dyn Observer>) {
+        let mut observers = self.caches.observers.0.write();
+        observers.retain(|observer| observer.strong_count() > 0);
+        observers.push(observer);
+    }
+
+    /// Whether changes of names in a directory, of its own attributes, and of those of the files in it are told to the
+    /// observers from now on.
+    pub fn is_watched(&self, dir: &SlabArc<Inode>) -> bool {
+        self.belief.watch(dir)
+    }
+
+    /// Whether the store tells of changes in directories that can be watched, and [`SuperBlock::news_fd`] is there.
+    pub fn has_news(&self) -> bool {
+        self.belief.news_fd().is_some()
+    }
+
+    /// Can be read from (poll(2)) while there are news to read.
+    pub fn news_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.belief.news_fd()
+    }
+
+    /// Reads the news, unless that was done a moment ago.
+    pub fn read_news(&self) {
+        self.belief.now();
+    }
+
+    /// How long what is not watched may be believed: that there is something, or that there is not.
+    pub fn validity(&self, present: bool) -> Duration {
+        match self.belief.until(0, present) {
+            u64::MAX => Duration::MAX,
+            ms => Duration::from_millis(ms),
+        }
+    }
+
+    /// Whether a name is as it was when it was asked for, and somebody would have told.
+    pub fn is_believed_as_watched(&self, named: &super::Named) -> bool {
+        named.dentry.is_hashed() && Belief::is_watched(named.dentry.believed_until(), self.now())
+    }
+
+    /// This process opens `inode` for writing, by another way than an observer.
+    pub(crate) fn tell_of_writer(&self, inode: &Inode) {
+        self.caches
+            .observers
+            .each(|observer| observer.is_changed(inode));
+    }
+
+    /// A name was changed through this.
+    pub(super) fn tell_of_name(&self, dir: &SlabArc<Inode>, name: &OsStr) {
+        let told = Told {
+            dir,
+            name: Some(name),
+            change: Change::Name,
+        };
+        let observers = &self.caches.observers;
+        observers.each(|observer| observer.changed(told, None, true));
+    }
+}
+
+impl Caches {
+    /// Doubts what a change may concern; what its name leads to.
+    fn doubt(&self, Told { dir, name, change }: Told<'_>) -> Option<SlabArc<Inode>> {
         // First, see invariant 1 of `belief`.
         match (name, change) {
             (None, _) | (_, Change::Name) => dir.attributes().doubt(),
@@ -34,17 +139,30 @@ impl Listener for Caches {
             let above = self.dcache.of_directory(dir)?;
             self.dcache.lookup(&above, &Name::new(name.as_bytes()))
         });
-        let Some(dentry) = dentry else { return };
+        let dentry = dentry?;
         if change == Change::Name {
             dentry.believe(0);
         }
-        if let Some(inode) = dentry.inode() {
-            inode.attributes().doubt();
-            if inode.is_directory() {
-                // Threads remember ways that lead through it.
-                drop(self.dcache.places().begin());
-                drop(self.fs.permissions().begin());
-            }
+        let inode = dentry.inode()?;
+        inode.attributes().doubt();
+        if inode.is_directory() {
+            // Threads remember ways that lead through it.
+            drop(self.dcache.places().begin());
+            drop(self.fs.permissions().begin());
         }
+        Some(inode)
+    }
+}
+
+impl Listener for Caches {
+    fn changed(&self, told: Told<'_>) {
+        let inode = self.doubt(told);
+        self.observers
+            .each(|observer| observer.changed(told, inode.as_ref(), false));
+    }
+
+    fn was_told(&self, began: u64, complete: bool) {
+        self.observers
+            .each(|observer| observer.was_told(began, complete));
     }
 }

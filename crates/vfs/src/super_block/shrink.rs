@@ -14,6 +14,7 @@
 //! `caches` is read by reclaim, tried only, and taken for writing once, when the file system goes. `holders`
 //! is a leaf.
 
+use super::news::Observers;
 use crate::dcache::{DENTRY_BYTES, DentryCache};
 use crate::filesystem::FileSystem;
 use crate::inode::{Inode, inode_bytes};
@@ -25,6 +26,7 @@ use foliocache_sync::{Arc, Mutex, Weak};
 pub(super) struct Caches {
     pub(super) dcache: DentryCache<Inode>,
     pub(super) fs: Arc<dyn FileSystem>,
+    pub(super) observers: Observers,
 }
 
 /// Somebody who holds inodes on behalf of others and can have them given back.

@@ -1,0 +1,347 @@
+//! Tells the kernel of changes, so that it may believe for long what it was answered.
+//!
+//! # Model
+//!
+//! ```text
+//!  others ──▶ inotify ──▶ SuperBlock::read_news ──▶ changed ──▶ told ──▶ this thread ──▶ kernel
+//!  the library, in this process ─────────────────────▲
+//! ```
+//!
+//! An answer about a name in a directory that was watched before it was asked for holds for [`LONG`]: each change after
+//! that is told. The thread sleeps until there are news, waits for [`GATHER`] and reads them, so that somebody
+//! who changes much is not slowed down by waking it each time.
+//!
+//! The kernel knows what was done through it, but the watches tell of that, too. To have it look up again what it has
+//! just made would cost a request each, and take a program's file off the tree while it runs. So the events that an
+//! operation of the mount causes are *expected* ([`Own`]), and only those beyond them are told. What an operation
+//! causes is in the queue when it returns; a reading that began later is the end of the expectation.
+//!
+//! # Invariants
+//!
+//! 1. What is sent was asked for before it is told: a change doubts what is in memory before it comes here.
+//! 2. An answer that is on its way when the kernel is told does not last. For a name, the kernel waits for the requests in
+//!    its directory. It takes no attributes that were asked for before it was told. If it does not
+//!    know the inode yet, its name is told, which waits for the answer, and then the inode again.
+//! 3. If news are lost, all names and inodes that the kernel knows are told.
+//!
+//! # Locking
+//!
+//! `state` is a leaf. The kernel is told with no lock held, by a thread that serves no requests: it waits
+//! for those in the directory.
+//!
+//! # Memory ordering
+//!
+//! `telling` is stored with `Release` once this observes, and loaded with `Acquire` before a directory is watched: what
+//! happens from then on comes here.
+
+use crate::device::Device;
+use crate::nodes::Nodes;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::background::{self, Panics};
+use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::time::{Duration, sleep};
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_monotonic_ms;
+use foliocache_sys::event::Event;
+use foliocache_vfs::{Change, Inode, Observer, SlabArc, SuperBlock, Told};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::ptr;
+
+/// How long the kernel believes what it will be told of. It comes back now and then all the same.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+/// How long news gather before they are read.
+const GATHER: Duration = Duration::from_millis(8);
+
+/// A name in a directory, by number.
+type Place = (u64, OsString);
+
+/// What operations of the mount do to a name, and what was told of it.
+#[derive(Default)]
+struct Expected {
+    running: u32,
+    events: u32,
+    seen: u32,
+    /// When the last one ended.
+    ended: u64,
+}
+
+#[derive(Default)]
+struct State {
+    own: HashMap<Place, Expected>,
+    /// Names to tell; of directories it is true.
+    names: HashMap<Place, bool>,
+    /// Inodes to tell, with a name.
+    inodes: HashMap<u64, Option<Place>>,
+    lost: bool,
+    /// The thread is about to look.
+    awake: bool,
+    stopped: bool,
+}
+
+/// What the kernel of one mount is to be told.
+pub(crate) struct News {
+    state: Mutex<State>,
+    wake: Event,
+    telling: AtomicBool,
+}
+
+thread_local! {
+    /// The mount that this thread serves a request of.
+    static SERVES: Cell<*const News> = const { Cell::new(ptr::null()) };
+}
+
+/// Goes back to what the thread served before, also after a panic.
+struct Serves(*const News);
+
+impl Drop for Serves {
+    fn drop(&mut self) {
+        SERVES.set(self.0);
+    }
+}
+
+/// A change of a name by a request, until it is done.
+pub(crate) struct Own<'a> {
+    news: &'a News,
+    place: Option<Place>,
+    events: u32,
+    done: bool,
+}
+
+impl Own<'_> {
+    /// It was done.
+    pub(crate) fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        let mut state = self.news.state.lock();
+        let Some(own) = state.own.get_mut(&place) else {
+            return;
+        };
+        own.running -= 1;
+        own.ended = coarse_monotonic_ms();
+        if !self.done {
+            own.events -= self.events;
+            if own.seen > own.events {
+                own.seen = own.events;
+                self.news.push(&mut state, |state| {
+                    state.names.insert(place, false);
+                });
+            }
+        }
+    }
+}
+
+impl News {
+    /// Nothing to tell yet.
+    ///
+    /// # Errors
+    /// Those of [`Event::new`].
+    pub(crate) fn new() -> Result<News, Errno> {
+        Ok(News {
+            state: Mutex::default(),
+            wake: Event::new()?,
+            telling: AtomicBool::new(false),
+        })
+    }
+
+    /// The kernel is told from now on.
+    pub(crate) fn can_tell(&self) {
+        // Release: see the module's header.
+        self.telling.store(true, Ordering::Release);
+    }
+
+    /// Whether the kernel is told of what happens in a directory from now on.
+    pub(crate) fn tells_of(&self, names: &SuperBlock, dir: &SlabArc<Inode>) -> bool {
+        // Acquire: see the module's header.
+        self.telling.load(Ordering::Acquire) && names.is_watched(dir)
+    }
+
+    /// Runs a request of this mount.
+    pub(crate) fn serving<R>(&self, run: impl FnOnce() -> R) -> R {
+        let _serves = Serves(SERVES.replace(self));
+        run()
+    }
+
+    /// A request is about to change a name, of which so many events tell.
+    pub(crate) fn own(
+        &self,
+        names: &SuperBlock,
+        dir: &SlabArc<Inode>,
+        name: &OsStr,
+        events: u32,
+    ) -> Own<'_> {
+        let told = self.tells_of(names, dir);
+        let place = told.then(|| (dir.ino(), name.to_owned()));
+        if let Some(place) = &place {
+            let mut state = self.state.lock();
+            let own = state.own.entry(place.clone()).or_default();
+            own.running += 1;
+            own.events += events;
+        }
+        Own {
+            news: self,
+            place,
+            events,
+            done: false,
+        }
+    }
+
+    fn push(&self, state: &mut State, change: impl FnOnce(&mut State)) {
+        change(state);
+        if !std::mem::replace(&mut state.awake, true) {
+            self.wake.set();
+        }
+    }
+
+    /// The kernel is to ask for this inode's attributes again.
+    pub(crate) fn forget_attributes(&self, ino: u64) {
+        self.push(&mut self.state.lock(), |state| {
+            state.inodes.entry(ino).or_default();
+        });
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.wake.set();
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        names: Arc<SuperBlock>,
+        nodes: Arc<Nodes>,
+        device: Device,
+        panics: &Arc<Panics>,
+    ) -> io::Result<JoinHandle<()>> {
+        let news = Arc::clone(self);
+        background::spawn("kernel-news", panics, move || {
+            news.run(&names, &nodes, &device);
+        })
+    }
+
+    fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
+        loop {
+            self.wake.wait(names.news_fd());
+            let mut state = self.state.lock();
+            if state.stopped {
+                return;
+            }
+            state.awake = true;
+            drop(state);
+            sleep(GATHER);
+            names.read_news();
+            let told = {
+                let mut state = self.state.lock();
+                state.awake = false;
+                State {
+                    names: std::mem::take(&mut state.names),
+                    inodes: std::mem::take(&mut state.inodes),
+                    lost: std::mem::take(&mut state.lost),
+                    ..State::default()
+                }
+            };
+            if let Err(error) = tell(told, nodes, device) {
+                // The mount is going, most likely.
+                tracing::debug!(%error, "the kernel could not be told of a change");
+            }
+        }
+    }
+}
+
+/// Whether the kernel knows what it was told of.
+fn is_known(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<()> {
+    if told.lost {
+        device.forget_all_names()?;
+        for ino in nodes.numbers() {
+            is_known(device.forget_attributes(ino, true))?;
+        }
+    }
+    let dirs: HashSet<u64> = told.names.keys().map(|(dir, _)| *dir).collect();
+    for ((dir, name), keep) in told.names {
+        is_known(device.forget_name(dir, &name, keep))?;
+    }
+    for dir in dirs {
+        is_known(device.forget_attributes(dir, true))?;
+    }
+    for (ino, place) in told.inodes {
+        if !is_known(device.forget_attributes(ino, false))?
+            && let Some((dir, name)) = place
+            && nodes.knows(ino)
+        {
+            is_known(device.forget_name(dir, &name, true))?;
+            is_known(device.forget_attributes(ino, false))?;
+        }
+    }
+    Ok(())
+}
+
+impl Observer for News {
+    fn changed(
+        &self,
+        Told { dir, name, change }: Told<'_>,
+        inode: Option<&SlabArc<Inode>>,
+        ours: bool,
+    ) {
+        if ours && ptr::eq(SERVES.get(), self) {
+            return;
+        }
+        let mut state = self.state.lock();
+        let place = name.map(|name| (dir.ino(), name.to_owned()));
+        let Some(place) = place else {
+            return self.push(&mut state, |state| {
+                state.inodes.entry(dir.ino()).or_default();
+            });
+        };
+        if change == Change::Name {
+            if !ours
+                && let Some(own) = state.own.get_mut(&place)
+                && own.seen < own.events
+            {
+                own.seen += 1;
+                return;
+            }
+            let keep = inode.is_some_and(|inode| inode.is_directory());
+            self.push(&mut state, |state| {
+                state.names.insert(place.clone(), keep);
+            });
+        }
+        if let Some(inode) = inode {
+            self.push(&mut state, |state| {
+                state.inodes.insert(inode.ino(), Some(place));
+            });
+        }
+    }
+
+    fn is_changed(&self, inode: &Inode) {
+        if !ptr::eq(SERVES.get(), self) {
+            self.forget_attributes(inode.ino());
+        }
+    }
+
+    fn was_told(&self, began: u64, complete: bool) {
+        let mut state = self.state.lock();
+        let over = |own: &Expected| own.running == 0 && own.ended < began;
+        state.own.retain(|_, own| !over(own));
+        if !complete {
+            self.push(&mut state, |state| state.lost = true);
+        }
+    }
+}
