@@ -36,7 +36,7 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, OnceBox, Weak, rcu};
+use foliocache_sync::{Arc, OnceBox, Weak, prefetch, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::fmt;
 use std::ops::Range;
@@ -217,6 +217,19 @@ impl AddressSpace {
     /// Pages in the cache.
     pub fn nr_pages(&self) -> u64 {
         self.nr_pages.load(Ordering::Relaxed)
+    }
+
+    /// Whether the backing store lacks some pages, or has not made them durable.
+    #[inline]
+    pub fn has_pages_to_write(&self) -> bool {
+        self.counts.not_durable() > 0
+    }
+
+    /// Asks the processor for what [`AddressSpace::size`] and [`AddressSpace::has_pages_to_write`] look at.
+    #[inline(always)]
+    pub fn prefetch_size(&self) {
+        prefetch(&self.size);
+        prefetch(&self.counts);
     }
 
     /// Whether data of this file is not yet safely on the medium.

@@ -46,8 +46,9 @@ use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
-use foliocache_sync::{Arc, Mutex, MutexGuard};
+use foliocache_sync::{Arc, Mutex, MutexGuard, prefetch};
 use foliocache_sys::clock::{Timespec, coarse_realtime, realtime};
+use std::ptr;
 
 const NEVER: i64 = i64::MIN;
 
@@ -288,6 +289,20 @@ impl AttrCell {
     #[inline]
     pub fn is_believed(&self, now: u64) -> bool {
         now < self.believed_until()
+    }
+
+    /// Whether there is a store that was asked for them.
+    #[inline]
+    pub(crate) fn has_store(&self) -> bool {
+        self.believed_until() != FOR_EVER
+    }
+
+    /// Asks the processor for both lines, side by side.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        let line = ptr::from_ref(self);
+        prefetch(line);
+        prefetch(line.wrapping_byte_add(64));
     }
 
     /// Whether they are believed at `now` because somebody would have told of a change, see [`Belief`], or because nobody else

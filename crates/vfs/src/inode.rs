@@ -46,13 +46,14 @@ use crate::icache::{CachedInode, InodeLink};
 use crate::slab::SlabArc;
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
 use foliocache_mm::AddressSpace;
-use foliocache_sync::Arc;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::{Arc, prefetch};
 use foliocache_sys::Errno;
 use std::any::Any;
 use std::ffi::OsStr;
 use std::fmt;
+use std::ptr;
 
 /// What a name leads to.
 #[repr(C, align(64))]
@@ -114,6 +115,9 @@ pub trait InodeOperations: Any + Send + Sync {
     fn cached_attr(&self, _inode: &Inode, _now: u64, _attr: &mut Attr) -> bool {
         false
     }
+
+    /// Asks the processor for what opening the file looks at.
+    fn prefetch(&self) {}
 
     /// What a symbolic link holds, where that is known without asking. As
     /// [`InodeOperations::cached_attr`].
@@ -262,17 +266,42 @@ impl Inode {
     }
 
     /// The attributes, where nobody need be asked: [`InodeOperations::cached_attr`], whose file system
-    /// is not called where there are no pages, and nothing is read but the attributes.
+    /// is not called where there is a store, and nothing on its way there.
     #[inline(always)]
     pub fn cached_attr(&self, now: u64, attr: &mut Attr) -> bool {
-        if self.mapping.get().is_none() && self.attributes.is_believed(now) {
+        let mapping = self.mapping.get();
+        self.attributes.prefetch();
+        if let Some(mapping) = mapping {
+            mapping.prefetch_size();
+        }
+        let simple = |mapping: &Arc<AddressSpace>| {
+            self.attributes.has_store() && !mapping.has_pages_to_write()
+        };
+        if self.attributes.is_believed(now) && mapping.is_none_or(simple) {
             *attr = self.attributes.get().of(self.ino, self.kind);
+            if let Some(mapping) = mapping {
+                attr.size = mapping.size();
+            }
             // Still: the size belongs to the times (invariant 1).
-            if self.mapping.get().is_none() {
+            if mapping.is_some() || self.mapping.get().is_none() {
                 return true;
             }
         }
         self.ops.cached_attr(self, now, attr)
+    }
+
+    /// Asks the processor for what opening the file looks at, side by side: the references that are taken on the way are
+    /// waited for one by one.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(ptr::from_ref(self).wrapping_byte_sub(64));
+        prefetch(&*self.attributes);
+        self.ops.prefetch();
+        if let Some(mapping) = self.mapping.get() {
+            // What counts references comes before.
+            prefetch(Arc::as_ptr(mapping).wrapping_byte_sub(64));
+            mapping.prefetch_size();
+        }
     }
 
     /// The attributes in memory.

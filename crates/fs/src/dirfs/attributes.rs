@@ -17,7 +17,7 @@ use super::state::{Checked, FileState, LocalChange, Opens, RemoteChange, StatSam
 use super::stats::count;
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
-use foliocache_sync::Arc;
+use foliocache_sync::{Arc, prefetch};
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
@@ -224,7 +224,7 @@ impl DirNode {
         let mut attr = self.attributes.get().of(inode.ino(), self.kind);
         if let Some(mapping) = inode.mapping() {
             attr.size = mapping.size();
-            if mapping.is_dirty() {
+            if mapping.has_pages_to_write() {
                 // Data without blocks would look like a hole to whoever copies sparse files.
                 let stats = mapping.stats();
                 let coming =
@@ -318,6 +318,14 @@ impl InodeOperations for DirNode {
         believed
     }
 
+    #[inline]
+    fn prefetch(&self) {
+        if let Some(file) = self.regular() {
+            prefetch(&file.opens);
+            prefetch(&file.io);
+        }
+    }
+
     fn cached_target(&self) -> Option<&OsStr> {
         self.cached_link().map(OsString::as_os_str)
     }
@@ -406,7 +414,9 @@ impl InodeOperations for DirNode {
             opens.writers -= u32::from(writable);
             opens.handles == 0
         };
+        // Without descriptors there is nothing to close, and nothing on its way.
         if last
+            && (self.is_unlinked() || self.file().any_fd().is_some())
             && let Ok(node) = NodeOps::of(inode)
             && (node.is_unlinked() || !node.write_in_batch())
         {

@@ -348,6 +348,7 @@ impl SuperBlock {
         let rcu = rcu::read_lock();
         let mode = RcuMode::new(self, credentials, now, &rcu);
         let end = mode.walk(start, path.as_bytes(), flags)?;
+        end.inode.prefetch();
         end.dentry.try_get(end.seq(), &rcu).ok_or(Stop::Bail)
     }
 
