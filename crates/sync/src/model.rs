@@ -13,7 +13,7 @@
 #[cfg(loom)]
 pub use loom_model::{explore, unexplored};
 #[cfg(shuttle)]
-pub use shuttle_model::sample;
+pub use shuttle_model::{sample, sample_runs};
 
 #[cfg(loom)]
 mod loom_model {
@@ -67,6 +67,9 @@ mod shuttle_model {
     /// Chooses as another scheduler does, and remembers the schedules.
     struct Recorder {
         scheduler: RandomScheduler,
+        /// Steps that a thread is left to run on the average; an execution takes the next of them.
+        runs: &'static [u64],
+        execution: usize,
         /// Of the execution that runs, if one does.
         schedule: Option<DefaultHasher>,
         schedules: Arc<Mutex<HashSet<u64>>>,
@@ -88,6 +91,7 @@ mod shuttle_model {
     impl Scheduler for Recorder {
         fn new_execution(&mut self) -> Option<Schedule> {
             self.end_execution();
+            self.execution += 1;
             self.scheduler.new_execution()
         }
 
@@ -97,7 +101,13 @@ mod shuttle_model {
             current: Option<TaskId>,
             is_yielding: bool,
         ) -> Option<TaskId> {
-            let next = self.scheduler.next_task(runnable, current, is_yielding);
+            let run = self.runs[self.execution % self.runs.len()];
+            let on = current
+                .filter(|_| {
+                    run > 1 && !is_yielding && !self.scheduler.next_u64().is_multiple_of(run)
+                })
+                .filter(|current| runnable.iter().any(|task| task.id() == *current));
+            let next = on.or_else(|| self.scheduler.next_task(runnable, current, is_yielding));
             let schedule = self.schedule.get_or_insert_default();
             next.map(usize::from).hash(schedule);
             next
@@ -113,6 +123,20 @@ mod shuttle_model {
     /// # Panics
     /// If an execution fails, or if fewer than half of the schedules differ.
     pub fn sample(executions: usize, model: impl Fn() + Send + Sync + 'static) {
+        sample_with(executions, &[1], model);
+    }
+
+    /// As [`sample`], with threads that run on for longer or shorter: finds what takes many steps of one thread between
+    /// two of another.
+    pub fn sample_runs(executions: usize, model: impl Fn() + Send + Sync + 'static) {
+        sample_with(executions, &[1, 8, 32, 128], model);
+    }
+
+    fn sample_with(
+        executions: usize,
+        runs: &'static [u64],
+        model: impl Fn() + Send + Sync + 'static,
+    ) {
         let scale = std::env::var("FOLIOCACHE_STRESS").map_or(1, |s| s.parse().unwrap_or(1));
         let mut config = shuttle::Config::new();
         config.stack_size = STACK;
@@ -120,6 +144,8 @@ mod shuttle_model {
         let schedules = Arc::default();
         let recorder = Recorder {
             scheduler: RandomScheduler::new(executions * scale),
+            runs,
+            execution: 0,
             schedule: None,
             schedules: Arc::clone(&schedules),
         };
