@@ -348,16 +348,30 @@ impl AttrCell {
         *self.doubts.lock()
     }
 
+    /// Believes what was asked of something in the directory since `doubts` was taken, unless somebody doubted meanwhile.
+    pub(crate) fn unless_doubted(&self, doubts: u32, believe: impl FnOnce()) {
+        // Held meanwhile: who doubts from now on finds what was entered, and doubts it after it was believed.
+        let lock = self.doubts.lock();
+        if *lock == doubts {
+            believe();
+        }
+    }
+
     /// Takes over what the store said since `doubts` was taken, and believes it until `until`, or longer if it was
-    /// believed longer; if somebody doubted meanwhile, nobody does.
-    pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) {
+    /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, if a later answer
+    /// is believed.
+    pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) -> bool {
         let mut lock = self.doubts.lock();
+        let doubted = *lock != doubts;
+        // By invariant 2 that was asked since.
+        if doubted && self.believed_until() != 0 {
+            return false;
+        }
         self.update_locked(&mut lock, change);
-        // What somebody else asked later, and believes, may just have been overwritten.
-        self.believe_until(match *lock == doubts {
-            true => until.max(self.believed_until()),
-            false => 0,
-        });
+        if !doubted {
+            self.believe_until(until.max(self.believed_until()));
+        }
+        true
     }
 
     /// Believes what was asked since `doubts` was taken until somebody tells of a change, see [`Belief`]; not if
@@ -469,10 +483,11 @@ mod tests {
         cell.believe(before, 10, |attributes| attributes.size = 6);
         assert_eq!(cell.get().size, 6);
         assert!(!cell.is_believed(0));
-        // Asked after it, believed, and overwritten by an older answer.
+        // Asked after it and believed: an older answer does not overwrite it.
         cell.believe(cell.doubts(), 10, |attributes| attributes.size = 7);
-        cell.believe(before, 10, |attributes| attributes.size = 6);
-        assert!(!cell.is_believed(0));
+        cell.believe(before, 20, |attributes| attributes.size = 6);
+        assert_eq!(cell.get().size, 7);
+        assert!(cell.is_believed(9) && !cell.is_believed(10));
     }
 
     #[test]

@@ -21,10 +21,12 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever enters an answer watches first, then notes the doubts of the directory
-//!    ([`AttrCell::doubts`](crate::AttrCell::doubts)), then asks, enters, and compares the doubts. Whoever is told of a change in
-//!    a directory counts a doubt of it, then looks for what was entered. So one of the two finds the
-//!    other, and no answer from before a change stays.
+//! 1. Whoever enters a name watches first, then notes the doubts of the directory
+//!    ([`AttrCell::doubts`](crate::AttrCell::doubts)), then asks, enters, and believes the answer if the doubts are the
+//!    same, with their lock held. Whoever is told of a change in a directory counts a doubt of it, then looks for what
+//!    was entered. So one of the two finds the other, and no answer from before a change is believed. Attributes are
+//!    compared in the same way with the doubts of their own; of a file whose dentry may not have been found the
+//!    directory's are compared after, and the attributes doubted.
 //! 2. A time was read after the last complete reading of the news began, or at most [`FRESH`] later.
 //! 3. What a watch has told is doubted before the reading counts as complete.
 //!
@@ -48,14 +50,13 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak};
-use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::fd::BorrowedFd;
 use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
-/// Milliseconds for which the news count as read.
-const FRESH: u64 = 8;
+/// Milliseconds for which the news count as read. In a model there are none: whatever returned is seen.
+const FRESH: u64 = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
 /// An epoch in the bits above the milliseconds.
 const EPOCH: u64 = 1 << 40;
@@ -142,6 +143,8 @@ pub struct Belief {
     reading: RankedMutex<()>,
     news: Option<Arc<dyn News>>,
     listener: OnceLock<Weak<dyn Listener>>,
+    #[cfg(any(loom, shuttle))]
+    ticks: AtomicU64,
 }
 
 impl Belief {
@@ -156,7 +159,21 @@ impl Belief {
             reading: RankedMutex::new(Rank::Namespace, ()),
             news: None,
             listener: OnceLock::new(),
+            #[cfg(any(loom, shuttle))]
+            ticks: AtomicU64::new(1),
         }
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    fn clock(&self) -> u64 {
+        foliocache_sys::clock::coarse_monotonic_ms()
+    }
+
+    /// In a model each look at the clock is a moment of its own.
+    #[cfg(any(loom, shuttle))]
+    fn clock(&self) -> u64 {
+        // Relaxed: a number for itself.
+        self.ticks.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Where changes are told: by time only what cannot be watched.
@@ -179,13 +196,18 @@ impl Belief {
         if self.present == u64::MAX && self.absent == u64::MAX {
             return 0;
         }
-        let now = coarse_monotonic_ms();
-        // Acquire pairs with the Release in `read_news`.
-        if now.saturating_sub(self.read_at.load(Ordering::Acquire)) > FRESH {
+        let now = self.clock();
+        if self.is_stale(now) {
             self.read_news(now);
         }
-        // Relaxed: after the load above; see the module's header.
+        // Relaxed: after the load in `is_stale`; see the module's header.
         self.epoch.load(Ordering::Relaxed) | now
+    }
+
+    #[inline]
+    fn is_stale(&self, now: u64) -> bool {
+        // Acquire pairs with the Release in `read_news`.
+        now.saturating_sub(self.read_at.load(Ordering::Acquire)) > FRESH
     }
 
     /// Until when an answer to what was asked at `now` holds: that there is something, or that there is not.
@@ -221,10 +243,11 @@ impl Belief {
         // Relaxed: who finds it too late has read the time in an epoch that is over.
         let any = self.epoch.load(Ordering::Relaxed) < LAST_EPOCH;
         let watched = any && self.listener.get().is_some() && news.watch(dir);
-        // Relaxed: who finds `NEVER` has watched nothing yet.
+        // Relaxed, here and below: who finds `NEVER` has watched nothing yet, and nothing was told.
         if watched && self.read_at.load(Ordering::Relaxed) == NEVER {
-            // Relaxed: nothing was told yet.
-            self.read_at.store(coarse_monotonic_ms(), Ordering::Relaxed);
+            let (order, now) = (Ordering::Relaxed, self.clock());
+            // Another may have been first, and the news read since.
+            let _ = self.read_at.compare_exchange(NEVER, now, order, order);
         }
         watched
     }
@@ -237,15 +260,14 @@ impl Belief {
     #[cold]
     fn read_news(&self, now: u64) {
         let _reading = self.reading.lock();
-        // Acquire: as in `now`.
-        if now.saturating_sub(self.read_at.load(Ordering::Acquire)) <= FRESH {
+        if !self.is_stale(now) {
             return;
         }
         let (Some(news), Some(listener)) = (&self.news, self.listener.get()) else {
             return;
         };
         // Before the queue is read.
-        let began = coarse_monotonic_ms();
+        let began = self.clock();
         let listener = listener.upgrade();
         let complete = news.read(&mut |told| {
             if let Some(listener) = &listener {
@@ -261,7 +283,7 @@ impl Belief {
                 Ordering::Relaxed,
             );
         }
-        // Release pairs with the Acquire in `now`.
+        // Release pairs with the Acquire in `is_stale`.
         self.read_at.store(began, Ordering::Release);
         if let Some(listener) = &listener {
             listener.was_told(began, complete);

@@ -269,22 +269,29 @@ impl NodeOps {
             let _ = file.charge.set(self.shared.bdi.charge_mapping()?);
         }
         let _opens = file.opens.lock();
-        let (doubts, until) = (self.attributes.doubts(), self.shared.believable_until());
-        let look = file.look();
-        let made = file.unchanged_since_made();
-        let stat = made.map_or_else(|| self.stat(), Ok)?;
-        let mapping = AddressSpace::new(&self.shared.bdi, Arc::new(self.clone()), stat.size);
-        let take_over = |attributes: &mut _| {
-            self.refresh(attributes, &stat, Some(look));
-            file.mapping.get_or_init(|| Arc::downgrade(&mapping));
-        };
-        match made {
-            // Somebody else may have changed it since.
-            Some(_) => self.attributes.update(take_over),
-            None => self.attributes.believe(doubts, until, take_over),
+        loop {
+            let (doubts, until) = (self.attributes.doubts(), self.shared.believable_until());
+            let look = file.look();
+            let made = file.unchanged_since_made();
+            let stat = made.map_or_else(|| self.stat(), Ok)?;
+            let mapping = AddressSpace::new(&self.shared.bdi, Arc::new(self.clone()), stat.size);
+            let take_over = |attributes: &mut _| {
+                self.refresh(attributes, &stat, Some(look));
+                file.mapping.get_or_init(|| Arc::downgrade(&mapping));
+            };
+            let is_latest = match made {
+                // Somebody else may have changed it since.
+                Some(_) => {
+                    self.attributes.update(take_over);
+                    true
+                }
+                None => self.attributes.believe(doubts, until, take_over),
+            };
+            if is_latest {
+                file.took_over(&stat, look);
+                return Ok(mapping);
+            }
         }
-        file.took_over(&stat, look);
-        Ok(mapping)
     }
 }
 

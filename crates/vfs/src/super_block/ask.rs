@@ -18,7 +18,7 @@ impl SuperBlock {
     /// not believed any more.
     ///
     /// # Errors
-    /// `EACCES`, those of [`FileSystem::getattr`].
+    /// `EACCES`, those of [`FileSystem::getattr`](crate::FileSystem::getattr).
     pub fn check(
         &self,
         inode: &SlabArc<Inode>,
@@ -46,7 +46,7 @@ impl SuperBlock {
     /// Asks for attributes; those of what is watched are believed until somebody tells of a change.
     ///
     /// # Errors
-    /// Those of [`FileSystem::getattr`].
+    /// Those of [`FileSystem::getattr`](crate::FileSystem::getattr).
     pub(crate) fn getattr(&self, named: &Named) -> Result<Attr, Errno> {
         match named.inode.is_directory() {
             true => self.getattr_directory(&named.inode),
@@ -54,10 +54,10 @@ impl SuperBlock {
         }
     }
 
-    /// Opens a regular file, see [`FileSystem::open`].
+    /// Opens a regular file, see [`FileSystem::open`](crate::FileSystem::open).
     ///
     /// # Errors
-    /// Those of [`FileSystem::open`].
+    /// Those of [`FileSystem::open`](crate::FileSystem::open).
     pub fn open(
         &self,
         ctx: &OpContext,

@@ -48,7 +48,7 @@ impl SuperBlock {
                 Err(_) => Err(error),
             };
         }
-        let asked = self.now();
+        let (asked, doubts) = (self.now(), inode.attributes().doubts());
         let made = make(&inode);
         inode.attributes().doubt();
         if made.is_ok() {
@@ -62,7 +62,20 @@ impl SuperBlock {
             // Somebody else made it, outside.
             self.caches.dcache.invalidate(&dentry);
         }
-        self.enter(dir, &name, Some(made?), asked)
+        let dentry = self.caches.dcache.add(dir, &name, Some(made?))?;
+        let until = self.belief.until(asked, true);
+        Self::believe_ours(&dentry, &inode, doubts, until);
+        Ok(dentry)
+    }
+
+    /// Believes what a name in `dir` is by a change of our own, unless somebody was told of another one before the dentry
+    /// said so.
+    ///
+    /// Context: we have doubted once since `doubts` was taken.
+    fn believe_ours(dentry: &DentryRef<Inode>, dir: &Inode, doubts: u32, until: u64) {
+        let believe = || dentry.believe(until);
+        dir.attributes()
+            .unless_doubted(doubts.wrapping_add(1), believe);
     }
 
     /// Makes a regular file and opens it, see [`FileSystem::create`](crate::FileSystem::create).
@@ -180,7 +193,7 @@ impl SuperBlock {
         let inode = Self::directory(dir)?;
         let names = inode.names().write();
         self.check_delete(&inode, name, credentials)?;
-        let asked = self.now();
+        let (asked, doubts) = (self.now(), inode.attributes().doubts());
         let removed = remove(&inode);
         inode.attributes().doubt();
         if removed.is_ok() {
@@ -191,8 +204,10 @@ impl SuperBlock {
             match removed {
                 Ok(()) => {
                     gone = dentry.inode();
-                    dentry.believe(self.belief.until(asked, false));
+                    dentry.believe(0);
                     self.caches.dcache.delete(&dentry);
+                    let until = self.belief.until(asked, false);
+                    Self::believe_ours(&dentry, &inode, doubts, until);
                 }
                 // Somebody else was faster, outside.
                 Err(Errno::ENOENT | Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
@@ -328,12 +343,16 @@ impl SuperBlock {
             false => self.caches.dcache.lookup(to_dir, &new),
         };
         let replaced = target.as_ref().and_then(|target| target.inode());
+        let doubts = |dir: &SlabArc<Inode>| dir.attributes().doubts();
+        let (from_doubts, to_doubts) = (doubts(&from_inode), doubts(&to_inode));
         let renamed = self
             .caches
             .fs
             .rename(&from_inode, from, &to_inode, to, mode);
         from_inode.attributes().doubt();
-        to_inode.attributes().doubt();
+        if !one {
+            to_inode.attributes().doubt();
+        }
         match renamed {
             Ok(()) => {
                 self.tell_of_name(&from_inode, from);
@@ -347,13 +366,21 @@ impl SuperBlock {
                 });
                 // What is replaced goes with its last reference.
                 let exchanged = target.filter(|_| exchange);
+                // Where they will be others may tell of them, or nobody.
+                for moved in iter::once(&moved).chain(&exchanged) {
+                    moved.believe(0);
+                }
                 let renamed = |moved| self.caches.dcache.rename(moved, to_dir, &new, exchange);
                 if !same && renamed(&moved).is_err() {
                     self.caches.dcache.invalidate(&moved);
                 }
-                // Where they are now others may tell of them, or nobody.
-                for moved in iter::once(&moved).chain(&exchanged) {
-                    moved.believe(self.belief.until(asked, true));
+                let until = self.belief.until(asked, true);
+                let there = (&moved, &to_inode, to_doubts);
+                let here = exchanged
+                    .iter()
+                    .map(|moved| (moved, &from_inode, from_doubts));
+                for (moved, dir, doubts) in iter::once(there).chain(here).filter(|_| !same) {
+                    Self::believe_ours(moved, dir, doubts, until);
                     if let Some(inode) = moved.inode() {
                         inode.attributes().unwatched();
                     }

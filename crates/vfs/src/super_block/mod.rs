@@ -463,31 +463,15 @@ impl SuperBlock {
             Err(error) => return Err(error),
         };
         let present = found.is_some();
-        let dentry = self.enter(dir, name, found, asked)?;
-        if watched {
-            dentry.believe(Belief::watched(asked));
-            // Somebody may have been told before there was a dentry to doubt.
-            if inode.attributes().doubts() != doubts {
-                dentry.believe(self.belief.until(asked, present));
-            }
-        }
-        Ok(dentry)
-    }
-
-    /// Puts an answer of the file system, asked for at `asked`, into the cache.
-    ///
-    /// Context: the directory's names locked.
-    fn enter(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &Name<'_>,
-        inode: Option<SlabArc<Inode>>,
-        asked: u64,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        let until = self.belief.until(asked, inode.is_some());
         // Something in the store leads back to a directory above: a bind mount, say.
-        let dentry = self.caches.dcache.add(dir, name, inode)?;
-        dentry.believe(until);
+        let dentry = self.caches.dcache.add(dir, name, found)?;
+        match watched {
+            // Somebody may have been told before there was a dentry to doubt.
+            true => inode.attributes().unless_doubted(doubts, || {
+                dentry.believe(Belief::watched(asked));
+            }),
+            false => dentry.believe(self.belief.until(asked, present)),
+        }
         Ok(dentry)
     }
 
