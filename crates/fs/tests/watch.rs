@@ -631,6 +631,58 @@ fn names_in_a_directory_are_known_until_one_changes() {
     }
 }
 
+/// Where nobody else changes anything nothing is watched, and nothing asked twice.
+#[test]
+fn a_directory_that_is_ours_alone_is_not_asked_twice() {
+    let source = on_disk();
+    fs::write(source.path().join("file"), "old").expect("a file");
+    let mut options = DirFsOptions::default();
+    options.exclusive = true;
+    options.revalidate_after = Duration::from_millis(1);
+    let world = World::with(source, options);
+    for _ in 0..3 {
+        assert_eq!(world.read("file"), b"old");
+        assert_eq!(world.list("."), ["file"]);
+        assert_eq!(world.stat("none").map(drop), Err(Errno::ENOENT));
+    }
+    let (_, asked) = world.opens();
+    let (_, read) = world.listed();
+    fs::write(world.path("file"), "newer").expect("written");
+    fs::write(world.path("none"), "there").expect("written");
+    thread::sleep(Duration::from_millis(30));
+    for _ in 0..3 {
+        assert_eq!(world.read("file"), b"old");
+        assert_eq!(world.list("."), ["file"]);
+        assert_eq!(world.stat("none").map(drop), Err(Errno::ENOENT));
+    }
+    assert_eq!((world.opens().1, world.listed().1), (asked, read));
+    assert_eq!(world.fs.stats().watches, 0);
+    // Our own changes are seen.
+    let names = &world.names;
+    names
+        .unlink(names.root(), OsStr::new("file"), None)
+        .expect("removed");
+    assert_eq!(world.stat("file").map(drop), Err(Errno::ENOENT));
+    assert_eq!(world.list("."), ["none"]);
+}
+
+/// Without a watch each opening asks.
+#[test]
+fn what_is_not_watched_is_asked_about_at_each_open() {
+    let source = on_disk();
+    fs::write(source.path().join("file"), "0").expect("a file");
+    let mut options = DirFsOptions::default();
+    options.watch = false;
+    options.revalidate_after = DAY;
+    let world = World::with(source, options);
+    for n in 0..20 {
+        let content = format!("{n}");
+        fs::write(world.path("file"), &content).expect("written");
+        assert_eq!(world.read("file"), content.as_bytes());
+    }
+    assert_eq!(world.opens().0, 0);
+}
+
 /// From any place in it, a few entries at a time.
 #[test]
 fn a_known_directory_is_read_from_any_place() {

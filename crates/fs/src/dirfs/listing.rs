@@ -7,7 +7,7 @@
 //!     └────── none ──▶ getdents, and a Recording of what it says ── whole, names as they were ──▶ Listing
 //! ```
 //!
-//! Only directories that are [watched](super::watch) have listings. Who changes names, we or somebody else, ends that of the
+//! Only directories that are [watched](super::watch), or ours alone, have listings. Who changes names, we or somebody else, ends that of the
 //! directory: we when the change is made, others when it is told.
 //!
 //! # Invariants

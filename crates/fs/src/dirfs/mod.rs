@@ -88,11 +88,15 @@ use std::time::Duration;
 pub struct DirFsOptions {
     /// Refuse every change with `EROFS`.
     pub read_only: bool,
-    /// Have the kernel tell of what others change, where it can (inotify, on a local file system): names and attributes are
-    /// believed until then, and a change is noticed within some ten milliseconds. Costs the bound 1.5 KiB for each
-    /// directory in use, and whoever writes to files in them about a microsecond a write.
+    /// Have the kernel tell of what others change, where it can (inotify, on a local file system): names, attributes and
+    /// contents are believed until then, and a change is noticed within some ten milliseconds; `docs/guide/changes-by-others.md`
+    /// says what is not told. Costs the bound 1.5 KiB for each directory in use, and whoever writes to files in them about a
+    /// microsecond a write. Without it each opening of a file asks the source whether somebody changed it.
     #[doc(alias = "inotify")]
     pub watch: bool,
+    /// Nobody else changes the directory while it is open here: nothing is asked twice, and nothing is watched. What somebody
+    /// changes all the same may never be seen, and a write may undo it.
+    pub exclusive: bool,
     /// How long names and attributes that are not watched are believed without asking the source again: a change that
     /// somebody else makes there is noticed that much later at most. Zero asks each time, and watches nothing. Opening a
     /// file that is not watched always asks about the file itself.
@@ -130,6 +134,7 @@ impl Default for DirFsOptions {
         DirFsOptions {
             read_only: false,
             watch: true,
+            exclusive: false,
             revalidate_after: Duration::from_secs(1),
             revalidate_absent_after: Duration::ZERO,
             direct: true,
@@ -243,7 +248,16 @@ impl DirFs {
     ///
     /// # Errors
     /// A source that is no directory or cannot be opened; a cache that cannot start a flusher.
-    pub fn open(mm: &Arc<Mm>, source: &Path, options: DirFsOptions) -> Result<DirFs, DirFsError> {
+    pub fn open(
+        mm: &Arc<Mm>,
+        source: &Path,
+        mut options: DirFsOptions,
+    ) -> Result<DirFs, DirFsError> {
+        if options.exclusive {
+            options.watch = false;
+            options.revalidate_after = Duration::MAX;
+            options.revalidate_absent_after = Duration::MAX;
+        }
         let failed = |errno| DirFsError::Open {
             path: source.to_owned(),
             errno,

@@ -37,7 +37,9 @@ impl DirStream {
         };
         let now = shared.belief.now();
         let listing = match DirNode::of(inode)?.directory() {
-            Some(directory) if shared.belief.watch(inode) => Some(directory.listing.get(now)),
+            Some(directory) if shared.options.exclusive || shared.belief.watch(inode) => {
+                Some(directory.listing.get(now))
+            }
             _ => None,
         };
         let bytes = size_of::<DirStream>();
