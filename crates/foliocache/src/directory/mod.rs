@@ -3,8 +3,8 @@
 //! # Model
 //!
 //! All paths are relative to the directory and stay in it. Names and attributes are cached, as part of
-//! the bound; what others change in a local directory is noticed after
-//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) at most.
+//! the bound; what others change in a local directory is noticed within some 10 ms where the kernel tells of it, and after
+//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) elsewhere. `docs/guide/changes-by-others.md` is the whole of it.
 //!
 //! # Differences from Linux
 //!
