@@ -28,6 +28,11 @@
 //!
 //! 1. The classes together hold at most three quarters of the memory for pages: reads go on in the rest.
 //!    A shrink of the bound may leave less, and concurrent writers may pass it by some pages.
+//! 2. Views, pins and what mappings hold keep units of 2 MiB from moving between general blocks and linear frames: a
+//!    general block with one viewed page cannot be emptied. At least a unit of each kind stays free of them, so that
+//!    neither kind waits for what only programs can end. What would fix one unit too many is refused as
+//!    beyond its share; a pin first tries to move its folio to a block that is fixed already.
+//! 3. Of the huge pages that the kernel's pool has for the cache one is neither held nor pinned.
 //!
 //! # Memory ordering
 //!
@@ -36,9 +41,10 @@
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::sleep;
 use foliocache_sys::Errno;
+use foliocache_sys::memory::free_huge_pages;
 
 use crate::address_space::AddressSpace;
-use crate::frames::BLOCK_SIZE;
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, MIN_LINEAR_LIMIT};
 use crate::mm::Mm;
 use crate::reclaim::{MAX_RECLAIM_RETRIES, RECLAIM_WAIT};
 use crate::stats::Count;
@@ -49,6 +55,15 @@ const NAMES_PART: u64 = 4;
 
 /// One of so many bytes of the bound is left to pages, whatever metadata there is.
 const PAGES_PART: u64 = 4;
+
+/// Frames of a unit.
+const UNIT: u64 = BLOCK_FRAMES as u64;
+
+/// Units that are not fixed: a block, and one for linear frames.
+const SPARED_UNITS: u64 = 2;
+
+/// One of so many units is not fixed by views, pins and mappings: metadata may need some.
+const SPARED_PART: u64 = 8;
 
 /// Pages that cannot be reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +138,49 @@ impl Mm {
         }
     }
 
+    /// Pages of linear frames that cannot be reclaimed, those of memory file systems as far as they may have some.
+    pub(crate) fn kept_linear(&self) -> u64 {
+        let frames = u64::from(self.frames.units_of(FrameKind::Linear)) * UNIT;
+        let memory = self.nr_unevictable.load(Ordering::Relaxed).min(frames);
+        self.held_or_pinned() + memory
+    }
+
+    /// Those that mappings hold or that are pinned.
+    fn held_or_pinned(&self) -> u64 {
+        self.nr_held.load(Ordering::Relaxed) + self.pins.linear.load(Ordering::Relaxed)
+    }
+
+    /// Whether the bound is large enough for mapped files.
+    fn has_both_kinds(&self) -> bool {
+        self.frames.limit() >= MIN_LINEAR_LIMIT
+    }
+
+    /// Units of 2 MiB of the bound that neither kind of frames can give up; `twice` pages of linear frames are counted
+    /// both as held and as pinned.
+    fn fixed_units(&self, twice: u64) -> u64 {
+        self.frames.nr_fixed() + self.kept_linear().saturating_sub(twice).div_ceil(UNIT)
+    }
+
+    /// Whether either kind of frames can be had though nobody lets go of what is fixed (invariant 2); `twice` as of
+    /// [`Mm::fixed_units`].
+    pub(crate) fn spares_units(&self, twice: u64) -> bool {
+        let units = self.frames.capacity() / UNIT;
+        let spared = (units / SPARED_PART).max(SPARED_UNITS);
+        !self.has_both_kinds() || self.fixed_units(twice) + spared <= units
+    }
+
+    /// As [`Mm::spares_units`], for huge pages of the kernel's pool (invariant 3).
+    ///
+    /// Context: may read two files of the kernel's; takes locks of the frames.
+    pub(crate) fn spares_huge_page(&self) -> bool {
+        if !self.frames.is_huge() {
+            return true;
+        }
+        let kept = self.held_or_pinned().div_ceil(UNIT);
+        let had = self.usage().linear_bytes / BLOCK_SIZE as u64;
+        kept < had || kept < had + free_huge_pages()
+    }
+
     /// Whether a file may have `wanted` pages more: one of a memory file system within its share.
     ///
     /// # Errors
@@ -174,7 +232,12 @@ impl Mm {
     /// Bytes that metadata leaves to pages, whole blocks.
     fn kept_for_pages(&self) -> u64 {
         let needed = self.unreclaimable().needed();
+        let units = match self.has_both_kinds() {
+            true => self.fixed_units(0) + SPARED_UNITS,
+            false => 0,
+        };
         let kept = needed.max(self.frames.limit() / PAGES_PART);
+        let kept = kept.max(units * BLOCK_SIZE as u64);
         kept.next_multiple_of(BLOCK_SIZE as u64)
     }
 

@@ -12,7 +12,8 @@ mod huge;
 use common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, BLOCK_SIZE, BackingDevInfo, BdiKind, FaultMode, HugeFrames, Iocb, IovIter,
-    LockedAccess, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
+    LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, ReadaheadState, Vma,
+    VmaAccess,
 };
 use foliocache_sys::Errno;
 use foliocache_sys::memory::{ReservedRange, SharedMemory, free_huge_pages};
@@ -348,6 +349,38 @@ fn held_huge_pages_do_not_hide_others_that_can_be_evicted() {
     drop(held);
     drop((vma, file));
     assert_empty(&mm);
+}
+
+#[test]
+fn what_is_locked_and_pinned_leaves_a_huge_page_of_the_pool_to_others() {
+    let Some(_pool) = HugePool::of(3) else { return };
+    for mode in MODES {
+        let (mm, bdi) = storage(16, mode);
+        let content = pattern(7, 0, 6 * BLOCK_SIZE);
+        let file = file(&bdi, &Store::with(&content));
+        let vma = map(&file, VmaAccess::ReadWrite);
+        let lock = |unit: usize| vma.lock_for_io(unit * BLOCK_SIZE..unit * BLOCK_SIZE + 1);
+        let pin = |unit: u64| {
+            let bytes = unit * UNIT..unit * UNIT + 1;
+            file.pin(&ReadaheadState::new(), bytes, PinMode::READ)
+        };
+        let lasting = (lock(0).expect("a lock"), pin(1).expect("a pin"));
+        let locked = lock(2);
+        let pinned = pin(3);
+        // It is SIGBUS where there is none.
+        for unit in (0..6).cycle().take(60) {
+            assert_eq!(load(&vma, unit * UNIT), content[(unit * UNIT) as usize]);
+        }
+        let refused = matches!(locked, Err(MapError::TooMuchHeld { .. }));
+        assert!(refused, "{mode:?}: {locked:?}");
+        let refused = matches!(pinned, Err(PinError::TooMuch { .. }));
+        assert!(refused, "{mode:?}: {pinned:?}");
+        drop((lasting, locked, pinned));
+        drop((lock(2).expect("a lock"), pin(3).expect("a pin")));
+        drop((vma, file));
+        assert_empty(&mm);
+        assert_free(3);
+    }
 }
 
 #[test]

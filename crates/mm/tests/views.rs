@@ -10,7 +10,7 @@ use foliocache_mm::{
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -505,6 +505,39 @@ fn a_file_that_is_mapped_leaves_views_their_frames_and_is_copied_from_then_on() 
     assert_eq!(read(&file, 2 * PAGE, 10), [3; 10]);
     file.sync().unwrap();
     drop((vma, before, dirty, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_file_is_mapped_beside_views_of_pages_all_over_the_memory() {
+    let (mm, bdi) = storage(16);
+    let viewed = file(&bdi, &Store::with(&pattern(1, 0, 13 * MIB)));
+    read(&viewed, 0, 13 * MIB);
+    let places = (0..13 << 20).step_by(256 << 10);
+    let views: Vec<_> = places.clone().map(|at| view(&viewed, at, 10)).collect();
+    assert!(views.iter().any(|view| !view.is_copy()));
+    let mapped = file(&bdi, &Store::with(&pattern(2, 0, 4 * MIB)));
+    let (done, loaded) = mpsc::channel();
+    let loader = thread::spawn(move || {
+        let vma = mapped.map(0, 4 * MIB, VmaAccess::Read).expect("a mapping");
+        for at in (0..4 * MIB).step_by(PAGE_SIZE) {
+            // SAFETY: inside the mapping.
+            let byte = unsafe { vma.address().wrapping_add(at).read_volatile() };
+            assert_eq!(byte, pattern(2, at as u64, 1)[0]);
+        }
+        done.send(()).expect("it is waited for");
+    });
+    assert_eq!(
+        loaded.recv_timeout(Duration::from_secs(20)),
+        Ok(()),
+        "{:?}",
+        mm.stats()
+    );
+    loader.join().expect("no panic");
+    for (at, view) in places.zip(&views) {
+        assert_eq!(**view, pattern(1, at, 10));
+    }
+    drop((views, viewed));
     assert_empty(&mm);
 }
 

@@ -135,7 +135,11 @@ impl AddressSpace {
             }
         }
         if new {
-            let brought = mm.ready_stable().and_then(|()| self.bring_in(&held.pages));
+            let brought = match self.bdi().is_memory() || mm.spares_huge_page() {
+                true => (mm.ready_stable().and_then(|()| self.bring_in(&held.pages)))
+                    .map_err(MapError::from),
+                false => Err(mm.too_much_held(held.pages.end - held.pages.start)),
+            };
             brought.inspect_err(|_| self.release(linear, held))?;
         }
         {
@@ -388,18 +392,22 @@ impl Mm {
         // Relaxed: the sum of the changes counts.
         let held = self.nr_held.fetch_add(pages, Ordering::Relaxed) + pages;
         let now = self.unreclaimable();
-        let within = |total: u64| total <= now.most;
-        if held <= now.most_held
-            && (within(now.total()) || within(now.total().saturating_sub(pinned())))
-        {
+        let fits =
+            |twice: u64| now.total().saturating_sub(twice) <= now.most && self.spares_units(twice);
+        if held <= now.most_held && (fits(0) || fits(pinned())) {
             return Ok(());
         }
         self.uncount_held(pages);
-        Err(MapError::TooMuchHeld {
-            wanted: pages << PAGE_SHIFT,
-            held: (held - pages) << PAGE_SHIFT,
+        Err(self.too_much_held(pages))
+    }
+
+    fn too_much_held(&self, wanted: u64) -> MapError {
+        let now = self.unreclaimable();
+        MapError::TooMuchHeld {
+            wanted: wanted << PAGE_SHIFT,
+            held: now.held << PAGE_SHIFT,
             most: now.most_held << PAGE_SHIFT,
-        })
+        }
     }
 
     fn uncount_held(&self, pages: u64) {

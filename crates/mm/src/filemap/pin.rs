@@ -102,7 +102,7 @@ pub enum PinError {
     /// A truncate, a hole punch or a first mapping waits for the pins that the range has. Later it may be pinned.
     #[error("a truncate, hole punch or first mapping of the range waits for its pins to end")]
     Barred,
-    /// Pins hold as much memory as they may.
+    /// Pins hold as much memory as they may, or keep as many blocks of 2 MiB from being emptied.
     #[error(
         "{wanted} bytes more: pins hold {pinned} already, of at most {most} together with what else cannot be \
          reclaimed; held by {}", list(.holders)
@@ -381,7 +381,11 @@ impl AddressSpace {
             self.count_hits(1);
         }
         let (end, order) = (locked.end(), locked.order());
-        let done = self.pin_locked(&locked, pin);
+        let mut done = self.pin_locked(&locked, pin);
+        if matches!(done, Err(Refused::TooMuch)) && self.mm().move_for_pin(&locked) {
+            // It may have been its block that is too much.
+            done = self.pin_locked(&locked, pin);
+        }
         drop(locked);
         done.map_err(|refused| self.refusal(refused, order))?;
         if first_use {
@@ -471,9 +475,11 @@ impl AddressSpace {
             // SeqCst: partner is the fence in `PinBar::new`.
             self.nr_pinned.fetch_add(pages, Ordering::SeqCst);
         }
+        let linear = mm.frames.is_linear(locked.frame());
+        let fits = linear || !first || !mm.frames.fix(locked.frame()) || mm.spares_units(0);
         let counted = counted(pages, others, hold);
         if counted == 0 || self.bdi().is_memory() {
-            return true;
+            return fits;
         }
         if counted >> DEVICE_WRITES > 0 {
             bump(&self.bdi().stay_dirty, pages);
@@ -482,26 +488,31 @@ impl AddressSpace {
         if !first {
             return true;
         }
-        if mm.frames.is_linear(locked.frame()) {
+        if linear {
             bump(&mm.pins.linear, pages);
             if locked.state.load().has(flag::HELD) {
                 self.count_pins_once(locked);
             }
         }
         let now = mm.unreclaimable();
-        now.pinned <= now.most_pinned && now.total() <= now.most
+        let fits = fits && (!linear || mm.spares_units(0) && mm.spares_huge_page());
+        fits && now.pinned <= now.most_pinned && now.total() <= now.most
     }
 
     /// Takes a pin off a folio of the file.
     fn unpin(&self, folio: &Folio, hold: Hold) {
         let mm: &Mm = self.mm();
         // They may be another folio's as soon as the pin is gone.
-        let (pages, linear) = (folio.nr_pages(), mm.frames.is_linear(folio.frame()));
+        let (pages, frame) = (folio.nr_pages(), folio.frame());
+        let linear = mm.frames.is_linear(frame);
         let (left, as_held) = folio.drop_pin(hold);
         let last = !left.is_pinned();
         if last {
             // Release: partner is the Acquire in `pinned_folios`, after which the folio's own count is seen.
             self.nr_pinned.fetch_sub(pages, Ordering::Release);
+            if !linear {
+                mm.frames.unfix(frame);
+            }
         }
         let counted = counted(pages, left, hold);
         if counted == 0 || self.bdi().is_memory() {

@@ -83,7 +83,8 @@ impl View {
     }
 
     /// Whether the bytes are a copy in the heap, outside the cache's bound. Files that were mapped are copied, what is
-    /// pinned, and what the share of the bound for views has no room for ([`Unreclaimable`](crate::Unreclaimable)).
+    /// pinned, and what the share of the bound for views has no room for ([`Unreclaimable`](crate::Unreclaimable)), or what
+    /// lies where it would leave too few blocks that can be emptied.
     pub fn is_copy(&self) -> bool {
         matches!(self.0, Bytes::Copied(_))
     }
@@ -174,6 +175,7 @@ impl ViewHome {
         if left.is_viewed() {
             return;
         }
+        this.frames.unfix(frame);
         if left.is_left_orphan() {
             folio.end_orphan();
             this.frames.free(frame, order);
@@ -267,7 +269,7 @@ impl AddressSpace {
             return Err(len);
         }
         let before = locked.add_hold(Hold::VIEW).ok_or(len)?;
-        if !before.is_viewed() && !mm.count_viewed(locked.nr_pages()) {
+        if !before.is_viewed() && !mm.count_viewed(locked) {
             locked.drop_hold(Hold::VIEW);
             return Err(len);
         }
@@ -383,12 +385,15 @@ impl AddressSpace {
 
 impl Mm {
     /// Counts the pages of a folio that is viewed from now on, within the share and the budget.
-    fn count_viewed(&self, pages: u64) -> bool {
+    fn count_viewed(&self, locked: &LockedFolio<'_>) -> bool {
+        let (frame, pages) = (locked.frame(), locked.nr_pages());
         // Relaxed: the sum of the changes counts.
         self.views.pages.fetch_add(pages, Ordering::Relaxed);
+        let fits = !self.frames.fix(frame) || self.spares_units(0);
         let now = self.unreclaimable();
-        let within = now.viewed <= now.most_viewed && now.total() <= now.most;
+        let within = fits && now.viewed <= now.most_viewed && now.total() <= now.most;
         if !within {
+            self.frames.unfix(frame);
             self.views.pages.fetch_sub(pages, Ordering::Relaxed);
         }
         within

@@ -21,6 +21,7 @@
 //! 4. Apart from the time after a shrink, `held` ≤ `capacity`.
 
 use super::buddy::{Buddy, InUse};
+use super::fixed::FixedBlocks;
 use super::owners::Owners;
 use super::{BLOCK_FRAMES, MAX_ORDER};
 
@@ -93,9 +94,12 @@ impl Table {
         }
     }
 
-    /// Bytes that the table and the numbers of the frames' owners take for each block it can ever hold.
-    pub(super) const BYTES_PER_BLOCK: u64 =
-        (size_of::<Block>() + size_of::<u32>() + Owners::BYTES_PER_BLOCK) as u64;
+    /// Bytes that the table, the numbers of the frames' owners and the counts of what is fixed take for each block it can
+    /// ever hold.
+    pub(super) const BYTES_PER_BLOCK: u64 = (size_of::<Block>()
+        + size_of::<u32>()
+        + Owners::BYTES_PER_BLOCK
+        + FixedBlocks::BYTES_PER_BLOCK) as u64;
 
     pub(super) fn reserve(&mut self, active: u32) {
         self.active = self.active.max(active);

@@ -129,6 +129,7 @@ impl Frames {
             self.range
                 .activate(old..target as usize * BLOCK_SIZE, true)?;
             self.owners.activate(table.active, target)?;
+            self.fixed.activate(table.active, target)?;
             let more = u64::from(target - table.active) * Table::BYTES_PER_BLOCK;
             self.room.change(-(more as i64));
             table.reserve(target);
@@ -287,7 +288,7 @@ impl Frames {
 
     /// As [`Frames::units`], of one kind.
     #[inline]
-    pub(super) fn units_of(&self, kind: FrameKind) -> u32 {
+    pub(crate) fn units_of(&self, kind: FrameKind) -> u32 {
         let units = match kind {
             FrameKind::General => &self.hints.capacity,
             FrameKind::Linear => &self.hints.linear,

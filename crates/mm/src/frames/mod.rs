@@ -39,6 +39,7 @@ mod block;
 mod buddy;
 mod budget;
 mod evacuate;
+mod fixed;
 mod huge;
 mod limit;
 mod linear;
@@ -53,6 +54,7 @@ mod tests;
 use crate::error::MmError;
 use block::Table;
 use budget::Budget;
+use fixed::FixedBlocks;
 use foliocache_sync::Condvar;
 use foliocache_sync::atomic::AtomicU32;
 use foliocache_sync::rank::{Rank, RankedMutex};
@@ -87,6 +89,7 @@ pub struct Frames {
     /// Alone on its cache line with what never changes: every hit reads where it begins.
     range: ReservedRange,
     owners: Owners,
+    fixed: FixedBlocks,
     max_limit: u64,
     /// Of the general blocks.
     budget: Budget,
@@ -117,6 +120,7 @@ impl Frames {
         let frames = Self {
             range,
             owners: Owners::new(max_blocks)?,
+            fixed: FixedBlocks::new(max_blocks)?,
             max_limit,
             budget: Budget::new(),
             linear: Linear::new(max_blocks, units),

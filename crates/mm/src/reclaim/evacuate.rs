@@ -241,16 +241,16 @@ impl Mm {
         frame.is_some_and(|frame| self.move_to(locked, frame))
     }
 
-    /// Moves a locked folio that is about to be pinned for long to where such folios lie, if that can be done at once.
-    pub(crate) fn move_for_pin(&self, locked: &LockedFolio<'_>) {
+    /// Moves a locked folio that is about to be pinned to where those lie that are pinned for long, if that can be done at
+    /// once; whether it did.
+    pub(crate) fn move_for_pin(&self, locked: &LockedFolio<'_>) -> bool {
         let (frame, order) = (locked.frame(), locked.order());
-        if !self.frames.is_linear(frame)
-            && order <= MAX_PIN_ORDER
-            && locked.may(Operation::Migrate)
-            && let Some(frame) = self.frames.try_alloc_for_pins(frame, order)
+        if self.frames.is_linear(frame) || order > MAX_PIN_ORDER || !locked.may(Operation::Migrate)
         {
-            self.move_to(locked, frame);
+            return false;
         }
+        let frame = self.frames.try_alloc_for_pins(frame, order);
+        frame.is_some_and(|frame| self.move_to(locked, frame))
     }
 
     fn move_to(&self, locked: &LockedFolio<'_>, frame: FrameNumber) -> bool {

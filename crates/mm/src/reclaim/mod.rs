@@ -195,12 +195,7 @@ impl Mm {
         if kind == FrameKind::General || !self.frames.is_pool_short() {
             return self.anything_reclaimable();
         }
-        // Relaxed: hints.
-        let kept = self.nr_held.load(Ordering::Relaxed)
-            + self.nr_unevictable.load(Ordering::Relaxed)
-            + self.pins.linear.load(Ordering::Relaxed);
-        let usage = self.usage();
-        (usage.linear_bytes >> PAGE_SHIFT) > kept
+        (self.usage().linear_bytes >> PAGE_SHIFT) > self.kept_linear()
     }
 
     /// Evicts clean folios of `want` pages or a little more; returns how many pages it evicted.
