@@ -292,9 +292,8 @@ impl Window {
 
     /// Lets those of `pages` that it shows be tried again.
     pub(crate) fn end_poison(&self, mm: &Mm, pages: &Range<u64>) {
-        let again = self.addresses(&self.part(pages));
-        let overlaps = |page: &Range<usize>| page.start < again.end && again.start < page.end;
-        mm.windows().end_poison(|_, page| overlaps(page));
+        mm.windows()
+            .end_poison_at(&self.addresses(&self.part(pages)));
     }
 
     /// Has stores to those of `pages` that it shows be faults.

@@ -12,15 +12,19 @@ use foliocache_sys::usercopy;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A store in memory that can be told to refuse writes.
+/// A store in memory that can be told to refuse writes, or reads.
 #[derive(Debug)]
 struct Store {
     bytes: Mutex<Vec<u8>>,
     refuses: AtomicBool,
+    unreadable: AtomicBool,
 }
 
 impl AddressSpaceOperations for Store {
     fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        if self.unreadable.load(Ordering::Relaxed) {
+            return Err(Errno::EIO);
+        }
         let bytes = self.bytes.lock();
         let mut at = (pos as usize).min(bytes.len());
         let start = at;
@@ -87,6 +91,7 @@ impl World {
         let store = Arc::new(Store {
             bytes: Mutex::new((0..pages).flat_map(page).collect()),
             refuses: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
         });
         let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
         (AddressSpace::new(&self.bdi, ops, pages * PAGE), store)
@@ -353,5 +358,34 @@ fn a_limit_that_leaves_one_block_is_refused_once_a_file_was_mapped() {
         assert!(usage.total() <= usage.limit, "{usage:?}");
     }
     drop(file);
+    world.assert_empty();
+}
+
+#[test]
+fn a_touch_that_is_told_of_late_poisons_no_page() {
+    let world = World::new(16);
+    let (file, store) = world.file(1, 4);
+    let vma = file
+        .map(0, 4 * PAGE_SIZE, VmaAccess::ReadWrite)
+        .expect("a mapping");
+    let address = |page: u64| vma.address().wrapping_add((page * PAGE) as usize);
+    store.unreadable.store(true, Ordering::Relaxed);
+    // As if the touch had been told of before and was resolved: nobody waits.
+    world.mm.windows().resolve_for(address(2).addr(), false);
+    store.unreadable.store(false, Ordering::Relaxed);
+    // SAFETY: in the mapping.
+    assert_eq!(unsafe { address(2).read_volatile() }, byte(1, 2));
+    // Whoever does wait is told, and of a page that was refused before, too.
+    usercopy::install_handlers().expect("handlers");
+    store.unreadable.store(true, Ordering::Relaxed);
+    file.invalidate(0, u64::MAX);
+    for page in [2, 3] {
+        assert_eq!(
+            usercopy::fault_in_readable(address(page), 1),
+            1,
+            "page {page}"
+        );
+    }
+    drop((vma, file));
     world.assert_empty();
 }

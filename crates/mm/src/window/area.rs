@@ -30,7 +30,7 @@ use foliocache_sync::{Arc, Mutex, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
 use foliocache_sys::memory::{WindowAccess, room_for_mappings, spare_addresses};
-use foliocache_sys::userfaultfd::{Fault, Handler, InlineFaults, ResolveFault, resolve_inline};
+use foliocache_sys::userfaultfd::{Handler, InlineFaults, ResolveFault, resolve_inline};
 use foliocache_sys::windows::{Announced, announce};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,6 +53,9 @@ const IDLE_THREAD: Duration = Duration::from_secs(1);
 /// How long a page that could not be had stays unreadable before it is tried again.
 const POISON_TIME: Duration = Duration::from_secs(1);
 
+/// How long a page is known to have been refused once: who waits for it touches it again at once.
+const REFUSAL_TIME: Duration = Duration::from_secs(10);
+
 /// Who resolves the faults of mapped files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FaultMode {
@@ -73,11 +76,20 @@ pub(crate) struct Windows {
     pub(super) tracker: OnceLock<WriteTracker>,
     mode: FaultMode,
     state: RankedRwLock<State>,
-    poisoned: RankedMutex<Vec<(Instant, Range<usize>)>>,
+    /// Pages that could not be had, by their addresses.
+    refused: RankedMutex<BTreeMap<usize, Refusal>>,
     workers: Workers<Arc<Listener>>,
     stop: Arc<Event>,
     announced: Mutex<Option<Announced>>,
     inline: Mutex<Option<InlineFaults>>,
+}
+
+/// A page that could not be had.
+struct Refusal {
+    since: Instant,
+    end: usize,
+    /// It is unreadable, as it was refused more than once.
+    poisoned: bool,
 }
 
 /// Resolves faults on the threads that touch the pages.
@@ -141,7 +153,7 @@ impl Windows {
             tracker: OnceLock::new(),
             mode,
             state: RankedRwLock::new(Rank::Leaf, state),
-            poisoned: RankedMutex::new(Rank::Leaf, Vec::new()),
+            refused: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
             workers: Workers::new(limits, mm.panics(), Listener::run),
             stop: Arc::new(Event::new()?),
             announced: Mutex::new(None),
@@ -199,14 +211,19 @@ impl Windows {
     }
 
     /// Resolves a fault in a thread of the cache's.
-    pub(super) fn resolve_for(&self, fault: &Fault) {
-        let found = self.find(fault.address);
+    ///
+    /// One touch may be told of twice. The second time may be late, when nobody waits any more, the addresses are another
+    /// window's, or the store fails that did not. So of a page that cannot be had the touch is tried again: whoever waits
+    /// comes back, and is refused the second time.
+    pub(crate) fn resolve_for(&self, address: usize, write: bool) {
+        let found = self.find(address);
         let page = match &found {
             Some((window, page)) => window.around(page.0),
-            None => fault.address..fault.address + PAGE_SIZE,
+            None => address..address + PAGE_SIZE,
         };
+        let again = self.refused.lock().contains_key(&page.start);
         let resolved = match &found {
-            Some((window, at)) => window.resolve(*at, fault.write()),
+            Some((window, at)) => window.resolve(*at, write),
             None => Err(Errno::EFAULT),
         };
         let Err(error) = resolved else {
@@ -221,15 +238,21 @@ impl Windows {
             // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
             // which would stand in the way.
             let windows = linear.windows.write();
-            // One touch may be told of twice. The second time may be late, when the addresses are another window's, or
-            // the file has been cut. If it grows later, that ends the poison; if it has, the touch is tried again.
+            // If the file grows later, that ends the poison; if it has, the touch is tried again.
             let grew = error == Errno::EFAULT && mapping.has_page(at);
             if !grew && windows.iter().any(|listed| Arc::ptr_eq(listed, &window)) {
-                // The touch is SIGBUS then.
-                let _ = self.area.zap(self.offset(page.clone()));
-                let _ = self.faults.allow_writes(page.clone());
-                self.faults.poison(page.clone());
-                self.poisoned.lock().push((Instant::now(), page.clone()));
+                if again {
+                    // The touch is SIGBUS then.
+                    let _ = self.area.zap(self.offset(page.clone()));
+                    let _ = self.faults.allow_writes(page.clone());
+                    self.faults.poison(page.clone());
+                }
+                let refusal = Refusal {
+                    since: Instant::now(),
+                    end: page.end,
+                    poisoned: again,
+                };
+                self.refused.lock().insert(page.start, refusal);
             }
         }
         let _ = self.faults.wake(page);
@@ -243,16 +266,32 @@ impl Windows {
 
     /// Lets pages be tried again that could not be had a while ago.
     pub(crate) fn end_old_poison(&self) {
-        self.end_poison(|since, _| since.elapsed() >= POISON_TIME);
+        self.end_poison(|refusal, _| {
+            let time = if refusal.poisoned {
+                POISON_TIME
+            } else {
+                REFUSAL_TIME
+            };
+            refusal.since.elapsed() >= time
+        });
     }
 
-    /// Lets pages that could not be had be tried again, if `over` says so of when that was and where.
-    pub(super) fn end_poison(&self, over: impl Fn(Instant, &Range<usize>) -> bool) {
-        let mut poisoned = self.poisoned.lock();
-        let ended = poisoned.extract_if(.., |(since, page)| over(*since, page));
-        let ended: Vec<_> = ended.collect();
-        drop(poisoned);
-        for (_, page) in ended {
+    /// Lets pages at some addresses be tried again that could not be had.
+    pub(super) fn end_poison_at(&self, addresses: &Range<usize>) {
+        self.end_poison(|_, page| page.start < addresses.end && addresses.start < page.end);
+    }
+
+    fn end_poison(&self, over: impl Fn(&Refusal, &Range<usize>) -> bool) {
+        let mut ended = Vec::new();
+        self.refused.lock().retain(|&start, refusal| {
+            let page = start..refusal.end;
+            let stays = !over(refusal, &page);
+            if !stays && refusal.poisoned {
+                ended.push(page);
+            }
+            stays
+        });
+        for page in ended {
             let _ = self.area.zap(self.offset(page));
         }
     }

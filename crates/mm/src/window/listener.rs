@@ -72,7 +72,9 @@ impl Listener {
             if last && let Err(error) = mm.windows().listen(Arc::clone(&self)) {
                 tracing::warn!(%error, "no further thread for faults");
             }
-            panics.catch("foliocache-fault", || mm.windows().resolve_for(&fault));
+            panics.catch("foliocache-fault", || {
+                mm.windows().resolve_for(fault.address, fault.write())
+            });
         }
     }
 
