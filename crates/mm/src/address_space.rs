@@ -42,7 +42,6 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
-use crate::direct_map;
 use crate::errseq::{ErrSeq, ErrSeqCursor};
 use crate::filemap::{Appended, DirectWrites};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
@@ -50,10 +49,10 @@ use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
 use crate::linear::LinearFile;
 use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
-use crate::owner;
 use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::writeback::{FlushState, WritebackState};
+use crate::{direct_map, owner};
 
 /// The cached pages of one file.
 #[doc(alias = "address_space")]
@@ -225,7 +224,7 @@ impl AddressSpace {
         self.counts.not_durable() > 0
     }
 
-    /// Asks the processor for what [`AddressSpace::size`] and [`AddressSpace::has_pages_to_write`] look at.
+    /// Asks the processor for what these two look at.
     #[inline(always)]
     pub fn prefetch_size(&self) {
         prefetch(&self.size);
@@ -234,7 +233,7 @@ impl AddressSpace {
 
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
-        self.counts.not_durable() > 0 || self.direct.is_pending() || self.has_unnoticed_stores()
+        self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
     }
 
     /// A cursor for a new handle: which writeback errors it has still to be told of.
