@@ -121,11 +121,8 @@ impl Case for Small {
                 "the hard limit of open files is {hard}: it is not run apart"
             ));
         }
-        let limits = [(USUAL_LIMIT, &SOFT), (hard, &HARD)];
-        for (descriptors, names) in limits
-            .into_iter()
-            .filter(|(limit, names)| std::ptr::eq(*names, &SOFT) || *limit > USUAL_LIMIT)
-        {
+        let hard = (hard > USUAL_LIMIT).then_some((hard, &HARD));
+        for (descriptors, names) in [(USUAL_LIMIT, &SOFT)].into_iter().chain(hard) {
             let ours = Ours {
                 memory,
                 descriptors: Some(descriptors),
@@ -163,7 +160,7 @@ struct Names {
 }
 
 /// With the usual limit.
-const SOFT: Names = Names {
+static SOFT: Names = Names {
     open_read: "open_read_close_vs_kernel",
     open_read64: "open_read64_close_vs_kernel",
     metadata: "metadata_vs_kernel",
@@ -181,7 +178,7 @@ const SOFT: Names = Names {
 };
 
 /// With the hard one.
-const HARD: Names = Names {
+static HARD: Names = Names {
     open_read: "open_read_close_vs_kernel_hard",
     open_read64: "open_read64_close_vs_kernel_hard",
     metadata: "metadata_vs_kernel_hard",
