@@ -31,7 +31,7 @@
 //! 2. Views, pins and what mappings hold keep units of 2 MiB from moving between general blocks and linear frames: a
 //!    general block with one viewed page cannot be emptied. At least a unit of each kind stays free of them, so that
 //!    neither kind waits for what only programs can end. What would fix one unit too many is refused as
-//!    beyond its share; a pin first tries to move its folio to a block that is fixed already.
+//!    beyond its share. Short pins of general frames are not: they end soon.
 //! 3. Of the huge pages that the kernel's pool has for the cache one is neither held nor pinned.
 //!
 //! # Memory ordering

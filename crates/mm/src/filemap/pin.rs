@@ -476,7 +476,9 @@ impl AddressSpace {
             self.nr_pinned.fetch_add(pages, Ordering::SeqCst);
         }
         let linear = mm.frames.is_linear(locked.frame());
-        let fits = linear || !first || !mm.frames.fix(locked.frame()) || mm.spares_units(0);
+        let fixes = !linear && first && mm.frames.fix(locked.frame());
+        // A short one ends soon, and where memory is small even one request may lie in most blocks.
+        let fits = !fixes || !hold.is_long_pin() || mm.spares_units(0);
         let counted = counted(pages, others, hold);
         if counted == 0 || self.bdi().is_memory() {
             return fits;
