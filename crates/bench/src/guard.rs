@@ -23,6 +23,7 @@ use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,12 @@ pub(crate) enum Thing {
     Cgroup(PathBuf),
 }
 
-/// The guard's end here. Dropped, it has everything taken away and waits for that.
-pub(crate) struct Guard(Child);
+/// The guard's end here. When the last copy is dropped, it has everything taken away and waits for that: whatever
+/// keeps a thing in use holds a copy.
+#[derive(Clone)]
+pub(crate) struct Guard(Arc<Running>);
+
+struct Running(Mutex<Child>);
 
 impl Guard {
     /// # Errors
@@ -53,22 +58,24 @@ impl Guard {
     pub(crate) fn start(helper: &[OsString]) -> Result<Self, BenchError> {
         let child = command(helper, ROLE)?.process_group(0).spawn();
         child
-            .map(Self)
+            .map(|child| Self(Arc::new(Running(Mutex::new(child)))))
             .map_err(|error| BenchError::setup("a process that cleans up", error))
     }
 
     /// Has `thing` taken away in the end.
-    pub(crate) fn of(&mut self, thing: &Thing) -> Result<(), BenchError> {
-        let told = tell(&mut self.0, thing);
+    pub(crate) fn of(&self, thing: &Thing) -> Result<(), BenchError> {
+        let mut child = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = tell(&mut child, thing);
         told.map_err(|error| BenchError::setup("a process that cleans up", error))
     }
 }
 
-impl Drop for Guard {
+impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
+        let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(child.stdin.take());
         // What went wrong the guard has said itself.
-        let _ = self.0.wait();
+        let _ = child.wait();
     }
 }
 

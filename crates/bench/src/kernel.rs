@@ -83,6 +83,8 @@ enum Done {
 pub(crate) struct KernelSide {
     child: Child,
     answers: BufReader<ChildStdout>,
+    /// The cgroup goes after the process.
+    _guard: Guard,
 }
 
 impl KernelSide {
@@ -93,7 +95,7 @@ impl KernelSide {
     /// There are no memory cgroups, or they may not be used.
     pub(crate) fn start(
         helper: &[OsString],
-        guard: &mut Guard,
+        guard: &Guard,
         memory: u64,
         trace: Option<Trace>,
     ) -> Result<Self, BenchError> {
@@ -102,7 +104,11 @@ impl KernelSide {
         let mut child = command(helper, ROLE)?.spawn().map_err(cannot)?;
         let answers = child.stdout.take().map(BufReader::new);
         let answers = answers.ok_or_else(|| cannot(io::ErrorKind::BrokenPipe.into()))?;
-        let mut side = Self { child, answers };
+        let mut side = Self {
+            child,
+            answers,
+            _guard: guard.clone(),
+        };
         if let Some(trace) = trace {
             side.order(&Order::Trace(trace)).map_err(cannot)?;
         }
@@ -188,7 +194,7 @@ const CGROUPS: [(&str, &str); 2] = [
 ];
 
 /// A new memory cgroup that holds `memory` bytes.
-fn cgroup(guard: &mut Guard, memory: u64) -> Result<PathBuf, BenchError> {
+fn cgroup(guard: &Guard, memory: u64) -> Result<PathBuf, BenchError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Relaxed: the numbers only have to differ.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! and a cache of ours over it. Its files hold random bytes, so that nothing on the way can make
 //! them smaller, and each of their blocks is there. With the place goes everything in it.
 
-use foliocache::{Cache, Directory, File, MappingFaults};
+use foliocache::{Cache, Directory, DirectoryOptions, File, MappingFaults};
 use foliocache_sys::fd::{self, OFlags, OwnedFd};
 use std::ffi::OsString;
 use std::fs;
@@ -121,8 +121,8 @@ impl Place {
                 free >> 20
             )));
         }
-        let mut folder = Folder::on_disk(settings)?;
-        zram::mount(&mut folder.guard, &folder.path, size)?;
+        let folder = Folder::on_disk(settings)?;
+        zram::mount(&folder.guard, &folder.path, size)?;
         Self::new(folder, memory, len)
     }
 
@@ -141,8 +141,8 @@ impl Place {
         })
     }
 
-    pub(crate) fn guard(&mut self) -> &mut Guard {
-        &mut self.folder.guard
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.folder.guard
     }
 
     /// KiB that the kernel reads around a miss of a mapping, unless it is told better.
@@ -178,7 +178,10 @@ impl Place {
         faults: MappingFaults,
     ) -> io::Result<File> {
         let cache = Cache::builder().memory(memory).mapping_faults(faults);
-        let directory = cache.build()?.directory(&self.folder.path)?;
+        let mut options = DirectoryOptions::default();
+        // Others write there, which one cache alone may.
+        options.read_only = true;
+        let directory = cache.build()?.directory_with(&self.folder.path, options)?;
         Ok(directory.open(name)?)
     }
 
@@ -254,7 +257,7 @@ impl Folder {
             .canonicalize()
             .map_err(|error| BenchError::Refused(format!("{}: {error}", dir.display())))?;
         let path = dir.join(format!("foliocache-bench-{}-{number}", process::id()));
-        let mut guard = Guard::start(helper)?;
+        let guard = Guard::start(helper)?;
         guard.of(&Thing::Folder(path.clone()))?;
         fs::create_dir(&path)
             .map_err(|error| BenchError::setup(path.display().to_string(), error))?;
@@ -269,7 +272,7 @@ impl Folder {
     ///
     /// # Errors
     /// Not root, or no such setting.
-    pub(crate) fn mount_tmpfs(&mut self, name: &str, huge: &str) -> Result<PathBuf, BenchError> {
+    pub(crate) fn mount_tmpfs(&self, name: &str, huge: &str) -> Result<PathBuf, BenchError> {
         let point = self.path.join(name);
         self.guard.of(&Thing::Mount(point.clone()))?;
         let mounted = fs::create_dir(&point).and_then(|()| {

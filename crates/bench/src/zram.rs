@@ -20,7 +20,7 @@ const CONTROL: &str = "/sys/class/zram-control";
 ///
 /// # Errors
 /// Not root, no zram, no `mkfs.ext4`: the reason, in words.
-pub(crate) fn mount(guard: &mut Guard, point: &Path, size: u64) -> Result<(), BenchError> {
+pub(crate) fn mount(guard: &Guard, point: &Path, size: u64) -> Result<(), BenchError> {
     let cannot = |error| BenchError::setup("a compressed disk in memory (zram)", error);
     let number = fs::read_to_string(format!("{CONTROL}/hot_add")).map_err(cannot)?;
     let number = number

@@ -200,6 +200,8 @@ fn small_files_with_default_settings() {
         .into_iter()
         .partition(|name| name.ends_with("_hard"));
     assert_eq!(soft, expected);
+    let writes = &json["ratios"]["create_device_writes_per_1000"]["median"];
+    assert!(writes.as_f64() != Some(0.0), "nothing is durable without");
     if !notes.contains("the hard limit of open files is") {
         let with_hard = |name: &&str| format!("{name}_hard");
         assert_eq!(hard, expected.iter().map(with_hard).collect::<Vec<_>>());
@@ -517,6 +519,34 @@ fn a_case_that_is_killed_leaves_nothing_behind() {
     wait_for("everything is taken away", || {
         folder.names().is_empty() && cgroups(id).is_empty()
     });
+}
+
+/// The kernel's processes have been started when the case finds that a file of its is gone.
+#[test]
+fn a_case_that_fails_while_it_is_set_up_leaves_nothing_behind() {
+    let folder = Folder::new("fails");
+    let dir = folder.0.to_str().unwrap();
+    let mut command = bench(&["batch", "--quick", "--memory", "8M", "--dir", dir]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let id = child.id();
+    wait_for("two files are made", || {
+        let made = folder.names().pop().map(fs::read_dir);
+        made.is_some_and(|files| files.is_ok_and(|files| files.count() >= 2))
+    });
+    let made = folder.names().pop().unwrap();
+    fs::remove_file(made.join("cached")).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    let expected = match without_cgroups() {
+        true => "no memory cgroup",
+        false => "cannot set up cached: ",
+    };
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(said.matches('\n').count(), 1, "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(folder.names(), [] as [PathBuf; 0]);
+    assert_eq!(cgroups(id), [] as [PathBuf; 0]);
 }
 
 #[test]
