@@ -43,7 +43,7 @@ use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
-use crate::filemap::{Appended, DirectWrites};
+use crate::filemap::{Appended, DirectWrites, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
 use crate::linear::LinearFile;
@@ -51,7 +51,7 @@ use crate::mm::{Mm, Prepared};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
-use crate::writeback::{FlushState, WritebackState};
+use crate::writeback::{FlushState, Groups, WritebackState};
 use crate::{direct_map, owner};
 
 /// The cached pages of one file.
@@ -79,6 +79,8 @@ pub struct AddressSpace {
     pub(crate) i_rwsem: RankedRwLock<()>,
     pub(crate) invalidate_lock: RankedRwLock<()>,
     pub(crate) flush_lock: RankedMutex<FlushState>,
+    /// Callers that make the file durable together, of a file that was made durable.
+    pub(crate) groups: OnceBox<Groups>,
     /// How many wait for `wb_lock` to make the file durable.
     pub(crate) awaited: AtomicU32,
     pub(crate) wb_lock: RankedMutex<WritebackState>,
@@ -149,6 +151,7 @@ impl AddressSpace {
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
             invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
             flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
+            groups: OnceBox::default(),
             awaited: AtomicU32::new(0),
             wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
             wb_err: ErrSeq::default(),
@@ -572,13 +575,6 @@ impl AddressSpace {
             }
         }
     }
-}
-
-/// The first page of the first folio that overlaps `first..=last`. Finding none orders nothing.
-pub(crate) fn find_page(index: &XArray, first: PageIndex, last: PageIndex) -> Option<PageIndex> {
-    let rcu = rcu::read_lock();
-    let found = index.find(first.0, last.0, None, &rcu)?;
-    Some(PageIndex(found.index))
 }
 
 impl Drop for AddressSpace {

@@ -31,9 +31,10 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use crate::address_space::{AddressSpace, find_page};
+use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::filemap::Held;
+use crate::filemap::find_page;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{
     BLOCK_FRAMES, FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation,

@@ -24,7 +24,7 @@ use foliocache_xarray::{CHUNK_SIZE, ChunkSource, Entry, NodePool, XArray};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
-use crate::address_space::find_page;
+use crate::filemap::find_page;
 use crate::filemap::{Lookup, split_in_index};
 use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;

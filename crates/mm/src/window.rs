@@ -29,7 +29,8 @@
 //! window's addresses are used by the program only while it has the [`Vma`](crate::Vma).
 #![allow(unsafe_code)]
 
-use crate::address_space::{AddressSpace, find_page};
+use crate::address_space::AddressSpace;
+use crate::filemap::find_page;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, TABLE_BYTES, Tables};
 use crate::linear::LinearFile;
 use crate::mm::Mm;

@@ -104,6 +104,16 @@ fn fsync_in_a_thread(file: &Arc<AddressSpace>) -> Fsync {
     std::thread::spawn(move || file.fsync(&cursor))
 }
 
+/// As [`fsync_in_a_thread`] for a caller that does not leave the write to a group.
+fn write_and_fsync_in_a_thread(file: &Arc<AddressSpace>) -> Fsync {
+    let file = Arc::clone(file);
+    let cursor = file.sample_wb_err();
+    std::thread::spawn(move || {
+        file.fdatawrite();
+        file.fsync(&cursor)
+    })
+}
+
 /// Writes `bytes[0]` to the first page and syncs it; while that flush runs, writes `bytes[1]` at `pos` and
 /// syncs that. Both wait for the flush when this returns.
 fn fsyncs_beside_a_flush(
@@ -116,7 +126,7 @@ fn fsyncs_beside_a_flush(
     let first = fsync_in_a_thread(file);
     wait_until("the first flush", || store.flushes() == 1);
     write(file, pos, &bytes[1]);
-    let second = fsync_in_a_thread(file);
+    let second = write_and_fsync_in_a_thread(file);
     wait_until("a write beside the flush", || store.writes() == 2);
     [first, second]
 }
@@ -196,7 +206,7 @@ fn fsyncs_that_wait_for_a_flush_share_the_next_one() {
     let others: Vec<_> = (1..=WRITERS)
         .map(|page| {
             write(&file, page * PAGE, &pattern(9, page * PAGE, PAGE_SIZE));
-            let fsync = fsync_in_a_thread(&file);
+            let fsync = write_and_fsync_in_a_thread(&file);
             wait_until("its write", || store.writes() == 1 + page);
             fsync
         })
@@ -208,4 +218,25 @@ fn fsyncs_that_wait_for_a_flush_share_the_next_one() {
     }
     assert_eq!(store.flushes(), 2);
     assert_eq!(file.stats().unstable, 0);
+}
+
+/// Pages from which on a file has no groups, and one more.
+const MANY: u64 = 65;
+
+#[test]
+fn fsync_of_many_pages_writes_beside_a_flush() {
+    let (_mm, bdi) = storage(8);
+    let (store, end) = GatedStore::new((1 + MANY as usize) * PAGE_SIZE);
+    let file = store.file(&bdi);
+    write(&file, 0, &pattern(1, 0, PAGE_SIZE));
+    let first = fsync_in_a_thread(&file);
+    wait_until("the first flush", || store.flushes() == 1);
+    write(&file, PAGE, &pattern(2, PAGE, MANY as usize * PAGE_SIZE));
+    let second = fsync_in_a_thread(&file);
+    wait_until("a write beside the flush", || store.writes() == 2);
+    drop(end);
+    for fsync in [first, second] {
+        fsync.join().unwrap().unwrap();
+    }
+    assert_eq!(store.durable(MANY), pattern(2, MANY * PAGE, PAGE_SIZE));
 }

@@ -239,16 +239,27 @@ fn long_pins_of_scattered_pages_hold_up_a_shrink_by_few_blocks() {
 
 /// One request in a small cache may lie in all its blocks, and ends soon.
 #[test]
-fn short_pins_are_not_refused_for_where_they_lie() {
+fn a_fault_waits_for_short_pins_that_lie_everywhere() {
     let (mm, bdi) = storage(16);
-    let file = file(&bdi, &Store::with(&pattern(1, 0, 13 << 20)));
-    read(&file, 0, 13 << 20);
+    let pinned = file(&bdi, &Store::with(&pattern(1, 0, 13 << 20)));
+    read(&pinned, 0, 13 << 20);
     let pins: Vec<_> = (0..13 * MIB)
         .step_by(256 << 10)
-        .map(|start| try_pin(&file, start..start + 10, PinMode::READ).expect("a pin"))
+        .map(|start| try_pin(&pinned, start..start + 10, PinMode::READ).expect("a pin"))
         .collect();
     assert_eq!(pins.len(), 52);
-    drop((pins, file));
+    let mapped = file(&bdi, &Store::with(&pattern(2, 0, 4 << 20)));
+    let loader = thread::spawn(move || {
+        let vma = mapped.map(0, 4 << 20, VmaAccess::Read).expect("a mapping");
+        // SAFETY: inside the mapping.
+        unsafe { vma.address().wrapping_add(PAGE as usize).read_volatile() }
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert!(!loader.is_finished(), "it found memory beside the pins");
+    drop(pins);
+    let byte = loader.join().expect("no panic");
+    assert_eq!(byte, pattern(2, PAGE, 1)[0]);
+    drop(pinned);
     assert_empty(&mm);
 }
 

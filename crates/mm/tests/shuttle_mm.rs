@@ -9,13 +9,11 @@
 mod yielding_store;
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, PAGE_SIZE, ReadaheadState, Reservation, View,
+    AddressSpace, AddressSpaceOperations, Iocb, IovIter, PAGE_SIZE, ReadaheadState, View,
 };
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
-use foliocache_sys::Errno;
-use yielding_store::{Machine, Store, join, read, spawn, write};
+use yielding_store::{Machine, Store, Volatile, join, read, spawn, write};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -146,59 +144,6 @@ fn reclaim_against_write_against_fsync() {
     });
 }
 
-/// A store with a volatile cache. A flush covers what was written before it began; one that fails loses
-/// that, and what was written beside it too, and no later flush tells.
-struct Volatile {
-    live: Arc<Store>,
-    durable: Mutex<Vec<u8>>,
-    /// So many flushes from now on the next one fails.
-    fails_after: Mutex<Option<u32>>,
-}
-
-impl AddressSpaceOperations for Volatile {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        self.live.read_folios(pos, segments)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        self.live.writepages(pos, segments)
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        let covered = self.live.content();
-        // Long enough for another to write all of its page.
-        for _ in 0..30 {
-            thread::yield_now();
-        }
-        let fails = {
-            let mut after = self.fails_after.lock();
-            let fails = *after == Some(0);
-            *after = after.and_then(|after| after.checked_sub(1));
-            fails
-        };
-        if fails {
-            // What is live now is gone: a power cut would leave what was durable before.
-            let durable = self.durable.lock().clone();
-            self.live.set(durable);
-            return Err(Errno::EIO);
-        }
-        *self.durable.lock() = covered;
-        Ok(())
-    }
-
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.live.truncate(size)
-    }
-
-    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
-        self.live.punch_hole(pos, len)
-    }
-
-    fn describe(&self) -> String {
-        "a store with a volatile cache".into()
-    }
-}
-
 /// Three threads write a page each and make it durable, twice, and one cuts the file behind them; in
 /// half of the runs one flush fails. What an fsync that succeeded covers is durable when it returns.
 #[test]
@@ -207,11 +152,8 @@ fn fsyncs_beside_one_another_with_a_flush_that_fails() {
         let machine = Machine::new(|_| ());
         let live = Store::new(vec![0; 4 * PAGE_SIZE]);
         let fails_after = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..8);
-        let store = Arc::new(Volatile {
-            durable: Mutex::new(live.content()),
-            live: Arc::clone(&live),
-            fails_after: Mutex::new((fails_after < 4).then_some(fails_after)),
-        });
+        let fails_after = (fails_after < 4).then_some(fails_after);
+        let store = Volatile::new(&live, fails_after);
         let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
         let file = AddressSpace::new(&machine.bdi, ops, 4 * PAGE);
         let writers = (0..3).map(|page| {
@@ -222,7 +164,12 @@ fn fsyncs_beside_one_another_with_a_flush_that_fails() {
                     // The cursor would tell of a failure that the attempt itself does not see.
                     let synced = match page {
                         0 => file.fsync(&cursor),
-                        _ => file.sync(),
+                        1 => file.sync(),
+                        // Beside the flush, and not with a group.
+                        _ => {
+                            file.fdatawrite();
+                            file.sync()
+                        }
                     };
                     if synced.is_ok() {
                         let durable = store.durable.lock();

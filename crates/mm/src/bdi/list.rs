@@ -30,13 +30,27 @@ struct DirtyFile {
     since: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DirtyFiles {
     by_turn: BTreeMap<u64, DirtyFile>,
     last: u64,
+    /// A file was put on the empty list since the flusher's last round.
+    used: bool,
+    /// The flusher sleeps until it is woken, without a time.
+    flusher_rests: bool,
 }
 
 impl DirtyFiles {
+    /// Empty, before the flusher is started.
+    pub(super) fn new() -> Self {
+        Self {
+            by_turn: BTreeMap::new(),
+            last: 0,
+            used: false,
+            flusher_rests: true,
+        }
+    }
+
     fn push_back(&mut self, dirty: DirtyFile) {
         self.last += 1;
         // Relaxed: changes under the list's lock; see the module for who looks without it.
@@ -63,7 +77,7 @@ impl BackingDevInfo {
         if is_queued() {
             return;
         }
-        let first = {
+        let (first, wake) = {
             let mut files = self.dirty_files.lock();
             if is_queued() {
                 return;
@@ -73,16 +87,21 @@ impl BackingDevInfo {
                 since: clock::monotonic_ns(),
             });
             let first = files.by_turn.len() == 1;
+            let mut wake = false;
             if first {
+                files.used = true;
+                wake = std::mem::take(&mut files.flusher_rests);
                 // Nothing of it is dirty but this: it has what it is given next.
                 self.share.store(0, Ordering::Relaxed);
                 self.mm.nr_dirty_bdis.fetch_add(1, Ordering::Relaxed);
             }
-            first
+            (first, wake)
         };
         if first {
             // Relaxed: at worst it keeps its smallest share for another interval.
             self.mm.shares.due.store(0, Ordering::Relaxed);
+        }
+        if wake {
             self.flusher.wake();
         }
     }
@@ -104,6 +123,15 @@ impl BackingDevInfo {
         if let Some(dirty) = files.by_turn.get_mut(&turn) {
             dirty.since = dirty.since.max(since);
         }
+    }
+
+    /// Whether the flusher needs no time to wake up: no file is dirty, and none became so since it was asked last.
+    /// The next one that does wakes it. A log is dirty and durable thousands of times a second.
+    pub(crate) fn flusher_may_rest(&self) -> bool {
+        let mut files = self.dirty_files.lock();
+        let used = std::mem::take(&mut files.used);
+        files.flusher_rests = files.by_turn.is_empty() && !used;
+        files.flusher_rests
     }
 
     pub(crate) fn nr_dirty_files(&self) -> usize {

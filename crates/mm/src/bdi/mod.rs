@@ -94,8 +94,8 @@ pub struct BackingDevInfo {
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
     pub(crate) oldest_dirty: AtomicU64,
     throttle: Throttle,
-    /// Sleepers over the limit, woken when pages became durable.
-    progress: (Mutex<()>, Condvar),
+    /// Sleepers over the limit, and how many: they are woken when pages became durable.
+    progress: (Mutex<u32>, Condvar),
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -119,14 +119,14 @@ impl BackingDevInfo {
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
             stay_dirty: AtomicU64::new(0),
-            dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::default()),
+            dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::new()),
             handed: RankedMutex::new(Rank::BdiList, Handed::new()),
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),
             throttle: Throttle::new(mm.shares.now()),
             share: AtomicU64::new(0),
             error: AtomicI32::new(0),
-            progress: (Mutex::new(()), Condvar::new()),
+            progress: (Mutex::new(0), Condvar::new()),
             stopped: AtomicBool::new(false),
         });
         if kind == BdiKind::Storage {

@@ -230,10 +230,12 @@ impl BackingDevInfo {
                 return Err(self.error().unwrap_or(Errno::EIO));
             }
             self.flusher.wake();
-            let guard = self.progress.0.lock();
+            let mut sleepers = self.progress.0.lock();
             // Looked at under the lock that `note_progress` takes after the counts went down.
             if self.nr_to_write() >= held {
-                drop(self.progress.1.wait_timeout(guard, RECHECK_AFTER));
+                *sleepers += 1;
+                sleepers = self.progress.1.wait_timeout(sleepers, RECHECK_AFTER).0;
+                *sleepers -= 1;
             }
         }
     }
@@ -241,8 +243,10 @@ impl BackingDevInfo {
     /// Fewer pages of a file are not durable: wakes who waits for that, and takes the file off the list of
     /// dirty files if there are none.
     pub(crate) fn note_progress(&self, mapping: &Arc<AddressSpace>) {
-        drop(self.progress.0.lock());
-        self.progress.1.notify_all();
+        let sleepers = *self.progress.0.lock();
+        if sleepers > 0 {
+            self.progress.1.notify_all();
+        }
         self.unqueue_if_durable(mapping);
     }
 }

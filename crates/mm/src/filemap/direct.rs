@@ -303,7 +303,7 @@ impl AddressSpace {
         bump(&self.counters.written, done as u64);
         let end = pos + done as u64;
         if done > 0 {
-            wb.store_size = wb.store_size.map(|size| size.max(end));
+            wb.store_size = wb.store_size.max(end);
             self.set_size(self.size().max(end));
         }
         self.bdi().queue_dirty(self);

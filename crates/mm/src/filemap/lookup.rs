@@ -35,7 +35,7 @@
 //! Release with which the index clears and fills slots. The loads of step 4 are Acquire; their partners
 //! are the Release stores of C. Steps 4 and 5 pair with the fence after B.
 
-use foliocache_sync::rcu::RcuReadGuard;
+use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_xarray::{Entry, SlotRef, XArray};
 
 use crate::folio::state::Snapshot;
@@ -90,4 +90,11 @@ impl<'a> Lookup<'a> {
     pub(crate) fn validate(&self) -> bool {
         self.folio.state.validate(self.seen)
     }
+}
+
+/// The first page of the first folio that overlaps `first..=last`. Finding none orders nothing.
+pub(crate) fn find_page(index: &XArray, first: PageIndex, last: PageIndex) -> Option<PageIndex> {
+    let rcu = rcu::read_lock();
+    let found = index.find(first.0, last.0, None, &rcu)?;
+    Some(PageIndex(found.index))
 }

@@ -33,6 +33,7 @@ pub(crate) use direct::DirectWrites;
 pub(crate) use held::{Held, HoldKind};
 #[cfg(loom)]
 pub(crate) use lookup::Lookup;
+pub(crate) use lookup::find_page;
 pub use nowait::Fetch;
 pub(crate) use pin::Pins;
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart};

@@ -108,7 +108,7 @@ impl AddressSpace {
             self.zero_beyond_end();
         }
         self.set_size(size);
-        wb.store_size = Some(size);
+        wb.store_size = size;
         if size < old {
             self.cut_off(size);
             self.after_removal(&mut wb);
@@ -349,7 +349,7 @@ impl AddressSpace {
             self.after_removal(&mut wb);
         }
         self.set_size(size);
-        wb.store_size = Some(size);
+        wb.store_size = size;
         drop(wb);
         self.read_held_again();
         Ok(())

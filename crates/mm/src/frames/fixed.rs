@@ -8,61 +8,38 @@
 //! # Memory ordering
 //!
 //! Relaxed, all: they steer. The counts of a block go up and down with those of its folios, each step once, so no sum is lost.
-//!
-//! # Safety
-//!
-//! That of [`super::owners`].
-#![allow(unsafe_code)]
 
+use super::entries::BlockEntries;
 use super::{FrameNumber, Frames, MAX_ORDER};
 use foliocache_sync::atomic::{AtomicU32, Ordering};
 use foliocache_sys::Errno;
-use foliocache_sys::memory::ReservedRange;
 
-/// Blocks whose counts are activated together: whole pages.
-const STEP: u32 = 1024;
+/// A count for each block.
+type Counts = BlockEntries<1>;
 
 pub(super) struct FixedBlocks {
-    range: ReservedRange,
+    counts: Counts,
     nr: AtomicU32,
 }
 
 impl FixedBlocks {
-    pub(super) const BYTES_PER_BLOCK: usize = size_of::<AtomicU32>();
+    pub(super) const BYTES_PER_BLOCK: usize = Counts::BYTES_PER_BLOCK;
 
-    /// Reserves address space for so many blocks; uses no memory yet.
+    /// As [`BlockEntries::new`].
     pub(super) fn new(blocks: u32) -> Result<Self, Errno> {
-        let len = blocks.next_multiple_of(STEP) as usize * Self::BYTES_PER_BLOCK;
-        let range = ReservedRange::reserve(len)?;
-        let nr = AtomicU32::new(0);
-        Ok(Self { range, nr })
+        Ok(Self {
+            counts: Counts::new(blocks)?,
+            nr: AtomicU32::new(0),
+        })
     }
 
-    /// Makes the counts of blocks valid that were not in use; those below `from` are.
+    /// As [`BlockEntries::activate`].
     pub(super) fn activate(&self, from: u32, to: u32) -> Result<(), Errno> {
-        let (from, to) = (from.next_multiple_of(STEP), to.next_multiple_of(STEP));
-        if from >= to {
-            return Ok(());
-        }
-        let bytes = |blocks: u32| blocks as usize * Self::BYTES_PER_BLOCK;
-        self.range.activate(bytes(from)..bytes(to), false)?;
-        if cfg!(any(loom, shuttle)) {
-            for block in from..to {
-                // SAFETY: activated just now, and nobody else knows of it.
-                unsafe { self.slot(block).write(AtomicU32::new(0)) };
-            }
-        }
-        Ok(())
-    }
-
-    fn slot(&self, block: u32) -> *mut AtomicU32 {
-        let first: *mut AtomicU32 = self.range.as_ptr().cast();
-        first.wrapping_add(block as usize)
+        self.counts.activate(from, to)
     }
 
     fn count(&self, frame: FrameNumber) -> &AtomicU32 {
-        // SAFETY: the frame is one of a block that was taken, hence active, and so is its count.
-        unsafe { &*self.slot(frame.0 >> MAX_ORDER) }
+        self.counts.of_taken(frame.0 >> MAX_ORDER)
     }
 }
 

@@ -38,6 +38,7 @@
 mod block;
 mod buddy;
 mod budget;
+mod entries;
 mod evacuate;
 mod fixed;
 mod huge;

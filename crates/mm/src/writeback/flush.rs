@@ -36,7 +36,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 
-use super::XA_BATCH;
+use super::{SIZE_NOT_KNOWN, XA_BATCH};
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag};
 use crate::stats::Count;
@@ -123,7 +123,7 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut wb = self.mapping.wb_lock.lock();
-        wb.store_size = None;
+        wb.store_size = SIZE_NOT_KNOWN;
         self.mapping.redirty_unstable(self.error);
         wb.note(Err(self.error));
         wb.flushes.failures = wb.flushes.failures.wrapping_add(1);

@@ -56,7 +56,7 @@ impl BackingDevInfo {
             }
         }
         // Old enough, a retry that is due, or a request: whichever comes first.
-        (self.nr_dirty_files() > 0).then(|| (expire / 5).max(Duration::from_millis(50)))
+        (!self.flusher_may_rest()).then(|| (expire / 5).max(Duration::from_millis(50)))
     }
 
     /// Gives one turn to each file that has been dirty for long enough (`old`), or to younger ones for as

@@ -13,7 +13,7 @@ use crate::errseq::ErrSeqCursor;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
-use crate::writeback::{Pass, WritebackState};
+use crate::writeback::{Groups, Pass, SIZE_NOT_KNOWN, WritebackState, group};
 
 /// See [`AddressSpace::awaited`].
 pub(crate) struct Awaited<'a>(&'a AddressSpace);
@@ -59,7 +59,10 @@ impl AddressSpace {
         if self.bdi().is_memory() {
             return Ok(());
         }
-        let attempt = self.make_durable(&bytes);
+        let attempt = match bytes == ALL {
+            true => self.make_all_durable(),
+            false => self.make_durable(&bytes),
+        };
         let told = self.wb_err.check_and_advance(cursor);
         attempt.and(told)
     }
@@ -70,7 +73,7 @@ impl AddressSpace {
     /// As [`AddressSpace::fsync`].
     pub fn sync(self: &Arc<Self>) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        self.make_durable(&ALL)
+        self.make_all_durable()
     }
 
     /// Writes everything that is dirty now, without a flush: it is with the store afterwards, and not
@@ -104,13 +107,25 @@ impl AddressSpace {
         flushed
     }
 
+    /// As [`AddressSpace::make_durable`] for the whole file, together with others who want that. Where much is dirty a
+    /// caller does not wait for a group: it writes beside the flush.
+    fn make_all_durable(self: &Arc<Self>) -> Result<(), Errno> {
+        let work = || self.make_durable(&ALL);
+        let much = || self.counts.get(Count::Dirty) > group::MOST_PAGES;
+        let groups = self.groups.get_or_init(Groups::default);
+        match much() && groups.is_led() {
+            true => work(),
+            false => groups.run(work),
+        }
+    }
+
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
     fn make_durable(self: &Arc<Self>, bytes: &Range<u64>) -> Result<(), Errno> {
         let end = self.size().min(bytes.end);
         self.dirty_unnoticed(&(PageIndex::of(bytes.start).0..pages_for(end)));
         self.write_and_flush(bytes)?;
         let stored = self.lock_awaited().store_size;
-        if stored.is_some_and(|stored| stored >= end) {
+        if stored != SIZE_NOT_KNOWN && stored >= end {
             return Ok(());
         }
         {
@@ -147,9 +162,9 @@ impl AddressSpace {
     /// Context: `i_rwsem`, `wb_lock` and `invalidate_lock` held exclusive.
     pub(crate) fn store_size(&self, wb: &mut WritebackState) -> Result<(), Errno> {
         let size = self.size();
-        if wb.store_size != Some(size) {
+        if wb.store_size != size {
             self.ops.truncate(size)?;
-            wb.store_size = Some(size);
+            wb.store_size = size;
         }
         Ok(())
     }

@@ -30,10 +30,12 @@
 mod flush;
 mod flusher;
 mod fsync;
+mod group;
 mod handed;
 mod run;
 
 pub(crate) use flush::FlushState;
+pub(crate) use group::Groups;
 pub(crate) use handed::Handed;
 pub(crate) use run::STABLE_BYTES;
 
@@ -80,6 +82,9 @@ impl Pass {
     }
 }
 
+/// Longer than any file, so that a write of known length leaves it.
+const SIZE_NOT_KNOWN: u64 = u64::MAX;
+
 /// What `wb_lock` protects beside the folios' states.
 #[derive(Debug, Default)]
 pub(crate) struct WritebackState {
@@ -94,15 +99,15 @@ pub(crate) struct WritebackState {
     retry_at: Option<Instant>,
     flushes: flush::Generations,
     /// The size that the backing file is known to have at least, and never more than the file's
-    /// own; `None` after a failed flush, which may have lost a change of it. A size that no write
+    /// own; [`SIZE_NOT_KNOWN`] after a failed flush, which may have lost a change of it. A size that no write
     /// brings about (its pages were punched or given up) has to be set: see `store_size`.
-    pub(crate) store_size: Option<u64>,
+    pub(crate) store_size: u64,
 }
 
 impl WritebackState {
     pub(crate) fn new(size: u64) -> Self {
         Self {
-            store_size: Some(size),
+            store_size: size,
             ..Self::default()
         }
     }

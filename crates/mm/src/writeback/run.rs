@@ -239,7 +239,7 @@ impl AddressSpace {
         let outcome = self.write_out(&run);
         std::mem::forget(unfinished);
         if outcome.bytes > 0 {
-            wb.store_size = wb.store_size.map(|size| size.max(outcome.end));
+            wb.store_size = wb.store_size.max(outcome.end);
         }
         bump(&self.counters.written, outcome.bytes);
         self.bdi().note_written(outcome.bytes, start.elapsed());

@@ -86,6 +86,72 @@ impl AddressSpaceOperations for Store {
     }
 }
 
+/// A store with a volatile cache. A flush covers what was written before it began; one that fails loses
+/// that, and what was written beside it too, and no later flush tells.
+pub(crate) struct Volatile {
+    live: Arc<Store>,
+    pub(crate) durable: Mutex<Vec<u8>>,
+    /// So many flushes from now on the next one fails.
+    pub(crate) fails_after: Mutex<Option<u32>>,
+    pub(crate) flushes: Mutex<u32>,
+}
+
+impl Volatile {
+    pub(crate) fn new(live: &Arc<Store>, fails_after: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            live: Arc::clone(live),
+            durable: Mutex::new(live.content()),
+            fails_after: Mutex::new(fails_after),
+            flushes: Mutex::new(0),
+        })
+    }
+}
+
+impl AddressSpaceOperations for Volatile {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.live.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.live.writepages(pos, segments)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        *self.flushes.lock() += 1;
+        let covered = self.live.content();
+        // Long enough for another to write all of its page.
+        for _ in 0..30 {
+            thread::yield_now();
+        }
+        let fails = {
+            let mut after = self.fails_after.lock();
+            let fails = *after == Some(0);
+            *after = after.and_then(|after| after.checked_sub(1));
+            fails
+        };
+        if fails {
+            // What is live now is gone: a power cut would leave what was durable before.
+            let durable = self.durable.lock().clone();
+            self.live.set(durable);
+            return Err(Errno::EIO);
+        }
+        *self.durable.lock() = covered;
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        self.live.truncate(size)
+    }
+
+    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.live.punch_hole(pos, len)
+    }
+
+    fn describe(&self) -> String {
+        "a store with a volatile cache".into()
+    }
+}
+
 /// A cache of few frames with one file system.
 pub(crate) struct Machine {
     pub(crate) mm: Arc<Mm>,
