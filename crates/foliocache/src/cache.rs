@@ -100,7 +100,8 @@ impl Cache {
     ///
     /// # Errors
     /// A path that is no directory or may not be read; [`Error::Overlap`] for a directory above or
-    /// below one that is in use: use [`Directory::open_dir`] for one below.
+    /// below one that is in use: use [`Directory::open_dir`] for one below. `EBUSY` if another cache, of this process or
+    /// another, has it open and not [`read_only`](DirFsOptions::read_only): see [`DirFsOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
         self.directory_with(path, DirFsOptions::default())
     }
@@ -129,6 +130,9 @@ impl Cache {
         };
         if let Some(used) = mounts.iter().find(overlaps) {
             if used.ancestry[0] == ancestry[0] {
+                if !read_only {
+                    used.mount.lock()?;
+                }
                 return Directory::root(&used.mount, read_only);
             }
             return Err(Error::Overlap {
@@ -138,6 +142,9 @@ impl Cache {
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
         let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
+        if !read_only {
+            mount.lock()?;
+        }
         let directory = Directory::root(&mount, read_only)?;
         mounts.push(Mounted { ancestry, mount });
         Ok(directory)

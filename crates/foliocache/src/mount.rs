@@ -10,7 +10,7 @@
 //!
 //! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
 
-use foliocache_fs::{DirFs, MemFs};
+use foliocache_fs::{DirFs, DirFsError, MemFs};
 use foliocache_mm::{BackingDevInfo, PAGE_SIZE};
 use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex, Weak};
@@ -105,6 +105,14 @@ impl VfsMount {
         let offload = Arc::new(ParentOnly::new(Offload::new(mm)?));
         *cell = Arc::downgrade(&offload);
         Ok(offload)
+    }
+
+    /// Keeps other caches from writing to the source, see [`DirFs::lock`].
+    pub(crate) fn lock(&self) -> Result<(), DirFsError> {
+        match self.backing() {
+            Backing::Directory(fs) => fs.lock(),
+            Backing::Memory(_) => Ok(()),
+        }
     }
 
     /// What became known of panics in the cache's threads.

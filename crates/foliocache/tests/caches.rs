@@ -60,6 +60,34 @@ fn the_same_directory_is_one_file_system() {
     );
 }
 
+/// Each would undo what the other made durable.
+#[test]
+fn two_caches_do_not_write_to_one_directory() {
+    let disk = Disk::new(16);
+    let source = disk.source.path().to_owned();
+    let other = cache(16);
+    let error = other.directory(&source).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    let says = format!("{} is open for writing in another cache", source.display());
+    assert!(error.to_string().starts_with(&says), "{error}");
+    // Reading does no harm.
+    let mut options = DirectoryOptions::default();
+    options.read_only = true;
+    let reader = other.directory_with(&source, options).unwrap();
+    disk.dir.create("f").unwrap();
+    reader.open("f").unwrap();
+    other.directory(&source).unwrap_err();
+    let mut options = DirectoryOptions::default();
+    options.ignore_lock = true;
+    cache(16).directory_with(&source, options).unwrap();
+    // The cache goes with the last that is left of it.
+    let file = disk.dir.open("f").unwrap();
+    drop((disk.cache, disk.dir));
+    other.directory(&source).unwrap_err();
+    drop(file);
+    other.directory(&source).unwrap();
+}
+
 #[test]
 fn pages_stay_cached_while_nobody_has_the_directory() {
     let (cache, source) = (cache(16), on_disk());

@@ -9,7 +9,7 @@
 mod common;
 
 use common::executor::{block_on, poll_once};
-use common::{Disk, is_alone, run_alone};
+use common::{Disk, cache, is_alone, run_alone};
 use foliocache::{Advice, AsyncFile, Errno, File, PinMode, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -156,5 +156,25 @@ fn use_after_fork() {
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 1);
     drop((pin, pin_to_drop));
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 0);
+    // The lock on the source, too. It goes with the parent's cache, whoever has a copy of its descriptor.
+    let other = cache(16);
+    other.directory(disk.source.path()).unwrap_err();
+    // SAFETY: see the module's header.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        loop {
+            // SAFETY: always allowed.
+            unsafe { libc::pause() };
+        }
+    }
+    assert!(pid > 0);
+    drop(begun);
+    drop((files, asynchronous, late, walks, listing, disk.dir));
     disk.cache.close().unwrap();
+    let ours = other.directory(disk.source.path());
+    // SAFETY: a child of ours that was not waited for yet.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // SAFETY: `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    ours.unwrap();
 }

@@ -5,10 +5,11 @@ mod common;
 
 use common::{cache, dirfs, on_disk, read_all};
 use foliocache_fs::{DirFs, DirFsOptions};
+use foliocache_mm::VmaAccess;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     Attr, Credentials, DirEntryBuf, FileSystem, Inode, Namei, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, OpenHow, RenameMode, SlabArc, SuperBlock, WalkFlags,
+    OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock, WalkFlags,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
@@ -540,6 +541,29 @@ fn what_is_not_cached_stays_readable_without_a_name() {
     assert_eq!(read_all(&file).len(), 10 << 20);
 }
 
+/// One that is opened from the cache has no descriptor; a mapping gets one.
+#[test]
+#[allow(unsafe_code)]
+fn a_mapping_of_a_file_that_was_opened_from_the_cache_stays_readable() {
+    let content: Vec<u8> = (0..64 << 10).map(|at| (at / 4096) as u8).collect();
+    let world = World::new(|source| fs::write(source.join("file"), &content).expect("a file"));
+    world.warm("file");
+    let (cached, _) = world.opens();
+    let file = world.open("file").expect("it opens");
+    assert_eq!(world.opens().0, cached + 1);
+    let vma = file
+        .map(0, content.len(), VmaAccess::Read)
+        .expect("a mapping");
+    fs::remove_file(world.path("file")).expect("removed");
+    file.mapping().invalidate(0, u64::MAX);
+    assert_eq!(file.mapping().nr_pages(), 0);
+    for page in 0..16 {
+        // SAFETY: inside the mapping.
+        let byte = unsafe { vma.address().wrapping_add(page * 4096 + 7).read_volatile() };
+        assert_eq!(byte, page as u8);
+    }
+}
+
 impl World {
     fn dir(&self, path: &str) -> SlabArc<Inode> {
         let names = &self.names;
@@ -664,6 +688,66 @@ fn a_directory_that_is_ours_alone_is_not_asked_twice() {
         .expect("removed");
     assert_eq!(world.stat("file").map(drop), Err(Errno::ENOENT));
     assert_eq!(world.list("."), ["none"]);
+}
+
+/// As long as nobody writes to a file its size is beside its other attributes, and elsewhere as soon as somebody may.
+#[test]
+fn a_stat_shows_each_size_that_a_file_gets() {
+    for exclusive in [false, true] {
+        let source = on_disk();
+        fs::write(source.path().join("file"), "old").expect("a file");
+        let mut options = DirFsOptions::default();
+        options.exclusive = exclusive;
+        options.revalidate_after = DAY;
+        let world = World::with(source, options);
+        let size = || world.stat("file").expect("it is there").size;
+        assert_eq!(world.read("file"), b"old");
+        assert_eq!(size(), 3);
+        let file = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        assert_eq!(file.write_at(b"longer", 0), Ok(6));
+        assert_eq!(size(), 6);
+        file.fsync().expect("synced");
+        // A reader that comes and goes beside a writer.
+        assert_eq!(world.read("file"), b"longer");
+        assert_eq!(size(), 6);
+        assert_eq!(file.write_at(b"longest", 0), Ok(7));
+        assert_eq!(size(), 7);
+        let other = file.duplicate().expect("another handle");
+        drop(file);
+        other.set_len(2).expect("cut");
+        assert_eq!(size(), 2);
+        other.fsync().expect("synced");
+        drop(other);
+        assert_eq!(world.read("file"), b"lo");
+        assert_eq!(size(), 2);
+        let set = SetAttr {
+            size: Some(5),
+            ..SetAttr::default()
+        };
+        let inode = world.open("file").expect("it opens").inode().clone();
+        let cut = world.fs.setattr(&OpContext::ROOT, &inode, &set);
+        assert_eq!(cut.expect("cut").size, 5);
+        assert_eq!(size(), 5);
+        assert_eq!(world.read("file"), b"lo\0\0\0");
+        assert_eq!(size(), 5);
+        let cut = OpenFlags {
+            truncate: true,
+            ..OpenFlags::READ_WRITE
+        };
+        drop(world.open_for("file", cut).expect("it opens"));
+        assert_eq!(size(), 0);
+        // Nothing of it is in the store when it is closed.
+        let file = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        assert_eq!(file.write_at(&[1; 65536], 0), Ok(65536));
+        drop(file);
+        assert_eq!(world.read("file").len(), 65536);
+        let attr = world.stat("file").expect("it is there");
+        assert_eq!((attr.size, attr.blocks >= 128), (65536, true));
+    }
 }
 
 /// Without a watch each opening asks.

@@ -22,11 +22,16 @@ pub struct Credentials {
 /// The usual umask, for where the process's own cannot be known.
 const USUAL_UMASK: u32 = 0o022;
 
+/// The effective user of the process now. Does not block.
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// The credentials of the process now. Reads a file under `/proc`, since asking the kernel for the
 /// umask would change it for an instant; where there is no `/proc`, the umask is taken to be 022.
 pub fn current() -> Credentials {
     Credentials {
-        uid: rustix::process::geteuid().as_raw(),
+        uid: effective_user(),
         gid: rustix::process::getegid().as_raw(),
         pid: std::process::id(),
         umask: umask().unwrap_or(USUAL_UMASK),

@@ -28,7 +28,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Mode};
+use rustix::fs::{self, AtFlags, FlockOperation, Mode};
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 
 use crate::Errno;
@@ -46,7 +46,7 @@ pub(crate) use segment::{Batch, Batches};
 pub(crate) use stat::stat_at;
 pub use stat::{
     Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment, fs_magic, fstat,
-    fstatvfs,
+    fstat_new, fstatvfs,
 };
 pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -85,6 +85,26 @@ pub fn proc_path(fd: BorrowedFd<'_>) -> String {
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let drop = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
+}
+
+/// Locks the file behind `fd`, which others then cannot lock, this process by another opening of it included. Does not
+/// block. A fork's child shares the lock.
+///
+/// # Errors
+///
+/// Those of `flock(2)`: `EWOULDBLOCK` where somebody else has it locked; `EBADF` for an `O_PATH` descriptor.
+#[doc(alias = "flock")]
+pub fn try_lock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(fs::flock(fd, FlockOperation::NonBlockingLockExclusive)?)
+}
+
+/// Takes the lock of [`try_lock`] away, from a fork's children, too.
+///
+/// # Errors
+///
+/// Those of `flock(2)`.
+pub fn unlock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(fs::flock(fd, FlockOperation::Unlock)?)
 }
 
 /// Runs a libc call until it is no longer interrupted by a signal.
@@ -375,6 +395,18 @@ pub fn punch_hole(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
 pub fn fadvise_dontneed(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
     let len = std::num::NonZeroU64::new(len);
     Ok(fs::fadvise(fd, pos, len, fs::Advice::DontNeed)?)
+}
+
+/// Asks the kernel to read a byte range into its cache, and does not wait for it.
+///
+/// A hint. May block where it has no memory.
+///
+/// # Errors
+///
+/// `ESPIPE` on a pipe.
+pub fn fadvise_willneed(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
+    let len = std::num::NonZeroU64::new(len);
+    Ok(fs::fadvise(fd, pos, len, fs::Advice::WillNeed)?)
 }
 
 /// A time to set.

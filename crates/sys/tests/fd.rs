@@ -261,3 +261,15 @@ fn a_part_outside_its_segment() {
     let mut buf = [0; 8];
     let _ = IoSegment::from_mut(&mut buf).sub(4, 5);
 }
+
+#[test]
+fn a_new_file_shows_the_same_attributes_without_asking_for_its_times() {
+    let dir = dir();
+    for dir in [dir.path(), Path::new("/dev/shm")] {
+        let Ok(file) = fd::open(dir, OFlags::RDWR | OFlags::TMPFILE, 0o600) else {
+            continue;
+        };
+        let new = fd::fstat_new(file.as_fd()).unwrap();
+        assert_eq!(fd::fstat(file.as_fd()), Ok(new));
+    }
+}

@@ -11,9 +11,13 @@
 //! here under the sequence counter. Where the backing store has the last word, what it said last is
 //! *believed* until some time, or until somebody *doubts* it because it may have changed.
 //!
+//! Of a file that nobody writes to, the size of the address space can be here as well: then the attributes are *settled*, and
+//! a `stat` reads nothing else ([`AttrCell::settle`]).
+//!
 //! ```text
 //!  bytes    line 0: a permission check                   line 1: a `stat` besides
-//!  0   seqcount              24  mode, I/O size, links     64   times
+//!  0   seqcount              24  mode, settled, I/O size,  64   times
+//!                                links
 //!  4   lock, doubts          32  owner, group
 //!  16  believed until        40  device, size, blocks      112  stamp, permissions
 //! ```
@@ -24,6 +28,8 @@
 //! 2. `believed_until` is set only to what was asked of the store after the last doubt. It is
 //!    [`FOR_EVER`] from the beginning, and stays so, where there is no store to ask.
 //! 3. Mode and owner of a directory change inside a change of its `permissions`.
+//! 4. While the attributes are settled their size is the address space's, which has nothing to be written. The file system
+//!    keeps it so: it settles them, and unsettles them before either changes, under a lock of its own.
 //!
 //! All change under the lock only.
 //!
@@ -46,9 +52,8 @@ use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
-use foliocache_sync::{Arc, Mutex, MutexGuard, prefetch};
+use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::clock::{Timespec, coarse_realtime, realtime};
-use std::ptr;
 
 const NEVER: i64 = i64::MIN;
 
@@ -56,12 +61,16 @@ const NEVER: i64 = i64::MIN;
 const FOR_EVER: u64 = u64::MAX;
 
 const WORDS: usize = 11;
+/// The word that holds the size.
+const SIZE: usize = 3;
 /// Where nanoseconds say that there is no time.
 const NO_TIME: u32 = u32::MAX;
 
 /// Bits of a mode in the first word; the rest of its half is for the preferred size of an I/O, in units
-/// of [`BLOCK`] bytes.
+/// of [`BLOCK`] bytes, and for [`SETTLED`].
 const MODE_BITS: u32 = 12;
+/// In the first word: invariant 4.
+const SETTLED: u64 = 1 << 31;
 /// Stores have no such size that is no multiple of it.
 const BLOCK: u32 = 512;
 const MODE: u32 = (1 << MODE_BITS) - 1;
@@ -83,7 +92,8 @@ impl Attributes {
         let btime = self
             .btime
             .map_or((0, NO_TIME), |time| (time.sec, time.nsec));
-        let block = self.blksize.div_ceil(BLOCK).min(u32::MAX >> MODE_BITS);
+        let most = (SETTLED as u32 - 1) >> MODE_BITS;
+        let block = self.blksize.div_ceil(BLOCK).min(most);
         [
             two(self.mode & MODE | block << MODE_BITS, self.nlink),
             two(self.uid, self.gid),
@@ -113,9 +123,9 @@ impl Attributes {
             uid: low(1),
             gid: high(1),
             rdev: Device::from_raw(words[2]),
-            size: words[3],
+            size: words[SIZE],
             blocks: words[4],
-            blksize: (low(0) >> MODE_BITS) * BLOCK,
+            blksize: ((low(0) & !(SETTLED as u32)) >> MODE_BITS) * BLOCK,
             atime: time(7, low(5)),
             mtime: time(8, high(5)),
             ctime: time(9, low(6)),
@@ -190,6 +200,59 @@ impl AttrCell {
         }
     }
 
+    /// All attributes, of one moment, if they are settled. Takes no lock.
+    #[inline(always)]
+    pub(crate) fn get_settled(&self) -> Option<Attributes> {
+        loop {
+            let seq = self.seq.read_begin();
+            let words = self.load();
+            if !self.seq.read_retry(seq) {
+                let settled = words[0] & SETTLED != 0;
+                return settled.then(|| Attributes::from_words(words));
+            }
+        }
+    }
+
+    /// Notes that the address space has this size and nothing to be written, as long as nobody [unsettles](Self::unsettle)
+    /// them.
+    ///
+    /// Context: a lock of the file system, see invariant 4.
+    pub fn settle(&self, size: u64) {
+        if !self.is_settled() {
+            self.set_settled(Some(size));
+        }
+    }
+
+    /// The address space may come to differ from now on.
+    ///
+    /// Context: as [`AttrCell::settle`].
+    pub fn unsettle(&self) {
+        if self.is_settled() {
+            self.set_settled(None);
+        }
+    }
+
+    /// Whether they are settled.
+    ///
+    /// Context: as [`AttrCell::settle`].
+    pub fn is_settled(&self) -> bool {
+        // Relaxed: that changes under the caller's lock.
+        self.words[0].load(Ordering::Relaxed) & SETTLED != 0
+    }
+
+    #[cold]
+    fn set_settled(&self, size: Option<u64>) {
+        let mut lock = self.doubts.lock();
+        let _section = self.seq.write(&mut lock);
+        if let Some(size) = size {
+            // Relaxed, here and below: ordered by the counter.
+            self.words[SIZE].store(size, Ordering::Relaxed);
+        }
+        let first = self.words[0].load(Ordering::Relaxed) & !SETTLED;
+        let settled = if size.is_some() { SETTLED } else { 0 };
+        self.words[0].store(first | settled, Ordering::Relaxed);
+    }
+
     /// The permission bits.
     #[inline]
     pub fn mode(&self) -> u32 {
@@ -220,16 +283,26 @@ impl AttrCell {
 
     fn store(&self, lock: &mut MutexGuard<'_, u32>, attributes: Attributes) {
         let _section = self.seq.write(lock);
-        for (word, value) in self.words.iter().zip(attributes.to_words()) {
-            // Relaxed: ordered by the counter.
+        let mut words = attributes.to_words();
+        // Relaxed, here and below: ordered by the counter.
+        words[0] |= self.words[0].load(Ordering::Relaxed) & SETTLED;
+        for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Changes attributes under the lock.
+    /// Changes attributes under the lock. If mode, owner or links change, what the store was asked for before counts as
+    /// doubted: an answer from before a change of our own does not replace it.
     pub fn update<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
         let mut lock = self.doubts.lock();
-        self.update_locked(&mut lock, change)
+        // Relaxed: under the lock.
+        let of_store = || [0, 1].map(|at| self.words[at].load(Ordering::Relaxed));
+        let before = of_store();
+        let result = self.update_locked(&mut lock, change);
+        if of_store() != before {
+            *lock = lock.wrapping_add(1);
+        }
+        result
     }
 
     fn update_locked<R>(
@@ -295,14 +368,6 @@ impl AttrCell {
     #[inline]
     pub(crate) fn has_store(&self) -> bool {
         self.believed_until() != FOR_EVER
-    }
-
-    /// Asks the processor for both lines, side by side.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self) {
-        let line = ptr::from_ref(self);
-        prefetch(line);
-        prefetch(line.wrapping_byte_add(64));
     }
 
     /// Whether they are believed at `now` because somebody would have told of a change, see [`Belief`], or because nobody else
@@ -450,6 +515,19 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_from_before_our_own_change_does_not_replace_it() {
+        for until in [FOR_EVER - 1, 5] {
+            let cell = cell(0o644);
+            assert!(cell.believe(cell.doubts(), until, |_| ()));
+            let asked = cell.doubts();
+            cell.update(|attributes| attributes.mode = 0o600);
+            assert!(!cell.believe(asked, until, |attributes| attributes.mode = 0o644));
+            assert_eq!(cell.mode(), 0o600);
+            assert!(cell.is_believed(4));
+        }
+    }
+
+    #[test]
     fn readers_see_attributes_of_one_moment() {
         let cell = cell(0o644);
         std::thread::scope(|scope| {
@@ -524,6 +602,32 @@ mod tests {
         assert_eq!(cell.get().mtime, Timespec::new(7, 0));
         cell.data_changed();
         assert!(cell.get().mtime > Timespec::new(7, 0));
+    }
+
+    #[test]
+    fn what_is_settled_is_of_one_moment() {
+        let cell = cell(0o644);
+        assert_eq!(cell.get_settled(), None);
+        cell.settle(5);
+        assert_eq!(cell.get_settled().map(|settled| settled.size), Some(5));
+        cell.update(|attributes| attributes.mode = 0o600);
+        assert_eq!(cell.get_settled(), Some(cell.get()));
+        cell.unsettle();
+        assert_eq!(cell.get_settled(), None);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for n in 0..20_000 {
+                    cell.unsettle();
+                    cell.update(|attributes| attributes.mtime = Timespec::new(n.into(), n));
+                    cell.settle(n.into());
+                }
+            });
+            while !writer.is_finished() {
+                if let Some(seen) = cell.get_settled() {
+                    assert!(seen.size == 5 || seen.size == u64::from(seen.mtime.nsec));
+                }
+            }
+        });
     }
 
     #[test]

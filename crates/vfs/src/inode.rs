@@ -269,8 +269,13 @@ impl Inode {
     /// is not called where there is a store, and nothing on its way there.
     #[inline(always)]
     pub fn cached_attr(&self, now: u64, attr: &mut Attr) -> bool {
+        if self.attributes.is_believed(now)
+            && let Some(settled) = self.attributes.get_settled()
+        {
+            *attr = settled.of(self.ino, self.kind);
+            return true;
+        }
         let mapping = self.mapping.get();
-        self.attributes.prefetch();
         if let Some(mapping) = mapping {
             mapping.prefetch_size();
         }
@@ -343,6 +348,10 @@ impl Inode {
 }
 
 impl DentryInode for Inode {
+    fn beside(&self) -> *const () {
+        ptr::from_ref(&*self.attributes).cast()
+    }
+
     fn is_dir(&self) -> bool {
         self.is_directory()
     }

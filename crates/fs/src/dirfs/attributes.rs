@@ -99,6 +99,7 @@ impl DirNode {
         let stat = ask()?;
         if let Some((mapping, look)) = mapping.zip(look) {
             self.compare(&mapping, &stat, look);
+            self.attributes.settle(mapping.size());
         }
         self.attributes.believe(doubts, until, |attributes| {
             self.refresh(attributes, &stat, look);
@@ -112,6 +113,7 @@ impl DirNode {
         let news = file.news(stat, look);
         if news == Some(RemoteChange::Data) {
             count(&self.shared.counters.invalidations);
+            self.attributes.unsettle();
             mapping.backing_changed(stat.size);
         }
         if news.is_some() {
@@ -143,9 +145,6 @@ impl DirNode {
         let Some(checked) = opens.checked.filter(holds) else {
             return false;
         };
-        if mapping.nr_pages() < mapping.size().div_ceil(PAGE_SIZE as u64) {
-            return false;
-        }
         let all_there = || mapping.nr_pages() >= mapping.size().div_ceil(PAGE_SIZE as u64);
         let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
         if !all_there() || now - checked.asked <= look_again.unwrap_or(u64::MAX) {
@@ -175,13 +174,18 @@ impl DirNode {
         opens.checked = None;
         let (asked, doubts) = (self.shared.belief.now(), self.attributes.doubts());
         let watched = self.attributes.is_watched(asked);
-        let fds = match made {
-            Some(fds) => file.install(fds),
-            None => self.descriptors(writable)?,
+        let open = || match made {
+            Some(fds) => Ok((file.install(fds), None)),
+            None => self.open_descriptors(writable),
         };
-        // The address space of one that has none asks when it is made.
         if file.has_mapping() {
-            self.revalidate(Some(opens), || fd::fstat(fds.buffered.as_fd()))?;
+            self.revalidate(Some(opens), || {
+                let (fds, stat) = open()?;
+                stat.map_or_else(|| fd::fstat(fds.buffered.as_fd()), Ok)
+            })?;
+        } else {
+            // The address space asks when it is made.
+            open()?;
         }
         let checked = Checked {
             asked,
@@ -262,6 +266,7 @@ impl DirNode {
             };
             inode.remove_privileges(ctx)?;
             let _opens = self.file().opens.lock();
+            self.attributes.unsettle();
             mapping.truncate(size)?;
         }
         let fd = self.path_fd()?;
@@ -401,7 +406,7 @@ impl InodeOperations for DirNode {
     fn duplicated(&self, _: &Inode, writable: bool) {
         let mut opens = self.file().opens.lock();
         opens.handles += 1;
-        opens.writers += u32::from(writable);
+        self.file().count_writer(&mut opens, writable);
     }
 
     fn released(&self, inode: &Inode, writable: bool) {
@@ -412,6 +417,15 @@ impl InodeOperations for DirNode {
             let mut opens = self.file().opens.lock();
             opens.handles -= 1;
             opens.writers -= u32::from(writable);
+            if writable && opens.writers == 0 {
+                self.end_writing();
+            }
+            if opens.writers == 0
+                && !self.attributes.is_settled()
+                && let Some(mapping) = inode.mapping().filter(|mapping| !mapping.is_dirty())
+            {
+                self.attributes.settle(mapping.size());
+            }
             opens.handles == 0
         };
         // Without descriptors there is nothing to close, and nothing on its way.

@@ -30,8 +30,8 @@
 //!    the last such write has ended.
 //! 2. The bytes that wait in the kernel's cache are charged to the bound before they are written, and
 //!    until the batch of the file is cleaned. There are never more than `most_bytes` of them.
-//! 3. As many files of batches as [`KeptFds`] allows keep their descriptor until they are clean, and those that are
-//!    being closed. The others are opened again, by name, to take their pages out of the kernel's cache or to
+//! 3. Half as many files of batches as [`KeptFds`] allows keep their descriptor until they are clean, and those that are
+//!    being closed: the other half is for files that have to wait with theirs. The others are opened again, by name, to take their pages out of the kernel's cache or to
 //!    write them after an error.
 //!
 //! # Locking
@@ -42,16 +42,14 @@
 
 use super::NodeOps;
 use super::Shared;
-use super::file::Descriptors;
-use super::node::{DirNode, Identity};
+use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
 use foliocache_mm::{AddressSpace, Mm, PAGE_SIZE};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, background, thread};
 use foliocache_sys::Errno;
-use foliocache_sys::dir;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, KeptFds, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, BorrowedFd, KeptFds, OFlags, OwnedFd};
 use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
 
@@ -296,7 +294,7 @@ impl Batches {
             self.clean(shared, settled);
             state = self.state.lock();
         }
-        let fds = usize::from(self.kept.try_keep());
+        let fds = usize::from(self.kept.try_keep_within_half());
         state.taken.bytes += bytes;
         state.taken.fds += fds;
         Some(Room {
@@ -539,31 +537,11 @@ impl NodeOps {
     /// waits to be written again.
     fn clean_after_batch(&self) {
         // Its pages leave the kernel's cache by a descriptor. Without one they stay until the kernel needs them.
-        let _ = self.open_in_place();
+        let _ = self.descriptors(false);
         if let Some(mapping) = self.file().mapping() {
             // An error stays with the file.
             let _ = mapping.flush_written();
         }
         self.close_or_wait();
-    }
-
-    /// Opens a file without descriptors where it was seen last, with one call and a look at what it is; a
-    /// [walk](DirNode::path_fd) with a descriptor for each step would be twice as many calls, for a file that
-    /// nobody asks for.
-    fn open_in_place(&self) -> Result<(), Errno> {
-        let file = self.file();
-        if file.any_fd().is_some() {
-            return Ok(());
-        }
-        let (parent, name) = self.named().ok_or(Errno::ESTALE)?;
-        let dir = DirNode::of(&parent)?.path_fd()?;
-        // Whatever has that name by now does not make this wait.
-        let how = OFlags::RDONLY | OFlags::NONBLOCK;
-        let opened = dir::openat(dir.as_fd(), &name, how, 0)?;
-        if Identity::of(&fd::fstat(opened.as_fd())?) != self.identity {
-            return Err(Errno::ESTALE);
-        }
-        file.install(Descriptors::new(opened, false));
-        Ok(())
     }
 }

@@ -35,7 +35,8 @@ use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
 use foliocache_sys::uring::Engine;
-use foliocache_sys::{Errno, fd};
+use foliocache_sys::{Errno, clock, fd};
+use std::ops::Range;
 
 /// A descriptor for direct I/O.
 pub(super) struct Direct {
@@ -49,6 +50,12 @@ fn access(writable: bool) -> OFlags {
         true => OFlags::RDWR,
         false => OFlags::RDONLY,
     }
+}
+
+/// Whether a range of a file lies in a page.
+fn is_one_page(range: &Range<u64>) -> bool {
+    let page = |at| at / PAGE_SIZE as u64;
+    range.is_empty() || page(range.start) == page(range.end - 1)
 }
 
 /// The descriptors of a file.
@@ -134,15 +141,38 @@ impl DirNode {
     /// # Errors
     /// Those of `open(2)`; `ESTALE` if the file cannot be found again.
     pub(super) fn descriptors(&self, writable: bool) -> Result<Arc<Descriptors>, Errno> {
+        Ok(self.open_descriptors(writable)?.0)
+    }
+
+    /// As [`DirNode::descriptors`], with what the source said of the file if it was asked.
+    pub(super) fn open_descriptors(
+        &self,
+        writable: bool,
+    ) -> Result<(Arc<Descriptors>, Option<Stat>), Errno> {
         let file = self.file();
         let held = file.io.lock().fds.clone();
         if let Some(fds) = held
             && (fds.writable || !writable)
         {
-            return Ok(fds);
+            return Ok((fds, None));
         }
-        let opened = self.shared.with_room(|| self.open(access(writable)))?;
-        Ok(file.install(Descriptors::new(opened, writable)))
+        let (opened, stat) = self.shared.with_room(|| self.open(access(writable)))?;
+        Ok((file.install(Descriptors::new(opened, writable)), stat))
+    }
+
+    /// Nobody has the file open for writing any more: takes its last page out of the kernel's cache.
+    ///
+    /// Context: `opens` held.
+    pub(super) fn end_writing(&self) {
+        let file = self.file();
+        let mut io = file.io.lock();
+        io.writing = false;
+        // The next flush drops what is not flushed yet.
+        let cached = io.cached.take_if(|_| !file.unflushed());
+        if let Some((cached, fds)) = cached.zip(io.fds.clone()) {
+            drop(io);
+            transfer::drop_behind(fds.buffered.as_fd(), cached);
+        }
     }
 
     /// Sets the modification time again that the source lost when data was written late.
@@ -153,9 +183,19 @@ impl DirNode {
             return Ok(());
         };
         let change = file.begin_change(LocalChange::Data);
-        let mtime = SetTime::At(self.attributes.get().mtime);
-        let result = fd::futimens(fds.buffered.as_fd(), None, Some(mtime));
-        let stat = fd::fstat(fds.buffered.as_fd()).ok();
+        let mtime = self.attributes.get().mtime;
+        let look = || fd::fstat(fds.buffered.as_fd()).ok();
+        let is_right = |stat: &Stat| stat.mtime == mtime;
+        // The source may have stamped the write with its very time, if it came soon after.
+        let right = (clock::coarse_realtime() == mtime).then(look).flatten();
+        let (result, stat) = match right.filter(is_right) {
+            Some(stat) => (Ok(()), Some(stat)),
+            None => {
+                let mtime = Some(SetTime::At(mtime));
+                let set = fd::futimens(fds.buffered.as_fd(), None, mtime);
+                (set, look())
+            }
+        };
         self.end_change(change, stat.as_ref());
         match result {
             // Not ours to set: the source's own time has to do.
@@ -246,6 +286,16 @@ impl DirNode {
             file.size.end(begun);
         }
         Ok(())
+    }
+
+    /// Has the kernel read the last page of the file if that is not full: the kernel needs it when the end of the page is
+    /// written. Does not wait.
+    pub(super) fn read_tail(&self, mapping: &AddressSpace) {
+        let (size, page) = (mapping.size(), PAGE_SIZE as u64);
+        if let Some(fd) = self.file().any_fd().filter(|_| size % page > 0) {
+            // A hint: who needs it reads it.
+            let _ = fd::fadvise_willneed(fd.as_fd(), size - size % page, page);
+        }
     }
 
     /// The engine, if reads of the file can go by it. The first read opens the descriptors, which may
@@ -365,6 +415,9 @@ impl AddressSpaceOperations for NodeOps {
                 small,
             });
         }
+        if written.dropped {
+            io.cached = None;
+        }
         if let Some(range) = written.buffered {
             transfer::extend(&mut io.cached, range);
         }
@@ -396,7 +449,11 @@ impl AddressSpaceOperations for NodeOps {
         self.flush_data()?;
         let mut io = file.io.lock();
         // What was written beside the flush is not in the source yet, and cannot be dropped.
-        let flushed = io.cached.take_if(|range| Some(&*range) == cached.as_ref());
+        // Nor is the page at the end of a log, which the next record would read back.
+        let writing = io.writing;
+        let flushed = io
+            .cached
+            .take_if(|range| Some(&*range) == cached.as_ref() && !(writing && is_one_page(range)));
         if let Some((cached, fds)) = flushed.zip(io.fds.clone()) {
             drop(io);
             transfer::drop_behind(fds.buffered.as_fd(), cached);

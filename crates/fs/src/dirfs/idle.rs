@@ -23,6 +23,7 @@ use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
 use super::state::{FileState, Opens};
+use foliocache_mm::AddressSpace;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex, MutexGuard, Weak};
 use foliocache_sys::Errno;
@@ -31,11 +32,16 @@ use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
+/// Most files that are written back because one got in line.
+const MOST_TOGETHER: usize = 256;
+/// Fewest of them for which the whole file system is flushed, which may wait for data of others.
+const FEWEST_TOGETHER: usize = 8;
+
 /// The line.
 pub(super) struct IdleFiles {
     pub(super) files: Mutex<VecDeque<SlabWeak<DirNode>>>,
     nr: AtomicUsize,
-    /// Beyond what this allows, one is written back for each that gets in line.
+    /// Beyond what this allows, some are written back when one gets in line.
     kept: Arc<KeptFds>,
 }
 
@@ -105,10 +111,7 @@ fn directories() -> Vec<Arc<Shared>> {
 impl Shared {
     /// Runs a call that makes a descriptor. If there is none to be had it is run once more after all that can be
     /// closed was closed, in all directories of the process. Takes no lock that is waited for.
-    pub(super) fn with_room(
-        &self,
-        open: impl Fn() -> Result<OwnedFd, Errno>,
-    ) -> Result<OwnedFd, Errno> {
+    pub(super) fn with_room<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match open() {
             Err(Errno::EMFILE | Errno::ENFILE) => {}
             done => return done,
@@ -145,19 +148,33 @@ impl Shared {
         }
     }
 
-    /// Writes back files of which too many wait with open descriptors.
+    /// Writes back files of which too many wait with open descriptors, several of them at once: one operation of the
+    /// source may make them all durable.
     ///
     /// Context: no lock held; may block on I/O.
     pub(super) fn limit_idle(&self) {
-        for _ in 0..2 {
-            let first = self.idle.kept.too_many().then(|| self.idle.pop());
-            let Some(weak) = first.flatten() else {
-                return;
-            };
-            let Some(node) = weak.upgrade() else {
-                continue;
-            };
-            if let Some(mapping) = node.file().mapping() {
+        if !self.idle.kept.too_many() {
+            return;
+        }
+        let most = (self.idle.kept.most() / 4).clamp(2, MOST_TOGETHER);
+        let first = (0..most).map_while(|_| self.idle.pop());
+        let files: Vec<_> = first
+            .filter_map(|weak| weak.upgrade().map(|node| (weak, node)))
+            .map(|(weak, node)| (weak, node.file().mapping(), node))
+            .collect();
+        if let Some(batches) = &self.batches
+            && files.len() >= FEWEST_TOGETHER
+        {
+            // All reads are on their way before one of them is waited for.
+            for (_, mapping, node) in &files {
+                mapping.iter().for_each(|mapping| node.read_tail(mapping));
+            }
+            let mappings = files.iter().filter_map(|(_, mapping, _)| mapping.as_ref());
+            mappings.for_each(AddressSpace::fdatawrite);
+            batches.settle_open(self);
+        }
+        for (weak, mapping, node) in files {
+            if let Some(mapping) = mapping {
                 // The error stays with the file: its folios remain dirty and its handles are told.
                 let _ = mapping.sync();
             }

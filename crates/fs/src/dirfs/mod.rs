@@ -18,6 +18,7 @@
 //! | `batch` | small new files, made durable many at a time |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
 //! | `watch` | directories in which the kernel tells of changes |
+//! | `lock` | keeps a second cache from writing to the source |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
@@ -46,6 +47,7 @@ mod file;
 mod idle;
 mod inodes;
 mod listing;
+mod lock;
 mod names;
 mod namespace;
 mod node;
@@ -65,6 +67,7 @@ use self::batch::Batches;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::listing::Listings;
+use self::lock::SourceLock;
 use self::node::DirNode;
 use self::path_fds::PathFds;
 use self::stats::Counters;
@@ -73,7 +76,7 @@ use self::watch::Watches;
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::atomic::{AtomicBool, AtomicU64};
 use foliocache_sync::durability::Durability;
-use foliocache_sync::{Arc, RwLock};
+use foliocache_sync::{Arc, Mutex, RwLock};
 use foliocache_sys::fd::{AsFd, KeptFds, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
@@ -97,6 +100,9 @@ pub struct DirFsOptions {
     /// Nobody else changes the directory while it is open here: nothing is asked twice, and nothing is watched. What somebody
     /// changes all the same may never be seen, and a write may undo it.
     pub exclusive: bool,
+    /// Let the directory be written to though another cache, of this process or another, has it open for writing: what the
+    /// one writes back may undo what was durable through the other. Says so in the log.
+    pub ignore_lock: bool,
     /// How long names and attributes that are not watched are believed without asking the source again: a change that
     /// somebody else makes there is noticed that much later at most. Zero asks each time, and watches nothing. Opening a
     /// file that is not watched always asks about the file itself.
@@ -116,7 +122,7 @@ pub struct DirFsOptions {
     /// open files.
     pub path_descriptors: usize,
     /// Closed files that may wait with open descriptors, two each, for their data to be written; beyond
-    /// it closing a file writes another one's data first. By default all directories of the process share a
+    /// it closing a file writes the data of others first. By default all directories of the process share a
     /// quarter of its soft limit of open files.
     pub idle_files: Option<usize>,
     /// Raise the process's soft limit of open files to the hard one when the directory is opened. Off by
@@ -135,6 +141,7 @@ impl Default for DirFsOptions {
             read_only: false,
             watch: true,
             exclusive: false,
+            ignore_lock: false,
             revalidate_after: Duration::from_secs(1),
             revalidate_absent_after: Duration::ZERO,
             direct: true,
@@ -159,6 +166,15 @@ pub enum DirFsError {
         /// Why.
         errno: Errno,
     },
+    /// Another cache writes to the directory.
+    #[error(
+        "{} is open for writing in another cache, of this process or another: what one of them writes could undo what the \
+         other made durable", .path.display()
+    )]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The cache refused it.
     #[error(transparent)]
     Mm(#[from] MmError),
@@ -169,6 +185,7 @@ impl DirFsError {
     pub fn errno(&self) -> Errno {
         match self {
             DirFsError::Open { errno, .. } => *errno,
+            DirFsError::Locked { .. } => Errno::EBUSY,
             DirFsError::Mm(error) => error.errno(),
         }
     }
@@ -222,6 +239,8 @@ pub struct DirFs {
     inodes: Inodes,
     root: SlabArc<Inode>,
     root_dev: u64,
+    /// Taken by [`DirFs::lock`]; let go when all was written back.
+    lock: Mutex<Option<SourceLock>>,
 }
 
 /// A reference of a node: the store behind its address space.
@@ -328,6 +347,7 @@ impl DirFs {
             inodes,
             root,
             root_dev,
+            lock: Mutex::default(),
         })
     }
 

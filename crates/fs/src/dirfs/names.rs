@@ -197,7 +197,10 @@ impl DirFs {
                 node.check_open(&mut opens, fds, writable)?;
             }
             opens.handles += 1;
-            opens.writers += u32::from(writable);
+            file.count_writer(&mut opens, writable);
+            if writable {
+                node.attributes.unsettle();
+            }
         }
         self.shared.close_idle(1);
         // Made after the file is found to open at all, and its handle counted: nobody evicts it.

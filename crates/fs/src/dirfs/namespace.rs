@@ -139,7 +139,7 @@ impl FileSystem for DirFs {
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
         let made = self.shared.with_room(make)?;
-        let stat = fd::fstat(made.as_fd())
+        let stat = fd::fstat_new(made.as_fd())
             .and_then(|stat| self.give_to(ctx, dir_fd.as_fd(), made.as_fd(), mode, stat))
             .inspect_err(|_| {
                 let _ = dir::unlinkat(dir_fd.as_fd(), name);

@@ -325,11 +325,11 @@ impl DirNode {
         }
     }
 
-    /// A new descriptor of a regular file, with these flags.
+    /// A new descriptor of a regular file, with these flags, and what the source said of the file if it was asked.
     ///
     /// # Errors
     /// As [`DirNode::path_fd`], and those of `openat(2)`.
-    pub(super) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub(super) fn open(&self, flags: OFlags) -> Result<(OwnedFd, Option<Stat>), Errno> {
         // What is there by now may be a FIFO.
         let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let by_name = || {
@@ -340,9 +340,9 @@ impl DirNode {
             })
         };
         match self.held_fd() {
-            None if let Some((fd, _)) = by_name() => Ok(fd),
-            Some(fd) => fd::reopen(fd.as_fd(), flags),
-            None => fd::reopen(self.path_fd()?.as_fd(), flags),
+            None if let Some((fd, stat)) = by_name() => Ok((fd, Some(stat))),
+            Some(fd) => Ok((fd::reopen(fd.as_fd(), flags)?, None)),
+            None => Ok((fd::reopen(self.path_fd()?.as_fd(), flags)?, None)),
         }
     }
 

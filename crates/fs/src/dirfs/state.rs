@@ -162,6 +162,8 @@ pub(super) struct IoState {
     pub(super) error: Option<Errno>,
     /// The range that buffered writes left in the kernel's cache.
     pub(super) cached: Option<Range<u64>>,
+    /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
+    pub(super) writing: bool,
     /// `None` while changes of our own are under way or have not been looked at since.
     seen: Option<Seen>,
     /// What is known of the data, in place of `seen`, which may show more. `None` once data of ours goes
@@ -234,6 +236,14 @@ impl FileState {
                 drop(old);
                 fds
             }
+        }
+    }
+
+    /// A new handle may write.
+    pub(super) fn count_writer(&self, opens: &mut Opens, writable: bool) {
+        opens.writers += u32::from(writable);
+        if writable {
+            self.io.lock().writing = true;
         }
     }
 

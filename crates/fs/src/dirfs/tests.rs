@@ -10,6 +10,7 @@ use super::{DirFs, DirFsOptions, DirNode};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_sys::fd::{self, AsFd};
 use foliocache_vfs::{
     Credentials, FileSystem, Namei, OpContext, OpenFlags, OpenHow, RenameMode, SuperBlock,
     WalkFlags,
@@ -128,6 +129,21 @@ fn without_rings_or_direct_io_it_is_done_on_the_spot() {
     }
     let source = tempfile::tempdir_in("/dev/shm").expect("a directory");
     reads(&with_file(source.path(), DirFsOptions::default()).1);
+}
+
+/// An open that asks makes two calls: what the second says is not asked for again.
+#[test]
+fn a_descriptor_comes_with_the_answer_of_the_source() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (_fs, node) = with_file(source.path(), DirFsOptions::default());
+    let file = node.file();
+    assert!(file.close());
+    let (fds, stat) = node.open_descriptors(false).expect("descriptors");
+    let stat = stat.expect("asked by its name");
+    assert_eq!(Ok(stat), fd::fstat(fds.buffered.as_fd()));
+    // What is open is not asked.
+    let (held, stat) = node.open_descriptors(false).expect("descriptors");
+    assert!(Arc::ptr_eq(&held, &fds) && stat.is_none());
 }
 
 #[test]

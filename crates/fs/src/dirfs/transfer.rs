@@ -53,6 +53,8 @@ enum Path {
 pub(super) struct Written {
     /// Bytes written, a prefix of what was asked.
     pub(super) bytes: usize,
+    /// What an earlier write had left in the kernel's cache was taken out.
+    pub(super) dropped: bool,
     /// The range of the file that went through the kernel's cache, with what lies between two.
     pub(super) buffered: Option<Range<u64>>,
 }
@@ -224,7 +226,10 @@ pub(super) fn write(
     cached: Option<Range<u64>>,
 ) -> Result<Written, Errno> {
     let end = pos + total(segments) as u64;
-    let middle = match fds.direct(shared) {
+    let page = PAGE_SIZE as u64;
+    // Without a whole page in it nothing goes by the descriptor for direct I/O, which may not be open yet.
+    let whole_page = pos.next_multiple_of(page) + page <= end;
+    let middle = match whole_page.then(|| fds.direct(shared)).flatten() {
         Some(direct) => {
             let block = direct.block as u64;
             let from = pos.next_multiple_of(block).min(end);
@@ -232,6 +237,7 @@ pub(super) fn write(
         }
         None => end..end,
     };
+    let mut written = Written::default();
     if let Some(cached) = cached
         && cached.start < middle.end
         && middle.start < cached.end
@@ -245,8 +251,8 @@ pub(super) fn write(
             fd::SyncRange::Wait,
         )?;
         drop_behind(fd, cached);
+        written.dropped = true;
     }
-    let mut written = Written::default();
     let pieces = [
         (Path::Buffered, pos..middle.start),
         (Path::Direct, middle.clone()),
@@ -290,6 +296,7 @@ pub(super) fn write_to_kernel_cache(
     Ok(Written {
         bytes,
         buffered: Some(pos..pos + bytes as u64),
+        ..Written::default()
     })
 }
 

@@ -59,8 +59,6 @@ pub(super) struct Watches {
     mm: Arc<Mm>,
     /// The device of the source: what is mounted below may be anything.
     dev: u64,
-    /// The process is root's: modes do not matter to it.
-    may_search_all: bool,
     pub(super) events: AtomicU64,
     pub(super) overflows: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -85,7 +83,6 @@ impl Watches {
             dirs: Mutex::default(),
             mm: mm.clone(),
             dev,
-            may_search_all: credentials::current().uid == 0,
             events: AtomicU64::new(0),
             overflows: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -207,7 +204,8 @@ impl News for Watches {
                     state.listing.names_changed();
                 }
             }
-            if event.name.is_none() && !self.may_search_all {
+            // Modes do not matter to root. Asked now: a process may give that up.
+            if event.name.is_none() && credentials::effective_user() != 0 {
                 // No name in it may be believed by who may not go through it any more.
                 complete = false;
             }

@@ -59,7 +59,16 @@ impl KeptFds {
 
     /// Keeps one more, if that is allowed.
     pub fn try_keep(&self) -> bool {
-        let more = |nr| (nr < self.most).then_some(nr + 1);
+        self.try_keep_within(self.most)
+    }
+
+    /// Keeps one more, if that is allowed and leaves half of them to those that cannot do without.
+    pub fn try_keep_within_half(&self) -> bool {
+        self.try_keep_within(self.most / 2)
+    }
+
+    fn try_keep_within(&self, most: usize) -> bool {
+        let more = |nr| (nr < most).then_some(nr + 1);
         // Relaxed: see the module's header.
         let kept = self
             .nr()

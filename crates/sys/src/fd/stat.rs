@@ -125,15 +125,29 @@ fn time(t: StatxTimestamp) -> Timespec {
     Timespec::new(t.tv_sec, t.tv_nsec)
 }
 
+/// What is asked for. Times of another kind than these can be asked for at no cost.
+const CHANGE_TIMES: StatxFlags = StatxFlags::MTIME.union(StatxFlags::CTIME);
+const ALL: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
 pub(crate) fn stat_at(
     dir: BorrowedFd<'_>,
     name: impl rustix::path::Arg + Copy,
     flags: AtFlags,
 ) -> Result<Stat, Errno> {
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    ask(dir, name, flags, ALL).map(|(stat, _)| stat)
+}
+
+/// The attributes, and which of them were told.
+fn ask(
+    dir: BorrowedFd<'_>,
+    name: impl rustix::path::Arg + Copy,
+    flags: AtFlags,
+    mask: StatxFlags,
+) -> Result<(Stat, StatxFlags), Errno> {
     let st = retry_on_intr(|| fs::statx(dir, name, flags, mask))?;
+    let told = StatxFlags::from_bits_retain(st.stx_mask);
     let device = |major, minor| Device { major, minor };
-    Ok(Stat {
+    let stat = Stat {
         ino: st.stx_ino,
         dev: device(st.stx_dev_major, st.stx_dev_minor),
         mode: u32::from(st.stx_mode),
@@ -147,8 +161,9 @@ pub(crate) fn stat_at(
         atime: time(st.stx_atime),
         mtime: time(st.stx_mtime),
         ctime: time(st.stx_ctime),
-        btime: (st.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(st.stx_btime)),
-    })
+        btime: told.contains(StatxFlags::BTIME).then(|| time(st.stx_btime)),
+    };
+    Ok((stat, told))
 }
 
 /// The attributes of the file behind `fd`. Works on `O_PATH` descriptors too. May block.
@@ -158,6 +173,27 @@ pub(crate) fn stat_at(
 /// Those of `statx(2)`.
 pub fn fstat(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     stat_at(fd, c"", AtFlags::EMPTY_PATH)
+}
+
+/// As [`fstat`], of a file that the caller has just made: its times are that of its birth.
+///
+/// A file system with multigrain timestamps gives a change a time of its own, and writes it into the inode, if
+/// somebody has asked for the times since the last change. Here they are not asked for, so that the first write costs
+/// no more than it must.
+///
+/// # Errors
+///
+/// Those of `statx(2)`.
+pub fn fstat_new(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
+    let (mut stat, told) = ask(fd, c"", AtFlags::EMPTY_PATH, ALL.difference(CHANGE_TIMES))?;
+    match stat.btime {
+        _ if told.contains(CHANGE_TIMES) => Ok(stat),
+        Some(born) => {
+            (stat.mtime, stat.ctime) = (born, born);
+            Ok(stat)
+        }
+        None => fstat(fd),
+    }
 }
 
 /// What direct I/O on a file must keep to, in bytes.

@@ -36,6 +36,11 @@ pub trait DentryInode: Send + Sync + Sized + 'static {
     /// Where the cache remembers the dentry of a directory. Always the same slot.
     fn alias(&self) -> &AliasSlot<Self>;
 
+    /// Where two cache lines are that look-ups read besides the inode, if there are any. Always the same.
+    fn beside(&self) -> *const () {
+        ptr::null()
+    }
+
     /// A dentry that look-ups found does not lead to it any more.
     ///
     /// Context: the dentry's lock; takes leaf locks at most.

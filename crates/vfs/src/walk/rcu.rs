@@ -161,6 +161,7 @@ impl<'g, const PLAIN: bool> Mode for RcuMode<'g, PLAIN> {
     fn child(&mut self, dir: &RcuAt<'g>, name: &Name<'_>) -> Result<RcuAt<'g>, Stop> {
         let found = self.sb.dcache().lookup_rcu(dir.dentry, name, self.rcu);
         let (dentry, seq) = found.ok_or(Stop::Bail)?;
+        dentry.prefetch_beside();
         let inode = dentry.inode_rcu(self.rcu);
         if dir.has_changed() || dentry.read_retry(seq) || self.now >= dentry.believed_until() {
             return Err(Stop::Bail);

@@ -141,6 +141,29 @@ fn times_of_small_new_files_are_those_of_the_write() {
     );
 }
 
+/// The source has stamped the write by itself: setting the time again would move `ctime` alone.
+#[test]
+fn files_closed_in_the_tick_of_their_write_are_not_stamped_again() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let closed_with_equal_times = |name: &str| {
+        let file = create(&fs, name);
+        assert_eq!(file.write_at(b"data", 0), Ok(4));
+        let written = file.inode().attributes().get().mtime;
+        drop(file);
+        let stat = std::fs::metadata(source.path().join(name)).expect("stat");
+        let mtime = (stat.mtime(), stat.mtime_nsec());
+        mtime == (stat.ctime(), stat.ctime_nsec())
+            && mtime == (written.sec, i64::from(written.nsec))
+    };
+    // A tick may end between write and close, and others may have the kernel tell times apart within one.
+    let rounds = AtomicUsize::new(0);
+    wait_until(|| {
+        let round = rounds.fetch_add(1, Ordering::Relaxed);
+        (0..10).all(|at| closed_with_equal_times(&format!("{round}-{at}")))
+    });
+}
+
 #[test]
 fn a_full_batch_becomes_durable_by_itself_and_descriptors_stay_few() {
     let source = tempfile::tempdir().expect("a directory");
@@ -441,6 +464,74 @@ fn large_files_that_the_flusher_writes_become_durable_together() {
     for (number, file) in files.iter().enumerate() {
         file.fsync().expect("nothing failed");
         expect_in_source(source.path(), number, 100_000);
+    }
+}
+
+#[test]
+fn files_that_are_closed_beyond_the_limit_become_durable_together() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| options.idle_files = Some(64));
+    for number in 0..400 {
+        std::fs::write(source.path().join(number.to_string()), bytes(number, 5000)).expect("write");
+    }
+    let calls = fail_syncfs(&fs, 0);
+    for number in 0..400 {
+        let more = &bytes(number, 5100)[5000..];
+        assert_eq!(open(&fs, &number.to_string()).write_at(more, 5000), Ok(100));
+    }
+    let stats = fs.stats();
+    let nr = calls.load(Ordering::Relaxed) as u64;
+    // Each call is for a quarter of those that may be kept.
+    assert!(nr > 10 && nr <= 400 / 16, "{nr} calls");
+    assert_eq!((stats.batch_flushes, stats.flushes), (nr, 0));
+    assert!(fs.bdi().nr_not_durable() < 100);
+    fs.sync_fs().expect("sync");
+    for number in 0..400 {
+        expect_in_source(source.path(), number, 5100);
+    }
+}
+
+#[test]
+fn files_of_a_batch_leave_descriptors_to_others() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| options.idle_files = Some(64));
+    for number in 0..200 {
+        std::fs::write(source.path().join(number.to_string()), bytes(number, 5000)).expect("write");
+    }
+    (200..300).for_each(|number| make(&fs, number, 5000));
+    for number in 0..200 {
+        let more = &bytes(number, 5100)[5000..];
+        assert_eq!(open(&fs, &number.to_string()).write_at(more, 5000), Ok(100));
+    }
+    let stats = fs.stats();
+    assert_eq!(stats.flushes, 0, "each by itself: {stats:?}");
+    assert!(stats.batch_flushes > 5);
+    fs.sync_fs().expect("sync");
+    for number in 0..200 {
+        expect_in_source(source.path(), number, 5100);
+    }
+}
+
+#[test]
+fn an_error_of_files_closed_beyond_the_limit_is_of_those_that_failed() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| options.idle_files = Some(64));
+    fs.shared.sync_calls.intercept(|call, _| match call {
+        SyncCall::FileSystem => Err(Errno::EIO),
+        _ => Ok(()),
+    });
+    for number in 0..100 {
+        let path = source.path().join(number.to_string());
+        std::fs::write(path, bytes(number, 5000)).expect("write");
+        let more = &bytes(number, 5100)[5000..];
+        assert_eq!(open(&fs, &number.to_string()).write_at(more, 5000), Ok(100));
+    }
+    // The descriptor of each says that all is well.
+    let stats = fs.stats();
+    assert!(stats.batch_flushes > 0 && stats.flushes >= 16, "{stats:?}");
+    for number in 0..100 {
+        assert_eq!(open(&fs, &number.to_string()).fsync(), Ok(()));
+        expect_in_source(source.path(), number, 5100);
     }
 }
 
