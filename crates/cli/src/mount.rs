@@ -12,7 +12,7 @@ use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say, show};
 use crate::{BAD_INPUT, FAILED, Outcome, check, start_log};
 use clap::{Args, ValueEnum};
-use foliocache::{Cache, DirectoryOptions, MIN_MEMORY, MemorySize};
+use foliocache::{Cache, DirectoryError, DirectoryOptions, Error, MIN_MEMORY, MemorySize};
 use foliocache_fuse::{KernelCache, MountOptions};
 use foliocache_sys::memory::{Resident, total_memory};
 use foliocache_sys::signal::Signals;
@@ -39,20 +39,18 @@ pub(crate) struct MountArguments {
     /// Refuse every change.
     #[arg(long)]
     read_only: bool,
+    /// Mount SOURCE though another mount or program has it open through foliocache: what one of them writes may undo what was
+    /// durable through the other.
+    #[arg(long)]
+    force: bool,
     /// Let other users in, as far as the files' permissions allow them.
     #[arg(long)]
     allow_other: bool,
     /// Say more; twice for still more. No live line then.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// What the kernel's own cache holds: for comparisons.
-    #[arg(
-        long,
-        value_name = "WHAT",
-        value_enum,
-        default_value = "mapped",
-        hide = true
-    )]
+    /// What the kernel's own cache keeps of files' data, beside --memory.
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "mapped")]
     kernel_cache: KernelCacheArgument,
     /// Operations that can be under way at once.
     #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
@@ -77,7 +75,12 @@ pub(crate) fn write_back_mapped(arguments: &WriteBackArguments) -> Outcome {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum KernelCacheArgument {
+    /// Nothing, private mappings and running programs excepted. Shared mappings are refused.
+    None,
+    /// What is mapped, while it is open. All memory for other data is within --memory.
     Mapped,
+    /// All that is read and written, until memory is short: beyond --memory, and most of it held twice. Reading it again is as
+    /// fast as on SOURCE itself.
     All,
 }
 
@@ -103,12 +106,19 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
     let mut options = DirectoryOptions::default();
     options.read_only = arguments.read_only;
     options.raise_open_files = true;
+    options.ignore_lock = arguments.force;
     let directory = cache.directory_with(&places.source, options);
-    let directory = directory.map_err(|error| error.to_string())?;
+    let directory = directory.map_err(|error| match error {
+        Error::Directory(DirectoryError::Locked { .. }) => {
+            format!("{error}; mount it with --read-only, or with --force all the same")
+        }
+        _ => error.to_string(),
+    })?;
     let mut options = MountOptions::new(places.source.display().to_string());
     options.allow_other = arguments.allow_other;
     options.threads = arguments.threads;
     options.kernel_cache = match arguments.kernel_cache {
+        KernelCacheArgument::None => KernelCache::None,
         KernelCacheArgument::Mapped => KernelCache::Mapped,
         KernelCacheArgument::All => KernelCache::All,
     };

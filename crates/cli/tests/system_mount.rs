@@ -244,6 +244,40 @@ fn what_was_fsynced_survives_a_kill_and_the_mount_point_is_cleaned() {
     assert!(!folder.is_mounted());
 }
 
+/// Each would undo what was fsynced through the other.
+#[test]
+#[ignore = "system tier"]
+fn a_source_is_mounted_twice_only_read_only_or_by_force() {
+    let folder = Folder::new("twice");
+    let mounted = folder.mount(&[]);
+    let second = folder.top().join("second");
+    fs::create_dir(&second).unwrap();
+    let mount = |arguments: &[&str]| {
+        let mut command = foliocache();
+        command.arg("mount").arg(folder.source()).arg(&second);
+        command.args(arguments);
+        command
+    };
+    let refused = output(&mut mount(&[]));
+    assert_eq!(refused.status.code(), Some(2));
+    let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        says.contains("is open for writing in another cache") && says.contains("--force"),
+        "{says}"
+    );
+    for arguments in [["--read-only"], ["--force"]] {
+        let again = Mounted::start(&mut mount(&arguments));
+        shell(
+            &folder.mount_point(),
+            &format!("echo x > ./{0}; sync ./{0}", arguments[0]),
+        );
+        assert_eq!(fs::read(second.join(arguments[0])).unwrap(), b"x\n");
+        again.end_well();
+    }
+    mounted.end_well();
+    Mounted::start(&mut mount(&[])).end_well();
+}
+
 #[test]
 #[ignore = "system tier"]
 fn a_read_only_mount_refuses_changes() {

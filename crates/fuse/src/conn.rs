@@ -10,12 +10,14 @@
 
 use crate::buffers::Buffers;
 use crate::convert;
-use crate::handles::{DirHandle, FileHandle, HANDLE_BYTES, Handles};
+use crate::handles::{DirHandle, FileHandle, FileId, HANDLE_BYTES, Handles, Listed, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
+use crate::mount::KernelCache;
 use crate::news::{LONG, News, Own};
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::{Counters, add};
+use crate::unopened::Unopened;
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +28,7 @@ use foliocache_vfs::{
     DirEntryBuf, FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SlabArc,
     SuperBlock,
 };
-use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
+use fuser::{FileAttr, FileHandle as Fh, FopenFlags, Generation, INodeNo, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -58,14 +60,19 @@ pub(crate) struct FuseConn {
     pub(crate) pruner: Arc<Pruner>,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirHandle>,
+    pub(crate) listed: Listed,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) panics: Arc<Panics>,
     pub(crate) kernel_pages: Arc<KernelPages>,
     pub(crate) news: Arc<News>,
-    /// The kernel keeps everything, see [`KernelCache::All`](crate::KernelCache::All). `Relaxed`: set
+    pub(crate) unopened: Arc<Unopened>,
+    pub(crate) kernel_cache: KernelCache,
+    /// Files that the kernel opens are kept in its cache, since it asked for that or cannot map them otherwise. `Relaxed`: set
     /// before the threads are started that serve what opens a file.
     pub(crate) kernel_keeps_all: AtomicBool,
+    /// The kernel can read directories without opening them, and then keeps what they list. `Relaxed`, as above.
+    pub(crate) kernel_can_list: AtomicBool,
 }
 
 /// On whose behalf a request is made. What is created has a umask, which is left to the file system,
@@ -254,6 +261,47 @@ impl FuseConn {
         }
     }
 
+    /// A file that the kernel opened, or one that it did not, opened now if need be.
+    pub(crate) fn file(&self, id: FileId, write: bool) -> Result<Arc<FileHandle>, Errno> {
+        if let Some(file) = self.open_file(id, write)? {
+            return Ok(file);
+        }
+        let flags = match write {
+            true => OpenFlags::READ_WRITE,
+            false => OpenFlags::READ,
+        };
+        let charge = self.charge_handle()?;
+        let file = self.open(&OpContext::ROOT, INodeNo(id.ino), flags)?;
+        let file = Arc::new(FileHandle::new(file, charge));
+        self.unopened.put(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// As [`FuseConn::file`], without opening it. Does not wait.
+    pub(crate) fn open_file(
+        &self,
+        id: FileId,
+        write: bool,
+    ) -> Result<Option<Arc<FileHandle>>, Errno> {
+        if id.fh != NO_HANDLE {
+            return self.files.get(id.fh).map(Some);
+        }
+        let held = || self.nodes.held(id.ino).filter(|_| !write);
+        Ok(self.unopened.get(id.ino, write).or_else(held))
+    }
+
+    /// Opens a file that is about to lose its name, if programs may have it open without our knowing: then it would lose
+    /// what is cached of it.
+    fn hold(&self, within: &Within, name: &OsStr) -> Option<Arc<FileHandle>> {
+        if self.kernel_cache != KernelCache::All {
+            return None;
+        }
+        let inode = self.names.lookup_name(&within.dentry, name).ok()?.inode;
+        let (ino, fh) = (inode.ino(), NO_HANDLE);
+        inode.mapping().filter(|_| self.nodes.knows(ino))?;
+        self.file(FileId { ino, fh }, false).ok()
+    }
+
     /// The directory that would tell of changes of a file, which still has its name there.
     fn told_by(&self, named: &Named) -> Option<SlabArc<Inode>> {
         let within = self.within(named.dentry.parent()?).ok()?;
@@ -314,9 +362,11 @@ impl FuseConn {
         remove: impl FnOnce(&DentryRef<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let within = self.within(self.directory(dir)?)?;
+        let held = self.hold(&within, name);
         let own = self.news.own(&self.names, &within.inode, name, 1);
         remove(&within.dentry)?;
         own.done();
+        self.nodes.hold(held);
         Ok(())
     }
 
@@ -329,11 +379,16 @@ impl FuseConn {
         let (from, to) = (self.directory(from)?, self.directory(to)?);
         let (from, to) = (self.within(from)?, self.within(to)?);
         let events = if mode == RenameMode::Exchange { 2 } else { 1 };
+        let replaced = match mode {
+            RenameMode::Replace => self.hold(&to, new),
+            _ => None,
+        };
         let owns = [(&from, old), (&to, new)]
             .map(|(dir, name)| self.news.own(&self.names, &dir.inode, name, events));
         self.names
             .rename(&from.dentry, old, &to.dentry, new, mode, None)?;
         owns.into_iter().for_each(Own::done);
+        self.nodes.hold(replaced);
         Ok(())
     }
 
@@ -343,6 +398,44 @@ impl FuseConn {
             true => FopenFlags::FOPEN_KEEP_CACHE,
             false => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
         }
+    }
+
+    /// Whether the kernel reads directories without opening them. It is told when a listing changes; where it is told of
+    /// nothing, times of the same tick could hide a change.
+    pub(crate) fn kernel_lists(&self) -> bool {
+        // Relaxed: see the field.
+        self.kernel_can_list.load(Ordering::Relaxed) && self.news.is_telling()
+    }
+
+    pub(crate) fn open_directory(&self, ino: INodeNo) -> Result<DirHandle, Errno> {
+        Ok(DirHandle {
+            _charge: self.charge_handle()?,
+            dentry: self.directory(ino)?,
+            directory: self.fs().opendir(&self.inode(ino)?)?,
+        })
+    }
+
+    /// Runs `read` on a directory, which moves the offset on as far as it gets.
+    pub(crate) fn list(
+        &self,
+        (ino, fh): (INodeNo, Fh),
+        offset: u64,
+        read: impl FnOnce(&DirHandle, &mut u64) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut at = offset;
+        if fh.0 != NO_HANDLE {
+            let handle = self.directories.get(fh.0)?;
+            return read(&handle, &mut at);
+        }
+        let handle = match self.listed.take(ino.0, offset) {
+            Some(handle) => handle,
+            None => self.open_directory(ino)?,
+        };
+        read(&handle, &mut at)?;
+        if at != offset {
+            self.listed.put(ino.0, at, handle);
+        }
+        Ok(())
     }
 
     /// Names from `offset` on, as many as fit [`BATCH_BYTES`] with their attributes, `.` and `..`
@@ -367,19 +460,18 @@ impl FuseConn {
     pub(crate) fn fill_plus(
         &self,
         handle: &DirHandle,
-        mut offset: u64,
+        offset: &mut u64,
         reply: &mut fuser::ReplyDirectoryPlus,
     ) -> Result<(), Errno> {
         let mut given = 0;
         let within = self.within(handle.dentry.clone())?;
         loop {
             // A look-up may not be made from within the reading of a directory.
-            let names = self.names(handle, offset)?;
+            let names = self.names(handle, *offset)?;
             if names.is_empty() {
                 return Ok(());
             }
             for name in names {
-                offset = name.next_offset;
                 let dots = name.name == "." || name.name == "..";
                 let (entry, inode) = if dots {
                     // The kernel takes only number and kind of these, and counts no look-up.
@@ -398,6 +490,7 @@ impl FuseConn {
                             errno @ (Errno::ENOENT | Errno::ESTALE | Errno::EACCES | Errno::EPERM),
                         ) => {
                             tracing::debug!(?name.name, %errno, "left out of a listing");
+                            *offset = name.next_offset;
                             continue;
                         }
                         Err(_) if given > 0 => return Ok(()),
@@ -408,7 +501,14 @@ impl FuseConn {
                     attr, generation, ..
                 } = &entry;
                 let ttl = entry.ttl();
-                if reply.add(attr.ino, offset, &name.name, &ttl, attr, *generation) {
+                if reply.add(
+                    attr.ino,
+                    name.next_offset,
+                    &name.name,
+                    &ttl,
+                    attr,
+                    *generation,
+                ) {
                     // It did not fit, so the kernel was not told of it.
                     let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
                     if let Some(gone) = gone {
@@ -416,6 +516,7 @@ impl FuseConn {
                     }
                     return Ok(());
                 }
+                *offset = name.next_offset;
                 given += 1;
             }
         }

@@ -18,12 +18,14 @@
 //! `fcntl(2)` may change: with `O_DIRECT` it is uncached.
 
 use crate::conn::FuseConn;
-use crate::handles::FileHandle;
+use crate::handles::{FileHandle, FileId, NO_HANDLE};
+use crate::mount::KernelCache;
 use crate::stats::{add, subtract};
 use foliocache_mm::{Iocb, IovIter, MetadataCharge};
-use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
-use foliocache_vfs::{FallocateMode, OpContext, OpenFile, SeekSparse};
+use foliocache_vfs::{FallocateMode, OpContext, OpenFile, OpenFlags, SeekSparse};
 use fuser::{FileHandle as Fh, WriteFlags};
 
 const O_APPEND: i32 = 0o2000;
@@ -56,7 +58,7 @@ impl<R: FnOnce(Result<&[u8], fuser::Errno>)> ReadReply for R {}
 /// A read of an open file.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadRequest {
-    pub(crate) fh: u64,
+    pub(crate) file: FileId,
     pub(crate) pos: u64,
     pub(crate) size: u32,
     /// The bytes go into the kernel's cache.
@@ -83,7 +85,7 @@ impl ReadRequest {
 /// A write to an open file, without its bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteRequest {
-    pub(crate) fh: u64,
+    pub(crate) file: FileId,
     pub(crate) pos: u64,
     pub(crate) how: WriteFlags,
     /// Those of the descriptor.
@@ -128,6 +130,9 @@ impl FuseConn {
     /// would have to.
     pub(crate) fn read_nowait<R: ReadReply>(&self, request: &ReadRequest, reply: R) -> Option<R> {
         self.begin_read(request);
+        if let Ok(None) = self.open_file(request.file, false) {
+            return Some(reply);
+        }
         self.read_with(request, reply, &mut request.iocb(true))
     }
 
@@ -143,7 +148,7 @@ impl FuseConn {
                 Some(unanswered) => reply = unanswered,
             }
             let fetched = self.catch("read", || {
-                let handle = self.files.get(request.fh)?;
+                let handle = self.file(request.file, false)?;
                 let missing = end - iocb.pos;
                 handle.file.fetch(&mut iocb, missing)
             });
@@ -157,12 +162,12 @@ impl FuseConn {
 
     fn begin_read(&self, request: &ReadRequest) {
         add(&self.counters.requests, 1);
-        if request.from_cache
-            && let Ok(handle) = self.files.get(request.fh)
-        {
-            // Relaxed: read when the handle is closed, which the kernel orders after this.
-            handle.mapped.store(true, Ordering::Relaxed);
+        if request.from_cache {
             add(&self.counters.bytes_to_kernel_cache, request.len() as u64);
+            if let Ok(handle) = self.files.get(request.file.fh) {
+                // Relaxed: read when the handle is closed, which the kernel orders after this.
+                handle.mapped.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -183,7 +188,7 @@ impl FuseConn {
             }
         };
         let done = self.catch("read", || {
-            let handle = self.files.get(request.fh)?;
+            let handle = self.file(request.file, false)?;
             if size >= MIN_IN_PLACE && !request.uncached {
                 let in_place = handle.file.read_in_place(request.pos, size, |bytes| {
                     answer(bytes);
@@ -229,7 +234,9 @@ impl FuseConn {
         if kills || syncs || request.append() {
             return Ok((0, false));
         }
-        let handle = self.files.get(request.fh)?;
+        let Some(handle) = self.open_file(request.file, true)? else {
+            return Ok((0, false));
+        };
         let mut iter = IovIter::source(data);
         let result = handle.file.write_iter(&mut request.iocb(true), &mut iter);
         let done = data.len() - iter.remaining();
@@ -242,12 +249,13 @@ impl FuseConn {
 
     /// Writes. May wait.
     pub(crate) fn do_write(&self, request: &WriteRequest, data: &[u8]) -> Result<u32, Errno> {
-        let &WriteRequest { fh, how, flags, .. } = request;
-        let handle = self.files.get(fh)?;
+        let &WriteRequest {
+            file, how, flags, ..
+        } = request;
+        let handle = self.file(file, true)?;
         let from_cache = request.is_from_cache();
-        if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && handle.file.remove_privileges()? {
-            self.kernel_pages
-                .forget_attributes(handle.file.inode().ino());
+        if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.remove_privileges(&handle.file)?;
         }
         let (mut iocb, mut iter) = (request.iocb(false), IovIter::source(data));
         while iter.remaining() > 0 {
@@ -266,8 +274,24 @@ impl FuseConn {
         Ok(done as u32)
     }
 
-    pub(crate) fn do_fallocate(&self, fh: u64, pos: u64, len: u64, mode: i32) -> Result<(), Errno> {
-        let handle = self.files.get(fh)?;
+    /// Takes set-id bits away: with `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves that to us, and says of writes alone whether
+    /// it is to be.
+    fn remove_privileges(&self, file: &OpenFile) -> Result<(), Errno> {
+        if file.remove_privileges()? {
+            self.kernel_pages.forget_attributes(file.inode().ino());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn do_fallocate(
+        &self,
+        ctx: &OpContext,
+        file: FileId,
+        pos: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<(), Errno> {
+        let handle = self.file(file, true)?;
         const PUNCH: i32 = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
         const ZERO_KEEP: i32 = FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE;
         let mode = match mode {
@@ -278,11 +302,14 @@ impl FuseConn {
             ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
             _ => return Err(Errno::EOPNOTSUPP),
         };
+        if ctx.uid != 0 {
+            self.remove_privileges(&handle.file)?;
+        }
         handle.file.fallocate(mode, pos, len)
     }
 
-    pub(crate) fn do_lseek(&self, fh: u64, offset: i64, whence: i32) -> Result<i64, Errno> {
-        let handle = self.files.get(fh)?;
+    pub(crate) fn do_lseek(&self, file: FileId, offset: i64, whence: i32) -> Result<i64, Errno> {
+        let handle = self.file(file, false)?;
         let what = match whence {
             SEEK_DATA => SeekSparse::Data,
             SEEK_HOLE => SeekSparse::Hole,
@@ -296,11 +323,15 @@ impl FuseConn {
     /// Copies through the cache: both files' pages, no trip through the kernel.
     pub(crate) fn do_copy(
         &self,
-        (fh_in, mut pos_in): (u64, u64),
-        (fh_out, mut pos_out): (u64, u64),
+        ctx: &OpContext,
+        (from, mut pos_in): (FileId, u64),
+        (to, mut pos_out): (FileId, u64),
         len: u64,
     ) -> Result<u32, Errno> {
-        let (from, to) = (self.files.get(fh_in)?, self.files.get(fh_out)?);
+        let (from, to) = (self.file(from, false)?, self.file(to, true)?);
+        if ctx.uid != 0 {
+            self.remove_privileges(&to.file)?;
+        }
         let mut left = len.min(MAX_COPY);
         let mut done = 0;
         let mut piece = vec![0; COPY_PIECE];
@@ -324,20 +355,27 @@ impl FuseConn {
         Ok(done)
     }
 
-    /// The handle of a file that was just opened. From here on the kernel says whose writes take
-    /// set-id bits away.
-    pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge) -> Fh {
-        self.nodes.opened(file.inode().ino());
-        let handle = FileHandle {
-            _charge: charge,
-            file: file.writing_as(OpContext::ROOT),
-            mapped: AtomicBool::new(false),
-        };
-        add(&self.counters.open_files, 1);
-        Fh(self.files.insert(handle))
+    /// How a file is opened that the kernel makes with these flags.
+    pub(crate) fn flags_of_created(&self, flags: OpenFlags) -> OpenFlags {
+        match self.kernel_cache {
+            KernelCache::All => OpenFlags::READ_WRITE,
+            _ => flags,
+        }
     }
 
-    /// Closes a file; the kernel's pages of it go when nobody else has it open.
+    /// The handle of a file that was just opened.
+    pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge) -> Fh {
+        if self.kernel_cache == KernelCache::All {
+            // The kernel does not say when it is closed.
+            self.unopened.put(Arc::new(FileHandle::new(file, charge)));
+            return Fh(NO_HANDLE);
+        }
+        self.nodes.opened(file.inode().ino());
+        add(&self.counters.open_files, 1);
+        Fh(self.files.insert(FileHandle::new(file, charge)))
+    }
+
+    /// Closes a file; the kernel's pages of it go when nobody else has it open, unless it is to keep them.
     pub(crate) fn do_release(&self, fh: u64) {
         let Some(handle) = self.files.remove(fh) else {
             return;
@@ -346,7 +384,7 @@ impl FuseConn {
         // Relaxed: see `begin_read`.
         let mapped = handle.mapped.load(Ordering::Relaxed);
         let ino = handle.file.inode().ino();
-        if self.nodes.closed(ino, mapped) {
+        if self.nodes.closed(ino, mapped) && self.kernel_cache != KernelCache::All {
             self.kernel_pages.drop_pages(ino);
         }
     }

@@ -2,19 +2,43 @@
 //!
 //! # Locking
 //!
-//! The lock protects the table alone and is never held across an operation of the file system:
+//! The lock protects its table alone and is never held across an operation of the file system:
 //! what is dropped is dropped after it.
 
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use foliocache_sync::{Arc, RwLock};
+use foliocache_sync::{Arc, Mutex, RwLock};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Inode, OpenDirectory, OpenFile};
+use foliocache_vfs::{Inode, OpContext, OpenDirectory, OpenFile};
+use fuser::{FileHandle as Fh, INodeNo};
 use std::collections::HashMap;
 
 /// What a handle takes besides its open file: the heap's, and its place in the table.
 pub(crate) const HANDLE_BYTES: u64 = 192;
+
+/// What the kernel uses without having opened it; no handle has this number.
+pub(crate) const NO_HANDLE: u64 = 0;
+
+/// Directories that are read without a handle, most.
+const LISTED: usize = 8;
+
+/// A file as the kernel names it in a request for data.
+#[derive(Clone, Copy)]
+pub(crate) struct FileId {
+    pub(crate) ino: u64,
+    /// [`NO_HANDLE`] if the kernel did not open it.
+    pub(crate) fh: u64,
+}
+
+impl FileId {
+    pub(crate) fn new(ino: INodeNo, fh: Fh) -> FileId {
+        FileId {
+            ino: ino.0,
+            fh: fh.0,
+        }
+    }
+}
 
 /// An open file of the kernel's.
 pub(crate) struct FileHandle {
@@ -24,11 +48,57 @@ pub(crate) struct FileHandle {
     pub(crate) mapped: AtomicBool,
 }
 
+impl FileHandle {
+    /// The handle of a file that was just opened. From here on the kernel says whose writes take
+    /// set-id bits away.
+    pub(crate) fn new(file: OpenFile, charge: MetadataCharge) -> FileHandle {
+        FileHandle {
+            _charge: charge,
+            file: file.writing_as(OpContext::ROOT),
+            mapped: AtomicBool::new(false),
+        }
+    }
+}
+
 /// An open directory of the kernel's.
 pub(crate) struct DirHandle {
     pub(crate) _charge: MetadataCharge,
     pub(crate) dentry: DentryRef<Inode>,
     pub(crate) directory: Box<dyn OpenDirectory>,
+}
+
+/// Directories that the kernel reads without having opened them: where each reading goes on.
+///
+/// It would be right without: a place in a directory stands for itself. It saves opening and seeking for each
+/// request. Readings that nobody goes on with give way to others.
+#[derive(Default)]
+pub(crate) struct Listed(Mutex<Vec<(u64, u64, DirHandle)>>);
+
+impl Listed {
+    /// The directory `ino`, as it was left at `offset`.
+    pub(crate) fn take(&self, ino: u64, offset: u64) -> Option<DirHandle> {
+        let mut listed = self.0.lock();
+        let found = listed.iter().position(|at| (at.0, at.1) == (ino, offset))?;
+        Some(listed.remove(found).2)
+    }
+
+    /// Its reading goes on at `offset`.
+    pub(crate) fn put(&self, ino: u64, offset: u64, handle: DirHandle) {
+        let mut listed = self.0.lock();
+        let oldest = (listed.len() == LISTED).then(|| listed.remove(0));
+        listed.push((ino, offset, handle));
+        drop(listed);
+        drop(oldest);
+    }
+
+    /// Nobody reads it any more.
+    pub(crate) fn end(&self, ino: u64) {
+        let mut listed = self.0.lock();
+        let (gone, left) = listed.drain(..).partition(|at| at.0 == ino);
+        *listed = left;
+        drop(listed);
+        drop::<Vec<_>>(gone);
+    }
 }
 
 /// What is open, by number. A number is never used twice.

@@ -9,7 +9,8 @@
 //!
 //! `operations` has the requests of the kernel, each as one call of the file system; `service` says
 //! which thread serves one, so that those that wait do not hold up the others; `conn` and `data` are
-//! what requests have in common. The kernel names inodes by `nodes` and what is open by `handles`.
+//! what requests have in common. The kernel names inodes by `nodes` and what is open by `handles`, what it uses without
+//! opening it is in `unopened`.
 //! `prune` has it forget inodes when memory is short, `kernel_pages` pages that were mapped.
 //!
 //! # Invariants
@@ -20,7 +21,7 @@
 //!    lists); locks are the kernel's.
 //! 3. Nothing in this process touches files of the mount: such a call would wait for this process,
 //!    and could not be killed with it.
-//! 4. The kernel's cache holds file data only as far as it is mapped, see [`KernelCache`].
+//! 4. The kernel's cache holds file data as far as [`KernelCache`] says: by default only what is mapped.
 #![deny(unsafe_code)]
 
 mod buffers;
@@ -39,6 +40,7 @@ mod service;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod unopened;
 
 pub use mount::{KernelCache, Mount, MountError, MountOptions, mount, write_back_mapped};
 pub use stats::FuseStats;

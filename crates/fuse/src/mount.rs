@@ -15,13 +15,14 @@
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
 use crate::device::Device;
-use crate::handles::Handles;
+use crate::handles::{Handles, Listed};
 use crate::kernel_pages::KernelPages;
 use crate::news::News;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::service::{Job, Server, WORKERS_MEMORY};
 use crate::stats::{Counters, FuseStats};
+use crate::unopened::Unopened;
 use foliocache::Directory;
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::background::Panics;
@@ -46,15 +47,22 @@ const READER_BYTES: u64 = 256 << 10;
 /// Buffers beyond one for each reader, which workers copy into.
 const MORE_BUFFERS: usize = 2;
 
-/// What the kernel keeps of a file's data in its own cache.
+/// What the kernel keeps of a file's data in its own cache. What it keeps is beyond our bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KernelCache {
+    /// Nothing but the pages of programs that run and of other private mappings, while the file is open. Every `read` and
+    /// `write` comes to us. Files cannot be mapped shared (`ENODEV`).
+    None,
     /// Only what is mapped, and only while it is open. Every `read` and `write` comes to us, so
     /// data is held once, in our bound.
     #[default]
     Mapped,
-    /// Everything, as for other file systems. Repeated reads never come to us, and data is held
-    /// twice, once beyond our bound.
+    /// Everything, as for other file systems: pages stay until the kernel wants their memory or the file changes. Repeated
+    /// reads never come to us, and data is held twice. Writes come to us at once.
+    ///
+    /// The kernel sends neither `OPEN` nor `RELEASE` of files that exist. So a file that somebody else removes from the source
+    /// while a program has it open can be read only as far as it is cached. Closing tells of no errors in any case;
+    /// `fsync(2)` does.
     All,
 }
 
@@ -209,6 +217,8 @@ pub struct Mount {
     kernel_pages: Arc<KernelPages>,
     news: Arc<News>,
     pruner: Arc<Pruner>,
+    /// `None` where the kernel opens files.
+    unopened: Option<Arc<Unopened>>,
     threads_beside: Vec<JoinHandle<()>>,
 }
 
@@ -236,6 +246,7 @@ impl Mount {
         let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
         let nodes = Arc::new(Nodes::new(Arc::clone(&pruner), Arc::clone(&counters)));
         let news = Arc::new(News::new().map_err(|errno| MountError::Thread(errno.into()))?);
+        let unopened = Arc::new(Unopened::default());
         let read_only = options.read_only || names.fs().read_only();
         let conn = Arc::new(FuseConn {
             names: Arc::clone(&names),
@@ -243,12 +254,16 @@ impl Mount {
             pruner: Arc::clone(&pruner),
             files: Handles::new(),
             directories: Handles::new(),
+            listed: Listed::default(),
             buffers: Buffers::new(threads + MORE_BUFFERS),
             counters: Arc::clone(&counters),
             panics: Arc::clone(&panics),
             kernel_pages: Arc::clone(&kernel_pages),
             news: Arc::clone(&news),
+            unopened: Arc::clone(&unopened),
+            kernel_cache: options.kernel_cache,
             kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
+            kernel_can_list: AtomicBool::new(false),
         });
         let server = Server::new(conn, threads);
         let workers = Arc::clone(&server.workers);
@@ -294,8 +309,13 @@ impl Mount {
             kernel_pages,
             news,
             pruner,
+            unopened: (options.kernel_cache == KernelCache::All).then_some(unopened),
             threads_beside: Vec::new(),
         };
+        if let Some(unopened) = &mount.unopened {
+            let closing = unopened.start(&mount.panics).map_err(MountError::Thread)?;
+            mount.threads_beside.push(closing);
+        }
         let notifying = mount.kernel_pages.start(notifier, &mount.panics);
         mount
             .threads_beside
@@ -358,7 +378,8 @@ impl Mount {
     }
 
     /// Has the kernel hand over what programs stored into mappings: calls `ask`, which is to have another process
-    /// run [`write_back_mapped`], for as long as that brings writes. Does nothing while no file is open.
+    /// run [`write_back_mapped`], for as long as that brings writes. Does nothing while no file is open, as far as the kernel
+    /// tells of that.
     ///
     /// Blocks until the kernel has sent nothing for a quarter of a second, half a minute at most: programs may
     /// go on storing.
@@ -367,7 +388,8 @@ impl Mount {
     /// The first of `ask`.
     pub fn take_over_stores<E>(&self, mut ask: impl FnMut() -> Result<(), E>) -> Result<(), E> {
         let end = Instant::now() + Duration::from_secs(30);
-        while self.counters.snapshot().open_files > 0 && Instant::now() < end {
+        let may_be_mapped = || self.unopened.is_some() || self.counters.snapshot().open_files > 0;
+        while may_be_mapped() && Instant::now() < end {
             let begun = self.kernel_pages.writes_begun();
             ask()?;
             if !self.kernel_pages.wait_for_writes(begun) {
@@ -404,9 +426,7 @@ impl Mount {
         match sys_mount::abort(&self.mount_point) {
             Ok(()) | Err(Errno::EINVAL) => self.join(),
             Err(Errno::EPERM) => {
-                self.kernel_pages.stop();
-                self.news.stop();
-                self.pruner.stop();
+                self.stop();
                 self.workers.stop();
                 // Dropping the session asks the helper; its threads serve those inside to the end.
                 drop(self.session.take());
@@ -416,10 +436,18 @@ impl Mount {
         Ok(())
     }
 
-    fn join(&mut self) {
+    /// Ends the threads beside those that serve requests.
+    fn stop(&self) {
         self.kernel_pages.stop();
         self.news.stop();
         self.pruner.stop();
+        if let Some(unopened) = &self.unopened {
+            unopened.stop();
+        }
+    }
+
+    fn join(&mut self) {
+        self.stop();
         if let Some(session) = self.session.take()
             && let Err(error) = session.join()
         {

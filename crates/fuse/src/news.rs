@@ -161,10 +161,15 @@ impl News {
         self.telling.store(true, Ordering::Release);
     }
 
+    /// Whether the kernel is told of anything.
+    pub(crate) fn is_telling(&self) -> bool {
+        // Acquire: see the module's header.
+        self.telling.load(Ordering::Acquire)
+    }
+
     /// Whether the kernel is told of what happens in a directory from now on.
     pub(crate) fn tells_of(&self, names: &SuperBlock, dir: &SlabArc<Inode>) -> bool {
-        // Acquire: see the module's header.
-        self.telling.load(Ordering::Acquire) && names.is_watched(dir)
+        self.is_telling() && names.is_watched(dir)
     }
 
     /// Runs a request of this mount.

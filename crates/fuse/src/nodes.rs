@@ -29,6 +29,7 @@
 //!
 //! `keeps_names` is set before there is a request: `Relaxed`.
 
+use crate::handles::FileHandle;
 use crate::prune::{PATIENCE, Pruner};
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
@@ -57,6 +58,8 @@ pub(crate) struct Node {
     next: u32,
     /// Open files.
     handles: u32,
+    /// An open handle of a file that lost its name.
+    held: Option<Arc<FileHandle>>,
     /// The kernel read pages into its cache through a handle that is closed now.
     mapped: bool,
     /// A request named it since the hand came by.
@@ -69,7 +72,7 @@ impl Node {
     /// Lets go of what the kernel has forgotten. May block on I/O if it was the last holder of a
     /// file without a name.
     pub(crate) fn put(self, names: &SuperBlock) {
-        drop(self.dentry);
+        drop((self.dentry, self.held));
         names.put(self.inode);
     }
 }
@@ -296,6 +299,25 @@ impl Nodes {
         place.is_some_and(|place| nodes.nodes[place].handles > 0)
     }
 
+    /// Keeps a file open that lost its name, until the kernel forgets it.
+    pub(crate) fn hold(&self, handle: Option<Arc<FileHandle>>) {
+        let Some(handle) = handle else { return };
+        let ino = handle.file.inode().ino();
+        let mut nodes = self.shard(ino).lock();
+        let left = match nodes.find(ino) {
+            Some(place) => nodes.nodes[place].held.replace(handle),
+            None => Some(handle),
+        };
+        drop(nodes);
+        drop(left);
+    }
+
+    /// A file that is kept open.
+    pub(crate) fn held(&self, ino: u64) -> Option<Arc<FileHandle>> {
+        let nodes = self.shard(ino).lock();
+        nodes.nodes[nodes.find(ino)?].held.clone()
+    }
+
     /// The dentry of a directory.
     ///
     /// # Errors
@@ -367,6 +389,7 @@ impl Nodes {
                     nlookup: 1,
                     next: END,
                     handles: 0,
+                    held: None,
                     mapped: false,
                     referenced: false,
                     asked: false,
@@ -400,6 +423,7 @@ impl Nodes {
         match gone? {
             Node {
                 asked: true,
+                held: None,
                 dentry: Some(dentry),
                 inode,
                 ..

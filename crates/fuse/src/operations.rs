@@ -8,7 +8,8 @@
 use crate::conn::{answer, answer_xattr, context, is_acl};
 use crate::convert;
 use crate::data::{O_DIRECT, ReadRequest, WriteRequest};
-use crate::handles::DirHandle;
+use crate::handles::{FileId, NO_HANDLE};
+use crate::mount::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
@@ -37,6 +38,10 @@ impl Filesystem for Server {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
+            // Else it may ask for `security.capability` at each write, and for attributes before each change of owner.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // An inode's target never changes.
+            InitFlags::FUSE_CACHE_SYMLINKS,
             // Access control lists count where permissions are checked, and umasks come to us.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
@@ -46,10 +51,15 @@ impl Filesystem for Server {
                 tracing::debug!(?flag, "not offered by this kernel");
             }
         }
+        let lists = config.add_capabilities(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         // Relaxed: see the field.
-        let keeps_all = &self.conn.kernel_keeps_all;
-        let direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        if direct.is_err() && !keeps_all.swap(true, Ordering::Relaxed) {
+        let can_list = &self.conn.kernel_can_list;
+        can_list.store(lists.is_ok(), Ordering::Relaxed);
+        if self.conn.kernel_cache == KernelCache::Mapped
+            && let Err(_) = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
+        {
+            // Relaxed: see the field.
+            self.conn.kernel_keeps_all.store(true, Ordering::Relaxed);
             tracing::warn!("this kernel maps files only through its own cache: data is held twice");
         }
         // Both only fail for values out of range, which these are not.
@@ -72,7 +82,10 @@ impl Filesystem for Server {
             .attempt("forget", || Ok(self.conn.nodes.forget(ino.0, nlookup)));
         // What goes with the last look-up may be a file, and its end may wait for the store.
         if let Ok(Some(node)) = done {
-            self.serve(Lane::Io, move |conn| node.put(&conn.names));
+            self.serve(Lane::Io, move |conn| {
+                conn.listed.end(ino.0);
+                node.put(&conn.names);
+            });
         }
     }
 
@@ -227,6 +240,10 @@ impl Filesystem for Server {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: RawFlags, reply: ReplyOpen) {
+        if self.conn.kernel_cache == KernelCache::All {
+            // It opens files by itself from now on, without a word.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let ctx = context(req, 0);
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("open", || {
@@ -256,7 +273,7 @@ impl Filesystem for Server {
                 let charge = conn.charge_handle()?;
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
-                let flags = OpenFlags::from_raw(flags);
+                let flags = conn.flags_of_created(OpenFlags::from_raw(flags));
                 let mut opened = None;
                 let entry = conn.make(parent, &name, |dir| {
                     let created = conn.names.create(&ctx, dir, &name, mode, flags, None);
@@ -283,7 +300,7 @@ impl Filesystem for Server {
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         fh: Fh,
         offset: u64,
         size: u32,
@@ -292,7 +309,7 @@ impl Filesystem for Server {
         reply: ReplyData,
     ) {
         let request = ReadRequest {
-            fh: fh.0,
+            file: FileId::new(ino, fh),
             pos: offset,
             size,
             // A read on somebody's behalf names the owner of the locks; the kernel's cache has none.
@@ -305,7 +322,7 @@ impl Filesystem for Server {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         fh: Fh,
         offset: u64,
         data: &[u8],
@@ -315,7 +332,7 @@ impl Filesystem for Server {
         reply: ReplyWrite,
     ) {
         let request = WriteRequest {
-            fh: fh.0,
+            file: FileId::new(ino, fh),
             pos: offset,
             how: write_flags,
             flags: flags.0,
@@ -339,9 +356,10 @@ impl Filesystem for Server {
         });
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, fh: Fh, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, ino: INodeNo, fh: Fh, datasync: bool, reply: ReplyEmpty) {
+        let file = FileId::new(ino, fh);
         self.serve_empty(Lane::Io, "fsync", reply, move |conn| {
-            let handle = conn.files.get(fh.0)?;
+            let handle = conn.file(file, false)?;
             if datasync {
                 handle.file.fdatasync()
             } else {
@@ -351,29 +369,29 @@ impl Filesystem for Server {
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: RawFlags, reply: ReplyOpen) {
+        if self.conn.kernel_lists() {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("opendir", || {
-                let _charge = conn.charge_handle()?;
-                let dentry = conn.directory(ino)?;
-                let directory = conn.fs().opendir(&conn.inode(ino)?)?;
-                let handle = DirHandle {
-                    _charge,
-                    dentry,
-                    directory,
-                };
-                Ok(Fh(conn.directories.insert(handle)))
+                Ok(Fh(conn.directories.insert(conn.open_directory(ino)?)))
             });
             answer!(reply, done, fh => reply.opened(fh, FopenFlags::empty()));
         });
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, fh: Fh, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, _: &Request, ino: INodeNo, fh: Fh, offset: u64, mut reply: ReplyDirectory) {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readdir", || {
-                let handle = conn.directories.get(fh.0)?;
-                handle.directory.read(offset, &mut |entry| {
-                    let kind = convert::file_type(entry.kind);
-                    !reply.add(INodeNo(entry.ino), entry.next_offset, kind, entry.name)
+                conn.list((ino, fh), offset, |handle, at| {
+                    handle.directory.read(*at, &mut |entry| {
+                        let (ino, kind) = (INodeNo(entry.ino), convert::file_type(entry.kind));
+                        let full = reply.add(ino, entry.next_offset, kind, entry.name);
+                        if !full {
+                            *at = entry.next_offset;
+                        }
+                        !full
+                    })
                 })
             });
             answer!(reply, done, () => reply.ok());
@@ -383,7 +401,7 @@ impl Filesystem for Server {
     fn readdirplus(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         fh: Fh,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
@@ -391,8 +409,9 @@ impl Filesystem for Server {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readdirplus", || {
                 conn.pruner.wait_for_room(&conn.names);
-                let handle = conn.directories.get(fh.0)?;
-                conn.fill_plus(&handle, offset, &mut reply)
+                conn.list((ino, fh), offset, |handle, at| {
+                    conn.fill_plus(handle, at, &mut reply)
+                })
             });
             answer!(reply, done, () => reply.ok());
         });
@@ -405,9 +424,10 @@ impl Filesystem for Server {
         });
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, fh: Fh, _: bool, reply: ReplyEmpty) {
-        self.serve_empty(Lane::Io, "fsyncdir", reply, move |conn| {
-            conn.directories.get(fh.0)?.directory.fsync()
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, fh: Fh, _: bool, reply: ReplyEmpty) {
+        self.serve_empty(Lane::Io, "fsyncdir", reply, move |conn| match fh.0 {
+            NO_HANDLE => conn.open_directory(ino)?.directory.fsync(),
+            number => conn.directories.get(number)?.directory.fsync(),
         });
     }
 
@@ -456,6 +476,8 @@ impl Filesystem for Server {
                 match conn.fs().getxattr(&conn.inode(ino)?, &name) {
                     // The kernel asks when it checks permissions: where there are no lists, none counts.
                     Err(Errno::EOPNOTSUPP) if is_acl(&name) => Err(Errno::ENODATA),
+                    // The kernel answers itself while SELinux is on. `ls` asks this for each file, unless there are none.
+                    Err(Errno::ENODATA) if name == "security.selinux" => Err(Errno::EOPNOTSUPP),
                     done => done,
                 }
             });
@@ -486,43 +508,54 @@ impl Filesystem for Server {
 
     fn fallocate(
         &self,
-        _: &Request,
-        _: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         fh: Fh,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let ctx = context(req, 0);
         self.serve_empty(Lane::Io, "fallocate", reply, move |conn| {
-            conn.do_fallocate(fh.0, offset, length, mode)
+            conn.do_fallocate(&ctx, FileId::new(ino, fh), offset, length, mode)
         });
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, fh: Fh, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: Fh,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         self.serve(Lane::Io, move |conn| {
-            let done = conn.attempt("lseek", || conn.do_lseek(fh.0, offset, whence));
+            let file = FileId::new(ino, fh);
+            let done = conn.attempt("lseek", || conn.do_lseek(file, offset, whence));
             answer!(reply, done, found => reply.offset(found));
         });
     }
 
     fn copy_file_range(
         &self,
-        _: &Request,
-        _: INodeNo,
+        req: &Request,
+        ino_in: INodeNo,
         fh_in: Fh,
         offset_in: u64,
-        _: INodeNo,
+        ino_out: INodeNo,
         fh_out: Fh,
         offset_out: u64,
         len: u64,
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let ctx = context(req, 0);
         self.serve(Lane::Io, move |conn| {
-            let done = conn.attempt("copy_file_range", || {
-                conn.do_copy((fh_in.0, offset_in), (fh_out.0, offset_out), len)
-            });
+            let from = (FileId::new(ino_in, fh_in), offset_in);
+            let to = (FileId::new(ino_out, fh_out), offset_out);
+            let done = conn.attempt("copy_file_range", || conn.do_copy(&ctx, from, to, len));
             answer!(reply, done, n => reply.written(n));
         });
     }

@@ -3,19 +3,21 @@
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
 use crate::data::{ReadRequest, WriteRequest};
-use crate::handles::Handles;
+use crate::handles::{FileId, Handles, Listed};
 use crate::kernel_pages::KernelPages;
+use crate::mount::KernelCache;
 use crate::news::News;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::Counters;
+use crate::unopened::Unopened;
 use foliocache_fs::MemFs;
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpContext, OpenFlags, ROOT_INO, SuperBlock};
+use foliocache_vfs::{OpContext, OpenFlags, ROOT_INO, SetAttr, SuperBlock};
 use fuser::{INodeNo, WriteFlags};
 
 fn conn() -> FuseConn {
@@ -29,13 +31,22 @@ fn conn() -> FuseConn {
         pruner,
         files: Handles::new(),
         directories: Handles::new(),
+        listed: Listed::default(),
         buffers: Buffers::new(4),
         counters,
         panics: Arc::new(Panics::new(|_, _| {})),
         kernel_pages: Arc::new(KernelPages::default()),
         news: Arc::new(News::new().unwrap()),
+        unopened: Arc::new(Unopened::default()),
+        kernel_cache: KernelCache::default(),
         kernel_keeps_all: AtomicBool::default(),
+        kernel_can_list: AtomicBool::default(),
     }
+}
+
+/// A file that the kernel opened.
+fn opened(fh: u64) -> FileId {
+    FileId { ino: 0, fh }
 }
 
 fn create(conn: &FuseConn, name: &str) -> u64 {
@@ -55,7 +66,7 @@ fn write(
     flags: i32,
 ) -> Result<u32, Errno> {
     let request = WriteRequest {
-        fh,
+        file: opened(fh),
         pos,
         how,
         flags,
@@ -101,12 +112,37 @@ fn appending_is_said_with_each_write_and_never_by_the_kernels_cache() {
 fn copies_go_through_the_cache_and_end_with_the_file() {
     let conn = conn();
     let (from, to) = (create(&conn, "from"), create(&conn, "to"));
+    let ctx = &OpContext::ROOT;
+    let copy = |pos, pos_to, len| conn.do_copy(ctx, (opened(from), pos), (opened(to), pos_to), len);
     let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     write(&conn, (from, 0), &data, WriteFlags::empty(), 0).unwrap();
-    let n = conn.do_copy((from, 1000), (to, 5), 10 << 20).unwrap();
+    let n = copy(1000, 5, 10 << 20).unwrap();
     assert_eq!(n as usize, data.len() - 1000);
     assert_eq!(contents(&conn, to)[5..], data[1000..]);
-    assert_eq!(conn.do_copy((from, 4_000_000), (to, 0), 10).unwrap(), 0);
+    assert_eq!(copy(4_000_000, 0, 10).unwrap(), 0);
+}
+
+#[test]
+fn a_copy_by_a_user_takes_set_id_bits_away() {
+    let conn = conn();
+    let (from, to) = (create(&conn, "from"), create(&conn, "to"));
+    write(&conn, (from, 0), b"bytes", WriteFlags::empty(), 0).unwrap();
+    let target = conn.files.get(to).unwrap();
+    let inode = target.file.inode();
+    let set = SetAttr {
+        mode: Some(0o4755),
+        ..SetAttr::default()
+    };
+    conn.fs().setattr(&OpContext::ROOT, inode, &set).unwrap();
+    for (uid, mode) in [(0, 0o4755), (1000, 0o755)] {
+        let ctx = OpContext {
+            uid,
+            ..OpContext::ROOT
+        };
+        conn.do_copy(&ctx, (opened(from), 0), (opened(to), 0), 5)
+            .unwrap();
+        assert_eq!(conn.fs().getattr(inode).unwrap().mode & 0o7777, mode);
+    }
 }
 
 #[test]
@@ -114,22 +150,28 @@ fn space_and_holes() {
     let conn = conn();
     let fh = create(&conn, "f");
     write(&conn, (fh, 0), &[1; 20_000], WriteFlags::empty(), 0).unwrap();
-    conn.do_fallocate(fh, 4096, 4096, 3).unwrap();
+    conn.do_fallocate(&OpContext::ROOT, opened(fh), 4096, 4096, 3)
+        .unwrap();
     assert!(
         contents(&conn, fh)[4096..8192]
             .iter()
             .all(|&byte| byte == 0)
     );
-    conn.do_fallocate(fh, 15_000, 15_000, 0x10).unwrap();
+    conn.do_fallocate(&OpContext::ROOT, opened(fh), 15_000, 15_000, 0x10)
+        .unwrap();
     assert_eq!(contents(&conn, fh).len(), 30_000);
     assert!(contents(&conn, fh)[15_000..].iter().all(|&byte| byte == 0));
     write(&conn, (fh, 29_000), &[1; 1000], WriteFlags::empty(), 0).unwrap();
-    conn.do_fallocate(fh, 29_000, 2000, 0x11).unwrap();
+    conn.do_fallocate(&OpContext::ROOT, opened(fh), 29_000, 2000, 0x11)
+        .unwrap();
     assert_eq!(contents(&conn, fh).len(), 30_000);
     assert!(contents(&conn, fh)[29_000..].iter().all(|&byte| byte == 0));
-    assert_eq!(conn.do_fallocate(fh, 0, 4096, 0x20), Err(Errno::EOPNOTSUPP));
-    assert_eq!(conn.do_lseek(fh, 0, 9), Err(Errno::EINVAL));
-    assert_eq!(conn.do_lseek(fh, 30_000, 3), Err(Errno::ENXIO));
+    assert_eq!(
+        conn.do_fallocate(&OpContext::ROOT, opened(fh), 0, 4096, 0x20),
+        Err(Errno::EOPNOTSUPP)
+    );
+    assert_eq!(conn.do_lseek(opened(fh), 0, 9), Err(Errno::EINVAL));
+    assert_eq!(conn.do_lseek(opened(fh), 30_000, 3), Err(Errno::ENXIO));
 }
 
 #[test]
@@ -181,7 +223,7 @@ fn reads_are_answered_alike_lent_or_copied() {
             answer = Some(done.map(<[u8]>::to_vec).map_err(|error| error.code()));
         };
         let request = ReadRequest {
-            fh,
+            file: opened(fh),
             pos: pos as u64,
             size,
             from_cache: false,

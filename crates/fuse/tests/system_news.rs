@@ -9,7 +9,9 @@
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_fuse::{Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
-use foliocache_vfs::{OpContext, OpenFlags, SuperBlock};
+use foliocache_sys::Errno;
+use foliocache_sys::fd::{AsFd, xattr};
+use foliocache_vfs::{OpContext, OpenFlags, SuperBlock, XattrMode};
 use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -54,11 +56,22 @@ fn watcher() {
         let path = place.join(name);
         match what {
             "see" => println!("= {}", seen(&path)),
+            "label" => {
+                let file = File::open(&path).unwrap();
+                let label = xattr::get(file.as_fd(), "security.selinux".as_ref());
+                println!("= {label:?}");
+            }
             "all" => {
                 for nr in 0..1000 {
                     let file = path.join(format!("{}/f{}", nr / 100, nr % 100));
                     assert!(fs::symlink_metadata(file).unwrap().is_file());
                     fs::symlink_metadata(path.join(format!("absent{nr}"))).unwrap_err();
+                }
+                for nr in 0..10 {
+                    let dir = path.join(format!("{nr}"));
+                    assert_eq!(fs::read_dir(&dir).unwrap().count(), 101);
+                    let link = fs::read_link(dir.join("link")).unwrap();
+                    assert_eq!(link, Path::new("target"));
                 }
                 println!("= seen");
             }
@@ -263,7 +276,7 @@ fn a_change_from_outside_is_seen_within_50_ms() {
 
 #[test]
 #[ignore = "system tier"]
-fn a_second_look_asks_for_no_name_and_no_attribute() {
+fn a_second_look_asks_for_nothing() {
     let bed = Bed::new("look");
     for dir in 0..10 {
         let dir = bed.source().join(format!("{dir}"));
@@ -271,6 +284,7 @@ fn a_second_look_asks_for_no_name_and_no_attribute() {
         for file in 0..100 {
             fs::write(dir.join(format!("f{file}")), "content").unwrap();
         }
+        symlink("target", dir.join("link")).unwrap();
     }
     let mut watcher = Watcher::new(&bed.place());
     watcher.ask("all", "");
@@ -280,6 +294,31 @@ fn a_second_look_asks_for_no_name_and_no_attribute() {
     watcher.ask("all", "");
     let asked = bed.mount.stats().requests - before;
     assert!(asked < 20, "{asked} requests");
+    watcher.end();
+    bed.end();
+}
+
+/// `ls -l` asks this of each file of a file system until it hears that there are no labels.
+#[test]
+#[ignore = "system tier"]
+fn a_file_without_a_label_says_that_there_are_none() {
+    let bed = Bed::new("label");
+    for name in ["with", "without"] {
+        fs::write(bed.source().join(name), "content").unwrap();
+    }
+    let file = File::open(bed.source().join("with")).unwrap();
+    let set = xattr::set(
+        file.as_fd(),
+        "security.selinux".as_ref(),
+        b"label",
+        XattrMode::Set,
+    );
+    set.unwrap();
+    let mut watcher = Watcher::new(&bed.place());
+    let found: Result<_, Errno> = Ok(b"label".to_vec());
+    assert_eq!(watcher.ask("label", "with"), format!("{found:?}"));
+    let none: Result<Vec<u8>, _> = Err(Errno::EOPNOTSUPP);
+    assert_eq!(watcher.ask("label", "without"), format!("{none:?}"));
     watcher.end();
     bed.end();
 }

@@ -275,13 +275,13 @@ impl Makers {
 }
 
 impl Makers {
-    /// Makes durable what was made.
+    /// Makes durable what was made, files and names.
     pub(super) fn sync(&self) -> io::Result<()> {
         match &self.tree {
             Some(Tree {
-                ours: Some((directory, _)),
+                ours: Some((_, cache)),
                 ..
-            }) => Ok(directory.sync()?),
+            }) => Ok(cache.sync()?),
             Some(tree) => Ok(fd::syncfs(fs::File::open(&tree.path)?.as_fd())?),
             None => Ok(()),
         }
