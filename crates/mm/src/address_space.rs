@@ -173,8 +173,13 @@ impl AddressSpace {
     /// takes besides once it is much read it charges itself.
     pub fn memory_bytes() -> usize {
         // In the heap, with the counts of its `Arc` on a line before it, and what the allocator loses by the
-        // alignment: measured with glibc. And in the table of address spaces, which is half empty at worst.
-        size_of::<Self>() + 4 * align_of::<Self>() + 2 * size_of::<(u64, Weak<Self>, u64)>()
+        // alignment: measured with glibc. In the table of address spaces, which is half empty at worst. And the groups
+        // of those that make it durable, with what the allocator keeps before them.
+        let groups = size_of::<Groups>() + 16;
+        size_of::<Self>()
+            + 4 * align_of::<Self>()
+            + 2 * size_of::<(u64, Weak<Self>, u64)>()
+            + groups
     }
 
     /// A number no other address space of the cache ever has.

@@ -195,17 +195,17 @@ impl Frames {
         self.account(&mut table, 0);
         drop(table);
 
+        let coming = Coming {
+            frames: self,
+            block,
+        };
         let start = block as usize * BLOCK_SIZE;
         if let Err(error) = self.range.populate(start..start + BLOCK_SIZE) {
             // The block is usable all the same: each page comes with its first touch.
             tracing::warn!(block, %error, "a block of frames could not be populated");
         }
-
-        let mut table = self.table.lock();
-        table.open(block);
-        table.growing = false;
-        self.grown.notify_all();
-        table
+        drop(coming);
+        self.table.lock()
     }
 
     /// Brings the available count in line with the table after a change of capacity, of blocks held, or
@@ -221,5 +221,21 @@ impl Frames {
             Ok(more) => self.budget.add(more),
             Err(_) => self.budget.remove(change.unsigned_abs()),
         }
+    }
+}
+
+/// A block whose memory the kernel is finding. Dropped, also by a panic, it opens the block and wakes those who wait
+/// for it.
+struct Coming<'a> {
+    frames: &'a Frames,
+    block: u32,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        let mut table = self.frames.table.lock();
+        table.open(self.block);
+        table.growing = false;
+        self.frames.grown.notify_all();
     }
 }

@@ -290,7 +290,7 @@ impl BackingDevInfo {
         }
         self.dirty_files()
             .into_iter()
-            .filter_map(|file| file.sync().err().map(|errno| (file, errno)))
+            .filter_map(|file| file.make_durable(&ALL).err().map(|errno| (file, errno)))
             .collect()
     }
 

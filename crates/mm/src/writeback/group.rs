@@ -12,7 +12,8 @@
 //! once the work before it has ended: the first member that wakes, or a caller that comes just then.
 //!
 //! A leader gathers if others were there last time, until as many have come or [`WINDOW`] is over. It gives way
-//! instead of sleeping: the others are about to run, and a wake-up may take longer than they do.
+//! instead of sleeping: the others are about to run, and a wake-up may take longer than they do. Callers that take
+//! longer than the window between two records make it gather in vain, so leaders then gather less and less often.
 //!
 //! Files with many dirty pages have no groups: there a write beside a flush gains more than a shared one
 //! ([decision 36](../../../../docs/decisions/0036-writes-beside-a-flush.md)).
@@ -42,6 +43,9 @@ const WINDOW: Duration = Duration::from_micros(60);
 /// How often a leader gives way at most. Time stands still in a model.
 const MOST_TURNS: u32 = if cfg!(any(loom, shuttle)) { 3 } else { 1000 };
 
+/// After how many vain gatherings in a row leaders do not gather still less often: once in 128 groups.
+const MOST_VAIN: u32 = 7;
+
 /// Most dirty pages of a file with groups. A model has both ways.
 pub(super) const MOST_PAGES: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
@@ -62,6 +66,10 @@ struct State {
     members: u32,
     /// Callers that the next leader gathers.
     expected: u32,
+    /// Gatherings in a row that were in vain, at most [`MOST_VAIN`].
+    vain: u32,
+    /// Groups that do not gather, after one that was in vain.
+    skip: u32,
 }
 
 /// The groups of a file.
@@ -149,6 +157,10 @@ impl Groups {
         if state.members >= state.expected {
             return state;
         }
+        if state.skip > 0 {
+            state.skip -= 1;
+            return state;
+        }
         let began = Instant::now();
         for _ in 0..MOST_TURNS {
             drop(state);
@@ -157,6 +169,13 @@ impl Groups {
             if state.members >= state.expected || began.elapsed() >= WINDOW {
                 break;
             }
+        }
+        // On a busy machine the processor may come back much later.
+        if state.members < state.expected || began.elapsed() >= 4 * WINDOW {
+            state.vain = (state.vain + 1).min(MOST_VAIN);
+            state.skip = 1 << state.vain;
+        } else {
+            state.vain = 0;
         }
         state
     }

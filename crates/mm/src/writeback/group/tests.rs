@@ -190,3 +190,27 @@ fn nobody_gathers_alone_and_who_gathers_in_vain_does_not_again() {
     bed.sync(3).join().unwrap().unwrap();
     assert_eq!(expected(), 1);
 }
+
+/// Two callers in turn, each of which takes longer than the window between two records: each group has one member, and
+/// the next has come by its end.
+#[test]
+fn leaders_gather_less_often_after_they_gathered_in_vain() {
+    let groups = Groups::default();
+    let mut gathered = 0;
+    for _ in 0..1000 {
+        groups.state.lock().expected = 2;
+        let may = groups.state.lock().skip == 0;
+        gathered += u32::from(may);
+        groups.run(|| Ok(())).unwrap();
+    }
+    assert!(gathered < 20, "{gathered} of 1,000 groups gathered");
+    // Company comes back: a group that is complete does not count as vain.
+    groups.state.lock().skip = 0;
+    for _ in 0..3 {
+        let mut state = groups.state.lock();
+        (state.expected, state.members) = (2, 1);
+        drop(state);
+        groups.run(|| Ok(())).unwrap();
+        assert_eq!(groups.state.lock().skip, 0);
+    }
+}
