@@ -172,9 +172,8 @@ impl AddressSpace {
     /// Bytes that an address space takes by itself, without its pages: what to charge for one. What it
     /// takes besides once it is much read it charges itself.
     pub fn memory_bytes() -> usize {
-        // In the heap, with the counts of its `Arc` on a line before it, and what the allocator loses by the
-        // alignment: measured with glibc. In the table of address spaces, which is half empty at worst. And the groups
-        // of those that make it durable, with what the allocator keeps before them.
+        // In the heap, with the counts of its `Arc` on a line before it, and what the allocator loses by the alignment:
+        // measured with glibc. In the table of address spaces, half empty at worst. And the groups of its fsyncs.
         let groups = size_of::<Groups>() + 16;
         size_of::<Self>()
             + 4 * align_of::<Self>()

@@ -132,6 +132,21 @@ pub trait AddressSpaceOperations: Send + Sync {
         Ok(())
     }
 
+    /// Bytes that the store has room for, of all its files together; `None` if it does not tell. Should not wait for
+    /// the medium.
+    fn free_space(&self) -> Option<u64> {
+        None
+    }
+
+    /// Gives `len` bytes at `pos` their place in the store, whatever the size, where they have none. What they read as
+    /// stays.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EDQUOT`; `EOPNOTSUPP` where the store cannot.
+    fn allocate_space(&self, _pos: u64, _len: u64) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// A name for the file in errors and lists, a path where there is one.
     fn describe(&self) -> String;
 }

@@ -64,6 +64,8 @@ pub enum Rank {
     Shrinker,
     /// Tables of a file system: names, directories, the list of open files.
     Namespace,
+    /// One per file system: a thread writes what is dirty, since the store is short of room.
+    Space,
     /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.
     #[doc(alias = "i_rwsem")]
     IRwsem,

@@ -183,7 +183,7 @@ impl Files {
     fn new(settings: &Settings, len: usize, plan: &mut Plan) -> Result<Self, BenchError> {
         let disk = Folder::on_disk(settings)?;
         check_room(disk.path(), 3 * len as u64 + (64 << 20), 3)?;
-        let mut memory = Folder::in_memory(&settings.helper)?;
+        let memory = Folder::in_memory(&settings.helper)?;
         plan.place = Some(format!("tmpfs, and {}", disk.describe()));
         let small = memory.mount_tmpfs("small", "never")?;
         let huge = memory.mount_tmpfs("huge", "always");

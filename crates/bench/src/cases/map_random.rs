@@ -121,7 +121,7 @@ pub(super) fn plan(settings: &Settings, memory: u64, plan: &mut Plan) -> Result<
 }
 
 fn matches(
-    mut place: Place,
+    place: Place,
     settings: &Settings,
     memory: u64,
     names: &[Names],
@@ -139,7 +139,7 @@ fn matches(
             popularity: names.popularity,
             seed: SEED,
         };
-        let mut side = || KernelSide::start(&settings.helper, place.guard(), memory, Some(trace));
+        let side = || KernelSide::start(&settings.helper, place.guard(), memory, Some(trace));
         sides.push((trace, [side()?, side()?]));
     }
     let turns = Turns {

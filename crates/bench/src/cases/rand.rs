@@ -148,7 +148,7 @@ fn blocking(file: AsyncFile) -> Box<dyn Worker> {
 }
 
 fn against_kernel(
-    mut place: Place,
+    place: Place,
     settings: &Settings,
     memory: u64,
     names: &Names,

@@ -148,7 +148,7 @@ struct Bed {
 
 impl Bed {
     fn new(
-        mut place: Place,
+        place: Place,
         settings: &Settings,
         memory: u64,
         len: u64,

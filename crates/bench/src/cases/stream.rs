@@ -211,7 +211,7 @@ enum By {
 
 impl Bed {
     fn new(
-        mut place: Place,
+        place: Place,
         settings: &Settings,
         memory: u64,
         len: u64,

@@ -489,6 +489,16 @@ impl AddressSpaceOperations for NodeOps {
         }
     }
 
+    fn free_space(&self) -> Option<u64> {
+        let stat = fd::fstatvfs(self.shared.root.as_fd()).ok()?;
+        // Some sources know of no blocks at all.
+        (stat.blocks > 0).then(|| stat.blocks_available * u64::from(stat.block_size))
+    }
+
+    fn allocate_space(&self, pos: u64, len: u64) -> Result<(), Errno> {
+        self.allocate(pos, len)
+    }
+
     fn describe(&self) -> String {
         self.display_path()
     }

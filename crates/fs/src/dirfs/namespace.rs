@@ -339,8 +339,14 @@ impl FileSystem for DirFs {
         Ok(Box::new(DirStream::open(self, inode)?))
     }
 
+    /// What is dirty has no blocks in the source yet, and counts as used.
     fn statfs(&self) -> Result<StatFs, Errno> {
-        fd::fstatvfs(self.shared.root.as_fd())
+        let mut stat = fd::fstatvfs(self.shared.root.as_fd())?;
+        let block = u64::from(stat.block_size).max(1);
+        let dirty = self.shared.bdi.nr_dirty_bytes().div_ceil(block);
+        stat.blocks_free = stat.blocks_free.saturating_sub(dirty);
+        stat.blocks_available = stat.blocks_available.saturating_sub(dirty);
+        Ok(stat)
     }
 
     fn sync_fs(&self) -> Result<(), Errno> {

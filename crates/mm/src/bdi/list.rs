@@ -67,6 +67,13 @@ impl BackingDevInfo {
         files.map(|dirty| Arc::clone(&dirty.file)).collect()
     }
 
+    /// The one whose turn is next.
+    pub(crate) fn first_dirty_file(&self) -> Option<Arc<AddressSpace>> {
+        let files = self.dirty_files.lock();
+        let (_, first) = files.by_turn.first_key_value()?;
+        Some(Arc::clone(&first.file))
+    }
+
     /// Puts a file on the list of dirty files, if it is not there.
     pub(crate) fn queue_dirty(&self, mapping: &Arc<AddressSpace>) {
         // Partner: the fence in `unqueue_if_durable`. Either that sees the page counted before this

@@ -31,6 +31,7 @@ mod law;
 mod limits;
 mod list;
 mod meter;
+mod space;
 mod stalls;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -39,6 +40,7 @@ mod throttle;
 pub(crate) use limits::Shares;
 use list::DirtyFiles;
 pub(crate) use list::NOT_DIRTY;
+use space::Space;
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;
 pub(crate) use throttle::flush_due;
@@ -76,6 +78,8 @@ pub struct BackingDevInfo {
     name: String,
     kind: BdiKind,
     stopped: AtomicBool,
+    /// Room in the store is scarce: writes ask for it.
+    scarce: AtomicBool,
     /// The newest error of writing to this file system; 0 when writing works.
     error: AtomicI32,
     /// Bytes that its files are charged for counting hits.
@@ -94,6 +98,7 @@ pub struct BackingDevInfo {
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
     pub(crate) oldest_dirty: AtomicU64,
     throttle: Throttle,
+    space: Space,
     /// Sleepers over the limit, and how many: they are woken when pages became durable.
     progress: (Mutex<u32>, Condvar),
 }
@@ -128,6 +133,8 @@ impl BackingDevInfo {
             error: AtomicI32::new(0),
             progress: (Mutex::new(0), Condvar::new()),
             stopped: AtomicBool::new(false),
+            scarce: AtomicBool::new(false),
+            space: Space::default(),
         });
         if kind == BdiKind::Storage {
             bdi.start_flusher()?;
@@ -197,6 +204,7 @@ impl BackingDevInfo {
         if error.is_none() && self.counts.get(Count::Failed) > 0 {
             return;
         }
+        self.note_full(error);
         let raw = error.map_or(0, Errno::raw);
         if self.error.load(Ordering::Relaxed) != raw {
             self.error.store(raw, Ordering::Relaxed);

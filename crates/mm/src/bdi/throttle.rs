@@ -99,6 +99,8 @@ impl BackingDevInfo {
         let now = self.mm.shares.now();
         let mut meter = self.throttle.meter.lock();
         meter.wrote(now, bytes, took.as_nanos() as u64);
+        drop(meter);
+        self.note_space_used(bytes);
     }
 
     pub(crate) fn turn(&self) -> u64 {
@@ -118,6 +120,9 @@ impl BackingDevInfo {
         uncached: bool,
     ) -> Result<(), Errno> {
         let mut left = if self.is_memory() { 0 } else { pages };
+        if left > 0 {
+            self.note_dirtied(mapping);
+        }
         while left > 0 {
             let batch = left.min(self.dirty_batch());
             left -= batch;

@@ -76,7 +76,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `EFAULT` beyond the end, or for a store to a window for reads; the store's error; the file system's stored
-    /// error; `ENOSPC` where a memory file system is full.
+    /// error; `ENOSPC` and `EDQUOT` where the store has no room for what is stored, or a memory file system is full.
     pub(crate) fn fault(
         self: &Arc<Self>,
         window: &Arc<Window>,
@@ -95,10 +95,16 @@ impl AddressSpace {
             // Of an error that came since the next write is told.
             let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
+        let pos = page.pos();
+        let space = match write && self.bdi().is_scarce() {
+            true => self.reserve_space(&(pos..pos + PAGE_SIZE as u64))?,
+            false => None,
+        };
         bump(&self.counters.faults, 1);
         loop {
             mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
             if let Some(end) = self.fault_once(window, page, write)? {
+                drop(space);
                 return Ok(end);
             }
         }

@@ -69,8 +69,8 @@ impl AddressSpace {
     /// faults of the caller's memory.
     ///
     /// # Errors
-    /// Only if nothing was written: `EFAULT`; `EFBIG` past the largest size; `ENOSPC` where a
-    /// memory file system is full; the backing store's error; the file system's stored error while
+    /// Only if nothing was written: `EFAULT`; `EFBIG` past the largest size; `ENOSPC` and `EDQUOT` where the
+    /// store has no room for it, or a memory file system is full; the backing store's error; the file system's stored error while
     /// too much of it has failed to be written; `ECHILD` after a fork. `EAGAIN` also after some progress,
     /// if the rest has to be waited for.
     #[doc(alias = "generic_file_write_iter")]
@@ -148,6 +148,9 @@ impl AddressSpace {
             return None;
         }
         if !seen.has(flag::UPTODATE) && !locked.has_grains(offset..offset + len) {
+            return None;
+        }
+        if self.bdi().is_scarce() && !seen.has(flag::DIRTY) {
             return None;
         }
         if locked.hold_counts().is_viewed() {
@@ -231,8 +234,13 @@ impl AddressSpace {
         if iter.is_mapped() {
             return self.write_mapped(iocb, iter, done);
         }
+        let space = match self.space_for_write(iocb, wanted) {
+            Err(error) => return iocb.end(done, Err(error)),
+            Ok(space) => space,
+        };
         let mut dirtied = 0;
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
+        drop(space);
         if result == Err(Errno::EFAULT) {
             // In a small cache the page that is written may have pushed out the one that it is written from.
             let written = done + wanted - iter.remaining();

@@ -47,6 +47,10 @@ impl BackingDevInfo {
     /// nothing to wait for.
     fn flush_round(&self, memory: bool) -> Option<Duration> {
         let expire = self.mm().config.dirty_expire;
+        if let Some(file) = self.first_dirty_file() {
+            // Others use the store, too.
+            self.look_at_space(&file);
+        }
         let mut progress = true;
         while progress {
             progress = self.write_handed();

@@ -1,0 +1,228 @@
+//! Room in the store: a write that the store has no room for is refused when it is made.
+//!
+//! # Model
+//!
+//! ```text
+//!  ample ── half of the room is used up ──▶ look ── less than HEADROOM is left ──▶ scarce
+//!
+//!  scarce, before a write or a store to a mapping:
+//!    free − dirty − about to be dirty ≥ its bytes? ── yes ──▶ reserved until they are dirty
+//!      no: write what is dirty, look again         ── yes ──▶ reserved
+//!      no: have the store allocate the range       ── yes ──▶ allocated
+//!                     ENOSPC, EDQUOT: refused      ── the store cannot: goes on, and fsync tells
+//! ```
+//!
+//! What is dirty has no place in the store yet, so it counts as used. Much of it may overwrite what has a place
+//! already: then it counts twice, and writing it back corrects that. The store alone knows of quotas, of room that
+//! only root may use, and that a range has its place; so it has the last word.
+//!
+//! While room is ample a write pays for a look at a flag. One that brings less than [`HEADROOM`] about stops there
+//! and is short.
+//!
+//! # Invariants
+//!
+//! 1. Between two looks at most half of the room above [`HEADROOM`] is used by this cache.
+//! 2. An error of the store that says that it is full makes room scarce until it is over.
+//!
+//! # Locking
+//!
+//! *Protects*: `writing` nothing; one thread at a time writes what is dirty, and the others that need room wait for it.
+//! *Order*: rank `Space`. *May block*: for I/O.
+//!
+//! # Memory ordering
+//!
+//! Relaxed, all: sums and hints. What is dirty and what is reserved are looked at after both were raised, at worst by
+//! two writers that both see the other and take the slow way.
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sys::Errno;
+use std::ops::Range;
+
+use super::BackingDevInfo;
+use crate::address_space::AddressSpace;
+use crate::iocb::Iocb;
+use crate::stats::{Count, bump, read};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, pages_for};
+
+/// Room below which each write asks for its own: what many threads may dirty before they see that room is scarce.
+const HEADROOM: u64 = 64 << 20;
+
+/// Room that is left to the store for what it notes about the data.
+const FOR_METADATA: u64 = 128 << 10;
+
+/// Bytes of a write that always asks whether the store has room for it.
+const ASKS_FOR_SPACE: usize = 4 << 20;
+
+/// What is known of the room in the store.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Bytes written to the store, ever.
+    written: AtomicU64,
+    /// The store is asked again when so many bytes are used.
+    next_look: AtomicU64,
+    /// Bytes of writes under way that asked.
+    reserved: AtomicU64,
+    writing: RankedMutex<()>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Self {
+            written: AtomicU64::new(0),
+            next_look: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            writing: RankedMutex::new(Rank::Space, ()),
+        }
+    }
+}
+
+/// Room for a write that is under way.
+#[derive(Debug)]
+pub(crate) struct ReservedSpace<'a> {
+    bdi: &'a BackingDevInfo,
+    bytes: u64,
+}
+
+impl Drop for ReservedSpace<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a sum.
+        (self.bdi.space.reserved).fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn says_full(error: Option<Errno>) -> bool {
+    matches!(error, Some(Errno::ENOSPC | Errno::EDQUOT))
+}
+
+impl BackingDevInfo {
+    /// Whether each write has to ask for room. One load.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        // Relaxed: a hint; the look itself decides.
+        self.scarce.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that have no place in the store yet, or are on their way.
+    pub fn nr_dirty_bytes(&self) -> u64 {
+        let pages = self.counts.get(Count::Dirty) + self.counts.get(Count::Writeback);
+        pages * PAGE_SIZE as u64
+    }
+
+    /// Notes how many bytes the store took.
+    pub(super) fn note_space_used(&self, bytes: u64) {
+        bump(&self.space.written, bytes);
+    }
+
+    /// A file became dirtier: asks its store for the room that is left, if much was used since it was asked last.
+    pub(crate) fn note_dirtied(&self, mapping: &AddressSpace) {
+        if self.is_memory() {
+            return;
+        }
+        let used = read(&self.space.written) + self.nr_dirty_bytes();
+        // Relaxed: the looks steer, and a late one finds less room.
+        if used >= self.space.next_look.load(Ordering::Relaxed) {
+            self.look_at_space(mapping);
+        }
+    }
+
+    /// Asks the store for the room that is left, without what is dirty: `None` if it does not tell.
+    pub(crate) fn look_at_space(&self, mapping: &AddressSpace) -> Option<u64> {
+        let free = mapping.ops.free_space();
+        let left = free.map(|free| free.saturating_sub(self.nr_dirty_bytes()));
+        let more = left.map_or(u64::MAX, |left| left.saturating_sub(HEADROOM) / 2);
+        let used = read(&self.space.written) + self.nr_dirty_bytes();
+        let next = used.saturating_add(more);
+        self.space.next_look.store(next, Ordering::Relaxed);
+        let scarce = left.is_some_and(|left| left < HEADROOM) || says_full(self.error());
+        self.scarce.store(scarce, Ordering::Relaxed);
+        left
+    }
+
+    /// The store was full.
+    pub(super) fn note_full(&self, error: Option<Errno>) {
+        if says_full(error) {
+            self.scarce.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn try_reserve_space(&self, mapping: &AddressSpace, bytes: u64) -> Option<ReservedSpace<'_>> {
+        // Relaxed: a sum. Added before the look: of two that share the room one sees the other.
+        let others = self.space.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let reserved = ReservedSpace { bdi: self, bytes };
+        let left = self.look_at_space(mapping)?;
+        let fits = left >= others + bytes + bytes / 64 + FOR_METADATA;
+        (fits && !says_full(self.error())).then_some(reserved)
+    }
+
+    /// Writes what is dirty, so that it has its place.
+    fn write_for_space(&self, mapping: &AddressSpace, bytes: u64) -> Option<ReservedSpace<'_>> {
+        let _one_by_one = self.space.writing.lock();
+        // Others have written meanwhile; and what failed the flusher tries again.
+        let reserved = self.try_reserve_space(mapping, bytes);
+        if reserved.is_some() || self.counts.get(Count::Dirty) <= self.counts.get(Count::Failed) {
+            return reserved;
+        }
+        self.dirty_files()
+            .iter()
+            .for_each(|file: &Arc<AddressSpace>| file.fdatawrite());
+        self.try_reserve_space(mapping, bytes)
+    }
+}
+
+impl AddressSpace {
+    /// Room in the store for a write, where it is scarce or the write is large. What is wrong with the write itself is
+    /// found later.
+    pub(crate) fn space_for_write(
+        self: &Arc<Self>,
+        iocb: &Iocb,
+        len: usize,
+    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
+        if !self.bdi().is_scarce() && len < ASKS_FOR_SPACE {
+            return Ok(None);
+        }
+        let pos = if iocb.append { self.size() } else { iocb.pos };
+        match pos.checked_add(len as u64) {
+            Some(end) if end <= MAX_FILE_SIZE && self.mm().check_fork().is_ok() => {
+                match iocb.nowait {
+                    true => Err(Errno::EAGAIN),
+                    false => self.reserve_space(&(pos..end)),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Sees to it that the store has room for `bytes`, which are about to be dirtied; to be called while room is
+    /// scarce. The room is kept until the value is dropped.
+    ///
+    /// Context: nothing held; may block for I/O.
+    ///
+    /// # Errors
+    /// `ENOSPC` and `EDQUOT`: there is none. Other errors of the store are told when the data is written.
+    pub(crate) fn reserve_space(
+        self: &Arc<Self>,
+        bytes: &Range<u64>,
+    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
+        let bdi = self.bdi();
+        if bdi.is_memory() || bytes.is_empty() {
+            return Ok(None);
+        }
+        let pages = PageIndex::of(bytes.start).0..pages_for(bytes.end);
+        let len = (pages.end - pages.start) * PAGE_SIZE as u64;
+        if let Some(reserved) = bdi.try_reserve_space(self, len) {
+            return Ok(Some(reserved));
+        }
+        if let Some(reserved) = bdi.write_for_space(self, len) {
+            return Ok(Some(reserved));
+        }
+        match self
+            .ops
+            .allocate_space(bytes.start, bytes.end - bytes.start)
+        {
+            Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
+            _ => Ok(None),
+        }
+    }
+}
