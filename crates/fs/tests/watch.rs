@@ -820,6 +820,33 @@ fn a_known_directory_is_read_from_any_place() {
     }
 }
 
+/// An open directory that is read from the beginning again shows the names of that moment.
+#[test]
+fn known_directory_that_is_rewound_lists_names_made_before() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/old"), "").expect("a file");
+    });
+    let dir = world.dir("dir");
+    let open = || world.fs.opendir(&dir).expect("it opens");
+    let names = |opened: &(dyn OpenDirectory + 'static)| opened.read_all().expect("read").len();
+    assert_eq!(names(&*open()), 3);
+    let opened = open();
+    assert_eq!(names(&*opened), 3);
+    let made = world
+        .fs
+        .mkdir(&OpContext::ROOT, &dir, "new".as_ref(), 0o755);
+    made.expect("made");
+    assert_eq!(names(&*opened), 4);
+    // Also where it is known again.
+    assert_eq!(names(&*open()), 4);
+    let opened = open();
+    assert_eq!(names(&*opened), 4);
+    world.fs.rmdir(&dir, "new".as_ref()).expect("removed");
+    assert_eq!(names(&*open()), 3);
+    assert_eq!(names(&*opened), 3);
+}
+
 /// Names that are known take a part of the bound, and no more.
 #[test]
 fn known_names_stay_within_their_share() {

@@ -26,6 +26,14 @@ enum State {
     Read(Box<DirReader>, Option<Recording>),
 }
 
+impl State {
+    /// Instead of a listing that does not serve.
+    fn of_source(node: &DirNode) -> Result<State, Errno> {
+        let fd = node.path_fd()?;
+        Ok(State::Read(Box::new(DirReader::open(fd.as_fd())?), None))
+    }
+}
+
 impl DirStream {
     /// # Errors
     /// `ENOTDIR`, `EACCES`, `ENOMEM` if the bound has no room, those of `openat(2)`.
@@ -82,7 +90,19 @@ impl OpenDirectory for DirStream {
             };
             sink(DirEntry { ino, ..entry })
         };
+        let rewound_at = (offset == 0).then(|| node.shared.belief.now());
         let mut state = self.state.lock();
+        if let Some(now) = rewound_at
+            && let State::Listed(listing, at, reached) = &mut *state
+            && *reached != 0
+            && let Some(directory) = node.directory()
+        {
+            // It is read from the beginning again: names that were made since are to be seen.
+            match directory.listing.get(now) {
+                Ok(found) => (*listing, *at, *reached) = (found, 0, 0),
+                Err(_) => *state = State::of_source(node)?,
+            }
+        }
         if let State::Listed(listing, at, reached) = &mut *state {
             let found = match offset {
                 0 => Some(0),
@@ -102,8 +122,7 @@ impl OpenDirectory for DirStream {
                 return Ok(());
             }
             // Of another listing: the source knows it.
-            let fd = node.path_fd()?;
-            *state = State::Read(Box::new(DirReader::open(fd.as_fd())?), None);
+            *state = State::of_source(node)?;
         }
         let State::Read(reader, recording) = &mut *state else {
             return Ok(());
