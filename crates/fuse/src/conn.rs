@@ -60,7 +60,7 @@ pub(crate) struct FuseConn {
     pub(crate) pruner: Arc<Pruner>,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirHandle>,
-    pub(crate) listed: Listed,
+    pub(crate) listed: Arc<Listed>,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) panics: Arc<Panics>,
@@ -349,7 +349,9 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let within = self.within(self.directory_to_tell_of(dir)?)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
-        let made = make(&within.dentry)?;
+        let made = make(&within.dentry);
+        self.listed.names_changed(dir.0);
+        let made = made?;
         own.done();
         self.entry(&within, &Named::new(made)?)
     }
@@ -364,7 +366,9 @@ impl FuseConn {
         let within = self.within(self.directory(dir)?)?;
         let held = self.hold(&within, name);
         let own = self.news.own(&self.names, &within.inode, name, 1);
-        remove(&within.dentry)?;
+        let removed = remove(&within.dentry);
+        self.listed.names_changed(dir.0);
+        removed?;
         own.done();
         self.nodes.hold(held);
         Ok(())
@@ -385,8 +389,13 @@ impl FuseConn {
         };
         let owns = [(&from, old), (&to, new)]
             .map(|(dir, name)| self.news.own(&self.names, &dir.inode, name, events));
-        self.names
-            .rename(&from.dentry, old, &to.dentry, new, mode, None)?;
+        let renamed = self
+            .names
+            .rename(&from.dentry, old, &to.dentry, new, mode, None);
+        for dir in [&from, &to] {
+            self.listed.names_changed(dir.inode.ino());
+        }
+        renamed?;
         owns.into_iter().for_each(Own::done);
         self.nodes.hold(replaced);
         Ok(())
@@ -427,13 +436,16 @@ impl FuseConn {
             let handle = self.directories.get(fh.0)?;
             return read(&handle, &mut at);
         }
-        let handle = match self.listed.take(ino.0, offset) {
-            Some(handle) => handle,
-            None => self.open_directory(ino)?,
+        let reading = match self.listed.take(ino.0, offset) {
+            Some(reading) => reading,
+            None => {
+                let told = self.news.tells_of(&self.names, &self.inode(ino)?);
+                self.listed.open(ino.0, told, || self.open_directory(ino))?
+            }
         };
-        read(&handle, &mut at)?;
+        read(&reading.handle, &mut at)?;
         if at != offset {
-            self.listed.put(ino.0, at, handle);
+            self.listed.put(reading, at);
         }
         Ok(())
     }

@@ -244,8 +244,15 @@ impl Mount {
         }));
         let threads = options.threads.max(1);
         let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
-        let nodes = Arc::new(Nodes::new(Arc::clone(&pruner), Arc::clone(&counters)));
-        let news = Arc::new(News::new().map_err(|errno| MountError::Thread(errno.into()))?);
+        let listed = Arc::new(Listed::default());
+        let nodes = Arc::new(Nodes::new(
+            Arc::clone(&pruner),
+            Arc::clone(&listed),
+            Arc::clone(&counters),
+        ));
+        let news = Arc::new(
+            News::new(Arc::clone(&listed)).map_err(|errno| MountError::Thread(errno.into()))?,
+        );
         let unopened = Arc::new(Unopened::default());
         let read_only = options.read_only || names.fs().read_only();
         let conn = Arc::new(FuseConn {
@@ -254,7 +261,7 @@ impl Mount {
             pruner: Arc::clone(&pruner),
             files: Handles::new(),
             directories: Handles::new(),
-            listed: Listed::default(),
+            listed,
             buffers: Buffers::new(threads + MORE_BUFFERS),
             counters: Arc::clone(&counters),
             panics: Arc::clone(&panics),

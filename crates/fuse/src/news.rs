@@ -35,6 +35,7 @@
 //! happens from then on comes here.
 
 use crate::device::Device;
+use crate::handles::Listed;
 use crate::nodes::Nodes;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::{self, Panics};
@@ -88,6 +89,7 @@ pub(crate) struct News {
     state: Mutex<State>,
     wake: Event,
     telling: AtomicBool,
+    listed: Arc<Listed>,
 }
 
 thread_local! {
@@ -143,15 +145,16 @@ impl Drop for Own<'_> {
 }
 
 impl News {
-    /// Nothing to tell yet.
+    /// Nothing to tell yet. `listed` is told of changes of names by others.
     ///
     /// # Errors
     /// Those of [`Event::new`].
-    pub(crate) fn new() -> Result<News, Errno> {
+    pub(crate) fn new(listed: Arc<Listed>) -> Result<News, Errno> {
         Ok(News {
             state: Mutex::default(),
             wake: Event::new()?,
             telling: AtomicBool::new(false),
+            listed,
         })
     }
 
@@ -308,6 +311,10 @@ impl Observer for News {
         if ours && ptr::eq(SERVES.get(), self) {
             return;
         }
+        if change == Change::Name {
+            // Before the kernel is told, which then reads the directory again.
+            self.listed.names_changed(dir.ino());
+        }
         let mut state = self.state.lock();
         let place = name.map(|name| (dir.ino(), name.to_owned()));
         let Some(place) = place else {
@@ -342,6 +349,9 @@ impl Observer for News {
     }
 
     fn was_told(&self, began: u64, complete: bool) {
+        if !complete {
+            self.listed.all_changed();
+        }
         let mut state = self.state.lock();
         let over = |own: &Expected| own.running == 0 && own.ended < began;
         state.own.retain(|_, own| !over(own));

@@ -29,7 +29,7 @@
 //!
 //! `keeps_names` is set before there is a request: `Relaxed`.
 
-use crate::handles::FileHandle;
+use crate::handles::{FileHandle, Listed};
 use crate::prune::{PATIENCE, Pruner};
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
@@ -218,17 +218,19 @@ pub(crate) struct Nodes {
     /// Dentries are kept of all nodes.
     keeps_names: AtomicBool,
     pruner: Arc<Pruner>,
+    listed: Arc<Listed>,
     counters: Arc<Counters>,
 }
 
 impl Nodes {
-    /// None but the root; `counters` are told of all counts together, and `pruner` of what came back of that
-    /// which was chosen.
-    pub(crate) fn new(pruner: Arc<Pruner>, counters: Arc<Counters>) -> Self {
+    /// None but the root. `counters` are told of all counts together, `pruner` of chosen nodes that came back, and `listed` of
+    /// directories that are forgotten.
+    pub(crate) fn new(pruner: Arc<Pruner>, listed: Arc<Listed>, counters: Arc<Counters>) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             keeps_names: AtomicBool::new(false),
             pruner,
+            listed,
             counters,
         }
     }
@@ -420,7 +422,12 @@ impl Nodes {
     pub(crate) fn forget(&self, ino: u64, nlookup: u64) -> Option<Node> {
         let (taken, gone) = self.shard(ino).lock().forget(ino, nlookup);
         subtract(&self.counters.lookups, taken);
-        match gone? {
+        let gone = gone?;
+        if gone.inode.is_directory() {
+            // Does not wait: the node still holds the inode and the dentry.
+            self.listed.end(ino);
+        }
+        match gone {
             Node {
                 asked: true,
                 held: None,

@@ -3,7 +3,7 @@
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
 use crate::data::{ReadRequest, WriteRequest};
-use crate::handles::{FileId, Handles, Listed};
+use crate::handles::{FileId, Handles, Listed, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
 use crate::mount::KernelCache;
 use crate::news::News;
@@ -11,32 +11,45 @@ use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::stats::Counters;
 use crate::unopened::Unopened;
-use foliocache_fs::MemFs;
+use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpContext, OpenFlags, ROOT_INO, SetAttr, SuperBlock};
-use fuser::{INodeNo, WriteFlags};
+use foliocache_vfs::{FileSystem, OpContext, OpenFlags, ROOT_INO, SetAttr, SuperBlock};
+use fuser::{FileHandle as Fh, INodeNo, WriteFlags};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
 
 fn conn() -> FuseConn {
-    let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+    let mm = mm();
     let fs = Arc::new(MemFs::new(&mm).unwrap());
+    conn_to(fs, &mm)
+}
+
+fn mm() -> Arc<Mm> {
+    Mm::new(MmConfig::new(64 << 20)).unwrap()
+}
+
+fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
     let counters = Arc::new(Counters::default());
     let pruner = Arc::new(Pruner::new(counters.clone()));
+    let listed = Arc::new(Listed::default());
     FuseConn {
-        names: Arc::new(SuperBlock::new(fs, &mm)),
-        nodes: Arc::new(Nodes::new(pruner.clone(), counters.clone())),
+        names: Arc::new(SuperBlock::new(fs, mm)),
+        nodes: Arc::new(Nodes::new(pruner.clone(), listed.clone(), counters.clone())),
         pruner,
         files: Handles::new(),
         directories: Handles::new(),
-        listed: Listed::default(),
+        listed: listed.clone(),
         buffers: Buffers::new(4),
         counters,
         panics: Arc::new(Panics::new(|_, _| {})),
         kernel_pages: Arc::new(KernelPages::default()),
-        news: Arc::new(News::new().unwrap()),
+        news: Arc::new(News::new(listed).unwrap()),
         unopened: Arc::new(Unopened::default()),
         kernel_cache: KernelCache::default(),
         kernel_keeps_all: AtomicBool::default(),
@@ -344,4 +357,127 @@ fn what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says() {
     drop(conn.nodes.forget(numbers[3], 1));
     let stats = conn.counters.snapshot();
     assert_eq!((stats.lookups, stats.forgotten_on_request), (0, 19));
+}
+
+/// A directory of 50 files that is ours alone, in a folder of its own, and listed.
+struct Listing {
+    conn: FuseConn,
+    folder: PathBuf,
+}
+
+impl Listing {
+    fn new(name: &str) -> Listing {
+        let name = format!("foliocache-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(folder.join("d")).unwrap();
+        for nr in 0..50 {
+            fs::write(folder.join(format!("d/old{nr}")), "").unwrap();
+        }
+        let mut options = DirFsOptions::default();
+        options.exclusive = true;
+        let mm = mm();
+        let fs = Arc::new(DirFs::open(&mm, &folder, options).unwrap());
+        let conn = conn_to(fs, &mm);
+        conn.nodes.keep_names();
+        Listing { conn, folder }
+    }
+
+    /// The directory, which the kernel is told of and has listed.
+    fn directory(&self) -> INodeNo {
+        let root = self.conn.within(self.conn.names.root().clone()).unwrap();
+        let dir = self.conn.lookup(&root, "d".as_ref()).unwrap().attr.ino;
+        self.read(dir, 0, u64::MAX);
+        dir
+    }
+
+    /// Reads it as the kernel does that has not opened it, to where `ends` or the end; the names, and where that was.
+    fn read(&self, dir: INodeNo, offset: u64, ends: u64) -> (BTreeSet<OsString>, u64) {
+        let (mut names, mut end) = (BTreeSet::new(), offset);
+        let read = |handle: &crate::handles::DirHandle, at: &mut u64| {
+            handle.directory.read(offset, &mut |entry| {
+                let more = *at != ends && names.len() < 40;
+                if more {
+                    names.insert(entry.name.to_owned());
+                    *at = entry.next_offset;
+                }
+                more
+            })?;
+            end = *at;
+            Ok(())
+        };
+        self.conn.list((dir, Fh(NO_HANDLE)), offset, read).unwrap();
+        (names, end)
+    }
+
+    fn read_all(&self, dir: INodeNo, first_ends: u64) -> BTreeSet<OsString> {
+        let (mut all, mut at) = self.read(dir, 0, first_ends);
+        loop {
+            let (names, end) = self.read(dir, at, u64::MAX);
+            if names.is_empty() {
+                return all;
+            }
+            all.extend(names);
+            at = end;
+        }
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn name_made_before_a_directory_is_read_again_is_listed() {
+    let listing = Listing::new("listed");
+    let (conn, dir) = (&listing.conn, listing.directory());
+    listing.read_all(dir, u64::MAX);
+    // Somebody reads the first names, and leaves it at that.
+    let mut count = 0;
+    let mut tenth = 0;
+    let opened = conn.open_directory(dir).unwrap();
+    opened
+        .directory
+        .read(0, &mut |entry| {
+            (count, tenth) = (count + 1, entry.next_offset);
+            count < 10
+        })
+        .unwrap();
+    listing.read(dir, 0, tenth);
+    let make = |name: &str| {
+        conn.make(dir, name.as_ref(), |dir| {
+            let names = &conn.names;
+            names.mkdir(&OpContext::ROOT, dir, name.as_ref(), 0o755, None)
+        })
+        .unwrap();
+    };
+    for nr in 0..20 {
+        make(&format!("new{nr}"));
+    }
+    let seen = listing.read_all(dir, tenth);
+    for nr in 0..20 {
+        let name = OsString::from(format!("new{nr}"));
+        assert!(seen.contains(&name), "{name:?} is not in {seen:?}");
+    }
+    // Nor is a name listed that was taken away before.
+    listing.read(dir, 0, tenth);
+    for nr in 0..20 {
+        let name = format!("new{nr}");
+        let remove = |dir: &_| conn.names.rmdir(dir, name.as_ref(), None);
+        conn.remove(dir, name.as_ref(), remove).unwrap();
+    }
+    assert_eq!(listing.read_all(dir, tenth).len(), 52);
+}
+
+#[test]
+fn directory_that_is_forgotten_on_request_is_closed() {
+    let listing = Listing::new("forgotten");
+    let (conn, dir) = (&listing.conn, listing.directory());
+    assert_eq!(conn.listed.len(), 1);
+    // The hand passes what was named since it last came by.
+    while conn.nodes.choose(1000).0.is_empty() {}
+    assert!(conn.nodes.forget(dir.0, 1).is_none(), "the pruner has it");
+    assert_eq!(conn.counters.snapshot().forgotten_on_request, 1);
+    assert_eq!(conn.listed.len(), 0);
 }

@@ -12,6 +12,7 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{AsFd, xattr};
 use foliocache_vfs::{OpContext, OpenFlags, SuperBlock, XattrMode};
+use rustix::fs::Dir;
 use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -74,6 +75,24 @@ fn watcher() {
                     assert_eq!(link, Path::new("target"));
                 }
                 println!("= seen");
+            }
+            "again" => {
+                // Reads a part of the directory, makes a name, and reads all of it from the beginning: how often that
+                // lists all that was made.
+                let mut dir = Dir::read_from(File::open(&path).unwrap()).unwrap();
+                let mut right = 0;
+                for nr in 0..30 {
+                    dir.rewind();
+                    dir.read().unwrap().unwrap();
+                    fs::write(path.join(format!("again{nr}")), "").unwrap();
+                    dir.rewind();
+                    let names = dir
+                        .by_ref()
+                        .map(|entry| entry.unwrap().file_name().to_owned());
+                    let made = names.filter(|name| name.to_bytes().starts_with(b"again"));
+                    right += u32::from(made.count() == nr + 1);
+                }
+                println!("= {right}");
             }
             "live" => {
                 fs::create_dir(&path).unwrap();
@@ -319,6 +338,20 @@ fn a_file_without_a_label_says_that_there_are_none() {
     assert_eq!(watcher.ask("label", "with"), format!("{found:?}"));
     let none: Result<Vec<u8>, _> = Err(Errno::EOPNOTSUPP);
     assert_eq!(watcher.ask("label", "without"), format!("{none:?}"));
+    watcher.end();
+    bed.end();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn names_made_before_a_directory_is_rewound_are_listed() {
+    let bed = Bed::new("rewind");
+    fs::create_dir(bed.source().join("d")).unwrap();
+    for nr in 0..1000 {
+        fs::write(bed.source().join(format!("d/name{nr}")), "").unwrap();
+    }
+    let mut watcher = Watcher::new(&bed.place());
+    assert_eq!(watcher.ask("again", "d"), "30");
     watcher.end();
     bed.end();
 }
