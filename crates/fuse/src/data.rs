@@ -123,17 +123,20 @@ impl FuseConn {
     /// Reads and answers. May wait.
     pub(crate) fn read(&self, request: &ReadRequest, reply: impl ReadReply) {
         self.begin_read(request);
-        self.read_with(request, reply, &mut request.iocb(false));
+        let handle = || self.file(request.file, false);
+        self.read_with(request, handle, reply, &mut request.iocb(false));
     }
 
     /// Reads and answers if all of it is in the cache. Does not wait; gives the reply back if it
     /// would have to.
     pub(crate) fn read_nowait<R: ReadReply>(&self, request: &ReadRequest, reply: R) -> Option<R> {
         self.begin_read(request);
-        if let Ok(None) = self.open_file(request.file, false) {
-            return Some(reply);
-        }
-        self.read_with(request, reply, &mut request.iocb(true))
+        let handle = match self.open_file(request.file, false) {
+            Ok(None) => return Some(reply),
+            Ok(Some(handle)) => Ok(handle),
+            Err(error) => Err(error),
+        };
+        self.read_with(request, || handle, reply, &mut request.iocb(true))
     }
 
     /// Goes on where [`FuseConn::read_nowait`] gave up. Takes a buffer only when the bytes are there,
@@ -141,23 +144,23 @@ impl FuseConn {
     pub(crate) fn fetch_and_read<R: ReadReply>(&self, request: &ReadRequest, mut reply: R) {
         let end = request.pos + request.len() as u64;
         let mut iocb = request.iocb(true);
+        let handle = || self.file(request.file, false);
         for _ in 0..FETCHES {
             iocb.pos = request.pos;
-            match self.read_with(request, reply, &mut iocb) {
+            match self.read_with(request, handle, reply, &mut iocb) {
                 None => return,
                 Some(unanswered) => reply = unanswered,
             }
             let fetched = self.catch("read", || {
-                let handle = self.file(request.file, false)?;
                 let missing = end - iocb.pos;
-                handle.file.fetch(&mut iocb, missing)
+                handle()?.file.fetch(&mut iocb, missing)
             });
             if fetched.is_err() {
                 // A read says how far it gets.
                 break;
             }
         }
-        self.read_with(request, reply, &mut request.iocb(false));
+        self.read_with(request, handle, reply, &mut request.iocb(false));
     }
 
     fn begin_read(&self, request: &ReadRequest) {
@@ -176,6 +179,7 @@ impl FuseConn {
     fn read_with<R: ReadReply>(
         &self,
         request: &ReadRequest,
+        handle: impl FnOnce() -> Result<Arc<FileHandle>, Errno>,
         reply: R,
         iocb: &mut Iocb,
     ) -> Option<R> {
@@ -188,7 +192,7 @@ impl FuseConn {
             }
         };
         let done = self.catch("read", || {
-            let handle = self.file(request.file, false)?;
+            let handle = handle()?;
             if size >= MIN_IN_PLACE && !request.uncached {
                 let in_place = handle.file.read_in_place(request.pos, size, |bytes| {
                     answer(bytes);
