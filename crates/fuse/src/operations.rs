@@ -473,8 +473,11 @@ impl Filesystem for Server {
                 match conn.fs().getxattr(&conn.inode(ino)?, &name) {
                     // The kernel asks when it checks permissions: where there are no lists, none counts.
                     Err(Errno::EOPNOTSUPP) if is_acl(&name) => Err(Errno::ENODATA),
-                    // The kernel answers itself while SELinux is on. `ls` asks this for each file, unless there are none.
-                    Err(Errno::ENODATA) if name == "security.selinux" => Err(Errno::EOPNOTSUPP),
+                    // The kernel answers itself while SELinux is on. `ls` asks this for each file, unless there are none. A
+                    // policy may ask it of the root when it is mounted, to learn whether there are labels at all.
+                    Err(Errno::ENODATA) if name == "security.selinux" && ino != INodeNo::ROOT => {
+                        Err(Errno::EOPNOTSUPP)
+                    }
                     done => done,
                 }
             });

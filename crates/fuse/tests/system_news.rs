@@ -338,6 +338,9 @@ fn a_file_without_a_label_says_that_there_are_none() {
     assert_eq!(watcher.ask("label", "with"), format!("{found:?}"));
     let none: Result<Vec<u8>, _> = Err(Errno::EOPNOTSUPP);
     assert_eq!(watcher.ask("label", "without"), format!("{none:?}"));
+    // A policy asks the root whether there are labels.
+    let none: Result<Vec<u8>, _> = Err(Errno::ENODATA);
+    assert_eq!(watcher.ask("label", ""), format!("{none:?}"));
     watcher.end();
     bed.end();
 }
