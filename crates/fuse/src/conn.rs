@@ -75,6 +75,13 @@ pub(crate) struct FuseConn {
     pub(crate) kernel_can_list: AtomicBool,
 }
 
+impl Drop for FuseConn {
+    fn drop(&mut self) {
+        // Where the mount was detached, its requests are served longer than it lives.
+        self.unopened.stop();
+    }
+}
+
 /// On whose behalf a request is made. What is created has a umask, which is left to the file system,
 /// because in a directory with a default access control list it does not count.
 pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
@@ -286,20 +293,38 @@ impl FuseConn {
         if id.fh != NO_HANDLE {
             return self.files.get(id.fh).map(Some);
         }
-        let held = || self.nodes.held(id.ino).filter(|_| !write);
+        let serves = |held: &Arc<FileHandle>| held.file.flags().write || !write;
+        let held = || self.nodes.held(id.ino).filter(serves);
         Ok(self.unopened.get(id.ino, write).or_else(held))
     }
 
-    /// Opens a file that is about to lose its name, if programs may have it open without our knowing: then it would lose
-    /// what is cached of it.
-    fn hold(&self, within: &Within, name: &OsStr) -> Option<Arc<FileHandle>> {
+    /// Opens a file that is about to lose a name, if it has data to write and programs may have it open without our knowing:
+    /// where no handle is open, the data goes with the last name. To be held until the name is gone.
+    ///
+    /// # Errors
+    /// It could neither be opened nor be made durable.
+    fn keep_data(&self, within: &Within, name: &OsStr) -> Result<Option<Arc<FileHandle>>, Errno> {
         if self.kernel_cache != KernelCache::All {
-            return None;
+            return Ok(None);
         }
-        let inode = self.names.lookup_name(&within.dentry, name).ok()?.inode;
+        let Ok(Named { inode, .. }) = self.names.lookup_name(&within.dentry, name) else {
+            return Ok(None);
+        };
         let (ino, fh) = (inode.ino(), NO_HANDLE);
-        inode.mapping().filter(|_| self.nodes.knows(ino))?;
-        self.file(FileId { ino, fh }, false).ok()
+        let Some(mapping) = inode.mapping().filter(|_| self.nodes.knows(ino)) else {
+            return Ok(None);
+        };
+        let id = FileId { ino, fh };
+        if let Some(open) = self.open_file(id, false)? {
+            return Ok(Some(open));
+        }
+        if !mapping.is_dirty() {
+            return Ok(None);
+        }
+        match self.file(id, false) {
+            Ok(opened) => Ok(Some(opened)),
+            Err(error) => mapping.sync().map(|()| None).map_err(|_| error),
+        }
     }
 
     /// The directory that would tell of changes of a file, which still has its name there.
@@ -364,13 +389,13 @@ impl FuseConn {
         remove: impl FnOnce(&DentryRef<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let within = self.within(self.directory(dir)?)?;
-        let held = self.hold(&within, name);
+        let kept = self.keep_data(&within, name)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
         let removed = remove(&within.dentry);
         self.listed.names_changed(dir.0);
         removed?;
         own.done();
-        self.nodes.hold(held);
+        drop(kept);
         Ok(())
     }
 
@@ -383,8 +408,8 @@ impl FuseConn {
         let (from, to) = (self.directory(from)?, self.directory(to)?);
         let (from, to) = (self.within(from)?, self.within(to)?);
         let events = if mode == RenameMode::Exchange { 2 } else { 1 };
-        let replaced = match mode {
-            RenameMode::Replace => self.hold(&to, new),
+        let kept = match mode {
+            RenameMode::Replace => self.keep_data(&to, new)?,
             _ => None,
         };
         let owns = [(&from, old), (&to, new)]
@@ -397,7 +422,7 @@ impl FuseConn {
         }
         renamed?;
         owns.into_iter().for_each(Own::done);
-        self.nodes.hold(replaced);
+        drop(kept);
         Ok(())
     }
 

@@ -253,7 +253,7 @@ impl Mount {
         let news = Arc::new(
             News::new(Arc::clone(&listed)).map_err(|errno| MountError::Thread(errno.into()))?,
         );
-        let unopened = Arc::new(Unopened::default());
+        let unopened = Arc::new(Unopened::new(Arc::clone(&nodes)));
         let read_only = options.read_only || names.fs().read_only();
         let conn = Arc::new(FuseConn {
             names: Arc::clone(&names),
@@ -443,14 +443,11 @@ impl Mount {
         Ok(())
     }
 
-    /// Ends the threads beside those that serve requests.
+    /// Ends the threads beside those that serve requests, but for the one that closes what those open.
     fn stop(&self) {
         self.kernel_pages.stop();
         self.news.stop();
         self.pruner.stop();
-        if let Some(unopened) = &self.unopened {
-            unopened.stop();
-        }
     }
 
     fn join(&mut self) {
@@ -463,6 +460,10 @@ impl Mount {
         // Their callers are gone, but they may still write.
         self.workers.wait_idle();
         self.workers.stop();
+        // No request opens a file any more.
+        if let Some(unopened) = self.unopened.take() {
+            unopened.stop();
+        }
         for thread in self.threads_beside.drain(..) {
             // It ends by itself.
             let _ = thread.join();

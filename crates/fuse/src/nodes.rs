@@ -301,13 +301,23 @@ impl Nodes {
         place.is_some_and(|place| nodes.nodes[place].handles > 0)
     }
 
-    /// Keeps a file open that lost its name, until the kernel forgets it.
-    pub(crate) fn hold(&self, handle: Option<Arc<FileHandle>>) {
-        let Some(handle) = handle else { return };
+    /// Keeps a file open that has no name, until the kernel forgets it; a handle that serves for writing rather than one that
+    /// does not. Closes it if the kernel does not know it.
+    pub(crate) fn hold(&self, handle: Arc<FileHandle>) {
         let ino = handle.file.inode().ino();
         let mut nodes = self.shard(ino).lock();
         let left = match nodes.find(ino) {
-            Some(place) => nodes.nodes[place].held.replace(handle),
+            Some(place) => {
+                let held = &mut nodes.nodes[place].held;
+                let writes = |handle: &Arc<FileHandle>| handle.file.flags().write;
+                match held
+                    .as_ref()
+                    .is_some_and(|held| writes(held) && !writes(&handle))
+                {
+                    true => Some(handle),
+                    false => held.replace(handle),
+                }
+            }
             None => Some(handle),
         };
         drop(nodes);

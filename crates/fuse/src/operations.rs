@@ -82,7 +82,10 @@ impl Filesystem for Server {
             .attempt("forget", || Ok(self.conn.nodes.forget(ino.0, nlookup)));
         // What goes with the last look-up may be a file, and its end may wait for the store.
         if let Ok(Some(node)) = done {
-            self.serve(Lane::Io, move |conn| node.put(&conn.names));
+            self.serve(Lane::Io, move |conn| {
+                conn.unopened.end(ino.0);
+                node.put(&conn.names);
+            });
         }
     }
 

@@ -38,9 +38,11 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
     let counters = Arc::new(Counters::default());
     let pruner = Arc::new(Pruner::new(counters.clone()));
     let listed = Arc::new(Listed::default());
+    let nodes = Nodes::new(pruner.clone(), listed.clone(), counters.clone());
+    let nodes = Arc::new(nodes);
     FuseConn {
         names: Arc::new(SuperBlock::new(fs, mm)),
-        nodes: Arc::new(Nodes::new(pruner.clone(), listed.clone(), counters.clone())),
+        nodes: nodes.clone(),
         pruner,
         files: Handles::new(),
         directories: Handles::new(),
@@ -50,7 +52,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
         panics: Arc::new(Panics::new(|_, _| {})),
         kernel_pages: Arc::new(KernelPages::default()),
         news: Arc::new(News::new(listed).unwrap()),
-        unopened: Arc::new(Unopened::default()),
+        unopened: Arc::new(Unopened::new(nodes)),
         kernel_cache: KernelCache::default(),
         kernel_keeps_all: AtomicBool::default(),
         kernel_can_list: AtomicBool::default(),

@@ -7,14 +7,22 @@
 //! just made; a thread closes it once nothing was asked of it for [`IDLE`], or it gives way to another. A handle that was read
 //! from is opened once more when it is written to.
 //!
-//! A file that loses its name is opened before, and held with its node until the kernel forgets it: some program may
-//! have it open.
+//! Some program may have a file open that has no name any more. Its last handle is not closed: that would discard data that
+//! is not yet in the source. It is held with the file's node instead, until the kernel forgets the file. A file with data to
+//! write is opened before it may lose its last name.
+//!
+//! # Invariants
+//!
+//! 1. A handle that a request uses stays in the list. So the last handle of a file is closed here, except those of a node that
+//!    the kernel forgot.
+//! 2. A handle of a file without a name leaves the list only to be held, until the mount ends.
 //!
 //! # Locking
 //!
-//! `state` protects the list alone; what is dropped is dropped after it.
+//! `state` protects the list alone. Handles are cloned under it; they are closed, or held, after it.
 
 use crate::handles::FileHandle;
+use crate::nodes::Nodes;
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
@@ -32,6 +40,13 @@ struct Open {
     used: Instant,
 }
 
+impl Open {
+    /// Whether no request uses it. With the list's lock held that stays so.
+    fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.handle) == 1
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// The one used last at the end.
@@ -40,13 +55,22 @@ struct State {
 }
 
 /// The open files, see the module's header.
-#[derive(Default)]
 pub(crate) struct Unopened {
     state: Mutex<State>,
     wake: Condvar,
+    nodes: Arc<Nodes>,
 }
 
 impl Unopened {
+    /// None yet. Of files without a name `nodes` get the handles.
+    pub(crate) fn new(nodes: Arc<Nodes>) -> Unopened {
+        Unopened {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            nodes,
+        }
+    }
+
     /// An open handle of a file, for writing too if `write`.
     pub(crate) fn get(&self, ino: u64, write: bool) -> Option<Arc<FileHandle>> {
         let mut state = self.state.lock();
@@ -62,17 +86,40 @@ impl Unopened {
         Some(handle)
     }
 
-    /// Keeps a handle for the next request.
+    /// Keeps a handle for the next request. May close another.
     pub(crate) fn put(&self, handle: Arc<FileHandle>) {
         let mut state = self.state.lock();
-        let oldest = (state.open.len() == OPEN).then(|| state.open.remove(0));
+        if state.stopped {
+            return;
+        }
+        let full = state.open.len() >= OPEN;
+        let oldest = state.open.iter().position(|open| full && open.is_unused());
+        let oldest = oldest.map(|oldest| state.open.remove(oldest));
         if state.open.is_empty() {
             self.wake.notify_one();
         }
         let used = Instant::now();
         state.open.push(Open { handle, used });
         drop(state);
-        drop(oldest);
+        self.close(oldest);
+    }
+
+    /// The kernel forgot this inode.
+    pub(crate) fn end(&self, ino: u64) {
+        let mut state = self.state.lock();
+        let is_its = |open: &mut Open| open.handle.file.inode().ino() == ino;
+        let gone: Vec<_> = state.open.extract_if(.., is_its).collect();
+        drop(state);
+        drop(gone);
+    }
+
+    /// Closes what nobody uses, unless it has no name.
+    fn close(&self, handles: impl IntoIterator<Item = Open>) {
+        for Open { handle, .. } in handles {
+            if handle.file.inode().attributes().get().nlink == 0 {
+                self.nodes.hold(handle);
+            }
+        }
     }
 
     /// Starts the thread.
@@ -81,21 +128,25 @@ impl Unopened {
         background::spawn("fuse-close", panics, move || unopened.run())
     }
 
+    /// Ends the thread and closes all files. To be called when no request is served any more.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
+        let mut state = self.state.lock();
+        state.stopped = true;
+        let open = std::mem::take(&mut state.open);
         self.wake.notify_one();
+        drop(state);
+        drop(open);
     }
 
     fn run(&self) {
         let mut state = self.state.lock();
         while !state.stopped {
             let now = Instant::now();
-            let idle = |open: &Open| now.duration_since(open.used) >= IDLE;
-            let nr = state.open.partition_point(idle);
-            if nr > 0 {
-                let closed: Vec<_> = state.open.drain(..nr).collect();
+            let idle = |open: &mut Open| now.duration_since(open.used) >= IDLE && open.is_unused();
+            let closed: Vec<_> = state.open.extract_if(.., idle).collect();
+            if !closed.is_empty() {
                 drop(state);
-                drop(closed);
+                self.close(closed);
                 state = self.state.lock();
                 continue;
             }

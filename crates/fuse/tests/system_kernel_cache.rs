@@ -103,6 +103,12 @@ fn user() {
                     fs::write(&path, of(words[2]))?;
                     fs::remove_file(path)
                 })),
+                "links" => said((0..200).try_for_each(|nr| {
+                    let temporary = path.join("temporary");
+                    fs::write(&temporary, of(words[2]))?;
+                    fs::hard_link(&temporary, path.join(nr.to_string()))?;
+                    fs::remove_file(temporary)
+                })),
                 "drop" => {
                     let dropped = fadvise_dontneed(file.unwrap().as_fd(), 0, SIZE as u64);
                     said(dropped.map_err(io::Error::from))
@@ -202,15 +208,20 @@ impl Bed {
     }
 }
 
-/// Files without a name that this process has open.
-fn unnamed_files() -> Vec<PathBuf> {
+/// Files of a test that this process has open.
+fn open_files(test: &str) -> Vec<PathBuf> {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     let files = links.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
-    let of_the_test = |file: &PathBuf| {
-        let name = file.to_string_lossy();
-        name.contains("kernel-cache-unnamed") && name.ends_with(" (deleted)")
-    };
-    files.filter(of_the_test).collect()
+    let of_the_test = format!("/kernel-cache-{test}-");
+    files
+        .filter(|file| file.to_string_lossy().contains(&of_the_test))
+        .collect()
+}
+
+/// Those of them that have no name.
+fn unnamed_files(test: &str) -> Vec<PathBuf> {
+    let unnamed = |file: &PathBuf| file.to_string_lossy().ends_with(" (deleted)");
+    open_files(test).into_iter().filter(unnamed).collect()
 }
 
 #[test]
@@ -305,12 +316,86 @@ fn an_open_file_without_a_name_keeps_its_data() {
         }
     }
     bed.sees("read replaced", "x");
-    assert!(unnamed_files().len() >= 2);
+    assert!(unnamed_files("unnamed").len() >= 2);
     for name in ["removed", "replaced"] {
         bed.does(&format!("close {name}"));
     }
     thread::sleep(LONG);
-    assert_eq!(unnamed_files(), Vec::<PathBuf>::new());
+    assert_eq!(unnamed_files("unnamed"), Vec::<PathBuf>::new());
+    bed.end();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn file_that_was_only_looked_up_keeps_what_is_written_after_its_removal() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let files = ["removed", "replaced", "library"];
+    let mut bed = Bed::new("looked-up", KernelCache::All, &files);
+    bed.does("make other x");
+    for name in files {
+        // No request tells of this.
+        bed.does(&format!("open {name}"));
+    }
+    bed.does("unlink removed");
+    bed.does("rename other replaced");
+    for name in files {
+        bed.does(&format!("write {name} b"));
+    }
+    // The library beside the mount.
+    let (root, name) = (bed.names.root(), "library".as_ref());
+    bed.names.unlink(root, name, None).unwrap();
+    for _ in 0..2 {
+        thread::sleep(LONG);
+        for name in files {
+            bed.does(&format!("drop {name}"));
+            let seen = bed.ask(&format!("reread {name}"));
+            assert_eq!(seen, summary(of("b").as_bytes()), "{name}");
+        }
+    }
+    for name in files {
+        bed.does(&format!("close {name}"));
+    }
+    thread::sleep(LONG);
+    assert_eq!(unnamed_files("looked-up"), Vec::<PathBuf>::new());
+    bed.end();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn file_that_loses_one_of_two_names_is_not_kept_open() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let mut bed = Bed::new("links", KernelCache::All, &[]);
+    bed.does("links . b");
+    bed.names.fs().sync_fs().unwrap();
+    thread::sleep(LONG);
+    let inode = |name: &str| {
+        let found = bed.names.lookup_name(bed.names.root(), name.as_ref());
+        found.unwrap().inode
+    };
+    let writers = (0..200).filter(|nr| inode(&nr.to_string()).ops().writers() > 0);
+    assert_eq!(writers.count(), 0);
+    bed.end();
+}
+
+#[test]
+#[ignore = "system tier"]
+fn unmounting_closes_files_that_the_kernel_did_not_open() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let mut bed = Bed::new("unmounted", KernelCache::All, &["f"]);
+    bed.does("open f");
+    bed.does("write f b");
+    bed.does("close f");
+    let file = bed.names.lookup_name(bed.names.root(), "f".as_ref());
+    let inode = file.unwrap().inode;
+    assert_eq!(inode.ops().writers(), 1);
+    bed.mount.unmount().unwrap();
+    assert_eq!(inode.ops().writers(), 0);
     bed.end();
 }
 
