@@ -80,7 +80,7 @@ enum KernelCacheArgument {
     /// What is mapped, while it is open. All memory for other data is within --memory.
     Mapped,
     /// All that is read and written, until memory is short: beyond --memory, and most of it held twice. Reading it again is as
-    /// fast as on SOURCE itself.
+    /// fast as on SOURCE itself. Unless root mounts, each opening of a file is a request all the same.
     All,
 }
 

@@ -68,6 +68,9 @@ pub(crate) struct FuseConn {
     pub(crate) news: Arc<News>,
     pub(crate) unopened: Arc<Unopened>,
     pub(crate) kernel_cache: KernelCache,
+    /// The kernel opens and closes files without a word: it keeps all, and a file that it lets a program open can be opened here at
+    /// any time.
+    pub(crate) kernel_opens: bool,
     /// Files that the kernel opens are kept in its cache, since it asked for that or cannot map them otherwise. `Relaxed`: set
     /// before the threads are started that serve what opens a file.
     pub(crate) kernel_keeps_all: AtomicBool,
@@ -304,7 +307,7 @@ impl FuseConn {
     /// # Errors
     /// It could neither be opened nor be made durable.
     fn keep_data(&self, within: &Within, name: &OsStr) -> Result<Option<Arc<FileHandle>>, Errno> {
-        if self.kernel_cache != KernelCache::All {
+        if !self.kernel_opens {
             return Ok(None);
         }
         let Ok(Named { inode, .. }) = self.names.lookup_name(&within.dentry, name) else {

@@ -361,15 +361,15 @@ impl FuseConn {
 
     /// How a file is opened that the kernel makes with these flags.
     pub(crate) fn flags_of_created(&self, flags: OpenFlags) -> OpenFlags {
-        match self.kernel_cache {
-            KernelCache::All => OpenFlags::READ_WRITE,
-            _ => flags,
+        match self.kernel_opens {
+            true => OpenFlags::READ_WRITE,
+            false => flags,
         }
     }
 
     /// The handle of a file that was just opened.
     pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge) -> Fh {
-        if self.kernel_cache == KernelCache::All {
+        if self.kernel_opens {
             // The kernel does not say when it is closed.
             self.unopened.put(Arc::new(FileHandle::new(file, charge)));
             return Fh(NO_HANDLE);

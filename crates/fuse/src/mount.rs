@@ -30,6 +30,7 @@ use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
+use foliocache_sys::credentials;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
@@ -60,7 +61,8 @@ pub enum KernelCache {
     /// Everything, as for other file systems: pages stay until the kernel wants their memory or the file changes. Repeated
     /// reads never come to us, and data is held twice. Writes come to us at once.
     ///
-    /// The kernel sends neither `OPEN` nor `RELEASE` of files that exist. So a file that somebody else removes from the source
+    /// The kernel sends neither `OPEN` nor `RELEASE` of files that exist, if the process that mounts may open any file
+    /// (`CAP_DAC_OVERRIDE`). So a file that somebody else removes from the source
     /// while a program has it open can be read only as far as it is cached. Closing tells of no errors in any case;
     /// `fsync(2)` does.
     All,
@@ -254,6 +256,8 @@ impl Mount {
             News::new(Arc::clone(&listed)).map_err(|errno| MountError::Thread(errno.into()))?,
         );
         let unopened = Arc::new(Unopened::new(Arc::clone(&nodes)));
+        let kernel_opens =
+            options.kernel_cache == KernelCache::All && credentials::overrides_modes();
         let read_only = options.read_only || names.fs().read_only();
         let conn = Arc::new(FuseConn {
             names: Arc::clone(&names),
@@ -269,6 +273,7 @@ impl Mount {
             news: Arc::clone(&news),
             unopened: Arc::clone(&unopened),
             kernel_cache: options.kernel_cache,
+            kernel_opens,
             kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
             kernel_can_list: AtomicBool::new(false),
         });
@@ -316,7 +321,7 @@ impl Mount {
             kernel_pages,
             news,
             pruner,
-            unopened: (options.kernel_cache == KernelCache::All).then_some(unopened),
+            unopened: kernel_opens.then_some(unopened),
             threads_beside: Vec::new(),
         };
         if let Some(unopened) = &mount.unopened {

@@ -240,7 +240,7 @@ impl Filesystem for Server {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: RawFlags, reply: ReplyOpen) {
-        if self.conn.kernel_cache == KernelCache::All {
+        if self.conn.kernel_opens {
             // It opens files by itself from now on, without a word.
             return reply.error(fuser::Errno::ENOSYS);
         }

@@ -54,6 +54,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
         news: Arc::new(News::new(listed).unwrap()),
         unopened: Arc::new(Unopened::new(nodes)),
         kernel_cache: KernelCache::default(),
+        kernel_opens: false,
         kernel_keeps_all: AtomicBool::default(),
         kernel_can_list: AtomicBool::default(),
     }

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A kernel that keeps all data ([`KernelCache::All`](crate::KernelCache::All)) sends no `OPEN` and no `RELEASE`, and so says
-//! neither when a program opens a file nor when the last one closes it. The first request for data opens it here, if it was not
+//! A kernel that keeps all data ([`KernelCache::All`](crate::KernelCache::All)) sends no `OPEN` and no `RELEASE` if this process may
+//! open files whatever their mode says, and so says neither when a program opens a file nor when the last one closes it. The first request for data opens it here, if it was not
 //! just made; a thread closes it once nothing was asked of it for [`IDLE`], or it gives way to another. A handle that was read
 //! from is opened once more when it is written to.
 //!

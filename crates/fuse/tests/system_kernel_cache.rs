@@ -16,11 +16,12 @@ use foliocache_sys::Errno;
 use foliocache_sys::fd::{AsFd, fadvise_dontneed};
 use foliocache_vfs::SuperBlock;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr;
@@ -112,6 +113,17 @@ fn user() {
                 "drop" => {
                     let dropped = fadvise_dontneed(file.unwrap().as_fd(), 0, SIZE as u64);
                     said(dropped.map_err(io::Error::from))
+                }
+                "create" => {
+                    let mode = u32::from_str_radix(words[2], 8).unwrap();
+                    let mut how = File::options();
+                    how.read(true).write(true).create_new(true).mode(mode);
+                    open.insert(words[1].to_owned(), how.open(&path).unwrap());
+                    "ok".to_owned()
+                }
+                "mode" => {
+                    let mode = u32::from_str_radix(words[2], 8).unwrap();
+                    said(fs::set_permissions(path, fs::Permissions::from_mode(mode)))
                 }
                 "unlink" => said(fs::remove_file(&path)),
                 "rename" => said(fs::rename(&path, place.join(words[2]))),
@@ -396,6 +408,56 @@ fn unmounting_closes_files_that_the_kernel_did_not_open() {
     assert_eq!(inode.ops().writers(), 1);
     bed.mount.unmount().unwrap();
     assert_eq!(inode.ops().writers(), 0);
+    bed.end();
+}
+
+/// Runs something in a thread that may not open what its user may not, nor may the threads that it starts.
+fn without_override<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
+    let limited = move || {
+        let mut sets = capabilities(None).unwrap();
+        for set in [&mut sets.effective, &mut sets.permitted] {
+            set.remove(CapabilitySet::DAC_OVERRIDE);
+        }
+        set_capabilities(None, sets).unwrap();
+        run()
+    };
+    thread::spawn(limited).join().unwrap()
+}
+
+#[test]
+#[ignore = "system tier"]
+fn open_file_that_may_not_be_opened_again_is_written_without_privileges() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let mut bed = without_override(|| Bed::new("unprivileged", KernelCache::All, &["f"]));
+    bed.does("open f");
+    bed.does("mode f 444");
+    bed.does("create new 444");
+    for letter in ["b", "c"] {
+        for name in ["f", "new"] {
+            bed.does(&format!("write {name} {letter}"));
+            bed.does(&format!("drop {name}"));
+            let seen = bed.ask(&format!("reread {name}"));
+            assert_eq!(seen, summary(of(letter).as_bytes()), "{name}");
+        }
+        // Nobody uses them.
+        thread::sleep(LONG);
+    }
+    // The kernel keeps what was read all the same.
+    bed.ask("read f");
+    let before = bed.mount.stats();
+    for _ in 0..10 {
+        assert_eq!(bed.ask("read f"), summary(of("c").as_bytes()));
+    }
+    assert_eq!(bed.mount.stats().bytes_read, before.bytes_read);
+    bed.does("close f");
+    bed.does("close new");
+    let start = Instant::now();
+    while bed.mount.stats().open_files > 0 {
+        assert!(start.elapsed() < LONG);
+        thread::sleep(Duration::from_millis(1));
+    }
     bed.end();
 }
 

@@ -27,6 +27,17 @@ pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Whether the calling thread may open files whatever their mode says, and so the threads that it starts: `CAP_DAC_OVERRIDE`
+/// is in effect. Does not block.
+pub fn overrides_modes() -> bool {
+    match rustix::thread::capabilities(None) {
+        Ok(sets) => sets
+            .effective
+            .contains(rustix::thread::CapabilitySet::DAC_OVERRIDE),
+        Err(_) => effective_user() == 0,
+    }
+}
+
 /// The credentials of the process now. Reads a file under `/proc`, since asking the kernel for the
 /// umask would change it for an instant; where there is no `/proc`, the umask is taken to be 022.
 pub fn current() -> Credentials {
