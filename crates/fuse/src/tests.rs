@@ -12,7 +12,7 @@ use crate::prune::Pruner;
 use crate::stats::Counters;
 use crate::unopened::Unopened;
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
-use foliocache_mm::{Mm, MmConfig};
+use foliocache_mm::{MetadataCharge, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 fn conn() -> FuseConn {
     let mm = mm();
@@ -483,4 +484,99 @@ fn directory_that_is_forgotten_on_request_is_closed() {
     assert!(conn.nodes.forget(dir.0, 1).is_none(), "the pruner has it");
     assert_eq!(conn.counters.snapshot().forgotten_on_request, 1);
     assert_eq!(conn.listed.len(), 0);
+}
+
+impl Listing {
+    /// A mount whose kernel opens files by itself, and a file of it that is durable, and that nobody has open here.
+    fn with_file(name: &str) -> (Listing, FileId) {
+        let mut listing = Listing::new(name);
+        listing.conn.kernel_opens = true;
+        let (ino, fh) = (listing.written_file("f"), NO_HANDLE);
+        let id = FileId { ino, fh };
+        listing.conn.file(id, true).unwrap().file.fsync().unwrap();
+        listing.conn.unopened.end(ino);
+        (listing, id)
+    }
+
+    /// Makes a file and writes to it; its number.
+    fn written_file(&self, name: &str) -> u64 {
+        let (conn, mut made) = (&self.conn, None);
+        conn.make(INodeNo(ROOT_INO), name.as_ref(), |root| {
+            let (flags, names) = (OpenFlags::READ_WRITE, &conn.names);
+            let (file, dentry) =
+                names.create(&OpContext::ROOT, root, name.as_ref(), 0o644, flags, None)?;
+            made = Some(file);
+            Ok(dentry)
+        })
+        .unwrap();
+        let file = made.unwrap();
+        file.write_at(b"data", 0).unwrap();
+        let ino = file.inode().ino();
+        conn.insert_file(file, conn.charge_handle().unwrap());
+        ino
+    }
+
+    fn remove_file(&self, name: &str) -> Result<(), Errno> {
+        let (conn, name) = (&self.conn, name.as_ref());
+        conn.remove(INodeNo(ROOT_INO), name, |root| {
+            conn.names.unlink(root, name, None)
+        })
+    }
+
+    fn data_of(&self, id: FileId) -> Vec<u8> {
+        let handle = self.conn.file(id, false).unwrap();
+        let mut bytes = vec![0; 10];
+        let n = handle.file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(n);
+        bytes
+    }
+}
+
+#[test]
+fn data_to_write_outlives_the_last_name_without_memory_to_open_the_file() {
+    let (listing, id) = Listing::with_file("no-memory");
+    let (conn, mm) = (&listing.conn, listing.conn.names.mm());
+    let inode = conn.inode(INodeNo(id.ino)).unwrap();
+    conn.file(id, true)
+        .unwrap()
+        .file
+        .write_at(b"DATA", 0)
+        .unwrap();
+    conn.unopened.end(id.ino);
+    let mut all = Vec::new();
+    let mut piece = 1 << 20;
+    while piece >= 64 {
+        match MetadataCharge::before_names(mm, piece, Duration::ZERO) {
+            Ok(charge) => all.push(charge),
+            Err(_) => piece /= 2,
+        }
+    }
+    assert!(conn.charge_handle().is_err());
+    assert!(inode.mapping().unwrap().is_dirty());
+    listing.remove_file("f").unwrap();
+    drop(all);
+    assert_eq!(listing.data_of(id), b"DATA");
+}
+
+#[test]
+fn handle_that_a_request_uses_is_not_closed() {
+    let (listing, id) = Listing::with_file("in-use");
+    let (conn, ino) = (&listing.conn, id.ino);
+    let used = conn.file(id, true).unwrap();
+    let others = |from: u64| {
+        for nr in from..from + 100 {
+            listing.written_file(&format!("other{nr}"));
+        }
+    };
+    others(0);
+    // It loses its name while it is written to.
+    listing.remove_file("f").unwrap();
+    used.file.write_at(b"DATA", 0).unwrap();
+    drop(used);
+    others(100);
+    assert!(conn.unopened.get(ino, false).is_none());
+    assert!(conn.nodes.held(ino).is_some());
+    assert_eq!(listing.data_of(id), b"DATA");
+    drop(conn.nodes.forget(ino, 1));
+    assert!(conn.nodes.held(ino).is_none());
 }
