@@ -7,12 +7,20 @@
 //! step for those who wait: nobody else comes by.
 //!
 //! How many descriptors may be kept in this way, by files in line and by those of
-//! [batches](super::batch), is counted by [`KeptFds`].
+//! [batches](super::batch), is counted by [`KeptFds`]. Beyond the limit each close writes files of the line first:
+//! several with one `syncfs`, or two with an `fdatasync` each.
+//!
+//! # Invariants
+//!
+//! 1. A file counts from the moment it gets in line until its descriptors are closed or a handle has them, also
+//!    while a close writes it. So the limit is exceeded by no more than what each closing thread has just closed.
+//! 2. A file whose `idle` is set is in line or is [`Taken`].
 //!
 //! # Locking
 //!
-//! The lock of the line is a leaf. It is not taken where nobody waits, so that files which have nothing
-//! to do with each other share no lock.
+//! `round` comes before all locks of files and is held over I/O: one thread at a time makes files durable
+//! together, and the others wait for the room that it makes. The lock of the line is a leaf. It is not taken where
+//! nobody waits, so that files which have nothing to do with each other share no lock.
 //!
 //! # Memory ordering
 //!
@@ -22,7 +30,7 @@
 use super::NodeOps;
 use super::Shared;
 use super::node::DirNode;
-use super::state::{FileState, Opens};
+use super::state::Opens;
 use foliocache_mm::AddressSpace;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex, MutexGuard, Weak};
@@ -36,13 +44,17 @@ use std::os::fd::OwnedFd;
 const MOST_TOGETHER: usize = 256;
 /// Fewest of them for which the whole file system is flushed, which may wait for data of others.
 const FEWEST_TOGETHER: usize = 8;
+/// Most files that one close flushes one by one.
+const MOST_ALONE: usize = 2;
 
 /// The line.
 pub(super) struct IdleFiles {
     pub(super) files: Mutex<VecDeque<SlabWeak<DirNode>>>,
     nr: AtomicUsize,
     /// Beyond what this allows, some are written back when one gets in line.
-    kept: Arc<KeptFds>,
+    pub(super) kept: Arc<KeptFds>,
+    /// Held by the thread that makes files durable together.
+    round: Mutex<()>,
 }
 
 impl IdleFiles {
@@ -51,19 +63,25 @@ impl IdleFiles {
             files: Mutex::default(),
             nr: AtomicUsize::new(0),
             kept,
+            round: Mutex::default(),
         }
     }
 
     /// Context: the file's `idle` just set, under its `opens`.
     pub(super) fn push(&self, file: SlabWeak<DirNode>) {
+        self.kept.keep();
+        self.requeue(file);
+    }
+
+    /// A file that counts already.
+    fn requeue(&self, file: SlabWeak<DirNode>) {
         let mut files = self.files.lock();
         files.push_back(file);
-        self.kept.keep();
         // Relaxed: see the module's header.
         self.nr.store(files.len(), Ordering::Relaxed);
     }
 
-    /// The first in line.
+    /// The first in line. It still counts.
     fn pop(&self) -> Option<SlabWeak<DirNode>> {
         // Relaxed: see the module's header.
         if self.nr.load(Ordering::Relaxed) == 0 {
@@ -71,7 +89,6 @@ impl IdleFiles {
         }
         let mut files = self.files.lock();
         let first = files.pop_front()?;
-        self.kept.release(1);
         // Relaxed: see the module's header.
         self.nr.store(files.len(), Ordering::Relaxed);
         Some(first)
@@ -139,60 +156,106 @@ impl Shared {
     pub(super) fn close_idle(&self, n: usize) {
         for weak in (0..n).map_while(|_| self.idle.pop()) {
             let Some(node) = weak.upgrade() else {
+                self.idle.kept.release(1);
                 continue;
             };
             match node.file().opens.try_lock() {
-                Some(opens) => self.close_or_requeue(weak, node.file(), opens),
-                None => self.idle.push(weak),
+                Some(opens) => self.close_or_requeue(&node, opens),
+                None => self.idle.requeue(weak),
             }
         }
     }
 
-    /// Writes back files of which too many wait with open descriptors, several of them at once: one operation of the
-    /// source may make them all durable.
+    /// Writes back files of which too many wait with open descriptors, several of them at once where one operation of
+    /// the source makes them all durable.
     ///
     /// Context: no lock held; may block on I/O.
     pub(super) fn limit_idle(&self) {
-        if !self.idle.kept.too_many() {
+        let kept = &self.idle.kept;
+        if !kept.too_many() {
             return;
         }
-        let most = (self.idle.kept.most() / 4).clamp(2, MOST_TOGETHER);
-        let first = (0..most).map_while(|_| self.idle.pop());
-        let files: Vec<_> = first
-            .filter_map(|weak| weak.upgrade().map(|node| (weak, node)))
-            .map(|(weak, node)| (weak, node.file().mapping(), node))
-            .collect();
+        let most = (kept.most() / 4).min(MOST_TOGETHER);
         if let Some(batches) = &self.batches
-            && files.len() >= FEWEST_TOGETHER
+            && most >= FEWEST_TOGETHER
         {
-            // All reads are on their way before one of them is waited for.
-            for (_, mapping, node) in &files {
-                mapping.iter().for_each(|mapping| node.read_tail(mapping));
+            let _round = self.idle.round.lock();
+            // Another thread may have made room meanwhile.
+            if !kept.too_many() {
+                return;
             }
-            let mappings = files.iter().filter_map(|(_, mapping, _)| mapping.as_ref());
-            mappings.for_each(AddressSpace::fdatawrite);
-            batches.settle_open(self);
-        }
-        for (weak, mapping, node) in files {
-            if let Some(mapping) = mapping {
-                // The error stays with the file: its folios remain dirty and its handles are told.
-                let _ = mapping.sync();
+            let files = self.take_idle(most);
+            if files.len() >= FEWEST_TOGETHER {
+                // All reads are on their way before one of them is waited for.
+                let with_mapping = || {
+                    files
+                        .iter()
+                        .filter_map(|file| Some((file, file.mapping()?)))
+                };
+                for (file, mapping) in with_mapping() {
+                    file.node.read_tail(&mapping);
+                }
+                for (_, mapping) in with_mapping() {
+                    mapping.fdatawrite();
+                }
+                batches.settle_open(self);
+                files.into_iter().for_each(Taken::sync);
+                return;
             }
-            self.close_or_requeue(weak, node.file(), node.file().opens.lock());
         }
+        let files = self.take_idle(MOST_ALONE);
+        files.into_iter().for_each(Taken::sync);
+    }
+
+    /// Takes up to `most` files out of the line.
+    fn take_idle(&self, most: usize) -> Vec<Taken<'_>> {
+        let mut files = Vec::new();
+        while files.len() < most
+            && let Some(weak) = self.idle.pop()
+        {
+            match weak.upgrade() {
+                Some(node) => files.push(Taken { shared: self, node }),
+                None => self.idle.kept.release(1),
+            }
+        }
+        files
     }
 
     /// A file that was taken out of the line gets in again if its descriptors are still needed.
-    fn close_or_requeue(
-        &self,
-        weak: SlabWeak<DirNode>,
-        file: &FileState,
-        mut opens: MutexGuard<'_, Opens>,
-    ) {
-        opens.idle = opens.handles == 0 && !file.close();
-        if opens.idle {
-            self.idle.push(weak);
+    fn close_or_requeue(&self, node: &SlabArc<DirNode>, mut opens: MutexGuard<'_, Opens>) {
+        opens.idle = opens.handles == 0 && !node.file().close();
+        match opens.idle {
+            true => self.idle.requeue(SlabArc::downgrade(node)),
+            false => self.idle.kept.release(1),
         }
+    }
+}
+
+/// A file that was taken out of the line. When this is dropped, after a panic too, its descriptors are closed or it
+/// gets in line again.
+struct Taken<'a> {
+    shared: &'a Shared,
+    node: SlabArc<DirNode>,
+}
+
+impl Taken<'_> {
+    fn mapping(&self) -> Option<Arc<AddressSpace>> {
+        self.node.file().mapping()
+    }
+
+    /// Makes it durable.
+    fn sync(self) {
+        if let Some(mapping) = self.mapping() {
+            // The error stays with the file: its folios remain dirty and its handles are told.
+            let _ = mapping.sync();
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let opens = self.node.file().opens.lock();
+        self.shared.close_or_requeue(&self.node, opens);
     }
 }
 

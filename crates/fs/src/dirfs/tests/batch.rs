@@ -11,6 +11,7 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{FileSystem, OpContext, OpenFile, OpenFlags, RenameMode};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -532,6 +533,139 @@ fn an_error_of_files_closed_beyond_the_limit_is_of_those_that_failed() {
     for number in 0..100 {
         assert_eq!(open(&fs, &number.to_string()).fsync(), Ok(()));
         expect_in_source(source.path(), number, 5100);
+    }
+}
+
+/// Descriptors of this process for files in a directory.
+fn descriptors_into(source: &Path) -> usize {
+    let source = source.canonicalize().expect("a path");
+    let entries = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    entries
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.starts_with(&source))
+        .count()
+}
+
+/// With slow flushes: a file counts until its descriptors are closed.
+#[test]
+fn threads_that_close_files_side_by_side_keep_no_more_descriptors_than_allowed() {
+    const THREADS: usize = 16;
+    const EACH: usize = 60;
+    for together in [true, false] {
+        let source = tempfile::tempdir().expect("a directory");
+        let fs = dirfs(source.path(), 64, |options| {
+            options.idle_files = Some(64);
+            options.path_descriptors = 4;
+            options.batch_small_files = together;
+        });
+        for number in 0..THREADS * EACH {
+            let path = source.path().join(number.to_string());
+            std::fs::write(path, bytes(number, 5000)).expect("write");
+        }
+        fs.shared.sync_calls.intercept(move |call, _| {
+            let slow = if together {
+                SyncCall::FileSystem
+            } else {
+                SyncCall::Data
+            };
+            if call == slow {
+                thread::sleep(Duration::from_millis(if together { 20 } else { 1 }));
+            }
+            Ok(())
+        });
+        let running = AtomicUsize::new(THREADS);
+        let most = thread::scope(|scope| {
+            for first in 0..THREADS {
+                let (fs, running) = (&fs, &running);
+                scope.spawn(move || {
+                    for number in (0..EACH).map(|at| at * THREADS + first) {
+                        let more = &bytes(number, 5100)[5000..];
+                        let file = open(fs, &number.to_string());
+                        assert_eq!(file.write_at(more, 5000), Ok(100));
+                    }
+                    running.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            let mut most = 0;
+            while running.load(Ordering::Relaxed) > 0 {
+                most = most.max(descriptors_into(source.path()));
+            }
+            most
+        });
+        // What may be kept, what each thread has open or has just closed, names and the directory itself.
+        assert!(most <= 64 + 2 * THREADS + 4 + 4, "{most}, {together}");
+        fs.sync_fs().expect("sync");
+        for number in 0..THREADS * EACH {
+            expect_in_source(source.path(), number, 5100);
+        }
+        assert!(!fs.shared.idle.kept.too_many());
+    }
+}
+
+/// Where nothing makes many files durable at once.
+#[test]
+fn a_close_flushes_two_files_at_most_one_by_one() {
+    for (limit, batch) in [(64, false), (16, true)] {
+        let source = tempfile::tempdir().expect("a directory");
+        let fs = dirfs(source.path(), 64, |options| {
+            options.idle_files = Some(limit);
+            options.batch_small_files = batch;
+        });
+        for number in 0..200 {
+            let path = source.path().join(number.to_string());
+            std::fs::write(path, bytes(number, 5000)).expect("write");
+            let more = &bytes(number, 5100)[5000..];
+            let file = open(&fs, &number.to_string());
+            assert_eq!(file.write_at(more, 5000), Ok(100));
+            let before = fs.stats().flushes;
+            drop(file);
+            let flushes = fs.stats().flushes - before;
+            assert!(flushes <= 2, "{flushes} flushes");
+        }
+        assert!(fs.stats().flushes >= 200 - limit as u64);
+        assert!(fs.bdi().nr_not_durable() <= 2 * limit as u64);
+    }
+}
+
+#[test]
+fn a_panic_while_closed_files_are_written_leaves_no_descriptor_behind() {
+    for panicking in [SyncCall::FileSystem, SyncCall::Data] {
+        let source = tempfile::tempdir().expect("a directory");
+        let fs = dirfs(source.path(), 64, |options| {
+            options.idle_files = Some(64);
+            options.path_descriptors = 4;
+        });
+        let panics = Arc::new(AtomicUsize::new(1));
+        let left = panics.clone();
+        fs.shared.sync_calls.intercept(move |call, _| {
+            if call == panicking && left.swap(0, Ordering::Relaxed) > 0 {
+                panic!("injected by the test");
+            }
+            // Without it no file is flushed by itself.
+            match call {
+                SyncCall::FileSystem => Err(Errno::EIO),
+                _ => Ok(()),
+            }
+        });
+        let mut caught = 0;
+        for number in 0..100 {
+            let path = source.path().join(number.to_string());
+            std::fs::write(path, bytes(number, 5000)).expect("write");
+            let more = &bytes(number, 5100)[5000..];
+            let file = open(&fs, &number.to_string());
+            assert_eq!(file.write_at(more, 5000), Ok(100));
+            caught += usize::from(catch_unwind(AssertUnwindSafe(|| drop(file))).is_err());
+        }
+        assert_eq!((caught, panics.load(Ordering::Relaxed)), (1, 0));
+        let _ = fs.sync_fs();
+        fs.sync_fs().expect("sync");
+        fs.shared.close_all_idle();
+        // Names and the directory itself.
+        let left = descriptors_into(source.path());
+        assert!(left <= 4 + 4, "{left}");
+        for number in 0..100 {
+            expect_in_source(source.path(), number, 5100);
+        }
     }
 }
 
