@@ -12,6 +12,7 @@
 //! for writing (close-to-open). While data of ours waits to be written, ours holds.
 
 use super::file::Descriptors;
+use super::idle::Closing;
 use super::node::DirNode;
 use super::state::{Checked, FileState, LocalChange, Opens, RemoteChange, StatSample};
 use super::stats::count;
@@ -25,6 +26,7 @@ use foliocache_vfs::{
     PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, cleared_set_id,
 };
 use std::ffi::{OsStr, OsString};
+use std::mem;
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {
@@ -265,9 +267,16 @@ impl DirNode {
                 _ => return Err(Errno::EINVAL),
             };
             inode.remove_privileges(ctx)?;
-            let _opens = self.file().opens.lock();
-            self.attributes.unsettle();
-            mapping.truncate(size)?;
+            let node = NodeOps::of(inode)?;
+            let cut = {
+                // Without a handle nobody else closes the descriptors that this needs.
+                let _closing = Closing(&node);
+                let _opens = self.file().opens.lock();
+                self.attributes.unsettle();
+                mapping.truncate(size)
+            };
+            self.shared.limit_idle();
+            cut?;
         }
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
@@ -432,9 +441,12 @@ impl InodeOperations for DirNode {
         if last
             && (self.is_unlinked() || self.file().any_fd().is_some())
             && let Ok(node) = NodeOps::of(inode)
-            && (node.is_unlinked() || !node.write_in_batch())
         {
-            node.close_or_wait();
+            let closing = Closing(&node);
+            if !node.is_unlinked() && node.write_in_batch() {
+                // The batch closes it.
+                mem::forget(closing);
+            }
         }
         self.shared.close_idle(2);
         self.shared.limit_idle();

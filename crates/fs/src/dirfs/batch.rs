@@ -42,6 +42,7 @@
 
 use super::NodeOps;
 use super::Shared;
+use super::idle::Closing;
 use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
@@ -437,7 +438,7 @@ impl Batches {
         let mm = shared.bdi.mm();
         let files = entry.batch.files.lock().take().unwrap_or_default();
         for node in files.iter().filter_map(SlabWeak::upgrade).map(NodeOps) {
-            // After a panic its pages are not clean yet: the flusher comes by.
+            // After a panic its pages are not clean yet, and it waits in line for the flusher.
             let _ = mm.panics().catch(NAME, || node.clean_after_batch());
         }
         self.release(mm, entry.room);
@@ -536,12 +537,14 @@ impl NodeOps {
     /// The batch of the file has its result: its pages become clean and its descriptor is closed, or it
     /// waits to be written again.
     fn clean_after_batch(&self) {
-        // Its pages leave the kernel's cache by a descriptor. Without one they stay until the kernel needs them.
-        let _ = self.descriptors(false);
+        let _closing = Closing(self);
+        if !self.is_unlinked() {
+            // Its pages leave the kernel's cache by a descriptor. Without one they stay until the kernel needs them.
+            let _ = self.descriptors(false);
+        }
         if let Some(mapping) = self.file().mapping() {
             // An error stays with the file.
             let _ = mapping.flush_written();
         }
-        self.close_or_wait();
     }
 }

@@ -271,9 +271,21 @@ impl NodeOps {
         }
         if self.is_unlinked() {
             file.discard();
+            // The descriptor that keeps its space is another one. What is on its way still goes with the inode.
+            file.close();
         } else if !file.close() && !opens.idle {
             opens.idle = true;
             self.shared.idle.push(SlabArc::downgrade(&self.0));
         }
+    }
+}
+
+/// A file that nobody may have open any more. When this is dropped, after a panic too, its descriptors are closed or
+/// it gets in line.
+pub(super) struct Closing<'a>(pub(super) &'a NodeOps);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close_or_wait();
     }
 }

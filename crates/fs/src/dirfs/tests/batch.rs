@@ -8,7 +8,9 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileSystem, OpContext, OpenFile, OpenFlags, RenameMode};
+use foliocache_vfs::{
+    FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -667,6 +669,79 @@ fn a_panic_while_closed_files_are_written_leaves_no_descriptor_behind() {
             expect_in_source(source.path(), number, 5100);
         }
     }
+}
+
+/// The inode stays as long as somebody holds it.
+#[test]
+fn removed_files_keep_no_descriptors_for_io() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| options.idle_files = Some(0));
+    let has_fd = |inode: &SlabArc<Inode>| {
+        let node = DirNode::of(inode).expect("a node");
+        node.file().any_fd().is_some()
+    };
+    // Closed in a batch, removed, and cleaned after it.
+    make(&fs, 0, 5000);
+    make(&fs, 1, 5000);
+    let inode = fs.lookup(&fs.root(), OsStr::new("0")).expect("lookup");
+    assert!(!has_fd(&inode));
+    fs.unlink(&fs.root(), OsStr::new("0")).expect("unlink");
+    open(&fs, "1").fsync().expect("fsync");
+    wait_until(|| fs.stats().kernel_cache_bytes == 0);
+    assert!(!has_fd(&inode));
+    // Removed, and closed after it.
+    let file = create(&fs, "2");
+    assert_eq!(file.write_at(b"data", 0), Ok(4));
+    let inode = file.inode().clone();
+    fs.unlink(&fs.root(), OsStr::new("2")).expect("unlink");
+    assert!(has_fd(&inode));
+    drop(file);
+    assert!(!has_fd(&inode));
+    assert_eq!(fs.getattr(&inode).map(|attr| attr.nlink), Ok(0));
+}
+
+#[test]
+fn files_cut_by_name_keep_no_descriptors() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| options.path_descriptors = 4);
+    for number in 0..50 {
+        std::fs::write(source.path().join(number.to_string()), bytes(number, 5000)).expect("write");
+        let inode = fs.lookup(&fs.root(), OsStr::new(&number.to_string()));
+        let set = SetAttr {
+            size: Some(1000),
+            ..SetAttr::default()
+        };
+        let cut = fs.setattr(&OpContext::ROOT, &inode.expect("lookup"), &set);
+        assert_eq!(cut.map(|attr| attr.size), Ok(1000));
+        expect_in_source(source.path(), number, 1000);
+    }
+    let left = descriptors_into(source.path());
+    assert!(left <= 4 + 4, "{left}");
+}
+
+/// A file without a handle whose size was changed is flushed when its batch is cleaned.
+#[test]
+fn a_panic_while_a_batch_is_cleaned_leaves_no_descriptor_behind() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    make(&fs, 0, 5000);
+    make(&fs, 1, 5000);
+    let inode = fs.lookup(&fs.root(), OsStr::new("0")).expect("lookup");
+    let node = DirNode::of(&inode).expect("a node");
+    node.allocate(0, 8192).expect("fallocate");
+    let panics = AtomicUsize::new(1);
+    fs.shared.sync_calls.intercept(move |call, _| {
+        let first = call == SyncCall::Data && panics.swap(0, Ordering::Relaxed) > 0;
+        assert!(!first, "injected by the test");
+        Ok(())
+    });
+    open(&fs, "1").fsync().expect("fsync");
+    wait_until(|| fs.stats().kernel_cache_bytes == 0);
+    assert_eq!(fs.shared.bdi.mm().panics().count(), 1);
+    assert!(node.file().any_fd().is_some(), "not flushed");
+    fs.sync_fs().expect("sync");
+    fs.shared.close_all_idle();
+    assert!(node.file().any_fd().is_none());
 }
 
 /// Its own descriptor tells of the earlier write, which a later batch does not.
