@@ -750,6 +750,34 @@ fn a_stat_shows_each_size_that_a_file_gets() {
     }
 }
 
+/// What others did while a writer of ours was in the way is seen once it is gone.
+#[test]
+fn a_change_beside_an_open_writer_is_seen_when_it_is_closed() {
+    let world = World::new(|source| {
+        fs::create_dir(source.join("dir")).expect("a directory");
+        fs::write(source.join("dir/file"), "old").expect("a file");
+    });
+    let size = || world.stat("dir/file").expect("it is there").size;
+    let reader = world.open("dir/file").expect("it opens");
+    assert_eq!(read_all(&reader), b"old");
+    let writer = world
+        .open_for("dir/file", OpenFlags::READ_WRITE)
+        .expect("it opens");
+    assert_eq!(size(), 3);
+    let told = world.fs.stats().changes_told;
+    sh("printf more >> dir/file", world.source.path());
+    let begun = Instant::now();
+    while world.fs.stats().changes_told < told + 2 && begun.elapsed() < SOON {
+        assert_eq!(size(), 3, "ours as long as we may write");
+    }
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(size(), 3, "asked once more");
+    drop(writer);
+    world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 7));
+    assert_eq!(world.read("dir/file"), b"oldmore");
+    drop(reader);
+}
+
 /// Without a watch each opening asks.
 #[test]
 fn what_is_not_watched_is_asked_about_at_each_open() {

@@ -237,7 +237,10 @@ impl FuseConn {
             && !inode.is_directory()
         {
             // Nobody tells of stores into mappings, and nobody but us of data that waits to be written.
-            let used = || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino());
+            let used = || {
+                let provisional = inode.attributes().is_provisional();
+                provisional || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino())
+            };
             told = self.fs().is_told_all(dir, inode) && !used();
         }
         let mut attr = convert::attr(&attr);

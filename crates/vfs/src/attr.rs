@@ -16,7 +16,8 @@
 //!
 //! ```text
 //!  bytes    line 0: a permission check                   line 1: a `stat` besides
-//!  0   seqcount              24  mode, settled, I/O size,  64   times
+//!  0   seqcount              24  mode, settled,           64   times
+//!                                provisional, I/O size,
 //!                                links
 //!  4   lock, doubts          32  owner, group
 //!  16  believed until        40  device, size, blocks      112  stamp, permissions
@@ -30,6 +31,9 @@
 //! 3. Mode and owner of a directory change inside a change of its `permissions`.
 //! 4. While the attributes are settled their size is the address space's, which has nothing to be written. The file system
 //!    keeps it so: it settles them, and unsettles them before either changes, under a lock of its own.
+//! 5. Attributes are *provisional* while the file system has an answer of the store that it could not compare with what it
+//!    knows, because data or handles of its own were in the way. They are shown without asking by the file system alone,
+//!    which knows whether that still holds.
 //!
 //! All change under the lock only.
 //!
@@ -67,10 +71,14 @@ const SIZE: usize = 3;
 const NO_TIME: u32 = u32::MAX;
 
 /// Bits of a mode in the first word; the rest of its half is for the preferred size of an I/O, in units
-/// of [`BLOCK`] bytes, and for [`SETTLED`].
+/// of [`BLOCK`] bytes, and for [`SETTLED`] and [`PROVISIONAL`].
 const MODE_BITS: u32 = 12;
 /// In the first word: invariant 4.
 const SETTLED: u64 = 1 << 31;
+/// In the first word: invariant 5.
+const PROVISIONAL: u64 = 1 << 30;
+/// What is in the first word besides attributes.
+const FLAGS: u64 = SETTLED | PROVISIONAL;
 /// Stores have no such size that is no multiple of it.
 const BLOCK: u32 = 512;
 const MODE: u32 = (1 << MODE_BITS) - 1;
@@ -92,7 +100,7 @@ impl Attributes {
         let btime = self
             .btime
             .map_or((0, NO_TIME), |time| (time.sec, time.nsec));
-        let most = (SETTLED as u32 - 1) >> MODE_BITS;
+        let most = (PROVISIONAL as u32 - 1) >> MODE_BITS;
         let block = self.blksize.div_ceil(BLOCK).min(most);
         [
             two(self.mode & MODE | block << MODE_BITS, self.nlink),
@@ -125,7 +133,7 @@ impl Attributes {
             rdev: Device::from_raw(words[2]),
             size: words[SIZE],
             blocks: words[4],
-            blksize: ((low(0) & !(SETTLED as u32)) >> MODE_BITS) * BLOCK,
+            blksize: ((low(0) & !(FLAGS as u32)) >> MODE_BITS) * BLOCK,
             atime: time(7, low(5)),
             mtime: time(8, high(5)),
             ctime: time(9, low(6)),
@@ -200,15 +208,25 @@ impl AttrCell {
         }
     }
 
-    /// All attributes, of one moment, if they are settled. Takes no lock.
+    /// All attributes, of one moment, if they are settled and not provisional. Takes no lock.
     #[inline(always)]
     pub(crate) fn get_settled(&self) -> Option<Attributes> {
+        self.get_if(|flags| flags == SETTLED)
+    }
+
+    /// All attributes, of one moment, if they are not provisional. Takes no lock.
+    #[inline(always)]
+    pub(crate) fn get_compared(&self) -> Option<Attributes> {
+        self.get_if(|flags| flags & PROVISIONAL == 0)
+    }
+
+    #[inline(always)]
+    fn get_if(&self, wanted: impl Fn(u64) -> bool) -> Option<Attributes> {
         loop {
             let seq = self.seq.read_begin();
             let words = self.load();
             if !self.seq.read_retry(seq) {
-                let settled = words[0] & SETTLED != 0;
-                return settled.then(|| Attributes::from_words(words));
+                return wanted(words[0] & FLAGS).then(|| Attributes::from_words(words));
             }
         }
     }
@@ -218,7 +236,8 @@ impl AttrCell {
     ///
     /// Context: a lock of the file system, see invariant 4.
     pub fn settle(&self, size: u64) {
-        if !self.is_settled() {
+        // Relaxed: it is the file system that settles them, under its lock.
+        if !self.is_settled() || self.words[SIZE].load(Ordering::Relaxed) != size {
             self.set_settled(Some(size));
         }
     }
@@ -238,6 +257,12 @@ impl AttrCell {
     pub fn is_settled(&self) -> bool {
         // Relaxed: that changes under the caller's lock.
         self.words[0].load(Ordering::Relaxed) & SETTLED != 0
+    }
+
+    /// Whether they are provisional, see invariant 5.
+    pub fn is_provisional(&self) -> bool {
+        // Relaxed: a hint to those who do not have the lock of the file system.
+        self.words[0].load(Ordering::Relaxed) & PROVISIONAL != 0
     }
 
     #[cold]
@@ -285,24 +310,29 @@ impl AttrCell {
         let _section = self.seq.write(lock);
         let mut words = attributes.to_words();
         // Relaxed, here and below: ordered by the counter.
-        words[0] |= self.words[0].load(Ordering::Relaxed) & SETTLED;
+        words[0] |= self.words[0].load(Ordering::Relaxed) & FLAGS;
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Changes attributes under the lock. If mode, owner or links change, what the store was asked for before counts as
-    /// doubted: an answer from before a change of our own does not replace it.
+    /// Changes attributes under the lock. If there is a store, and mode, owner or links change, what it was asked for before
+    /// counts as doubted: an answer from before a change of our own does not replace it.
     pub fn update<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
         let mut lock = self.doubts.lock();
         // Relaxed: under the lock.
         let of_store = || [0, 1].map(|at| self.words[at].load(Ordering::Relaxed));
         let before = of_store();
         let result = self.update_locked(&mut lock, change);
-        if of_store() != before {
+        if of_store() != before && self.has_store() {
             *lock = lock.wrapping_add(1);
         }
         result
+    }
+
+    /// As [`AttrCell::update`], with what the store said: that is no doubt of it.
+    pub fn take_over<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
+        self.update_locked(&mut self.doubts.lock(), change)
     }
 
     fn update_locked<R>(
@@ -426,13 +456,31 @@ impl AttrCell {
     /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, if a later answer
     /// is believed.
     pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) -> bool {
+        self.believe_as(doubts, until, |attributes| {
+            change(attributes);
+            false
+        })
+    }
+
+    /// As [`AttrCell::believe`]; `change` says whether what it took over is provisional, see invariant 5.
+    pub fn believe_as(
+        &self,
+        doubts: u32,
+        until: u64,
+        change: impl FnOnce(&mut Attributes) -> bool,
+    ) -> bool {
         let mut lock = self.doubts.lock();
         let doubted = *lock != doubts;
         // By invariant 2 that was asked since.
         if doubted && self.believed_until() != 0 {
             return false;
         }
-        self.update_locked(&mut lock, change);
+        let provisional = self.update_locked(&mut lock, change);
+        if provisional != self.is_provisional() {
+            let _section = self.seq.write(&mut lock);
+            // Relaxed: under the lock, and ordered by the counter.
+            self.words[0].fetch_xor(PROVISIONAL, Ordering::Relaxed);
+        }
         if !doubted {
             self.believe_until(until.max(self.believed_until()));
         }
@@ -628,6 +676,42 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn what_is_settled_again_has_the_size_that_it_was_settled_with() {
+        let cell = cell(0o644);
+        cell.settle(5);
+        cell.update(|attributes| attributes.size = 9);
+        cell.settle(5);
+        assert_eq!(cell.get_settled().map(|settled| settled.size), Some(5));
+    }
+
+    #[test]
+    fn only_a_change_of_our_own_beside_a_store_counts_as_a_doubt() {
+        let change = |attributes: &mut Attributes| attributes.nlink += 1;
+        let (stored, alone) = (cell(0o644), cell(0o644).without_store());
+        let before = (stored.doubts(), alone.doubts());
+        stored.update(change);
+        alone.update(change);
+        assert_eq!((stored.doubts(), alone.doubts()), (before.0 + 1, before.1));
+        stored.take_over(change);
+        assert_eq!(stored.doubts(), before.0 + 1);
+    }
+
+    #[test]
+    fn provisional_attributes_are_not_settled_until_they_are_compared() {
+        let cell = cell(0o644);
+        cell.settle(5);
+        assert!(cell.believe_as(cell.doubts(), 10, |_| true));
+        assert!(cell.is_provisional() && cell.is_settled());
+        assert_eq!((cell.get_settled(), cell.get_compared()), (None, None));
+        cell.update(|attributes| attributes.mode = 0o600);
+        assert!(cell.is_provisional());
+        assert_eq!((cell.mode(), cell.get().blksize), (0o600, 4096));
+        assert!(cell.believe(cell.doubts(), 10, |_| ()));
+        assert_eq!(cell.get_settled(), cell.get_compared());
+        assert_eq!(cell.get_settled(), Some(cell.get()));
     }
 
     #[test]

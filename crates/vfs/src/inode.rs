@@ -282,8 +282,11 @@ impl Inode {
         let simple = |mapping: &Arc<AddressSpace>| {
             self.attributes.has_store() && !mapping.has_pages_to_write()
         };
-        if self.attributes.is_believed(now) && mapping.is_none_or(simple) {
-            *attr = self.attributes.get().of(self.ino, self.kind);
+        if self.attributes.is_believed(now)
+            && mapping.is_none_or(simple)
+            && let Some(compared) = self.attributes.get_compared()
+        {
+            *attr = compared.of(self.ino, self.kind);
             if let Some(mapping) = mapping {
                 attr.size = mapping.size();
             }

@@ -79,7 +79,8 @@ impl DirNode {
 
     /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nobody has the file open
     /// for writing, it compares them with what was seen last, too, and takes the source's side if somebody else changed the file and
-    /// nothing of ours waits.
+    /// nothing of ours waits. An answer that should have been compared and was not is provisional: it holds as long as it
+    /// cannot be compared.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -99,27 +100,37 @@ impl DirNode {
             .filter(|mapping| !mapping.is_dirty());
         let look = self.regular().map(FileState::look);
         let stat = ask()?;
-        if let Some((mapping, look)) = mapping.zip(look) {
+        let compared = mapping.zip(look).map(|(mapping, look)| {
             self.compare(&mapping, &stat, look);
             self.attributes.settle(mapping.size());
-        }
-        self.attributes.believe(doubts, until, |attributes| {
+        });
+        let may_differ = compared.is_none() && !self.shared.options.exclusive;
+        self.attributes.believe_as(doubts, until, |attributes| {
             self.refresh(attributes, &stat, look);
+            may_differ && self.regular().is_some_and(FileState::has_mapping)
         });
         Ok(())
+    }
+
+    /// Whether the attributes that are believed came with an answer that can be compared by now.
+    fn has_to_compare(&self, opens: Option<&Opens>, mapping: &AddressSpace) -> bool {
+        let can_compare = |opens: &Opens| opens.writers == 0 && !mapping.is_dirty();
+        self.attributes.is_provisional() && opens.is_none_or(can_compare)
     }
 
     /// Compares what the source said at `look` with what was seen of the file last.
     fn compare(&self, mapping: &Arc<AddressSpace>, stat: &Stat, look: StatSample) {
         let file = self.file();
         let news = file.news(stat, look);
+        if news.is_some() {
+            self.attributes.unsettle();
+        }
         if news == Some(RemoteChange::Data) {
             count(&self.shared.counters.invalidations);
-            self.attributes.unsettle();
             mapping.backing_changed(stat.size);
         }
         if news.is_some() {
-            self.attributes.update(|attributes| {
+            self.attributes.take_over(|attributes| {
                 // A rename beside us, say, changes the source's times between the look and the comparison.
                 if file.holds(look) {
                     *attributes = remembered(stat);
@@ -147,6 +158,9 @@ impl DirNode {
         let Some(checked) = opens.checked.filter(holds) else {
             return false;
         };
+        if self.has_to_compare(Some(opens), mapping) {
+            return false;
+        }
         let all_there = || mapping.nr_pages() >= mapping.size().div_ceil(PAGE_SIZE as u64);
         let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
         if !all_there() || now - checked.asked <= look_again.unwrap_or(u64::MAX) {
@@ -325,7 +339,13 @@ impl InodeOperations for DirNode {
     }
 
     fn cached_attr(&self, inode: &Inode, now: u64, attr: &mut Attr) -> bool {
-        let believed = self.attributes.is_believed(now);
+        let has_to_compare = || {
+            let opens = self.regular().and_then(|file| file.opens.try_lock());
+            let mapping = inode.mapping();
+            mapping.is_some_and(|mapping| self.has_to_compare(opens.as_deref(), mapping))
+        };
+        let believed = self.attributes.is_believed(now)
+            && !(self.attributes.is_provisional() && has_to_compare());
         if believed {
             *attr = self.show(inode);
         }
@@ -431,6 +451,7 @@ impl InodeOperations for DirNode {
             }
             if opens.writers == 0
                 && !self.attributes.is_settled()
+                && !self.attributes.is_provisional()
                 && let Some(mapping) = inode.mapping().filter(|mapping| !mapping.is_dirty())
             {
                 self.attributes.settle(mapping.size());

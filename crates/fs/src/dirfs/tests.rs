@@ -5,6 +5,7 @@ mod durability;
 
 use super::NodeOps;
 use super::stats::Fallback;
+use super::sync_calls::SyncCall;
 use super::transfer::finish_read;
 use super::{DirFs, DirFsOptions, DirNode};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
@@ -12,14 +13,15 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd};
 use foliocache_vfs::{
-    Credentials, FileSystem, Namei, OpContext, OpenFlags, OpenHow, RenameMode, SuperBlock,
-    WalkFlags,
+    Credentials, FileSystem, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode,
+    SuperBlock, WalkFlags,
 };
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long something that must happen may take on a loaded machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -360,4 +362,104 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
         }
         done.send(()).expect("it was waited for");
     });
+}
+
+/// A watched source with a file, its names, and a way to ask for the file's size.
+fn watched(source: &Path) -> (Arc<DirFs>, SuperBlock) {
+    std::fs::write(source.join("file"), "old").expect("write");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let options = DirFsOptions {
+        revalidate_after: Duration::from_secs(86_400),
+        ..DirFsOptions::default()
+    };
+    let fs = Arc::new(DirFs::open(&mm, source, options).expect("dirfs"));
+    let names = SuperBlock::new(fs.clone(), &mm);
+    (fs, names)
+}
+
+fn open_named(names: &SuperBlock, flags: OpenFlags) -> OpenFile {
+    let paths = Namei {
+        names,
+        start: names.root(),
+        beneath: true,
+        ctx: OpContext::ROOT,
+        credentials: None,
+    };
+    let how = OpenHow {
+        flags,
+        ..OpenHow::default()
+    };
+    paths.open(OsStr::new("file"), how).expect("it opens")
+}
+
+fn stat_named(names: &SuperBlock) -> u64 {
+    let stat = names.stat(names.root(), OsStr::new("file"), WalkFlags::default(), None);
+    stat.expect("it is there").size
+}
+
+/// Somebody else appends, and the size is asked for after that was told.
+fn append_outside(source: &Path, fs: &DirFs, names: &SuperBlock) {
+    let told = fs.stats().changes_told;
+    let mut file = std::fs::File::options()
+        .append(true)
+        .open(source.join("file"))
+        .expect("open");
+    file.write_all(b"more").expect("write");
+    drop(file);
+    let start = Instant::now();
+    while fs.stats().changes_told == told {
+        assert!(start.elapsed() < LONG, "it is not told");
+        stat_named(names);
+    }
+    thread::sleep(Duration::from_millis(50));
+    stat_named(names);
+}
+
+#[test]
+fn a_change_beside_data_on_its_way_is_seen_when_that_is_durable() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (fs, names) = watched(source.path());
+    let file = open_named(&names, OpenFlags::READ_WRITE);
+    assert_eq!(file.write_at(b"OLD", 0), Ok(3));
+    let mapping = file.inode().mapping().expect("opened").clone();
+    drop(file);
+    let (path, at) = (source.path().to_owned(), Arc::downgrade(&fs));
+    let names = Arc::new(names);
+    let by = Arc::downgrade(&names);
+    fs.shared.sync_calls.intercept(move |call, _| {
+        if call == SyncCall::Data
+            && let (Some(fs), Some(names)) = (at.upgrade(), by.upgrade())
+        {
+            // By another thread: this one holds locks of the file.
+            thread::scope(|scope| {
+                scope.spawn(|| append_outside(&path, &fs, &names));
+            });
+        }
+        Ok(())
+    });
+    mapping.sync().expect("sync");
+    assert_eq!(stat_named(&names), 7);
+    let file = open_named(&names, OpenFlags::READ);
+    let mut buf = [0; 8];
+    assert_eq!(file.read_at(&mut buf, 0), Ok(7));
+    assert_eq!(&buf[..7], b"OLDmore");
+}
+
+#[test]
+fn a_change_that_is_asked_for_beside_an_opening_is_seen_after_it() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (fs, names) = watched(source.path());
+    let file = open_named(&names, OpenFlags::READ);
+    assert_eq!(stat_named(&names), 3);
+    let node = DirNode::of(file.inode()).expect("a node");
+    std::fs::write(source.path().join("file"), "old and more").expect("write");
+    thread::sleep(Duration::from_millis(50));
+    thread::scope(|scope| {
+        let opening = node.file().opens.lock();
+        scope.spawn(|| stat_named(&names));
+        thread::sleep(Duration::from_millis(100));
+        drop(opening);
+    });
+    assert!(fs.stats().changes_told > 0);
+    assert_eq!(stat_named(&names), 12);
 }

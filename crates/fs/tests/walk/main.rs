@@ -539,3 +539,22 @@ fn changes_from_outside_are_noticed_in_time() {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(mode(), Ok(before ^ 0o111));
 }
+
+/// Making and moving a directory changes the links of the one above.
+#[test]
+fn directories_in_memory_are_known_by_the_names_that_we_give_them() {
+    let names = memory();
+    let root = names.root();
+    let make = |name: &str| {
+        let made = names.mkdir(&OpContext::ROOT, root, OsStr::new(name), 0o755, None);
+        made.expect("a directory")
+    };
+    let (one, two) = (make("one"), make("two"));
+    let believed = |dir: &DentryRef<Inode>| dir.believed_until() == u64::MAX;
+    assert!(believed(&one) && believed(&two));
+    let (from, to) = (OsStr::new("one"), OsStr::new("moved"));
+    names
+        .rename(root, from, &two, to, RenameMode::Replace, None)
+        .expect("rename");
+    assert!(believed(&one));
+}
