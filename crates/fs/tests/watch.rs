@@ -750,9 +750,9 @@ fn a_stat_shows_each_size_that_a_file_gets() {
     }
 }
 
-/// What others did while a writer of ours was in the way is seen once it is gone.
+/// What others did while a writer of ours had something to write is seen once that is written.
 #[test]
-fn a_change_beside_an_open_writer_is_seen_when_it_is_closed() {
+fn a_change_beside_data_that_waits_is_seen_when_it_is_written() {
     let world = World::new(|source| {
         fs::create_dir(source.join("dir")).expect("a directory");
         fs::write(source.join("dir/file"), "old").expect("a file");
@@ -763,19 +763,60 @@ fn a_change_beside_an_open_writer_is_seen_when_it_is_closed() {
     let writer = world
         .open_for("dir/file", OpenFlags::READ_WRITE)
         .expect("it opens");
+    assert_eq!(writer.write_at(b"O", 0), Ok(1));
     assert_eq!(size(), 3);
     let told = world.fs.stats().changes_told;
     sh("printf more >> dir/file", world.source.path());
     let begun = Instant::now();
     while world.fs.stats().changes_told < told + 2 && begun.elapsed() < SOON {
-        assert_eq!(size(), 3, "ours as long as we may write");
+        assert_eq!(size(), 3, "ours as long as it waits");
     }
     thread::sleep(Duration::from_millis(50));
     assert_eq!(size(), 3, "asked once more");
-    drop(writer);
+    writer.fsync().expect("synced");
     world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 7));
-    assert_eq!(world.read("dir/file"), b"oldmore");
-    drop(reader);
+    assert_eq!(read_all(&reader), b"Oldmore");
+}
+
+/// While a handle for writing is open that has nothing to write, its file is what others make of it.
+#[test]
+fn changes_by_others_beside_an_idle_writer_are_seen_and_not_undone() {
+    for watch in [true, false] {
+        let source = on_disk();
+        fs::write(source.path().join("file"), "ONE-original").expect("a file");
+        let mut options = DirFsOptions::default();
+        options.watch = watch;
+        options.revalidate_after = if watch { DAY } else { Duration::ZERO };
+        let world = World::with(source, options);
+        let path = world.path("file");
+        let writer = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        assert_eq!(read_all(&writer), b"ONE-original");
+        // Seen by a stat and by a new handle.
+        fs::write(&path, "TWO-changed-longer").expect("written");
+        world.shows("file", |attr| attr.is_ok_and(|attr| attr.size == 18));
+        assert_eq!(world.read("file"), b"TWO-changed-longer");
+        assert_eq!(read_all(&writer), b"TWO-changed-longer");
+        // Nobody looks before the write.
+        fs::write(&path, "THREE-changed-again").expect("written");
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(writer.write_at(b"X", 0), Ok(1));
+        writer.fsync().expect("synced");
+        assert_eq!(fs::read(&path).expect("read"), b"XHREE-changed-again");
+        // The same after a write of ours, and past the end that we knew.
+        fs::write(&path, "FOUR").expect("written");
+        thread::sleep(Duration::from_millis(50));
+        writer.append(b"+").expect("appended");
+        writer.fsync().expect("synced");
+        assert_eq!(
+            fs::read(&path).expect("read"),
+            b"FOUR+",
+            "{watch} {:?}",
+            world.fs.stats()
+        );
+        assert_eq!(read_all(&writer), b"FOUR+");
+    }
 }
 
 /// Without a watch each opening asks.

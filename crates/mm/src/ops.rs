@@ -132,6 +132,20 @@ pub trait AddressSpaceOperations: Send + Sync {
         Ok(())
     }
 
+    /// Whether somebody else may have changed the file in the store, so that it should be
+    /// [looked at](AddressSpaceOperations::look_before_write) before a write makes it dirty. Does not block. Called with no
+    /// lock.
+    fn may_have_changed(&self) -> bool {
+        false
+    }
+
+    /// Looks whether somebody else changed the file in the store, and has what is cached of it
+    /// [dropped](crate::AddressSpace::backing_changed) then: a write of a part of a page would bring back the rest of it.
+    /// With `nowait` it returns false instead of waiting for another thread or the medium. Called with no lock.
+    fn look_before_write(&self, _nowait: bool) -> bool {
+        true
+    }
+
     /// Bytes that the store has room for, of all its files together; `None` if it does not tell. Should not wait for
     /// the medium.
     fn free_space(&self) -> Option<u64> {

@@ -8,8 +8,8 @@
 //!
 //! # Differences from Linux
 //!
-//! A change from outside is noticed when the file is opened, or looked at while nobody has it open
-//! for writing (close-to-open). While data of ours waits to be written, ours holds.
+//! A change from outside is noticed when the file is opened or looked at, and before a write makes a file dirty that was
+//! clean (close-to-open). While data of ours waits to be written, ours holds.
 
 use super::file::Descriptors;
 use super::idle::Closing;
@@ -77,10 +77,9 @@ impl DirNode {
         }
     }
 
-    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nobody has the file open
-    /// for writing, it compares them with what was seen last, too, and takes the source's side if somebody else changed the file and
-    /// nothing of ours waits. An answer that should have been compared and was not is provisional: it holds as long as it
-    /// cannot be compared.
+    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nothing of ours waits to
+    /// be written, it compares them with what was seen last, too, and takes the source's side if somebody else changed the
+    /// file. An answer that should have been compared and was not is provisional: it holds as long as it cannot be compared.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -90,38 +89,88 @@ impl DirNode {
         ask: impl FnOnce() -> Result<Stat, Errno>,
     ) -> Result<(), Errno> {
         let doubts = self.attributes.doubts();
-        let until = self.shared.believable_until();
-        // Without writers and without anything on its way nothing of ours changes the file from
-        // here on, so what the source says after this look is not our own doing. Of a file without an address
-        // space nothing is cached that could be compared.
+        let asked = self.shared.belief.now();
+        let until = self.shared.belief.until(asked, true);
+        // What the source says after this look is not our own doing, unless a change of ours is under way or begins meanwhile,
+        // which the look knows. Of a file without an address space nothing is cached that could be compared.
         let mapping = opens
-            .filter(|opens| opens.writers == 0)
             .and_then(|_| self.file().mapping())
             .filter(|mapping| !mapping.is_dirty());
         let look = self.regular().map(FileState::look);
         let stat = ask()?;
         let compared = mapping.zip(look).map(|(mapping, look)| {
             self.compare(&mapping, &stat, look);
-            self.attributes.settle(mapping.size());
+            if opens.is_some_and(|opens| opens.writers == 0) {
+                self.attributes.settle(mapping.size());
+            }
         });
         let may_differ = compared.is_none() && !self.shared.options.exclusive;
         self.attributes.believe_as(doubts, until, |attributes| {
             self.refresh(attributes, &stat, look);
             may_differ && self.regular().is_some_and(FileState::has_mapping)
         });
+        if compared.is_some() {
+            self.file().io.lock().compared = Some((asked, doubts));
+        }
         Ok(())
     }
 
     /// Whether the attributes that are believed came with an answer that can be compared by now.
-    fn has_to_compare(&self, opens: Option<&Opens>, mapping: &AddressSpace) -> bool {
-        let can_compare = |opens: &Opens| opens.writers == 0 && !mapping.is_dirty();
-        self.attributes.is_provisional() && opens.is_none_or(can_compare)
+    fn has_to_compare(&self, mapping: &AddressSpace) -> bool {
+        self.attributes.is_provisional() && !mapping.is_dirty()
+    }
+
+    /// Whether somebody else may have changed the file since it was compared with the source: somebody told of a change,
+    /// of ours perhaps, or it is a while ago, since not all is told.
+    ///
+    /// Context: no lock held.
+    pub(super) fn may_have_changed(&self) -> bool {
+        let now = self.shared.belief.now();
+        let compared = {
+            let io = self.file().io.lock();
+            // What we have just made nobody else writes.
+            if self.shared.options.exclusive || io.fresh.is_some() {
+                return false;
+            }
+            io.compared
+        };
+        let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
+        compared.is_none_or(|(asked, doubts)| {
+            doubts != self.attributes.doubts()
+                || !Belief::is_same_epoch(asked, now)
+                || now - asked > look_again.unwrap_or(u64::MAX)
+        })
+    }
+
+    /// Compares the file with the source, if nothing of ours waits to be written: to be called before something does. Whether
+    /// it did, or need not: not with `nowait` if it would have to wait.
+    ///
+    /// Context: no lock held.
+    pub(super) fn look_before_write(&self, nowait: bool) -> bool {
+        let file = self.file();
+        let opens = match nowait {
+            true if file.any_fd().is_none() => return false,
+            true => file.opens.try_lock(),
+            false => Some(file.opens.lock()),
+        };
+        let Some(opens) = opens else { return false };
+        // A source that does not answer says so when the data is written.
+        if let Err(error) = self.revalidate(Some(&opens), || self.stat()) {
+            tracing::debug!(file = self.display_path(), %error, "not looked at before a write");
+        }
+        true
     }
 
     /// Compares what the source said at `look` with what was seen of the file last.
     fn compare(&self, mapping: &Arc<AddressSpace>, stat: &Stat, look: StatSample) {
         let file = self.file();
-        let news = file.news(stat, look);
+        // What came between a write of ours and the look after it was taken for known.
+        let other_size = || {
+            let differs = stat.size != mapping.size() && !mapping.is_dirty();
+            // A file without a name may have given up what it had to write.
+            (differs && file.holds(look) && !self.is_unlinked()).then_some(RemoteChange::Data)
+        };
+        let news = file.news(stat, look).or_else(other_size);
         if news.is_some() {
             self.attributes.unsettle();
         }
@@ -158,7 +207,7 @@ impl DirNode {
         let Some(checked) = opens.checked.filter(holds) else {
             return false;
         };
-        if self.has_to_compare(Some(opens), mapping) {
+        if self.has_to_compare(mapping) {
             return false;
         }
         let all_there = || mapping.nr_pages() >= mapping.size().div_ceil(PAGE_SIZE as u64);
@@ -339,13 +388,9 @@ impl InodeOperations for DirNode {
     }
 
     fn cached_attr(&self, inode: &Inode, now: u64, attr: &mut Attr) -> bool {
-        let has_to_compare = || {
-            let opens = self.regular().and_then(|file| file.opens.try_lock());
-            let mapping = inode.mapping();
-            mapping.is_some_and(|mapping| self.has_to_compare(opens.as_deref(), mapping))
-        };
-        let believed = self.attributes.is_believed(now)
-            && !(self.attributes.is_provisional() && has_to_compare());
+        let has_to_compare =
+            || (inode.mapping()).is_some_and(|mapping| self.has_to_compare(mapping));
+        let believed = self.attributes.is_believed(now) && !has_to_compare();
         if believed {
             *attr = self.show(inode);
         }

@@ -489,6 +489,14 @@ impl AddressSpaceOperations for NodeOps {
         }
     }
 
+    fn may_have_changed(&self) -> bool {
+        DirNode::may_have_changed(self)
+    }
+
+    fn look_before_write(&self, nowait: bool) -> bool {
+        DirNode::look_before_write(self, nowait)
+    }
+
     fn free_space(&self) -> Option<u64> {
         let stat = fd::fstatvfs(self.shared.root.as_fd()).ok()?;
         // Some sources know of no blocks at all.

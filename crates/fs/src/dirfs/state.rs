@@ -164,6 +164,9 @@ pub(super) struct IoState {
     pub(super) cached: Option<Range<u64>>,
     /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
     pub(super) writing: bool,
+    /// When it was compared with the source last, a time of [`Belief::now`](foliocache_vfs::Belief::now), and the doubts of
+    /// its attributes by then.
+    pub(super) compared: Option<(u64, u32)>,
     /// `None` while changes of our own are under way or have not been looked at since.
     seen: Option<Seen>,
     /// What is known of the data, in place of `seen`, which may show more. `None` once data of ours goes

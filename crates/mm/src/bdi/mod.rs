@@ -40,6 +40,7 @@ mod throttle;
 pub(crate) use limits::Shares;
 use list::DirtyFiles;
 pub(crate) use list::NOT_DIRTY;
+pub(crate) use space::ReservedSpace;
 use space::Space;
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;

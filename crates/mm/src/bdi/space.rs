@@ -42,18 +42,14 @@ use std::ops::Range;
 
 use super::BackingDevInfo;
 use crate::address_space::AddressSpace;
-use crate::iocb::Iocb;
 use crate::stats::{Count, bump, read};
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Room below which each write asks for its own: what many threads may dirty before they see that room is scarce.
 const HEADROOM: u64 = 64 << 20;
 
 /// Room that is left to the store for what it notes about the data.
 const FOR_METADATA: u64 = 128 << 10;
-
-/// Bytes of a write that always asks whether the store has room for it.
-const ASKS_FOR_SPACE: usize = 4 << 20;
 
 /// What is known of the room in the store.
 #[derive(Debug)]
@@ -172,28 +168,6 @@ impl BackingDevInfo {
 }
 
 impl AddressSpace {
-    /// Room in the store for a write, where it is scarce or the write is large. What is wrong with the write itself is
-    /// found later.
-    pub(crate) fn space_for_write(
-        self: &Arc<Self>,
-        iocb: &Iocb,
-        len: usize,
-    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
-        if !self.bdi().is_scarce() && len < ASKS_FOR_SPACE {
-            return Ok(None);
-        }
-        let pos = if iocb.append { self.size() } else { iocb.pos };
-        match pos.checked_add(len as u64) {
-            Some(end) if end <= MAX_FILE_SIZE && self.mm().check_fork().is_ok() => {
-                match iocb.nowait {
-                    true => Err(Errno::EAGAIN),
-                    false => self.reserve_space(&(pos..end)),
-                }
-            }
-            _ => Ok(None),
-        }
-    }
-
     /// Sees to it that the store has room for `bytes`, which are about to be dirtied; to be called while room is
     /// scarce. The room is kept until the value is dropped.
     ///

@@ -10,6 +10,7 @@
 
 mod appended;
 mod batch;
+mod before_write;
 mod direct;
 mod fault;
 mod fill;

@@ -150,7 +150,7 @@ impl AddressSpace {
         if !seen.has(flag::UPTODATE) && !locked.has_grains(offset..offset + len) {
             return None;
         }
-        if self.bdi().is_scarce() && !seen.has(flag::DIRTY) {
+        if !seen.has(flag::DIRTY) && self.asks_before_write() {
             return None;
         }
         if locked.hold_counts().is_viewed() {
@@ -234,6 +234,7 @@ impl AddressSpace {
         if iter.is_mapped() {
             return self.write_mapped(iocb, iter, done);
         }
+        self.look_before_write(iocb.nowait)?;
         let space = match self.space_for_write(iocb, wanted) {
             Err(error) => return iocb.end(done, Err(error)),
             Ok(space) => space,

@@ -1,0 +1,67 @@
+//! What a write asks of the store before it makes anything dirty: whether somebody else changed the file, and whether
+//! there is room.
+//!
+//! A file that is all in the store may be changed there by others. A write of a part of a page brings back the rest of
+//! it as it is cached; so the store is asked first where the file may have changed. While something is dirty nobody
+//! asks: what others do then is not defined.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+
+use crate::address_space::AddressSpace;
+use crate::bdi::ReservedSpace;
+use crate::iocb::Iocb;
+use crate::types::MAX_FILE_SIZE;
+
+/// Bytes of a write that always asks whether the store has room for it.
+const ASKS_FOR_SPACE: usize = 4 << 20;
+
+impl AddressSpace {
+    /// Whether a write to a clean page has something to ask.
+    #[inline]
+    pub(super) fn asks_before_write(&self) -> bool {
+        !self.bdi().is_memory() && (self.bdi().is_scarce() || !self.has_pages_to_write())
+    }
+
+    /// Looks whether somebody else changed the file, before the first write to one that is all in the store.
+    ///
+    /// Context: nothing held; may block unless `nowait`, and then for reads under way if somebody changed the file.
+    ///
+    /// # Errors
+    /// `EAGAIN` with `nowait`, where it would have to wait.
+    pub(super) fn look_before_write(&self, nowait: bool) -> Result<(), Errno> {
+        if self.bdi().is_memory()
+            || self.has_pages_to_write()
+            || self.mm().check_fork().is_err()
+            || !self.ops.may_have_changed()
+        {
+            return Ok(());
+        }
+        match self.ops.look_before_write(nowait) {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// Room in the store for a write, where it is scarce or the write is large. What is wrong with the write itself is
+    /// found later.
+    pub(super) fn space_for_write(
+        self: &Arc<Self>,
+        iocb: &Iocb,
+        len: usize,
+    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
+        if !self.bdi().is_scarce() && len < ASKS_FOR_SPACE {
+            return Ok(None);
+        }
+        let pos = if iocb.append { self.size() } else { iocb.pos };
+        match pos.checked_add(len as u64) {
+            Some(end) if end <= MAX_FILE_SIZE && self.mm().check_fork().is_ok() => {
+                match iocb.nowait {
+                    true => Err(Errno::EAGAIN),
+                    false => self.reserve_space(&(pos..end)),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+}
