@@ -93,7 +93,8 @@ impl Cache {
     /// A local directory, seen through the cache.
     ///
     /// The same directory opened twice is one file system, with the options that it was opened
-    /// with first, but for [`read_only`](DirFsOptions::read_only), which is a matter of each handle.
+    /// with first, but for [`read_only`](DirFsOptions::read_only), which is a matter of each handle, and
+    /// [`ignore_lock`](DirFsOptions::ignore_lock), which counts the first time that it is opened for writing.
     /// It stays with the cache, cached pages and all, until the cache goes.
     ///
     /// Blocks on I/O. Costs a thread and some hundred KiB outside the bound.
@@ -118,6 +119,7 @@ impl Cache {
         self.check(Operation::Mount)?;
         // The file system is writable, because another handle may be.
         let read_only = std::mem::take(&mut options.read_only);
+        let ignore_lock = options.ignore_lock;
         let path = path.as_ref();
         let ancestry = ancestry(path).map_err(|errno| Error::Path {
             operation: Operation::Mount,
@@ -131,7 +133,7 @@ impl Cache {
         if let Some(used) = mounts.iter().find(overlaps) {
             if used.ancestry[0] == ancestry[0] {
                 if !read_only {
-                    used.mount.lock()?;
+                    used.mount.lock(ignore_lock)?;
                 }
                 return Directory::root(&used.mount, read_only);
             }
@@ -143,7 +145,7 @@ impl Cache {
         let fs = DirFs::open(&self.inner.mm, path, options)?;
         let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
         if !read_only {
-            mount.lock()?;
+            mount.lock(ignore_lock)?;
         }
         let directory = Directory::root(&mount, read_only)?;
         mounts.push(Mounted { ancestry, mount });

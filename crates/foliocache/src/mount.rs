@@ -108,9 +108,9 @@ impl VfsMount {
     }
 
     /// Keeps other caches from writing to the source, see [`DirFs::lock`].
-    pub(crate) fn lock(&self) -> Result<(), DirFsError> {
+    pub(crate) fn lock(&self, ignore: bool) -> Result<(), DirFsError> {
         match self.backing() {
-            Backing::Directory(fs) => fs.lock(),
+            Backing::Directory(fs) => fs.lock(ignore),
             Backing::Memory(_) => Ok(()),
         }
     }

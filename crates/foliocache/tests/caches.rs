@@ -88,6 +88,37 @@ fn two_caches_do_not_write_to_one_directory() {
     other.directory(&source).unwrap();
 }
 
+/// Its data may still be on its way when the first is long gone.
+#[test]
+fn a_cache_that_ignored_the_lock_keeps_others_out_after_the_first_is_gone() {
+    let disk = Disk::new(16);
+    let source = disk.source.path().to_owned();
+    let [second, third] = [cache(16), cache(16)];
+    let mut read_only = DirectoryOptions::default();
+    read_only.read_only = true;
+    let mut force = DirectoryOptions::default();
+    force.ignore_lock = true;
+    // What counts is how a directory is opened for writing, not how it was opened first.
+    let reader = second.directory_with(&source, read_only).unwrap();
+    let writer = second.directory_with(&source, force.clone()).unwrap();
+    writer
+        .create("f")
+        .unwrap()
+        .write_all_at(b"late", 0)
+        .unwrap();
+    third.directory(&source).unwrap_err();
+    drop((disk.cache, disk.dir));
+    let error = third.directory(&source).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    drop((reader, writer, second));
+    third.directory(&source).unwrap();
+    // By force and first: the next finds it locked.
+    drop(third);
+    let first = cache(16);
+    first.directory_with(&source, force).unwrap();
+    cache(16).directory(&source).unwrap_err();
+}
+
 #[test]
 fn pages_stay_cached_while_nobody_has_the_directory() {
     let (cache, source) = (cache(16), on_disk());

@@ -98,6 +98,16 @@ pub fn try_lock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(fs::flock(fd, FlockOperation::NonBlockingLockExclusive)?)
 }
 
+/// As [`try_lock`], beside others that have it locked in this way. In place of a lock that the descriptor has: the change
+/// is not atomic, and if somebody else comes first the descriptor has none.
+///
+/// # Errors
+///
+/// As [`try_lock`].
+pub fn try_lock_shared(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(fs::flock(fd, FlockOperation::NonBlockingLockShared)?)
+}
+
 /// Takes the lock of [`try_lock`] away, from a fork's children, too.
 ///
 /// # Errors

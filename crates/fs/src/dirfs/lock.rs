@@ -3,10 +3,25 @@
 //! # Model
 //!
 //! Two caches know nothing of what the other holds: what one writes back late undoes what was made durable through the other
-//! since. So who may write locks the source's directory (flock(2)), until the file system is gone and all is written back, or
-//! the process. Readers lock nothing.
+//! since. So a cache that may write locks the source's directory (flock(2)), until the file system is gone and all is
+//! written back. Readers lock nothing.
 //!
-//! A cache of a directory above or below is not noticed, nor is one on another machine.
+//! ```text
+//!  ordinary   exclusive lock, refused if anybody has one  ──▶ shared lock
+//!  by force   the same; if it is refused, a warning       ──▶ shared lock, beside the others'
+//! ```
+//!
+//! The exclusive lock says that nobody else writes, and the shared lock keeps it so. A cache that ignored the lock of
+//! another has one too, which is still there when the other is gone.
+//!
+//! # Limits
+//!
+//! - A cache of a directory above or below is not noticed, nor is one on another machine.
+//! - A child of a fork shares the lock. If the process ends without closing its cache (a signal, abort(3), exit(3)), the
+//!   lock stays until that child has ended or called exec(2).
+//! - Any program may lock the directory with flock(2). Then no cache writes to it, and one by force has no lock.
+//! - A source that may not be read, or whose file system has no such locks (NFS locks no directory), is not locked. A
+//!   warning in the log says so once.
 
 use super::{DirFs, DirFsError};
 use foliocache_mm::Mm;
@@ -31,37 +46,64 @@ impl Drop for SourceLock {
     }
 }
 
+/// What is known of the lock.
+#[derive(Default)]
+pub(super) struct LockState {
+    held: Option<SourceLock>,
+    /// The log says that there is none.
+    warned: bool,
+}
+
+/// Takes the lock, shared with those that [ignore](DirFs::lock) it.
+fn lock_exclusively(dir: &OwnedFd) -> Result<(), Errno> {
+    fd::try_lock(dir.as_fd())?;
+    fd::try_lock_shared(dir.as_fd())
+}
+
 impl DirFs {
-    /// Keeps others from [locking](DirFs::lock) the source as long as this lives. To be called before anything is
-    /// written; does nothing the second time. A source that may not be read or knows no locks is not locked.
+    /// Keeps others from locking the source as long as this lives. To be called before anything is written; does nothing
+    /// once that is so. A source that cannot be locked is not, and the log says so.
     ///
     /// # Errors
-    /// [`DirFsError::Locked`], unless that is to be [ignored](super::DirFsOptions::ignore_lock).
-    pub fn lock(&self) -> Result<(), DirFsError> {
+    /// [`DirFsError::Locked`], unless that is to be [ignored](super::DirFsOptions::ignore_lock). It counts how the caller
+    /// opens the directory, not how it was opened first.
+    pub fn lock(&self, ignore: bool) -> Result<(), DirFsError> {
         let mut lock = self.lock.lock();
-        if lock.is_some() {
+        if lock.held.is_some() {
             return Ok(());
         }
         let source = &self.shared.name;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let locked = fd::reopen(self.shared.root.as_fd(), flags)
-            .and_then(|dir| fd::try_lock(dir.as_fd()).map(|()| dir));
+        let open = || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            fd::reopen(self.shared.root.as_fd(), flags)
+        };
+        let locked = self.shared.with_room(open).and_then(|dir| {
+            match lock_exclusively(&dir) {
+                Err(Errno::EAGAIN) if ignore => {
+                    tracing::warn!(
+                        source,
+                        "another cache writes to this directory: what one of them writes may undo what the other made durable"
+                    );
+                    fd::try_lock_shared(dir.as_fd())?;
+                }
+                done => done?,
+            }
+            Ok(dir)
+        });
         match locked {
             Ok(dir) => {
                 let mm = self.shared.bdi.mm().clone();
-                *lock = Some(SourceLock { dir, mm });
+                lock.held = Some(SourceLock { dir, mm });
             }
-            Err(Errno::EAGAIN) if !self.shared.options.ignore_lock => {
+            Err(Errno::EAGAIN) if !ignore => {
                 let path = PathBuf::from(source);
                 return Err(DirFsError::Locked { path });
             }
-            Err(Errno::EAGAIN) => {
-                tracing::warn!(
-                    source,
-                    "another cache writes to this directory: what one of them writes may undo what the other made durable"
-                );
+            Err(errno) => {
+                if !std::mem::replace(&mut lock.warned, true) {
+                    tracing::warn!(source, %errno, "the directory cannot be locked: another cache that writes to it is not noticed");
+                }
             }
-            Err(errno) => tracing::debug!(source, %errno, "the source cannot be locked"),
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ use self::batch::Batches;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::listing::Listings;
-use self::lock::SourceLock;
+use self::lock::LockState;
 use self::node::DirNode;
 use self::path_fds::PathFds;
 use self::stats::Counters;
@@ -101,7 +101,8 @@ pub struct DirFsOptions {
     /// changes all the same may never be seen, and a write may undo it.
     pub exclusive: bool,
     /// Let the directory be written to though another cache, of this process or another, has it open for writing: what the
-    /// one writes back may undo what was durable through the other. Says so in the log.
+    /// one writes back may undo what was durable through the other. Says so in the log. The lock stays with the directory
+    /// until both are gone.
     pub ignore_lock: bool,
     /// How long names and attributes that are not watched are believed without asking the source again: a change that
     /// somebody else makes there is noticed that much later at most. Zero asks each time, and watches nothing. Opening a
@@ -166,10 +167,10 @@ pub enum DirFsError {
         /// Why.
         errno: Errno,
     },
-    /// Another cache writes to the directory.
+    /// Another cache writes to the directory; or it is locked by a child process of one that died, or by another program.
     #[error(
-        "{} is open for writing in another cache, of this process or another: what one of them writes could undo what the \
-         other made durable", .path.display()
+        "{} is open for writing in another cache, of this process or another, or locked by a child process of one that \
+         died, or by another program (flock): what one cache writes could undo what the other made durable", .path.display()
     )]
     Locked {
         /// The directory.
@@ -240,7 +241,7 @@ pub struct DirFs {
     root: SlabArc<Inode>,
     root_dev: u64,
     /// Taken by [`DirFs::lock`]; let go when all was written back.
-    lock: Mutex<Option<SourceLock>>,
+    lock: Mutex<LockState>,
 }
 
 /// A reference of a node: the store behind its address space.
