@@ -273,3 +273,19 @@ fn a_new_file_shows_the_same_attributes_without_asking_for_its_times() {
         assert_eq!(fd::fstat(file.as_fd()), Ok(new));
     }
 }
+
+#[test]
+fn a_shared_lock_keeps_exclusive_ones_out_until_the_last_is_gone() {
+    let dir = dir();
+    let open = || fd::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, 0).unwrap();
+    let [one, two, three] = [open(), open(), open()];
+    fd::try_lock(one.as_fd()).unwrap();
+    assert_eq!(fd::try_lock_shared(two.as_fd()), Err(Errno::EAGAIN));
+    fd::try_lock_shared(one.as_fd()).unwrap();
+    fd::try_lock_shared(two.as_fd()).unwrap();
+    assert_eq!(fd::try_lock(three.as_fd()), Err(Errno::EAGAIN));
+    fd::unlock(one.as_fd()).unwrap();
+    assert_eq!(fd::try_lock(three.as_fd()), Err(Errno::EAGAIN));
+    fd::unlock(two.as_fd()).unwrap();
+    fd::try_lock(three.as_fd()).unwrap();
+}
