@@ -95,3 +95,38 @@ fn change_from_outside_after_the_last_flush_of_a_log_is_seen_at_the_next_open() 
     assert_eq!(text[..3], *b"ZXY");
     assert!(text[3..] == records(106)[3..]);
 }
+
+/// Nobody else looks at the times, so records cost no call for them.
+#[test]
+fn a_log_that_is_ours_alone_gets_its_times_when_it_is_closed_or_synced() {
+    let source = on_disk();
+    let path = source.path().join("log");
+    let mut options = DirFsOptions::default();
+    options.exclusive = true;
+    let fs = dirfs(&cache(64), source.path(), options);
+    let file = create(&fs);
+    let ours = || {
+        let mtime = fs.getattr(file.inode()).expect("attributes").mtime;
+        (mtime.sec, i64::from(mtime.nsec))
+    };
+    let theirs = || {
+        let stat = fs::metadata(&path).expect("stat");
+        (stat.mtime(), stat.mtime_nsec())
+    };
+    let record = || {
+        let end = file.mapping().size();
+        write_all(&file, &pattern(end, RECORD), end);
+        // The source stamps the write-out later than this.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        file.fdatasync().expect("fdatasync");
+    };
+    record();
+    assert_ne!(theirs(), ours());
+    file.fsync().expect("fsync");
+    assert_eq!(theirs(), ours());
+    record();
+    assert_ne!(theirs(), ours());
+    let last = ours();
+    drop(file);
+    assert_eq!(theirs(), last);
+}

@@ -29,15 +29,16 @@ struct Disk {
 
 impl Disk {
     fn take(&self, new: u64) -> Result<(), Errno> {
-        let used = self.used.load(Ordering::Relaxed);
-        if self.quota.is_some_and(|quota| used + new > quota) {
-            return Err(Errno::EDQUOT);
-        }
-        if used + new > self.pages {
-            return Err(Errno::ENOSPC);
-        }
-        self.used.fetch_add(new, Ordering::Relaxed);
-        Ok(())
+        let mut refused = Errno::ENOSPC;
+        let more = |used: u64| {
+            if self.quota.is_some_and(|quota| used + new > quota) {
+                refused = Errno::EDQUOT;
+                return None;
+            }
+            Some(used + new).filter(|&used| used <= self.pages)
+        };
+        let taken = (self.used).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map(drop).map_err(|_| refused)
     }
 }
 

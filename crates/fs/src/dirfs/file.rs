@@ -167,6 +167,12 @@ impl DirNode {
         let file = self.file();
         let mut io = file.io.lock();
         io.writing = false;
+        if let Some(fds) = io.fds.clone().filter(|_| self.shared.options.exclusive) {
+            drop(io);
+            // What fails is tried again when the times are made durable.
+            let _ = self.restamp(&fds);
+            io = file.io.lock();
+        }
         // The next flush drops what is not flushed yet.
         let cached = io.cached.take_if(|_| !file.unflushed());
         if let Some((cached, fds)) = cached.zip(io.fds.clone()) {
@@ -481,11 +487,15 @@ impl AddressSpaceOperations for NodeOps {
         })
     }
 
+    /// In a directory that is ours alone times can wait for the last close of a writer, or an fsync: nobody compares them.
     fn write_inode(&self) -> Result<(), Errno> {
-        let fds = self.file().io.lock().fds.clone();
+        let (fds, writing) = {
+            let io = self.file().io.lock();
+            (io.fds.clone(), io.writing)
+        };
         match fds {
-            Some(fds) => self.restamp(&fds),
-            None => Ok(()),
+            Some(fds) if !(writing && self.shared.options.exclusive) => self.restamp(&fds),
+            _ => Ok(()),
         }
     }
 

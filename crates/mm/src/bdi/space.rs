@@ -7,7 +7,8 @@
 //!
 //!  scarce, before a write or a store to a mapping:
 //!    free − dirty − about to be dirty ≥ its bytes? ── yes ──▶ reserved until they are dirty
-//!      no: write what is dirty, look again         ── yes ──▶ reserved
+//!      no, one writer at a time, and nobody else reserves:
+//!      write what is dirty, look again             ── yes ──▶ reserved
 //!      no: have the store allocate the range       ── yes ──▶ allocated
 //!                     ENOSPC, EDQUOT: refused      ── the store cannot: goes on, and fsync tells
 //! ```
@@ -16,8 +17,7 @@
 //! already: then it counts twice, and writing it back corrects that. The store alone knows of quotas, of room that
 //! only root may use, and that a range has its place; so it has the last word.
 //!
-//! While room is ample a write pays for a look at a flag. One that brings less than [`HEADROOM`] about stops there
-//! and is short.
+//! While room is ample a write pays for a look at a flag.
 //!
 //! # Invariants
 //!
@@ -31,12 +31,13 @@
 //!
 //! # Memory ordering
 //!
-//! Relaxed, all: sums and hints. What is dirty and what is reserved are looked at after both were raised, at worst by
-//! two writers that both see the other and take the slow way.
+//! `reserved` goes down with Release, after its bytes were counted as dirty, and up with Acquire, before the counts are
+//! read: bytes are seen in one of both. All else is Relaxed: sums and hints.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::time::{Duration, sleep};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
@@ -50,6 +51,12 @@ const HEADROOM: u64 = 64 << 20;
 
 /// Room that is left to the store for what it notes about the data.
 const FOR_METADATA: u64 = 128 << 10;
+
+/// Reserved while the store allocates: more than there ever is.
+const CLOSED: u64 = 1 << 62;
+
+/// How long a writer sleeps before it looks again whether others are done with what they reserved.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// What is known of the room in the store.
 #[derive(Debug)]
@@ -83,9 +90,13 @@ pub(crate) struct ReservedSpace<'a> {
 
 impl Drop for ReservedSpace<'_> {
     fn drop(&mut self) {
-        // Relaxed: a sum.
-        (self.bdi.space.reserved).fetch_sub(self.bytes, Ordering::Relaxed);
+        (self.bdi.space.reserved).fetch_sub(self.bytes, Ordering::Release);
     }
+}
+
+/// What the store needs for so many bytes.
+fn with_metadata(bytes: u64) -> u64 {
+    bytes + bytes / 64 + FOR_METADATA
 }
 
 fn says_full(error: Option<Errno>) -> bool {
@@ -125,8 +136,10 @@ impl BackingDevInfo {
 
     /// Asks the store for the room that is left, without what is dirty: `None` if it does not tell.
     pub(crate) fn look_at_space(&self, mapping: &AddressSpace) -> Option<u64> {
+        // In this order: what is written meanwhile counts twice, and not in neither.
+        let dirty = self.nr_dirty_bytes();
         let free = mapping.ops.free_space();
-        let left = free.map(|free| free.saturating_sub(self.nr_dirty_bytes()));
+        let left = free.map(|free| free.saturating_sub(dirty));
         let more = left.map_or(u64::MAX, |left| left.saturating_sub(HEADROOM) / 2);
         let used = read(&self.space.written) + self.nr_dirty_bytes();
         let next = used.saturating_add(more);
@@ -144,26 +157,55 @@ impl BackingDevInfo {
     }
 
     fn try_reserve_space(&self, mapping: &AddressSpace, bytes: u64) -> Option<ReservedSpace<'_>> {
-        // Relaxed: a sum. Added before the look: of two that share the room one sees the other.
-        let others = self.space.reserved.fetch_add(bytes, Ordering::Relaxed);
+        // Added before the look: of two that share the room one sees the other.
+        let others = self.space.reserved.fetch_add(bytes, Ordering::Acquire);
         let reserved = ReservedSpace { bdi: self, bytes };
         let left = self.look_at_space(mapping)?;
-        let fits = left >= others + bytes + bytes / 64 + FOR_METADATA;
+        let fits = left >= others + with_metadata(bytes);
         (fits && !says_full(self.error())).then_some(reserved)
     }
 
-    /// Writes what is dirty, so that it has its place.
-    fn write_for_space(&self, mapping: &AddressSpace, bytes: u64) -> Option<ReservedSpace<'_>> {
+    /// As [`AddressSpace::reserve_space`], where there is no room as it seems.
+    #[cold]
+    fn ask_store(
+        &self,
+        file: &AddressSpace,
+        bytes: &Range<u64>,
+        len: u64,
+    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
         let _one_by_one = self.space.writing.lock();
-        // Others have written meanwhile; and what failed the flusher tries again.
-        let reserved = self.try_reserve_space(mapping, bytes);
-        if reserved.is_some() || self.counts.get(Count::Dirty) <= self.counts.get(Count::Failed) {
-            return reserved;
+        // Others have written meanwhile.
+        if let Some(reserved) = self.try_reserve_space(file, len) {
+            return Ok(Some(reserved));
         }
-        self.dirty_files()
-            .iter()
-            .for_each(|file: &Arc<AddressSpace>| file.fdatawrite());
-        self.try_reserve_space(mapping, bytes)
+        // Nobody else has room reserved, or gets some, while the store allocates: it would be the same room.
+        (self.space.reserved).fetch_add(CLOSED, Ordering::Acquire);
+        let closed = ReservedSpace {
+            bdi: self,
+            bytes: CLOSED,
+        };
+        while self.space.reserved.load(Ordering::Acquire) > CLOSED {
+            sleep(LOOK_AGAIN);
+        }
+        // What failed the flusher tries again.
+        if self.counts.get(Count::Dirty) > self.counts.get(Count::Failed) {
+            for dirty in self.dirty_files() {
+                dirty.fdatawrite();
+            }
+        }
+        let left = self.look_at_space(file);
+        if left.is_some_and(|left| left >= with_metadata(len)) && !says_full(self.error()) {
+            (self.space.reserved).fetch_add(len, Ordering::Acquire);
+            drop(closed);
+            return Ok(Some(ReservedSpace {
+                bdi: self,
+                bytes: len,
+            }));
+        }
+        match (file.ops).allocate_space(bytes.start, bytes.end - bytes.start) {
+            Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
+            _ => Ok(None),
+        }
     }
 }
 
@@ -185,18 +227,9 @@ impl AddressSpace {
         }
         let pages = PageIndex::of(bytes.start).0..pages_for(bytes.end);
         let len = (pages.end - pages.start) * PAGE_SIZE as u64;
-        if let Some(reserved) = bdi.try_reserve_space(self, len) {
-            return Ok(Some(reserved));
-        }
-        if let Some(reserved) = bdi.write_for_space(self, len) {
-            return Ok(Some(reserved));
-        }
-        match self
-            .ops
-            .allocate_space(bytes.start, bytes.end - bytes.start)
-        {
-            Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
-            _ => Ok(None),
+        match bdi.try_reserve_space(self, len) {
+            Some(reserved) => Ok(Some(reserved)),
+            None => bdi.ask_store(self, bytes, len),
         }
     }
 }

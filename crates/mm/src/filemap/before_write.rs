@@ -64,4 +64,22 @@ impl AddressSpace {
             _ => Ok(None),
         }
     }
+
+    /// After a write that did not ask: if room became scarce meanwhile others may have got what this one needs. So it is
+    /// written at once.
+    ///
+    /// Context: nothing held; may block for I/O then.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EDQUOT`: the data is dirty, and may never find room.
+    pub(super) fn check_space_after(self: &Arc<Self>, asked: bool) -> Result<(), Errno> {
+        if asked || !self.bdi().is_scarce() {
+            return Ok(());
+        }
+        self.fdatawrite();
+        match self.bdi().error() {
+            Some(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
+            _ => Ok(()),
+        }
+    }
 }

@@ -235,6 +235,7 @@ impl AddressSpace {
             return self.write_mapped(iocb, iter, done);
         }
         self.look_before_write(iocb.nowait)?;
+        let asked = self.bdi().is_scarce();
         let space = match self.space_for_write(iocb, wanted) {
             Err(error) => return iocb.end(done, Err(error)),
             Ok(space) => space,
@@ -242,6 +243,7 @@ impl AddressSpace {
         let mut dirtied = 0;
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         drop(space);
+        self.check_space_after(asked || iocb.nowait)?;
         if result == Err(Errno::EFAULT) {
             // In a small cache the page that is written may have pushed out the one that it is written from.
             let written = done + wanted - iter.remaining();
