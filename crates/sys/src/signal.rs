@@ -32,19 +32,33 @@ pub enum Signal {
     /// A request to end.
     #[doc(alias = "SIGTERM")]
     Terminate,
-    /// The terminal is gone.
+    /// The terminal is gone; for a program that keeps a log, a request to open it anew.
     #[doc(alias = "SIGHUP")]
     Hangup,
+    /// The first one whose meaning is the program's.
+    #[doc(alias = "SIGUSR1")]
+    User1,
+    /// The second one whose meaning is the program's.
+    #[doc(alias = "SIGUSR2")]
+    User2,
 }
 
 impl Signal {
-    const ALL: [Signal; 3] = [Signal::Interrupt, Signal::Terminate, Signal::Hangup];
+    const ALL: [Signal; 5] = [
+        Signal::Interrupt,
+        Signal::Terminate,
+        Signal::Hangup,
+        Signal::User1,
+        Signal::User2,
+    ];
 
     fn raw(self) -> libc::c_int {
         match self {
             Signal::Interrupt => libc::SIGINT,
             Signal::Terminate => libc::SIGTERM,
             Signal::Hangup => libc::SIGHUP,
+            Signal::User1 => libc::SIGUSR1,
+            Signal::User2 => libc::SIGUSR2,
         }
     }
 
@@ -54,6 +68,8 @@ impl Signal {
             Signal::Interrupt => "SIGINT",
             Signal::Terminate => "SIGTERM",
             Signal::Hangup => "SIGHUP",
+            Signal::User1 => "SIGUSR1",
+            Signal::User2 => "SIGUSR2",
         }
     }
 }
@@ -199,12 +215,12 @@ mod tests {
             assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);
             // SAFETY: asks for the handle of this very thread.
             let this = unsafe { libc::pthread_self() };
-            // SAFETY: sends a signal that is blocked to this very thread, which lives.
-            unsafe { libc::pthread_kill(this, libc::SIGTERM) };
-            assert_eq!(
-                signals.wait(Duration::from_secs(5)).unwrap(),
-                Some(Signal::Terminate)
-            );
+            for signal in Signal::ALL {
+                // SAFETY: sends a signal that is blocked to this very thread, which lives.
+                unsafe { libc::pthread_kill(this, signal.raw()) };
+                let waited = signals.wait(Duration::from_secs(5)).unwrap();
+                assert_eq!(waited, Some(signal));
+            }
         })
         .join()
         .unwrap();

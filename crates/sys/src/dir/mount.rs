@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-use rustix::mount::UnmountFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
 
 use crate::Errno;
 use crate::fd;
@@ -22,6 +22,8 @@ use crate::fd;
 pub struct MountInfo {
     /// Where it is mounted.
     pub mount_point: PathBuf,
+    /// The device number of its file system, major and minor.
+    pub device: (u32, u32),
     /// The type of the file system, with its subtype behind a dot (`fuse.name`).
     pub fs_type: String,
     /// What is mounted.
@@ -45,10 +47,13 @@ pub fn mounts() -> Result<Vec<MountInfo>, Errno> {
 /// `id parent major:minor root point options [tag]... - type source super-options`
 fn parse_line(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let mount_point = unescape(fields.nth(4)?).into();
+    let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let mount_point = unescape(fields.nth(1)?).into();
     fields.find(|field| *field == b"-")?;
     Some(MountInfo {
         mount_point,
+        device,
         fs_type: text(fields.next()?),
         source: unescape(fields.next()?),
     })
@@ -136,6 +141,36 @@ pub fn abort(path: &Path) -> Result<(), Errno> {
     Ok(rustix::mount::unmount(path, flags)?)
 }
 
+/// Tells the FUSE file system with this device number to end every request that is under way and every one to come with
+/// an error. It works where [`abort`] has no path to name: after the mount was detached. May block.
+///
+/// # Errors
+///
+/// `ENOENT` when there is no such file system any more, `EPERM` without privilege.
+pub fn abort_fuse(device: (u32, u32)) -> Result<(), Errno> {
+    // The kernel's own form of the number.
+    let number = device.0 << 20 | device.1;
+    let file = format!("{number}/abort");
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let mounted = Path::new("/sys/fs/fuse/connections").join(&file);
+    let file = match rustix::fs::open(&mounted, flags, Mode::empty()) {
+        Ok(file) => file,
+        // The control file system need not be mounted: a mount of our own is in no tree.
+        Err(_) => {
+            let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            rustix::mount::fsconfig_create(context.as_fd())?;
+            let root = rustix::mount::fsmount(
+                context.as_fd(),
+                FsMountFlags::FSMOUNT_CLOEXEC,
+                MountAttrFlags::empty(),
+            )?;
+            rustix::fs::openat(root.as_fd(), &file, flags, Mode::empty())?
+        }
+    };
+    rustix::io::write(&file, b"1")?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +180,7 @@ mod tests {
         let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime shared:1 master:2 - fuse.ext\0113 /dev/root rw,errors=continue";
         let mount = parse_line(line).unwrap();
         assert_eq!(mount.mount_point, Path::new(r"/mnt 2\x"));
+        assert_eq!(mount.device, (98, 0));
         assert_eq!(mount.fs_type, "fuse.ext\t3");
         assert_eq!(mount.source, "/dev/root");
     }
@@ -163,6 +199,18 @@ mod tests {
         assert_eq!(mounted("/proc/../proc"), Ok(Some("proc".into())));
         assert_eq!(mounted("/proc/self"), Ok(None));
         assert_eq!(mounted("/proc/none"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn no_fuse_file_system_to_abort() {
+        let e = abort_fuse((0, 0xf_ffff)).unwrap_err();
+        assert!(
+            matches!(
+                e,
+                Errno::ENOENT | Errno::EPERM | Errno::ENODEV | Errno::ENOSYS
+            ),
+            "{e}"
+        );
     }
 
     #[test]
