@@ -1,21 +1,29 @@
 //! The foliocache command.
 //!
-//! Exit status: 0 if all went well, 1 if data was lost or the work failed, 2 for bad input.
+//! Exit status: 0 if all went well, 1 if the work failed, 2 for bad input, and for `mount` 3 if programs were cut off and 4 if
+//! data was lost.
 #![deny(unsafe_code)]
 
 mod bench;
 mod check;
+mod log;
+mod mappings;
 mod mount;
 mod shutdown;
 mod status;
+mod write_back;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Exit status when data was lost or the work failed.
+/// Exit status when the work failed.
 const FAILED: u8 = 1;
 /// Exit status for bad input.
 const BAD_INPUT: u8 = 2;
+/// Exit status when programs that used the mount were cut off, and all data is written back.
+const CUT_OFF: u8 = 3;
+/// Exit status when data could not be written back.
+const UNWRITTEN: u8 = 4;
 
 /// The page cache as a library, and as a mount.
 #[derive(Parser)]
@@ -46,7 +54,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Mount(arguments) => mount::run(&arguments),
-        Command::WriteBackMapped(arguments) => mount::write_back_mapped(&arguments),
+        Command::WriteBackMapped(arguments) => mappings::serve(&arguments.mount_point),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchHelper(arguments) => bench::help(&arguments),
     };
@@ -54,21 +62,4 @@ fn main() -> ExitCode {
         status::say(&line);
         ExitCode::from(exit)
     })
-}
-
-/// Sends warnings and errors to standard error, and more the more often `-v` was given.
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIOCACHE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| status::LogWriter)
-        .with_target(false)
-        .init();
 }

@@ -10,17 +10,40 @@
 
 use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say, show};
-use crate::{BAD_INPUT, FAILED, Outcome, check, start_log};
+use crate::write_back::WriteBack;
+use crate::{BAD_INPUT, FAILED, Outcome, check, log};
 use clap::{Args, ValueEnum};
 use foliocache::{Cache, DirectoryError, DirectoryOptions, Error, MIN_MEMORY, MemorySize};
 use foliocache_fuse::{KernelCache, MountOptions};
 use foliocache_sys::memory::{Resident, total_memory};
-use foliocache_sys::signal::Signals;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use foliocache_sys::signal::{Signal, Signals};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// What the long help says of signals and of exit codes.
+const SIGNALS_AND_EXIT_CODES: &str = "\
+Signals:
+  TERM, INT  End. The mount leaves the tree, so nothing new can be opened. Files that are open go on being served
+             until they are closed or --stop-timeout is over. Then everything is written back. What cannot be
+             written, on a full disk for instance, is tried again until --stop-timeout is over. A source that takes
+             nothing for as long, 5 seconds at least, is given up. A second signal gives up at once. Files with data
+             that is not in SOURCE are named.
+  USR1       Print the statistics and go on.
+  USR2       Write everything back, say in a line how it went, and go on.
+  HUP        Open the log file anew and go on. Without --log-file it is ignored: the mount outlives its terminal,
+             because programs that use it may not even run there.
+
+Exit codes:
+  0  Everything is written back.
+  1  Something else failed.
+  2  Bad arguments, or the mount was refused.
+  3  Programs were cut off when the stop timeout was over. Everything that they had written is written back.
+  4  Data could not be written back: files are named.";
 
 /// Arguments of `foliocache mount`.
 #[derive(Args)]
+#[command(after_long_help = SIGNALS_AND_EXIT_CODES)]
 pub(crate) struct MountArguments {
     /// The directory to show.
     #[arg(value_name = "SOURCE")]
@@ -52,6 +75,14 @@ pub(crate) struct MountArguments {
     /// What the kernel's own cache keeps of files' data, beside --memory.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "mapped")]
     kernel_cache: KernelCacheArgument,
+    /// Time that programs with open files have to finish after SIGTERM or SIGINT. With --kernel-cache all it is not known when
+    /// they close, so all of it passes if the mount is in use.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(..=86_400))]
+    stop_timeout: u64,
+    /// Append log lines, and what the command says, to this file, outside of SOURCE and MOUNTPOINT. SIGHUP opens it anew.
+    #[arg(long, value_name = "PATH")]
+    log_file: Option<PathBuf>,
     /// Operations that can be under way at once.
     #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
     threads: usize,
@@ -61,16 +92,7 @@ pub(crate) struct MountArguments {
 #[derive(Args)]
 pub(crate) struct WriteBackArguments {
     /// Where the mount is.
-    mount_point: PathBuf,
-}
-
-/// The other process that `foliocache_fuse::write_back_mapped` asks for.
-pub(crate) fn write_back_mapped(arguments: &WriteBackArguments) -> Outcome {
-    foliocache_fuse::write_back_mapped(&arguments.mount_point).map_err(|errno| {
-        let what = "what programs stored into mapped files could not all be taken over";
-        (FAILED, format!("{what}: {errno}"))
-    })?;
-    Ok(ExitCode::SUCCESS)
+    pub(crate) mount_point: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -86,15 +108,45 @@ enum KernelCacheArgument {
 
 /// Runs it to its end.
 pub(crate) fn run(arguments: &MountArguments) -> Outcome {
-    start_log(arguments.verbose);
+    check_log_file(arguments).map_err(|line| (BAD_INPUT, line))?;
+    log::start(arguments.verbose, arguments.log_file.as_deref())
+        .map_err(|line| (BAD_INPUT, line))?;
     // Before the first thread, see `Signals`.
     let signals =
         Signals::block().map_err(|errno| (FAILED, format!("cannot wait for signals: {errno}")))?;
     let mounted = start(arguments).map_err(|line| (BAD_INPUT, line))?;
     let mut status = StatusLine::new(arguments.verbose > 0);
     let why = serve(&mounted, &signals, &mut status);
-    status.say(&why);
-    Ok(shutdown::end(mounted, &signals, &status))
+    say(&why);
+    let stop_timeout = Duration::from_secs(arguments.stop_timeout);
+    Ok(shutdown::end(mounted, &signals, &mut status, stop_timeout))
+}
+
+/// A log file in the source would be a change behind the mount with each line, one on the mount would wait for itself.
+fn check_log_file(arguments: &MountArguments) -> Result<(), String> {
+    let Some(path) = &arguments.log_file else {
+        return Ok(());
+    };
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // Places that are not there have errors of their own.
+    let Ok(folder) = folder.canonicalize() else {
+        return Ok(());
+    };
+    for (name, place) in [
+        ("SOURCE", &arguments.source),
+        ("MOUNTPOINT", &arguments.mount_point),
+    ] {
+        if place
+            .canonicalize()
+            .is_ok_and(|place| folder.starts_with(place))
+        {
+            return Err(format!("the log file {} is in {name}", path.display()));
+        }
+    }
+    Ok(())
 }
 
 /// Checks everything and mounts; `Err` is the line to show.
@@ -138,6 +190,7 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         show(limit),
         show(base),
     ));
+    let mount = Arc::new(RwLock::new(mount));
     Ok(Mounted { cache, mount })
 }
 
@@ -161,21 +214,33 @@ fn memory_limit(text: &str) -> Result<u64, String> {
     Ok(limit)
 }
 
-/// Draws the line until the mount is to end or has ended; returns why.
+/// Draws the line and answers signals until the mount is to end or has ended; returns why.
 fn serve(mounted: &Mounted, signals: &Signals, status: &mut StatusLine) -> String {
+    let mount = || mounted.mount.read().unwrap_or_else(PoisonError::into_inner);
+    let mut write_back = WriteBack::default();
     loop {
         match signals.wait(INTERVAL) {
+            Ok(Some(Signal::User1)) => match mounted.cache.stats() {
+                Ok(stats) => status.report(&stats, mount().stats()),
+                Err(error) => say(&format!("SIGUSR1: {error}")),
+            },
+            Ok(Some(Signal::User2)) => write_back.ask(mounted),
+            Ok(Some(Signal::Hangup)) => {
+                status.look_for_terminal();
+                log::hang_up();
+            }
             Ok(Some(signal)) => return format!("{}: writing back", signal.name()),
             Ok(None) => {}
             Err(errno) => return format!("cannot wait for signals ({errno}): writing back"),
         }
-        if mounted.mount.is_ended() {
+        write_back.go_on(mounted);
+        if mount().is_ended() {
             return "unmounted: writing back".to_owned();
         }
         if !status.is_hidden()
             && let Ok(stats) = mounted.cache.stats()
         {
-            status.draw(&stats, mounted.mount.stats());
+            status.draw(&stats, mount().stats());
         }
     }
 }

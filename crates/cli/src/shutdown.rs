@@ -3,124 +3,326 @@
 //! # Model
 //!
 //! ```text
-//!  what programs stored into mappings ──▶ all dirty files ──▶ unmount, or cut programs off
-//!                                                  ──▶ what came in meanwhile ──▶ the list
+//!  handing over: stores into mappings, out of the tree
+//!      ──▶ serving: programs finish, until the stop timeout
+//!      ──▶ writing back: programs that are left are cut off, all dirty files ──▶ the list
 //! ```
 //!
 //! The work is done by a thread of its own, because a medium that does not answer may block it for
-//! ever; the main thread goes on to listen. A second signal gives up: it lists what is not in the
-//! source, file by file, and ends the process.
+//! ever; the main thread goes on to listen. A second signal gives up, and so does a source that takes nothing for the stop
+//! timeout: the main thread lists what is not in the source, file by file, and ends the process.
+//!
+//! A source that is slow is waited for, however long it takes: giving up would lose data. It is slow and not dead while the
+//! bytes written grow or those not durable shrink.
 
-use crate::status::{INTERVAL, StatusLine, show};
-use crate::{FAILED, status};
-use foliocache::Cache;
+use crate::mappings::Helper;
+use crate::status::{INTERVAL, StatusLine, say, show};
+use crate::{CUT_OFF, FAILED, UNWRITTEN, log, status};
+use foliocache::{Cache, CacheStats};
 use foliocache_fuse::Mount;
-use foliocache_sys::signal::Signals;
-use foliocache_sys::{Errno, dir};
+use foliocache_sys::Errno;
+use foliocache_sys::signal::{Signal, Signals};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often progress is said where no line is shown.
 const PROGRESS: Duration = Duration::from_secs(3);
 
+/// How often the end of the mount is looked for.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Between two attempts to write what could not be written.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Longest that stores into mappings are taken over while programs go on storing.
+pub(crate) const TAKE_OVER: Duration = Duration::from_secs(30);
+
+/// Least time in which a source must take something.
+const LEAST_QUIET: Duration = Duration::from_secs(5);
+
+/// Least time for what follows the stop timeout.
+const GRACE: Duration = Duration::from_secs(3);
+
 /// A mount with all that belongs to it.
 pub(crate) struct Mounted {
     pub(crate) cache: Cache,
-    pub(crate) mount: Mount,
+    pub(crate) mount: Arc<RwLock<Mount>>,
 }
+
+/// Files with data that is not in the source: bytes, and why.
+type NotWritten = BTreeMap<String, (u64, Option<Errno>)>;
 
 /// What came of it.
 #[derive(Default)]
 struct Outcome {
-    /// What the user should know though nothing is lost.
-    notes: Vec<String>,
     /// What failed besides files.
     errors: Vec<String>,
-    /// Files with data that is not in the source: bytes, and why.
-    lost: BTreeMap<String, (u64, Option<Errno>)>,
+    /// Programs that still used the mount got errors.
+    cut_off: bool,
+    lost: NotWritten,
 }
 
-/// Writes everything back and unmounts; the exit status says whether all of it went well.
-pub(crate) fn end(mounted: Mounted, signals: &Signals, status: &StatusLine) -> ExitCode {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    HandingOver,
+    Serving,
+    WritingBack,
+}
+
+/// What the worker tells.
+enum Event {
+    Phase(Phase),
+    CutOff,
+    Done(Outcome),
+}
+
+/// When to give up.
+struct Watch {
+    deadline: Instant,
+    /// Time without progress after which a source is taken for dead.
+    quiet: Duration,
+    phase: Phase,
+    since: Instant,
+    written: u64,
+    /// Fewest bytes not durable in this phase.
+    lowest: u64,
+    progress: Instant,
+}
+
+impl Watch {
+    fn new(stop_timeout: Duration) -> Watch {
+        let now = Instant::now();
+        Watch {
+            deadline: now + stop_timeout,
+            quiet: stop_timeout.max(LEAST_QUIET),
+            phase: Phase::HandingOver,
+            since: now,
+            written: 0,
+            lowest: u64::MAX,
+            progress: now,
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, now: Instant) {
+        self.phase = phase;
+        self.since = now;
+        // Programs may have written since.
+        self.lowest = u64::MAX;
+    }
+
+    /// Takes note of the figures of `now`: bytes written to the source ever, and bytes not durable.
+    fn look(&mut self, written: u64, left: u64, now: Instant) {
+        let first = self.lowest == u64::MAX;
+        let nothing_to_do = left == 0 && self.phase != Phase::WritingBack;
+        if written > self.written || (left < self.lowest && !first) || nothing_to_do {
+            self.progress = now;
+        }
+        self.written = written;
+        self.lowest = self.lowest.min(left);
+    }
+
+    fn is_dead(&self, now: Instant) -> bool {
+        now >= self.deadline
+            && self.phase != Phase::Serving
+            && now.duration_since(self.since) >= GRACE
+            && now.duration_since(self.progress) >= self.quiet
+    }
+}
+
+/// Lets programs finish, writes everything back and unmounts; the exit status says how it went.
+pub(crate) fn end(
+    mounted: Mounted,
+    signals: &Signals,
+    status: &mut StatusLine,
+    stop_timeout: Duration,
+) -> ExitCode {
     let cache = mounted.cache.clone();
-    let mount_point = mounted.mount.mount_point().to_owned();
-    let (done, outcome) = mpsc::channel();
+    let mount = Arc::downgrade(&mounted.mount);
+    let connection = lock(&mounted.mount).connection();
+    let mut watch = Watch::new(stop_timeout);
+    let deadline = watch.deadline;
+    let (tell, events) = mpsc::channel();
     let worker = thread::Builder::new()
         .name("shutdown".to_owned())
         .spawn(move || {
+            let outcome = write_back_and_unmount(mounted, deadline, stop_timeout, &tell);
             // The receiver is gone only if the process is about to end.
-            let _ = done.send(write_back_and_unmount(mounted));
+            let _ = tell.send(Event::Done(outcome));
         });
     if let Err(error) = worker {
-        status.say(&format!("cannot start a thread: {error}"));
+        say(&format!("cannot start a thread: {error}"));
         return ExitCode::from(FAILED);
     }
-    let mut said = Instant::now();
+    let (mut said, mut cut_off) = (Instant::now(), false);
     let outcome = loop {
-        match outcome.recv_timeout(Duration::ZERO) {
-            Ok(outcome) => break outcome,
+        match events.recv_timeout(Duration::ZERO) {
+            Ok(Event::Done(outcome)) => break outcome,
+            Ok(Event::CutOff) => cut_off = true,
+            Ok(Event::Phase(phase)) => watch.enter(phase, Instant::now()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                status.say("writing back panicked");
+                say("writing back panicked");
                 return ExitCode::from(FAILED);
             }
         }
-        let left = not_durable(&cache);
+        let stats = cache.stats();
+        let (written, left) = stats.as_ref().map_or((0, 0), |stats| {
+            (stats.files.written, status::not_durable(stats))
+        });
+        watch.look(written, left, Instant::now());
+        let waiting = match watch.phase {
+            Phase::Serving => "waiting for programs, ",
+            _ => "",
+        };
         status.working(format!(
-            "writing back, {} to go; another ^C gives up and loses what is left",
+            "{waiting}writing back, {} to go; another ^C gives up and loses what is left",
             show(left)
         ));
-        if status.is_hidden() && said.elapsed() >= PROGRESS {
+        if left > 0 && status.is_hidden() && said.elapsed() >= PROGRESS {
             said = Instant::now();
-            status.say(&format!("writing back, {} to go", show(left)));
+            say(&format!("writing back, {} to go", show(left)));
         }
-        if let Ok(Some(signal)) = signals.wait(INTERVAL / 10) {
-            status.clear();
-            status.say(&format!("{} again: given up", signal.name()));
-            // The mount dies with the process; out of the tree it is in nobody's way.
-            let _ = dir::mount::abort(&mount_point);
-            let outcome = Outcome {
-                lost: not_written(&cache),
-                ..Outcome::default()
-            };
-            let exit = report(&outcome, status);
-            // The worker may be blocked for good: no destructor may wait for it.
-            std::process::exit(exit.into());
+        let why = match signals.wait(INTERVAL / 10) {
+            Ok(Some(signal @ (Signal::Interrupt | Signal::Terminate))) => {
+                format!("{} again: given up", signal.name())
+            }
+            Ok(Some(signal)) => {
+                while_ending(signal, stats.ok().as_ref(), &mount, status);
+                continue;
+            }
+            _ if watch.is_dead(Instant::now()) => format!(
+                "the source has taken nothing for {} s: given up",
+                watch.quiet.as_secs()
+            ),
+            _ => continue,
+        };
+        status.clear();
+        say(&why);
+        let in_use = || Some(!mount.upgrade()?.try_read().ok()?.is_ended());
+        let mut outcome = Outcome {
+            cut_off: cut_off || in_use().unwrap_or(false),
+            ..Outcome::default()
+        };
+        // Out of the tree, and its programs wait no longer. What fails, the end of the process does.
+        let _ = connection.abort();
+        outcome.lost = not_written(&cache);
+        if outcome.lost.is_empty() {
+            let error = "it is not known whether all names and attributes are in the source";
+            outcome.errors.push(error.to_owned());
         }
+        let exit = report(&outcome);
+        // The worker may be blocked for good: no destructor may wait for it.
+        std::process::exit(exit.into());
     };
     status.clear();
-    ExitCode::from(report(&outcome, status))
+    ExitCode::from(report(&outcome))
 }
 
-fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
+/// Signals that do not ask for an end.
+fn while_ending(
+    signal: Signal,
+    stats: Option<&CacheStats>,
+    mount: &std::sync::Weak<RwLock<Mount>>,
+    status: &mut StatusLine,
+) {
+    match signal {
+        Signal::User1 => {
+            let of_mount = || Some(mount.upgrade()?.try_read().ok()?.stats());
+            if let Some(stats) = stats {
+                status.report(stats, of_mount().unwrap_or_default());
+            }
+        }
+        Signal::User2 => say("SIGUSR2: the mount is ending, and everything is being written back"),
+        _ => log::hang_up(),
+    }
+}
+
+fn write_back_and_unmount(
+    mounted: Mounted,
+    deadline: Instant,
+    stop_timeout: Duration,
+    tell: &Sender<Event>,
+) -> Outcome {
     let mut outcome = Outcome::default();
-    let (cache, mount) = (&mounted.cache, &mut mounted.mount);
-    if !mount.is_ended()
-        && let Err(why) = mount.take_over_stores(|| write_back_mapped(mount.mount_point()))
-    {
+    let cache = &mounted.cache;
+    let phase = |phase| {
+        let _ = tell.send(Event::Phase(phase));
+    };
+    let syncing = sync_until_dropped(cache);
+    let mount = lock(&mounted.mount);
+    let mut helper = None;
+    if let Err(why) = hand_over(&mount, stop_timeout.min(TAKE_OVER), &mut helper) {
         outcome.errors.push(why);
     }
-    // The errors are those that the second round finds again.
-    let _ = cache.sync();
-    if let Err(error) = mount.unmount() {
-        if error.errno() == Errno::EBUSY {
-            outcome.notes.push(format!(
-                "{} is in use: programs in it are cut off",
-                mount.mount_point().display()
-            ));
-        }
-        if let Err(error) = mount.detach() {
-            outcome
-                .errors
-                .push(format!("{}: {error}", mount.mount_point().display()));
-        }
-        tracing::debug!(%error, "cut off");
+    if let Err(error) = mount.hide() {
+        let point = mount.mount_point().display();
+        outcome.errors.push(format!("{point}: {error}"));
     }
-    let synced = cache.sync();
+    phase(Phase::Serving);
+    let mut said = false;
+    while !is_ended_within(&mount, INTERVAL / 5) {
+        if Instant::now() >= deadline {
+            break;
+        }
+        if !mount.may_be_mapped() {
+            helper = None;
+        }
+        if !said && !is_ended_within(&mount, INTERVAL) {
+            said = true;
+            let left = deadline.saturating_duration_since(Instant::now());
+            say(&format!("{}, for {:.0?} more", in_use(&mount), left));
+        }
+    }
+    phase(Phase::WritingBack);
+    if let Some(mut helper) = helper
+        && !mount.is_ended()
+    {
+        // What was stored since.
+        let taken_over = helper.take_over(&mount, TAKE_OVER);
+        outcome.errors.extend(taken_over.err());
+    }
+    // The other process was a user of the mount, too.
+    if !is_ended_within(&mount, INTERVAL / 2) {
+        outcome.cut_off = true;
+        let _ = tell.send(Event::CutOff);
+        say(&format!(
+            "{}, and they are cut off: {} s are over",
+            in_use(&mount),
+            stop_timeout.as_secs()
+        ));
+    }
+    drop(mount);
+    let mut mount = mounted
+        .mount
+        .write()
+        .unwrap_or_else(PoisonError::into_inner);
+    let ended = match outcome.cut_off {
+        true => mount.detach(),
+        false => mount.unmount(),
+    };
+    if let Err(error) = ended {
+        let point = mount.mount_point().display();
+        outcome.errors.push(format!("{point}: {error}"));
+    }
+    drop(mount);
+    drop(syncing);
+    let mut said = false;
+    let synced = loop {
+        let synced = cache.sync();
+        if synced.is_ok() || Instant::now() >= deadline {
+            break synced;
+        }
+        if let (false, Err(error)) = (said, &synced) {
+            said = true;
+            let left = deadline.saturating_duration_since(Instant::now());
+            say(&format!("{error}; trying again for {left:.0?}"));
+        }
+        thread::sleep(RETRY);
+    };
     outcome.lost = not_written(cache);
     if let Err(error) = synced {
         if error.failed_files().is_empty() {
@@ -137,24 +339,76 @@ fn write_back_and_unmount(mut mounted: Mounted) -> Outcome {
     outcome
 }
 
-/// Has another process run [`foliocache_fuse::write_back_mapped`]. What fails on the way to us is the kernel's to tell;
-/// what reached us is listed file by file.
-fn write_back_mapped(mount_point: &Path) -> Result<(), String> {
-    let cannot = |error: std::io::Error| {
-        format!("what programs stored into mapped files was not taken over: {error}")
-    };
-    let done = Command::new("/proc/self/exe")
-        .arg("write-back-mapped")
-        .arg(mount_point)
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(cannot)?;
-    if done.status.success() {
+/// Takes over what programs stored into mappings so far. A helper is left if they may go on storing.
+fn hand_over(mount: &Mount, within: Duration, left: &mut Option<Helper>) -> Result<(), String> {
+    if mount.is_ended() || !mount.may_be_mapped() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(said.trim().trim_start_matches("foliocache: ").to_owned())
+    Helper::start(mount.mount_point())?.take_over(mount, within)?;
+    // Without the other process it may have no user.
+    if mount.unmount_unused().is_err() {
+        *left = Some(Helper::start(mount.mount_point())?);
+    }
+    Ok(())
+}
+
+fn lock(mount: &RwLock<Mount>) -> std::sync::RwLockReadGuard<'_, Mount> {
+    mount.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the mount is used.
+fn in_use(mount: &Mount) -> String {
+    let point = mount.mount_point().display();
+    match mount.stats().open_files {
+        0 => format!("{point} is in use by programs"),
+        1 => format!("{point} is in use by programs, with 1 open file"),
+        n => format!("{point} is in use by programs, with {n} open files"),
+    }
+}
+
+/// Waits for the end of the mount, for `time` at most; whether it has ended.
+fn is_ended_within(mount: &Mount, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    while !mount.is_ended() {
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(TICK);
+    }
+    true
+}
+
+/// Ends a thread when it is dropped, and waits for it.
+struct Syncing(Option<(Sender<()>, thread::JoinHandle<()>)>);
+
+impl Drop for Syncing {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.0.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Writes back beside programs that finish, again and again, so that little is left for the end.
+fn sync_until_dropped(cache: &Cache) -> Syncing {
+    let cache = cache.clone();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let started = thread::Builder::new()
+        .name("write-back".to_owned())
+        .spawn(move || {
+            loop {
+                if not_durable(&cache) > 0 {
+                    // The errors are those that the last round finds again.
+                    let _ = cache.sync();
+                }
+                if stopped.recv_timeout(RETRY) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        });
+    // Without it the last round does all.
+    Syncing(started.ok().map(|thread| (stop, thread)))
 }
 
 /// Bytes that are not safely in the source.
@@ -163,25 +417,97 @@ fn not_durable(cache: &Cache) -> u64 {
 }
 
 /// Files with data that is not safely in the source.
-fn not_written(cache: &Cache) -> BTreeMap<String, (u64, Option<Errno>)> {
+pub(crate) fn not_written(cache: &Cache) -> NotWritten {
     let files = cache.unsynced_files().unwrap_or_default();
     let lost = |file: foliocache::UnsyncedFile| (file.file, (file.bytes, file.errno));
     files.into_iter().map(lost).collect()
 }
 
 /// Shows the outcome; returns the exit status.
-fn report(outcome: &Outcome, status: &StatusLine) -> u8 {
-    for note in outcome.notes.iter().chain(&outcome.errors) {
-        status.say(note);
+fn report(outcome: &Outcome) -> u8 {
+    for error in &outcome.errors {
+        say(error);
     }
     for (file, (bytes, errno)) in &outcome.lost {
         let why = errno.map_or("not written yet".to_owned(), |errno| errno.to_string());
-        status.say(&format!("lost: {file}: {}: {why}", show(*bytes)));
+        say(&format!("lost: {file}: {}: {why}", show(*bytes)));
     }
-    if outcome.lost.is_empty() && outcome.errors.is_empty() {
-        status.say("everything is written back");
-        0
-    } else {
-        FAILED
+    if !outcome.lost.is_empty() {
+        return UNWRITTEN;
+    }
+    if !outcome.errors.is_empty() {
+        return FAILED;
+    }
+    say("everything is written back");
+    if outcome.cut_off { CUT_OFF } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch_at(now: Instant, stop_timeout: u64) -> Watch {
+        let stop_timeout = Duration::from_secs(stop_timeout);
+        Watch {
+            deadline: now + stop_timeout,
+            since: now,
+            progress: now,
+            ..Watch::new(stop_timeout)
+        }
+    }
+
+    #[test]
+    fn a_source_that_takes_nothing_is_given_up_after_the_stop_timeout() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for phases in [
+            &[(0, Phase::WritingBack)][..],
+            &[(0, Phase::Serving), (10, Phase::WritingBack)],
+        ] {
+            let mut watch = watch_at(start, 10);
+            let mut dead = None;
+            for second in 0..60 {
+                for (_, phase) in phases.iter().filter(|(when, _)| *when == second) {
+                    watch.enter(*phase, at(second));
+                }
+                watch.look(1 << 20, 4096, at(second));
+                dead = dead.or(watch.is_dead(at(second)).then_some(second));
+            }
+            let dead = dead.expect("given up");
+            assert!((10..=13).contains(&dead), "after {dead} s");
+        }
+    }
+
+    #[test]
+    fn a_slow_source_is_waited_for() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut watch = watch_at(start, 1);
+        watch.enter(Phase::WritingBack, start);
+        for step in 0..100 {
+            let (written, left) = if step < 50 {
+                (step << 12, 1 << 30)
+            } else {
+                (50 << 12, (200 - step) << 12)
+            };
+            watch.look(written, left, at(4 * step));
+            assert!(!watch.is_dead(at(4 * step)), "step {step}");
+        }
+        assert!(watch.is_dead(at(406)));
+    }
+
+    #[test]
+    fn programs_that_write_nothing_are_no_dead_source() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut watch = watch_at(start, 10);
+        watch.enter(Phase::Serving, start);
+        watch.look(1, 0, at(9));
+        assert!(!watch.is_dead(at(30)));
+        watch.look(1, 0, at(30));
+        watch.enter(Phase::WritingBack, at(30));
+        watch.look(1, 0, at(31));
+        assert!(!watch.is_dead(at(39)));
+        assert!(watch.is_dead(at(40)));
     }
 }

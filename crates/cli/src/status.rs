@@ -1,36 +1,28 @@
 //! The live line: memory against the bound, hit ratio, dirty data, throughput.
 
+use crate::log;
 use foliocache::{CacheStats, PAGE_SIZE};
 use foliocache_fuse::FuseStats;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, Write};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The line that is shown, for the log to write around.
 static SHOWN: OnceLock<ProgressBar> = OnceLock::new();
 
-/// Standard error for the log: the live line makes room for what is written.
-pub(crate) struct LogWriter;
-
-impl Write for LogWriter {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        let write = || io::stderr().write(text);
-        match SHOWN.get() {
-            Some(bar) => bar.suspend(write),
-            None => write(),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+/// Runs `write`, which writes to standard error, beside the live line.
+pub(crate) fn beside_the_line<R>(write: impl FnOnce() -> R) -> R {
+    match SHOWN.get() {
+        Some(bar) => bar.suspend(write),
+        None => write(),
     }
 }
 
-/// Says something on standard error. That nobody listens there any more, as after the terminal was
-/// closed, is no reason to stop.
+/// Says something on standard error, and in the log file if there is one. A closed terminal is no reason to stop.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "foliocache: {text}");
+    let _ = beside_the_line(|| writeln!(io::stderr(), "foliocache: {text}"));
+    log::note(text);
 }
 
 /// How often the line is drawn anew.
@@ -39,7 +31,10 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
 /// The line at the bottom of the terminal; nothing where standard error is no terminal.
 pub(crate) struct StatusLine {
     bar: ProgressBar,
+    /// When the line was drawn, and the figures of then.
     last: (Instant, FuseStats),
+    /// When the figures were asked for, and those of then.
+    asked: (Instant, FuseStats),
 }
 
 impl StatusLine {
@@ -58,6 +53,7 @@ impl StatusLine {
         StatusLine {
             bar,
             last: (Instant::now(), FuseStats::default()),
+            asked: (Instant::now(), FuseStats::default()),
         }
     }
 
@@ -74,9 +70,26 @@ impl StatusLine {
         self.bar.tick();
     }
 
-    /// Says something that stays.
-    pub(crate) fn say(&self, text: &str) {
-        self.bar.suspend(|| say(text));
+    /// Says the figures of now, with rates since they were said last.
+    pub(crate) fn report(&mut self, cache: &CacheStats, mount: FuseStats) {
+        let now = Instant::now();
+        let (then, before) = std::mem::replace(&mut self.asked, (now, mount));
+        let figures = line(cache, &mount, &before, now.duration_since(then));
+        say(&format!(
+            "statistics: {figures}  read in all {}  written in all {}  open files {}  requests {}  errors {}",
+            show(mount.bytes_read),
+            show(mount.bytes_written),
+            mount.open_files,
+            mount.requests,
+            mount.errors,
+        ));
+    }
+
+    /// The terminal may be gone: no line is drawn then.
+    pub(crate) fn look_for_terminal(&self) {
+        if !io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
     }
 
     /// Shows `text` in place of the figures.

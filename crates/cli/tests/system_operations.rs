@@ -197,6 +197,7 @@ fn writes_of_files_opened_for_syncing_are_in_the_source() {
     let cached = || fs::read(folder.source().join("cached")).unwrap().len();
     assert_eq!(cached(), 0);
     wait_for("the flusher", || cached() == 10_000);
+    drop(file);
     mounted.end_well();
 }
 

@@ -42,5 +42,5 @@ mod stats;
 mod tests;
 mod unopened;
 
-pub use mount::{KernelCache, Mount, MountError, MountOptions, mount, write_back_mapped};
+pub use mount::{Connection, KernelCache, MappedStores, Mount, MountError, MountOptions, mount};
 pub use stats::FuseStats;

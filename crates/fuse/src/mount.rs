@@ -5,12 +5,14 @@
 //! ```text
 //!  Mount::new ──▶ serving ──unmount──▶ gone
 //!                    │ └── unmounted by somebody else: `is_ended`
+//!                    ├──hide──▶ out of the tree, served until the last program is done: `is_ended`
 //!                    └──detach──▶ out of the tree; programs that are inside get errors
 //! ```
 //!
-//! Ending in order is: [`Mount::take_over_stores`] with [`write_back_mapped`] in another process, so that what
-//! programs stored into mappings reaches the file system; [`Mount::unmount`]; where that is `EBUSY`, [`Mount::detach`]; then the
-//! file system's own write-back, with nobody left who could change anything.
+//! Ending in order is: [`Mount::take_over_stores`] with [`MappedStores`] in another process, so that what
+//! programs stored into mappings reaches the file system; [`Mount::hide`]; some time for programs to finish; the stores
+//! again and [`Mount::detach`] where some do not, [`Mount::unmount`] otherwise; then the file system's own write-back, with
+//! nobody left who could change anything.
 
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
@@ -32,11 +34,12 @@ use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::credentials;
 use foliocache_sys::dir::mount as sys_mount;
-use foliocache_sys::fd::{self, AsFd, OFlags};
+use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Most bytes that one request reads or writes; the kernel allows no more.
@@ -194,24 +197,93 @@ pub fn mount(
     Mount::new(names, mount_point.as_ref(), &options)
 }
 
-/// Asks the kernel to write back what programs stored into mappings of files of the mount at
-/// `mount_point`. It need not have done all of it afterwards: see [`Mount::take_over_stores`]. Blocks.
+/// What programs store into mappings of files of a mount.
 ///
-/// **To be called in another process than the one that serves the mount.** A thread that waits for
+/// **To be used in another process than the one that serves the mount.** A thread that waits for
 /// its own process cannot be killed: its share in the process's descriptors keeps the connection
 /// open that the kernel would have to close to wake it.
 ///
-/// # Errors
-/// The first error of writing, and those of opening the mount point.
-pub fn write_back_mapped(mount_point: &Path) -> Result<(), Errno> {
-    let root = fd::open(mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
-    fd::syncfs(root.as_fd())
+/// The mount is in use while the value lives.
+#[derive(Debug)]
+pub struct MappedStores(OwnedFd);
+
+impl MappedStores {
+    /// Those of the mount at `mount_point`. May block.
+    ///
+    /// # Errors
+    /// Those of opening the mount point.
+    pub fn of(mount_point: &Path) -> Result<MappedStores, Errno> {
+        let root = fd::open(mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+        Ok(MappedStores(root))
+    }
+
+    /// Asks the kernel to write them back. It need not have done all of it afterwards: see
+    /// [`Mount::take_over_stores`]. Works after [`Mount::hide`], too. Blocks.
+    ///
+    /// # Errors
+    /// The first error of writing.
+    pub fn write_back(&self) -> Result<(), Errno> {
+        fd::syncfs(self.0.as_fd())
+    }
+}
+
+/// The kernel's side of a mount, to cut programs off while another thread has the [`Mount`].
+#[derive(Clone, Debug)]
+pub struct Connection {
+    mount_point: PathBuf,
+    /// `None` where the list of mounts does not have it.
+    device: Option<(u32, u32)>,
+}
+
+impl Connection {
+    fn of(mount_point: PathBuf) -> Connection {
+        let mounts = sys_mount::mounts().unwrap_or_default();
+        let found = mounts
+            .iter()
+            .rfind(|mount| mount.mount_point == mount_point);
+        let device = found.map(|mount| mount.device);
+        Connection {
+            mount_point,
+            device,
+        }
+    }
+
+    /// Whether it is on top at its place, and not another mount that came later. `true` if that is not known.
+    fn is_in_tree(&self) -> bool {
+        if self.device.is_none() {
+            return true;
+        }
+        let mounts = sys_mount::mounts().unwrap_or_default();
+        let top = mounts
+            .iter()
+            .rfind(|mount| mount.mount_point == self.mount_point);
+        top.is_some_and(|mount| Some(mount.device) == self.device)
+    }
+
+    /// Ends every request that is under way, and every one to come, with an error, and takes the mount off the tree. May
+    /// block.
+    ///
+    /// # Errors
+    /// `EPERM` without privilege: programs are cut off when the process ends.
+    pub fn abort(&self) -> Result<(), Errno> {
+        let done = match self.device {
+            _ if self.is_in_tree() => sys_mount::abort(&self.mount_point),
+            Some(device) => sys_mount::abort_fuse(device),
+            // It is in the tree then, see above.
+            None => Err(Errno::EINVAL),
+        };
+        match done {
+            // It is gone.
+            Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
+            done => done,
+        }
+    }
 }
 
 /// A file system that is mounted. Dropping it detaches it.
 pub struct Mount {
     session: Option<BackgroundSession>,
-    mount_point: PathBuf,
+    connection: Connection,
     threads: usize,
     workers: Arc<Workers<Job>>,
     panics: Arc<Panics>,
@@ -313,7 +385,7 @@ impl Mount {
         let session = session.spawn().map_err(MountError::Thread)?;
         let mut mount = Mount {
             session: Some(session),
-            mount_point,
+            connection: Connection::of(mount_point),
             threads,
             workers,
             panics,
@@ -360,7 +432,12 @@ impl Mount {
 
     /// Where it is mounted, absolute and without symbolic links.
     pub fn mount_point(&self) -> &Path {
-        &self.mount_point
+        &self.connection.mount_point
+    }
+
+    /// The kernel's side of it.
+    pub fn connection(&self) -> Connection {
+        self.connection.clone()
     }
 
     /// What it did.
@@ -389,26 +466,63 @@ impl Mount {
             .is_none_or(|session| session.guard.is_finished())
     }
 
+    /// Whether a file is open that may be mapped. `true` as long as the mount lives where the kernel does not tell of open
+    /// files, with [`KernelCache::All`].
+    pub fn may_be_mapped(&self) -> bool {
+        self.unopened.is_some() || self.counters.snapshot().open_files > 0
+    }
+
     /// Has the kernel hand over what programs stored into mappings: calls `ask`, which is to have another process
-    /// run [`write_back_mapped`], for as long as that brings writes. Does nothing while no file is open, as far as the kernel
-    /// tells of that.
+    /// run [`MappedStores::write_back`], for as long as that brings writes. Does nothing while no file is open, as far as the
+    /// kernel tells of that.
     ///
-    /// Blocks until the kernel has sent nothing for a quarter of a second, half a minute at most: programs may
+    /// Blocks until the kernel has sent nothing for a quarter of a second, or the time `within` is over: programs may
     /// go on storing.
     ///
     /// # Errors
     /// The first of `ask`.
-    pub fn take_over_stores<E>(&self, mut ask: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        let end = Instant::now() + Duration::from_secs(30);
-        let may_be_mapped = || self.unopened.is_some() || self.counters.snapshot().open_files > 0;
-        while may_be_mapped() && Instant::now() < end {
+    pub fn take_over_stores<E>(
+        &self,
+        within: Duration,
+        mut ask: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let begun_at = Instant::now();
+        while self.may_be_mapped() {
             let begun = self.kernel_pages.writes_begun();
             ask()?;
-            if !self.kernel_pages.wait_for_writes(begun) {
+            if !self.kernel_pages.wait_for_writes(begun) || begun_at.elapsed() >= within {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Takes it off the tree: no path leads to it any more. Programs that use it are served until they are done, which
+    /// [`Mount::is_ended`] tells.
+    ///
+    /// # Errors
+    /// What the kernel, or the helper that is run without privilege, says; it is then still mounted.
+    pub fn hide(&self) -> Result<(), MountError> {
+        if self.is_ended() || !self.connection.is_in_tree() {
+            return Ok(());
+        }
+        match sys_mount::unmount(self.mount_point(), true) {
+            Ok(()) | Err(Errno::EINVAL) => Ok(()),
+            Err(Errno::EPERM) => self.unmount_by_helper(&["-u", "-q", "-z", "--"]),
+            Err(errno) => Err(MountError::Unmount(errno)),
+        }
+    }
+
+    fn unmount_by_helper(&self, arguments: &[&str]) -> Result<(), MountError> {
+        let unmounts = |helper: &str| {
+            let mut command = Command::new(helper);
+            let done = command.args(arguments).arg(self.mount_point()).output();
+            done.is_ok_and(|done| done.status.success())
+        };
+        match unmounts("fusermount3") || unmounts("fusermount") {
+            true => Ok(()),
+            false => Err(MountError::Unmount(Errno::EPERM)),
+        }
     }
 
     /// Takes it off the tree and waits until its threads have ended.
@@ -417,14 +531,24 @@ impl Mount {
     /// `EBUSY` while programs have files open or their current directory in it; it then goes on
     /// as before.
     pub fn unmount(&mut self) -> Result<(), MountError> {
-        if !self.is_ended() {
-            match sys_mount::unmount(&self.mount_point, false) {
-                Ok(()) | Err(Errno::EINVAL) => {}
-                Err(errno) => return Err(MountError::Unmount(errno)),
-            }
-        }
+        self.unmount_unused()?;
         self.join();
         Ok(())
+    }
+
+    /// Takes it off the tree, and does not wait for its threads.
+    ///
+    /// # Errors
+    /// As [`Mount::unmount`].
+    pub fn unmount_unused(&self) -> Result<(), MountError> {
+        if self.is_ended() || !self.connection.is_in_tree() {
+            return Ok(());
+        }
+        match sys_mount::unmount(self.mount_point(), false) {
+            Ok(()) | Err(Errno::EINVAL) => Ok(()),
+            Err(Errno::EPERM) => self.unmount_by_helper(&["-u", "-q", "--"]),
+            Err(errno) => Err(MountError::Unmount(errno)),
+        }
     }
 
     /// Takes it off the tree whoever uses it, and cuts off those who do: their next call fails.
@@ -435,8 +559,8 @@ impl Mount {
     /// # Errors
     /// What the kernel says; it is then still mounted.
     pub fn detach(&mut self) -> Result<(), MountError> {
-        match sys_mount::abort(&self.mount_point) {
-            Ok(()) | Err(Errno::EINVAL) => self.join(),
+        match self.connection.abort() {
+            Ok(()) => self.join(),
             Err(Errno::EPERM) => {
                 self.stop();
                 self.workers.stop();

@@ -175,6 +175,16 @@ impl Mounted {
         self.lines.lock().unwrap().clone()
     }
 
+    /// Waits for a line with `text`.
+    pub(crate) fn wait_for_line(&self, text: &str) {
+        let start = Instant::now();
+        while !self.lines().iter().any(|line| line.contains(text)) {
+            let lines = self.lines();
+            assert!(start.elapsed() < PATIENCE, "no {text:?} in {lines:#?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

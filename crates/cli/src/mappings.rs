@@ -1,0 +1,110 @@
+//! What programs stored into mapped files of the mount, and the process that asks the kernel for it.
+//!
+//! # Model
+//!
+//! ```text
+//!  mount ──── a line ────▶ foliocache write-back-mapped MOUNTPOINT ── syncfs ──▶ kernel
+//!    ▲ └──── its answer ◀──┘                                                       │
+//!    └──────────────────────────── writes of mapped pages ◀────────────────────────┘
+//! ```
+//!
+//! The other process holds the mount open, so it can ask after the mount has left the tree.
+
+use crate::{FAILED, Outcome};
+use foliocache_fuse::{MappedStores, Mount};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// The answer for success.
+const DONE: &str = "done";
+
+/// How an error begins.
+const WHAT: &str = "what programs stored into mapped files";
+
+/// Runs the other process: a call for each line of standard input, its answer to standard output.
+pub(crate) fn serve(mount_point: &Path) -> Outcome {
+    let failed = |errno: &dyn std::fmt::Display| {
+        let line = format!("{WHAT} could not all be taken over: {errno}");
+        (FAILED, line)
+    };
+    let stores = MappedStores::of(mount_point).map_err(|errno| failed(&errno))?;
+    let mut out = io::stdout();
+    let mut answer = |text: &str| writeln!(out, "{text}").and_then(|()| out.flush());
+    answer(DONE).map_err(|error| failed(&error))?;
+    for line in io::stdin().lines() {
+        line.map_err(|error| failed(&error))?;
+        let said = match stores.write_back() {
+            Ok(()) => DONE.to_owned(),
+            Err(errno) => errno.to_string(),
+        };
+        answer(&said).map_err(|error| failed(&error))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The other process, which ends with the value. The mount is in use while it lives.
+pub(crate) struct Helper {
+    child: Child,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    /// Starts it. May block: it opens the mount point.
+    pub(crate) fn start(mount_point: &Path) -> Result<Helper, String> {
+        let cannot =
+            |error: &dyn std::fmt::Display| format!("{WHAT} cannot be taken over: {error}");
+        let mut child = Command::new("/proc/self/exe")
+            .arg("write-back-mapped")
+            .arg(mount_point)
+            // A ^C or a hang-up of the terminal is the mount's alone.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| cannot(&error))?;
+        let (Some(ask), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(cannot(&"it has no pipes"));
+        };
+        let answers = BufReader::new(answers);
+        let mut helper = Helper {
+            child,
+            ask,
+            answers,
+        };
+        helper.answer()?;
+        Ok(helper)
+    }
+
+    /// Takes over what there is, for no longer than `within` while programs go on storing. Blocks.
+    pub(crate) fn take_over(&mut self, mount: &Mount, within: Duration) -> Result<(), String> {
+        mount.take_over_stores(within, || {
+            let asked = self.ask.write_all(b"\n");
+            asked.map_err(|error| format!("{WHAT} cannot be taken over: {error}"))?;
+            self.answer()
+        })
+    }
+
+    fn answer(&mut self) -> Result<(), String> {
+        let mut line = String::new();
+        let why = match self.answers.read_line(&mut line) {
+            Ok(0) => "the process that asks for it ended".to_owned(),
+            Ok(_) if line.trim() == DONE => return Ok(()),
+            Ok(_) => line.trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(format!("{WHAT} could not all be taken over: {why}"))
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // It changes nothing by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
