@@ -24,11 +24,12 @@ use std::time::Duration;
 /// What the long help says of signals and of exit codes.
 const SIGNALS_AND_EXIT_CODES: &str = "\
 Signals:
-  TERM, INT  End. The mount leaves the tree, so nothing new can be opened. Files that are open go on being served
+  TERM, INT  End. The mount leaves the tree: no path leads to it. Files that are open go on being served
              until they are closed or --stop-timeout is over. Then everything is written back. What cannot be
              written, on a full disk for instance, is tried again until --stop-timeout is over. A source that takes
              nothing for as long, 5 seconds at least, is given up. A second signal gives up at once. Files with data
-             that is not in SOURCE are named.
+             that is not in SOURCE are named. Linux lets no process end while a thread of it is in an I/O that
+             cannot be interrupted: after the names are printed, the process may still wait for SOURCE.
   USR1       Print the statistics and go on.
   USR2       Write everything back, say in a line how it went, and go on.
   HUP        Open the log file anew and go on. Without --log-file it is ignored: the mount outlives its terminal,
