@@ -27,23 +27,23 @@ fn goes_on(folder: &Folder) {
     fs::remove_file(&file).unwrap();
 }
 
-/// A tmpfs of a MiB as the source, in which nothing is free, and a mount of it that holds 300 KB that do not fit.
+/// A small tmpfs as the source, in which somebody else took what was free, and a mount of it that holds 300 KB that were
+/// accepted before.
 fn full(name: &str, arguments: &[&str]) -> (Folder, Mounted) {
     let folder = Folder::new(name);
     run(Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=1M", "none"])
         .arg(folder.source()));
     let mounted = folder.mount(arguments);
-    fs::write(folder.mount_point().join("file"), "").unwrap();
+    shell(
+        &folder.mount_point(),
+        "head -c 300000 /dev/zero | tr '\\0' x > file",
+    );
     // It ends with the error that nothing is left.
     let _ = output(
         Command::new("sh")
             .args(["-c", "cat /dev/zero > filler"])
             .current_dir(folder.source()),
-    );
-    shell(
-        &folder.mount_point(),
-        "head -c 300000 /dev/zero | tr '\\0' x > file",
     );
     (folder, mounted)
 }
