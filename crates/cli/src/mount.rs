@@ -13,7 +13,9 @@ use crate::status::{INTERVAL, StatusLine, say, show};
 use crate::write_back::WriteBack;
 use crate::{BAD_INPUT, FAILED, Outcome, check, log};
 use clap::{Args, ValueEnum};
-use foliocache::{Cache, DirectoryError, DirectoryOptions, Error, MIN_MEMORY, MemorySize};
+use foliocache::{
+    Cache, DirectoryError, DirectoryOptions, Error, MIN_MEMORY, MemorySize, WritebackAtClose,
+};
 use foliocache_fuse::{KernelCache, MountOptions};
 use foliocache_sys::memory::{Resident, total_memory};
 use foliocache_sys::signal::{Signal, Signals};
@@ -84,6 +86,17 @@ pub(crate) struct MountArguments {
     /// Append log lines, and what the command says, to this file, outside of SOURCE and MOUNTPOINT. SIGHUP opens it anew.
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
+    /// When a file's data is written to SOURCE.
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "begin")]
+    writeback: WritebackArgument,
+    /// Seconds after which what was written is made durable without a request, such as fsync.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    dirty_age: u64,
     /// Operations that can be under way at once.
     #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
     threads: usize,
@@ -105,6 +118,27 @@ enum KernelCacheArgument {
     /// All that is read and written, until memory is short: beyond --memory, and most of it held twice. Reading it again is as
     /// fast as on SOURCE itself. Unless root mounts, each opening of a file is a request all the same.
     All,
+}
+
+/// A file on SOURCE is safe from the end of this process, but not from that of the machine, which takes fsync.
+#[derive(Clone, Copy, ValueEnum)]
+enum WritebackArgument {
+    /// Soon after a file was closed.
+    Begin,
+    /// Before close(2) returns, which tells whether it succeeded. Slower, by a request for each close.
+    Close,
+    /// When it is --dirty-age seconds old, or memory is short. Small new files are written when they are closed.
+    Delayed,
+}
+
+impl From<WritebackArgument> for WritebackAtClose {
+    fn from(argument: WritebackArgument) -> WritebackAtClose {
+        match argument {
+            WritebackArgument::Begin => WritebackAtClose::Begin,
+            WritebackArgument::Close => WritebackAtClose::Wait,
+            WritebackArgument::Delayed => WritebackAtClose::Delayed,
+        }
+    }
 }
 
 /// Runs it to its end.
@@ -154,12 +188,15 @@ fn check_log_file(arguments: &MountArguments) -> Result<(), String> {
 fn start(arguments: &MountArguments) -> Result<Mounted, String> {
     let limit = memory_limit(&arguments.memory)?;
     let places = check::places(&arguments.source, &arguments.mount_point)?;
-    let cache = Cache::builder().memory(limit).build();
+    let builder = Cache::builder().memory(limit);
+    let builder = builder.dirty_expire(Duration::from_secs(arguments.dirty_age));
+    let cache = builder.build();
     let cache = cache.map_err(|error| error.to_string())?;
     let mut options = DirectoryOptions::default();
     options.read_only = arguments.read_only;
     options.raise_open_files = true;
     options.ignore_lock = arguments.force;
+    options.writeback_at_close = arguments.writeback.into();
     let directory = cache.directory_with(&places.source, options);
     let directory = directory.map_err(|error| match error {
         Error::Directory(DirectoryError::Locked { .. }) => {

@@ -208,7 +208,15 @@ fn a_full_source_refuses_writes_and_nothing_that_was_accepted_is_lost() {
 fn what_a_full_source_cannot_take_is_listed_file_by_file() {
     let folder = Folder::new("taken");
     small_source(&folder, "tmpfs");
-    let mounted = folder.mount(&["--memory", "512M", "--stop-timeout", "1"]);
+    let arguments = [
+        "--memory",
+        "512M",
+        "--stop-timeout",
+        "1",
+        "--writeback",
+        "delayed",
+    ];
+    let mounted = folder.mount(&arguments);
     let content = pattern(6 << 20, 9);
     for name in ["one", "two"] {
         fs::write(folder.mount_point().join(name), &content).unwrap();

@@ -99,7 +99,7 @@ pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::File;
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats,
-    Fallback,
+    Fallback, WritebackAtClose,
 };
 pub use foliocache_mm::{
     FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,

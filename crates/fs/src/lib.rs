@@ -20,5 +20,5 @@
 mod dirfs;
 mod memfs;
 
-pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback};
+pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback, WritebackAtClose};
 pub use memfs::MemFs;

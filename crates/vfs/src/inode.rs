@@ -152,6 +152,10 @@ pub trait InodeOperations: Any + Send + Sync {
         Ok(())
     }
 
+    /// Writes what is dirty to the backing store, without making it durable. What fails stays dirty, and is told by the file's
+    /// error sequence. May block on I/O.
+    fn write_back(&self, _inode: &Inode) {}
+
     /// Handles that may write, roughly: more than 0 if there is one. Does not wait.
     fn writers(&self) -> u32 {
         0

@@ -487,7 +487,7 @@ impl InodeOperations for DirNode {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        let last = {
+        let (last, written) = {
             let mut opens = self.file().opens.lock();
             opens.handles -= 1;
             opens.writers -= u32::from(writable);
@@ -501,21 +501,26 @@ impl InodeOperations for DirNode {
             {
                 self.attributes.settle(mapping.size());
             }
-            opens.handles == 0
+            (opens.handles == 0, writable && opens.writers == 0)
         };
         // Without descriptors there is nothing to close, and nothing on its way.
-        if last
+        if (last || written)
             && (self.is_unlinked() || self.file().any_fd().is_some())
             && let Ok(node) = NodeOps::of(inode)
         {
-            let closing = Closing(&node);
-            if !node.is_unlinked() && node.write_in_batch() {
-                // The batch closes it.
-                mem::forget(closing);
-            }
+            node.closed(last, written);
         }
         self.shared.close_idle(2);
         self.shared.limit_idle();
+    }
+
+    fn write_back(&self, inode: &Inode) {
+        if let Ok(node) = NodeOps::of(inode)
+            && !node.is_unlinked()
+            && !node.write_in_batch()
+        {
+            node.write_out();
+        }
     }
 
     /// Lets go of the file in the source, which frees its space, and of its pages. Nobody can open it any more.

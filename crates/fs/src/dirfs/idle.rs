@@ -28,16 +28,17 @@
 //! leaves it to the next one, as if he had come a moment earlier.
 
 use super::NodeOps;
-use super::Shared;
 use super::node::DirNode;
 use super::state::Opens;
-use foliocache_mm::AddressSpace;
+use super::{Shared, WritebackAtClose};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations};
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex, MutexGuard, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::KeptFds;
 use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
+use std::mem;
 use std::os::fd::OwnedFd;
 
 /// Most files that are written back because one got in line.
@@ -260,6 +261,49 @@ impl Drop for Taken<'_> {
 }
 
 impl NodeOps {
+    /// The `last` handle of the file was closed, or the last of those that may have `written`.
+    ///
+    /// Context: no lock held; may block on I/O.
+    pub(super) fn closed(&self, last: bool, written: bool) {
+        // Also after a panic.
+        let closing = last.then(|| Closing(self));
+        if !self.is_unlinked() {
+            if last && self.write_in_batch() {
+                // The batch closes it.
+                mem::forget(closing);
+                return;
+            }
+            if written {
+                match self.shared.options.writeback_at_close {
+                    WritebackAtClose::Begin => {
+                        let mapping = self.file().mapping();
+                        mapping.iter().for_each(AddressSpace::begin_writeback);
+                    }
+                    WritebackAtClose::Wait => self.write_out(),
+                    WritebackAtClose::Delayed => {}
+                }
+            }
+            if last {
+                self.file().close_if_batched();
+            }
+        }
+        if !self.is_unlinked() && self.file().any_fd().is_none() {
+            // Nothing is left to close.
+            mem::forget(closing);
+        }
+    }
+
+    /// Writes what is dirty to the source, with the time of its last write, and does not flush it. What fails stays dirty.
+    ///
+    /// Context: no lock held; blocks on I/O.
+    pub(super) fn write_out(&self) {
+        if let Some(mapping) = self.file().mapping().filter(|mapping| mapping.is_dirty()) {
+            mapping.fdatawrite();
+            // Tried again before a flush.
+            let _ = self.write_inode();
+        }
+    }
+
     /// Closes the descriptors of a file without handles, or puts it in line if they are still needed.
     ///
     /// Context: takes `opens`.

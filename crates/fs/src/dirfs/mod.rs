@@ -85,6 +85,21 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// How soon data of a file is written to the source when nobody has it open for writing any more. The source's kernel has
+/// it then, whatever becomes of this process; it is not durable, which takes [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) or an fsync.
+///
+/// Small new files are written at their last close in any case: [`DirFsOptions::batch_small_files`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WritebackAtClose {
+    /// The close begins it and does not wait: the flusher comes within some 50 ms.
+    #[default]
+    Begin,
+    /// The close waits for it.
+    Wait,
+    /// Only its age brings it about, or short memory: what is younger is lost with the process.
+    Delayed,
+}
+
 /// How a directory is to be used.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -134,6 +149,8 @@ pub struct DirFsOptions {
     /// one `syncfs(2)`, where the source's file system tells that call of errors (ext4, XFS). At most 64 MiB,
     /// charged to the bound, are on their way through the kernel's cache.
     pub batch_small_files: bool,
+    /// How soon data of a closed file is in the source.
+    pub writeback_at_close: WritebackAtClose,
 }
 
 impl Default for DirFsOptions {
@@ -151,6 +168,7 @@ impl Default for DirFsOptions {
             idle_files: None,
             raise_open_files: false,
             batch_small_files: true,
+            writeback_at_close: WritebackAtClose::default(),
         }
     }
 }

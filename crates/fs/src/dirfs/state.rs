@@ -281,6 +281,19 @@ impl FileState {
         }
     }
 
+    /// As [`FileState::close_batched`], for a file that may have come into a batch while it was open. Does nothing to others,
+    /// and to files with data that is not written.
+    pub(super) fn close_if_batched(&self) {
+        let batched = !self.io.lock().batched.is_empty();
+        let to_write = |mapping: &Arc<AddressSpace>| {
+            let stats = mapping.stats();
+            stats.dirty + stats.writeback > 0
+        };
+        if batched && !self.mapping().as_ref().is_some_and(to_write) {
+            self.close_batched();
+        }
+    }
+
     /// Whether data waits for a flush.
     pub(super) fn unflushed(&self) -> bool {
         !self.data.is_durable()

@@ -56,7 +56,7 @@ use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts, bump, read};
 use crate::worker::Worker;
-use crate::writeback::Handed;
+use crate::writeback::{Closed, Handed};
 use throttle::Throttle;
 
 /// What backs the files of a file system.
@@ -95,6 +95,8 @@ pub struct BackingDevInfo {
     dirty_files: RankedMutex<DirtyFiles>,
     /// What uncached writers want to have written.
     pub(crate) handed: RankedMutex<Handed>,
+    /// Closed files that are to be written soon.
+    pub(crate) closed: RankedMutex<Closed>,
     pub(crate) flusher: Worker,
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
     pub(crate) oldest_dirty: AtomicU64,
@@ -127,6 +129,7 @@ impl BackingDevInfo {
             stay_dirty: AtomicU64::new(0),
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::new()),
             handed: RankedMutex::new(Rank::BdiList, Handed::new()),
+            closed: RankedMutex::new(Rank::BdiList, Closed::default()),
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),
             throttle: Throttle::new(mm.shares.now()),

@@ -53,14 +53,20 @@ impl BackingDevInfo {
         }
         let mut progress = true;
         while progress {
-            progress = self.write_handed();
+            progress = self.write_closed();
+            progress |= self.write_handed();
             // What is old goes first, whatever else there is to do.
             for old in [true, false] {
                 progress |= self.give_turns(memory, old);
             }
         }
         // Old enough, a retry that is due, or a request: whichever comes first.
-        (!self.flusher_may_rest()).then(|| (expire / 5).max(Duration::from_millis(50)))
+        let period =
+            (!self.flusher_may_rest()).then(|| (expire / 5).max(Duration::from_millis(50)));
+        let closed = self.closed_due();
+        closed.map_or(period, |due| {
+            Some(period.map_or(due, |period| period.min(due)))
+        })
     }
 
     /// Gives one turn to each file that has been dirty for long enough (`old`), or to younger ones for as

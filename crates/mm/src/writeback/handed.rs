@@ -92,7 +92,11 @@ impl AddressSpace {
     /// Writes what is dirty of `pages` and did not fail before, at most `budget` pages; returns where it stopped.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
-    fn write_range(self: &Arc<Self>, pages: Range<u64>, budget: u64) -> Option<PageIndex> {
+    pub(super) fn write_range(
+        self: &Arc<Self>,
+        pages: Range<u64>,
+        budget: u64,
+    ) -> Option<PageIndex> {
         if self.is_awaited() {
             // Whoever makes the file durable does all that this could do.
             return None;

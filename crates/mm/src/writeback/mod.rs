@@ -27,6 +27,7 @@
 //! it, under `xa_lock`. *Order*: `i_rwsem`, `flush_lock`, `wb_lock`, `invalidate_lock`. *May block*: for
 //! I/O. Folio locks are held only to change states, never over I/O.
 
+mod closed;
 mod flush;
 mod flusher;
 mod fsync;
@@ -34,6 +35,7 @@ mod group;
 mod handed;
 mod run;
 
+pub(crate) use closed::Closed;
 pub(crate) use flush::FlushState;
 pub(crate) use group::Groups;
 pub(crate) use handed::Handed;

@@ -1,0 +1,117 @@
+//! Closed files, which are written to the store soon.
+//!
+//! # Model
+//!
+//! ```text
+//!  last close of a writer ──▶ listed ──a moment──▶ the flusher writes all that are listed, a turn each
+//!                                                          ├─ all of it is with the store: gone
+//!                                                          └─ more is dirty: listed again
+//! ```
+//!
+//! What is with the store outlives this process. It is not flushed: that is left to its age, as for other files.
+//!
+//! The moment is for loops that open, append and close: they are written once in [`MOMENT`], not once a close. What was listed
+//! meanwhile is written along, so the flusher wakes up no more often.
+//!
+//! A file is written once from its beginning to the end that it had when it was closed. What is dirtied behind the flusher by a
+//! new writer waits for the next close, or for its age.
+//!
+//! # Locking
+//!
+//! *Protects*: the list. *Order*: as the list of dirty files. *May block*: no.
+
+use foliocache_sync::time::Duration;
+use foliocache_sync::{Arc, Weak};
+use foliocache_sys::clock;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::address_space::AddressSpace;
+use crate::bdi::BackingDevInfo;
+use crate::stats::Count;
+use crate::types::pages_for;
+
+/// From the close to the write, at most, if the store is not busy.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// A file, and the pages that are not written yet.
+type ClosedFile = (Weak<AddressSpace>, Range<u64>);
+
+/// Closed files that are to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    /// By their numbers.
+    files: BTreeMap<u64, ClosedFile>,
+    /// When the first of them was closed, in nanoseconds of the monotonic clock.
+    since: u64,
+}
+
+impl AddressSpace {
+    /// Has the flusher write what is dirty, within some ten milliseconds. It is with the store then, and not durable. Does
+    /// not block. Does nothing if nothing is dirty that did not fail before, and after a fork.
+    #[doc(alias = "filemap_flush")]
+    pub fn begin_writeback(self: &Arc<Self>) {
+        let bdi = self.bdi();
+        let to_write = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
+        if bdi.is_memory() || !to_write || self.mm().check_fork().is_err() {
+            return;
+        }
+        let file = (Arc::downgrade(self), 0..pages_for(self.size()));
+        if bdi.list_closed(self.id(), file, clock::monotonic_ns()) {
+            bdi.flusher.wake();
+        }
+    }
+}
+
+impl BackingDevInfo {
+    /// Lists a file; whether no other was listed. The flusher comes by itself for the others.
+    fn list_closed(&self, id: u64, file: ClosedFile, since: u64) -> bool {
+        let mut closed = self.closed.lock();
+        let first = closed.files.is_empty();
+        if first {
+            closed.since = since;
+        }
+        closed.files.insert(id, file);
+        first
+    }
+
+    /// When the flusher has to come for closed files.
+    pub(super) fn closed_due(&self) -> Option<Duration> {
+        let closed = self.closed.lock();
+        let age = Duration::from_nanos(clock::monotonic_ns().saturating_sub(closed.since));
+        (!closed.files.is_empty()).then(|| MOMENT.saturating_sub(age))
+    }
+
+    /// The flusher's turn on closed files, one on each. Returns whether some are due at once.
+    pub(super) fn write_closed(&self) -> bool {
+        if self.closed_due() != Some(Duration::ZERO) {
+            return false;
+        }
+        let (files, since) = {
+            let mut closed = self.closed.lock();
+            (std::mem::take(&mut closed.files), closed.since)
+        };
+        let mut again = false;
+        for (id, (file, pages)) in files {
+            let Some(file) = file.upgrade().filter(|_| !pages.is_empty()) else {
+                continue;
+            };
+            let next = file.write_range(pages.clone(), self.turn());
+            if let Some(next) = next {
+                self.relist_closed(id, (Arc::downgrade(&file), next.0..pages.end), since);
+                again = true;
+            } else {
+                // An error is told by the flush that finds it again.
+                let _ = file.ops.write_inode();
+            }
+        }
+        again
+    }
+
+    /// Lists a file for its next turn, unless it was closed again meanwhile: then all of it is listed.
+    fn relist_closed(&self, id: u64, file: ClosedFile, since: u64) {
+        let mut closed = self.closed.lock();
+        closed.since = since;
+        closed.files.entry(id).or_insert(file);
+    }
+}
