@@ -71,6 +71,9 @@ pub(crate) struct FuseConn {
     /// The kernel opens and closes files without a word: it keeps all, and a file that it lets a program open can be opened here at
     /// any time.
     pub(crate) kernel_opens: bool,
+    /// Closing a file that was written waits until it is in the source, and tells whether it is: the kernel is to say when
+    /// programs close files, at a request for each close.
+    pub(crate) writes_at_close: bool,
     /// Files that the kernel opens are kept in its cache, since it asked for that or cannot map them otherwise. `Relaxed`: set
     /// before the threads are started that serve what opens a file.
     pub(crate) kernel_keeps_all: AtomicBool,
@@ -302,6 +305,16 @@ impl FuseConn {
         let serves = |held: &Arc<FileHandle>| held.file.flags().write || !write;
         let held = || self.nodes.held(id.ino).filter(serves);
         Ok(self.unopened.get(id.ino, write).or_else(held))
+    }
+
+    /// A program closes a file: writes back what is dirty.
+    ///
+    /// # Errors
+    /// A failure of writing the file back that its handle has not been told of.
+    pub(crate) fn do_flush(&self, id: FileId) -> Result<(), Errno> {
+        // If the kernel did not open it and no request has, nothing was written lately.
+        let open = self.open_file(id, true)?;
+        open.map_or(Ok(()), |open| open.file.write_back())
     }
 
     /// Opens a file that is about to lose a name, if it has data to write and programs may have it open without our knowing:

@@ -346,6 +346,7 @@ impl Mount {
             unopened: Arc::clone(&unopened),
             kernel_cache: options.kernel_cache,
             kernel_opens,
+            writes_at_close: !read_only && names.fs().writes_at_close(),
             kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
             kernel_can_list: AtomicBool::new(false),
         });

@@ -356,6 +356,15 @@ impl Filesystem for Server {
         });
     }
 
+    fn flush(&self, _: &Request, ino: INodeNo, fh: Fh, _: LockOwner, reply: ReplyEmpty) {
+        if !self.conn.writes_at_close {
+            // It closes files by itself from now on, without a word.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let file = FileId::new(ino, fh);
+        self.serve_empty(Lane::Io, "flush", reply, move |conn| conn.do_flush(file));
+    }
+
     fn fsync(&self, _: &Request, ino: INodeNo, fh: Fh, datasync: bool, reply: ReplyEmpty) {
         let file = FileId::new(ino, fh);
         self.serve_empty(Lane::Io, "fsync", reply, move |conn| {

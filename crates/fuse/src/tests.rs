@@ -56,6 +56,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
         unopened: Arc::new(Unopened::new(nodes)),
         kernel_cache: KernelCache::default(),
         kernel_opens: false,
+        writes_at_close: false,
         kernel_keeps_all: AtomicBool::default(),
         kernel_can_list: AtomicBool::default(),
     }

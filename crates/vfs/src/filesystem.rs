@@ -48,6 +48,11 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
+    /// Whether a program that closes a file is to wait until its data is in the backing store, and to be told if that fails.
+    fn writes_at_close(&self) -> bool {
+        false
+    }
+
     /// How long the answers of [`FileSystem::lookup`] and [`FileSystem::getattr`] may be believed. Asked for once.
     fn belief(&self) -> Arc<Belief> {
         Arc::new(Belief::new(Validity::FOR_EVER))

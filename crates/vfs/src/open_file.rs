@@ -15,6 +15,8 @@
 //! The inode's reference is taken once, by the drop.
 #![allow(unsafe_code)]
 
+mod sync;
+
 use crate::inode::Inode;
 use crate::slab::SlabArc;
 use crate::types::{Advice, FallocateMode, OpContext, OpenFlags, SeekSparse};
@@ -502,52 +504,6 @@ impl OpenFile {
             return Err(Errno::ENXIO);
         }
         self.inode.ops().seek_sparse(&self.inode, what, pos)
-    }
-
-    /// Makes everything durable that was written before the call, with the attributes and, for a
-    /// file that was made, renamed or linked since, its name. Blocks for the I/O.
-    ///
-    /// # Errors
-    /// The first failure of writeback since this handle last asked, once; data that could not be
-    /// written stays dirty and is tried again.
-    pub fn fsync(&self) -> Result<(), Errno> {
-        self.sync_with(&self.wb_err, false)
-    }
-
-    /// As [`OpenFile::fdatasync`] for a range of bytes: [`AddressSpace::fsync_range`].
-    ///
-    /// # Errors
-    /// As [`OpenFile::fsync`].
-    #[doc(alias = "msync")]
-    pub fn sync_range(&self, bytes: Range<u64>) -> Result<(), Errno> {
-        self.mapping.fsync_range(bytes, &self.wb_err)?;
-        self.inode.ops().sync(&self.inode, true)
-    }
-
-    /// As [`OpenFile::fsync`], attributes only as far as they are needed to find the data.
-    ///
-    /// # Errors
-    /// As [`OpenFile::fsync`].
-    pub fn fdatasync(&self) -> Result<(), Errno> {
-        self.sync_with(&self.wb_err, true)
-    }
-
-    fn sync_with(&self, cursor: &ErrSeqCursor, datasync: bool) -> Result<(), Errno> {
-        self.mapping.fsync(cursor)?;
-        self.inode.ops().sync(&self.inode, datasync)
-    }
-
-    /// As [`OpenFile::fsync`], or as [`OpenFile::fdatasync`], on behalf of somebody who may be gone
-    /// when it is done: this handle counts as told of a failure only once that somebody hands what
-    /// comes with the result to [`OpenFile::was_told`].
-    pub fn sync_on_behalf(&self, datasync: bool) -> (Result<(), Errno>, ErrSeqCursor) {
-        let cursor = self.wb_err.clone();
-        (self.sync_with(&cursor, datasync), cursor)
-    }
-
-    /// The result of a sync on somebody's behalf has reached him.
-    pub fn was_told(&self, cursor: &ErrSeqCursor) {
-        self.wb_err.advance_to(cursor);
     }
 
     /// Says how `len` bytes at `pos` will be used; 0 means to the end. The pattern of access is

@@ -17,6 +17,7 @@
 //! | `idle` | closed files that still need their descriptors |
 //! | `batch` | small new files, made durable many at a time |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
+//! | `room` | whether the source tells in time that it is full |
 //! | `watch` | directories in which the kernel tells of changes |
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
@@ -52,6 +53,7 @@ mod names;
 mod namespace;
 mod node;
 mod path_fds;
+mod room;
 mod state;
 mod stats;
 mod stream;
@@ -234,6 +236,8 @@ struct Shared {
     idle: IdleFiles,
     batches: Option<Batches>,
     sync_calls: SyncCalls,
+    /// The source refuses in time what it has no room for.
+    room_is_told: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
     dont_cache_refused: AtomicBool,
     /// Names and attributes of inodes that were evicted before these were durable.
@@ -323,6 +327,7 @@ impl DirFs {
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
         let batches = Batches::new(mm, root.as_fd(), stat.dev.raw(), kept.clone())
             .filter(|_| options.batch_small_files && !options.read_only);
+        let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
         let inodes = Inodes::new(mm);
         let validity = Validity {
             present: options.revalidate_after,
@@ -353,6 +358,7 @@ impl DirFs {
             idle: IdleFiles::new(kept),
             batches,
             sync_calls: SyncCalls::default(),
+            room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
             next_node: AtomicU64::new(0),

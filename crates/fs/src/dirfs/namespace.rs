@@ -13,12 +13,12 @@
 //! What is created belongs to the caller that the context names, as far as the process may give
 //! files away; without that privilege everything belongs to the process.
 
-use super::DirFs;
 use super::file::Descriptors;
 use super::listing::NamesChange;
 use super::node::{DirNode, Identity, NODE_BYTES};
 use super::state::LocalChange;
 use super::stream::DirStream;
+use super::{DirFs, WritebackAtClose};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::dir;
@@ -37,6 +37,11 @@ impl FileSystem for DirFs {
 
     fn read_only(&self) -> bool {
         self.shared.options.read_only
+    }
+
+    fn writes_at_close(&self) -> bool {
+        self.shared.options.writeback_at_close == WritebackAtClose::Wait
+            || !self.shared.room_is_told
     }
 
     fn belief(&self) -> Arc<Belief> {

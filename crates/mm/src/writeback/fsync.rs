@@ -90,6 +90,16 @@ impl AddressSpace {
         let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
     }
 
+    /// Tells the handle of `cursor` of a failed writeback that it has not been told of, once, as [`AddressSpace::fsync`] does.
+    ///
+    /// # Errors
+    /// The newest error of writing the file back; `ECHILD` after a fork.
+    #[doc(alias = "file_check_and_advance_wb_err")]
+    pub fn check_wb_err(&self, cursor: &ErrSeqCursor) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        self.wb_err.check_and_advance(cursor)
+    }
+
     /// Flushes what is written, without writing what is dirty.
     ///
     /// Blocks for I/O. Uses no memory of the bound.

@@ -59,6 +59,46 @@ fn parse_line(line: &[u8]) -> Option<MountInfo> {
     })
 }
 
+/// Mount options that switch quotas on, as the kernel shows them. Behind some of them stands a value.
+const QUOTA_OPTIONS: [&[u8]; 9] = [
+    b"quota",
+    b"usrquota",
+    b"grpquota",
+    b"prjquota",
+    b"uquota",
+    b"gquota",
+    b"pquota",
+    b"usrjquota",
+    b"grpjquota",
+];
+
+/// Whether a file system on the device `dev` (`st_dev`) is mounted with quotas. May block.
+///
+/// # Errors
+///
+/// Those of opening and reading `/proc/self/mountinfo`.
+pub fn has_quotas(dev: u64) -> Result<bool, Errno> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let mut lines = text.split(|&byte| byte == b'\n');
+    Ok(lines.any(|line| is_with_quotas(line, device.as_bytes())))
+}
+
+/// Whether a line of mountinfo is of this device, and of a file system with quotas.
+fn is_with_quotas(line: &[u8], device: &[u8]) -> bool {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let is_quota = |option: &[u8]| {
+        let name = option.split(|&byte| byte == b'=').next();
+        name.is_some_and(|name| QUOTA_OPTIONS.contains(&name))
+    };
+    let has = |fields: &mut dyn Iterator<Item = &[u8]>, nth| {
+        let options = fields.nth(nth);
+        options.is_some_and(|options| options.split(|&byte| byte == b',').any(is_quota))
+    };
+    fields.nth(2) == Some(device)
+        && (has(&mut fields, 2) || fields.any(|field| field == b"-") && has(&mut fields, 2))
+}
+
 fn text(field: &[u8]) -> String {
     unescape(field).to_string_lossy().into_owned()
 }
@@ -174,6 +214,30 @@ pub fn abort_fuse(device: (u32, u32)) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quotas_are_found_among_the_options_of_a_device() {
+        let with = |mount: &str, all: &str| {
+            let line = format!("36 35 7:1 / /mnt/x {mount} shared:1 - ext4 /dev/loop1 {all}");
+            is_with_quotas(line.as_bytes(), b"7:1")
+        };
+        for options in [
+            "rw,usrquota",
+            "prjquota",
+            "rw,usrjquota=aquota.user,jqfmt=vfsv1",
+        ] {
+            assert!(with("rw,relatime", options), "{options}");
+            assert!(with(options, "rw"), "{options}");
+        }
+        for options in ["rw", "rw,noquota,inode64", "rw,uqnoenforce"] {
+            assert!(!with("rw", options), "{options}");
+        }
+        assert!(!is_with_quotas(
+            b"36 35 7:2 / / rw - ext4 none usrquota",
+            b"7:1"
+        ));
+        assert!(!is_with_quotas(b"", b"7:1"));
+    }
 
     #[test]
     fn a_line_with_escapes_and_tags() {

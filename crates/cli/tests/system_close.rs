@@ -1,0 +1,163 @@
+//! What a mount has in its source when a program has closed a file, and what `close(2)` says.
+//!
+//! Needs FUSE and root.
+
+mod common;
+
+use common::{Folder, no_root_or_fuse, pattern, run, wait_for};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Nothing is written because of its age.
+const OLD: [&str; 2] = ["--dirty-age", "3600"];
+
+/// Writes files and closes them, kills the mount a moment later, and looks at the source.
+fn close_and_kill(name: &str, arguments: &[&str], moment: Duration) -> bool {
+    let folder = Folder::new(name);
+    fs::write(folder.source().join("log"), "begin\n").unwrap();
+    fs::write(folder.source().join("settings"), "old").unwrap();
+    let mounted = folder.mount(&[arguments, &OLD].concat());
+    let point = folder.mount_point();
+    // A large file, an old one that grows, and one that takes the place of another.
+    let content = pattern(3_000_000, 5);
+    fs::write(point.join("large"), &content).unwrap();
+    let mut log = File::options().append(true).open(point.join("log"));
+    log.as_mut().unwrap().write_all(b"end\n").unwrap();
+    drop(log);
+    fs::write(point.join("settings.new"), &content[..100_000]).unwrap();
+    fs::rename(point.join("settings.new"), point.join("settings")).unwrap();
+    sleep(moment);
+    mounted.signal("KILL");
+    mounted.wait();
+    let found = |name: &str| fs::read(folder.source().join(name)).unwrap();
+    let whole = [
+        found("large") == content,
+        found("log") == b"begin\nend\n",
+        found("settings") == content[..100_000],
+    ];
+    assert!(whole == [true; 3] || whole == [false; 3], "{whole:?}");
+    whole[0]
+}
+
+#[test]
+#[ignore = "system tier"]
+fn what_was_closed_survives_a_kill_of_the_mount() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let moment = Duration::from_millis(500);
+    assert!(close_and_kill("begin", &[], moment));
+    let all = ["--kernel-cache", "all"];
+    let moment_of_all = Duration::from_millis(2500);
+    assert!(close_and_kill("begin-all", &all, moment_of_all));
+    assert!(!close_and_kill(
+        "delayed",
+        &["--writeback", "delayed"],
+        moment
+    ));
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_close_that_waits_survives_a_kill_of_the_mount_at_once() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let close = ["--writeback", "close"];
+    assert!(close_and_kill("close", &close, Duration::ZERO));
+    let all = ["--writeback", "close", "--kernel-cache", "all"];
+    assert!(close_and_kill("close-all", &all, Duration::ZERO));
+}
+
+/// A program that writes its input to `file` and closes it at the end.
+fn writer(file: &Path) -> Child {
+    let mut dd = Command::new("dd");
+    dd.arg(format!("of={}", file.display()));
+    dd.args(["bs=64k", "iflag=fullblock", "status=none"]);
+    let dd = dd.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    dd.unwrap()
+}
+
+/// Somebody else takes the room that was there when the data was accepted.
+#[test]
+#[ignore = "system tier"]
+fn close_tells_that_the_source_could_not_take_the_data() {
+    if no_root_or_fuse() {
+        return;
+    }
+    for (name, arguments) in [
+        ("refused", &["--writeback", "close"][..]),
+        (
+            "refused-all",
+            &["--writeback", "close", "--kernel-cache", "all"],
+        ),
+    ] {
+        let folder = Folder::new(name);
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=24M", "none"]);
+        run(mount.arg(folder.source()));
+        let mounted = folder.mount(&[arguments, &OLD].concat());
+        let file = folder.mount_point().join("file");
+        let mut dd = writer(&file);
+        let mut input = dd.stdin.take().unwrap();
+        input.write_all(&pattern(6 << 20, 9)).unwrap();
+        wait_for("the writes", || {
+            fs::metadata(&file).is_ok_and(|file| file.len() == 6 << 20)
+        });
+        fs::write(folder.source().join("theirs"), vec![1; 30 << 20]).unwrap_err();
+        drop(input);
+        let ended = dd.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(!ended.status.success(), "{name}");
+        assert!(said.contains("No space left on device"), "{name}: {said}");
+        // With room it is written, and a close of another handle has no error.
+        fs::remove_file(folder.source().join("theirs")).unwrap();
+        wait_for("the retry", || {
+            File::options()
+                .append(true)
+                .open(&file)
+                .and_then(|mut file| file.write_all(b"more"))
+                .is_ok()
+        });
+        mounted.end_well();
+        let found = fs::metadata(folder.source().join("file")).unwrap().len();
+        assert!(found > 6 << 20, "{name}");
+    }
+}
+
+/// Where writes cannot be refused in time, closing waits, whatever was asked for.
+#[test]
+#[ignore = "system tier"]
+fn a_source_with_quotas_or_of_an_unknown_kind_gets_the_data_at_close() {
+    if no_root_or_fuse() {
+        return;
+    }
+    for kind in ["quotas", "overlay", "neither"] {
+        let folder = Folder::new(&format!("close-{kind}"));
+        let (top, mut mount) = (folder.top(), Command::new("mount"));
+        if kind == "overlay" {
+            let dirs = ["lower", "upper", "work"].map(|name| top.join(name));
+            dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+            let [lower, upper, work] = dirs.each_ref().map(|dir| dir.display());
+            let dirs = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+            mount.args(["-t", "overlay", "-o", &dirs, "none"]);
+        } else {
+            let image = top.join("image");
+            File::create(&image).unwrap().set_len(32 << 20).unwrap();
+            run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+            let quotas = if kind == "quotas" { ",usrquota" } else { "" };
+            mount.args(["-o", &format!("loop{quotas}")]).arg(image);
+        }
+        run(mount.arg(folder.source()));
+        let mounted = folder.mount(&[&["--writeback", "delayed"], &OLD[..]].concat());
+        let content = pattern(1 << 20, 3);
+        fs::write(folder.mount_point().join("file"), &content).unwrap();
+        let there = fs::read(folder.source().join("file")).unwrap() == content;
+        assert_eq!(there, kind != "neither", "{kind}");
+        mounted.end_well();
+    }
+}
