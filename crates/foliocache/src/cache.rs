@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use crate::builder::CacheBuilder;
 use crate::directory::Directory;
 use crate::error::{CloseError, Error, Operation, Result, UnsyncedFile};
+use crate::exit;
 use crate::mount::{Backing, VfsMount};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::size::MemorySize;
@@ -46,6 +47,8 @@ pub struct Cache {
 struct Inner {
     mm: Arc<Mm>,
     mounts: Mutex<Vec<Mounted>>,
+    /// The same without their directories, for the exit of the process.
+    at_exit: Arc<exit::Mounts>,
 }
 
 /// Device and inode number of a directory.
@@ -67,6 +70,12 @@ impl Forked for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.mm.warn_of_pins();
+        for used in self.mounts.lock().iter() {
+            // Else it is written back when it is dropped.
+            if Arc::strong_count(&used.mount) > 1 {
+                used.mount.write_back();
+            }
+        }
     }
 }
 
@@ -81,6 +90,7 @@ impl Cache {
             inner: Arc::new(ParentOnly::new(Inner {
                 mm,
                 mounts: Mutex::new(Vec::new()),
+                at_exit: Arc::default(),
             })),
         }
     }
@@ -148,6 +158,7 @@ impl Cache {
             mount.lock(ignore_lock)?;
         }
         let directory = Directory::root(&mount, read_only)?;
+        self.inner.at_exit.lock().push(Arc::downgrade(&mount));
         mounts.push(Mounted { ancestry, mount });
         Ok(directory)
     }
@@ -287,9 +298,38 @@ impl Cache {
         Ok(())
     }
 
+    /// Has the process write everything back when it exits, of all directories of the cache: by [`std::process::exit`], `exit(3)`
+    /// or the end of `main`, also if the cache was leaked, or is a `static`, or threads and files still use it. Once is enough.
+    ///
+    /// The exit waits for it, but no longer than 10 s while nothing becomes durable. What could not be written is listed on
+    /// standard error; the exit status stays what it is. A process that is killed, aborts or calls `_exit(2)` writes nothing
+    /// back, nor does a forked child.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::OnceLock;
+    ///
+    /// static CACHE: OnceLock<foliocache::Cache> = OnceLock::new();
+    ///
+    /// let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// cache.close_on_exit()?;
+    /// CACHE.set(cache).expect("once"); // nobody drops it
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `ENOMEM`; `ECHILD` after a fork.
+    #[doc(alias = "atexit")]
+    pub fn close_on_exit(&self) -> Result<()> {
+        self.check(Operation::Sync)?;
+        exit::register(&self.inner.at_exit)
+    }
+
     /// Writes everything back and lets the cache go. Handles that are still held go on working.
     ///
-    /// A cache that is dropped instead writes back, too, but can tell of failures only in the log.
+    /// A cache that is dropped instead writes back, too, and makes it durable, but can tell of failures only in the log. What is
+    /// written through handles after that is written back when the last of them goes.
     ///
     /// # Errors
     /// The files that could not be written back, and the cache with them: it is still open.

@@ -76,6 +76,7 @@ mod cache;
 mod cursor;
 mod directory;
 mod error;
+mod exit;
 mod file;
 mod io_options;
 mod mapping;

@@ -147,6 +147,18 @@ impl VfsMount {
         failed
     }
 
+    /// Makes everything durable at the end of the cache, unless writing fails; the log tells of errors.
+    pub(crate) fn write_back(&self) {
+        if let Backing::Directory(fs) = self.backing() {
+            fs.write_back();
+        }
+    }
+
+    /// Pages that are not durable. Takes no lock.
+    pub(crate) fn nr_not_durable(&self) -> u64 {
+        self.backing().bdi().nr_not_durable()
+    }
+
     /// Files with data that is not durable.
     pub(crate) fn unsynced_files(&self) -> impl Iterator<Item = UnsyncedFile> {
         let files = self.backing().bdi().dirty_files().into_iter();

@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod dir;
 pub mod errno;
 pub mod event;
+pub mod exit;
 pub mod fd;
 pub mod fork;
 pub mod inotify;

@@ -405,6 +405,14 @@ impl DirFs {
         }
     }
 
+    /// Makes every file durable, unless writing fails. The log tells of errors;
+    /// [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) returns them.
+    pub fn write_back(&self) {
+        if self.shared.bdi.error().is_none() {
+            let _ = self.sync_files();
+        }
+    }
+
     /// Writes back and flushes every file, all of them at once where that can be.
     fn sync_files(&self) -> Result<(), Errno> {
         let mut result = Ok(());
@@ -422,10 +430,7 @@ impl Drop for DirFs {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        if self.shared.bdi.error().is_none() {
-            // The log tells of errors; who wants to know more calls `sync_fs` first.
-            let _ = self.sync_files();
-        }
+        self.write_back();
         if let Some(batches) = &self.shared.batches {
             batches.stop();
         }

@@ -1,0 +1,180 @@
+//! What is in the source when a process has ended, with its files closed, leaked or in use.
+//!
+//! # Safety
+//!
+//! The child of a fork exits at once, as a program would.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::{is_alone, on_disk};
+use foliocache::{Cache, Directory, DirectoryOptions, File, WritebackAtClose};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use std::{env, fs, mem, process, thread};
+
+const SOURCE: &str = "FOLIOCACHE_TEST_SOURCE";
+
+/// Runs the test `body` in a process of its own over a directory, and returns what it said.
+fn run(body: &str, source: &Path) -> Output {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", body, "--nocapture", "--test-threads=1"]);
+    command.env(common::ALONE, "1").env(SOURCE, source);
+    let start = Instant::now();
+    let output = command.output().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(60), "it waited");
+    output
+}
+
+fn run_well(body: &str) -> tempfile::TempDir {
+    let source = on_disk();
+    let output = run(body, source.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{body}: {said}");
+    assert!(!said.contains("lost at exit"), "{body}: {said}");
+    source
+}
+
+/// A directory whose files nothing but a request writes.
+fn open() -> Option<(Cache, Directory)> {
+    let source = PathBuf::from(env::var_os(SOURCE).filter(|_| is_alone())?);
+    fs::write(source.join("file"), "old").unwrap();
+    let cache = Cache::builder().memory("32M");
+    let cache = cache.dirty_expire(Duration::from_secs(3600)).build();
+    let cache = cache.unwrap();
+    let mut options = DirectoryOptions::default();
+    options.writeback_at_close = WritebackAtClose::Delayed;
+    let directory = cache.directory_with(source, options).unwrap();
+    Some((cache, directory))
+}
+
+fn written(directory: &Directory) -> File {
+    let file = directory.open_options().write(true).open("file").unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    file
+}
+
+fn content(source: &tempfile::TempDir) -> String {
+    fs::read_to_string(source.path().join("file")).unwrap()
+}
+
+#[test]
+fn a_cache_that_asked_for_it_is_written_back_by_exit() {
+    assert_eq!(content(&run_well("exit_with_hook")), "new");
+    // The control.
+    assert_eq!(content(&run_well("exit_without_hook")), "old");
+}
+
+#[test]
+fn exit_with_hook() {
+    if let Some((cache, directory)) = open() {
+        cache.close_on_exit().unwrap();
+        cache.close_on_exit().unwrap();
+        drop(written(&directory));
+        process::exit(0);
+    }
+}
+
+#[test]
+fn exit_without_hook() {
+    if let Some((_cache, directory)) = open() {
+        drop(written(&directory));
+        process::exit(0);
+    }
+}
+
+#[test]
+fn a_cache_that_is_dropped_writes_back_what_leaked_and_detached_handles_wrote() {
+    assert_eq!(content(&run_well("end_with_leaked_file")), "new");
+    assert_eq!(content(&run_well("end_with_detached_thread")), "new");
+}
+
+#[test]
+fn end_with_leaked_file() {
+    if let Some((_cache, directory)) = open() {
+        mem::forget(written(&directory));
+    }
+}
+
+#[test]
+fn end_with_detached_thread() {
+    if let Some((_cache, directory)) = open() {
+        let file = written(&directory);
+        thread::spawn(move || {
+            thread::sleep(Duration::from_secs(600));
+            drop(file);
+        });
+    }
+}
+
+#[test]
+fn what_a_handle_wrote_after_its_cache_was_dropped_is_written_back_by_exit() {
+    assert_eq!(content(&run_well("end_after_cache_was_dropped")), "newer");
+}
+
+#[test]
+fn end_after_cache_was_dropped() {
+    if let Some((cache, directory)) = open() {
+        cache.close_on_exit().unwrap();
+        let file = written(&directory);
+        drop((cache, directory));
+        file.write_all_at(b"newer", 0).unwrap();
+        mem::forget(file);
+    }
+}
+
+#[test]
+fn exit_says_what_could_not_be_written() {
+    let source = on_disk();
+    let output = run("exit_without_room", source.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains("lost at exit: "));
+    assert!(line.is_some_and(|line| line.contains("/file: ")), "{said}");
+    assert!(line.is_some_and(|line| line.contains("EFBIG")), "{said}");
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn exit_without_room() {
+    if let Some((cache, directory)) = open() {
+        cache.close_on_exit().unwrap();
+        let file = directory.open_options().append(true).open("file").unwrap();
+        file.append(&[1; 1 << 20]).unwrap();
+        // The threads of the cache block the signal.
+        let limit = Rlimit {
+            current: Some(4096),
+            maximum: Some(4096),
+        };
+        setrlimit(Resource::Fsize, limit).unwrap();
+        process::exit(0);
+    }
+}
+
+#[test]
+fn a_forked_child_that_exits_writes_nothing_back() {
+    assert_eq!(content(&run_well("exit_in_a_child")), "new");
+}
+
+#[test]
+fn exit_in_a_child() {
+    if let Some((cache, directory)) = open() {
+        cache.close_on_exit().unwrap();
+        mem::forget(written(&directory));
+        let source = env::var_os(SOURCE).unwrap();
+        // SAFETY: see the module's header.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        let file = Path::new(&source).join("file");
+        assert_eq!(fs::read_to_string(file).unwrap(), "old");
+        process::exit(0);
+    }
+}
