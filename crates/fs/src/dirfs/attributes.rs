@@ -26,7 +26,6 @@ use foliocache_vfs::{
     PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, cleared_set_id,
 };
 use std::ffi::{OsStr, OsString};
-use std::mem;
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {
