@@ -86,7 +86,8 @@ pub(crate) struct MountArguments {
     /// Append log lines, and what the command says, to this file, outside of SOURCE and MOUNTPOINT. SIGHUP opens it anew.
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
-    /// When a file's data is written to SOURCE.
+    /// When a file's data is written to SOURCE. What is there survives the end of this process; only fsync saves it from a crash of
+    /// the machine. What is written to a file that stays open is there after --dirty-age seconds.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "begin")]
     writeback: WritebackArgument,
     /// Seconds after which what was written is made durable without a request, such as fsync.
@@ -120,14 +121,15 @@ enum KernelCacheArgument {
     All,
 }
 
-/// A file on SOURCE is safe from the end of this process, but not from that of the machine, which takes fsync.
 #[derive(Clone, Copy, ValueEnum)]
 enum WritebackArgument {
-    /// Soon after a file was closed.
+    /// Some 50 ms after the file was closed. A kill of this process loses what was closed in that time.
     Begin,
-    /// Before close(2) returns, which tells whether it succeeded. Slower, by a request for each close.
+    /// Before close(2) returns, which says whether it succeeded. A kill loses nothing that was closed. Each close of a file
+    /// is a request, and waits for SOURCE if the file was written.
     Close,
-    /// When it is --dirty-age seconds old, or memory is short. Small new files are written when they are closed.
+    /// After --dirty-age seconds, or when memory is short. A kill loses what was closed in that time, except for small new files
+    /// on ext4 and XFS.
     Delayed,
 }
 

@@ -34,7 +34,8 @@ fn full(name: &str, arguments: &[&str]) -> (Folder, Mounted) {
     run(Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=1M", "none"])
         .arg(folder.source()));
-    let mounted = folder.mount(arguments);
+    let arguments = [&["--writeback", "delayed"], arguments].concat();
+    let mounted = folder.mount(&arguments);
     shell(
         &folder.mount_point(),
         "head -c 300000 /dev/zero | tr '\\0' x > file",

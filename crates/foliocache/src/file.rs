@@ -44,8 +44,14 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # }
 /// ```
 ///
-/// Dropping it closes the file and makes nothing durable: [`File::sync_data`] does, and tells
-/// whether it could. What was written is in the cache and is written back sooner or later.
+/// Dropping it closes the file. That makes nothing durable and tells of no error: [`File::sync_data`] does both, and is the
+/// only call after which a crash of the machine loses nothing.
+///
+/// What was written is in the memory of this process until it is in the source. For a file that is open that is after five
+/// seconds ([`CacheBuilder::dirty_expire`](crate::CacheBuilder::dirty_expire)), for a file that was closed some 50 ms later, unless
+/// [`DirectoryOptions::writeback_at_close`](crate::DirectoryOptions) says otherwise. A process that is killed or aborts before that
+/// loses it. One that exits loses it unless the [`Cache`](crate::Cache) was closed or dropped before, or has
+/// [`Cache::close_on_exit`](crate::Cache::close_on_exit).
 pub struct File {
     open: ParentOnly<OpenFile>,
     /// Where the traits of `std::io` read and write next, in bytes.

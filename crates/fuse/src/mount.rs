@@ -66,8 +66,8 @@ pub enum KernelCache {
     ///
     /// The kernel sends neither `OPEN` nor `RELEASE` of files that exist, if the process that mounts may open any file
     /// (`CAP_DAC_OVERRIDE`). So a file that somebody else removes from the source
-    /// while a program has it open can be read only as far as it is cached. Closing tells of no errors in any case;
-    /// `fsync(2)` does.
+    /// while a program has it open can be read only as far as it is cached. A file counts as
+    /// closed once nothing was asked of it for a second.
     All,
 }
 
