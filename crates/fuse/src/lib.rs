@@ -26,6 +26,7 @@
 
 mod buffers;
 mod conn;
+mod connection;
 mod convert;
 mod data;
 mod device;
@@ -42,5 +43,6 @@ mod stats;
 mod tests;
 mod unopened;
 
-pub use mount::{Connection, KernelCache, MappedStores, Mount, MountError, MountOptions, mount};
+pub use connection::{Connection, MappedStores};
+pub use mount::{KernelCache, Mount, MountError, MountOptions, mount};
 pub use stats::FuseStats;

@@ -9,13 +9,14 @@
 //!                    └──detach──▶ out of the tree; programs that are inside get errors
 //! ```
 //!
-//! Ending in order is: [`Mount::take_over_stores`] with [`MappedStores`] in another process, so that what
+//! Ending in order is: [`Mount::take_over_stores`] with [`MappedStores`](crate::MappedStores) in another process, so that what
 //! programs stored into mappings reaches the file system; [`Mount::hide`]; some time for programs to finish; the stores
 //! again and [`Mount::detach`] where some do not, [`Mount::unmount`] otherwise; then the file system's own write-back, with
 //! nobody left who could change anything.
 
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
+use crate::connection::Connection;
 use crate::device::Device;
 use crate::handles::{Handles, Listed};
 use crate::kernel_pages::KernelPages;
@@ -34,11 +35,11 @@ use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::credentials;
 use foliocache_sys::dir::mount as sys_mount;
-use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -195,89 +196,6 @@ pub fn mount(
     let mut options = options.clone();
     options.read_only |= read_only;
     Mount::new(names, mount_point.as_ref(), &options)
-}
-
-/// What programs store into mappings of files of a mount.
-///
-/// **To be used in another process than the one that serves the mount.** A thread that waits for
-/// its own process cannot be killed: its share in the process's descriptors keeps the connection
-/// open that the kernel would have to close to wake it.
-///
-/// The mount is in use while the value lives.
-#[derive(Debug)]
-pub struct MappedStores(OwnedFd);
-
-impl MappedStores {
-    /// Those of the mount at `mount_point`. May block.
-    ///
-    /// # Errors
-    /// Those of opening the mount point.
-    pub fn of(mount_point: &Path) -> Result<MappedStores, Errno> {
-        let root = fd::open(mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
-        Ok(MappedStores(root))
-    }
-
-    /// Asks the kernel to write them back. It need not have done all of it afterwards: see
-    /// [`Mount::take_over_stores`]. Works after [`Mount::hide`], too. Blocks.
-    ///
-    /// # Errors
-    /// The first error of writing.
-    pub fn write_back(&self) -> Result<(), Errno> {
-        fd::syncfs(self.0.as_fd())
-    }
-}
-
-/// The kernel's side of a mount, to cut programs off while another thread has the [`Mount`].
-#[derive(Clone, Debug)]
-pub struct Connection {
-    mount_point: PathBuf,
-    /// `None` where the list of mounts does not have it.
-    device: Option<(u32, u32)>,
-}
-
-impl Connection {
-    fn of(mount_point: PathBuf) -> Connection {
-        let mounts = sys_mount::mounts().unwrap_or_default();
-        let found = mounts
-            .iter()
-            .rfind(|mount| mount.mount_point == mount_point);
-        let device = found.map(|mount| mount.device);
-        Connection {
-            mount_point,
-            device,
-        }
-    }
-
-    /// Whether it is on top at its place, and not another mount that came later. `true` if that is not known.
-    fn is_in_tree(&self) -> bool {
-        if self.device.is_none() {
-            return true;
-        }
-        let mounts = sys_mount::mounts().unwrap_or_default();
-        let top = mounts
-            .iter()
-            .rfind(|mount| mount.mount_point == self.mount_point);
-        top.is_some_and(|mount| Some(mount.device) == self.device)
-    }
-
-    /// Ends every request that is under way, and every one to come, with an error, and takes the mount off the tree. May
-    /// block.
-    ///
-    /// # Errors
-    /// `EPERM` without privilege: programs are cut off when the process ends.
-    pub fn abort(&self) -> Result<(), Errno> {
-        let done = match self.device {
-            _ if self.is_in_tree() => sys_mount::abort(&self.mount_point),
-            Some(device) => sys_mount::abort_fuse(device),
-            // It is in the tree then, see above.
-            None => Err(Errno::EINVAL),
-        };
-        match done {
-            // It is gone.
-            Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
-            done => done,
-        }
-    }
 }
 
 /// A file system that is mounted. Dropping it detaches it.
