@@ -392,7 +392,7 @@ impl Mount {
     }
 
     /// Has the kernel hand over what programs stored into mappings: calls `ask`, which is to have another process
-    /// run [`MappedStores::write_back`], for as long as that brings writes. Does nothing while no file is open, as far as the
+    /// run [`MappedStores::write_back`](crate::MappedStores::write_back), for as long as that brings writes. Does nothing while no file is open, as far as the
     /// kernel tells of that.
     ///
     /// Blocks until the kernel has sent nothing for a quarter of a second, or the time `within` is over: programs may

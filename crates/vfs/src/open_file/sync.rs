@@ -30,7 +30,7 @@ impl OpenFile {
         self.mapping.check_wb_err(&self.wb_err)
     }
 
-    /// As [`OpenFile::fdatasync`] for a range of bytes: [`AddressSpace::fsync_range`].
+    /// As [`OpenFile::fdatasync`] for a range of bytes: [`AddressSpace::fsync_range`](foliocache_mm::AddressSpace::fsync_range).
     ///
     /// # Errors
     /// As [`OpenFile::fsync`].
