@@ -798,6 +798,10 @@ fn changes_by_others_beside_an_idle_writer_are_seen_and_not_undone() {
         world.shows("file", |attr| attr.is_ok_and(|attr| attr.size == 18));
         assert_eq!(world.read("file"), b"TWO-changed-longer");
         assert_eq!(read_all(&writer), b"TWO-changed-longer");
+        if !watch {
+            // The source is not asked before each write.
+            continue;
+        }
         // Nobody looks before the write.
         fs::write(&path, "THREE-changed-again").expect("written");
         thread::sleep(Duration::from_millis(50));

@@ -132,6 +132,11 @@ pub trait AddressSpaceOperations: Send + Sync {
         Ok(())
     }
 
+    /// Whether somebody else may change files in the store, and it can be asked without much ado. Always the same answer.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Whether somebody else may have changed the file in the store, so that it should be
     /// [looked at](AddressSpaceOperations::look_before_write) before a write makes it dirty. Does not block. Called with no
     /// lock.

@@ -128,7 +128,7 @@ impl DirNode {
         let compared = {
             let io = self.file().io.lock();
             // What we have just made nobody else writes.
-            if self.shared.options.exclusive || io.fresh.is_some() {
+            if io.fresh.is_some() {
                 return false;
             }
             io.compared

@@ -499,6 +499,11 @@ impl AddressSpaceOperations for NodeOps {
         }
     }
 
+    /// Not where nothing is watched: a network file system may take long to answer, or for ever.
+    fn is_shared(&self) -> bool {
+        self.shared.watches.is_some() && !self.shared.options.exclusive
+    }
+
     fn may_have_changed(&self) -> bool {
         DirNode::may_have_changed(self)
     }

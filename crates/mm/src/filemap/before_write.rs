@@ -20,7 +20,7 @@ impl AddressSpace {
     /// Whether a write to a clean page has something to ask.
     #[inline]
     pub(super) fn asks_before_write(&self) -> bool {
-        !self.bdi().is_memory() && (self.bdi().is_scarce() || !self.has_pages_to_write())
+        self.bdi().is_scarce() || (self.ops.is_shared() && !self.has_pages_to_write())
     }
 
     /// Looks whether somebody else changed the file, before the first write to one that is all in the store.
@@ -30,7 +30,7 @@ impl AddressSpace {
     /// # Errors
     /// `EAGAIN` with `nowait`, where it would have to wait.
     pub(super) fn look_before_write(&self, nowait: bool) -> Result<(), Errno> {
-        if self.bdi().is_memory()
+        if !self.ops.is_shared()
             || self.has_pages_to_write()
             || self.mm().check_fork().is_err()
             || !self.ops.may_have_changed()
