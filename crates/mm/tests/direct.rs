@@ -184,6 +184,8 @@ impl AddressSpaceOperations for Refusing {
 #[test]
 fn failed_direct_write_says_so_and_loses_no_dirty_byte() {
     let (_mm, bdi) = storage(32);
+    // The flusher would make durable what is to be neither dirty nor durable.
+    bdi.stop();
     let store = Store::with(&pattern(0, 0, 64 * PAGE_SIZE));
     let store = Arc::new(Refusing(store, AtomicBool::new(true)));
     let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
