@@ -357,7 +357,9 @@ fn a_hung_source_is_given_up_and_what_is_lost_is_named() {
         let unread = File::open(outer.mount_point().join("unread")).unwrap();
         below.signal("STOP");
         file.write_all(&pattern(100_000, 1)).unwrap();
-        drop(file);
+        // Over a source of an unknown kind a close waits for it.
+        let closing = std::thread::spawn(move || drop(file));
+        std::thread::sleep(Duration::from_millis(500));
         let mut cat = busy.then(|| {
             let mut cat = Command::new("cat");
             cat.stdin(unread.try_clone().unwrap()).stdout(Stdio::null());
@@ -383,6 +385,7 @@ fn a_hung_source_is_given_up_and_what_is_lost_is_named() {
         below.signal("CONT");
         let ended = above.wait();
         assert_eq!(ended.code, Some(4), "{:?}", ended.lines);
+        closing.join().unwrap();
         below.end_well();
     }
 }
