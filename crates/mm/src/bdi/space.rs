@@ -99,8 +99,8 @@ fn with_metadata(bytes: u64) -> u64 {
     bytes + bytes / 64 + FOR_METADATA
 }
 
-fn says_full(error: Option<Errno>) -> bool {
-    matches!(error, Some(Errno::ENOSPC | Errno::EDQUOT))
+fn says_full(error: &Errno) -> bool {
+    matches!(*error, Errno::ENOSPC | Errno::EDQUOT)
 }
 
 impl BackingDevInfo {
@@ -109,6 +109,11 @@ impl BackingDevInfo {
     pub(crate) fn is_scarce(&self) -> bool {
         // Relaxed: a hint; the look itself decides.
         self.scarce.load(Ordering::Relaxed)
+    }
+
+    /// The error of the store, if it says that it is full.
+    pub(crate) fn full(&self) -> Option<Errno> {
+        self.error().filter(says_full)
     }
 
     /// Bytes that have no place in the store yet, or are on their way.
@@ -144,14 +149,14 @@ impl BackingDevInfo {
         let used = read(&self.space.written) + self.nr_dirty_bytes();
         let next = used.saturating_add(more);
         self.space.next_look.store(next, Ordering::Relaxed);
-        let scarce = left.is_some_and(|left| left < HEADROOM) || says_full(self.error());
+        let scarce = left.is_some_and(|left| left < HEADROOM) || self.full().is_some();
         self.scarce.store(scarce, Ordering::Relaxed);
         left
     }
 
     /// The store was full.
     pub(super) fn note_full(&self, error: Option<Errno>) {
-        if says_full(error) {
+        if error.as_ref().is_some_and(says_full) {
             self.scarce.store(true, Ordering::Relaxed);
         }
     }
@@ -162,7 +167,7 @@ impl BackingDevInfo {
         let reserved = ReservedSpace { bdi: self, bytes };
         let left = self.look_at_space(mapping)?;
         let fits = left >= others + with_metadata(bytes);
-        (fits && !says_full(self.error())).then_some(reserved)
+        (fits && self.full().is_none()).then_some(reserved)
     }
 
     /// As [`AddressSpace::reserve_space`], where there is no room as it seems.
@@ -194,7 +199,7 @@ impl BackingDevInfo {
             }
         }
         let left = self.look_at_space(file);
-        if left.is_some_and(|left| left >= with_metadata(len)) && !says_full(self.error()) {
+        if left.is_some_and(|left| left >= with_metadata(len)) && self.full().is_none() {
             (self.space.reserved).fetch_add(len, Ordering::Acquire);
             drop(closed);
             return Ok(Some(ReservedSpace {
@@ -203,7 +208,7 @@ impl BackingDevInfo {
             }));
         }
         match (file.ops).allocate_space(bytes.start, bytes.end - bytes.start) {
-            Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
+            Err(errno) if says_full(&errno) => Err(errno),
             _ => Ok(None),
         }
     }

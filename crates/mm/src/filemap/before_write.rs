@@ -77,9 +77,6 @@ impl AddressSpace {
             return Ok(());
         }
         self.fdatawrite();
-        match self.bdi().error() {
-            Some(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
-            _ => Ok(()),
-        }
+        self.bdi().full().map_or(Ok(()), Err)
     }
 }
