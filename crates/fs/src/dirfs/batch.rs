@@ -43,6 +43,7 @@
 use super::NodeOps;
 use super::Shared;
 use super::idle::Closing;
+use super::magic::{EXT4, XFS};
 use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
@@ -62,18 +63,13 @@ pub(super) const SMALL: u64 = 64 << 10;
 /// Most bytes that wait in the kernel's cache.
 const BYTES: u64 = 64 << 20;
 
-/// `statfs.f_type` of ext2, ext3 and ext4.
-const EXT4_MAGIC: u64 = 0xef53;
-/// `statfs.f_type` of XFS.
-const XFS_MAGIC: u64 = 0x5846_5342;
-
 /// Whether `syncfs(2)` of a file system with this `statfs.f_type` reports every error, by a kernel of this
 /// release: tried with disks that fail. Overlay reports to the first caller only, FUSE to none, and no file
 /// system before Linux 5.8.
 pub(super) fn reports_errors(magic: u64, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    matches!(magic, EXT4_MAGIC | XFS_MAGIC) && (number(), number()) >= (Some(5), Some(8))
+    matches!(magic, EXT4 | XFS) && (number(), number()) >= (Some(5), Some(8))
 }
 
 /// Files that become durable together.

@@ -17,6 +17,7 @@
 //! | `idle` | closed files that still need their descriptors |
 //! | `batch` | small new files, made durable many at a time |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
+//! | `magic` | kinds of file systems, by number |
 //! | `room` | whether the source tells in time that it is full |
 //! | `watch` | directories in which the kernel tells of changes |
 //! | `lock` | keeps a second cache from writing to the source |
@@ -49,6 +50,7 @@ mod idle;
 mod inodes;
 mod listing;
 mod lock;
+mod magic;
 mod names;
 mod namespace;
 mod node;

@@ -6,11 +6,12 @@
 //! blocks are somewhere else, and nothing of quotas. There the error comes with the write to the source, later. So a program
 //! is told of it when it closes the file, as with NFS (decision 64).
 
+use super::magic::{BTRFS, EXT4, F2FS, TMPFS, XFS};
 use foliocache_sys::dir::mount;
 use foliocache_sys::fd::{self, BorrowedFd};
 
-/// `statfs.f_type` of file systems whose free blocks are what can be written: ext2 to ext4, XFS, btrfs, F2FS and tmpfs.
-const KNOWN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+/// File systems whose free blocks are what can be written.
+const KNOWN: [u64; 5] = [EXT4, XFS, BTRFS, F2FS, TMPFS];
 
 /// Whether the source's answers about its room are the last word: a file system that is known for it, without quotas.
 pub(super) fn is_told(root: BorrowedFd<'_>, dev: u64) -> bool {

@@ -20,6 +20,7 @@
 //! `DirNode::watch` is stored with `Release` after the watch was made, and loaded with `Acquire` before anything in the
 //! directory is asked for. The counters are statistics.
 
+use super::magic::{BCACHEFS, BTRFS, EXT4, F2FS, RAMFS, TMPFS, XFS, ZFS};
 use super::node::{DirNode, DirectoryState};
 use super::stats::count;
 use foliocache_mm::{MetadataCharge, Mm};
@@ -34,18 +35,8 @@ use std::collections::HashMap;
 /// What the kernel takes for a watch, about, and for the inode that it keeps.
 const WATCH_BYTES: u64 = 1536;
 
-/// `statfs.f_type` of file systems that change through this kernel alone: ext2 to ext4, XFS, Btrfs, F2FS, Bcachefs, ZFS,
-/// tmpfs, ramfs.
-const LOCAL: [u64; 8] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0xf2f5_2010,
-    0xca45_1a4e,
-    0x2fc1_2fc1,
-    0x0102_1994,
-    0x8584_58f6,
-];
+/// File systems that change through this kernel alone.
+const LOCAL: [u64; 8] = [EXT4, XFS, BTRFS, F2FS, BCACHEFS, ZFS, TMPFS, RAMFS];
 
 /// A directory's watch: none yet.
 pub(super) const NOT_WATCHED: i32 = 0;
