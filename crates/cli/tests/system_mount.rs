@@ -472,12 +472,7 @@ fn a_second_mount_of_another_source_lives_beside_the_first() {
 fn a_second_signal_gives_up_and_lists_what_is_lost() {
     let (inner, outer) = (Folder::new("inner"), Folder::new("outer"));
     let below = inner.mount(&[]);
-    let mut command = foliocache();
-    command
-        .arg("mount")
-        .arg(inner.mount_point())
-        .arg(outer.mount_point());
-    let above = Mounted::start(&mut command);
+    let above = outer.mount_of(&inner.mount_point(), &[]);
     let mut file = File::create(outer.mount_point().join("stuck")).unwrap();
     file.write_all(b"first").unwrap();
     file.sync_all().unwrap();

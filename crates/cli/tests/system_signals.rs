@@ -300,12 +300,7 @@ fn a_mount_that_ends_does_not_end_the_next_one() {
     let open = File::create(one.mount_point().join("open")).unwrap();
     first.signal("TERM");
     first.wait_for_line("is in use by programs");
-    let mut command = foliocache();
-    command
-        .arg("mount")
-        .arg(two.source())
-        .arg(one.mount_point());
-    let second = Mounted::start(&mut command);
+    let second = one.mount_of(&two.source(), &[]);
     assert_eq!(first.wait().code, Some(3));
     drop(open);
     goes_on(&one);
@@ -345,12 +340,7 @@ fn a_hung_source_is_given_up_and_what_is_lost_is_named() {
         let (inner, outer) = (Folder::new("hung-below"), Folder::new("hung"));
         fs::write(inner.source().join("unread"), pattern(1 << 20, 2)).unwrap();
         let below = inner.mount(&[]);
-        let mut command = foliocache();
-        command
-            .arg("mount")
-            .arg(inner.mount_point())
-            .arg(outer.mount_point());
-        let above = Mounted::start(command.args(["--stop-timeout", "2"]));
+        let above = outer.mount_of(&inner.mount_point(), &["--stop-timeout", "2"]);
         let mut file = File::create(outer.mount_point().join("stuck")).unwrap();
         file.write_all(b"first").unwrap();
         file.sync_all().unwrap();

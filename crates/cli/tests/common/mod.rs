@@ -72,11 +72,17 @@ impl Folder {
 
     /// The command that mounts with `arguments` besides the two places.
     pub(crate) fn mount_command(&self, arguments: &[&str]) -> Command {
+        self.mount_command_of(&self.source(), arguments)
+    }
+
+    /// As [`Folder::mount`], of another source.
+    pub(crate) fn mount_of(&self, source: &Path, arguments: &[&str]) -> Mounted {
+        Mounted::start(&mut self.mount_command_of(source, arguments))
+    }
+
+    fn mount_command_of(&self, source: &Path, arguments: &[&str]) -> Command {
         let mut command = foliocache();
-        command
-            .arg("mount")
-            .arg(self.source())
-            .arg(self.mount_point());
+        command.arg("mount").arg(source).arg(self.mount_point());
         command.args(arguments);
         command
     }
