@@ -23,6 +23,7 @@ pub(crate) enum Need {
     MemoryCgroup,
     Root,
     Tmpfs,
+    Mkfs,
 }
 
 /// A need that is not met.
@@ -44,6 +45,7 @@ impl Need {
             Need::MemoryCgroup => "memcg",
             Need::Root => "root",
             Need::Tmpfs => "tmpfs",
+            Need::Mkfs => "mkfs",
         }
     }
 
@@ -61,7 +63,13 @@ impl Need {
             Need::MemoryCgroup => "the memory bound as the kernel counts it",
             Need::Root => "everything on a mount, and what other users may do",
             Need::Tmpfs => "names and permissions beside those of the kernel",
+            Need::Mkfs => "tests on ext4 and on XFS, as root and as another user",
         }
+    }
+
+    /// Without it the run goes on: the machine's own file system is tested all the same.
+    pub(crate) fn is_optional(self) -> bool {
+        matches!(self, Need::Mkfs)
     }
 
     /// `None` if it is there, else why it counts as missing.
@@ -79,6 +87,9 @@ impl Need {
             Need::MemoryCgroup => memory_cgroup(),
             Need::Root => not_root(),
             Need::Tmpfs => no_tmpfs(),
+            Need::Mkfs => ["mkfs.ext4", "mkfs.xfs"]
+                .iter()
+                .find_map(|program| runs(program, "-V")),
         }
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::on::OTHER;
 use crate::setup::Need;
 use crate::tidy::{array, string};
 
@@ -27,6 +28,11 @@ const FSX: &str = "0.3.2";
 
 /// The version of pjdfstest that the system tests run, as FOLIOCACHE_PJDFSTEST.
 const PJDFSTEST: &str = "0.2.2";
+
+/// Test files of `foliocache-fs` and `foliocache` that are run on other file systems, and as another user, too.
+const ON: &[&str] = &[
+    "watch", "dirfs", "log", "unopened", "closed", "files", "names", "trees",
+];
 
 /// Packages that must compile under the model checkers, with models of their own or without.
 const MODELLED: &[&str] = &[
@@ -81,6 +87,7 @@ impl Tier {
                 Need::Userfaultfd,
                 Need::MemoryCgroup,
                 Need::Root,
+                Need::Mkfs,
             ],
         }
     }
@@ -150,6 +157,20 @@ impl Step {
     fn needs(mut self, needs: &'static [Need]) -> Step {
         self.needs = needs;
         self
+    }
+
+    /// Each test program of the step runs on a file system of its own, see [`on`](crate::on).
+    fn runs_on(&mut self, kind: &str, user: Option<&str>) {
+        let this = std::env::current_exe().unwrap_or_default();
+        let mut runner = vec![path(&this), "on".to_owned(), kind.to_owned()];
+        runner.extend(
+            user.into_iter()
+                .flat_map(|user| ["--as".to_owned(), user.to_owned()]),
+        );
+        let runner = format!("target.'cfg(unix)'.runner={runner:?}");
+        if let Action::Cargo(arguments) = &mut self.action {
+            arguments.extend(["--config".to_owned(), runner]);
+        }
     }
 }
 
@@ -287,6 +308,25 @@ impl Workspace {
             let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
             let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
+        }
+        let on = self.with_tests(ON[0]);
+        if !on.is_empty() {
+            // The build of the unit tier.
+            let tests: Vec<_> = ON.iter().map(|name| format!("--test {name}")).collect();
+            let arguments = format!(
+                "test --locked -p foliocache-fs -p foliocache {}",
+                tests.join(" ")
+            );
+            for (kind, user) in [("xfs", None), ("xfs", Some(OTHER)), ("ext4", Some(OTHER))] {
+                let name = format!(
+                    "tests on {kind} as {}",
+                    user.map_or("root", |_| "another user")
+                );
+                let mut step =
+                    Step::cargo(tier, &name, &arguments, 10).needs(&[Need::Root, Need::Mkfs]);
+                step.runs_on(kind, user);
+                steps.push(step);
+            }
         }
         let stress = self.with_tests("stress_");
         if !stress.is_empty() {

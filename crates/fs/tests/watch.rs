@@ -545,6 +545,9 @@ fn what_is_not_cached_stays_readable_without_a_name() {
 #[test]
 #[allow(unsafe_code)]
 fn a_mapping_of_a_file_that_was_opened_from_the_cache_stays_readable() {
+    if common::lacks("userfaultfd") {
+        return;
+    }
     let content: Vec<u8> = (0..64 << 10).map(|at| (at / 4096) as u8).collect();
     let world = World::new(|source| fs::write(source.join("file"), &content).expect("a file"));
     world.warm("file");

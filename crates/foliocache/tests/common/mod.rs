@@ -21,9 +21,11 @@ pub fn cache(mib: u64) -> Cache {
     Cache::builder().memory(mib << 20).build().expect("a cache")
 }
 
-/// An empty directory on the disk that holds the build.
+/// An empty directory in `FOLIOCACHE_TEST_DIR`, or on the disk that holds the build.
 pub fn on_disk() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+    let top = std::env::var_os("FOLIOCACHE_TEST_DIR");
+    let top = top.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    tempfile::tempdir_in(top).expect("a directory")
 }
 
 /// Whether the machine is known to lack what a test needs, which then says so and is skipped.
