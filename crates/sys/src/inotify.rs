@@ -8,7 +8,7 @@
 //!
 //! # Differences from Linux
 //!
-//! None; what is not told is listed in `docs/guide/changes-by-others.md`.
+//! None; what is not told is listed in `docs/guide/sharing.md`.
 
 use crate::Errno;
 use crate::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -111,7 +111,7 @@ pub struct DirFsOptions {
     /// Refuse every change with `EROFS`.
     pub read_only: bool,
     /// Have the kernel tell of what others change, where it can (inotify, on a local file system): names, attributes and
-    /// contents are believed until then, and a change is noticed within some ten milliseconds; `docs/guide/changes-by-others.md`
+    /// contents are believed until then, and a change is noticed within some ten milliseconds; `docs/guide/sharing.md`
     /// says what is not told. Costs the bound 1.5 KiB for each directory in use, and whoever writes to files in them about a
     /// microsecond a write. Without it each opening of a file asks the source whether somebody changed it.
     #[doc(alias = "inotify")]
