@@ -9,6 +9,7 @@
 //!   "Not promised" or "How to read" hold no promises.
 //! - Every rank of `sync::rank::Rank` stands in `docs/locking.md`.
 //! - Links between the documents lead somewhere.
+//! - Each document with Rust code is compiled: `crates/guide/src/lib.rs` includes it.
 //! - CHANGELOG.md has an "Unreleased" section, and both licences are there.
 //! - No file names the machine that it was written on, and `Cargo.lock` names one registry.
 
@@ -70,11 +71,15 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     if let (Some(text), Some(rank)) = (tree.read(locking), rank) {
         found.extend(ranks(locking, &text, &rank.code));
     }
+    let compiled = tree.read(Path::new("crates/guide/src/lib.rs"));
     for path in &tree.files {
         let Some(text) = tree.read(path) else {
             continue;
         };
         found.extend(machine_paths(path, &text));
+        if let Some(compiled) = &compiled {
+            found.extend(uncompiled(path, &text, compiled));
+        }
         if path.extension().is_some_and(|e| e == "md") {
             found.extend(links(path, &text, &|target| {
                 tree.root.join(target).exists()
@@ -295,6 +300,17 @@ fn links(path: &Path, text: &str, exists: &dyn Fn(&Path) -> bool) -> Vec<Violati
     found
 }
 
+/// A Markdown file with Rust code that the doctests of `compiled` do not include.
+fn uncompiled(path: &Path, text: &str, compiled: &str) -> Option<Violation> {
+    let line = text.lines().position(|line| line.trim_start().starts_with("```rust"))?;
+    let included = compiled.contains(&format!("/{}\")", path.display()));
+    let is_document = path.extension().is_some_and(|e| e == "md");
+    (is_document && !included).then(|| {
+        let message = "has Rust code that nobody compiles: list it in crates/guide/src/lib.rs";
+        Violation::new(path, line + 1, "code", message.to_owned())
+    })
+}
+
 /// Paths of the machine that a file was written on.
 fn machine_paths(path: &Path, text: &str) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -409,6 +425,17 @@ mod tests {
         let found = links(path, text, &there);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].message.contains("README"));
+    }
+
+    #[test]
+    fn code_that_nobody_compiles_is_found() {
+        let compiled = "#[doc = include_str!(\"../../../docs/a.md\")]";
+        let line = |path: &str, text: &str| uncompiled(Path::new(path), text, compiled).map(|v| v.line);
+        let code = "# A\n```rust,no_run\nfn main() {}\n```\n";
+        assert_eq!(line("docs/a.md", code), None);
+        assert_eq!(line("docs/b.md", code), Some(2));
+        assert_eq!(line("docs/b.md", "```text\n```\n"), None);
+        assert_eq!(line("src/b.rs", code), None);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! # Model
 //!
-//! [`Tree`] reads every file that git tracks or would track. `edges` looks at dependencies,
-//! `modules` at what is compiled at all, `text` at the sources and `docs` at the documents. Each
-//! gives [`Violation`]s; an empty list is a tidy tree.
+//! [`Tree`] reads every file that git tracks or would track. `edges` looks at dependencies, `publish` at
+//! what a published package needs, `modules` at what is compiled at all, `text` at the sources and `docs` at the
+//! documents. Each gives [`Violation`]s; an empty list is a tidy tree.
 
 mod docs;
 mod edges;
 mod modules;
+mod publish;
 mod source;
 mod text;
 
@@ -174,6 +175,7 @@ fn roots(metadata: &Value, root: &Path) -> Vec<PathBuf> {
 pub(crate) fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>, String> {
     let mut tree = Tree::load(root)?;
     let mut found = edges::check(metadata);
+    found.extend(publish::check(metadata));
     for violation in &mut found {
         if let Ok(relative) = violation.path.strip_prefix(root) {
             violation.path = relative.to_owned();
