@@ -302,7 +302,9 @@ fn links(path: &Path, text: &str, exists: &dyn Fn(&Path) -> bool) -> Vec<Violati
 
 /// A Markdown file with Rust code that the doctests of `compiled` do not include.
 fn uncompiled(path: &Path, text: &str, compiled: &str) -> Option<Violation> {
-    let line = text.lines().position(|line| line.trim_start().starts_with("```rust"))?;
+    let line = text
+        .lines()
+        .position(|line| line.trim_start().starts_with("```rust"))?;
     let included = compiled.contains(&format!("/{}\")", path.display()));
     let is_document = path.extension().is_some_and(|e| e == "md");
     (is_document && !included).then(|| {
@@ -430,7 +432,8 @@ mod tests {
     #[test]
     fn code_that_nobody_compiles_is_found() {
         let compiled = "#[doc = include_str!(\"../../../docs/a.md\")]";
-        let line = |path: &str, text: &str| uncompiled(Path::new(path), text, compiled).map(|v| v.line);
+        let line =
+            |path: &str, text: &str| uncompiled(Path::new(path), text, compiled).map(|v| v.line);
         let code = "# A\n```rust,no_run\nfn main() {}\n```\n";
         assert_eq!(line("docs/a.md", code), None);
         assert_eq!(line("docs/b.md", code), Some(2));

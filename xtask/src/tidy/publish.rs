@@ -21,7 +21,11 @@ const WORDS: &[&str] = &["keywords", "categories"];
 /// Checks the answer of `cargo metadata`.
 pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
-    let ours = || array(metadata, "packages").iter().filter(|p| p["source"].is_null());
+    let ours = || {
+        array(metadata, "packages")
+            .iter()
+            .filter(|p| p["source"].is_null())
+    };
     let published = |name: &str| ours().any(|p| string(p, "name") == name && may_be_published(p));
     let is_ours = |name: &str| ours().any(|p| string(p, "name") == name);
     for package in ours() {
@@ -30,7 +34,11 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
             let message = format!("{}: {message}", string(package, "name"));
             found.push(Violation::new(manifest, 0, "manifest", message));
         };
-        let more = if may_be_published(package) { PUBLISHED } else { &[] };
+        let more = if may_be_published(package) {
+            PUBLISHED
+        } else {
+            &[]
+        };
         for field in ALWAYS.iter().chain(more) {
             if string(package, field).trim().is_empty() {
                 report(format!("has no {field}"));
@@ -39,7 +47,10 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
         if !may_be_published(package) {
             continue;
         }
-        for field in WORDS.iter().filter(|field| array(package, field).is_empty()) {
+        for field in WORDS
+            .iter()
+            .filter(|field| array(package, field).is_empty())
+        {
             report(format!("has no {field}"));
         }
         let dependencies = array(package, "dependencies").iter();
@@ -51,11 +62,15 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
                     report(format!("depends on {on} by path alone, without a version"));
                 }
                 if !published(on) {
-                    report(format!("may be published, and depends on {on}, which may not"));
+                    report(format!(
+                        "may be published, and depends on {on}, which may not"
+                    ));
                 }
             } else if !by_path_alone && (!published(on) || on == string(package, "name")) {
                 // A development dependency by path alone is left out of what is published.
-                report(format!("its tests depend on a version of {on} that is not there before it"));
+                report(format!(
+                    "its tests depend on a version of {on} that is not there before it"
+                ));
             }
         }
     }
@@ -63,7 +78,9 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
 }
 
 fn may_be_published(package: &Value) -> bool {
-    package["publish"].as_array().is_none_or(|registries| !registries.is_empty())
+    package["publish"]
+        .as_array()
+        .is_none_or(|registries| !registries.is_empty())
 }
 
 #[cfg(test)]
@@ -111,7 +128,9 @@ mod tests {
 
     #[test]
     fn published_packages_depend_on_published_versions() {
-        let on = |req: &str, kind: Value| package("a", json!([{ "name": "b", "req": req, "kind": kind }]));
+        let on = |req: &str, kind: Value| {
+            package("a", json!([{ "name": "b", "req": req, "kind": kind }]))
+        };
         let other = || package("b", json!([]));
         assert_eq!(found(&[on("^0.1", Value::Null), other()]), 0);
         assert_eq!(found(&[on("*", Value::Null), other()]), 1);
@@ -122,7 +141,9 @@ mod tests {
 
     #[test]
     fn tests_depend_on_unpublished_packages_by_path_alone() {
-        let on = |name: &str, req: &str| package("a", json!([{ "name": name, "req": req, "kind": "dev" }]));
+        let on = |name: &str, req: &str| {
+            package("a", json!([{ "name": name, "req": req, "kind": "dev" }]))
+        };
         assert_eq!(found(&[on("b", "*"), private("b")]), 0);
         assert_eq!(found(&[on("b", "^0.1"), private("b")]), 1);
         assert_eq!(found(&[on("a", "^0.1")]), 1);
