@@ -35,12 +35,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show a directory through a cache of bounded memory.
+    /// Mount a directory through a cache of bounded memory.
     Mount(mount::MountArguments),
     /// Write back what programs stored into mappings; `mount` runs it when it ends.
     #[command(hide = true)]
     WriteBackMapped(mount::WriteBackArguments),
-    /// Measure the cache beside the kernel's own, in turns.
+    /// Measure the cache against the kernel's, in turns.
     Bench(bench::BenchArguments),
     /// Take part in a benchmark as another process; `bench` runs it.
     #[command(hide = true)]

@@ -26,23 +26,22 @@ use std::time::Duration;
 /// What the long help says of signals and of exit codes.
 const SIGNALS_AND_EXIT_CODES: &str = "\
 Signals:
-  TERM, INT  End. The mount leaves the tree: no path leads to it. Files that are open go on being served
-             until they are closed or --stop-timeout is over. Then everything is written back. What cannot be
-             written, on a full disk for instance, is tried again until --stop-timeout is over. A source that takes
-             nothing for as long, 5 seconds at least, is given up. A second signal gives up at once. Files with data
-             that is not in SOURCE are named. Linux lets no process end while a thread of it is in an I/O that
-             cannot be interrupted: after the names are printed, the process may still wait for SOURCE.
+  TERM, INT  End. The mount leaves the tree: no path leads to it. Open files are served until they are closed or
+             --stop-timeout is over. Then everything is written back. Data that cannot be written, on a full disk
+             for instance, is retried until --stop-timeout is over. A source that takes nothing for as long, 5 seconds
+             at least, is given up. A second signal gives up at once. Files with data that is not in SOURCE are
+             named. Linux ends no process while one of its threads is in an uninterruptible I/O: after the names
+             are printed, the process may still wait for SOURCE.
   USR1       Print the statistics and go on.
-  USR2       Write everything back, say in a line how it went, and go on.
-  HUP        Open the log file anew and go on. Without --log-file it is ignored: the mount outlives its terminal,
-             because programs that use it may not even run there.
+  USR2       Write everything back, report the result in a line, and go on.
+  HUP        Open the log file anew and go on. Without --log-file it is ignored, so the mount outlives its terminal.
 
 Exit codes:
   0  Everything is written back.
   1  Something else failed.
   2  Bad arguments, or the mount was refused.
-  3  Programs were cut off when the stop timeout was over. Everything that they had written is written back.
-  4  Data could not be written back: files are named.";
+  3  Programs were cut off after --stop-timeout. Everything that they had written is written back.
+  4  Data could not be written back. The files are named.";
 
 /// Arguments of `foliocache mount`.
 #[derive(Args)]
@@ -65,32 +64,31 @@ pub(crate) struct MountArguments {
     /// Refuse every change.
     #[arg(long)]
     read_only: bool,
-    /// Mount SOURCE though another mount or program has it open through foliocache: what one of them writes may undo what was
-    /// durable through the other.
+    /// Mount SOURCE even if another foliocache mount or program has it open. Each may undo what is durable through the other.
     #[arg(long)]
     force: bool,
-    /// Let other users in, as far as the files' permissions allow them.
+    /// Give other users access, as far as the files' permissions allow it.
     #[arg(long)]
     allow_other: bool,
-    /// Say more; twice for still more. No live line then.
+    /// Log more; twice for still more. Turns the live line off.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// What the kernel's own cache keeps of files' data, beside --memory.
+    /// What file data the kernel's own cache keeps, on top of --memory.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "mapped")]
     kernel_cache: KernelCacheArgument,
-    /// Time that programs with open files have to finish after SIGTERM or SIGINT. With --kernel-cache all it is not known when
-    /// they close, so all of it passes if the mount is in use.
+    /// Time that programs with open files have to finish after SIGTERM or SIGINT. With --kernel-cache all the kernel does not
+    /// report closed files, so a mount that is in use waits for all of it.
     #[arg(long, value_name = "SECONDS", default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(..=86_400))]
     stop_timeout: u64,
-    /// Append log lines, and what the command says, to this file, outside of SOURCE and MOUNTPOINT. SIGHUP opens it anew.
+    /// Append the log and all messages to this file, outside of SOURCE and MOUNTPOINT. SIGHUP opens it anew.
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
-    /// When a file's data is written to SOURCE. What is there survives the end of this process; only fsync saves it from a crash of
-    /// the machine. What is written to a file that stays open is there after --dirty-age seconds.
+    /// When the data of a closed file is written to SOURCE. There it survives a kill of this process; only fsync protects it from
+    /// a crash of the machine. Data of an open file is written after --dirty-age seconds.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "begin")]
     writeback: WritebackArgument,
-    /// Seconds after which what was written is made durable without a request, such as fsync.
+    /// Seconds after which written data is made durable by itself, without fsync.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -112,24 +110,24 @@ pub(crate) struct WriteBackArguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum KernelCacheArgument {
-    /// Nothing, private mappings and running programs excepted. Shared mappings are refused.
+    /// Nothing but private mappings and running programs. Shared mappings are refused.
     None,
-    /// What is mapped, while it is open. All memory for other data is within --memory.
+    /// Mapped files, while they are open. All other data is within --memory.
     Mapped,
-    /// All that is read and written, until memory is short: beyond --memory, and most of it held twice. Reading it again is as
-    /// fast as on SOURCE itself. Unless root mounts, each opening of a file is a request all the same.
+    /// Everything that is read and written, until memory is short: beyond --memory, and most of it held twice. Reading it again
+    /// is as fast as on SOURCE itself. Unless root mounts, opening a file is still a request.
     All,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum WritebackArgument {
-    /// Some 50 ms after the file was closed. A kill of this process loses what was closed in that time.
+    /// Some 50 ms after the close. A kill of this process loses files that were closed in that time.
     Begin,
-    /// Before close(2) returns, which says whether it succeeded. A kill loses nothing that was closed. Each close of a file
-    /// is a request, and waits for SOURCE if the file was written.
+    /// Before close(2) returns, which reports errors. A kill loses no closed file. Each close is a request, and waits for
+    /// SOURCE if the file was written.
     Close,
-    /// After --dirty-age seconds, or when memory is short. A kill loses what was closed in that time, except for small new files
-    /// on ext4 and XFS.
+    /// After --dirty-age seconds, or when memory is short. A kill loses files that were closed in that time, except for small
+    /// new files on ext4 and XFS.
     Delayed,
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Operation, Result};
 use crate::file::File;
 use crate::io_options::IoOptions;
 
-/// One read of a batch: what to read and where to put it, and how that went.
+/// One read of a batch: its range, its buffer and its result.
 ///
 /// Made by [`File::read_request`] for [`File::read_batch`], and by [`AsyncFile::read_request`] for
 /// [`AsyncFile::read_batch`].
@@ -77,8 +77,8 @@ impl File {
         }
     }
 
-    /// Reads many places in one call, of one file or of several of one cache; each request ends as
-    /// [`File::read_at`] would, whatever becomes of the others.
+    /// Reads many ranges in one call, of one or several files of one cache. Each request ends as [`File::read_at`] would,
+    /// independently of the others.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -104,14 +104,13 @@ impl File {
     /// # }
     /// ```
     ///
-    /// Requests that are hits are taken 32 at a time, so that the processor waits for the memory of all of them
-    /// at once: in a file much larger than its caches a hit of 64 bytes takes a third to a fifth of the time
-    /// that it takes by itself, from 8 requests on a half. Long ones gain less, since their copies are most of it;
-    /// from 16 KiB on they are read one by one.
+    /// Hits are looked up 32 at a time, so the processor waits for the memory of all of them at once. In a file much larger than
+    /// the processor's caches, a hit of 64 bytes takes a third to a fifth of the time of a single read; with only 8 requests, half.
+    /// Longer reads gain less, because the copy dominates; from 16 KiB on they are read one by one.
     ///
-    /// For those that miss, all reads from the store are started before the first is waited for (where the store
-    /// reads in the background), up to 4 MiB and a 16th of the bound at a time. Blocks for them and for memory of
-    /// the bound, and allocates nothing but for misses. Requests that have ended already are left as they are.
+    /// For misses, all reads from the store are started before the first is waited for (if the store reads in the
+    /// background), up to 4 MiB and a 16th of the bound at a time. Blocks for them and for memory of the bound, and allocates only
+    /// for misses. Requests that have a result already are skipped.
     ///
     /// # Errors
     /// The first of the requests' errors, after all have ended; [`ReadRequest::result`] has each.
@@ -143,10 +142,9 @@ impl AsyncFile {
         }
     }
 
-    /// As [`File::read_batch`], of async files: ready at the first poll if everything is in the cache.
+    /// As [`File::read_batch`], for async files: ready at the first poll if everything is in the cache.
     ///
-    /// If the future is dropped, the requests that have ended have their bytes, and another batch goes on with the
-    /// others.
+    /// If the future is dropped, finished requests keep their bytes, and another batch can finish the others.
     ///
     /// # Errors
     /// As [`File::read_batch`].

@@ -1,4 +1,4 @@
-//! How a cache is to be made.
+//! Settings of a cache.
 
 use foliocache_mm::{FaultMode, Mm, MmConfig};
 use foliocache_sys::usercopy;
@@ -11,7 +11,7 @@ use crate::size::MemorySize;
 /// The memory bound when none is given.
 const DEFAULT_MEMORY: u64 = 256 << 20;
 
-/// How a [`Cache`] is to be made; from [`Cache::builder`].
+/// Settings of a new [`Cache`]; from [`Cache::builder`].
 #[derive(Debug)]
 #[must_use = "a builder makes nothing before `build`"]
 pub struct CacheBuilder {
@@ -32,7 +32,7 @@ impl CacheBuilder {
     }
 
     /// The bound on all memory of the cache, in bytes or as text such as `"512M"`: cached pages,
-    /// whatever is in flight, and the cache's own tables. 256 MiB unless said.
+    /// data in flight, and the cache's own tables. Default: 256 MiB.
     pub fn memory(mut self, bytes: impl MemorySize) -> Self {
         self.memory = bytes.in_bytes();
         self
@@ -40,44 +40,39 @@ impl CacheBuilder {
 
     /// Whether to install handlers of SIGSEGV and SIGBUS, for the whole process and for good.
     ///
-    /// With them, bad memory handed to a read or write ends it with `EFAULT`, as it does in the
-    /// kernel; without them, which is the default, it faults as in any other library. They pass on
-    /// what is not theirs to the handlers that were there before.
+    /// With them a read or write to bad memory fails with `EFAULT`, as in the kernel. Without them, the default, it faults as in
+    /// any other library. They pass signals that are not their own to the handlers that were there before.
     pub fn fault_handlers(mut self, install: bool) -> Self {
         self.fault_handlers = install;
         self
     }
 
-    /// The share of the memory, in percent, that may be dirty before it is written back without
-    /// anybody asking. 10 unless said.
+    /// The share of the memory, in percent, that may be dirty before the cache writes it back by itself. Default: 10.
     pub fn dirty_background_percent(mut self, percent: u32) -> Self {
         self.config.dirty_background_percent = percent;
         self
     }
 
-    /// The share of the memory, in percent, that may be dirty before writers wait. 40 unless said.
+    /// The share of the memory, in percent, that may be dirty before writers wait. Default: 40.
     pub fn dirty_percent(mut self, percent: u32) -> Self {
         self.config.dirty_percent = percent;
         self
     }
 
-    /// How long data stays dirty before it is written back without anybody asking. 5 seconds
-    /// unless said.
+    /// The age at which the cache writes dirty data back by itself. Default: 5 seconds.
     pub fn dirty_expire(mut self, age: Duration) -> Self {
         self.config.dirty_expire = age;
         self
     }
 
-    /// Whether the bound gives way while memory is short outside the cache. It does unless said.
+    /// Whether the bound shrinks while memory outside the cache is short. Default: yes.
     ///
-    /// Read for it: limits and usage of the process's memory cgroup and those above it, the
-    /// machine's free memory, and stalls for want of memory (PSI), each where the kernel has it.
-    /// When the room that others leave becomes less than the bound, the bound is lowered to it in
-    /// steps of a 16th and whole blocks of memory go back at once; some seconds after there is room
-    /// again it grows back, step by step. So a process in a memory cgroup is not killed for what
-    /// its cache holds, unless others take the room faster than memory can be given back. The
-    /// kernel's own clean page cache counts as room: it makes way by itself.
-    /// [`CacheStats::pressure`](crate::CacheStats) tells what was done and why.
+    /// The cache reads limits and usage of the process's memory cgroup and those above it, the machine's free memory,
+    /// and stalls for want of memory (PSI), as far as the kernel has them. When others leave less room than the bound,
+    /// the bound shrinks in steps of a 16th, and whole blocks of memory go back at once. Some seconds after there is room again,
+    /// it grows back step by step. So a process in a memory cgroup is not killed for what its cache holds, unless others take
+    /// memory faster than the cache can return it. The kernel's own clean page cache counts as room, because the kernel
+    /// drops it on demand. [`CacheStats::pressure`](crate::CacheStats) tells what was done and why.
     ///
     /// Costs a thread that looks once a second, up to ten times a second under pressure, at some
     /// 100 µs a look; 50 KiB and four descriptors outside the bound.
@@ -86,47 +81,46 @@ impl CacheBuilder {
         self
     }
 
-    /// Who resolves the page faults of mapped files ([`File::map`](crate::File::map)).
-    /// [`MappingFaults::Thread`](crate::MappingFaults::Thread) unless said.
+    /// How the page faults of mapped files are resolved ([`File::map`](crate::File::map)). Default:
+    /// [`MappingFaults::Thread`](crate::MappingFaults::Thread).
     pub fn mapping_faults(mut self, mode: FaultMode) -> Self {
         self.config.fault_mode = mode;
         self
     }
 
-    /// Most bytes that one page fault of a mapped file puts into the page tables, rounded down to a power of two
-    /// pages and at least one page. 2 MiB unless said, which is the most.
+    /// The most bytes that one page fault of a mapped file maps, rounded down to a power of two pages, and at least one
+    /// page. Default, and largest value: 2 MiB.
     ///
-    /// Only what is cached already is mapped along, and only sequential faults come to as much. Less of it makes
-    /// more faults, and fewer pages dirty by a store.
+    /// A fault maps only neighbours that are cached, and only sequential faults map as much. A smaller value causes more
+    /// faults, and fewer dirty pages for each store.
     pub fn fault_around_bytes(mut self, bytes: u32) -> Self {
         self.config.fault_around_bytes = bytes;
         self
     }
 
-    /// Whether mapped files are to have huge pages of 2 MiB out of the kernel's pool (`vm.nr_hugepages`), if it has one
-    /// free when the first file is mapped. No unless said.
+    /// Whether mapped files use huge pages of 2 MiB from the kernel's pool (`vm.nr_hugepages`), if a page is free when
+    /// the first file is mapped. Default: no.
     ///
-    /// A fault maps 2 MiB then. In return everything about mapped files is of 2 MiB: what a small file takes, what a
-    /// miss reads, what a store makes dirty. They have what is less, of bound and pool. Where the pool is empty they have
-    /// pages of 4 KiB; [`MemoryUsage::huge`](crate::MemoryUsage) says what they have, and why.
+    /// A fault then maps 2 MiB. In return everything about mapped files is 2 MiB large: the memory of a small file, a read on
+    /// a miss, the data that one store makes dirty. Mapped files have the smaller of bound and pool. If the pool is empty they use
+    /// pages of 4 KiB; [`MemoryUsage::huge`](crate::MemoryUsage) says which they use, and why.
     pub fn huge_pages(mut self, wanted: bool) -> Self {
         self.config.huge_frames = wanted;
         self
     }
 
-    /// How long a call that cuts off or moves pinned bytes of a file waits for short-term pins to end: see
-    /// [`File::pin`](crate::File::pin). A second unless said.
+    /// How long a call that truncates or moves pinned bytes of a file waits for short-term pins to end: see
+    /// [`File::pin`](crate::File::pin). Default: one second.
     pub fn pin_wait(mut self, wait: Duration) -> Self {
         self.pin_wait = Some(wait);
         self
     }
 
-    /// Makes the cache. Reserves address space and starts its threads; memory is taken as it is
-    /// needed.
+    /// Makes the cache. Reserves address space and starts its threads; memory is allocated on demand.
     ///
     /// # Errors
-    /// A setting that makes no sense; more memory than the machine has; a kernel that refuses
-    /// something that the cache needs.
+    /// [`Error::Setting`] for contradictory settings; a bound larger than the machine's memory; a kernel that refuses
+    /// something the cache needs.
     pub fn build(mut self) -> Result<Cache> {
         self.config.limit = self.memory?;
         let (background, limit) = (

@@ -80,7 +80,7 @@ impl Drop for Inner {
 }
 
 impl Cache {
-    /// How a cache is to be made.
+    /// Settings of a new cache.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::new()
     }
@@ -102,17 +102,16 @@ impl Cache {
 
     /// A local directory, seen through the cache.
     ///
-    /// The same directory opened twice is one file system, with the options that it was opened
-    /// with first, but for [`read_only`](DirFsOptions::read_only), which is a matter of each handle, and
-    /// [`ignore_lock`](DirFsOptions::ignore_lock), which counts the first time that it is opened for writing.
-    /// It stays with the cache, cached pages and all, until the cache goes.
+    /// The same directory opened twice is one file system, with the options of the first call. Two options are different:
+    /// each handle has its own [`read_only`](DirFsOptions::read_only), and [`ignore_lock`](DirFsOptions::ignore_lock) counts the first
+    /// time that the directory is opened for writing. The file system and its cached pages stay until the cache goes.
     ///
     /// Blocks on I/O. Costs a thread and some hundred KiB outside the bound.
     ///
     /// # Errors
-    /// A path that is no directory or may not be read; [`Error::Overlap`] for a directory above or
-    /// below one that is in use: use [`Directory::open_dir`] for one below. `EBUSY` if another cache, of this process or
-    /// another, has it open and not [`read_only`](DirFsOptions::read_only): see [`DirFsOptions::ignore_lock`].
+    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use;
+    /// for one below use [`Directory::open_dir`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
+    /// [`DirFsOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
         self.directory_with(path, DirFsOptions::default())
     }
@@ -165,8 +164,8 @@ impl Cache {
 
     /// A new, empty file system whose only store is the cache.
     ///
-    /// Its files are never written back nor evicted and may take up to half the memory; then a
-    /// write gets `ENOSPC`. It lives as long as a [`Directory`] or [`File`] of it.
+    /// Its files are never written back or evicted. They may take half of the memory; beyond that a write gets `ENOSPC`. It
+    /// lives as long as a [`Directory`] or [`File`] of it.
     ///
     /// [`File`]: crate::File
     ///
@@ -210,9 +209,9 @@ impl Cache {
 
     /// Changes the bound on all memory, in bytes or as text such as `"512M"`.
     ///
-    /// Takes effect at once: nothing is taken beyond a smaller bound. Blocks until as much memory
-    /// as possible was given back; what is dirty is given back as it gets written. While memory is
-    /// short outside the cache, a smaller bound is kept: see [`CacheBuilder::external_pressure`].
+    /// Takes effect at once: the cache takes no memory beyond a smaller bound. Blocks until as much memory as possible is given
+    /// back; memory of dirty data follows when it is written. While memory outside the cache is short, the effective bound may
+    /// be smaller: see [`CacheBuilder::external_pressure`].
     ///
     /// # Errors
     /// A size that is too small or more than the machine has; the bound is then as it was.
@@ -221,7 +220,7 @@ impl Cache {
         Ok(self.inner.mm.set_limit(bytes.in_bytes()?)?)
     }
 
-    /// All figures of the cache, of all files together. Looks at every file: not for a hot path.
+    /// Statistics of the cache, for all files together. Visits every file: not for a hot path.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
@@ -230,9 +229,9 @@ impl Cache {
         Ok(self.inner.mm.stats())
     }
 
-    /// Views and pins that keep memory where it is, up to `most` of the folios that they have. Where the bound was made
-    /// smaller, each keeps a block of 2 MiB from being given back, until the last of its block goes. Looks at the
-    /// descriptor of every folio: not for a hot path.
+    /// Views and pins that keep memory in place, for up to `most` folios. After the bound was made smaller, each keeps a block of
+    /// 2 MiB from being given back, until the last one in its block goes. Visits the descriptor of every folio: not for a
+    /// hot path.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
@@ -241,12 +240,10 @@ impl Cache {
         Ok(self.inner.mm.holders(most))
     }
 
-    /// Makes everything durable that was changed before the call in any directory of the cache,
-    /// files and names. Blocks for the I/O.
+    /// Makes durable all changes before the call, of files and names, in every directory of the cache. Blocks for the I/O.
     ///
     /// # Errors
-    /// [`Error::NotDurable`], which names every file that failed; the others are durable, and what
-    /// failed stays dirty and is retried.
+    /// [`Error::NotDurable`], which names every file that failed. The others are durable. Failed data stays dirty and is retried.
     pub fn sync(&self) -> Result<()> {
         self.check(Operation::Sync)?;
         let mounts = self.mounts();
@@ -257,7 +254,7 @@ impl Cache {
         }
     }
 
-    /// What is pinned of all files. Looks at every file: not for a hot path.
+    /// The pinned ranges of all files. Visits every file: not for a hot path.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
@@ -282,9 +279,8 @@ impl Cache {
         Ok(unsynced.collect())
     }
 
-    /// Gives up all data of all directories of the cache that is not durable: it is lost. For an end
-    /// that cannot wait for a store which takes no data any more. [`File::discard_failed`] gives up
-    /// what failed of one file.
+    /// Gives up all data of all directories that is not durable. **It is lost.** Use it to end when a store no longer takes data.
+    /// [`File::discard_failed`] gives up the failed data of one file.
     ///
     /// [`File::discard_failed`]: crate::File::discard_failed
     ///
@@ -298,12 +294,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Has the process write everything back when it exits, of all directories of the cache: by [`std::process::exit`], `exit(3)`
-    /// or the end of `main`, also if the cache was leaked, or is a `static`, or threads and files still use it. Once is enough.
+    /// Writes everything back when the process exits, in all directories of the cache: by [`std::process::exit`], `exit(3)` or the
+    /// end of `main`. It does so even if the cache was leaked, is a `static`, or is still used by threads and files. One call is
+    /// enough.
     ///
-    /// The exit waits for it, but no longer than 10 s while nothing becomes durable. What could not be written is listed on
-    /// standard error; the exit status stays what it is. A process that is killed, aborts or calls `_exit(2)` writes nothing
-    /// back, nor does a forked child.
+    /// The exit waits for it, but at most 10 s while nothing becomes durable. Files that could not be written are listed on
+    /// standard error; the exit status does not change. A process that is killed, aborts or calls `_exit(2)` writes nothing back, and
+    /// neither does a forked child.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -328,11 +325,11 @@ impl Cache {
 
     /// Writes everything back and lets the cache go. Handles that are still held go on working.
     ///
-    /// A cache that is dropped instead writes back, too, and makes it durable, but can tell of failures only in the log. What is
-    /// written through handles after that is written back when the last of them goes.
+    /// A dropped cache also makes everything durable, but can report failures only in the log. Data written through remaining
+    /// handles is written back when the last of them goes.
     ///
     /// # Errors
-    /// The files that could not be written back, and the cache with them: it is still open.
+    /// The files that could not be written back, together with the cache, which is still open.
     pub fn close(self) -> Result<(), CloseError> {
         let done = self.sync();
         done.map_err(|error| CloseError {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::cache::Cache;
 
-/// What a call of this crate ends with.
+/// The result of calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
@@ -42,8 +42,8 @@ pub enum Error {
         /// The cause.
         errno: Errno,
     },
-    /// A path leads out of the directory that it was given to: it is absolute, has more `..` than
-    /// names before them, or goes through a symbolic link that is or has.
+    /// A path leads out of its directory: it is absolute, has more `..` than names before them, or goes through a symbolic link
+    /// whose target does so.
     #[error("cannot {operation} {}: the path leads out of {}", .path.display(), .directory.display())]
     Escape {
         /// What was being done.
@@ -61,7 +61,7 @@ pub enum Error {
         /// The bytes that are missing.
         range: Range<u64>,
     },
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error("{0}")]
     Setting(String),
     /// The cache cannot be made, or its memory not be changed.
@@ -70,8 +70,8 @@ pub enum Error {
     /// A directory cannot be used as the store of a file system.
     #[error(transparent)]
     Directory(#[from] DirFsError),
-    /// A directory lies in one that the cache already uses, or holds one: through two file systems
-    /// the same file would be cached twice.
+    /// A directory lies above or below one that the cache already uses: the same file would be cached twice, by two file
+    /// systems.
     #[error("{} overlaps {}, which the cache uses already", .path.display(), .used.display())]
     Overlap {
         /// The directory asked for.
@@ -280,9 +280,9 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A cache that could not be closed without losing data. It goes on: [`CloseError::into_cache`]
-/// gives it back, to try again or to give data up. As an [`Error`] it says which files failed, and
-/// the cache is dropped: it tries once more to write them, and tells of failures in the log.
+/// A cache that could not be closed without losing data. It stays open: [`CloseError::into_cache`] returns it, to try again or to
+/// give data up. Converted to an [`Error`] it names the failed files, and the cache is dropped: that tries once more to write
+/// them, and logs failures.
 ///
 /// ```no_run
 /// # let cache = foliocache::Cache::builder().build()?;

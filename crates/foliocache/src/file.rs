@@ -44,11 +44,11 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # }
 /// ```
 ///
-/// Dropping it closes the file. That makes nothing durable and tells of no error: [`File::sync_data`] does both, and is the
-/// only call after which a crash of the machine loses nothing.
+/// Dropping it closes the file. That makes nothing durable and reports no error. [`File::sync_data`] does both, and only after it a
+/// crash of the machine loses nothing.
 ///
-/// What was written is in the memory of this process until it is in the source. For a file that is open that is after five
-/// seconds ([`CacheBuilder::dirty_expire`](crate::CacheBuilder::dirty_expire)), for a file that was closed some 50 ms later, unless
+/// Written data is in the memory of this process until it is in the source: for an open file after five seconds
+/// ([`CacheBuilder::dirty_expire`](crate::CacheBuilder::dirty_expire)), for a closed file some 50 ms later, unless
 /// [`DirectoryOptions::writeback_at_close`](crate::DirectoryOptions) says otherwise. A process that is killed or aborts before that
 /// loses it. One that exits loses it unless the [`Cache`](crate::Cache) was closed or dropped before, or has
 /// [`Cache::close_on_exit`](crate::Cache::close_on_exit).
@@ -203,9 +203,9 @@ impl File {
     /// left.
     ///
     /// The bytes are *frozen*: they stay as they are, whatever is written to the file, truncated or evicted, and as long
-    /// as the [`View`] is kept, also after the file and the cache are gone. A view keeps the memory of its whole folio in
-    /// the bound meanwhile, and a write of the folio makes another copy of it there. Where this cannot be
-    /// the bytes are copied, see [`View::is_copy`].
+    /// as the [`View`] is kept, even after the file and the cache are gone. Meanwhile a view keeps the memory of its whole folio
+    /// in the bound, and a write of the folio makes another copy of it there. If that is not possible, the view is a copy: see
+    /// [`View::is_copy`].
     ///
     /// Neither blocks nor allocates if the bytes are in the cache. Else as [`File::read_at`].
     ///
@@ -323,13 +323,12 @@ impl File {
         done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
     }
 
-    /// Makes everything durable that was written to the file before the call, by whomever, with as
-    /// much of the attributes as is needed to find it. Blocks for the I/O.
+    /// Makes durable everything that was written to the file before the call, through any handle, with the attributes that are
+    /// needed to find it. Blocks for the I/O.
     ///
     /// # Errors
-    /// `Ok` says that all of it is on the medium. A failure is told once to every handle that was
-    /// open when it happened, and once to those opened while data that failed is there; that data
-    /// stays in the cache and is tried again.
+    /// `Ok` means that all of it is on the medium. Every handle that was open when a failure happened gets it once, and so does every
+    /// handle opened while failed data remains. That data stays in the cache and is retried.
     #[doc(alias = "fdatasync")]
     pub fn sync_data(&self) -> Result<()> {
         self.with(Operation::Sync, OpenFile::fdatasync)

@@ -1,8 +1,8 @@
-//! How one read or write goes.
+//! Options of one read or write.
 
 use foliocache_mm::Iocb;
 
-/// How one read or write is to go, besides what its handle was opened for.
+/// Options of one read or write, in addition to those of its handle.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +26,7 @@ pub struct IoOptions {
 }
 
 impl IoOptions {
-    /// A read or write as its handle was opened for.
+    /// The options of the handle alone.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -35,19 +35,19 @@ impl IoOptions {
         }
     }
 
-    /// Whether what the call brings into the cache is to leave it when the call is done with it.
+    /// Whether pages that the call brings into the cache leave it again.
     ///
-    /// The call goes through the cache and sees what everybody else does; it blocks as any other. Pages that were cached
-    /// before stay, and so do those that somebody else reads, writes or maps before they are dropped.
+    /// The call goes through the cache and sees everybody's changes; it blocks like any other. Pages that were cached before stay.
+    /// So do pages that somebody else reads, writes or maps before they are dropped.
     ///
-    /// What a read brings in is dropped when the read comes to its end; what is read ahead of it too, used or not, at the
-    /// latest when the handle is closed. It takes memory of the bound until then: as much as readahead does, some MiB.
+    /// Pages of a read are dropped when the read reaches their end. Its readahead is dropped too, used or not, at the latest when
+    /// the handle is closed. Until then it takes memory of the bound: as much as readahead does, some MiB.
     ///
-    /// What a write brings in is dropped when it is durable. The flusher sees to that, within about a fifth of the
-    /// time that data may stay dirty at most; the call itself writes nothing. It waits while more of the file than twice the
-    /// background limit is not durable, so it takes no more memory than that.
+    /// Pages of a write are dropped when they are durable. The flusher writes them, within about a fifth of the time that data may
+    /// stay dirty; the call itself writes nothing to the store. It waits while more of the file than twice the background limit is
+    /// not durable, and takes no more memory than that.
     ///
-    /// [`FileStats::uncached`](crate::FileStats::uncached) says what became of each page.
+    /// [`FileStats::uncached`](crate::FileStats::uncached) counts the outcome for each page.
     #[doc(alias = "RWF_DONTCACHE")]
     #[must_use]
     pub const fn uncached(mut self, uncached: bool) -> Self {
@@ -55,16 +55,16 @@ impl IoOptions {
         self
     }
 
-    /// Whether the call goes around the cache, in agreement with it.
+    /// Whether the call goes around the cache, coherently with it.
     ///
-    /// Whole pages go between the store and the caller's memory; parts of pages at the ends go through the cache,
-    /// [uncached](IoOptions::uncached). A read takes what is cached from there. A write takes it from
-    /// the cache and from mappings first; where that cannot be, because pages are held, pinned or not durable yet, it goes
-    /// through the cache, uncached. So do appends, and everything on a file system in memory, which has no store.
+    /// Whole pages go directly between the store and the caller's memory. Parts of pages at the ends go through the cache,
+    /// [uncached](IoOptions::uncached). A read takes cached pages from the cache. A write removes its pages from the cache and from
+    /// mappings first. If it cannot, because pages are held, pinned or not durable yet, it goes through the cache, uncached.
+    /// So do appends, and all calls on a file system in memory, which has no store.
     ///
-    /// The call blocks for the I/O, one request after another: several threads make a device busy. A write has the file to
-    /// itself meanwhile. It is not durable when it returns, as no write is; if the flush of the next sync fails its data is lost, and
-    /// the sync says so. Memory that begins at a page is used as it is, other memory is copied through a buffer
+    /// The call blocks for the I/O, one request after another; use several threads to keep a device busy. A write has the file to
+    /// itself meanwhile. Like any write it is not durable when it returns. If the flush of the next sync fails, its data is lost, and
+    /// the sync reports it. Memory that is aligned to a page is used directly; other memory is copied through a buffer
     /// of 1 MiB, which is not part of the bound.
     #[doc(alias = "O_DIRECT")]
     #[must_use]

@@ -1,5 +1,5 @@
-//! The page cache as a library: files of a local directory, cached under a hard memory bound, read
-//! without a system call once they are in memory, with an fsync that tells the truth.
+//! The page cache as a library: files of a local directory, cached under a hard memory bound, read without a system call once
+//! they are in memory, and kept until an `fsync` has really succeeded.
 //!
 //! ```
 //! use foliocache::Cache;
@@ -16,7 +16,7 @@
 //! file.read_exact_at(&mut word, 0)?; // no system call
 //! assert_eq!(&word, b"hello");
 //! println!("{} hits", cache.stats()?.files.hits);
-//! cache.close()?; // what could not be written back is listed
+//! cache.close()?; // writes everything back, or names each file that failed
 //! # Ok(())
 //! # }
 //! ```
@@ -29,44 +29,41 @@
 //!    └─ several file systems      └─ read_dir, rename, …              └─ std::io::{Read, Write, Seek}
 //! ```
 //!
-//! - **The bound is hard.** Cached pages, what is in flight and the cache's own tables together stay
-//!   within [`CacheBuilder::memory`]. Whoever needs memory that is not there waits until some was
-//!   reclaimed; it is no error while anything can be. [`Cache::set_memory`] moves the bound,
-//!   and memory that becomes short outside makes it give way ([`CacheBuilder::external_pressure`]).
+//! - **The bound is hard.** Cached pages, data in flight and the cache's own tables together stay within
+//!   [`CacheBuilder::memory`]. A caller that needs memory waits until some is reclaimed; that is no error while anything can be
+//!   reclaimed. [`Cache::set_memory`] moves the bound, and memory pressure outside shrinks it
+//!   ([`CacheBuilder::external_pressure`]).
 //! - **A hit costs no system call**, takes no lock that readers share and allocates nothing.
-//! - **A write is in the cache** when it returns, and durable when a later [`File::sync_data`]
-//!   returned `Ok`. A failure is told once to every handle; what could not be written stays in the
-//!   cache and is tried again until it is given up explicitly ([`File::discard_failed`]).
+//! - **A write is in the cache** when it returns, and durable after a later [`File::sync_data`] returned `Ok`. Every handle gets
+//!   a failure once. Failed data stays in the cache and is retried until it is given up explicitly ([`File::discard_failed`]).
 //! - **Paths stay below their [`Directory`]**: [`Error::Escape`] otherwise.
 //! - **After `fork`** the cache is the parent's; in the child every call gives `ECHILD`.
 //!
 //! # Mappings
 //!
-//! [`File::map`] gives addresses at which a part of a file can be read and stored to: a [`Mapping`]. Its pages are
-//! those of the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
+//! [`File::map`] returns addresses at which a program reads and stores to a part of a file: a [`Mapping`]. Its pages are pages of
+//! the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
 //!
 //! # Pins
 //!
-//! [`File::pin`] gives addresses of the cache's own memory that stay: a [`FolioPin`], for I/O by a ring of the program's
-//! own or by a device, without a copy. `docs/pinning.md` says how.
+//! [`File::pin`] returns addresses of the cache's own memory that stay valid: a [`FolioPin`], for I/O without a copy by an io_uring of
+//! the program or by a device. `docs/pinning.md` says how.
 //!
 //! With the feature `cuda` a long-term pin can be registered with the GPU driver: `FolioPin::register_cuda`. The driver is
 //! loaded at run time, so a program with the feature builds and runs without one, too.
 //!
 //! # What it is not for
 //!
-//! - Processes that share files and need to see each other's writes at once: each cache is private.
-//!   What others change in the directory is noticed when a file is opened, unless data of ours waits
-//!   to be written.
-//! - Programs that cannot be changed: for these the `foliocache mount` command serves the same cache
-//!   through FUSE.
-//! - Data that is read once. It gains nothing here that `O_DIRECT` would not give.
-//! - Small machines' only cache: memory given to this one is taken from the kernel's.
+//! - Processes that share files and need to see each other's writes at once: each cache is private. A change by others in the
+//!   directory is seen when a file is opened, unless our data waits to be written.
+//! - Programs that cannot be changed: use the `foliocache mount` command, which serves the same cache through FUSE.
+//! - Data that is read once: `O_DIRECT` is enough.
+//! - Machines with little memory: memory of this cache is missing in the kernel's.
 //!
 //! # Bad memory
 //!
-//! [`File::read_raw_at`] and [`File::write_raw_at`] take addresses; [`CacheBuilder::fault_handlers`]
-//! says what becomes of a call with a bad one.
+//! [`File::read_raw_at`] and [`File::write_raw_at`] take addresses. [`CacheBuilder::fault_handlers`] decides whether a bad address is
+//! an error or a fault.
 #![deny(unsafe_code)]
 
 mod asynch;

@@ -19,9 +19,9 @@ use crate::parent_only::{Forked, ParentOnly};
 
 /// A mapped part of a file, from [`File::map`] or [`File::map_locked`].
 ///
-/// Its pages are those of the cache, inside the memory bound: a store is seen by every reader of the file at once,
-/// and a write by whoever looks at the mapping. Pages that nobody uses leave the cache as others do, and come back
-/// by a page fault. Offsets are counted in bytes from the first byte of the mapping.
+/// Its pages are pages of the cache, inside the memory bound. Readers of the file see a store at once, and the mapping shows
+/// a write at once. Unused pages leave the cache like others, and come back by a page fault. Offsets are in bytes from the first
+/// byte of the mapping.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,16 +42,15 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # }
 /// ```
 ///
-/// It keeps the file open, whatever becomes of the [`File`] that it was made of. Dropping it unmaps it and makes
-/// nothing durable: [`Mapping::sync`] does. Errors of writeback are told to it as to a handle of its own.
+/// It keeps the file open, even after its [`File`] is dropped. Dropping it unmaps it and makes nothing durable:
+/// [`Mapping::sync`] does. It gets errors of write-back like a handle of its own.
 ///
 /// # Signals
 ///
-/// A touch of an address ends in SIGBUS where the page lies beyond the end of the file *now*, or cannot be read from
-/// the store, or not be made room for; it is tried again with the next touch, after a failure of the store a second
-/// later. A store to a mapping for reads is SIGSEGV. So is every touch in a forked child, where no mapping exists.
-/// Without a handler of the program's these end the process; no touch is undefined behaviour for that reason.
-/// [`Mapping::read_at`] and [`Mapping::write_at`] give errors instead.
+/// A touch of an address is SIGBUS if the page lies beyond the end of the file *now*, if the store cannot read it, or if there
+/// is no room for it. The next touch tries again, after a failure of the store a second later. A store to a read mapping is
+/// SIGSEGV, and so is every touch in a forked child, where no mapping exists. Without a handler these signals end the process. They
+/// are no undefined behaviour. [`Mapping::read_at`] and [`Mapping::write_at`] return errors instead.
 pub struct Mapping {
     vma: ParentOnly<Vma>,
     file: File,
@@ -64,20 +63,20 @@ impl Forked for Vma {
 }
 
 impl File {
-    /// Maps a range of the file, in bytes, that begins at a multiple of 4 KiB. An open end is the end of the file
-    /// now; an end beyond that leaves room for the file to grow into.
+    /// Maps a range of the file, in bytes. It must begin at a multiple of 4 KiB. An open end is the current end of the file;
+    /// an end beyond that leaves room for the file to grow.
     ///
-    /// The first mapping of a part of a file moves what is cached of it: it blocks for memory, and for I/O that is
-    /// under way, of which each may take five seconds. The first mapping of a cache reserves addresses and, with [`MappingFaults::Thread`], starts
-    /// threads. A mapping takes some 800 bytes of the bound, and 4 KiB for every 2 MiB of it that are touched.
+    /// The first mapping of a part of a file moves its cached pages: it blocks for memory, and for I/O under way, at most five
+    /// seconds for each. The first mapping of a cache reserves addresses and, with [`MappingFaults::Thread`], starts threads. A
+    /// mapping takes some 800 bytes of the bound, and 4 KiB for every 2 MiB of it that are touched.
     ///
     /// [`MappingFaults::Thread`]: crate::MappingFaults::Thread
     ///
     /// # Errors
-    /// [`Error::Map`], whose cause says what to do about it: `EPERM` where the process may not resolve page faults,
+    /// [`Error::Map`], whose cause says what to do about it: `EPERM` if the process may not resolve page faults,
     /// `EACCES` if the file is not open for reading, or for [`MapAccess::ReadWrite`] not for writing too, or for
     /// appending; `EINVAL` for no bytes (an empty file, for instance) or a start that is no multiple of 4 KiB,
-    /// `EFBIG`, `ENOMEM`, `EBUSY` where I/O does not end ([`MapError::Busy`]), `ECHILD` after a fork.
+    /// `EFBIG`, `ENOMEM`, `EBUSY` if I/O does not end ([`MapError::Busy`]), `ECHILD` after a fork.
     ///
     /// [`MapAccess::ReadWrite`]: crate::MapAccess::ReadWrite
     #[doc(alias = "mmap")]
@@ -85,17 +84,15 @@ impl File {
         self.map_with(range, |file, pos, len| file.map(pos, len, access))
     }
 
-    /// Maps a range of the file and keeps it in memory until the mapping is dropped: no touch waits for I/O, and none is
-    /// a fault that this library resolves, in either mode. The range lies within the file and begins at a multiple of
-    /// 4 KiB.
+    /// Maps a range of the file and keeps it in memory until the mapping is dropped. No touch waits for I/O, and none is
+    /// a fault that this library resolves, in either mode. The range must lie within the file and begin at a multiple of 4 KiB.
     ///
-    /// Reads what is missing, makes huge pages of it where the kernel has some and [`LockedAccess`] allows it, and
-    /// blocks for that. All that is locked for [`Mapping::lock_for_io`] and here takes at most half of the memory
-    /// for pages, each page counted once ([`CacheStats::unreclaimable`]). Pages of a memory file system are not counted
-    /// again. The mapping itself is charged as [`File::map`] says, its page tables at once.
+    /// Reads missing pages, makes huge pages if the kernel has some and [`LockedAccess`] allows it, and blocks for that. All
+    /// memory that is locked here and by [`Mapping::lock_for_io`] takes at most half of the memory for pages, each page counted
+    /// once ([`CacheStats::unreclaimable`]). Pages of a memory file system are not counted again. The mapping itself is charged as
+    /// [`File::map`] says, its page tables at once.
     ///
-    /// What is cut off the file afterwards cannot be accessed any more: a touch is SIGSEGV, also when the file
-    /// grows again.
+    /// A part that is truncated afterwards cannot be accessed any more: a touch is SIGSEGV, even when the file has grown again.
     ///
     /// [`CacheStats::unreclaimable`]: crate::CacheStats::unreclaimable
     ///
@@ -138,18 +135,18 @@ impl File {
 impl Mapping {
     /// The address of its first byte, which stays as long as the mapping.
     ///
-    /// A touch may be a signal: see the type. Whoever writes the file changes what is there at any time, so accesses
-    /// through it are to be atomic or volatile.
+    /// A touch may be a signal: see the type. Writers of the file change the bytes at any time, so accesses through it must be
+    /// atomic or volatile.
     pub fn as_ptr(&self) -> *mut u8 {
         self.vma.address()
     }
 
-    /// Bytes.
+    /// The length, in bytes.
     pub fn len(&self) -> usize {
         self.vma.len()
     }
 
-    /// Never: a mapping has bytes.
+    /// Always false: a mapping has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.vma.is_empty()
     }
@@ -159,13 +156,12 @@ impl Mapping {
         self.vma.range()
     }
 
-    /// What it was mapped for.
+    /// The access that it was mapped for.
     pub fn access(&self) -> VmaAccess {
         self.vma.access()
     }
 
-    /// The bytes, for loads and stores that may meet others'; `None` if it is mapped for reads, where a store could
-    /// not be made.
+    /// The bytes, for loads and stores beside those of others. `None` if it is mapped for reads, because a store would fail.
     ///
     /// A touch may be a signal: see the type.
     pub fn as_atomics(&self) -> Option<&[AtomicU8]> {
@@ -181,28 +177,28 @@ impl Mapping {
     /// A touch may be a signal: see the type.
     ///
     /// # Safety
-    /// While the slice exists nothing changes its bytes: no store through any mapping, no write, truncate or punch
-    /// of the file through any handle. With a directory below, neither do other programs change the file there: what
-    /// they change is taken over when the file is opened. The slice is not used in a forked child.
+    /// While the slice exists, nothing changes its bytes: no store through any mapping, and no write, truncate or punch of
+    /// the file through any handle. Nor do other programs change the file in the directory, since an open takes their
+    /// changes over. The slice is not used in a forked child.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the addresses are the mapping's, which is borrowed; the rest is the caller's contract.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// The bytes, to be changed. A store to a mapping for reads is SIGSEGV.
+    /// The bytes, mutable. A store to a read mapping is SIGSEGV.
     ///
     /// A touch may be a signal: see the type.
     ///
     /// # Safety
-    /// While the slice exists nothing else changes its bytes, as with [`Mapping::as_slice`], and nothing reads them
+    /// While the slice exists, nothing else changes its bytes, as with [`Mapping::as_slice`], and nothing reads them
     /// through other mappings of the file. Reads of the file are allowed.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the addresses are the mapping's, which is borrowed; the rest is the caller's contract.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// Reads into `buf` what is at `offset`, through the cache: no page fault, and no signal. Returns the bytes,
-    /// fewer than asked at the end of the file or of the mapping.
+    /// Reads from `offset` into `buf`, through the cache: no page fault, and no signal. Returns the number of bytes, fewer than
+    /// asked at the end of the file or of the mapping.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -211,8 +207,8 @@ impl Mapping {
         self.file.read_at(&mut buf[..len], self.position(offset))
     }
 
-    /// Writes `buf` at `offset`, through the cache: no page fault, and no signal. Returns the bytes, fewer than given
-    /// at the end of the file or of the mapping: it makes no file longer, as stores do not.
+    /// Writes `buf` at `offset`, through the cache: no page fault, and no signal. Returns the number of bytes, fewer than given at
+    /// the end of the file or of the mapping: like a store, it does not extend the file.
     ///
     /// # Errors
     /// As [`File::write_at`]; `EACCES` if it is mapped for reads, `EFAULT` if `offset` is at the end or beyond.
@@ -230,9 +226,8 @@ impl Mapping {
         }
     }
 
-    /// Makes durable what was stored to a range of the mapping, and what was written to that of the file, before the
-    /// call. Blocks for the I/O: what is dirty of all folios that the range touches, which are 2 MiB at most, and a flush
-    /// of the file.
+    /// Makes durable all stores and writes to a range before the call. Blocks for the I/O: the dirty data of all folios that the
+    /// range touches (2 MiB each at most), and a flush of the file.
     ///
     /// # Errors
     /// As [`File::sync_data`]; `EINVAL` for a range beyond the mapping.
@@ -244,9 +239,9 @@ impl Mapping {
             .with(Operation::Sync, |open| open.sync_range(range))
     }
 
-    /// Reads what is missing of a range and maps it for loads, so that the next touches are no faults. A hint: the
-    /// pages may leave again at any time, and if the range is larger than the bound the first have left already.
-    /// Blocks for I/O and memory. The first store to a page stays a fault.
+    /// Reads the missing pages of a range and maps it for loads, so that the next touches are no faults. It is a hint: pages may
+    /// leave again at any time, and in a range larger than the bound the first have left already. Blocks for I/O and memory. The
+    /// first store to a page is still a fault.
     ///
     /// # Errors
     /// `EINVAL` for a range beyond the mapping, `EFAULT` beyond the end of the file, those of the store, `ECHILD`
@@ -261,13 +256,12 @@ impl Mapping {
         })
     }
 
-    /// Keeps a range in memory and in the page tables until the result is dropped, for stores too if the mapping is for
-    /// stores: system calls may be handed these addresses in both modes, direct I/O, `io_uring` and whatever else keeps
-    /// them for longer than the call included. Drop the lock after they are done.
+    /// Keeps a range in memory and in the page tables until the result is dropped, for stores too if the mapping is for stores.
+    /// Meanwhile system calls may use these addresses in both modes, and so may direct I/O and `io_uring`, which keep them
+    /// beyond the call. Drop the lock after they are done.
     ///
-    /// Reads what is missing, and blocks for that. Counts against the share of [`File::map_locked`]. A range of a
-    /// mapping for stores counts as stored to for as long: each writeback writes all of it, from a copy, and it
-    /// stays dirty.
+    /// Reads missing pages, and blocks for that. Counts against the share of [`File::map_locked`]. A range of a mapping for stores
+    /// counts as stored to all the time: each write-back writes all of it, from a copy, and it stays dirty.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -305,8 +299,8 @@ impl Mapping {
         })
     }
 
-    /// Says how a range will be used: the pattern is this mapping's, for all of it; [`Advice::WillNeed`] blocks until
-    /// the range is in the cache, [`Advice::DontNeed`] drops its clean pages.
+    /// Announces how a range will be used. A pattern applies to the whole mapping. [`Advice::WillNeed`] blocks until the range is in
+    /// the cache; [`Advice::DontNeed`] drops its clean pages.
     ///
     /// # Errors
     /// `EINVAL` for a range beyond the mapping; as [`File::advise`].

@@ -16,8 +16,8 @@ use crate::error::{Error, Operation, Result};
 use crate::file::{File, bytes_of};
 use crate::parent_only::{Forked, ParentOnly};
 
-/// Bytes of a file whose memory stays where it is, and the file's, until this is dropped: for I/O straight into
-/// and out of the cache, by a ring of the program's own or by a device.
+/// Bytes of a file whose memory stays in place, and stays the file's, until this is dropped: for I/O directly into and out
+/// of the cache, by an io_uring of the program or by a device.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,11 +36,11 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # }
 /// ```
 ///
-/// What a device may write counts as changed from the pin on; [`File::sync_data`] makes durable what it wrote before the
-/// call. `docs/pinning.md` in the repository says which pin is for what, and what goes wrong otherwise.
+/// Memory that a device may write counts as changed from the pin on. [`File::sync_data`] makes durable what the device wrote before
+/// the call. `docs/pinning.md` in the repository says which pin to use, and what goes wrong otherwise.
 ///
-/// It may be moved to another thread, outlives the [`File`], and dropping it does not block. It is a leak to keep one
-/// when the [`Cache`](crate::Cache) is dropped, which is logged with file, range and mode.
+/// It may move to another thread, outlives the [`File`], and dropping it does not block. A pin that outlives its
+/// [`Cache`](crate::Cache) is a leak, and is logged with file, range and mode.
 #[must_use = "the bytes are pinned until it is dropped"]
 pub struct FolioPin(ParentOnly<Pinned>);
 
@@ -76,21 +76,19 @@ impl Forked for Pinned {
 }
 
 impl File {
-    /// Pins a range of the file, in bytes, within its size: reads what is missing, and keeps the memory where it is and
-    /// the file's until the result is dropped.
+    /// Pins a range of the file, in bytes, within its size: reads missing pages, and keeps the memory in place, and the file's,
+    /// until the result is dropped.
     ///
-    /// A pin holds whole folios, of 2 MiB at most; a long-term one splits those that go beyond its range where it can. All pins
-    /// together may hold half of the memory for pages, each folio counted once
-    /// ([`CacheStats::unreclaimable`](crate::CacheStats)). Blocks for I/O and memory. If a device may write it
-    /// blocks also for the share of the dirty limits, as a write of so many bytes does, and for writeback of the range
-    /// that is under way.
+    /// A pin holds whole folios of up to 2 MiB. A long-term pin splits folios at the ends of its range if it can. All pins together
+    /// may hold half of the memory for pages, each folio counted once ([`CacheStats::unreclaimable`](crate::CacheStats)). Blocks for
+    /// I/O and memory. If a device may write, it also blocks for its share of the dirty limits, like a write of as many bytes, and for
+    /// write-back of the range that is under way.
     ///
-    /// While there are pins, [`File::set_len`] to a size before them, [`File::punch_hole`] and the first
-    /// [`File::map`] wait for short-term ones, for [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most, and
-    /// fail under long-term ones.
+    /// [`File::set_len`] to a size before a pin, [`File::punch_hole`] and the first [`File::map`] wait for short-term pins,
+    /// for [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most, and fail under long-term pins.
     ///
     /// # Errors
-    /// [`Error::Pin`]: `EAGAIN` while one of those waits for pins of the range, `ENOBUFS` beyond
+    /// [`Error::Pin`]: `EAGAIN` while one of these calls waits for pins of the range, `ENOBUFS` beyond
     /// the share ([`PinError`](crate::PinError), with what is pinned), `EINVAL` for no bytes or bytes beyond the end of the file,
     /// `EBADF` if the file is not open for reading, or for [`PinMode::WRITE`] not for writing too, or for
     /// appending; `ECHILD` after a fork, those of the backing store.
@@ -114,7 +112,7 @@ impl File {
         }
     }
 
-    /// What of the file is pinned, through whatever handle: whole folios. Does not block.
+    /// The pinned folios of the file, through any handle. Does not block.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
@@ -152,15 +150,15 @@ impl FolioPin {
         self.0.folios.range()
     }
 
-    /// What it is for.
+    /// Its mode.
     pub fn mode(&self) -> PinMode {
         self.0.folios.mode()
     }
 
-    /// Where the bytes are, in order: a piece for each folio. The addresses stay until the pin is dropped.
+    /// The addresses of the bytes, in order: a piece for each folio. They stay valid until the pin is dropped.
     ///
-    /// The cache, other programs' I/O through it and devices read and write the memory meanwhile, so it is raw: no
-    /// reference to it may be made. In a forked child there are none.
+    /// The cache, other I/O through it and devices read and write the memory meanwhile, so make no reference to it. In a
+    /// forked child there are no pieces.
     pub fn parts(&self) -> impl Iterator<Item = PinnedPart> + '_ {
         self.0.folios.parts()
     }

@@ -2,8 +2,7 @@
 //!
 //! # Safety
 //!
-//! What the addresses stand for is the caller's contract; it is handed on to the cache's copy as it
-//! is, which touches nothing else.
+//! The caller's contract covers the addresses. They go unchanged to the cache's copy, which touches nothing else.
 #![allow(unsafe_code)]
 
 use foliocache_mm::IovIter;
@@ -18,9 +17,8 @@ impl File {
     /// As [`File::read_at`], and `EFAULT` if not even the first byte can be written.
     ///
     /// # Safety
-    /// The bytes are writable for the whole call and nothing else relies on them; or the fault
-    /// handlers are installed ([`CacheBuilder::fault_handlers`]), and what of them is writable
-    /// may be overwritten.
+    /// The bytes are writable for the whole call and nothing else relies on them. Or the fault handlers are installed
+    /// ([`CacheBuilder::fault_handlers`]), and those bytes that are writable may be overwritten.
     ///
     /// [`CacheBuilder::fault_handlers`]: crate::CacheBuilder::fault_handlers
     #[inline]
@@ -30,8 +28,7 @@ impl File {
         self.read_iter(&mut iter, pos, len)
     }
 
-    /// As [`File::write_at`], from `len` bytes at `addr`. They may change meanwhile; the file then
-    /// gets what was found.
+    /// As [`File::write_at`], from `len` bytes at `addr`. If they change meanwhile, the file gets the bytes that were read.
     ///
     /// # Errors
     /// As [`File::write_at`], and `EFAULT` if not even the first byte can be read.

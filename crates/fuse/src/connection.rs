@@ -5,11 +5,10 @@ use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What programs store into mappings of files of a mount.
+/// Stores of programs into mappings of files of a mount.
 ///
-/// **To be used in another process than the one that serves the mount.** A thread that waits for
-/// its own process cannot be killed: its share in the process's descriptors keeps the connection
-/// open that the kernel would have to close to wake it.
+/// **Use it in another process than the one that serves the mount.** A thread that waits for its own process cannot be killed: it
+/// shares the process's descriptors, and so keeps the connection open that the kernel would have to close to wake it.
 ///
 /// The mount is in use while the value lives.
 #[derive(Debug)]

@@ -1,5 +1,4 @@
-//! The FUSE front door of foliocache: a file system over the cache, for programs that cannot be
-//! changed.
+//! Mounts of a foliocache cache through FUSE, for programs that cannot be changed.
 //!
 //! # Model
 //!
@@ -7,21 +6,17 @@
 //!  a program ──system call──▶ kernel ──/dev/fuse──▶ readers, workers ──▶ FileSystem ──▶ the cache
 //! ```
 //!
-//! `operations` has the requests of the kernel, each as one call of the file system; `service` says
-//! which thread serves one, so that those that wait do not hold up the others; `conn` and `data` are
-//! what requests have in common. The kernel names inodes by `nodes` and what is open by `handles`, what it uses without
-//! opening it is in `unopened`.
-//! `prune` has it forget inodes when memory is short, `kernel_pages` pages that were mapped.
+//! `operations` turns each request of the kernel into one call of the file system. `service` chooses the thread that serves it, so
+//! that requests that wait do not delay others. `conn` and `data` hold the state that requests share. `nodes` maps the kernel's
+//! inode numbers, `handles` its open files; `unopened` has the files that it uses without opening them. When memory is short,
+//! `prune` asks the kernel to forget inodes, and `kernel_pages` to drop pages that were mapped.
 //!
 //! # Invariants
 //!
-//! 1. Every request is answered once; a panic inside an operation is an `EIO` and a line in the
-//!    log, and the mount lives on.
-//! 2. Permissions are checked by the kernel (`default_permissions`, with the source's access control
-//!    lists); locks are the kernel's.
-//! 3. Nothing in this process touches files of the mount: such a call would wait for this process,
-//!    and could not be killed with it.
-//! 4. The kernel's cache holds file data as far as [`KernelCache`] says: by default only what is mapped.
+//! 1. Every request is answered once. A panic inside an operation is answered with `EIO` and logged, and the mount goes on.
+//! 2. The kernel checks permissions (`default_permissions`, with the source's access control lists) and keeps locks.
+//! 3. Nothing in this process touches files of the mount: such a call would wait for this process, and could not be killed with it.
+//! 4. [`KernelCache`] says what file data the kernel's cache may hold: by default only mapped files.
 #![deny(unsafe_code)]
 
 mod buffers;

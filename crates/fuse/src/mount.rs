@@ -52,40 +52,39 @@ const READER_BYTES: u64 = 256 << 10;
 /// Buffers beyond one for each reader, which workers copy into.
 const MORE_BUFFERS: usize = 2;
 
-/// What the kernel keeps of a file's data in its own cache. What it keeps is beyond our bound.
+/// What file data the kernel keeps in its own cache, beyond our bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KernelCache {
-    /// Nothing but the pages of programs that run and of other private mappings, while the file is open. Every `read` and
-    /// `write` comes to us. Files cannot be mapped shared (`ENODEV`).
+    /// Only pages of running programs and other private mappings, while the file is open. Every `read` and `write` is a request.
+    /// Shared mappings fail (`ENODEV`).
     None,
-    /// Only what is mapped, and only while it is open. Every `read` and `write` comes to us, so
-    /// data is held once, in our bound.
+    /// Only mapped files, and only while they are open. Every `read` and `write` is a request, so data is held once, within our
+    /// bound.
     #[default]
     Mapped,
-    /// Everything, as for other file systems: pages stay until the kernel wants their memory or the file changes. Repeated
-    /// reads never come to us, and data is held twice. Writes come to us at once.
+    /// Everything, as for other file systems: pages stay until the kernel needs their memory or the file changes. A repeated read
+    /// makes no request, and most data is held twice. Every write is a request.
     ///
-    /// The kernel sends neither `OPEN` nor `RELEASE` of files that exist, if the process that mounts may open any file
-    /// (`CAP_DAC_OVERRIDE`). So a file that somebody else removes from the source
-    /// while a program has it open can be read only as far as it is cached. A file counts as
-    /// closed once nothing was asked of it for a second.
+    /// If the mounting process may open any file (`CAP_DAC_OVERRIDE`), the kernel sends neither `OPEN` nor `RELEASE` for existing
+    /// files. So if somebody else removes a file from the source while a program has it open, only its cached part can be read. A
+    /// file counts as closed after a second without a request.
     All,
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MountOptions {
-    /// What the list of mounts shows as the source.
+    /// The source that the list of mounts shows.
     pub name: String,
     /// Mount read-only.
     pub read_only: bool,
-    /// Let users other than the one who mounts in.
+    /// Give users other than the mounting one access.
     pub allow_other: bool,
-    /// Threads that read requests. Two of them at least wait for nothing: where more operations
-    /// would have to wait, further threads are started.
+    /// Threads that read requests. At least two of them never wait: if more operations would have to wait, further threads
+    /// are started.
     pub threads: usize,
-    /// What the kernel keeps.
+    /// What file data the kernel keeps.
     pub kernel_cache: KernelCache,
 }
 
@@ -121,13 +120,13 @@ pub enum MountError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// Not the top of a file system, or on behalf of somebody else.
+    /// The directory is not the top of a file system, or has credentials of its own.
     #[error("only a directory as `Cache::directory` or `Cache::memfs` returned it can be mounted")]
     NotWhole,
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] foliocache::Error),
-    /// It is in use, or could not be taken off for another reason.
+    /// It is in use, or cannot be unmounted for another reason.
     #[error("cannot unmount: {0}")]
     Unmount(Errno),
 }
@@ -166,8 +165,8 @@ impl MountError {
     }
 }
 
-/// Mounts what `directory` shows at `mount_point`, for programs that do not know the library, and
-/// serves it from threads of its own until the [`Mount`] goes. The directory can be used beside it.
+/// Mounts `directory` at `mount_point`, for programs that do not know the library. Threads of its own serve it until the
+/// [`Mount`] is dropped. The program can use the directory at the same time.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -359,7 +358,7 @@ impl Mount {
         self.connection.clone()
     }
 
-    /// What it did.
+    /// Its statistics.
     pub fn stats(&self) -> FuseStats {
         FuseStats {
             panics: self.panics.count(),
@@ -368,9 +367,8 @@ impl Mount {
         }
     }
 
-    /// Most memory that the mount takes in this process beside the cache's bound, in bytes: the
-    /// buffers of the threads that read requests, the stacks of those that wait, and what these
-    /// hold of writes.
+    /// The most memory that the mount takes in this process on top of the cache's bound, in bytes: request buffers, stacks of
+    /// waiting threads, and the writes that they hold.
     pub fn fixed_bytes(&self) -> u64 {
         let request = u64::from(MAX_REQUEST);
         self.threads as u64 * (2 * request + READER_BYTES)
@@ -378,22 +376,21 @@ impl Mount {
             + WORKERS_MEMORY
     }
 
-    /// Whether it is not mounted any more.
+    /// Whether it is no longer mounted.
     pub fn is_ended(&self) -> bool {
         self.session
             .as_ref()
             .is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Whether a file is open that may be mapped. `true` as long as the mount lives where the kernel does not tell of open
-    /// files, with [`KernelCache::All`].
+    /// Whether a file is open that may be mapped. Always `true` if the kernel does not report open files, with
+    /// [`KernelCache::All`].
     pub fn may_be_mapped(&self) -> bool {
         self.unopened.is_some() || self.counters.snapshot().open_files > 0
     }
 
-    /// Has the kernel hand over what programs stored into mappings: calls `ask`, which is to have another process
-    /// run [`MappedStores::write_back`](crate::MappedStores::write_back), for as long as that brings writes. Does nothing while no file is open, as far as the
-    /// kernel tells of that.
+    /// Makes the kernel hand over stores of programs into mappings: calls `ask` as long as that brings writes. `ask` must make
+    /// another process run [`MappedStores::write_back`](crate::MappedStores::write_back). Does nothing if no file is known to be open.
     ///
     /// Blocks until the kernel has sent nothing for a quarter of a second, or the time `within` is over: programs may
     /// go on storing.
@@ -416,11 +413,11 @@ impl Mount {
         Ok(())
     }
 
-    /// Takes it off the tree: no path leads to it any more. Programs that use it are served until they are done, which
-    /// [`Mount::is_ended`] tells.
+    /// Takes it off the tree: no path leads to it any more. Programs that use it are served until they finish; then
+    /// [`Mount::is_ended`] is true.
     ///
     /// # Errors
-    /// What the kernel, or the helper that is run without privilege, says; it is then still mounted.
+    /// Those of the kernel, or of the helper that is run without privilege; it is then still mounted.
     pub fn hide(&self) -> Result<(), MountError> {
         if self.is_ended() || !self.connection.is_in_tree() {
             return Ok(());
@@ -447,8 +444,7 @@ impl Mount {
     /// Takes it off the tree and waits until its threads have ended.
     ///
     /// # Errors
-    /// `EBUSY` while programs have files open or their current directory in it; it then goes on
-    /// as before.
+    /// `EBUSY` while programs have files open or their current directory in it; it then goes on as before.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.unmount_unused()?;
         self.join();
@@ -470,13 +466,13 @@ impl Mount {
         }
     }
 
-    /// Takes it off the tree whoever uses it, and cuts off those who do: their next call fails.
+    /// Takes it off the tree even while programs use it, and cuts them off: their next call fails.
     ///
-    /// With privilege nobody can change anything any more when this returns. Without, the helper
-    /// detaches it, and programs that are inside are cut off when the process ends.
+    /// With privilege, nobody can change anything any more when this returns. Without, the helper detaches it, and programs that
+    /// use it are cut off when the process ends.
     ///
     /// # Errors
-    /// What the kernel says; it is then still mounted.
+    /// Those of the kernel; it is then still mounted.
     pub fn detach(&mut self) -> Result<(), MountError> {
         match self.connection.abort() {
             Ok(()) => self.join(),

@@ -1,4 +1,4 @@
-//! What a mount did.
+//! Statistics of a mount.
 //!
 //! # Memory ordering
 //!
@@ -8,7 +8,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Figures of one [`Mount`](crate::Mount) since it was mounted.
+        /// Statistics of one [`Mount`](crate::Mount) since it was mounted.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct FuseStats {
@@ -46,7 +46,7 @@ counters! {
     handed_over,
     /// Bytes handed to the kernel.
     bytes_read,
-    /// Bytes of `bytes_read` that the kernel copied from the cache itself, without a copy of ours.
+    /// Bytes of `bytes_read` that the kernel copied directly from the cache.
     bytes_in_place,
     /// Bytes taken from the kernel.
     bytes_written,
@@ -54,8 +54,8 @@ counters! {
     bytes_to_kernel_cache,
     /// Files open now.
     open_files,
-    /// Look-ups that the kernel holds now: how often it was told of inodes other than the root,
-    /// less what it has forgotten.
+    /// Look-ups that the kernel holds now: answers that named an inode other than the root, less those that it has
+    /// forgotten.
     lookups,
     /// Inodes that the kernel was asked to forget, because memory was short; one in use may be asked for again.
     asked_to_forget,

@@ -39,9 +39,9 @@ const MAX_LISTED: usize = 8;
 pub struct Holder {
     /// The file, as its file system names it in messages.
     pub file: String,
-    /// The bytes of the file: those of whole folios, of which the views may have a part.
+    /// The bytes of the file, in whole folios; views may have only a part of them.
     pub bytes: Range<u64>,
-    /// The block of 2 MiB that cannot be given back meanwhile, if it is one, and a general one.
+    /// The general block of 2 MiB that cannot be given back meanwhile, if it lies in one.
     pub block: Option<BlockNumber>,
     /// Views of each folio.
     pub views: u32,
@@ -51,7 +51,7 @@ pub struct Holder {
     pub long_pins: u32,
     /// Pins among them through which a device may write.
     pub device_writes: u32,
-    /// The file has other bytes in this place by now, or none: the memory is the views' alone.
+    /// Whether the file has other bytes in this place by now, or none: only the views keep the memory.
     pub detached: bool,
 }
 

@@ -39,7 +39,7 @@ const ATTEMPTS: usize = 3;
 /// Least time between two looks when the kernel tells of pressure that is none of ours.
 const EVENT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What holds a cache below the limit that was configured.
+/// The reason why a cache stays below its configured limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PressureSource {
@@ -47,7 +47,7 @@ pub enum PressureSource {
     Cgroup,
     /// The machine has too little memory left.
     Machine,
-    /// Tasks stand still because memory is short (PSI).
+    /// Tasks are stalled because memory is short (PSI).
     Stalls,
 }
 
@@ -55,13 +55,13 @@ pub enum PressureSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PressureStats {
-    /// Whether it does: see `MmConfig::external_pressure`.
+    /// Whether the cache follows it: see `MmConfig::external_pressure`.
     pub followed: bool,
-    /// The limit that was asked for, in bytes.
+    /// The configured limit, in bytes.
     pub configured: u64,
-    /// The limit that is kept, in bytes; less than configured under pressure.
+    /// The effective limit, in bytes; less than the configured one under pressure.
     pub effective: u64,
-    /// What keeps it below the configured one.
+    /// Why it is below the configured one.
     pub source: Option<PressureSource>,
     /// Steps by which the limit shrank, ever. A step is a 16th of the configured limit, in whole
     /// blocks.

@@ -15,12 +15,12 @@ use crate::readahead::ReadaheadState;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::window::{Window, Windows};
 
-/// What a mapping is for.
+/// The access of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VmaAccess {
     /// Reads; a store is SIGSEGV.
     Read,
-    /// Reads and stores, which are the file's.
+    /// Reads and stores; stores go to the file.
     ReadWrite,
 }
 
@@ -28,7 +28,7 @@ pub enum VmaAccess {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The process may not resolve page faults, or the kernel cannot have it do so.
+    /// The process may not resolve page faults, or the kernel does not support it.
     #[error(transparent)]
     Faults(#[from] OpenError),
     /// The cache's address space for mapped files is used up.
@@ -50,7 +50,7 @@ pub enum MapError {
     /// The process has as many mappings as the kernel allows.
     #[error("too many mappings: vm.max_map_count is the most that a process may have")]
     TooManyMappings,
-    /// Mappings hold as much in memory as they may.
+    /// Mappings already hold as much memory as they may.
     #[error(
         "cannot keep {wanted} more bytes in memory: mappings hold {held} already, of at most {most}"
     )]
@@ -62,8 +62,8 @@ pub enum MapError {
         /// The most that they may hold, half the memory for pages.
         most: u64,
     },
-    /// Somebody uses the file in a way that ends soon, but does not end for seconds: the store hangs, or is that slow. A
-    /// later call goes on where this one stopped.
+    /// A short use of the file did not end for seconds: the store hangs, or is very slow. A later call goes on where this
+    /// one stopped.
     #[error("the file is in use for too long, by {holder}")]
     Busy {
         /// The use.
@@ -120,25 +120,23 @@ pub struct Vma {
     held: Option<Held>,
 }
 
-/// What a mapping is for whose pages are held in memory.
+/// The access of a mapping whose pages are held in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockedAccess {
     /// Reads; a store is SIGSEGV.
     Read,
-    /// Reads and stores at the speed of memory, through huge pages. Which pages are stored to nobody knows: each sync of
-    /// the file writes all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is
-    /// written before that.
+    /// Reads and stores at the speed of memory, through huge pages. Stores are not tracked: each sync of the file writes
+    /// all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is written before that.
     Untracked,
-    /// Reads and stores. The kernel notes which pages of 4 KiB are stored to, and each sync of the file writes those;
-    /// so does the flusher. The first store to a page after each time that they are looked for is a fault of the
-    /// kernel's, of about a microsecond. Needs Linux 6.7; no huge pages.
+    /// Reads and stores. The kernel notes which pages of 4 KiB are stored to. Each sync of the file writes those, and so does the
+    /// flusher. The first store to a page after that is a fault inside the kernel, of about a microsecond. Needs Linux 6.7; no
+    /// huge pages.
     ///
-    /// What the kernel or a device stores through addresses that it keeps is noted only within a
-    /// [`Vma::lock_for_io`].
+    /// Stores of the kernel or a device through kept addresses are noted only within a [`Vma::lock_for_io`].
     Tracked,
 }
 
-/// A range of a mapping that system calls may be handed until this is dropped.
+/// A range of a mapping that system calls may use until this is dropped.
 #[derive(Debug)]
 pub struct IoLock<'a> {
     vma: &'a Vma,

@@ -259,7 +259,7 @@ impl From<DirEntry<'_>> for DirEntryBuf {
     }
 }
 
-/// What the caller means to do with a file.
+/// How the caller will use a file.
 #[doc(alias = "posix_fadvise")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
@@ -276,7 +276,7 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// The pattern of access that it tells, if it tells one.
+    /// The access pattern that it announces, if any.
     pub fn pattern(self) -> Option<Access> {
         match self {
             Self::Normal => Some(Access::Normal),

@@ -10,20 +10,18 @@
 //!   *cache*; then poll again       writes that; then poll again with the rest
 //! ```
 //!
-//! No runtime is needed and none is known: a future does what it can when it is polled and is
-//! woken when there is more to do. A page that is missing is read in the background by the store,
-//! and wakes whoever wants it. What can only be done by blocking is done by a few threads a file
-//! system ([`offload`]); there is no thread a request.
+//! No runtime is needed or known: a future does what it can when it is polled, and is woken when it can go on. The
+//! store reads a missing page in the background, and its arrival wakes all waiting futures. A few threads for each file system
+//! ([`offload`]) do what can only be done by blocking; there is no thread for each request.
 //!
-//! A read whose pages were evicted between their arrival and its next poll, twice in a row, has a
-//! worker copy for it into an owned buffer: so it ends however short memory is.
+//! If pages are evicted between their arrival and the next poll, twice in a row, a worker copies them into an owned buffer. So a
+//! read ends however short memory is.
 //!
 //! # Invariants
 //!
 //! 1. Nobody but a poll touches the caller's memory: a future may be dropped at any moment.
 //! 2. A future that is ready at its first poll asked nothing of a worker and allocated nothing.
-//! 3. What a dropped future left running is finished before anything that is asked for later
-//!    through the same [`AsyncFile`] and changes the file.
+//! 3. Work that a dropped future left behind is finished before a later change through the same [`AsyncFile`].
 //!
 //! # Locking
 //!
@@ -88,23 +86,20 @@ const FRUITLESS_FETCHES: u32 = 2;
 ///
 /// # Dropping futures
 ///
-/// A future may be dropped at any time: nothing leaks and the caller's memory is not touched any
-/// more. What it had begun is finished:
+/// A future may be dropped at any time: nothing leaks, and the caller's memory is not touched any more.
 ///
-/// - of a **write** or an append any prefix may be in the file, each piece of it whole. What a
-///   worker had not begun is not written; a piece that it had begun is, and whatever changes or
-///   syncs the file through this `AsyncFile` or a clone of it afterwards waits for that piece.
-/// - a **read**'s pages arrive in the cache.
-/// - a **sync** that was polled once is done, and does not count as told: a failure is told to
-///   the next sync.
+/// - A dropped **write** or append may leave any prefix in the file, in whole pieces. A piece that a worker had not begun is
+///   not written. A piece that it had begun is finished, and later changes and syncs through this `AsyncFile` or its clones wait for
+///   it.
+/// - The pages of a dropped **read** still arrive in the cache.
+/// - A dropped **sync** that was polled once is completed. If it fails, the next sync reports the failure.
 ///
 /// # Threads and memory
 ///
-/// At most four threads a file system, however many requests; none before the first request that
-/// has to wait, none after some seconds without. What they are handed is in buffers of a 64th of
-/// the bound (256 KiB to 4 MiB) a file system, which counts against the bound; a write that finds
-/// them in use waits for its turn. Dropping the last clone closes the file, which may block, as
-/// with [`File`].
+/// At most four threads for each file system, however many requests: none before the first request that has to wait, and none
+/// after some seconds without one. Their buffers are a 64th of the bound (256 KiB to 4 MiB) for each file system, and count
+/// against the bound. A write that finds them all in use waits for its turn. Dropping the last clone closes the file, which may
+/// block, as with [`File`].
 #[derive(Clone)]
 pub struct AsyncFile {
     file: Arc<File>,
@@ -186,8 +181,8 @@ impl AsyncFile {
     /// Reads into `buf` from byte `pos` on; returns the bytes, fewer than asked only at the end of
     /// the file or before an error.
     ///
-    /// Ready at the first poll if everything is in the cache, without a system call. What is not
-    /// is brought in, with readahead, into memory of the bound.
+    /// Ready at the first poll if everything is in the cache, without a system call. Missing pages are read into memory of the
+    /// bound, with readahead.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -495,8 +490,8 @@ impl AsyncFile {
         Ok((pos, n, piece))
     }
 
-    /// Makes everything durable that was written to the file before the call, by whomever, with as
-    /// much of the attributes as is needed to find it.
+    /// Makes durable everything that was written to the file before the call, through any handle, with the attributes that are
+    /// needed to find it.
     ///
     /// # Errors
     /// As [`File::sync_data`].

@@ -8,7 +8,7 @@ use super::Directory;
 use crate::error::{Operation, Result};
 
 impl Directory {
-    /// Moves a name, atomically; what had the new name loses it.
+    /// Renames atomically. A file or empty directory that had the new name is replaced.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EINVAL` for a directory moved into itself,
@@ -30,7 +30,7 @@ impl Directory {
         self.move_to(from.as_ref(), directory, to.as_ref(), RenameMode::Replace)
     }
 
-    /// As [`Directory::rename`]; `mode` says what becomes of what has the new name.
+    /// As [`Directory::rename`]; `mode` says what happens if the new name exists.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,8 +44,8 @@ impl Directory {
     /// ```
     ///
     /// # Errors
-    /// As [`Directory::rename`]; `EEXIST` with [`RenameMode::NoReplace`], `ENOENT` if one of two that are
-    /// to be exchanged is missing.
+    /// As [`Directory::rename`]; `EEXIST` with [`RenameMode::NoReplace`], `ENOENT` if one of the names to be
+    /// exchanged is missing.
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -103,7 +103,7 @@ impl Directory {
         )
     }
 
-    /// Makes a symbolic link at `link` that holds `target`, which is not looked at now.
+    /// Makes a symbolic link at `link` that holds `target`, which is not resolved now.
     ///
     /// # Errors
     /// `EEXIST`, `ENAMETOOLONG`, `ENOSPC`, `EROFS`, [`Error::Escape`](crate::Error::Escape) for `link`, those of the
@@ -114,10 +114,10 @@ impl Directory {
         })
     }
 
-    /// What a symbolic link holds.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `ENOENT`, `EINVAL` for what is no symbolic link, [`Error::Escape`](crate::Error::Escape), those of the backing
+    /// `ENOENT`, `EINVAL` if it is no symbolic link, [`Error::Escape`](crate::Error::Escape), those of the backing
     /// store.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         self.run(Operation::ReadLink, path.as_ref(), |namei, path| {

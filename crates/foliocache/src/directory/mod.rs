@@ -4,7 +4,7 @@
 //!
 //! All paths are relative to the directory and stay in it. Names and attributes are cached, as part of
 //! the bound; what others change in a local directory is noticed within some 10 ms where the kernel tells of it, and after
-//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) elsewhere. `docs/guide/changes-by-others.md` is the whole of it.
+//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) elsewhere. `docs/guide/sharing.md` is the whole of it.
 //!
 //! # Differences from Linux
 //!
@@ -36,7 +36,7 @@ use crate::parent_only::{Forked, ParentOnly};
 /// A directory seen through the cache.
 ///
 /// Paths are relative. A path that would lead out of the directory, by `..`, as an absolute path or
-/// through a symbolic link, is an [`Error::Escape`], whoever moves what meanwhile. Symbolic links
+/// through a symbolic link, is an [`Error::Escape`], even if directories move meanwhile. Symbolic links
 /// that stay inside are followed.
 ///
 /// ```
@@ -55,8 +55,8 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # }
 /// ```
 ///
-/// Cheap to clone. Every call may block on I/O, and none takes memory of the bound for longer than
-/// it runs, except for the attributes of files that it comes across.
+/// Cheap to clone. Every call may block on I/O. No call keeps memory of the bound after it returns, except for names and
+/// attributes that stay cached.
 #[derive(Clone)]
 pub struct Directory {
     vfs_path: ParentOnly<VfsPath>,
@@ -98,9 +98,9 @@ impl Directory {
         })
     }
 
-    /// The same directory on behalf of somebody else: what is done through it, and through what is
-    /// opened from it, is allowed or refused by mode, owner and group as the kernel would, and what is
-    /// made belongs to them. Without, the backing store decides what this process may do.
+    /// The same directory with the credentials of another user. Mode, owner and group decide, as in the kernel, on every operation
+    /// through it and through whatever is opened from it, and new files belong to that user. Without credentials the backing store
+    /// decides what this process may do.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -121,8 +121,8 @@ impl Directory {
         }
     }
 
-    /// The file system whose top this is, and whether it was opened read-only; `None` for a
-    /// directory below, and on behalf of somebody else. For the front doors above this crate.
+    /// The file system whose top this is, and whether it was opened read-only. `None` for a directory below, and with credentials.
+    /// For the front doors above this crate.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
@@ -215,7 +215,7 @@ impl Directory {
         })
     }
 
-    /// How a file is to be opened.
+    /// Options for opening a file.
     pub fn open_options(&self) -> OpenOptions<'_> {
         OpenOptions::new(self)
     }
@@ -228,8 +228,7 @@ impl Directory {
         self.open_options().read(true).open(path)
     }
 
-    /// Opens a file for reading and writing; makes it if it is not there, cuts it to nothing if it
-    /// is.
+    /// Opens a file for reading and writing; makes it if it does not exist, truncates it if it does.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -238,7 +237,7 @@ impl Directory {
         options.truncate(true).open(path)
     }
 
-    /// Makes a file that must not be there yet, and opens it for reading and writing.
+    /// Makes a file that must not exist yet, and opens it for reading and writing.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -247,7 +246,7 @@ impl Directory {
         options.create_new(true).open(path)
     }
 
-    /// Opens a file for writing at its end; makes it if it is not there.
+    /// Opens a file for writing at its end; makes it if it does not exist.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -269,7 +268,7 @@ impl Directory {
         Ok(File::new(open, &self.vfs_path.mount, self.path.join(path)))
     }
 
-    /// A directory below this one, as one of its own: paths given to it do not leave it.
+    /// A directory below this one. Paths given to it do not leave it.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ELOOP`, [`Error::Escape`], those of the backing store.
@@ -305,10 +304,10 @@ impl Directory {
         })
     }
 
-    /// Makes a directory and those that lead to it, as far as they are not there.
+    /// Makes a directory and all missing directories above it.
     ///
     /// # Errors
-    /// As [`Directory::create_dir`], but an existing directory is none.
+    /// As [`Directory::create_dir`], but an existing directory is no error.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         match self.create_dir(path) {
@@ -330,8 +329,7 @@ impl Directory {
         }
     }
 
-    /// Takes a name away from what is no directory. A file that is open lives on until it is
-    /// closed.
+    /// Removes a name that is not a directory's. An open file lives on until it is closed.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EROFS`, [`Error::Escape`], those of the backing store.
@@ -341,7 +339,7 @@ impl Directory {
         })
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EROFS`, [`Error::Escape`], those of the backing store.
@@ -351,7 +349,7 @@ impl Directory {
         })
     }
 
-    /// The attributes of what `path` leads to, symbolic links followed.
+    /// The attributes of the file at `path`; symbolic links are followed.
     ///
     /// # Errors
     /// `ENOENT`, `ELOOP`, [`Error::Escape`], those of the backing store.
@@ -359,7 +357,7 @@ impl Directory {
         self.stat(path.as_ref(), true)
     }
 
-    /// The attributes of what `path` names, be it a symbolic link.
+    /// The attributes of the file at `path`, or of the symbolic link itself.
     ///
     /// # Errors
     /// As [`Directory::metadata`].
@@ -373,7 +371,7 @@ impl Directory {
         })
     }
 
-    /// Sets the permission bits of what `path` leads to.
+    /// Sets the permission bits of the file at `path`; symbolic links are followed.
     ///
     /// # Errors
     /// `ENOENT`, `EPERM`, `EROFS`, [`Error::Escape`], those of the backing store.
@@ -385,7 +383,7 @@ impl Directory {
         self.set(path.as_ref(), &set)
     }
 
-    /// Sets the times of the last access and of the last change of the data; what is `None` stays.
+    /// Sets the times of the last access and of the last change of the data; `None` leaves a time as it was.
     ///
     /// # Errors
     /// As [`Directory::set_mode`].
@@ -426,8 +424,8 @@ impl Directory {
         Ok(ReadDir::new(stream, mount, self.path.join(path)))
     }
 
-    /// Makes the names in this directory durable: what was made, renamed and removed in it before
-    /// the call. The files behind them have [`File::sync_all`]; [`Cache::sync`] does everything.
+    /// Makes all names durable that were made, renamed or removed in this directory before the call. For the files themselves use
+    /// [`File::sync_all`], for everything [`Cache::sync`].
     ///
     /// # Errors
     /// Those of the backing store.
@@ -439,8 +437,8 @@ impl Directory {
         })
     }
 
-    /// What the file system under a local directory did, and what was refused to it; `None` for a
-    /// file system in memory.
+    /// Statistics of the file system over a local directory, with the features that the kernel refused. `None` for a file system
+    /// in memory.
     ///
     /// # Errors
     /// `ECHILD` after a fork.

@@ -39,7 +39,7 @@ fn unless_gone(removed: Result<()>) -> Result<()> {
 }
 
 impl Directory {
-    /// Whether anything is at the end of `path`, symbolic links followed.
+    /// Whether `path` exists; symbolic links are followed.
     ///
     /// # Errors
     /// As [`Directory::metadata`], but for `ENOENT`.
@@ -68,12 +68,12 @@ impl Directory {
         Walk::new(self, path.as_ref())
     }
 
-    /// Takes a directory away with all that is in it; a symbolic link is taken away itself. No link is
-    /// followed, whoever moves what meanwhile: each directory is emptied as the one that was opened.
+    /// Removes a directory with everything in it; a symbolic link is removed itself. No link is followed, even if directories
+    /// move meanwhile, because each directory is emptied through the descriptor that was opened.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY` if others make names in it meanwhile, `EROFS`,
-    /// [`Error::Escape`], those of the backing store. What was removed before stays so.
+    /// [`Error::Escape`], those of the backing store. Entries that were removed before stay removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.symlink_metadata(path)?.is_symlink() {

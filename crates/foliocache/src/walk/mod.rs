@@ -74,8 +74,7 @@ impl Walk {
         }
     }
 
-    /// How many threads read directories; 1 unless said. With one it is the caller's own. Several read
-    /// while the caller does other things, as far as there is room for what they find.
+    /// How many threads read directories. Default: 1, the caller's own. Several read ahead of the caller, within a bound.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
@@ -84,12 +83,11 @@ impl Walk {
     /// Whether entries come sorted by name, and all of a directory right after it: the same by any
     /// number of threads. Without, entries come as they are found.
     ///
-    /// All names of a directory are read before its first one comes, and those of the directories on
-    /// the way to an entry stay in memory. Beside these, several [`threads`](Self::threads) read the
-    /// directories that come next: 32 for each thread, and 32768 entries in all, at most. The caller
-    /// waits for a directory that a thread is reading, and reads itself what none has come to, the rest
-    /// of what they had no room for, where a followed link leads, and what is a directory without its
-    /// entry saying so.
+    /// All names of a directory are read before its first entry is returned, and those of the directories above an entry stay in
+    /// memory. Several [`threads`](Self::threads) also read the next directories: at most 32 for each thread, and 32768 entries in
+    /// all. The caller waits for a directory that a thread is reading. It reads the other ones itself: those that no thread has
+    /// reached, the rest of those that had no room, targets of followed links, and directories whose entry does not say
+    /// that they are directories.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
@@ -128,19 +126,17 @@ impl IntoIterator for Walk {
     }
 }
 
-/// The entries below a directory. What cannot be read is an error among them, and the walk goes on
-/// with the rest.
+/// The entries below a directory. An unreadable directory is an error among them, and the walk goes on with the rest.
 ///
-/// What is there throughout comes once, unless it or a directory above it is moved meanwhile. A panic
-/// in a thread is `EIO` for the directory that it read or, out of order, for the one that it walked.
+/// An entry that is there throughout is returned once, unless it or a directory above it is moved meanwhile. A panic in a thread is
+/// `EIO` for the directory that it read or, out of order, for the one that it walked.
 ///
-/// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each
-/// level that it is down, and up to 256 entries of each; for each thread 4 directories and 4 times
-/// 128 entries at most wait for others. None of that grows with the number of entries: threads wait
-/// for a caller that is slow.
+/// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each level of its depth, and up to
+/// 256 entries of each. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the
+/// number of entries: threads wait for a slow caller.
 ///
-/// The next entry may be waited for as long as its directory is read. A drop, also an early one,
-/// waits until the threads have ended: for what each is reading, 256 entries at most.
+/// `next` may block while a directory is read. A drop waits until the threads have ended: each finishes what it is reading, 256
+/// entries at most.
 pub struct WalkIter(By);
 
 enum By {
@@ -191,8 +187,7 @@ impl WalkEntry {
         self.path
     }
 
-    /// What it is, or what it leads to where links are followed; [`FileKind::Unknown`] where the
-    /// directory does not say.
+    /// Its kind, or that of its target if links are followed; [`FileKind::Unknown`] if the directory does not say.
     pub fn kind(&self) -> FileKind {
         self.kind
     }

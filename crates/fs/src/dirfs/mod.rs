@@ -89,69 +89,65 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How soon data of a file is written to the source when nobody has it open for writing any more. The source's kernel has
-/// it then, whatever becomes of this process; it is not durable, which takes [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) or an fsync.
+/// How soon data of a file is written to the source after its last writer closed it. Then the kernel has it, even if this
+/// process dies. It is not durable before [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) or an fsync.
 ///
 /// Small new files are written at their last close in any case: [`DirFsOptions::batch_small_files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WritebackAtClose {
-    /// The close begins it and does not wait: the flusher comes within some 50 ms.
+    /// The flusher writes it some 50 ms after the close, which does not wait.
     #[default]
     Begin,
-    /// The close waits for it.
+    /// The close waits until it is written.
     Wait,
-    /// Only its age brings it about, or short memory: what is younger is lost with the process.
+    /// It is written when it is old enough, or when memory is short. Younger data is lost with the process.
     Delayed,
 }
 
-/// How a directory is to be used.
+/// Options of a directory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DirFsOptions {
     /// Refuse every change with `EROFS`.
     pub read_only: bool,
-    /// Have the kernel tell of what others change, where it can (inotify, on a local file system): names, attributes and
-    /// contents are believed until then, and a change is noticed within some ten milliseconds; `docs/guide/sharing.md`
-    /// says what is not told. Costs the bound 1.5 KiB for each directory in use, and whoever writes to files in them about a
-    /// microsecond a write. Without it each opening of a file asks the source whether somebody changed it.
+    /// Watch for changes by others with inotify, on local file systems. Names, attributes and contents are believed until the
+    /// kernel reports a change, and a change is noticed within some ten milliseconds; `docs/guide/sharing.md` says what is not
+    /// reported. Costs 1.5 KiB of the bound for each directory in use, and other writers of its files about a microsecond a
+    /// write. Without it each open asks the source whether somebody changed the file.
     #[doc(alias = "inotify")]
     pub watch: bool,
-    /// Nobody else changes the directory while it is open here: nothing is asked twice, and nothing is watched. What somebody
-    /// changes all the same may never be seen, and a write may undo it.
+    /// Nobody else changes the directory while it is open here. So nothing is asked twice, and nothing is watched. If
+    /// somebody changes it after all, the change may never be seen, and a write may undo it.
     pub exclusive: bool,
-    /// Let the directory be written to though another cache, of this process or another, has it open for writing: what the
-    /// one writes back may undo what was durable through the other. Says so in the log. The lock stays with the directory
-    /// until both are gone.
+    /// Open the directory for writing even if another cache, of this process or another, has it open for writing. The one may
+    /// undo what is durable through the other. A warning is logged. The directory stays locked until both are gone.
     pub ignore_lock: bool,
-    /// How long names and attributes that are not watched are believed without asking the source again: a change that
-    /// somebody else makes there is noticed that much later at most. Zero asks each time, and watches nothing. Opening a
-    /// file that is not watched always asks about the file itself.
+    /// How long unwatched names and attributes are believed without asking the source again, so how late a change by others
+    /// may be noticed. Zero asks each time, and watches nothing. Opening an unwatched file always asks about the file itself.
     #[doc(alias = "entry_timeout")]
     #[doc(alias = "attr_timeout")]
     #[doc(alias = "actimeo")]
     pub revalidate_after: Duration,
-    /// The same of names that are not there: a file that somebody else makes is found that much later
-    /// at most. By default each look-up of a missing name that is not watched asks the source.
+    /// The same for missing names, so how late a new file of others may be found. By default each look-up of a missing name that
+    /// is not watched asks the source.
     #[doc(alias = "negative_timeout")]
     pub revalidate_absent_after: Duration,
     /// Use direct I/O where the source allows it.
     pub direct: bool,
     /// Read in the background through io_uring where the kernel allows it.
     pub io_uring: bool,
-    /// Descriptors kept for names at most. All directories of the process share an eighth of its soft limit of
+    /// The most descriptors that are kept for names. All directories of the process share an eighth of its soft limit of
     /// open files.
     pub path_descriptors: usize,
-    /// Closed files that may wait with open descriptors, two each, for their data to be written; beyond
-    /// it closing a file writes the data of others first. By default all directories of the process share a
-    /// quarter of its soft limit of open files.
+    /// The most closed files that may keep descriptors, two each, until their data is written. Beyond that a close writes the
+    /// data of others first. By default all directories of the process share a quarter of its soft limit of open files.
     pub idle_files: Option<usize>,
-    /// Raise the process's soft limit of open files to the hard one when the directory is opened. Off by
-    /// default, because it is the whole process that is changed: `select(2)` cannot handle descriptors from
-    /// 1,024 on, and child processes inherit the limit.
+    /// Raise the process's soft limit of open files to the hard limit when the directory is opened. Off by default, because it
+    /// changes the whole process: `select(2)` cannot handle descriptors from 1,024 on, and child processes inherit the limit.
     pub raise_open_files: bool,
-    /// Write a small new file to the kernel's cache when it is closed, and make many such files durable with
-    /// one `syncfs(2)`, where the source's file system tells that call of errors (ext4, XFS). At most 64 MiB,
-    /// charged to the bound, are on their way through the kernel's cache.
+    /// Write a small new file to the kernel's cache when it is closed, and make many such files durable with one `syncfs(2)`, if
+    /// the source's file system reports errors to that call (ext4, XFS). At most 64 MiB, charged to the bound, are in the kernel's
+    /// cache at a time.
     pub batch_small_files: bool,
     /// How soon data of a closed file is in the source.
     pub writeback_at_close: WritebackAtClose,

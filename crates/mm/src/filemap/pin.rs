@@ -58,11 +58,11 @@ use crate::readahead::ReadaheadState;
 use crate::stats::{bump, read};
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
-/// What a pin is for.
+/// The use of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PinMode {
-    /// It lasts longer than one I/O, as a registration with a device does. What would need the memory does not wait
-    /// for it.
+    /// It lasts longer than one I/O, like a registration with a device. Operations that need the memory fail instead of
+    /// waiting.
     pub long_term: bool,
     /// A device may write to the memory. It may read it in any case.
     pub device_writes: bool,
@@ -81,7 +81,7 @@ impl PinMode {
         device_writes: true,
     };
 
-    /// The same, for as long as it takes.
+    /// The same mode, without a time limit.
     #[must_use]
     pub const fn long_term(self) -> Self {
         Self {
@@ -99,10 +99,10 @@ impl PinMode {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// A truncate, a hole punch or a first mapping waits for the pins that the range has. Later it may be pinned.
+    /// A truncate, a hole punch or a first mapping waits for pins of the range. Try again later.
     #[error("a truncate, hole punch or first mapping of the range waits for its pins to end")]
     Barred,
-    /// Pins hold as much memory as they may, or keep as many blocks of 2 MiB from being emptied.
+    /// Pins already hold as much memory, or as many blocks of 2 MiB, as they may.
     #[error(
         "{wanted} bytes more: pins hold {pinned} already, of at most {most} together with what else cannot be \
          reclaimed; held by {}", list(.holders)

@@ -55,11 +55,11 @@ use crate::readahead::ReadaheadState;
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
-/// Bytes of a file, as they were when the view was taken: nothing that happens to the file changes them.
+/// Bytes of a file, frozen when the view was taken: nothing that happens to the file changes them.
 ///
-/// It dereferences to a slice and may be sent and kept anywhere, also after the file and the cache are gone. Until it
-/// is dropped it keeps the memory of its whole folio, up to 2 MiB, within the cache's bound; see
-/// [`View::is_copy`] for when it does not. In a forked child its bytes are not there, and dropping it does nothing.
+/// It dereferences to a slice, and may be sent and kept anywhere, even after the file and the cache are gone. Until it is dropped
+/// it keeps the memory of its whole folio, up to 2 MiB, within the cache's bound, unless it is a copy ([`View::is_copy`]). In a
+/// forked child its bytes are not there, and dropping it does nothing.
 pub struct View(Bytes);
 
 enum Bytes {
@@ -82,9 +82,9 @@ impl View {
         Self(Bytes::Copied(bytes.into()))
     }
 
-    /// Whether the bytes are a copy in the heap, outside the cache's bound. Files that were mapped are copied, what is
-    /// pinned, and what the share of the bound for views has no room for ([`Unreclaimable`](crate::Unreclaimable)), or what
-    /// lies where it would leave too few blocks that can be emptied.
+    /// Whether the bytes are a copy in the heap, outside the cache's bound. A view is a copy if the file was mapped, the folio is
+    /// pinned, the share of the bound for views is used up ([`Unreclaimable`](crate::Unreclaimable)), or too few blocks could still be
+    /// emptied.
     pub fn is_copy(&self) -> bool {
         matches!(self.0, Bytes::Copied(_))
     }

@@ -10,19 +10,19 @@ use std::fmt;
 /// How long nothing more is asked of the pool of huge pages once it refused one, in milliseconds.
 const POOL_PAUSE_MS: u64 = 1000;
 
-/// What became of the wish for huge frames.
+/// Whether mapped files use huge pages, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugeFrames {
-    /// They were not asked for.
+    /// Huge pages were not requested.
     #[default]
     Off,
-    /// They will be had if the kernel has some when the first file is mapped.
+    /// They will be used if the kernel has some when the first file is mapped.
     Wanted,
-    /// Mapped files have huge pages of the kernel's pool.
+    /// Mapped files use huge pages of the kernel's pool.
     On,
-    /// Mapped files have pages of 4 KiB: the pool was empty when the first was mapped.
+    /// Mapped files use pages of 4 KiB, because the pool was empty when the first file was mapped.
     PoolEmpty,
-    /// Mapped files have pages of 4 KiB: the kernel gave no memory of huge pages.
+    /// Mapped files use pages of 4 KiB, because the kernel refused huge pages.
     Refused(Errno),
 }
 

@@ -56,15 +56,15 @@ const POISON_TIME: Duration = Duration::from_secs(1);
 /// How long a page is known to have been refused once: who waits for it touches it again at once.
 const REFUSAL_TIME: Duration = Duration::from_secs(10);
 
-/// Who resolves the faults of mapped files.
+/// How faults of mapped files are resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FaultMode {
-    /// Threads of the cache; the one that touched the page sleeps meanwhile. System calls may be handed
-    /// addresses of a mapping. Needs the permission to resolve faults of the kernel's own accesses.
+    /// By threads of the cache, while the touching thread sleeps. System calls may use addresses of a mapping. Needs the
+    /// permission to resolve faults of the kernel's own accesses.
     #[default]
     Thread,
-    /// The thread that touched the page, in a handler of SIGBUS: two to four times as fast. A system call that is handed an
-    /// address whose page is not mapped fails with `EFAULT`.
+    /// By the touching thread, in a handler of SIGBUS: two to four times as fast. A system call on an address whose page is not
+    /// mapped fails with `EFAULT`.
     Inline,
 }
 
