@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A package of ours may be published unless its manifest says `publish = false`. Then crates.io and docs.rs need to know
-//! more of it, and everything that it is built from must be published, too: a dependency on a path alone is none.
+//! A package of ours may be published unless its manifest says `publish = false`. Then a registry needs to know more
+//! of it, and everything that it is built from must be published, too: a dependency on a path alone is none.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::{Violation, array, string};
 /// What each package says of itself.
 const ALWAYS: &[&str] = &["description", "license"];
 /// What a package says besides that may be published.
-const PUBLISHED: &[&str] = &["readme", "rust_version", "documentation"];
+const PUBLISHED: &[&str] = &["readme", "rust_version"];
 /// Lists of words that it has.
 const WORDS: &[&str] = &["keywords", "categories"];
 
@@ -91,7 +91,7 @@ mod tests {
     fn package(name: &str, dependencies: Value) -> Value {
         json!({
             "name": name, "source": null, "manifest_path": "a/Cargo.toml", "description": "d", "license": "l", "publish": null,
-            "readme": "r", "rust_version": "1", "documentation": "u", "keywords": ["k"], "categories": ["c"],
+            "readme": "r", "rust_version": "1", "keywords": ["k"], "categories": ["c"],
             "dependencies": dependencies,
         })
     }
