@@ -163,8 +163,8 @@ impl Place {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn ours(&self, name: &str) -> io::Result<File> {
-        let options = self.directory.open_options().read(true).write(true);
-        Ok(options.open(name)?)
+        let mut options = self.directory.open_options();
+        Ok(options.read(true).write(true).open(name)?)
     }
 
     /// A handle on a file, for reads, of a cache of its own that resolves page faults like this.
@@ -178,9 +178,8 @@ impl Place {
         faults: MappingFaults,
     ) -> io::Result<File> {
         let cache = Cache::builder().memory(memory).mapping_faults(faults);
-        let mut options = DirectoryOptions::default();
         // Others write there, which one cache alone may.
-        options.read_only = true;
+        let options = DirectoryOptions::new().read_only(true);
         let directory = cache.build()?.directory_with(&self.folder.path, options)?;
         Ok(directory.open(name)?)
     }

@@ -192,11 +192,11 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
     let builder = builder.dirty_expire(Duration::from_secs(arguments.dirty_age));
     let cache = builder.build();
     let cache = cache.map_err(|error| error.to_string())?;
-    let mut options = DirectoryOptions::default();
-    options.read_only = arguments.read_only;
-    options.raise_open_files = true;
-    options.ignore_lock = arguments.force;
-    options.writeback_at_close = arguments.writeback.into();
+    let options = DirectoryOptions::new()
+        .read_only(arguments.read_only)
+        .raise_open_files(true)
+        .ignore_lock(arguments.force)
+        .writeback_at_close(arguments.writeback.into());
     let directory = cache.directory_with(&places.source, options);
     let directory = directory.map_err(|error| match error {
         Error::Directory(DirectoryError::Locked { .. }) => {

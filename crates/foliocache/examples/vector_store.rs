@@ -126,7 +126,7 @@ type Nearest = fn(&mut Store, &Vector, &[u64]) -> Result<u64, foliocache::Error>
 /// The file of the vectors, which is made unless it is there.
 fn open_or_make(directory: &Directory, vectors: u64) -> Result<File, foliocache::Error> {
     let name = format!("vectors-{vectors}");
-    if !directory.try_exists(&name)? {
+    if !directory.exists(&name)? {
         let mut random = Random(7);
         let file = directory.create(&name)?;
         for _ in 0..vectors {

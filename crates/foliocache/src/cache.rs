@@ -17,17 +17,19 @@
 //!
 //! [`File`]: crate::File
 
-use foliocache_fs::{DirFs, DirFsOptions, MemFs};
+use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{Holder, Mm, MmStats};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::FileSystem;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
 use crate::builder::CacheBuilder;
 use crate::directory::Directory;
+use crate::directory_options::DirectoryOptions;
 use crate::error::{CloseError, Error, Operation, Result, UnsyncedFile};
 use crate::exit;
 use crate::mount::{Backing, VfsMount};
@@ -43,6 +45,10 @@ use crate::size::MemorySize;
 pub struct Cache {
     inner: Arc<ParentOnly<Inner>>,
 }
+
+// As `Directory`.
+impl UnwindSafe for Cache {}
+impl RefUnwindSafe for Cache {}
 
 struct Inner {
     mm: Arc<Mm>,
@@ -103,7 +109,7 @@ impl Cache {
     /// A local directory, seen through the cache.
     ///
     /// The same directory opened twice is one file system, with the options of the first call. Two options are different:
-    /// each handle has its own [`read_only`](DirFsOptions::read_only), and [`ignore_lock`](DirFsOptions::ignore_lock) counts the first
+    /// each handle has its own [`read_only`](DirectoryOptions::read_only), and [`ignore_lock`](DirectoryOptions::ignore_lock) counts the first
     /// time that the directory is opened for writing. The file system and its cached pages stay until the cache goes.
     ///
     /// Blocks on I/O. Costs a thread and some hundred KiB outside the bound.
@@ -111,9 +117,9 @@ impl Cache {
     /// # Errors
     /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use;
     /// for one below use [`Directory::open_dir`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
-    /// [`DirFsOptions::ignore_lock`].
+    /// [`DirectoryOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
-        self.directory_with(path, DirFsOptions::default())
+        self.directory_with(path, DirectoryOptions::new())
     }
 
     /// As [`Cache::directory`], with options.
@@ -123,9 +129,10 @@ impl Cache {
     pub fn directory_with(
         &self,
         path: impl AsRef<Path>,
-        mut options: DirFsOptions,
+        options: DirectoryOptions,
     ) -> Result<Directory> {
         self.check(Operation::Mount)?;
+        let mut options = options.fs;
         // The file system is writable, because another handle may be.
         let read_only = std::mem::take(&mut options.read_only);
         let ignore_lock = options.ignore_lock;
@@ -202,7 +209,8 @@ impl Cache {
                 operation: Operation::Open,
                 errno,
             })?;
-            Ok(crate::File::new(open, &mount, path.clone()))
+            let rights = crate::rights::Rights::default();
+            Ok(crate::File::new(open, &mount, rights, path.clone()))
         };
         (0..handles).map(open).collect()
     }
@@ -325,8 +333,9 @@ impl Cache {
 
     /// Writes everything back and lets the cache go. Handles that are still held go on working.
     ///
-    /// A dropped cache also makes everything durable, but can report failures only in the log. Data written through remaining
-    /// handles is written back when the last of them goes.
+    /// A dropped cache also makes everything durable, but has no caller to report failures to. It reports them to `tracing`, with
+    /// the target `foliocache::loss`, or on standard error if there is no subscriber. Data written through remaining handles is
+    /// written back when the last of them goes. If that fails it is lost, and reported in the same way.
     ///
     /// # Errors
     /// The files that could not be written back, together with the cache, which is still open.

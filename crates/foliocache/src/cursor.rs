@@ -1,4 +1,4 @@
-//! The traits of `std::io`, over a handle's position.
+//! The traits of `std`: those of `std::io`, over a handle's position, and that of reads and writes elsewhere.
 //!
 //! # Locking
 //!
@@ -8,6 +8,7 @@
 use foliocache_sync::MutexGuard;
 use foliocache_sys::Errno;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 
 use crate::error::{Operation, Result};
 use crate::file::File;
@@ -87,3 +88,14 @@ macro_rules! io {
 }
 
 io!(File, &File);
+
+/// For code that is generic; [`File::read_at`] and the like tell more.
+impl FileExt for File {
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> io::Result<usize> {
+        Ok(File::read_at(self, buf, pos)?)
+    }
+
+    fn write_at(&self, buf: &[u8], pos: u64) -> io::Result<usize> {
+        Ok(File::write_at(self, buf, pos)?)
+    }
+}

@@ -6,7 +6,7 @@ use foliocache_sys::Errno;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
 
@@ -15,9 +15,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// [`Error::errno`] says it in the kernel's terms; as a [`std::io::Error`] it keeps its text, has
-/// the kind that belongs to the number, and can be had back with [`std::io::Error::downcast`].
-#[derive(Debug, thiserror::Error)]
+/// [`Error::errno`] says it in the kernel's terms.
+///
+/// # As a [`std::io::Error`]
+///
+/// A failure that is a number of the system, as most are, becomes that number: `raw_os_error` and `kind` are those that
+/// `std::fs` would give. An [`io::Error`] has no room for a text beside it, so the path is lost: print the `Error` itself to
+/// see it. The library's own errors, such as [`Error::Escape`] and [`Error::NotDurable`], have no number there. They keep
+/// their text, have the kind that fits, and can be had back with [`io::Error::downcast`].
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Something with a range of a file failed.
@@ -44,7 +50,7 @@ pub enum Error {
     },
     /// A path leads out of its directory: it is absolute, has more `..` than names before them, or goes through a symbolic link
     /// whose target does so.
-    #[error("cannot {operation} {}: the path leads out of {}", .path.display(), .directory.display())]
+    #[error("cannot {operation} {}", display_escape(.path, .directory))]
     Escape {
         /// What was being done.
         operation: Operation,
@@ -61,6 +67,15 @@ pub enum Error {
         /// The bytes that are missing.
         range: Range<u64>,
     },
+    /// The file holds bytes that are no UTF-8 text.
+    #[error("cannot read {} as text: it is not UTF-8", .path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system cannot say or do this.
+    #[error("{0}")]
+    Unsupported(&'static str),
     /// A setting is invalid.
     #[error("{0}")]
     Setting(String),
@@ -177,6 +192,12 @@ operations! {
     Metadata = "read the attributes of",
     SetMetadata = "change the attributes of",
     ReadDir = "read the directory",
+    Copy = "copy to",
+    Clone = "make another handle of",
+    SeekSparse = "find data or a hole in",
+    GetXattr = "read an extended attribute of",
+    SetXattr = "change an extended attribute of",
+    StatFs = "read the room of the file system of",
     InstallHandlers = "install the fault handlers",
     SetMemory = "change the memory bound",
     Mount = "use as a directory",
@@ -194,6 +215,7 @@ impl Operation {
             HardLink,
             Symlink,
             SetMetadata,
+            SetXattr,
         ];
         changes.contains(&self)
     }
@@ -230,6 +252,16 @@ impl fmt::Display for FailedFile {
     }
 }
 
+fn display_escape(path: &Path, directory: &Path) -> String {
+    let (path, of, directory) = (path.display(), path.is_absolute(), directory.display());
+    match of {
+        true => format!(
+            "{path}: {path} is absolute, and paths are relative to the directory {directory}"
+        ),
+        false => format!("{path}: the path leads out of {directory}"),
+    }
+}
+
 fn display_pins(pins: &[Holder]) -> String {
     let list: Vec<String> = pins.iter().map(Holder::to_string).collect();
     list.join("; ")
@@ -249,6 +281,8 @@ impl Error {
             }
             Self::Escape { .. } => Errno::EXDEV,
             Self::UnexpectedEof { .. } => Errno::ENODATA,
+            Self::NotUtf8 { .. } => Errno::EILSEQ,
+            Self::Unsupported(_) => Errno::EOPNOTSUPP,
             Self::Setting(_) => Errno::EINVAL,
             Self::Memory(error) => error.errno(),
             Self::Directory(error) => error.errno(),
@@ -273,7 +307,19 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match error {
+            Error::File { errno, .. }
+            | Error::Path { errno, .. }
+            | Error::Cache { errno, .. }
+            | Error::Map {
+                cause: MapError::Failed(errno),
+                ..
+            }
+            | Error::Pin {
+                cause: PinError::Failed(errno),
+                ..
+            } => return errno.into(),
             Error::UnexpectedEof { .. } => io::ErrorKind::UnexpectedEof,
+            Error::NotUtf8 { .. } => io::ErrorKind::InvalidData,
             _ => io::Error::from(error.errno()).kind(),
         };
         io::Error::new(kind, error)
@@ -282,7 +328,7 @@ impl From<Error> for io::Error {
 
 /// A cache that could not be closed without losing data. It stays open: [`CloseError::into_cache`] returns it, to try again or to
 /// give data up. Converted to an [`Error`] it names the failed files, and the cache is dropped: that tries once more to write
-/// them, and logs failures.
+/// them, and reports failures as a dropped cache does.
 ///
 /// ```no_run
 /// # let cache = foliocache::Cache::builder().build()?;

@@ -2,17 +2,20 @@
 //!
 //! # Model
 //!
-//! A [`File`] is an open file description with a position of its own, which only the traits of
-//! `std::io` use. The positional calls go straight to the file's pages: a hit costs no system call,
+//! A [`File`] is an open file description with a position, which only the traits of `std::io` use, and which it shares
+//! with its clones. The positional calls go straight to the file's pages: a hit costs no system call,
 //! no lock and no allocation.
+
+mod attributes;
 
 use foliocache_mm::{FileStats, Iocb, IovIter, View};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Advice, FallocateMode, OpenFile};
+use foliocache_vfs::{Advice, FallocateMode, OpenFile, SeekSparse};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Bound, Range, RangeBounds};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Operation, Result};
@@ -20,8 +23,9 @@ use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
 use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
+use crate::rights::Rights;
 
-/// An open file.
+/// An open file; as [`std::fs::File`].
 ///
 /// Reads and writes at a position take `&self` and may come from any number of threads; a read
 /// beside a write of the same bytes may see part of it. `File` and `&File` also are
@@ -55,10 +59,15 @@ use crate::parent_only::{Forked, ParentOnly};
 pub struct File {
     open: ParentOnly<OpenFile>,
     /// Where the traits of `std::io` read and write next, in bytes.
-    pub(crate) cursor: Mutex<u64>,
+    pub(crate) cursor: Arc<Mutex<u64>>,
     mount: Arc<VfsMount>,
+    rights: Rights,
     path: PathBuf,
 }
+
+// As `Directory`.
+impl UnwindSafe for File {}
+impl RefUnwindSafe for File {}
 
 impl Forked for OpenFile {
     #[inline]
@@ -68,11 +77,17 @@ impl Forked for OpenFile {
 }
 
 impl File {
-    pub(crate) fn new(open: OpenFile, mount: &Arc<VfsMount>, path: PathBuf) -> Self {
+    pub(crate) fn new(
+        open: OpenFile,
+        mount: &Arc<VfsMount>,
+        rights: Rights,
+        path: PathBuf,
+    ) -> Self {
         Self {
             open: ParentOnly::new(open),
-            cursor: Mutex::new(0),
+            cursor: Arc::default(),
             mount: Arc::clone(mount),
+            rights,
             path,
         }
     }
@@ -344,6 +359,24 @@ impl File {
         self.with(Operation::Sync, OpenFile::fsync)
     }
 
+    /// Makes a range durable: the bytes of it that were written before the call, by whomever, with as much of the attributes
+    /// as is needed to find them. Blocks for the I/O.
+    ///
+    /// It writes the folios that the range touches, which are 2 MiB at most, and flushes the file. Dirty data elsewhere in the
+    /// file is not written for it. Unlike `sync_file_range(2)` it is a promise about the medium: that call flushes nothing.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`]. A failure elsewhere in the file that this handle was not told of yet is told, too.
+    #[doc(alias = "sync_file_range")]
+    #[doc(alias = "msync")]
+    pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Result<()> {
+        let range = bytes_of(range, u64::MAX);
+        self.with(Operation::Sync, |open| match range.is_empty() {
+            true => Ok(()),
+            false => open.sync_range(range),
+        })
+    }
+
     /// Sets the size in bytes; what is new reads as zeros. May block for I/O.
     ///
     /// # Errors
@@ -380,6 +413,38 @@ impl File {
         self.with(Operation::Allocate, |open| open.fallocate(mode, pos, len))
     }
 
+    /// Where data begins, at byte `pos` or after it; `None` if nothing but a hole follows. May block for I/O: what is dirty
+    /// of the file is written first.
+    ///
+    /// A store that does not know its holes, and a file system in memory, take the whole file for data.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork, those of the backing store.
+    #[doc(alias = "SEEK_DATA")]
+    pub fn seek_data(&self, pos: u64) -> Result<Option<u64>> {
+        self.seek_sparse(SeekSparse::Data, pos)
+    }
+
+    /// Where a hole begins, at byte `pos` or after it; the end of the file is one. `None` for a `pos` that is not within the
+    /// file. Otherwise as [`File::seek_data`].
+    ///
+    /// # Errors
+    /// As [`File::seek_data`].
+    #[doc(alias = "SEEK_HOLE")]
+    pub fn seek_hole(&self, pos: u64) -> Result<Option<u64>> {
+        self.seek_sparse(SeekSparse::Hole, pos)
+    }
+
+    fn seek_sparse(&self, what: SeekSparse, pos: u64) -> Result<Option<u64>> {
+        self.with(Operation::SeekSparse, |open| {
+            match open.seek_sparse(what, pos) {
+                Ok(found) => Ok(Some(found)),
+                Err(Errno::ENXIO) => Ok(None),
+                Err(errno) => Err(errno),
+            }
+        })
+    }
+
     /// Says how a range will be used: the pattern is this handle's, for all of the file;
     /// [`Advice::WillNeed`] blocks until the range is in the cache, [`Advice::DontNeed`] drops its
     /// clean pages.
@@ -395,14 +460,25 @@ impl File {
         })
     }
 
-    /// Another handle of the file, for a mapping.
+    /// Another handle of the file. Both have one position, as in `std`; readahead is for each by itself, and each is told of a
+    /// failed writeback.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the bound has no room for it, `ECHILD` after a fork.
+    #[doc(alias = "dup")]
+    pub fn try_clone(&self) -> Result<File> {
+        let file = self.duplicate();
+        let mut file = file.map_err(|errno| self.path_error(Operation::Clone, errno))?;
+        file.cursor = Arc::clone(&self.cursor);
+        Ok(file)
+    }
+
+    /// Another handle of the file, with a position of its own.
     pub(crate) fn duplicate(&self) -> Result<File, Errno> {
         self.open.check_fork()?;
-        Ok(File::new(
-            self.open.duplicate()?,
-            &self.mount,
-            self.path.clone(),
-        ))
+        let open = self.open.duplicate()?;
+        let (rights, path) = (self.rights.clone(), self.path.clone());
+        Ok(File::new(open, &self.mount, rights, path))
     }
 
     /// The attributes as they are now. May block for I/O.
@@ -412,7 +488,8 @@ impl File {
     pub fn metadata(&self) -> Result<Metadata> {
         self.with(Operation::Metadata, |open| {
             let names = self.mount.super_block()?;
-            names.fs().getattr(open.inode()).map(Metadata)
+            let attr = names.fs().getattr(open.inode())?;
+            Ok(Metadata::new(attr, &self.mount))
         })
     }
 

@@ -60,6 +60,13 @@
 //! - Data that is read once: `O_DIRECT` is enough.
 //! - Machines with little memory: memory of this cache is missing in the kernel's.
 //!
+//! # Logging
+//!
+//! The library tells [`tracing`](https://docs.rs/tracing) of what no call can return: settings that the kernel refused, memory
+//! that became short, errors of background threads. The targets are the names of its crates and modules (`foliocache_mm::…`,
+//! `foliocache_fs::…`). Data that is lost, or that could not be written when its cache was dropped, has the target
+//! `foliocache::loss` and the level error. Where no subscriber listens that is written to standard error.
+//!
 //! # Bad memory
 //!
 //! [`File::read_raw_at`] and [`File::write_raw_at`] take addresses. [`CacheBuilder::fault_handlers`] decides whether a bad address is
@@ -67,11 +74,13 @@
 #![deny(unsafe_code)]
 
 mod asynch;
+mod attributes;
 mod batch;
 mod builder;
 mod cache;
 mod cursor;
 mod directory;
+mod directory_options;
 mod error;
 mod exit;
 mod file;
@@ -83,35 +92,47 @@ mod open_options;
 mod parent_only;
 mod pin;
 mod raw;
+mod rights;
 mod size;
 #[cfg(feature = "testing")]
 mod testing;
 mod walk;
 
 pub use asynch::{AsyncFile, AsyncStats};
+pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;
 pub use cache::Cache;
 pub use directory::Directory;
+pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::File;
+#[doc(inline)]
 pub use foliocache_fs::{
-    DirFsError as DirectoryError, DirFsOptions as DirectoryOptions, DirFsStats as DirectoryStats,
-    Fallback, WritebackAtClose,
+    DirFsError as DirectoryError, DirFsStats as DirectoryStats, Fallback, WritebackAtClose,
 };
+#[doc(inline)]
 pub use foliocache_mm::{
     FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
     MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
     PressureSource, PressureStats, ThrottleStats, UncachedStats, View, VmaAccess as MapAccess,
 };
+#[doc(inline)]
 pub use foliocache_sys::Errno;
+#[doc(inline)]
 pub use foliocache_sys::clock::Timespec;
 #[cfg(feature = "cuda")]
+#[doc(inline)]
 pub use foliocache_sys::cuda::DriverError as CudaDriverError;
+#[doc(inline)]
 pub use foliocache_sys::uring::EngineStats;
+#[doc(inline)]
 pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
-pub use foliocache_vfs::{Advice, Attr, Credentials, Device, FileKind, RenameMode};
+#[doc(inline)]
+pub use foliocache_vfs::{
+    Advice, Attr, Attributes, Credentials, Device, FileKind, RenameMode, StatFs,
+};
 pub use io_options::IoOptions;
 pub use mapping::Mapping;
 pub use metadata::{DirEntry, Metadata, ReadDir};
@@ -121,3 +142,10 @@ pub use pin::FolioPin;
 pub use pin::{CudaError, CudaPart, CudaPin};
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};
+
+/// The code of the guide, as documentation tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/porting.md")]
+    struct Porting;
+}

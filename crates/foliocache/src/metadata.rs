@@ -5,115 +5,243 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{Attr, DirEntryBuf, FileKind, OpenDirectory};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use crate::attributes::Permissions;
+use crate::directory::Directory;
 use crate::error::{Error, Operation, Result};
 use crate::mount::VfsMount;
 
 /// Entries read ahead of the caller.
 pub(crate) const BATCH: usize = 256;
 
-/// The attributes of a file, directory or symbolic link.
+/// The attributes of a file, directory or symbolic link; as [`std::fs::Metadata`].
+///
+/// [`MetadataExt`] gives owner, number of the inode and the like. Its `dev` is a number of the file system in this process,
+/// not that of the device below; its `ino` is the number of the inode in this cache.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::os::unix::fs::MetadataExt;
+///
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// # let dir = cache.memfs()?;
+/// dir.write("list", "one\n")?;
+/// let metadata = dir.metadata("list")?;
+/// assert!(metadata.is_file() && metadata.len() == 4);
+/// println!("changed {:?}, of user {}", metadata.modified()?, metadata.uid());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Metadata(pub(crate) Attr);
+pub struct Metadata {
+    attr: Attr,
+    dev: u64,
+}
 
 impl Metadata {
+    pub(crate) fn new(attr: Attr, mount: &VfsMount) -> Self {
+        Self {
+            attr,
+            dev: mount.dev(),
+        }
+    }
+
     /// What it is.
-    pub fn kind(&self) -> FileKind {
-        self.0.kind
+    pub fn file_type(&self) -> FileKind {
+        self.attr.kind
     }
 
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
-        self.0.kind == FileKind::Regular
+        self.attr.kind.is_file()
     }
 
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
-        self.0.kind == FileKind::Directory
+        self.attr.kind.is_dir()
     }
 
     /// Whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
-        self.0.kind == FileKind::Symlink
+        self.attr.kind.is_symlink()
     }
 
     /// Size in bytes.
     #[allow(clippy::len_without_is_empty, reason = "no collection")]
     pub fn len(&self) -> u64 {
-        self.0.size
+        self.attr.size
     }
 
-    /// Permission bits, as `chmod` takes them.
-    pub fn mode(&self) -> u32 {
-        self.0.mode
-    }
-
-    /// Number of the inode in its file system.
-    pub fn ino(&self) -> u64 {
-        self.0.ino
-    }
-
-    /// Names that lead to it.
-    pub fn nlink(&self) -> u32 {
-        self.0.nlink
-    }
-
-    /// Owner.
-    pub fn uid(&self) -> u32 {
-        self.0.uid
-    }
-
-    /// Group.
-    pub fn gid(&self) -> u32 {
-        self.0.gid
+    /// Who may do what with it.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.attr.mode)
     }
 
     /// Last change of the data.
-    pub fn modified(&self) -> SystemTime {
-        self.0.mtime.into()
+    ///
+    /// # Errors
+    /// None: the result is that of `std`.
+    pub fn modified(&self) -> Result<SystemTime> {
+        Ok(self.attr.mtime.into())
     }
 
     /// Last access, as far as the file system keeps it: reads through the cache do not move it.
-    pub fn accessed(&self) -> SystemTime {
-        self.0.atime.into()
+    ///
+    /// # Errors
+    /// None: the result is that of `std`.
+    pub fn accessed(&self) -> Result<SystemTime> {
+        Ok(self.attr.atime.into())
     }
 
-    /// Last change of the data or the attributes.
-    pub fn changed(&self) -> SystemTime {
-        self.0.ctime.into()
-    }
-
-    /// Creation, where the file system knows it.
-    pub fn created(&self) -> Option<SystemTime> {
-        self.0.btime.map(SystemTime::from)
+    /// Creation.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system does not know it.
+    pub fn created(&self) -> Result<SystemTime> {
+        let created = self.attr.btime.map(SystemTime::from);
+        created.ok_or(Error::Unsupported(
+            "the file system keeps no time of creation",
+        ))
     }
 
     /// Everything there is, in the file systems' own terms.
     pub fn attr(&self) -> &Attr {
-        &self.0
+        &self.attr
     }
 }
 
-/// One entry of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirEntry(DirEntryBuf);
+impl MetadataExt for Metadata {
+    fn dev(&self) -> u64 {
+        self.dev
+    }
+
+    fn ino(&self) -> u64 {
+        self.attr.ino
+    }
+
+    /// Kind and permission bits.
+    fn mode(&self) -> u32 {
+        self.attr.kind.mode_bits() | self.attr.mode
+    }
+
+    fn nlink(&self) -> u64 {
+        self.attr.nlink.into()
+    }
+
+    fn uid(&self) -> u32 {
+        self.attr.uid
+    }
+
+    fn gid(&self) -> u32 {
+        self.attr.gid
+    }
+
+    fn rdev(&self) -> u64 {
+        self.attr.rdev.raw()
+    }
+
+    fn size(&self) -> u64 {
+        self.attr.size
+    }
+
+    fn atime(&self) -> i64 {
+        self.attr.atime.sec
+    }
+
+    fn atime_nsec(&self) -> i64 {
+        self.attr.atime.nsec.into()
+    }
+
+    fn mtime(&self) -> i64 {
+        self.attr.mtime.sec
+    }
+
+    fn mtime_nsec(&self) -> i64 {
+        self.attr.mtime.nsec.into()
+    }
+
+    fn ctime(&self) -> i64 {
+        self.attr.ctime.sec
+    }
+
+    fn ctime_nsec(&self) -> i64 {
+        self.attr.ctime.nsec.into()
+    }
+
+    fn blksize(&self) -> u64 {
+        self.attr.blksize.into()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.attr.blocks
+    }
+}
+
+/// The directory of an entry.
+struct Listed {
+    directory: Directory,
+    /// As it was given to [`Directory::read_dir`].
+    path: PathBuf,
+}
+
+/// One entry of a directory; as [`std::fs::DirEntry`].
+#[derive(Clone)]
+pub struct DirEntry {
+    entry: DirEntryBuf,
+    listed: Arc<Listed>,
+}
 
 impl DirEntry {
     /// The name.
-    pub fn file_name(&self) -> &OsStr {
-        &self.0.name
+    pub fn file_name(&self) -> OsString {
+        self.entry.name.clone()
     }
 
-    /// The name, given away.
-    pub fn into_file_name(self) -> OsString {
-        self.0.name
+    pub(crate) fn name(&self) -> &OsStr {
+        &self.entry.name
     }
 
-    /// What it is; [`FileKind::Unknown`] where the directory does not say.
-    pub fn kind(&self) -> FileKind {
-        self.0.kind
+    pub(crate) fn into_name(self) -> OsString {
+        self.entry.name
+    }
+
+    /// The path that was given to [`Directory::read_dir`], with the name: what the calls of the same [`Directory`] take.
+    pub fn path(&self) -> PathBuf {
+        self.listed.path.join(&self.entry.name)
+    }
+
+    /// What it is, as the directory says. Blocks for I/O only where the directory does not say.
+    ///
+    /// # Errors
+    /// As [`DirEntry::metadata`], where the directory does not say.
+    pub fn file_type(&self) -> Result<FileKind> {
+        match self.entry.kind {
+            FileKind::Unknown => Ok(self.metadata()?.file_type()),
+            kind => Ok(kind),
+        }
+    }
+
+    /// As [`DirEntry::file_type`]; [`FileKind::Unknown`] where the directory does not say.
+    pub(crate) fn kind(&self) -> FileKind {
+        self.entry.kind
+    }
+
+    /// The attributes of what has the name in the directory now; a symbolic link is not followed. May block for I/O.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is gone, those of the backing store.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.listed.directory.stat(self.entry.name.as_ref(), false)
+    }
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DirEntry").field(&self.path()).finish()
     }
 }
 
@@ -124,19 +252,17 @@ impl DirEntry {
 /// [`Directory::read_dir`]: crate::Directory::read_dir
 pub struct ReadDir {
     stream: Box<dyn OpenDirectory>,
-    mount: Arc<VfsMount>,
-    path: PathBuf,
+    listed: Arc<Listed>,
     read: VecDeque<DirEntryBuf>,
     offset: u64,
     ended: bool,
 }
 
 impl ReadDir {
-    pub(crate) fn new(stream: Box<dyn OpenDirectory>, mount: Arc<VfsMount>, path: PathBuf) -> Self {
+    pub(crate) fn new(stream: Box<dyn OpenDirectory>, directory: Directory, path: PathBuf) -> Self {
         Self {
             stream,
-            mount,
-            path,
+            listed: Arc::new(Listed { directory, path }),
             read: VecDeque::new(),
             offset: 0,
             ended: false,
@@ -149,7 +275,7 @@ impl ReadDir {
     }
 
     fn fill(&mut self) -> Result<(), Errno> {
-        self.mount.super_block()?;
+        self.listed.directory.check_fork()?;
         let (mut offset, mut ended) = (self.offset, true);
         let read = &mut self.read;
         self.stream.read(offset, &mut |entry| {
@@ -179,18 +305,20 @@ impl Iterator for ReadDir {
             self.ended = true;
             return Some(Err(Error::Path {
                 operation: Operation::ReadDir,
-                path: self.path.clone(),
+                path: self.listed.directory.path().to_owned(),
                 errno,
             }));
         }
-        self.read.pop_front().map(|entry| Ok(DirEntry(entry)))
+        let entry = self.read.pop_front()?;
+        let listed = Arc::clone(&self.listed);
+        Some(Ok(DirEntry { entry, listed }))
     }
 }
 
-impl std::fmt::Debug for ReadDir {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadDir")
-            .field("path", &self.path)
+            .field("path", &self.listed.directory.path())
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@
 //! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
 
 use foliocache_fs::{DirFs, DirFsError, MemFs};
-use foliocache_mm::{BackingDevInfo, PAGE_SIZE};
+use foliocache_mm::BackingDevInfo;
 use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::{Errno, credentials};
@@ -90,6 +90,11 @@ impl VfsMount {
         Ok(&self.names.super_block)
     }
 
+    /// A number that no other file system alive in this process has.
+    pub(crate) fn dev(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
+    }
+
     /// Workers and buffers for async callers.
     ///
     /// # Errors
@@ -147,7 +152,7 @@ impl VfsMount {
         failed
     }
 
-    /// Makes everything durable at the end of the cache, unless writing fails; the log tells of errors.
+    /// Makes everything durable at the end of the cache, unless writing fails, see [`DirFs::write_back`].
     pub(crate) fn write_back(&self) {
         if let Backing::Directory(fs) = self.backing() {
             fs.write_back();
@@ -163,11 +168,10 @@ impl VfsMount {
     pub(crate) fn unsynced_files(&self) -> impl Iterator<Item = UnsyncedFile> {
         let files = self.backing().bdi().dirty_files().into_iter();
         files.filter_map(|mapping| {
-            let stats = mapping.stats();
-            let pages = stats.dirty + stats.writeback + stats.unstable;
-            (pages > 0).then(|| UnsyncedFile {
+            let bytes = mapping.bytes_not_durable();
+            (bytes > 0).then(|| UnsyncedFile {
                 file: mapping.name(),
-                bytes: (pages * PAGE_SIZE as u64).min(mapping.size()),
+                bytes,
                 errno: mapping.writeback_error(),
             })
         })

@@ -8,9 +8,23 @@ use crate::directory::Directory;
 use crate::error::Result;
 use crate::file::File;
 
-/// How a file is to be opened; from [`Directory::open_options`]. As those of `std::fs`.
+/// How a file is to be opened; from [`Directory::open_options`]. As [`std::fs::OpenOptions`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// # let dir = cache.memfs()?;
+/// # let keep = false;
+/// let mut options = dir.open_options();
+/// options.write(true).create(true);
+/// if !keep {
+///     options.truncate(true);
+/// }
+/// let file = options.open("list")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
-#[must_use = "options open nothing before `open`"]
 pub struct OpenOptions<'a> {
     directory: &'a Directory,
     pub(crate) how: OpenHow,
@@ -29,59 +43,59 @@ impl<'a> OpenOptions<'a> {
     }
 
     /// Whether the file can be read.
-    pub fn read(mut self, read: bool) -> Self {
+    pub fn read(&mut self, read: bool) -> &mut Self {
         self.how.flags.read = read;
         self
     }
 
     /// Whether the file can be written.
-    pub fn write(mut self, write: bool) -> Self {
+    pub fn write(&mut self, write: bool) -> &mut Self {
         self.how.flags.write = write;
         self
     }
 
     /// Whether every write goes to the end of the file, wherever that is by then. Implies
     /// `write`.
-    pub fn append(mut self, append: bool) -> Self {
+    pub fn append(&mut self, append: bool) -> &mut Self {
         self.how.flags.append = append;
         self
     }
 
     /// Whether the file is cut to nothing. Needs `write`.
-    pub fn truncate(mut self, truncate: bool) -> Self {
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.how.flags.truncate = truncate;
         self
     }
 
     /// Whether the file is made if it is not there. Needs `write` or `append`.
-    pub fn create(mut self, create: bool) -> Self {
+    pub fn create(&mut self, create: bool) -> &mut Self {
         self.how.create = create;
         self
     }
 
     /// Whether the file is made, and must not be there yet, not even as a symbolic link. Needs
     /// `write` or `append`; `create` and `truncate` then say nothing.
-    pub fn create_new(mut self, create_new: bool) -> Self {
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.how.exclusive = create_new;
         self
     }
 
     /// Whether all reads and writes through the handle are
     /// [uncached](crate::IoOptions::uncached).
-    pub fn uncached(mut self, uncached: bool) -> Self {
+    pub fn uncached(&mut self, uncached: bool) -> &mut Self {
         self.how.flags.uncached = uncached;
         self
     }
 
     /// Whether all reads and writes through the handle are
     /// [direct](crate::IoOptions::direct).
-    pub fn direct(mut self, direct: bool) -> Self {
+    pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.how.flags.direct = direct;
         self
     }
 
     /// Permission bits of a file that is made, before the umask is taken off. 0o666 unless said.
-    pub fn mode(mut self, mode: u32) -> Self {
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.how.mode = mode;
         self
     }

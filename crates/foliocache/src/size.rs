@@ -5,7 +5,12 @@ use crate::error::{Error, Result};
 /// A size of memory in bytes: a number, or text such as `"512M"`.
 ///
 /// Text is a whole number with one of the units `K`, `M`, `G` and `T` (powers of 1024, also written
-/// `KiB` and so on), or without one for bytes.
+/// `KiB` and so on), or without one for bytes. A number is a `u64`, a `u32` or a `usize`: a literal needs its type, as in
+/// `64_u64 << 20`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no size of memory",
+    note = "a size is a `u64`, `u32` or `usize`, as in `64_u64 << 20`, or text, as in `\"64M\"`"
+)]
 pub trait MemorySize {
     /// The size in bytes.
     ///
@@ -17,6 +22,18 @@ pub trait MemorySize {
 impl MemorySize for u64 {
     fn in_bytes(self) -> Result<u64> {
         Ok(self)
+    }
+}
+
+impl MemorySize for u32 {
+    fn in_bytes(self) -> Result<u64> {
+        Ok(self.into())
+    }
+}
+
+impl MemorySize for usize {
+    fn in_bytes(self) -> Result<u64> {
+        Ok(self as u64)
     }
 }
 
@@ -57,7 +74,9 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(MemorySize::in_bytes(64 << 20).unwrap(), 64 << 20);
+        assert_eq!((64_u64 << 20).in_bytes().unwrap(), 64 << 20);
+        assert_eq!((64_usize << 20).in_bytes().unwrap(), 64 << 20);
+        assert_eq!(u32::MAX.in_bytes().unwrap(), u32::MAX.into());
         for (text, bytes) in [
             ("4096", 4096),
             ("512M", 512 << 20),

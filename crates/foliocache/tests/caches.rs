@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Disk, PAGE, cache, on_disk, pattern};
-use foliocache::{Cache, Credentials, DirectoryOptions, Errno, Error};
+use foliocache::{Cache, Credentials, DirectoryOptions, Errno, Error, FileTimes, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 #[test]
@@ -71,14 +72,12 @@ fn two_caches_do_not_write_to_one_directory() {
     let says = format!("{} is open for writing in another cache", source.display());
     assert!(error.to_string().starts_with(&says), "{error}");
     // Reading does no harm.
-    let mut options = DirectoryOptions::default();
-    options.read_only = true;
+    let options = DirectoryOptions::new().read_only(true);
     let reader = other.directory_with(&source, options).unwrap();
     disk.dir.create("f").unwrap();
     reader.open("f").unwrap();
     other.directory(&source).unwrap_err();
-    let mut options = DirectoryOptions::default();
-    options.ignore_lock = true;
+    let options = DirectoryOptions::new().ignore_lock(true);
     cache(16).directory_with(&source, options).unwrap();
     // The cache goes with the last that is left of it.
     let file = disk.dir.open("f").unwrap();
@@ -94,10 +93,8 @@ fn a_cache_that_ignored_the_lock_keeps_others_out_after_the_first_is_gone() {
     let disk = Disk::new(16);
     let source = disk.source.path().to_owned();
     let [second, third] = [cache(16), cache(16)];
-    let mut read_only = DirectoryOptions::default();
-    read_only.read_only = true;
-    let mut force = DirectoryOptions::default();
-    force.ignore_lock = true;
+    let read_only = DirectoryOptions::new().read_only(true);
+    let force = DirectoryOptions::new().ignore_lock(true);
     // What counts is how a directory is opened for writing, not how it was opened first.
     let reader = second.directory_with(&source, read_only).unwrap();
     let writer = second.directory_with(&source, force.clone()).unwrap();
@@ -177,7 +174,7 @@ fn memory_shrinks_and_grows_while_the_cache_is_used() {
     assert!(disk.cache.stats().unwrap().files.resident > small.files.resident);
     file.read_exact_at(&mut back, 0).unwrap();
     assert!(back == bytes);
-    let error = disk.cache.set_memory(1).unwrap_err();
+    let error = disk.cache.set_memory(1_u64).unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL);
     assert_eq!(disk.cache.stats().unwrap().memory.limit, 64 << 20);
 }
@@ -260,8 +257,7 @@ fn handles_go_on_after_a_close() {
 
 #[test]
 fn read_only_is_a_matter_of_each_handle() {
-    let mut read_only = DirectoryOptions::default();
-    read_only.read_only = true;
+    let read_only = DirectoryOptions::new().read_only(true);
     for read_only_first in [true, false] {
         let source = tempfile::tempdir().unwrap();
         let cache = cache(16);
@@ -298,8 +294,8 @@ fn read_only_is_a_matter_of_each_handle() {
                 dir.rename("f", "g"),
                 dir.hard_link("f", "g"),
                 dir.symlink("f", "g"),
-                dir.set_mode("f", 0o600),
-                dir.set_times("f", None, None),
+                dir.set_permissions("f", Permissions::from_mode(0o600)),
+                dir.set_times("f", FileTimes::new()),
                 writer.rename_to("d/f", dir, "g"),
             ];
             for (at, done) in refused.into_iter().enumerate() {
@@ -307,7 +303,7 @@ fn read_only_is_a_matter_of_each_handle() {
             }
         }
         reader.remove_dir_all("d").unwrap_err();
-        assert!(writer.try_exists("d/f").unwrap());
+        assert!(writer.exists("d/f").unwrap());
     }
 }
 

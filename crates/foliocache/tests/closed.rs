@@ -16,8 +16,7 @@ fn directory(source: &Path, close: WritebackAtClose) -> (Cache, Directory) {
     let builder = Cache::builder().memory("64M");
     let cache = builder.dirty_expire(Duration::from_secs(3600));
     let cache = cache.build().unwrap();
-    let mut options = DirectoryOptions::default();
-    options.writeback_at_close = close;
+    let options = DirectoryOptions::new().writeback_at_close(close);
     let directory = cache.directory_with(source, options).unwrap();
     (cache, directory)
 }
@@ -49,7 +48,7 @@ fn what_was_closed_is_in_the_source_a_moment_later() {
     let reader = directory.open("old").unwrap();
     let writer = directory.open_options().append(true).open("old").unwrap();
     writer.append(b"more").unwrap();
-    let written = writer.metadata().unwrap().modified();
+    let written = writer.metadata().unwrap().modified().unwrap();
     std::thread::sleep(Duration::from_millis(150));
     assert_eq!(fs::read(&old).unwrap().len(), 5000, "while it is open");
     drop(writer);

@@ -44,8 +44,7 @@ fn open() -> Option<(Cache, Directory)> {
     let cache = Cache::builder().memory("32M");
     let cache = cache.dirty_expire(Duration::from_secs(3600)).build();
     let cache = cache.unwrap();
-    let mut options = DirectoryOptions::default();
-    options.writeback_at_close = WritebackAtClose::Delayed;
+    let options = DirectoryOptions::new().writeback_at_close(WritebackAtClose::Delayed);
     let directory = cache.directory_with(source, options).unwrap();
     Some((cache, directory))
 }
@@ -140,15 +139,88 @@ fn exit_says_what_could_not_be_written() {
 fn exit_without_room() {
     if let Some((cache, directory)) = open() {
         cache.close_on_exit().unwrap();
-        let file = directory.open_options().append(true).open("file").unwrap();
-        file.append(&[1; 1 << 20]).unwrap();
-        // The threads of the cache block the signal.
-        let limit = Rlimit {
-            current: Some(4096),
-            maximum: Some(4096),
-        };
-        setrlimit(Resource::Fsize, limit).unwrap();
+        mem::forget(written_without_room(&directory));
         process::exit(0);
+    }
+}
+
+/// A file with data that the source refuses.
+fn written_without_room(directory: &Directory) -> File {
+    let file = directory.open_options().append(true).open("file").unwrap();
+    file.append(&[1; 1 << 20]).unwrap();
+    // The threads of the cache block the signal.
+    let limit = Rlimit {
+        current: Some(4096),
+        maximum: Some(4096),
+    };
+    setrlimit(Resource::Fsize, limit).unwrap();
+    file
+}
+
+#[test]
+fn data_that_is_lost_with_its_cache_is_told_on_standard_error() {
+    let source = on_disk();
+    for body in [
+        "drop_without_room",
+        "drop_file_after_its_cache_without_room",
+    ] {
+        let output = run(body, source.path());
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lost: Vec<_> = said
+            .lines()
+            .filter(|line| line.starts_with("foliocache: lost: "))
+            .collect();
+        assert_eq!(lost.len(), 1, "{body}: {said}");
+        assert!(lost[0].contains("/file: 1048576 bytes: EFBIG"), "{said}");
+        let kept =
+            said.contains("foliocache: not in its directory, and lost if the process ends now: ");
+        assert_eq!(kept, body.contains("after"), "{body}: {said}");
+    }
+    // The log has it where there is one.
+    let output = run("drop_without_room_with_a_log", source.path());
+    let (said, log) = (
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&output.stdout),
+    );
+    assert!(!said.contains("foliocache: lost: "), "{said}");
+    let line = log
+        .lines()
+        .find(|line| line.contains("ERROR foliocache::loss: lost"));
+    assert!(line.is_some_and(|line| line.contains("EFBIG")), "{log}");
+}
+
+/// The thread that drops a cache writes back, too.
+fn ignore_sigxfsz() {
+    // SAFETY: nobody else uses signals here.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+#[test]
+fn drop_without_room() {
+    if let Some((cache, directory)) = open() {
+        ignore_sigxfsz();
+        drop(written_without_room(&directory));
+        drop((directory, cache));
+    }
+}
+
+#[test]
+fn drop_file_after_its_cache_without_room() {
+    if let Some((cache, directory)) = open() {
+        ignore_sigxfsz();
+        let file = written_without_room(&directory);
+        drop((directory, cache));
+        drop(file);
+    }
+}
+
+#[test]
+fn drop_without_room_with_a_log() {
+    if let Some((cache, directory)) = open() {
+        ignore_sigxfsz();
+        tracing_subscriber::fmt().with_ansi(false).init();
+        drop(written_without_room(&directory));
+        drop((directory, cache));
     }
 }
 

@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Disk, PAGE, cache, on_disk, pattern};
-use foliocache::{Advice, Cache, Errno, Error, File};
-use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use foliocache::{Advice, Cache, Errno, Error, File, MapAccess};
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn what_was_written_is_read_and_durable_after_a_sync() {
@@ -224,16 +225,39 @@ fn a_handle_allows_what_it_was_opened_for() {
 }
 
 #[test]
-fn an_error_keeps_its_text_and_kind_as_an_io_error() {
+fn an_error_keeps_its_number_and_kind_as_an_io_error() {
     let dir = cache(16).memfs().unwrap();
-    let error = std::io::Error::from(dir.open("missing").unwrap_err());
-    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-    assert!(
-        error.to_string().contains("memfs/missing: ENOENT"),
-        "{error}"
+    let error = dir.open("missing").unwrap_err();
+    assert_eq!(
+        error.clone().to_string(),
+        "cannot open memfs/missing: ENOENT: No such file or directory"
     );
-    let error: Error = error.downcast().unwrap();
-    assert_eq!(error.errno(), Errno::ENOENT);
+    let error = io::Error::from(error);
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    let mut reader = dir
+        .open_options()
+        .write(true)
+        .create(true)
+        .open("f")
+        .unwrap();
+    let error = io::Read::read(&mut reader, &mut [0]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+    let error = io::Error::from(reader.map(.., MapAccess::Read).unwrap_err());
+    assert_eq!(error.raw_os_error(), Some(libc::EACCES));
+}
+
+#[test]
+fn an_error_without_a_number_keeps_its_text_and_kind_as_an_io_error() {
+    let dir = cache(16).memfs().unwrap();
+    let error = io::Error::from(dir.open("../up").unwrap_err());
+    assert_eq!(error.kind(), io::ErrorKind::CrossesDevices);
+    assert!(error.to_string().contains("leads out of memfs"), "{error}");
+    assert!(matches!(error.downcast().unwrap(), Error::Escape { .. }));
+    dir.write("bytes", [0xff]).unwrap();
+    let error = dir.read_to_string("bytes").unwrap_err();
+    assert_eq!(error.errno(), Errno::EILSEQ);
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidData);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use foliocache::{
 };
 use foliocache_sim::{Effect, Faults, FaultyBackend, OpSet, Rule};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -241,8 +241,8 @@ fn what_may_not_be_mapped_says_why() {
         assert_eq!(refused(file.map(..u64::MAX, MapAccess::Read)), Errno::EFBIG);
         let reader = dir.open_options().read(true).open("f").unwrap();
         let writer = dir.open_options().write(true).open("f").unwrap();
-        let appender = dir.open_options().read(true).append(true);
-        let appender = appender.open("f").unwrap();
+        let mut appender = dir.open_options();
+        let appender = appender.read(true).append(true).open("f").unwrap();
         let map = |file: &File, access| file.map(.., access).map(|_| ());
         for (file, refuses) in [
             (&reader, &[MapAccess::ReadWrite][..]),
@@ -319,7 +319,8 @@ fn the_times_move_with_the_first_store_after_each_writeback() {
             let mapping = file.map(.., MapAccess::ReadWrite).unwrap();
             let times = || {
                 let metadata = file.metadata().unwrap();
-                (metadata.modified(), metadata.changed())
+                let changed = (metadata.ctime(), metadata.ctime_nsec());
+                (metadata.modified().unwrap(), changed)
             };
             let mut last = times();
             // What is never written back moves them once, and not where a load made the page writable before.
@@ -684,7 +685,7 @@ fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
     file.sync_data().unwrap();
     let durable = || std::fs::read(disk.in_source("f")).unwrap();
     for round in 1..5 {
-        let before = file.metadata().unwrap().modified();
+        let before = file.metadata().unwrap().modified().unwrap();
         let written = file.stats().unwrap().written;
         std::thread::sleep(Duration::from_millis(20));
         for at in [0, 9 * PAGE + 7, 600 * PAGE, 700 * PAGE + 49] {
@@ -697,7 +698,7 @@ fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
             _ => disk.cache.sync().unwrap(),
         }
         assert!(durable() == expected, "round {round}");
-        assert!(file.metadata().unwrap().modified() > before);
+        assert!(file.metadata().unwrap().modified().unwrap() > before);
         let written = (file.stats().unwrap().written - written) as usize;
         match access {
             // The last page ends with the file.

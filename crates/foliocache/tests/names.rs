@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Disk, cache};
-use foliocache::{Directory, Errno, Error, FileKind, Result};
-use std::os::unix::fs::symlink;
+use foliocache::{Directory, Errno, Error, FileKind, Permissions, Result};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 fn errno<T>(result: Result<T>) -> Errno {
@@ -55,11 +55,12 @@ fn names_are_made_moved_and_removed() {
         dir.remove_file("h").unwrap();
         below.sync().unwrap();
         assert_eq!(names(&below, "."), [""; 0]);
-        dir.set_mode("a/g", 0o600).unwrap();
+        dir.set_permissions("a/g", Permissions::from_mode(0o600))
+            .unwrap();
         let attributes = dir.metadata("a/g").unwrap();
         assert_eq!(
-            (attributes.mode(), attributes.kind()),
-            (0o600, FileKind::Regular)
+            (attributes.mode(), attributes.file_type()),
+            (0o100600, FileKind::Regular)
         );
     }
     let elsewhere = disk.cache.memfs().unwrap();
@@ -86,7 +87,7 @@ fn many_names_are_read_in_several_goes() {
 fn options_that_do_not_go_together() {
     let dir = cache(16).memfs().unwrap();
     for options in [
-        dir.open_options(),
+        &mut dir.open_options(),
         dir.open_options().read(true).create(true),
         dir.open_options().read(true).create_new(true),
         dir.open_options().read(true).truncate(true),
@@ -111,7 +112,6 @@ fn options_that_do_not_go_together() {
 
 #[test]
 fn owner_and_mode_of_what_is_made_are_the_processes() {
-    use std::os::unix::fs::MetadataExt;
     let disk = Disk::new(16);
     let like = disk.in_source("like");
     std::fs::File::create(&like).unwrap();

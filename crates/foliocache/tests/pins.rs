@@ -42,7 +42,8 @@ fn what_is_put_into_pinned_memory_is_in_the_file_and_in_the_source() {
     assert!(bytes == [&zeros[..], &device, &zeros].concat()[..]);
     file.sync_data().unwrap();
     assert!(std::fs::read(disk.in_source("f")).unwrap() == bytes);
-    assert!(file.metadata().unwrap().modified() > before.modified());
+    let after = file.metadata().unwrap();
+    assert!(after.modified().unwrap() > before.modified().unwrap());
     assert_eq!(disk.cache.pinned().unwrap(), []);
 }
 

@@ -56,8 +56,8 @@ fn handles_opened_uncached_leave_nothing_of_what_they_read() {
     let disk = Disk::new(16);
     let bytes = cold(&disk);
     let observer = disk.dir.open("f").unwrap();
-    let options = disk.dir.open_options().read(true).uncached(true);
-    let mut file = options.open("f").unwrap();
+    let mut options = disk.dir.open_options();
+    let mut file = options.read(true).uncached(true).open("f").unwrap();
     let mut back = vec![0; SIZE / 2];
     file.read_exact(&mut back).unwrap();
     assert!(back == bytes[..SIZE / 2]);
@@ -183,8 +183,9 @@ fn settle(file: &File) {
 fn uncached_writes_reach_the_source_and_leave() {
     let disk = Disk::new(16);
     let bytes = pattern(2, SIZE);
-    let options = disk.dir.open_options().write(true).create(true).read(true);
-    let through = [options.clone(), options.uncached(true)];
+    let mut options = disk.dir.open_options();
+    options.write(true).create(true).read(true);
+    let through = [options.clone(), options.uncached(true).clone()];
     for (options, how) in through.iter().zip([UNCACHED, IoOptions::new()]) {
         let file = options.open("w").unwrap();
         for (at, block) in bytes.chunks(100_000).enumerate() {
@@ -212,8 +213,8 @@ fn async_and_appending_uncached_writes_leave_too() {
     settle(file.blocking());
     assert_eq!(resident(file.blocking()), 0);
     assert!(std::fs::read(disk.in_source("a")).unwrap() == bytes);
-    let options = disk.dir.open_options().append(true).uncached(true);
-    let mut file = options.open("a").unwrap();
+    let mut options = disk.dir.open_options();
+    let mut file = options.append(true).uncached(true).open("a").unwrap();
     bytes
         .chunks(1000)
         .for_each(|block| file.write_all(block).unwrap());
@@ -272,7 +273,8 @@ fn direct_io_agrees_with_mappings() {
 fn handles_opened_direct_bring_nothing_in() {
     let disk = Disk::new(16);
     let bytes = cold(&disk);
-    let options = disk.dir.open_options().read(true).write(true).direct(true);
+    let mut options = disk.dir.open_options();
+    options.read(true).write(true).direct(true);
     let mut file = options.open("f").unwrap();
     let mut back = vec![0; SIZE];
     file.read_exact(&mut back).unwrap();

@@ -20,5 +20,7 @@
 mod dirfs;
 mod memfs;
 
-pub use dirfs::{DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback, WritebackAtClose};
+pub use dirfs::{
+    DirFs, DirFsError, DirFsOptions, DirFsStats, Fallback, LOSS_TARGET, WritebackAtClose,
+};
 pub use memfs::MemFs;

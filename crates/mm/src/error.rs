@@ -3,7 +3,7 @@
 use foliocache_sys::Errno;
 
 /// Why a cache cannot be made or changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MmError {
     /// The limit is too small, by itself ([`MIN_LIMIT`](crate::MIN_LIMIT)) or for what the cache holds.

@@ -25,7 +25,7 @@ pub enum VmaAccess {
 }
 
 /// Why a file cannot be mapped.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The process may not resolve page faults, or the kernel does not support it.

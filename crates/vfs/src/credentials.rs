@@ -20,6 +20,7 @@ use crate::inode::Inode;
 use crate::types::{FileKind, OpContext, S_ISGID, S_ISVTX, SetAttr, SetTime};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use std::ffi::OsStr;
 
 /// A user, a group and further groups. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +87,11 @@ impl Credentials {
             pid,
             umask,
         }
+    }
+
+    /// Whether permissions do not bind them.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
     }
 
     /// Whether they belong to a group.
@@ -217,6 +223,36 @@ impl Credentials {
         match owner == self.uid || self.privileged {
             true => Ok(()),
             false => Err(Errno::EPERM),
+        }
+    }
+
+    /// Whether they may read an extended attribute, or change it: `user.*` as the data of files and directories,
+    /// access control lists as their owner. The rest can be read by everybody and changed by privileged users, but for
+    /// `trusted.*`, which others do not see.
+    ///
+    /// # Errors
+    /// `EACCES`, `EPERM`; `ENODATA` for a read of what they do not see.
+    #[doc(alias = "xattr_permission")]
+    pub fn check_xattr(&self, inode: &Inode, name: &OsStr, write: bool) -> Result<(), Errno> {
+        let name = name.as_encoded_bytes();
+        let hidden = if write { Errno::EPERM } else { Errno::ENODATA };
+        if name.starts_with(b"user.") {
+            let (mode, ..) = inode.attributes().owner();
+            if !matches!(inode.kind(), FileKind::Regular | FileKind::Directory) {
+                return Err(hidden);
+            }
+            if write && inode.is_directory() && mode & S_ISVTX != 0 {
+                self.check_owner(inode)?;
+            }
+            self.check(inode, if write { Access::WRITE } else { Access::READ })
+        } else if name.starts_with(b"trusted.") {
+            self.privileged.then_some(()).ok_or(hidden)
+        } else if write && name.starts_with(b"system.posix_acl_") {
+            self.check_owner(inode)
+        } else if write && !self.privileged {
+            Err(Errno::EPERM)
+        } else {
+            Ok(())
         }
     }
 

@@ -269,9 +269,9 @@ impl Log {
     fn open(&self, path: &Path) -> io::Result<Open> {
         Ok(match self.by {
             By::Ours => {
-                let options = self.bed.directory.open_options().read(true).write(true);
+                let mut options = self.bed.directory.open_options();
                 let name = path.file_name().expect("it has one");
-                Open::Ours(options.create(true).open(name)?)
+                Open::Ours(options.read(true).write(true).create(true).open(name)?)
             }
             By::Kernel | By::Direct => {
                 let direct = match self.by {

@@ -10,6 +10,8 @@
 //!
 //! Owner and mode of what is made are those of the process when the file system was made.
 
+mod attributes;
+mod contents;
 mod links;
 mod tree;
 
@@ -18,13 +20,11 @@ use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{
-    Access, Credentials, Inode, Namei, OpContext, SetAttr, SetTime, SlabArc, SuperBlock, WalkError,
-};
+use foliocache_vfs::{Access, Credentials, Inode, Namei, SlabArc, StatFs, SuperBlock, WalkError};
 use std::ffi::OsStr;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
@@ -32,6 +32,7 @@ use crate::metadata::{Metadata, ReadDir};
 use crate::mount::{Backing, VfsMount};
 use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
+use crate::rights::Rights;
 
 /// A directory seen through the cache.
 ///
@@ -55,16 +56,20 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # }
 /// ```
 ///
+/// Names and meanings are those of `std::fs`: `docs/guide/porting.md` in the repository shows how to move a program here.
+///
 /// Cheap to clone. Every call may block on I/O. No call keeps memory of the bound after it returns, except for names and
 /// attributes that stay cached.
 #[derive(Clone)]
 pub struct Directory {
     vfs_path: ParentOnly<VfsPath>,
-    credentials: Option<Credentials>,
-    /// Nothing may be changed through this handle.
-    read_only: bool,
+    rights: Rights,
     path: PathBuf,
 }
+
+// The library runs no code of its callers under its locks, so a panic of theirs leaves nothing half done.
+impl UnwindSafe for Directory {}
+impl RefUnwindSafe for Directory {}
 
 /// A directory in its file system.
 #[derive(Clone)]
@@ -92,8 +97,10 @@ impl Directory {
         let path = mount.path.clone();
         Ok(Self {
             vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
-            credentials: None,
-            read_only,
+            rights: Rights {
+                credentials: None,
+                read_only,
+            },
             path,
         })
     }
@@ -106,8 +113,7 @@ impl Directory {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
     /// let dir = cache.memfs()?;
-    /// dir.create("mine")?;
-    /// dir.set_mode("mine", 0o600)?;
+    /// dir.open_options().write(true).create(true).mode(0o600).open("mine")?;
     /// let guest = dir.with_credentials(foliocache::Credentials::new(1000, 1000, &[]));
     /// assert_eq!(guest.open("mine").unwrap_err().errno(), foliocache::Errno::EACCES);
     /// # Ok(())
@@ -115,10 +121,9 @@ impl Directory {
     /// ```
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
-        Self {
-            credentials: Some(credentials),
-            ..self.clone()
-        }
+        let mut directory = self.clone();
+        directory.rights.credentials = Some(credentials);
+        directory
     }
 
     /// The file system whose top this is, and whether it was opened read-only. `None` for a directory below, and with credentials.
@@ -131,8 +136,8 @@ impl Directory {
         let names = self.mount().super_block();
         let names = names.map_err(|errno| self.error(Operation::Mount, Path::new(""), errno))?;
         let top = std::ptr::eq(&**names.root(), &*self.vfs_path.dentry);
-        let whole = top && self.credentials.is_none();
-        Ok(whole.then(|| (Arc::clone(names), self.read_only)))
+        let whole = top && self.rights.credentials.is_none();
+        Ok(whole.then(|| (Arc::clone(names), self.rights.read_only)))
     }
 
     /// `ECHILD` in a forked child.
@@ -142,14 +147,6 @@ impl Directory {
 
     fn mount(&self) -> &VfsMount {
         &self.vfs_path.mount
-    }
-
-    fn ctx(&self) -> OpContext {
-        let process = self.mount().ctx;
-        match &self.credentials {
-            Some(credentials) => credentials.context(process.pid, process.umask),
-            None => process,
-        }
     }
 
     /// The directory's path, for messages: below the path that the file system was opened with.
@@ -176,8 +173,8 @@ impl Directory {
             names,
             start: &self.vfs_path.dentry,
             beneath: true,
-            ctx: self.ctx(),
-            credentials: self.credentials.as_ref(),
+            ctx: self.rights.ctx(self.mount()),
+            credentials: self.rights.credentials.as_ref(),
         }
     }
 
@@ -189,7 +186,7 @@ impl Directory {
         act: impl FnOnce(&Namei<'_>, &OsStr) -> Result<T, WalkError>,
     ) -> Result<T> {
         let done = match self.mount().super_block() {
-            Ok(_) if self.read_only && operation.changes_names() => Err(Errno::EROFS.into()),
+            Ok(_) if self.rights.read_only && operation.changes_names() => Err(Errno::EROFS.into()),
             Ok(names) => act(&self.namei(names), path.as_os_str()),
             Err(errno) => Err(errno.into()),
         };
@@ -233,8 +230,9 @@ impl Directory {
     /// # Errors
     /// As [`OpenOptions::open`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
-        let options = self.open_options().read(true).write(true).create(true);
-        options.truncate(true).open(path)
+        let mut options = self.open_options();
+        options.read(true).write(true).create(true).truncate(true);
+        options.open(path)
     }
 
     /// Makes a file that must not exist yet, and opens it for reading and writing.
@@ -242,8 +240,8 @@ impl Directory {
     /// # Errors
     /// As [`OpenOptions::open`].
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
-        let options = self.open_options().read(true).write(true);
-        options.create_new(true).open(path)
+        let mut options = self.open_options();
+        options.read(true).write(true).create_new(true).open(path)
     }
 
     /// Opens a file for writing at its end; makes it if it does not exist.
@@ -259,13 +257,16 @@ impl Directory {
             true => Operation::Create,
             false => Operation::Open,
         };
-        let how = options.checked().and_then(|how| match self.read_only {
-            true if how.flags.write => Err(Errno::EROFS),
-            _ => Ok(how),
-        });
+        let how = options
+            .checked()
+            .and_then(|how| match self.rights.read_only {
+                true if how.flags.write => Err(Errno::EROFS),
+                _ => Ok(how),
+            });
         let how = how.map_err(|errno| self.error(operation, path, errno))?;
         let open = self.run(operation, path, |namei, path| namei.open(path, how))?;
-        Ok(File::new(open, &self.vfs_path.mount, self.path.join(path)))
+        let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
+        Ok(File::new(open, mount, rights, self.path.join(path)))
     }
 
     /// A directory below this one. Paths given to it do not leave it.
@@ -277,7 +278,11 @@ impl Directory {
     }
 
     pub(crate) fn open_below(&self, path: &Path, follow: bool) -> Result<Self> {
-        let dentry = self.run(Operation::Open, path, |namei, path| {
+        self.below(Operation::Open, path, follow)
+    }
+
+    fn below(&self, operation: Operation, path: &Path, follow: bool) -> Result<Self> {
+        let dentry = self.run(operation, path, |namei, path| {
             let dentry = namei.lookup(path, follow)?;
             match dentry.inode() {
                 Some(inode) if inode.is_directory() => Ok(dentry),
@@ -288,8 +293,7 @@ impl Directory {
         let mount = Arc::clone(&self.vfs_path.mount);
         Ok(Self {
             vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
-            credentials: self.credentials.clone(),
-            read_only: self.read_only,
+            rights: self.rights.clone(),
             path: self.path.join(path),
         })
     }
@@ -367,46 +371,7 @@ impl Directory {
 
     pub(crate) fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
         self.run(Operation::Metadata, path, |namei, path| {
-            Ok(Metadata(namei.stat(path, follow)?))
-        })
-    }
-
-    /// Sets the permission bits of the file at `path`; symbolic links are followed.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EPERM`, `EROFS`, [`Error::Escape`], those of the backing store.
-    pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        let set = SetAttr {
-            mode: Some(mode),
-            ..SetAttr::default()
-        };
-        self.set(path.as_ref(), &set)
-    }
-
-    /// Sets the times of the last access and of the last change of the data; `None` leaves a time as it was.
-    ///
-    /// # Errors
-    /// As [`Directory::set_mode`].
-    pub fn set_times(
-        &self,
-        path: impl AsRef<Path>,
-        accessed: Option<SystemTime>,
-        modified: Option<SystemTime>,
-    ) -> Result<()> {
-        let at = |time: SystemTime| SetTime::At(time.into());
-        let set = SetAttr {
-            atime: accessed.map(at),
-            mtime: modified.map(at),
-            ..SetAttr::default()
-        };
-        self.set(path.as_ref(), &set)
-    }
-
-    fn set(&self, path: &Path, set: &SetAttr) -> Result<()> {
-        self.inode(Operation::SetMetadata, path, |names, inode| {
-            names
-                .setattr(&self.ctx(), inode, set, self.credentials.as_ref())
-                .map(drop)
+            Ok(Metadata::new(namei.stat(path, follow)?, self.mount()))
         })
     }
 
@@ -415,13 +380,13 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES`, [`Error::Escape`], those of the backing store.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let path = path.as_ref();
-        let stream = self.inode(Operation::ReadDir, path, |names, inode| {
-            names.check(inode, Access::READ, self.credentials.as_ref())?;
+        let (operation, path) = (Operation::ReadDir, path.as_ref());
+        let directory = self.below(operation, path, true)?;
+        let stream = directory.inode(operation, Path::new("."), |names, inode| {
+            names.check(inode, Access::READ, self.rights.credentials.as_ref())?;
             names.fs().opendir(inode)
         })?;
-        let mount = Arc::clone(&self.vfs_path.mount);
-        Ok(ReadDir::new(stream, mount, self.path.join(path)))
+        Ok(ReadDir::new(stream, directory, path.to_owned()))
     }
 
     /// Makes all names durable that were made, renamed or removed in this directory before the call. For the files themselves use
@@ -434,6 +399,17 @@ impl Directory {
     pub fn sync(&self) -> Result<()> {
         self.inode(Operation::Sync, Path::new("."), |names, inode| {
             names.fs().opendir(inode)?.fsync()
+        })
+    }
+
+    /// How much room the file system has. Dirty data in the cache counts as used.
+    ///
+    /// # Errors
+    /// Those of the backing store.
+    #[doc(alias = "statvfs")]
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.inode(Operation::StatFs, Path::new("."), |names, _| {
+            names.fs().statfs()
         })
     }
 

@@ -39,11 +39,11 @@ fn unless_gone(removed: Result<()>) -> Result<()> {
 }
 
 impl Directory {
-    /// Whether `path` exists; symbolic links are followed.
+    /// Whether `path` exists; symbolic links are followed. As [`std::fs::exists`].
     ///
     /// # Errors
     /// As [`Directory::metadata`], but for `ENOENT`.
-    pub fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
             Err(error) if error.errno() == Errno::ENOENT => Ok(false),
@@ -85,9 +85,7 @@ impl Directory {
                 Some(entry) => {
                     let entry = entry?;
                     let kind = entry.kind();
-                    let below = last
-                        .directory
-                        .remove_or_open(kind, entry.into_file_name())?;
+                    let below = last.directory.remove_or_open(kind, entry.into_name())?;
                     open.extend(below);
                 }
                 None => {

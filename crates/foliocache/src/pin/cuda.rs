@@ -38,7 +38,7 @@ pub struct CudaPart {
 }
 
 /// Why pinned bytes could not be registered with the GPU driver.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
     /// The pin is a short-term one, which others wait for. Nobody can say when a registration ends.

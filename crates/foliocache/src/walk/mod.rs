@@ -187,8 +187,8 @@ impl WalkEntry {
         self.path
     }
 
-    /// Its kind, or that of its target if links are followed; [`FileKind::Unknown`] if the directory does not say.
-    pub fn kind(&self) -> FileKind {
+    /// Its kind, or that of its target if links are followed.
+    pub fn file_type(&self) -> FileKind {
         self.kind
     }
 

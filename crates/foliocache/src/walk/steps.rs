@@ -115,7 +115,7 @@ impl Unsorted {
         self.read(usize::MAX);
         // Names first, then what went wrong.
         self.entries.sort_by(|a, b| match (a, b) {
-            (Ok(a), Ok(b)) => a.file_name().cmp(b.file_name()),
+            (Ok(a), Ok(b)) => a.name().cmp(b.name()),
             (a, b) => a.is_err().cmp(&b.is_err()),
         });
         Open {
@@ -144,7 +144,7 @@ impl Below {
         }
         let entries = entries.as_slice().iter().flatten();
         let directories = entries.filter(|entry| entry.kind() == FileKind::Directory);
-        let names = directories.map(|entry| entry.file_name().to_owned());
+        let names = directories.map(|entry| entry.name().to_owned());
         let mut names: Vec<_> = names.collect();
         // One that was moved away and made again may be there twice.
         names.dedup();
@@ -210,7 +210,7 @@ impl Walk {
         (self.opening)(&entry.path);
         let directory = entry.from.open_below(&entry.name, entry.follow)?;
         if self.follow {
-            let ino = directory.metadata(".")?.ino();
+            let ino = directory.metadata(".")?.attr().ino;
             let mut at = &above;
             while let Some(here) = at {
                 if here.ino == ino {
@@ -244,16 +244,16 @@ impl Walk {
     /// An entry of a directory, and that as a directory to be walked.
     fn entry(&self, place: &WalkDir, entry: Result<DirEntry>) -> Step {
         let entry = entry?;
-        let mut found = place.entry(entry.file_name(), entry.kind());
+        let mut found = place.entry(entry.name(), entry.kind());
         if found.kind == FileKind::Unknown {
-            found.kind = found.metadata()?.kind();
+            found.kind = found.metadata()?.file_type();
         }
         if found.kind == FileKind::Symlink && self.follow {
             // From the start, which it must not lead out of.
             found.from = Arc::clone(&self.start);
             found.name = self.path.join(&found.path);
             found.follow = true;
-            found.kind = found.metadata()?.kind();
+            found.kind = found.metadata()?.file_type();
         }
         let walked = found.kind == FileKind::Directory && place.depth < self.max_depth;
         let job = walked.then(|| Job {

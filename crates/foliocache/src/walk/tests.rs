@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 fn memfs() -> Directory {
-    let cache = Cache::builder().memory(256 << 20).build().unwrap();
+    let cache = Cache::builder().memory(256_u64 << 20).build().unwrap();
     cache.memfs().unwrap()
 }
 

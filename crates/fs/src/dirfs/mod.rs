@@ -20,6 +20,7 @@
 //! | `magic` | kinds of file systems, by number |
 //! | `room` | whether the source tells in time that it is full |
 //! | `watch` | directories in which the kernel tells of changes |
+//! | `loss` | tells of data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `attributes` | `stat`, `setattr`, changes from outside |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
@@ -50,6 +51,7 @@ mod idle;
 mod inodes;
 mod listing;
 mod lock;
+mod loss;
 mod magic;
 mod names;
 mod namespace;
@@ -65,6 +67,7 @@ mod tests;
 mod transfer;
 mod watch;
 
+pub use loss::LOSS_TARGET;
 pub use stats::{DirFsStats, Fallback};
 
 use self::batch::Batches;
@@ -104,50 +107,35 @@ pub enum WritebackAtClose {
     Delayed,
 }
 
-/// Options of a directory.
+/// How a directory is to be used. The `DirectoryOptions` of the crate `foliocache` describe each.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DirFsOptions {
     /// Refuse every change with `EROFS`.
     pub read_only: bool,
-    /// Watch for changes by others with inotify, on local file systems. Names, attributes and contents are believed until the
-    /// kernel reports a change, and a change is noticed within some ten milliseconds; `docs/guide/sharing.md` says what is not
-    /// reported. Costs 1.5 KiB of the bound for each directory in use, and other writers of its files about a microsecond a
-    /// write. Without it each open asks the source whether somebody changed the file.
+    /// Have the kernel tell of what others change, where it can.
     #[doc(alias = "inotify")]
     pub watch: bool,
-    /// Nobody else changes the directory while it is open here. So nothing is asked twice, and nothing is watched. If
-    /// somebody changes it after all, the change may never be seen, and a write may undo it.
+    /// Nobody else changes the directory while it is open here.
     pub exclusive: bool,
-    /// Open the directory for writing even if another cache, of this process or another, has it open for writing. The one may
-    /// undo what is durable through the other. A warning is logged. The directory stays locked until both are gone.
+    /// Let the directory be written to though another cache has it open for writing.
     pub ignore_lock: bool,
-    /// How long unwatched names and attributes are believed without asking the source again, so how late a change by others
-    /// may be noticed. Zero asks each time, and watches nothing. Opening an unwatched file always asks about the file itself.
-    #[doc(alias = "entry_timeout")]
-    #[doc(alias = "attr_timeout")]
-    #[doc(alias = "actimeo")]
+    /// How long names and attributes that are not watched are believed. Zero asks each time, and watches nothing.
     pub revalidate_after: Duration,
-    /// The same for missing names, so how late a new file of others may be found. By default each look-up of a missing name that
-    /// is not watched asks the source.
-    #[doc(alias = "negative_timeout")]
+    /// The same of names that are not there.
     pub revalidate_absent_after: Duration,
     /// Use direct I/O where the source allows it.
     pub direct: bool,
     /// Read in the background through io_uring where the kernel allows it.
     pub io_uring: bool,
-    /// The most descriptors that are kept for names. All directories of the process share an eighth of its soft limit of
-    /// open files.
+    /// Descriptors kept for names at most.
     pub path_descriptors: usize,
-    /// The most closed files that may keep descriptors, two each, until their data is written. Beyond that a close writes the
-    /// data of others first. By default all directories of the process share a quarter of its soft limit of open files.
+    /// Closed files that may wait with open descriptors for their data to be written; by default a share of the
+    /// process's soft limit of open files.
     pub idle_files: Option<usize>,
-    /// Raise the process's soft limit of open files to the hard limit when the directory is opened. Off by default, because it
-    /// changes the whole process: `select(2)` cannot handle descriptors from 1,024 on, and child processes inherit the limit.
+    /// Raise the process's soft limit of open files to the hard one when the directory is opened.
     pub raise_open_files: bool,
-    /// Write a small new file to the kernel's cache when it is closed, and make many such files durable with one `syncfs(2)`, if
-    /// the source's file system reports errors to that call (ext4, XFS). At most 64 MiB, charged to the bound, are in the kernel's
-    /// cache at a time.
+    /// Write a small new file to the kernel's cache when it is closed, and make many such files durable together.
     pub batch_small_files: bool,
     /// How soon data of a closed file is in the source.
     pub writeback_at_close: WritebackAtClose,
@@ -174,7 +162,7 @@ impl Default for DirFsOptions {
 }
 
 /// Why a directory cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirFsError {
     /// The directory cannot be opened.
@@ -403,9 +391,14 @@ impl DirFs {
         }
     }
 
-    /// Makes every file durable, unless writing fails. The log tells of errors;
-    /// [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) returns them.
+    /// Makes every file durable, unless writing fails. The log tells what could not be written, or standard error, see
+    /// [`LOSS_TARGET`]; [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) returns errors.
     pub fn write_back(&self) {
+        self.try_to_write_back();
+        self.tell_unwritten();
+    }
+
+    fn try_to_write_back(&self) {
         if self.shared.bdi.error().is_none() {
             let _ = self.sync_files();
         }
@@ -428,15 +421,13 @@ impl Drop for DirFs {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        self.write_back();
+        self.try_to_write_back();
         if let Some(batches) = &self.shared.batches {
             batches.stop();
         }
         self.shared.bdi.stop();
         // The list of dirty files and the file system hold each other.
-        for (file, bytes) in self.shared.bdi.discard_all() {
-            tracing::error!(file, bytes, "given up: could not be written back");
-        }
+        self.lose();
         // Children hold their parents: let go of them here rather than in a recursion as deep as
         // the tree.
         for inode in self.inodes.cache.all() {

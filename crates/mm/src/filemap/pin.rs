@@ -96,7 +96,7 @@ impl PinMode {
 }
 
 /// Why bytes of a file cannot be pinned.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
     /// A truncate, a hole punch or a first mapping waits for pins of the range. Try again later.

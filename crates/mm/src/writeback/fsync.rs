@@ -224,6 +224,12 @@ impl AddressSpace {
         ranges
     }
 
+    /// Bytes of the file that are not durable, rounded up to pages but not beyond the end of the file.
+    pub fn bytes_not_durable(&self) -> u64 {
+        let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
+        bytes.min(self.size())
+    }
+
     /// Gives up everything of the file that is not durable, also what a device writes to a folio before its pins for
     /// that end; returns the bytes.
     pub fn discard_dirty(self: &Arc<Self>) -> u64 {

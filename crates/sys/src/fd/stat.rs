@@ -14,6 +14,7 @@ use crate::Errno;
 use crate::clock::Timespec;
 
 /// What kind of thing an inode is.
+#[doc(alias = "FileType")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum FileKind {
@@ -48,6 +49,21 @@ impl FileKind {
             libc::S_IFSOCK => FileKind::Socket,
             _ => FileKind::Unknown,
         }
+    }
+
+    /// Whether it is a regular file.
+    pub const fn is_file(self) -> bool {
+        matches!(self, FileKind::Regular)
+    }
+
+    /// Whether it is a directory.
+    pub const fn is_dir(self) -> bool {
+        matches!(self, FileKind::Directory)
+    }
+
+    /// Whether it is a symbolic link.
+    pub const fn is_symlink(self) -> bool {
+        matches!(self, FileKind::Symlink)
     }
 
     /// The bits of the kind in a file mode (`S_IFREG` and its like); 0 for [`FileKind::Unknown`].

@@ -30,6 +30,7 @@ mod ask;
 mod change;
 mod news;
 mod shrink;
+mod xattr;
 
 pub use self::news::Observer;
 use self::news::Observers;

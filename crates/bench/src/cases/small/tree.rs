@@ -184,7 +184,7 @@ impl Seen {
 
 /// When a file was modified, as ours shows it.
 fn modified(directory: &Directory, name: &str) -> io::Result<SystemTime> {
-    Ok(directory.metadata(name)?.modified())
+    Ok(directory.metadata(name)?.modified()?)
 }
 
 impl Pass for Seen {

@@ -1,0 +1,106 @@
+//! Attributes as they are set: permission bits and times.
+
+use foliocache_vfs::{PERMISSION_BITS, SetAttr, SetTime};
+use std::os::unix::fs::PermissionsExt;
+use std::time::SystemTime;
+
+/// Who may do what with a file; as [`std::fs::Permissions`].
+///
+/// [`PermissionsExt`] makes them of permission bits, and gives these.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use foliocache::Permissions;
+/// use std::os::unix::fs::PermissionsExt;
+///
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// # let dir = cache.memfs()?;
+/// dir.write("key", "secret")?;
+/// dir.set_permissions("key", Permissions::from_mode(0o400))?;
+/// assert!(dir.metadata("key")?.permissions().readonly());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permissions(u32);
+
+impl Permissions {
+    /// Whether nobody may write, by the bits alone.
+    pub fn readonly(&self) -> bool {
+        self.0 & 0o222 == 0
+    }
+
+    /// Takes the right to write from everybody, or gives it to everybody.
+    pub fn set_readonly(&mut self, readonly: bool) {
+        match readonly {
+            true => self.0 &= !0o222,
+            false => self.0 |= 0o222,
+        }
+    }
+
+    pub(crate) fn to_set(&self) -> SetAttr {
+        SetAttr {
+            mode: Some(self.0),
+            ..SetAttr::default()
+        }
+    }
+}
+
+impl PermissionsExt for Permissions {
+    fn mode(&self) -> u32 {
+        self.0
+    }
+
+    fn set_mode(&mut self, mode: u32) {
+        self.0 = mode & PERMISSION_BITS;
+    }
+
+    fn from_mode(mode: u32) -> Self {
+        Self(mode & PERMISSION_BITS)
+    }
+}
+
+/// Times of a file that are to be set; as [`std::fs::FileTimes`]. Those that are not set stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "times change nothing before `set_times`"]
+pub struct FileTimes {
+    accessed: Option<SystemTime>,
+    modified: Option<SystemTime>,
+}
+
+impl FileTimes {
+    /// Sets no time.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The time of the last access.
+    pub fn set_accessed(mut self, time: SystemTime) -> Self {
+        self.accessed = Some(time);
+        self
+    }
+
+    /// The time of the last change of the data.
+    pub fn set_modified(mut self, time: SystemTime) -> Self {
+        self.modified = Some(time);
+        self
+    }
+
+    pub(crate) fn to_set(self) -> SetAttr {
+        let at = |time: SystemTime| SetTime::At(time.into());
+        SetAttr {
+            atime: self.accessed.map(at),
+            mtime: self.modified.map(at),
+            ..SetAttr::default()
+        }
+    }
+}
+
+/// An owner and a group that are to be set; what is `None` stays.
+pub(crate) fn owner(uid: Option<u32>, gid: Option<u32>) -> SetAttr {
+    SetAttr {
+        uid,
+        gid,
+        ..SetAttr::default()
+    }
+}

@@ -1,0 +1,128 @@
+//! Options of a local directory.
+
+use foliocache_fs::{DirFsOptions, WritebackAtClose};
+use std::time::Duration;
+
+/// Options of a local directory, for [`Cache::directory_with`](crate::Cache::directory_with).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use foliocache::DirectoryOptions;
+///
+/// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+/// # let path = tempfile::tempdir()?;
+/// let options = DirectoryOptions::new().read_only(true);
+/// let data = cache.directory_with(&path, options)?;
+/// assert_eq!(data.create("new").unwrap_err().errno(), foliocache::Errno::EROFS);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options change nothing before `directory_with`"]
+pub struct DirectoryOptions {
+    pub(crate) fs: DirFsOptions,
+}
+
+impl DirectoryOptions {
+    /// The defaults: the directory is read, written, and watched for changes by others.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Refuse every change with `EROFS`. Off by default.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.fs.read_only = read_only;
+        self
+    }
+
+    /// Watch for changes by others with inotify, on local file systems. On by default.
+    ///
+    /// Names, attributes and contents are believed until the kernel reports a change, and a change is noticed within some ten
+    /// milliseconds; `docs/guide/sharing.md` says what is not reported. Costs 1.5 KiB of the bound for each directory in use, and
+    /// other writers of its files about a microsecond a write. Without it each open asks the source whether somebody changed the file.
+    #[doc(alias = "inotify")]
+    pub fn watch(mut self, watch: bool) -> Self {
+        self.fs.watch = watch;
+        self
+    }
+
+    /// Nobody else changes the directory while it is open here. So nothing is asked twice, and nothing is watched. If somebody
+    /// changes it after all, the change may never be seen, and a write may undo it. Off by default.
+    pub fn exclusive(mut self, exclusive: bool) -> Self {
+        self.fs.exclusive = exclusive;
+        self
+    }
+
+    /// Open the directory for writing even if another cache, of this process or another, has it open for writing. The one may
+    /// undo what is durable through the other. A warning is logged. The directory stays locked until both are gone. Off by default.
+    pub fn ignore_lock(mut self, ignore: bool) -> Self {
+        self.fs.ignore_lock = ignore;
+        self
+    }
+
+    /// How long unwatched names and attributes are believed without asking the source again, so how late a change by others may be
+    /// noticed. One second by default. Zero asks each time, and watches nothing. Opening an unwatched file always asks about the
+    /// file itself.
+    #[doc(alias = "entry_timeout")]
+    #[doc(alias = "attr_timeout")]
+    #[doc(alias = "actimeo")]
+    pub fn revalidate_after(mut self, age: Duration) -> Self {
+        self.fs.revalidate_after = age;
+        self
+    }
+
+    /// The same for missing names, so how late a new file of others may be found. Zero by default: each look-up of a missing name
+    /// that is not watched asks the source.
+    #[doc(alias = "negative_timeout")]
+    pub fn revalidate_absent_after(mut self, age: Duration) -> Self {
+        self.fs.revalidate_absent_after = age;
+        self
+    }
+
+    /// Use direct I/O where the source allows it. On by default.
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.fs.direct = direct;
+        self
+    }
+
+    /// Read in the background through io_uring where the kernel allows it. On by default.
+    pub fn io_uring(mut self, io_uring: bool) -> Self {
+        self.fs.io_uring = io_uring;
+        self
+    }
+
+    /// The most descriptors that are kept for names. 512 by default. All directories of the process share an eighth of its soft
+    /// limit of open files.
+    pub fn path_descriptors(mut self, most: usize) -> Self {
+        self.fs.path_descriptors = most;
+        self
+    }
+
+    /// The most closed files that may keep descriptors, two each, until their data is written. Beyond that a close writes the
+    /// data of others first. By default all directories of the process share a quarter of its soft limit of open files.
+    pub fn idle_files(mut self, most: usize) -> Self {
+        self.fs.idle_files = Some(most);
+        self
+    }
+
+    /// Raise the process's soft limit of open files to the hard limit when the directory is opened. Off by default, because it
+    /// changes the whole process: `select(2)` cannot handle descriptors from 1,024 on, and child processes inherit the limit.
+    pub fn raise_open_files(mut self, raise: bool) -> Self {
+        self.fs.raise_open_files = raise;
+        self
+    }
+
+    /// Write a small new file to the kernel's cache when it is closed, and make many such files durable with one `syncfs(2)`, if
+    /// the source's file system reports errors to that call (ext4, XFS). On by default. At most 64 MiB, charged to the bound, are in
+    /// the kernel's cache at a time.
+    pub fn batch_small_files(mut self, batch: bool) -> Self {
+        self.fs.batch_small_files = batch;
+        self
+    }
+
+    /// When data of a closed file is written to the source. [`WritebackAtClose::Begin`] by default.
+    pub fn writeback_at_close(mut self, when: WritebackAtClose) -> Self {
+        self.fs.writeback_at_close = when;
+        self
+    }
+}

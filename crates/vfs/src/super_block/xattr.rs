@@ -1,0 +1,72 @@
+//! Extended attributes, on somebody's behalf.
+//!
+//! # Locking
+//!
+//! None: the file system orders changes of one inode.
+
+use super::SuperBlock;
+use crate::credentials::Credentials;
+use crate::inode::Inode;
+use crate::slab::SlabArc;
+use crate::types::XattrMode;
+use foliocache_sys::Errno;
+use std::ffi::OsStr;
+
+/// Errors are those of the [`FileSystem`](crate::FileSystem)'s operation of the same name, and those of
+/// [`Credentials::check_xattr`].
+impl SuperBlock {
+    /// The value of an extended attribute.
+    pub fn getxattr(
+        &self,
+        inode: &SlabArc<Inode>,
+        name: &OsStr,
+        credentials: Option<&Credentials>,
+    ) -> Result<Vec<u8>, Errno> {
+        self.check_xattr(inode, name, false, credentials)?;
+        self.fs().getxattr(inode, name)
+    }
+
+    /// Sets an extended attribute.
+    pub fn setxattr(
+        &self,
+        inode: &SlabArc<Inode>,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Errno> {
+        self.check_xattr(inode, name, true, credentials)?;
+        let done = self.fs().setxattr(inode, name, value, mode);
+        self.tell_of_writer(inode);
+        done
+    }
+
+    /// Takes an extended attribute away.
+    pub fn removexattr(
+        &self,
+        inode: &SlabArc<Inode>,
+        name: &OsStr,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Errno> {
+        self.check_xattr(inode, name, true, credentials)?;
+        let done = self.fs().removexattr(inode, name);
+        self.tell_of_writer(inode);
+        done
+    }
+
+    fn check_xattr(
+        &self,
+        inode: &SlabArc<Inode>,
+        name: &OsStr,
+        write: bool,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Errno> {
+        match credentials {
+            Some(credentials) => {
+                self.renew(inode)?;
+                credentials.check_xattr(inode, name, write)
+            }
+            None => Ok(()),
+        }
+    }
+}
