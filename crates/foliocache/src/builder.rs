@@ -1,6 +1,6 @@
 //! Settings of a cache.
 
-use foliocache_mm::{FaultMode, Mm, MmConfig};
+use foliocache_mm::{FaultMode as MappingFaults, Mm, MmConfig};
 use foliocache_sys::usercopy;
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl CacheBuilder {
 
     /// How the page faults of mapped files are resolved ([`File::map`](crate::File::map)). Default:
     /// [`MappingFaults::Thread`](crate::MappingFaults::Thread).
-    pub fn mapping_faults(mut self, mode: FaultMode) -> Self {
+    pub fn mapping_faults(mut self, mode: MappingFaults) -> Self {
         self.config.fault_mode = mode;
         self
     }

@@ -1,7 +1,7 @@
 //! What can go wrong: what was being done, to which file and range, and why.
 
-use foliocache_fs::DirFsError;
-use foliocache_mm::{Holder, MapError, MmError, PinError};
+use foliocache_fs::DirFsError as DirectoryError;
+use foliocache_mm::{Holder, MapError, MmError as CacheError, PinError};
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io;
@@ -81,10 +81,10 @@ pub enum Error {
     Setting(String),
     /// The cache cannot be made, or its memory not be changed.
     #[error(transparent)]
-    Memory(#[from] MmError),
+    Memory(#[from] CacheError),
     /// A directory cannot be used as the store of a file system.
     #[error(transparent)]
-    Directory(#[from] DirFsError),
+    Directory(#[from] DirectoryError),
     /// A directory lies above or below one that the cache already uses: the same file would be cached twice, by two file
     /// systems.
     #[error("{} overlaps {}, which the cache uses already", .path.display(), .used.display())]
@@ -253,13 +253,15 @@ impl fmt::Display for FailedFile {
 }
 
 fn display_escape(path: &Path, directory: &Path) -> String {
-    let (path, of, directory) = (path.display(), path.is_absolute(), directory.display());
-    match of {
-        true => format!(
-            "{path}: {path} is absolute, and paths are relative to the directory {directory}"
-        ),
-        false => format!("{path}: the path leads out of {directory}"),
+    let (given, of) = (path.display(), directory.display());
+    if !path.is_absolute() {
+        return format!("{given}: the path leads out of {of}");
     }
+    let hint = match path.strip_prefix(directory) {
+        Ok(below) if !below.as_os_str().is_empty() => format!("; there it is {}", below.display()),
+        _ => String::new(),
+    };
+    format!("{given}: {given} is absolute, and paths are relative to the directory {of}{hint}")
 }
 
 fn display_pins(pins: &[Holder]) -> String {

@@ -53,7 +53,7 @@ use crate::rights::Rights;
 ///
 /// Written data is in the memory of this process until it is in the source: for an open file after five seconds
 /// ([`CacheBuilder::dirty_expire`](crate::CacheBuilder::dirty_expire)), for a closed file some 50 ms later, unless
-/// [`DirectoryOptions::writeback_at_close`](crate::DirectoryOptions) says otherwise. A process that is killed or aborts before that
+/// [`DirectoryOptions::writeback_at_close`](crate::DirectoryOptions::writeback_at_close) says otherwise. A process that is killed or aborts before that
 /// loses it. One that exits loses it unless the [`Cache`](crate::Cache) was closed or dropped before, or has
 /// [`Cache::close_on_exit`](crate::Cache::close_on_exit).
 pub struct File {
@@ -414,7 +414,7 @@ impl File {
     }
 
     /// Where data begins, at byte `pos` or after it; `None` if nothing but a hole follows. May block for I/O: what is dirty
-    /// of the file is written first.
+    /// of the file is made durable first.
     ///
     /// A store that does not know its holes, and a file system in memory, take the whole file for data.
     ///

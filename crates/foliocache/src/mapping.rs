@@ -6,7 +6,7 @@
 //! it. What else changes the same bytes is the contract of the functions that give plain slices.
 #![allow(unsafe_code)]
 
-use foliocache_mm::{IoLock, LockedAccess, MapError, Vma, VmaAccess};
+use foliocache_mm::{IoLock, LockedAccess, MapError, Vma, VmaAccess as MapAccess};
 use foliocache_sync::atomic::AtomicU8;
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, OpenFile};
@@ -80,7 +80,7 @@ impl File {
     ///
     /// [`MapAccess::ReadWrite`]: crate::MapAccess::ReadWrite
     #[doc(alias = "mmap")]
-    pub fn map(&self, range: impl RangeBounds<u64>, access: VmaAccess) -> Result<Mapping> {
+    pub fn map(&self, range: impl RangeBounds<u64>, access: MapAccess) -> Result<Mapping> {
         self.map_with(range, |file, pos, len| file.map(pos, len, access))
     }
 
@@ -157,7 +157,7 @@ impl Mapping {
     }
 
     /// The access that it was mapped for.
-    pub fn access(&self) -> VmaAccess {
+    pub fn access(&self) -> MapAccess {
         self.vma.access()
     }
 
@@ -168,7 +168,7 @@ impl Mapping {
         // SAFETY: the addresses are the mapping's, which is borrowed, and may be stored to. Nothing but atomic
         // accesses is made to them while this exists, but for what the contracts of the plain slices rule out. The
         // cache's own accesses go by other addresses, and by code that is not Rust's.
-        (self.access() == VmaAccess::ReadWrite)
+        (self.access() == MapAccess::ReadWrite)
             .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len()) })
     }
 
@@ -217,8 +217,8 @@ impl Mapping {
         let end = self.file_range().end.min(self.file.len());
         let len = (buf.len() as u64).min(end.saturating_sub(pos)) as usize;
         let refused = match self.access() {
-            VmaAccess::Read => Some(Errno::EACCES),
-            VmaAccess::ReadWrite => (len == 0 && !buf.is_empty()).then_some(Errno::EFAULT),
+            MapAccess::Read => Some(Errno::EACCES),
+            MapAccess::ReadWrite => (len == 0 && !buf.is_empty()).then_some(Errno::EFAULT),
         };
         match refused {
             Some(errno) => Err(self.file.error(Operation::Write, pos, buf.len(), errno)),

@@ -212,7 +212,7 @@ fn attributes_of_an_open_file_are_set() {
         let guest = dir.with_credentials(Credentials::new(4711, 4711, &[]));
         let file = guest.open("f").unwrap();
         assert_eq!(
-            errno(file.set_permissions(Permissions::from_mode(0))),
+            errno(file.set_permissions(Permissions::from_mode(0o400))),
             Errno::EPERM
         );
         assert_eq!(errno(file.set_modified(time)), Errno::EPERM);
@@ -233,7 +233,7 @@ fn attributes_of_an_open_file_are_set() {
         .unwrap();
     let file = reader.open("f").unwrap();
     assert_eq!(
-        errno(file.set_permissions(Permissions::from_mode(0))),
+        errno(file.set_permissions(Permissions::from_mode(0o400))),
         Errno::EROFS
     );
     assert_eq!(errno(file.set_modified(time)), Errno::EROFS);
@@ -408,6 +408,9 @@ fn absolute_paths_are_refused_with_the_reason() {
     assert_eq!(error.to_string(), says);
     let error = io::Error::from(dir.rename("/a", "b").unwrap_err());
     assert!(error.to_string().contains("/a is absolute"), "{error}");
+    let disk = Disk::new(16);
+    let error = disk.dir.open(disk.in_source("a/f")).unwrap_err();
+    assert!(error.to_string().ends_with("; there it is a/f"), "{error}");
     dir.symlink("/etc", "link").unwrap();
     let error = dir.open("link/passwd").unwrap_err();
     assert_eq!(

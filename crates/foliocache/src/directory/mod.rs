@@ -15,7 +15,7 @@ mod contents;
 mod links;
 mod tree;
 
-use foliocache_fs::DirFsStats;
+use foliocache_fs::DirFsStats as DirectoryStats;
 use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
@@ -418,7 +418,7 @@ impl Directory {
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn io_stats(&self) -> Result<Option<DirFsStats>> {
+    pub fn io_stats(&self) -> Result<Option<DirectoryStats>> {
         self.inode(Operation::Stats, Path::new("."), |_, _| {
             Ok(match self.mount().backing() {
                 Backing::Directory(fs) => Some(fs.stats()),
