@@ -142,10 +142,3 @@ pub use pin::FolioPin;
 pub use pin::{CudaError, CudaPart, CudaPin};
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};
-
-/// The code of the guide, as documentation tests.
-#[cfg(doctest)]
-mod guide {
-    #[doc = include_str!("../../../docs/guide/porting.md")]
-    struct Porting;
-}

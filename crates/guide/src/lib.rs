@@ -24,6 +24,9 @@ mod documents {
     #[doc = include_str!("../../../docs/guide/durability.md")]
     mod durability {}
 
+    #[doc = include_str!("../../../docs/guide/porting.md")]
+    mod porting {}
+
     #[doc = include_str!("../../../docs/guide/sharing.md")]
     mod sharing {}
 }

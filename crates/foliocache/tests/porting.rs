@@ -1,58 +1,14 @@
-//! What the documents show: code that compiles, and a program that moves here from `std::fs`.
+//! A program that moves here from `std::fs`, as the guide shows it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// A file of the repository.
-fn text(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Lines without what indents them, and no empty ones.
-fn lines(text: &str) -> Vec<&str> {
-    let lines = text.lines().map(str::trim);
-    lines.filter(|line| !line.is_empty()).collect()
-}
-
-/// The Rust blocks of a document.
-fn blocks(document: &str) -> Vec<&str> {
-    let blocks = document.split("\n```rust").skip(1);
-    blocks
-        .map(|rest| {
-            let (_, rest) = rest.split_once('\n').expect("the fence is a line");
-            rest.split_once("\n```").expect("the block ends").0
-        })
-        .collect()
-}
-
-/// Rustfmt breaks lines that a document has in one: the spaces between words do not count.
-fn words(lines: &[&str]) -> String {
-    lines.join("").split_whitespace().collect()
-}
-
-/// Cargo compiles the example; here is shown that it is what README has. A new README goes there, too.
-#[test]
-fn readme_compiles() {
-    let (readme, example) = (
-        text("README.md"),
-        text("crates/foliocache/examples/readme.rs"),
-    );
-    let example = words(&lines(&example));
-    let blocks = blocks(&readme);
-    assert!(
-        blocks.len() >= 2,
-        "README has {} blocks of Rust",
-        blocks.len()
-    );
-    for block in blocks {
-        let found = example.contains(&words(&lines(block)));
-        assert!(found, "not in examples/readme.rs:\n{block}");
-    }
+/// The text of an example.
+fn text(name: &str) -> String {
+    let path = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Lines that are in one text and not in the other: the longer of the two lists.
@@ -112,8 +68,7 @@ fn port_of_a_program_changes_five_lines() {
     assert_eq!(before, after);
     assert_eq!(before.0, "4 logs, 4 levels\n");
     assert!(before.1.contains("220000"), "{}", before.1);
-    let source = |name| text(&format!("crates/foliocache/examples/{name}.rs"));
-    let (before, after) = (source("port_before"), source("port_after"));
+    let (before, after) = (text("port_before"), text("port_after"));
     assert!((45..=55).contains(&before.lines().count()));
     assert_eq!(differing_lines(&before, &after), 5);
 }
