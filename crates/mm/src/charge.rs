@@ -28,6 +28,18 @@ impl MetadataCharge {
         Ok(Self { mm, bytes })
     }
 
+    /// As [`MetadataCharge::new`], if there is room at once.
+    ///
+    /// # Errors
+    /// `EAGAIN` otherwise.
+    pub fn at_once(mm: &Arc<Mm>, bytes: u64) -> Result<Self, Errno> {
+        let mm = Arc::clone(mm);
+        match mm.try_charge_metadata(bytes) {
+            true => Ok(Self { mm, bytes }),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
     /// As [`MetadataCharge::new`], for what somebody has in use: names and inodes that nobody needs give way to it, and
     /// where it is refused it is tried again for so long, since those who hold others were asked to give them up.
     ///

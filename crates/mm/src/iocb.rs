@@ -16,7 +16,7 @@ pub struct Iocb {
     /// The bytes before this one were brought in for this very read: copying them is their first use.
     pub fetched: u64,
     /// Ends with `EAGAIN` where it would have to wait: for I/O, a lock, memory of the bound or the dirty
-    /// limits. An append ends so at once.
+    /// limits. An append ends so before its first byte, or not at all.
     #[doc(alias = "IOCB_NOWAIT")]
     pub nowait: bool,
     /// Writes at the end of the file, wherever that is once the writer has the file to itself.
@@ -29,6 +29,8 @@ pub struct Iocb {
     /// Goes around the cache, in agreement with it, where it can; see `filemap/direct.rs`.
     #[doc(alias = "IOCB_DIRECT")]
     pub direct: bool,
+    /// Why the call did less than it was asked for, though it did some of it.
+    pub failed: Option<Errno>,
 }
 
 impl Iocb {
@@ -42,6 +44,7 @@ impl Iocb {
             append: false,
             uncached: false,
             direct: false,
+            failed: None,
         }
     }
 
@@ -56,12 +59,16 @@ impl Iocb {
     }
 
     /// How a call ends that did `done` bytes: an error counts only if that is none, or if the rest
-    /// would have to wait.
-    pub(crate) fn end(&self, done: usize, result: Result<(), Errno>) -> Result<usize, Errno> {
+    /// would have to wait. Else it is noted.
+    pub(crate) fn end(&mut self, done: usize, result: Result<(), Errno>) -> Result<usize, Errno> {
         match result {
             Err(Errno::EAGAIN) if self.nowait => Err(Errno::EAGAIN),
             Err(errno) if done == 0 => Err(errno),
-            _ => Ok(done),
+            Err(errno) => {
+                self.failed = Some(errno);
+                Ok(done)
+            }
+            Ok(()) => Ok(done),
         }
     }
 }

@@ -500,6 +500,7 @@ impl Mm {
             frames,
             nodes,
             folio: Some(folio),
+            spare: Vec::new(),
             max_order: MAX_ORDER,
             refused: None,
         })
@@ -537,6 +538,8 @@ pub(crate) struct Prepared<'a> {
     pub(crate) frames: Reservation<'a>,
     pub(crate) nodes: Preload<'a>,
     folio: Option<&'a Folio>,
+    /// Further descriptors, see [`Prepared::reserve_folios`].
+    spare: Vec<&'a Folio>,
     /// Largest order that frames were found for lately.
     max_order: u32,
     /// Why there is no huge frame, though one was promised.
@@ -558,9 +561,7 @@ impl<'a> Prepared<'a> {
             Some(_) => MAX_ORDER,
             None => 0,
         };
-        let folio = self
-            .folio
-            .take()
+        let folio = (self.folio.take().or_else(|| self.spare.pop()))
             .or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
         for order in (least..=order.min(promised).min(self.max_order)).rev() {
             if let Some(frame) = mapping.take_frames(page, order, &mut self.frames) {
@@ -573,6 +574,14 @@ impl<'a> Prepared<'a> {
         None
     }
 
+    /// Sets descriptors for `nr` folios aside; whether they are there.
+    pub(crate) fn reserve_folios(&mut self, nr: usize) -> bool {
+        let (mm, missing) = (self.mm, nr.saturating_sub(1 + self.spare.len()));
+        let more = (0..missing).map_while(|_| mm.folios.alloc(&mm.frames));
+        self.spare.extend(more);
+        1 + self.spare.len() >= nr
+    }
+
     /// Gives the frames back: the pool of huge pages has none.
     pub(crate) fn refuse(&mut self, error: Errno) {
         self.frames.cancel();
@@ -583,7 +592,7 @@ impl<'a> Prepared<'a> {
 
 impl Drop for Prepared<'_> {
     fn drop(&mut self) {
-        if let Some(folio) = self.folio.take() {
+        for folio in self.folio.take().into_iter().chain(self.spare.drain(..)) {
             self.mm.folios.free(folio);
         }
     }

@@ -275,10 +275,50 @@ fn a_call_that_does_not_wait_says_how_far_it_got() {
         ..nowait(0)
     };
     let mut iter = IovIter::source(&change);
-    assert_eq!(file.write(&mut iocb, &mut iter), Err(Errno::EAGAIN));
-    assert_eq!(file.size(), 64 * page, "an append waits always");
-    iocb.nowait = false;
     assert_eq!(file.write(&mut iocb, &mut iter), Ok(change.len()));
     assert_eq!(iocb.pos, 64 * page + change.len() as u64);
     assert_eq!(read(&file, 64 * page, change.len()), change);
+}
+
+#[test]
+fn an_append_that_does_not_wait_is_whole_or_not_begun() {
+    let (mm, bdi) = storage(8);
+    let file = file(&bdi, &Store::with(&[7; 10]));
+    let append = |len: usize| {
+        let (bytes, size) = (pattern(len as u64, 0, len), file.size());
+        let mut iocb = Iocb {
+            nowait: true,
+            append: true,
+            ..Iocb::at(0)
+        };
+        let mut iter = IovIter::source(&bytes);
+        let done = file.write(&mut iocb, &mut iter);
+        match done {
+            Ok(n) => {
+                assert_eq!((n, iocb.pos), (len, size + len as u64));
+                assert_eq!(read(&file, size, len), bytes);
+            }
+            Err(_) => assert_eq!((iter.remaining(), file.size()), (len, size)),
+        }
+        done
+    };
+    // The page at the end is not cached, and its rest would have to be read.
+    assert_eq!(append(5), Err(Errno::EAGAIN));
+    read(&file, 0, 10);
+    assert_eq!(append(5), Ok(5));
+    // Into pages that are not there, and to their end.
+    assert_eq!(append(3 * PAGE_SIZE), Ok(3 * PAGE_SIZE));
+    assert_eq!(append(PAGE_SIZE - 15), Ok(PAGE_SIZE - 15));
+    assert_eq!(append(PAGE_SIZE), Ok(PAGE_SIZE));
+    // More than is set aside at once.
+    assert_eq!(append(1 << 20), Err(Errno::EAGAIN));
+    // What may be dirty ends some time, and memory too: never in the middle of an append.
+    let appends = (0..2000).take_while(|at| append(30_000 + at).is_ok());
+    assert!(appends.count() > 20);
+    file.fsync(&file.sample_wb_err()).unwrap();
+    let held = mm.charge_metadata(mm.usage().limit / 2);
+    held.unwrap();
+    let appends = (0..2000).take_while(|at| append(30_000 + at).is_ok());
+    assert!(appends.count() < 2000);
+    mm.uncharge_metadata(mm.usage().limit / 2);
 }

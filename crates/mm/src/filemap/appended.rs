@@ -1,8 +1,9 @@
-//! What was appended to a file lately.
+//! What was appended to a file lately, and how large the next folio is.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
-use crate::types::PAGE_SIZE;
+use crate::address_space::AddressSpace;
+use crate::types::{PAGE_SIZE, offset_in_page};
 
 /// The bytes that were appended to a file in a row: a guess at how it goes on.
 ///
@@ -32,5 +33,24 @@ impl Appended {
             return 0;
         }
         (pos - self.start.load(Ordering::Relaxed).min(pos)) / PAGE_SIZE as u64
+    }
+}
+
+impl AddressSpace {
+    /// Largest order of a new folio for a write of `remaining` bytes at `pos`: of pages that it
+    /// writes whole, or, at the end of a file that grows by `small` writes, of half as many pages as
+    /// were appended in a row.
+    pub(super) fn order_for_write(&self, pos: u64, remaining: usize, small: bool) -> u32 {
+        if offset_in_page(pos) != 0 {
+            return 0;
+        }
+        let whole = (remaining / PAGE_SIZE) as u64;
+        let appended = match small {
+            true => self.appended.pages_before(pos, self.size()) / 2,
+            // Where it ends is known.
+            false => 0,
+        };
+        let pages = whole.max(appended).max(1);
+        pages.ilog2().min(self.max_order())
     }
 }

@@ -8,6 +8,7 @@
 //! (`MmStats::memory_faults`) and logged. Such a fault is survived only where the fault handlers are
 //! installed; without them it kills the process, as in any program.
 
+mod append;
 mod appended;
 mod batch;
 mod before_write;

@@ -46,7 +46,7 @@ use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
 use crate::mm::{Mm, Prepared};
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
@@ -220,9 +220,6 @@ impl AddressSpace {
         iter: &mut IovIter<'_>,
         done: usize,
     ) -> Result<usize, Errno> {
-        if iocb.append && iocb.nowait {
-            return Err(Errno::EAGAIN);
-        }
         let wanted = iter.remaining();
         if iocb.direct && !self.bdi().is_memory() {
             if !iocb.append {
@@ -232,7 +229,10 @@ impl AddressSpace {
             iocb.uncached = true;
         }
         if iter.is_mapped() {
-            return self.write_mapped(iocb, iter, done);
+            return match iocb.nowait {
+                true => Err(Errno::EAGAIN),
+                false => self.write_mapped(iocb, iter, done),
+            };
         }
         self.look_before_write(iocb.nowait)?;
         let asked = self.bdi().is_scarce();
@@ -247,9 +247,12 @@ impl AddressSpace {
         if result == Err(Errno::EFAULT) {
             // In a small cache the page that is written may have pushed out the one that it is written from.
             let written = done + wanted - iter.remaining();
-            if !iocb.nowait {
-                let _ = (self.bdi()).balance_dirty_pages(self, dirtied, iocb.uncached);
+            if iocb.nowait && (written == 0 || !iocb.append) {
+                return Err(Errno::EAGAIN);
             }
+            // An append that has begun is not left.
+            iocb.nowait = false;
+            let _ = (self.bdi()).balance_dirty_pages(self, dirtied, iocb.uncached);
             return self.write_mapped(iocb, iter, written);
         }
         if !iocb.nowait {
@@ -299,10 +302,14 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         let len = iter.remaining();
         if iocb.append {
-            let _exclusive = self.i_rwsem.write();
+            let _exclusive = self.exclude_writers(iocb.nowait)?;
             iocb.pos = self.size();
             self.check_write(iocb.pos, len)?;
-            return self.perform_write(iocb, iter, dirtied);
+            let prepared = match iocb.nowait {
+                true => self.prepare_append(iocb, len)?,
+                false => None,
+            };
+            return self.perform_write(iocb, iter, prepared, dirtied);
         }
         self.check_write(iocb.pos, len)?;
         if iocb.nowait {
@@ -320,27 +327,26 @@ impl AddressSpace {
             false => self.share_i_rwsem(),
         };
         if iocb.pos + len as u64 <= self.size() {
-            return self.perform_write(iocb, iter, dirtied);
+            return self.perform_write(iocb, iter, None, dirtied);
         }
         drop(shared);
-        let _exclusive = match iocb.nowait {
-            true => self.i_rwsem.try_write().ok_or(Errno::EAGAIN)?,
-            false => self.i_rwsem.write(),
-        };
-        self.perform_write(iocb, iter, dirtied)
+        let _exclusive = self.exclude_writers(iocb.nowait)?;
+        self.perform_write(iocb, iter, None, dirtied)
     }
 
-    /// Adds to `dirtied` the pages that the caller has still to wait for when it has let go.
+    /// Writes what is left, at first with what is `prepared`. Adds to `dirtied` the pages that the caller has still to wait
+    /// for when it has let go.
     ///
     /// Context: `i_rwsem` held, exclusive if the write may pass the size.
     #[doc(alias = "generic_perform_write")]
-    fn perform_write(
-        self: &Arc<Self>,
+    fn perform_write<'a>(
+        self: &'a Arc<Self>,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
+        mut prepared: Option<Prepared<'a>>,
         dirtied: &mut u64,
     ) -> Result<(), Errno> {
-        let (mut prepared, mut handed) = (None, iocb.pos);
+        let mut handed = iocb.pos;
         if iocb.pos + iter.remaining() as u64 > self.size() {
             self.zero_beyond_end();
         }
@@ -387,7 +393,10 @@ impl AddressSpace {
                 *dirtied += std::mem::take(&mut unseen);
                 self.hand_over(iocb, &mut handed);
                 if iocb.nowait {
-                    self.bdi().check_dirty_pages(self, iocb.uncached)?;
+                    // An append is not stopped on its way.
+                    if !iocb.append {
+                        self.bdi().check_dirty_pages(self, iocb.uncached)?;
+                    }
                 } else if self.bdi().must_wait(self, *dirtied, iocb.uncached) {
                     prepared = None;
                     let dirtied = std::mem::take(dirtied);
@@ -466,24 +475,7 @@ impl AddressSpace {
         }
     }
 
-    /// Largest order of a new folio for a write of `remaining` bytes at `pos`: of pages that it
-    /// writes whole, or, at the end of a file that grows by `small` writes, of half as many pages as
-    /// were appended in a row.
-    fn order_for_write(&self, pos: u64, remaining: usize, small: bool) -> u32 {
-        if offset_in_page(pos) != 0 {
-            return 0;
-        }
-        let whole = (remaining / PAGE_SIZE) as u64;
-        let appended = match small {
-            true => self.appended.pages_before(pos, self.size()) / 2,
-            // Where it ends is known.
-            false => 0,
-        };
-        let pages = whole.max(appended).max(1);
-        pages.ilog2().min(self.max_order())
-    }
-
-    fn write_batch(&self) -> u64 {
+    pub(super) fn write_batch(&self) -> u64 {
         BATCH.min(self.mm().frames.capacity() / 64).max(1)
     }
 
