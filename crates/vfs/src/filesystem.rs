@@ -231,11 +231,32 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno>;
 
+    /// As [`FileSystem::open`] for reading, where nothing need be asked of the store and nothing waited for.
+    ///
+    /// # Errors
+    /// `EAGAIN` otherwise, and as [`FileSystem::open`].
+    fn open_cached(
+        &self,
+        _ctx: &OpContext,
+        _inode: &SlabArc<Inode>,
+        _flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        Err(Errno::EAGAIN)
+    }
+
     /// Opens a directory for reading.
     ///
     /// # Errors
     /// `ENOTDIR`, `EACCES`.
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+
+    /// As [`FileSystem::opendir`], where what is in the directory is known.
+    ///
+    /// # Errors
+    /// `EAGAIN` otherwise, and as [`FileSystem::opendir`].
+    fn opendir_cached(&self, _inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+        Err(Errno::EAGAIN)
+    }
 
     /// The room there is.
     ///
@@ -295,6 +316,11 @@ pub trait OpenDirectory: Send + Sync {
     /// Those of the backing store.
     fn read(&self, offset: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno>;
 
+    /// Whether reading on at `offset` asks nothing of the store and waits for nothing.
+    fn is_known_at(&self, _offset: u64) -> bool {
+        false
+    }
+
     /// Makes the names in the directory durable.
     ///
     /// # Errors
@@ -314,6 +340,19 @@ impl dyn OpenDirectory {
             true
         })?;
         Ok(all)
+    }
+}
+
+/// Checks that an inode can be opened as a file.
+///
+/// # Errors
+/// `EISDIR` for a directory, `ELOOP` for a symbolic link, `ENXIO` for other nodes.
+pub fn check_opens(inode: &Inode) -> Result<(), Errno> {
+    match inode.kind() {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Errno::EISDIR),
+        FileKind::Symlink => Err(Errno::ELOOP),
+        _ => Err(Errno::ENXIO),
     }
 }
 

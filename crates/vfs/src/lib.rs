@@ -31,6 +31,7 @@
 mod attr;
 mod belief;
 mod bound;
+mod cached;
 mod credentials;
 pub mod dcache;
 mod filesystem;
@@ -50,7 +51,7 @@ pub use attr::{AttrCell, cleared_set_id};
 pub use belief::{Belief, Change, News, Told, Validity};
 pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
-pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name};
+pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_opens};
 pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};

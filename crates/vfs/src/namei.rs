@@ -71,7 +71,7 @@ impl Walked<Named> {
 
 /// Errors are those of [`SuperBlock::lookup`] and of the [`SuperBlock`]'s operation of the same name.
 impl Namei<'_> {
-    fn flags(&self, follow: bool) -> WalkFlags {
+    pub(crate) fn flags(&self, follow: bool) -> WalkFlags {
         let beneath = self.beneath;
         WalkFlags { follow, beneath }
     }

@@ -50,8 +50,20 @@ impl OpenFile {
     /// # Errors
     /// `ENOMEM` if there is no room.
     pub fn charge(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
-        let bytes = size_of::<OpenFile>() + ReadaheadState::FIRST_BYTES;
-        MetadataCharge::before_names(mm, bytes as u64, MetadataCharge::PATIENCE)
+        MetadataCharge::before_names(mm, Self::bytes(), MetadataCharge::PATIENCE)
+    }
+
+    /// As [`OpenFile::charge`], without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is no room now.
+    pub fn charge_at_once(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
+        MetadataCharge::at_once(mm, Self::bytes())
+    }
+
+    /// What a handle takes.
+    fn bytes() -> u64 {
+        (size_of::<OpenFile>() + ReadaheadState::FIRST_BYTES) as u64
     }
 
     /// A handle of a regular file; its file system counts it and is told when it is dropped. Makes the
@@ -427,6 +439,35 @@ impl OpenFile {
         };
         let n = self.write_iter(&mut iocb, &mut IovIter::source(buf))?;
         Ok((iocb.pos - n as u64, n))
+    }
+
+    /// As [`OpenFile::append`], all of `buf` in one run; returns where it begins.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_at`]; a first part of `buf` may be in the file then.
+    pub fn append_all(&self, buf: &[u8]) -> Result<u64, Errno> {
+        self.append_run(buf, false)
+    }
+
+    /// As [`OpenFile::append_all`], if that need not wait.
+    ///
+    /// # Errors
+    /// `EAGAIN` where it would have to wait; nothing is written then.
+    pub fn append_all_nowait(&self, buf: &[u8]) -> Result<u64, Errno> {
+        self.append_run(buf, true)
+    }
+
+    fn append_run(&self, buf: &[u8], nowait: bool) -> Result<u64, Errno> {
+        let mut iocb = Iocb {
+            append: true,
+            nowait,
+            ..Iocb::at(0)
+        };
+        let n = self.write_iter(&mut iocb, &mut IovIter::source(buf))?;
+        match n == buf.len() {
+            true => Ok(iocb.pos - n as u64),
+            false => Err(iocb.failed.unwrap_or(Errno::EIO)),
+        }
     }
 
     /// Sets the size; new bytes read as zeros.

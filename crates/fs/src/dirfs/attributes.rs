@@ -192,10 +192,15 @@ impl DirNode {
 
     /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: its
     /// pages are all there, and nobody told of a change. Stores through a mapping are not told, so the source is
-    /// looked at once a second.
+    /// looked at once a second; with `nowait` it is not looked at, and the answer is no.
     ///
     /// Context: `opens` held.
-    pub(super) fn opens_as_before(&self, opens: &mut Opens, mapping: &AddressSpace) -> bool {
+    pub(super) fn opens_as_before(
+        &self,
+        opens: &mut Opens,
+        mapping: &AddressSpace,
+        nowait: bool,
+    ) -> bool {
         let now = self.shared.belief.now();
         let holds = |checked: &Checked| {
             checked.watched
@@ -213,6 +218,9 @@ impl DirNode {
         let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
         if !all_there() || now - checked.asked <= look_again.unwrap_or(u64::MAX) {
             return all_there();
+        }
+        if nowait {
+            return false;
         }
         let looked = self.revalidate(Some(opens), || self.stat());
         opens.checked = Some(Checked {

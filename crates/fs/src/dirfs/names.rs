@@ -190,7 +190,7 @@ impl DirFs {
         {
             let mut opens = file.opens.lock();
             let cached = inode.mapping().filter(|_| fds.is_none() && !writable);
-            if cached.is_some_and(|mapping| node.opens_as_before(&mut opens, mapping)) {
+            if cached.is_some_and(|mapping| node.opens_as_before(&mut opens, mapping, false)) {
                 self.shared.counters.opened_from_cache();
             } else {
                 count(&self.shared.counters.opens_asked);
@@ -210,6 +210,33 @@ impl DirFs {
             handle.truncate_at_open()?;
         }
         Ok(handle)
+    }
+
+    /// As [`DirFs::handle`], for reading, where the file opens as it did before.
+    ///
+    /// # Errors
+    /// `EAGAIN` where the source is to be asked, or somebody waited for.
+    pub(super) fn handle_cached(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        let mm = self.shared.bdi.mm();
+        mm.check_fork()?;
+        let mapping = inode.mapping().ok_or(Errno::EAGAIN)?;
+        let node = DirNode::of(inode)?;
+        let charge = OpenFile::charge_at_once(mm)?;
+        {
+            let mut opens = node.file().opens.try_lock().ok_or(Errno::EAGAIN)?;
+            if !node.opens_as_before(&mut opens, mapping, true) {
+                return Err(Errno::EAGAIN);
+            }
+            opens.handles += 1;
+        }
+        self.shared.counters.opened_from_cache();
+        OpenFile::charged(inode.clone(), flags, *ctx, charge)
+            .inspect_err(|_| inode.ops().released(inode, false))
     }
 
     /// A name of `inode` is gone. Context: `moves` held.

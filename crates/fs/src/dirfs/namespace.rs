@@ -26,6 +26,7 @@ use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
     Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
     OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, XattrMode, check_name,
+    check_opens,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -328,20 +329,29 @@ impl FileSystem for DirFs {
         inode: &SlabArc<Inode>,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
-        match inode.kind() {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            FileKind::Symlink => return Err(Errno::ELOOP),
-            _ => return Err(Errno::ENXIO),
-        }
+        check_opens(inode)?;
         if flags.write || flags.truncate {
             self.writable()?;
         }
         self.handle(ctx, inode, flags, None)
     }
 
+    fn open_cached(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        check_opens(inode)?;
+        self.handle_cached(ctx, inode, flags)
+    }
+
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
         Ok(Box::new(DirStream::open(self, inode)?))
+    }
+
+    fn opendir_cached(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+        Ok(Box::new(DirStream::open_listed(self, inode)?))
     }
 
     /// What is dirty has no blocks in the source yet, and counts as used.

@@ -35,6 +35,26 @@ impl State {
 }
 
 impl DirStream {
+    /// A directory whose entries are known.
+    ///
+    /// # Errors
+    /// `EAGAIN` if they are not, or if there is no room at once; `ENOTDIR`.
+    pub(super) fn open_listed(fs: &DirFs, inode: &SlabArc<Inode>) -> Result<DirStream, Errno> {
+        let shared = &fs.shared;
+        shared.bdi.mm().check_fork()?;
+        let directory = DirNode::of(inode)?.directory().ok_or(Errno::ENOTDIR)?;
+        // One that is not watched any more has no listing.
+        let listing = directory.listing.get(shared.belief.now());
+        let listing = listing.map_err(|_| Errno::EAGAIN)?;
+        let charge = MetadataCharge::at_once(shared.bdi.mm(), size_of::<DirStream>() as u64)?;
+        count(&shared.counters.directories_from_cache);
+        Ok(DirStream {
+            state: Mutex::new(State::Listed(listing, 0, 0)),
+            inode: inode.clone(),
+            _charge: charge,
+        })
+    }
+
     /// # Errors
     /// `ENOTDIR`, `EACCES`, `ENOMEM` if the bound has no room, those of `openat(2)`.
     pub(super) fn open(fs: &DirFs, inode: &SlabArc<Inode>) -> Result<DirStream, Errno> {
@@ -146,6 +166,10 @@ impl OpenDirectory for DirStream {
             recording.finish(&NodeOps::of(&self.inode)?.0);
         }
         Ok(())
+    }
+
+    fn is_known_at(&self, offset: u64) -> bool {
+        matches!(&*self.state.lock(), State::Listed(_, _, reached) if *reached == offset)
     }
 
     fn fsync(&self) -> Result<(), Errno> {

@@ -11,7 +11,7 @@ use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, OpContext,
     OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
-    SlabArc, StatFs, XattrMode, check_name, cleared_set_id, inode_bytes,
+    SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -390,12 +390,7 @@ impl FileSystem for MemFs {
         inode: &SlabArc<Inode>,
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
-        match inode.kind() {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR),
-            FileKind::Symlink => return Err(Errno::ELOOP),
-            _ => return Err(Errno::ENXIO),
-        }
+        check_opens(inode)?;
         let file = OpenFile::new(inode.clone(), flags, *ctx)?;
         if flags.truncate {
             file.truncate_at_open()?;
@@ -403,9 +398,27 @@ impl FileSystem for MemFs {
         Ok(file)
     }
 
+    fn open_cached(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+        flags: OpenFlags,
+    ) -> Result<OpenFile, Errno> {
+        check_opens(inode)?;
+        if inode.mapping().is_none() {
+            return Err(Errno::EAGAIN);
+        }
+        let charge = OpenFile::charge_at_once(&self.shared.mm)?;
+        OpenFile::charged(inode.clone(), flags, *ctx, charge)
+    }
+
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
         entries(inode)?;
         Ok(Box::new(DirStream(inode.clone())))
+    }
+
+    fn opendir_cached(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
+        self.opendir(inode)
     }
 
     fn statfs(&self) -> Result<StatFs, Errno> {
@@ -533,6 +546,10 @@ impl OpenDirectory for DirStream {
             }
             at = cookie;
         }
+    }
+
+    fn is_known_at(&self, _offset: u64) -> bool {
+        true
     }
 
     fn fsync(&self) -> Result<(), Errno> {

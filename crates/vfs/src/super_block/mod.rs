@@ -268,7 +268,7 @@ impl SuperBlock {
     }
 
     #[inline(always)]
-    fn stat_rcu(
+    pub(crate) fn stat_rcu(
         &self,
         start: &DentryRef<Inode>,
         path: &OsStr,
@@ -338,7 +338,7 @@ impl SuperBlock {
         Ok(end.at.dentry)
     }
 
-    fn lookup_rcu(
+    pub(crate) fn lookup_rcu(
         &self,
         start: &DentryRef<Inode>,
         path: &OsStr,

@@ -1,0 +1,102 @@
+//! Operations that do not wait: what the cache answers by itself, and `EAGAIN` for the rest.
+//!
+//! # Model
+//!
+//! ```text
+//!  path ──rcu walk──▶ all of it known ──▶ attributes, an open file, an open directory
+//!                        │ not
+//!                        ▼
+//!                      EAGAIN: the operation of the same name may wait
+//! ```
+//!
+//! Nothing is asked of the store. The queue in which its kernel tells of changes is read, which does not wait.
+//!
+//! # Locking
+//!
+//! Locks that are held over I/O are tried only; leaves are taken.
+//!
+//! # Differences from Linux
+//!
+//! As `RESOLVE_CACHED` of `openat2`, for the last component and for opening it, too.
+
+use crate::credentials::Access;
+use crate::filesystem::OpenDirectory;
+use crate::inode::Inode;
+use crate::namei::{Namei, OpenHow};
+use crate::open_file::OpenFile;
+use crate::slab::SlabArc;
+use crate::super_block::{Named, SuperBlock};
+use crate::types::{Attr, Attributes, FileKind};
+use crate::walk::{Stop, WalkError};
+use foliocache_sys::Errno;
+use std::ffi::OsStr;
+
+impl SuperBlock {
+    /// The attributes of an inode, where they are believed. Does not wait.
+    pub fn known_attr(&self, inode: &Inode) -> Option<Attr> {
+        let mut attr = Attributes::default().of(0, FileKind::Unknown);
+        inode.cached_attr(self.now(), &mut attr).then_some(attr)
+    }
+}
+
+/// What a walk that found nothing out comes to.
+fn again(stop: Stop) -> WalkError {
+    match stop {
+        Stop::Bail => Errno::EAGAIN.into(),
+        Stop::Error(error) => error,
+    }
+}
+
+/// Each ends as the operation without `cached` would, or with `EAGAIN` where that would have to ask or to wait.
+impl Namei<'_> {
+    /// [`Namei::stat`].
+    pub fn cached_stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
+        let (names, flags) = (self.names, self.flags(follow));
+        let mut attr = Attributes::default().of(0, FileKind::Unknown);
+        let now = names.now();
+        names
+            .stat_rcu(self.start, path, flags, self.credentials, now, &mut attr)
+            .map_err(again)?;
+        Ok(attr)
+    }
+
+    /// [`Namei::lookup`], with the inode.
+    pub fn cached_lookup(&self, path: &OsStr, follow: bool) -> Result<Named, WalkError> {
+        let flags = self.flags(follow);
+        let found = (self.names).lookup_rcu(self.start, path, flags, self.credentials);
+        Ok(Named::new(found.map_err(again)?)?)
+    }
+
+    /// Whether the caller may `access` an inode, by attributes that are believed.
+    fn check_cached(&self, inode: &SlabArc<Inode>, access: Access) -> Result<(), Errno> {
+        match self.credentials {
+            None => Ok(()),
+            Some(_) if !inode.attributes().is_believed(self.names.now()) => Err(Errno::EAGAIN),
+            Some(credentials) => credentials.check(inode, access),
+        }
+    }
+
+    /// [`Namei::open`] of a file that is there, for reading.
+    pub fn cached_open(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
+        if how.create || how.flags.write || how.flags.truncate {
+            return Err(Errno::EAGAIN.into());
+        }
+        let named = self.cached_lookup(path, how.follow)?;
+        if named.inode.kind() == FileKind::Regular {
+            self.check_cached(&named.inode, Access::READ)?;
+        }
+        let opened = (self.names.fs()).open_cached(&self.ctx, &named.inode, how.flags);
+        match opened {
+            // What has the name now is to be looked up.
+            Err(Errno::ESTALE) => Err(Errno::EAGAIN.into()),
+            opened => Ok(opened?),
+        }
+    }
+
+    /// A directory that is to be read: [`FileSystem::opendir`](crate::FileSystem::opendir) of what `path` leads to.
+    pub fn cached_opendir(&self, path: &OsStr) -> Result<Box<dyn OpenDirectory>, WalkError> {
+        let named = self.cached_lookup(path, true)?;
+        self.check_cached(&named.inode, Access::READ)?;
+        Ok(self.names.fs().opendir_cached(&named.inode)?)
+    }
+}
