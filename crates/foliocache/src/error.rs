@@ -182,6 +182,7 @@ operations! {
     Discard = "discard failed data of",
     Stats = "read the figures of",
     Open = "open",
+    Close = "close",
     Create = "create",
     CreateDir = "create the directory",
     Remove = "remove",

@@ -338,6 +338,17 @@ impl File {
         done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
     }
 
+    /// As [`File::append`], all of `buf` in one run: no other append of this cache comes between. Returns where it begins.
+    ///
+    /// A `buf` that is a [`Mapping`](crate::Mapping) of a file of this cache is appended in runs of 1 MiB.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; a first part of `buf` may be in the file then.
+    pub fn append_all(&self, buf: &[u8]) -> Result<u64> {
+        let done = self.open.append_all(buf);
+        done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
+    }
+
     /// Makes durable everything that was written to the file before the call, through any handle, with the attributes that are
     /// needed to find it. Blocks for the I/O.
     ///
@@ -490,6 +501,14 @@ impl File {
             let names = self.mount.super_block()?;
             let attr = names.fs().getattr(open.inode())?;
             Ok(Metadata::new(attr, &self.mount))
+        })
+    }
+
+    /// The attributes, where nobody need be asked for them. Does not block.
+    pub(crate) fn known_metadata(&self) -> Result<Option<Metadata>> {
+        self.with(Operation::Metadata, |open| {
+            let names = self.mount.super_block()?;
+            Ok(names.known_attr(open.inode()).map(Metadata))
         })
     }
 

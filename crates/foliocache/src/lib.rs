@@ -52,6 +52,13 @@
 //! With the feature `cuda` a long-term pin can be registered with the GPU driver: `FolioPin::register_cuda`. The driver is
 //! loaded at run time, so a program with the feature builds and runs without one, too.
 //!
+//! # Async
+//!
+//! [`Directory::into_async`] and [`File::into_async`] give an [`AsyncDirectory`] and an [`AsyncFile`], whose calls are
+//! futures for any executor. What is in the cache is ready at the first poll; the rest goes through a few threads a file system,
+//! and nothing blocks the executor. With the feature `tokio` an async file is a reader and writer of tokio's:
+//! `AsyncFile::into_tokio`. The example `crash_safe_log` is a log on tokio.
+//!
 //! # What it is not for
 //!
 //! - Processes that share files and need to see each other's writes at once: each cache is private. A change by others in the
@@ -98,7 +105,9 @@ mod size;
 mod testing;
 mod walk;
 
-pub use asynch::{AsyncFile, AsyncStats};
+#[cfg(feature = "tokio")]
+pub use asynch::TokioFile;
+pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir, AsyncStats};
 pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;

@@ -274,6 +274,18 @@ impl ReadDir {
         self.ended && self.read.is_empty()
     }
 
+    /// Whether the next entry comes without a question to the store, and without waiting.
+    pub(crate) fn is_known(&self) -> bool {
+        self.ended || !self.read.is_empty() || self.stream.is_known_at(self.offset)
+    }
+
+    /// Reads entries ahead if there are none. What fails is found again by the next read.
+    pub(crate) fn read_ahead(&mut self) {
+        if self.read.is_empty() && !self.ended {
+            let _ = self.fill();
+        }
+    }
+
     fn fill(&mut self) -> Result<(), Errno> {
         self.listed.directory.check_fork()?;
         let (mut offset, mut ended) = (self.offset, true);

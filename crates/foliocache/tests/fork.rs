@@ -41,6 +41,7 @@ fn use_after_fork() {
     }
     disk.dir.remove_file("none").unwrap_err();
     let asynchronous = disk.dir.open("f").unwrap().into_async().unwrap();
+    let names = disk.dir.clone().into_async().unwrap();
     let late = disk.dir.open("f").unwrap();
     let [pin, pin_to_drop] = [0, 1].map(|_| files[0].pin(.., PinMode::WRITE.long_term()).unwrap());
     // Begun by the parent, and nobody finishes it in the child.
@@ -101,6 +102,13 @@ fn use_after_fork() {
             child("append", block_on(asynchronous.append(&buf)));
             child("sync_all", block_on(asynchronous.sync_all()));
             child("set_len", block_on(asynchronous.set_len(1)));
+            child("append_all", block_on(asynchronous.append_all("x")));
+            child("metadata", block_on(asynchronous.metadata()));
+            child("close", block_on(asynchronous.clone().close()));
+            child("async metadata", block_on(names.metadata("f")));
+            child("async open", block_on(names.open("f")));
+            child("async rename", block_on(names.rename("f", "g")));
+            child("async sync", block_on(names.sync()));
             child("async_stats", asynchronous.async_stats());
             child("into_async", late.into_async());
             drop(begun);
@@ -174,7 +182,7 @@ fn use_after_fork() {
     }
     assert!(pid > 0);
     drop(begun);
-    drop((files, asynchronous, late, walks, listing, disk.dir));
+    drop((files, asynchronous, names, late, walks, listing, disk.dir));
     disk.cache.close().unwrap();
     let ours = other.directory(disk.source.path());
     // SAFETY: a child of ours that was not waited for yet.

@@ -5,7 +5,8 @@
 //! Three tables. [`ROOMS`] lists, for each of our packages, the packages of ours that it may build
 //! on: dependencies point down only, and a package that is not listed is an error. [`OWNED`] lists
 //! outside packages that belong to some rooms alone. [`CLOSURE`] lists outside packages that may
-//! not be reached from a room by any path.
+//! not be reached from a room by any path. [`OPTIONAL`] lists exceptions from that: packages that a room has behind a
+//! feature of the same name, which is not a default.
 //!
 //! Tests may see more: a development dependency obeys none of the tables but the one on async
 //! runtimes, and `sim` may be nothing else.
@@ -138,6 +139,30 @@ const CLOSURE: &[(&str, &[&str])] = &[
     ("foliocache", ASYNC_AND_FUSE),
 ];
 
+/// Rooms, and what they may be built from all the same where somebody asks for the feature of that name.
+const OPTIONAL: &[(&str, &str)] = &[
+    // Its traits for readers and writers, which the async files implement; no runtime comes with them.
+    ("foliocache", "tokio"),
+];
+
+/// Whether a package has another one only behind a feature of that name, which is not a default.
+fn is_optional(package: &Value, on: &str) -> bool {
+    let features = &package["features"];
+    let enables = |feature: &str| {
+        let items = array(features, feature).iter();
+        items.filter_map(Value::as_str).any(|item| {
+            let item = item.strip_prefix("dep:").unwrap_or(item);
+            item.split('/').next() == Some(on)
+        })
+    };
+    let normal = array(package, "dependencies")
+        .iter()
+        .find(|dependency| string(dependency, "name") == on && dependency["kind"].is_null());
+    normal.is_some_and(|dependency| dependency["optional"] == true)
+        && enables(on)
+        && !enables("default")
+}
+
 /// Checks the answer of `cargo metadata`.
 pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -197,10 +222,15 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
 /// Follows normal and build dependencies from each room of [`CLOSURE`].
 fn closures(metadata: &Value, found: &mut Vec<Violation>) {
     let mut names = BTreeMap::new();
+    let mut optional = BTreeSet::new();
     let mut manifests = BTreeMap::new();
     for package in array(metadata, "packages") {
         names.insert(string(package, "id"), string(package, "name"));
         manifests.insert(string(package, "id"), string(package, "manifest_path"));
+        let exceptions = OPTIONAL
+            .iter()
+            .filter(|(room, on)| string(package, "name") == *room && is_optional(package, on));
+        optional.extend(exceptions.copied());
     }
     let mut edges: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for node in array(&metadata["resolve"], "nodes") {
@@ -230,7 +260,11 @@ fn closures(metadata: &Value, found: &mut Vec<Violation>) {
                 ));
             }
             for &next in edges.get(id).into_iter().flatten() {
-                if seen.insert(next) {
+                let is_exception = id == start
+                    && names
+                        .get(next)
+                        .is_some_and(|on| optional.contains(&(*room, *on)));
+                if !is_exception && seen.insert(next) {
                     queue.push_back(next);
                 }
             }
@@ -333,5 +367,32 @@ mod tests {
         };
         assert_eq!(check(&metadata(Value::Null)).len(), 1);
         assert_eq!(check(&metadata(json!("dev"))), []);
+    }
+
+    #[test]
+    fn a_runtime_behind_a_feature_of_its_own_is_an_exception() {
+        let found = |room: &str, optional: bool, features: Value| {
+            let room = json!({
+                "name": room, "source": null, "id": "a", "manifest_path": "m",
+                "description": "d", "license": "l", "features": features,
+                "dependencies": [{ "name": "tokio", "kind": null, "optional": optional }],
+            });
+            let tokio =
+                json!({ "name": "tokio", "source": "registry", "id": "t", "manifest_path": "m" });
+            let deps = json!([{ "pkg": "t", "dep_kinds": [{ "kind": null }] }]);
+            let metadata = json!({
+                "packages": [room, tokio],
+                "resolve": { "nodes": [{ "id": "a", "deps": deps }] },
+            });
+            check(&metadata).len()
+        };
+        let feature = json!({ "tokio": ["dep:tokio"] });
+        assert_eq!(found("foliocache", true, feature.clone()), 0);
+        assert_eq!(found("foliocache", false, feature.clone()), 1);
+        assert_eq!(found("foliocache-mm", true, feature), 1);
+        let default = json!({ "tokio": ["dep:tokio"], "default": ["tokio"] });
+        assert_eq!(found("foliocache", true, default), 1);
+        let another = json!({ "default": ["dep:tokio"] });
+        assert_eq!(found("foliocache", true, another), 1);
     }
 }

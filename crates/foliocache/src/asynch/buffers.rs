@@ -3,8 +3,9 @@
 //!
 //! # Model
 //!
-//! The amount is charged to the bound once. Who finds it used up waits in a queue, whose first is
-//! woken whenever some comes back and whenever there is a new first.
+//! The amount is charged to the bound once. A future that finds it used up waits in a queue, whose first is
+//! woken whenever some comes back and whenever there is a new first. Callers that may never come again
+//! ([`Buffers::poll_take`]) have no place in the queue: all of them are woken then, too, and are served when it is empty.
 //!
 //! # Invariants
 //!
@@ -17,6 +18,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -39,6 +41,8 @@ struct Stock {
     /// By ticket.
     queue: VecDeque<(u64, Waker)>,
     next_ticket: u64,
+    /// Of those without a place in the queue.
+    bystanders: Vec<Waker>,
 }
 
 impl Stock {
@@ -61,6 +65,7 @@ impl Buffers {
                 free: bytes,
                 queue: VecDeque::new(),
                 next_ticket: 0,
+                bystanders: Vec::new(),
             }),
             longest,
             mm: Arc::clone(mm),
@@ -82,10 +87,36 @@ impl Buffers {
         }
     }
 
-    fn wake_first(stock: MutexGuard<'_, Stock>) {
-        let first = stock.queue.front().map(|waiter| waiter.1.clone());
+    /// As [`Buffers::take`] for a caller that polls or does not: one that waits holds up nobody.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_take(
+        self: &Arc<Self>,
+        wanted: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Buffer, Errno>> {
+        self.mm.check_fork()?;
+        let wanted = wanted.clamp(1, self.longest);
+        let mut stock = self.stock.lock();
+        if !stock.queue.is_empty() || stock.free < wanted {
+            let mine = context.waker();
+            if !stock.bystanders.iter().any(|waker| waker.will_wake(mine)) {
+                stock.bystanders.push(mine.clone());
+            }
+            return Poll::Pending;
+        }
+        stock.free -= wanted;
         drop(stock);
-        first.into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(Buffer::new(self, wanted)))
+    }
+
+    fn wake_first(mut stock: MutexGuard<'_, Stock>) {
+        let first = stock.queue.front().map(|waiter| waiter.1.clone());
+        let bystanders = mem::take(&mut stock.bystanders);
+        drop(stock);
+        first.into_iter().chain(bystanders).for_each(Waker::wake);
     }
 }
 
@@ -122,11 +153,7 @@ impl Future for Take {
         let left = this.ticket.take().and_then(|_| stock.queue.pop_front());
         Buffers::wake_first(stock);
         drop(left);
-        Poll::Ready(Ok(Buffer {
-            bytes: Vec::with_capacity(this.wanted),
-            room: this.wanted,
-            buffers: Arc::clone(&this.buffers),
-        }))
+        Poll::Ready(Ok(Buffer::new(&this.buffers, this.wanted)))
     }
 }
 
@@ -153,6 +180,15 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
+    /// One whose room was taken.
+    fn new(buffers: &Arc<Buffers>, room: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(room),
+            room,
+            buffers: Arc::clone(buffers),
+        }
+    }
+
     /// Bytes that it may hold.
     pub(super) fn room(&self) -> usize {
         self.room
@@ -163,7 +199,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if self.buffers.mm.check_fork().is_ok() {
             // First the memory, then the right to it.
-            drop(std::mem::take(&mut self.bytes));
+            drop(mem::take(&mut self.bytes));
             let mut stock = self.buffers.stock.lock();
             stock.free += self.room;
             Buffers::wake_first(stock);

@@ -28,18 +28,29 @@
 //! No lock is held between two polls.
 
 mod buffers;
+mod change;
+mod directory;
 mod offload;
+mod options;
+mod read_dir;
 mod request;
+#[cfg(feature = "tokio")]
+mod tokio;
 
+pub use directory::AsyncDirectory;
 pub(crate) use offload::Offload;
+pub use options::AsyncOpenOptions;
+pub use read_dir::AsyncReadDir;
+#[cfg(feature = "tokio")]
+pub use tokio::TokioFile;
 
-use foliocache_mm::{Fetch, Iocb, IovIter, View};
+use foliocache_mm::{Fetch, FileStats, Iocb, IovIter, View};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::OpenFile;
+use foliocache_vfs::{Advice, OpenFile};
 use std::fmt;
 use std::future::poll_fn;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::ops::RangeBounds;
 use std::task::Poll;
 
@@ -48,6 +59,7 @@ use self::request::{Kind, Stragglers};
 use crate::error::{Error, Operation, Result};
 use crate::file::{File, bytes_of};
 use crate::io_options::IoOptions;
+use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
 
 /// Fetches in a row after which still nothing could be copied, before a worker copies.
@@ -55,7 +67,8 @@ const FRUITLESS_FETCHES: u32 = 2;
 
 /// An open file whose calls are futures.
 ///
-/// Cheap to clone; the clones are one open file. Made by [`File::into_async`]. The futures run on
+/// Cheap to clone; the clones are one open file. Made by [`File::into_async`], and by the calls of an
+/// [`AsyncDirectory`]. The futures run on
 /// any executor, are [`Send`], and do nothing before their first poll. Errors are those of the
 /// calls of [`File`] with the same names.
 ///
@@ -88,7 +101,8 @@ const FRUITLESS_FETCHES: u32 = 2;
 ///
 /// A future may be dropped at any time: nothing leaks, and the caller's memory is not touched any more.
 ///
-/// - A dropped **write** or append may leave any prefix in the file, in whole pieces. A piece that a worker had not begun is
+/// - A dropped **append** leaves all of its bytes in the file, or none.
+/// - A dropped **write** may leave any prefix in the file, in whole pieces. A piece that a worker had not begun is
 ///   not written. A piece that it had begun is finished, and later changes and syncs through this `AsyncFile` or its clones wait for
 ///   it.
 /// - The pages of a dropped **read** still arrive in the cache.
@@ -99,7 +113,7 @@ const FRUITLESS_FETCHES: u32 = 2;
 /// At most four threads for each file system, however many requests: none before the first request that has to wait, and none
 /// after some seconds without one. Their buffers are a 64th of the bound (256 KiB to 4 MiB) for each file system, and count
 /// against the bound. A write that finds them all in use waits for its turn. Dropping the last clone closes the file, which may
-/// block, as with [`File`].
+/// block, as with [`File`]; [`AsyncFile::close`] does not.
 #[derive(Clone)]
 pub struct AsyncFile {
     file: Arc<File>,
@@ -133,15 +147,19 @@ impl File {
     pub fn into_async(self) -> Result<AsyncFile> {
         let offload = self.mount().offload();
         let offload = offload.map_err(|errno| self.path_error(Operation::Open, errno))?;
-        Ok(AsyncFile {
-            file: Arc::new(self),
-            offload,
-            stragglers: Arc::default(),
-        })
+        Ok(AsyncFile::new(self, offload))
     }
 }
 
 impl AsyncFile {
+    fn new(file: File, offload: Arc<ParentOnly<Offload>>) -> Self {
+        Self {
+            file: Arc::new(file),
+            offload,
+            stragglers: Arc::default(),
+        }
+    }
+
     /// The same open file for calls that block.
     pub fn blocking(&self) -> &File {
         &self.file
@@ -235,10 +253,12 @@ impl AsyncFile {
                 fetched: 0,
                 ..*iocb
             };
-            match self.read_owned(rest, waiting).await? {
+            let read = self.read_owned(rest.len(), waiting).await?;
+            match read.bytes.len() {
                 // The file ends here.
                 0 => return Ok(()),
                 n => {
+                    rest[..n].copy_from_slice(&read.bytes);
                     iocb.pos += n as u64;
                     done += n;
                 }
@@ -298,9 +318,9 @@ impl AsyncFile {
         Ok(())
     }
 
-    /// Reads by way of a buffer; returns the bytes, fewer than asked if the buffer is shorter.
-    async fn read_owned(&self, buf: &mut [u8], mut iocb: Iocb) -> Result<usize, Errno> {
-        let mut buffer = Some(self.offload.reads.take(buf.len()).await?);
+    /// Reads up to `len` bytes into a buffer, fewer if the longest there is is shorter.
+    async fn read_owned(&self, len: usize, mut iocb: Iocb) -> Result<Buffer, Errno> {
+        let mut buffer = Some(self.offload.reads.take(len).await?);
         let read = move |open: &OpenFile| {
             let mut buffer = buffer.take().ok_or(Errno::EIO)?;
             buffer.bytes.resize(buffer.room(), 0);
@@ -308,9 +328,7 @@ impl AsyncFile {
             buffer.bytes.truncate(n);
             Ok(buffer)
         };
-        let buffer = self.offload(Kind::Read, read).await?;
-        buf[..buffer.bytes.len()].copy_from_slice(&buffer.bytes);
-        Ok(buffer.bytes.len())
+        self.offload(Kind::Read, read).await
     }
 
     /// Fills `buf` from byte `pos` on.
@@ -353,143 +371,6 @@ impl AsyncFile {
         Ok(done)
     }
 
-    /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
-    /// fewer than given only before an error, and at the end as [`AsyncFile::append`].
-    ///
-    /// The bytes are in the cache then and not durable. Ready at the first poll unless it has to wait
-    /// for memory, for a lock, for the rest of a page that is written in part, or because so much is
-    /// dirty that writers pause.
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
-    pub async fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
-        self.write_at_with(buf, pos, IoOptions::new()).await
-    }
-
-    /// As [`AsyncFile::write_at`], in the way that `options` say.
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
-    pub async fn write_at_with(&self, buf: &[u8], pos: u64, options: IoOptions) -> Result<usize> {
-        self.write_vectored_with(&[IoSlice::new(buf)], pos, options)
-            .await
-    }
-
-    /// Writes all of `buf` at byte `pos`.
-    ///
-    /// # Errors
-    /// As [`AsyncFile::write_at`]; part of `buf` may have been written.
-    pub async fn write_all_at(&self, mut buf: &[u8], mut pos: u64) -> Result<()> {
-        while !buf.is_empty() {
-            let n = self.write_at(buf, pos).await?;
-            if n == 0 {
-                return Err(self
-                    .file
-                    .error(Operation::Write, pos, buf.len(), Errno::EIO));
-            }
-            buf = &buf[n..];
-            pos += n as u64;
-        }
-        Ok(())
-    }
-
-    /// As [`AsyncFile::write_at`], from several buffers, one after another.
-    ///
-    /// # Errors
-    /// As [`AsyncFile::write_at`].
-    pub async fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize> {
-        self.write_vectored_with(bufs, pos, IoOptions::new()).await
-    }
-
-    async fn write_vectored_with(
-        &self,
-        bufs: &[IoSlice<'_>],
-        pos: u64,
-        options: IoOptions,
-    ) -> Result<usize> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let refused = |errno| self.file.error(Operation::Write, pos, len, errno);
-        self.no_stragglers(Operation::Write).await?;
-        let mut done = 0;
-        loop {
-            let mut iocb = Iocb {
-                nowait: true,
-                ..options.iocb(pos.saturating_add(done as u64))
-            };
-            let result = {
-                let mut iter = IovIter::sources(bufs);
-                iter.advance(done);
-                let result = self.file.open_file().write_iter(&mut iocb, &mut iter);
-                done = len - iter.remaining();
-                result
-            };
-            match result {
-                Ok(_) => return Ok(done),
-                Err(Errno::EAGAIN) => {}
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(refused(errno)),
-            }
-            let at = (!self.file.appends()).then(|| pos.saturating_add(done as u64));
-            match self.write_piece(bufs, done, at, options).await {
-                Ok((_, n, piece)) => {
-                    done += n;
-                    if n < piece || done == len || at.is_none() {
-                        return Ok(done);
-                    }
-                }
-                Err(_) if done > 0 => return Ok(done),
-                Err(errno) => return Err(refused(errno)),
-            }
-        }
-    }
-
-    /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
-    /// where the bytes went and how many: in one run, which is all of them up to a 256th of the
-    /// bound (64 KiB to 1 MiB), and of more at least as many.
-    ///
-    /// # Errors
-    /// As [`File::append`].
-    pub async fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
-        self.no_stragglers(Operation::Append).await?;
-        let appended = match buf.is_empty() {
-            true => self.file.open_file().append(buf),
-            false => {
-                let written = self
-                    .write_piece(&[IoSlice::new(buf)], 0, None, IoOptions::new())
-                    .await;
-                written.map(|(pos, n, _)| (pos, n))
-            }
-        };
-        appended.map_err(|errno| {
-            self.file
-                .error(Operation::Append, self.len(), buf.len(), errno)
-        })
-    }
-
-    /// Hands what follows the first `done` bytes of `bufs`, or as much of it as a buffer holds, to
-    /// a worker; returns where it went, how many bytes of it, and how many were handed over.
-    async fn write_piece(
-        &self,
-        bufs: &[IoSlice<'_>],
-        done: usize,
-        pos: Option<u64>,
-        options: IoOptions,
-    ) -> Result<(u64, usize, usize), Errno> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let mut buffer = self.offload.writes.take(len - done).await?;
-        gather(bufs, done, &mut buffer);
-        let piece = buffer.bytes.len();
-        let write = move |open: &OpenFile| {
-            let mut iocb = options.iocb(pos.unwrap_or_default());
-            iocb.append = pos.is_none();
-            let n = open.write_iter(&mut iocb, &mut IovIter::source(&buffer.bytes))?;
-            Ok((iocb.pos - n as u64, n))
-        };
-        let kind = Kind::Change(Arc::clone(&self.stragglers));
-        let (pos, n) = self.offload(kind, write).await?;
-        Ok((pos, n, piece))
-    }
-
     /// Makes durable everything that was written to the file before the call, through any handle, with the attributes that are
     /// needed to find it.
     ///
@@ -513,7 +394,7 @@ impl AsyncFile {
     async fn sync(&self, datasync: bool) -> Result<()> {
         self.no_stragglers(Operation::Sync).await?;
         let sync = move |open: &OpenFile| Ok(open.sync_on_behalf(datasync));
-        let done = self.offload(Kind::Sync, sync).await;
+        let done = self.offload(Kind::Always, sync).await;
         let result = done.and_then(|(result, told)| {
             self.file.open_file().was_told(&told);
             result
@@ -521,16 +402,95 @@ impl AsyncFile {
         result.map_err(|errno| self.file.path_error(Operation::Sync, errno))
     }
 
-    /// Sets the size in bytes; what is new reads as zeros.
+    /// Says how a range will be used, see [`File::advise`]: the pattern is this handle's.
+    ///
+    /// A pattern is set at the first poll; [`Advice::WillNeed`] and [`Advice::DontNeed`] are done by a worker, and if the
+    /// future is dropped then, to their end or not at all.
     ///
     /// # Errors
-    /// As [`File::set_len`].
-    #[doc(alias = "ftruncate")]
-    pub async fn set_len(&self, len: u64) -> Result<()> {
-        self.no_stragglers(Operation::SetLen).await?;
-        let kind = Kind::Change(Arc::clone(&self.stragglers));
-        let done = self.offload(kind, move |open| open.set_len(len)).await;
-        done.map_err(|errno| self.file.path_error(Operation::SetLen, errno))
+    /// As [`File::advise`].
+    #[doc(alias = "posix_fadvise")]
+    pub async fn advise(&self, advice: Advice, range: impl RangeBounds<u64>) -> Result<()> {
+        let range = bytes_of(range, u64::MAX);
+        match advice {
+            Advice::WillNeed | Advice::DontNeed => {
+                let advise = move |file: &File| file.advise(advice, range.clone());
+                self.on_worker(Kind::Read, Operation::Advise, advise).await
+            }
+            _ => self.file.advise(advice, range),
+        }
+    }
+
+    /// The attributes.
+    ///
+    /// Ready at the first poll where they are known and nobody told of a change: [`Directory::metadata`] says how long
+    /// they are believed. Otherwise a worker asks the store.
+    ///
+    /// # Errors
+    /// As [`File::metadata`].
+    ///
+    /// [`Directory::metadata`]: crate::Directory::metadata
+    #[doc(alias = "fstat")]
+    pub async fn metadata(&self) -> Result<Metadata> {
+        if let Some(known) = self.file.known_metadata()? {
+            return Ok(known);
+        }
+        self.on_worker(Kind::Read, Operation::Metadata, File::metadata)
+            .await
+    }
+
+    /// Figures of this file, through whatever handle, since it came into memory. Does not block.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn stats(&self) -> Result<FileStats> {
+        self.file.stats()
+    }
+
+    /// Closes the file on a worker if this is its last clone, and waits for that: nothing of it blocks the caller, as a
+    /// drop might. Makes nothing durable; [`AsyncFile::sync_data`] does.
+    ///
+    /// If the future is dropped the file is closed all the same.
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub async fn close(self) -> Result<()> {
+        self.file.check(Operation::Close)?;
+        let Self { file, offload, .. } = self;
+        let path = file.path().to_owned();
+        let Some(file) = Arc::into_inner(file) else {
+            return Ok(());
+        };
+        let mut file = Some(file);
+        let close = Box::new(move || {
+            drop(file.take());
+            Ok(())
+        });
+        let closed = match offload.submit(Kind::Always, close) {
+            Ok(closed) => closed.await,
+            Err(errno) => Err(errno),
+        };
+        closed.map_err(|errno| Error::Path {
+            operation: Operation::Close,
+            path,
+            errno,
+        })
+    }
+
+    /// As [`AsyncFile::offload`], for a call of [`File`].
+    async fn on_worker<V: Send + 'static>(
+        &self,
+        kind: Kind,
+        operation: Operation,
+        mut call: impl FnMut(&File) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        let file = Arc::clone(&self.file);
+        let task = Box::new(move || Ok(call(&file)));
+        let done = match self.offload.submit(kind, task) {
+            Ok(pending) => pending.await,
+            Err(errno) => Err(errno),
+        };
+        done.unwrap_or_else(|errno| Err(self.file.path_error(operation, errno)))
     }
 
     /// Waits until no change is under way whose future was dropped; `ECHILD` in a forked child.
@@ -538,16 +498,6 @@ impl AsyncFile {
         self.file.check(operation)?;
         poll_fn(|context| self.stragglers.poll_none(context)).await;
         Ok(())
-    }
-}
-
-/// Copies what follows the first `skip` bytes of `bufs` into `buffer`, as much as there is room.
-fn gather(bufs: &[IoSlice<'_>], mut skip: usize, buffer: &mut Buffer) {
-    for buf in bufs {
-        let from = skip.min(buf.len());
-        skip -= from;
-        let n = (buf.len() - from).min(buffer.room() - buffer.bytes.len());
-        buffer.bytes.extend_from_slice(&buf[from..from + n]);
     }
 }
 

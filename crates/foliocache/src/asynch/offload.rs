@@ -92,6 +92,9 @@ impl Offload {
         task: Task<V>,
     ) -> Result<Pending<V>, Errno> {
         self.mm.check_fork()?;
+        if let Kind::Accepted(stragglers) = &kind {
+            stragglers.enter();
+        }
         let lane = usize::from(!matches!(kind, Kind::Read));
         let request = Request::new(kind, task);
         let queued = Arc::clone(&request);

@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! 1. A task runs once or, if its future went before a worker came to it, not at all;
-//!    [`Kind::Sync`] always runs.
+//!    [`Kind::Always`] and [`Kind::Accepted`] always run.
 //! 2. When a future is woken its task is dropped already: what the task held is free.
 //!
 //! # Locking
@@ -45,8 +45,15 @@ pub(super) enum Kind {
     Read,
     /// Changes the file. One that was begun counts among the stragglers then.
     Change(Arc<Stragglers>),
-    /// Makes the file durable, in any case.
-    Sync,
+    /// A change that the caller counts on without its future: it runs in any case, and counts among the stragglers from
+    /// the beginning to its end.
+    #[cfg_attr(
+        not(feature = "tokio"),
+        expect(dead_code, reason = "the adapters for tokio make it")
+    )]
+    Accepted(Arc<Stragglers>),
+    /// Is done without it, too: a sync, a close.
+    Always,
 }
 
 /// A task on its way.
@@ -114,10 +121,10 @@ impl<V> Request<V> {
         if let Some(waker) = waker {
             waker.wake();
         }
-        if unclaimed.is_some()
-            && let Kind::Change(stragglers) = &self.kind
-        {
-            stragglers.leave();
+        match &self.kind {
+            Kind::Change(stragglers) if unclaimed.is_some() => stragglers.leave(),
+            Kind::Accepted(stragglers) => stragglers.leave(),
+            _ => {}
         }
     }
 }
@@ -160,7 +167,7 @@ impl<V> Drop for Pending<V> {
         slot.attended = false;
         let waker = slot.waker.take();
         let given_up = match (&slot.stage, &self.request.kind) {
-            (Stage::Queued(_), Kind::Sync) => None,
+            (Stage::Queued(_), Kind::Always | Kind::Accepted(_)) => None,
             (Stage::Queued(_) | Stage::Done(_), _) => {
                 Some(mem::replace(&mut slot.stage, Stage::Over))
             }
@@ -187,7 +194,7 @@ pub(super) struct Stragglers {
 }
 
 impl Stragglers {
-    fn enter(&self) {
+    pub(super) fn enter(&self) {
         let mut waiting = self.waiting.lock();
         waiting.0 += 1;
         // Relaxed: who dropped the future and then asks for more has seen this by his own order of

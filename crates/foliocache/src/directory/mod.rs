@@ -11,6 +11,7 @@
 //! Owner and mode of what is made are those of the process when the file system was made.
 
 mod attributes;
+mod cached;
 mod contents;
 mod links;
 mod tree;
@@ -290,12 +291,17 @@ impl Directory {
                 None => Err(Errno::ENOENT.into()),
             }
         })?;
+        Ok(self.below(dentry, path))
+    }
+
+    /// The directory `dentry`, at `path`.
+    fn below(&self, dentry: DentryRef<Inode>, path: &Path) -> Self {
         let mount = Arc::clone(&self.vfs_path.mount);
-        Ok(Self {
+        Self {
             vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
             rights: self.rights.clone(),
             path: self.path.join(path),
-        })
+        }
     }
 
     /// Makes a directory.

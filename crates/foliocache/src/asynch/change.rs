@@ -1,0 +1,247 @@
+//! What changes a file: writes, appends, its size and its space.
+//!
+//! # Model
+//!
+//! ```text
+//!   write    what needs no waiting now, then pieces through a worker
+//!   append   all of it now or nothing; then one piece, or the caller's own bytes, through a worker
+//! ```
+
+use foliocache_mm::Iocb;
+use foliocache_mm::IovIter;
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_vfs::OpenFile;
+use std::io::IoSlice;
+
+use super::AsyncFile;
+use super::buffers::Buffer;
+use super::request::Kind;
+use crate::error::{Error, Operation, Result};
+use crate::file::File;
+use crate::io_options::IoOptions;
+
+impl AsyncFile {
+    /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
+    /// fewer than given only before an error, and at the end as [`AsyncFile::append`].
+    ///
+    /// The bytes are in the cache then and not durable. Ready at the first poll unless it has to wait
+    /// for memory, for a lock, for the rest of a page that is written in part, or because so much is
+    /// dirty that writers pause.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub async fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        self.write_at_with(buf, pos, IoOptions::new()).await
+    }
+
+    /// As [`AsyncFile::write_at`], in the way that `options` say.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub async fn write_at_with(&self, buf: &[u8], pos: u64, options: IoOptions) -> Result<usize> {
+        self.write_vectored_with(&[IoSlice::new(buf)], pos, options)
+            .await
+    }
+
+    /// Writes all of `buf` at byte `pos`.
+    ///
+    /// # Errors
+    /// As [`AsyncFile::write_at`]; part of `buf` may have been written.
+    pub async fn write_all_at(&self, mut buf: &[u8], mut pos: u64) -> Result<()> {
+        while !buf.is_empty() {
+            let n = self.write_at(buf, pos).await?;
+            if n == 0 {
+                return Err(self
+                    .file
+                    .error(Operation::Write, pos, buf.len(), Errno::EIO));
+            }
+            buf = &buf[n..];
+            pos += n as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`AsyncFile::write_at`], from several buffers, one after another.
+    ///
+    /// # Errors
+    /// As [`AsyncFile::write_at`].
+    pub async fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize> {
+        self.write_vectored_with(bufs, pos, IoOptions::new()).await
+    }
+
+    async fn write_vectored_with(
+        &self,
+        bufs: &[IoSlice<'_>],
+        pos: u64,
+        options: IoOptions,
+    ) -> Result<usize> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let refused = |errno| self.file.error(Operation::Write, pos, len, errno);
+        self.no_stragglers(Operation::Write).await?;
+        let mut done = 0;
+        loop {
+            let mut iocb = Iocb {
+                nowait: true,
+                ..options.iocb(pos.saturating_add(done as u64))
+            };
+            let result = {
+                let mut iter = IovIter::sources(bufs);
+                iter.advance(done);
+                let result = self.file.open_file().write_iter(&mut iocb, &mut iter);
+                done = len - iter.remaining();
+                result
+            };
+            match result {
+                Ok(_) => return Ok(done),
+                Err(Errno::EAGAIN) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(refused(errno)),
+            }
+            let at = (!self.file.appends()).then(|| pos.saturating_add(done as u64));
+            match self.write_piece(bufs, done, at, options).await {
+                Ok((_, n, piece)) => {
+                    done += n;
+                    if n < piece || done == len || at.is_none() {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(refused(errno)),
+            }
+        }
+    }
+
+    /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
+    /// where the bytes went and how many.
+    ///
+    /// Ready at the first poll, with all of them, where [`AsyncFile::write_at`] would be, up to 2 MiB and a 64th of the
+    /// bound. Otherwise a worker writes them: in one run, which is all of them up to a 256th of the
+    /// bound (64 KiB to 1 MiB), and of more at least as many. [`AsyncFile::append_all`] has no such limit.
+    ///
+    /// If the future is dropped, all of that run is in the file, or nothing.
+    ///
+    /// # Errors
+    /// As [`File::append`].
+    pub async fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        self.no_stragglers(Operation::Append).await?;
+        let appended = match self.file.open_file().append_all_nowait(buf) {
+            Err(Errno::EAGAIN) => {
+                let bufs = [IoSlice::new(buf)];
+                let written = self.write_piece(&bufs, 0, None, IoOptions::new()).await;
+                written.map(|(pos, n, _)| (pos, n))
+            }
+            appended => appended.map(|pos| (pos, buf.len())),
+        };
+        appended.map_err(|errno| self.append_error(buf.len(), errno))
+    }
+
+    /// Writes all of `bytes` at the end in one run, however many they are: no other append of this cache comes
+    /// between them. Returns where they begin.
+    ///
+    /// Takes the bytes, a `Vec<u8>`, a `&'static [u8]` or a `bytes::Bytes`, since a worker may have to write them. It
+    /// writes them from where they are: no copy is made, and no memory of the bound is taken but for the pages that are
+    /// written.
+    ///
+    /// Ready at the first poll where [`AsyncFile::append`] is. If the future is dropped, all of them are in
+    /// the file, or nothing: a worker that has begun comes to the end, and whatever changes or syncs the file through
+    /// this `AsyncFile` or a clone of it afterwards waits for that.
+    ///
+    /// # Errors
+    /// As [`File::append_all`].
+    pub async fn append_all(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<u64> {
+        let len = bytes.as_ref().len();
+        self.no_stragglers(Operation::Append).await?;
+        let mut appended = self.file.open_file().append_all_nowait(bytes.as_ref());
+        if appended == Err(Errno::EAGAIN) {
+            let append = move |open: &OpenFile| open.append_all(bytes.as_ref());
+            appended = self.offload(self.change(), append).await;
+        }
+        appended.map_err(|errno| self.append_error(len, errno))
+    }
+
+    #[cold]
+    fn append_error(&self, len: usize, errno: Errno) -> Error {
+        self.file.error(Operation::Append, self.len(), len, errno)
+    }
+
+    /// Hands what follows the first `done` bytes of `bufs`, or as much of it as a buffer holds, to
+    /// a worker; returns where it went, how many bytes of it, and how many were handed over.
+    async fn write_piece(
+        &self,
+        bufs: &[IoSlice<'_>],
+        done: usize,
+        pos: Option<u64>,
+        options: IoOptions,
+    ) -> Result<(u64, usize, usize), Errno> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut buffer = self.offload.writes.take(len - done).await?;
+        gather(bufs, done, &mut buffer);
+        let piece = buffer.bytes.len();
+        let write = move |open: &OpenFile| {
+            let mut iocb = options.iocb(pos.unwrap_or_default());
+            iocb.append = pos.is_none();
+            let n = open.write_iter(&mut iocb, &mut IovIter::source(&buffer.bytes))?;
+            Ok((iocb.pos - n as u64, n))
+        };
+        let (pos, n) = self.offload(self.change(), write).await?;
+        Ok((pos, n, piece))
+    }
+
+    /// Sets the size in bytes; what is new reads as zeros. Always done by a worker; if the future is dropped before one
+    /// has begun, not at all.
+    ///
+    /// # Errors
+    /// As [`File::set_len`].
+    #[doc(alias = "ftruncate")]
+    pub async fn set_len(&self, len: u64) -> Result<()> {
+        self.changed(Operation::SetLen, move |file| file.set_len(len))
+            .await
+    }
+
+    /// Makes `len` bytes at `pos` read as zeros and frees their space; the size stays. As [`AsyncFile::set_len`].
+    ///
+    /// # Errors
+    /// As [`File::punch_hole`].
+    #[doc(alias = "fallocate")]
+    pub async fn punch_hole(&self, pos: u64, len: u64) -> Result<()> {
+        self.changed(Operation::PunchHole, move |file| file.punch_hole(pos, len))
+            .await
+    }
+
+    /// Gives space in the backing store to `len` bytes at `pos`; the size grows if they end beyond it. As
+    /// [`AsyncFile::set_len`].
+    ///
+    /// # Errors
+    /// As [`File::allocate`].
+    #[doc(alias = "posix_fallocate")]
+    pub async fn allocate(&self, pos: u64, len: u64) -> Result<()> {
+        self.changed(Operation::Allocate, move |file| file.allocate(pos, len))
+            .await
+    }
+
+    /// Has a worker change the file.
+    async fn changed(
+        &self,
+        operation: Operation,
+        change: impl FnMut(&File) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.no_stragglers(operation).await?;
+        self.on_worker(self.change(), operation, change).await
+    }
+
+    /// Of a request that changes the file.
+    pub(super) fn change(&self) -> Kind {
+        Kind::Change(Arc::clone(&self.stragglers))
+    }
+}
+
+/// Copies what follows the first `skip` bytes of `bufs` into `buffer`, as much as there is room.
+pub(super) fn gather(bufs: &[IoSlice<'_>], mut skip: usize, buffer: &mut Buffer) {
+    for buf in bufs {
+        let from = skip.min(buf.len());
+        skip -= from;
+        let n = (buf.len() - from).min(buffer.room() - buffer.bytes.len());
+        buffer.bytes.extend_from_slice(&buf[from..from + n]);
+    }
+}

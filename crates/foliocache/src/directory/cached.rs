@@ -1,0 +1,68 @@
+//! Calls that do not wait, for async callers.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_vfs::{Namei, OpenHow, WalkError};
+use std::ffi::OsStr;
+use std::path::Path;
+
+use super::Directory;
+use crate::asynch::Offload;
+use crate::error::{Operation, Result};
+use crate::file::File;
+use crate::metadata::{Metadata, ReadDir};
+use crate::parent_only::ParentOnly;
+
+/// Each is the call without `cached`, and `None` where that would have to ask the store, or to wait.
+impl Directory {
+    fn cached<T>(
+        &self,
+        operation: Operation,
+        path: &Path,
+        act: impl FnOnce(&Namei<'_>, &OsStr) -> Result<T, WalkError>,
+    ) -> Option<Result<T>> {
+        match self.run(operation, path, act) {
+            Err(error) if error.errno() == Errno::EAGAIN => None,
+            done => Some(done),
+        }
+    }
+
+    pub(crate) fn metadata_cached(&self, path: &Path, follow: bool) -> Option<Result<Metadata>> {
+        self.cached(Operation::Metadata, path, |namei, path| {
+            Ok(Metadata(namei.cached_stat(path, follow)?))
+        })
+    }
+
+    pub(crate) fn open_cached(&self, path: &Path, how: OpenHow) -> Option<Result<File>> {
+        let open = self.cached(Operation::Open, path, |namei, path| {
+            namei.cached_open(path, how)
+        })?;
+        let mount = &self.vfs_path.mount;
+        Some(open.map(|open| File::new(open, mount, self.path.join(path))))
+    }
+
+    pub(crate) fn open_dir_cached(&self, path: &Path) -> Option<Result<Self>> {
+        let found = self.cached(Operation::Open, path, |namei, path| {
+            let found = namei.cached_lookup(path, true)?;
+            match found.inode.is_directory() {
+                true => Ok(found.dentry),
+                false => Err(Errno::ENOTDIR.into()),
+            }
+        })?;
+        Some(found.map(|dentry| self.below(dentry, path)))
+    }
+
+    pub(crate) fn read_dir_cached(&self, path: &Path) -> Option<Result<ReadDir>> {
+        let stream = self.cached(Operation::ReadDir, path, |namei, path| {
+            namei.cached_opendir(path)
+        })?;
+        let mount = Arc::clone(&self.vfs_path.mount);
+        Some(stream.map(|stream| ReadDir::new(stream, mount, self.path.join(path))))
+    }
+
+    /// Workers and buffers for async callers.
+    pub(crate) fn offload(&self) -> Result<Arc<ParentOnly<Offload>>> {
+        let offload = self.mount().offload();
+        offload.map_err(|errno| self.error(Operation::Open, Path::new(""), errno))
+    }
+}
