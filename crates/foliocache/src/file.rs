@@ -508,7 +508,8 @@ impl File {
     pub(crate) fn known_metadata(&self) -> Result<Option<Metadata>> {
         self.with(Operation::Metadata, |open| {
             let names = self.mount.super_block()?;
-            Ok(names.known_attr(open.inode()).map(Metadata))
+            let known = names.known_attr(open.inode());
+            Ok(known.map(|attr| Metadata::new(attr, &self.mount)))
         })
     }
 

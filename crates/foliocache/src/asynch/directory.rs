@@ -20,13 +20,13 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use super::offload::Offload;
 use super::options::AsyncOpenOptions;
 use super::read_dir::AsyncReadDir;
 use super::request::{Kind, Stragglers};
 use super::{AsyncFile, AsyncStats};
+use crate::attributes::{FileTimes, Permissions};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
@@ -403,25 +403,25 @@ impl AsyncDirectory {
     /// Sets the permission bits of what `path` leads to.
     ///
     /// # Errors
-    /// As [`Directory::set_mode`].
-    pub async fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        let set = move |directory: &Directory, path: &Path| directory.set_mode(path, mode);
+    /// As [`Directory::set_permissions`].
+    pub async fn set_permissions(
+        &self,
+        path: impl AsRef<Path>,
+        permissions: Permissions,
+    ) -> Result<()> {
+        let set = move |directory: &Directory, path: &Path| {
+            directory.set_permissions(path, permissions.clone())
+        };
         self.changed(Operation::SetMetadata, path.as_ref(), set)
             .await
     }
 
-    /// Sets the times of the last access and of the last change of the data; what is `None` stays.
+    /// Sets times of what `path` leads to.
     ///
     /// # Errors
     /// As [`Directory::set_times`].
-    pub async fn set_times(
-        &self,
-        path: impl AsRef<Path>,
-        accessed: Option<SystemTime>,
-        modified: Option<SystemTime>,
-    ) -> Result<()> {
-        let set =
-            move |directory: &Directory, path: &Path| directory.set_times(path, accessed, modified);
+    pub async fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+        let set = move |directory: &Directory, path: &Path| directory.set_times(path, times);
         self.changed(Operation::SetMetadata, path.as_ref(), set)
             .await
     }

@@ -29,7 +29,8 @@ impl Directory {
 
     pub(crate) fn metadata_cached(&self, path: &Path, follow: bool) -> Option<Result<Metadata>> {
         self.cached(Operation::Metadata, path, |namei, path| {
-            Ok(Metadata(namei.cached_stat(path, follow)?))
+            let attr = namei.cached_stat(path, follow)?;
+            Ok(Metadata::new(attr, self.mount()))
         })
     }
 
@@ -37,27 +38,35 @@ impl Directory {
         let open = self.cached(Operation::Open, path, |namei, path| {
             namei.cached_open(path, how)
         })?;
-        let mount = &self.vfs_path.mount;
-        Some(open.map(|open| File::new(open, mount, self.path.join(path))))
+        let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
+        Some(open.map(|open| File::new(open, mount, rights, self.path.join(path))))
     }
 
     pub(crate) fn open_dir_cached(&self, path: &Path) -> Option<Result<Self>> {
-        let found = self.cached(Operation::Open, path, |namei, path| {
+        self.below_cached(Operation::Open, path)
+    }
+
+    fn below_cached(&self, operation: Operation, path: &Path) -> Option<Result<Self>> {
+        let found = self.cached(operation, path, |namei, path| {
             let found = namei.cached_lookup(path, true)?;
             match found.inode.is_directory() {
                 true => Ok(found.dentry),
                 false => Err(Errno::ENOTDIR.into()),
             }
         })?;
-        Some(found.map(|dentry| self.below(dentry, path)))
+        Some(found.map(|dentry| self.at(dentry, path)))
     }
 
     pub(crate) fn read_dir_cached(&self, path: &Path) -> Option<Result<ReadDir>> {
-        let stream = self.cached(Operation::ReadDir, path, |namei, path| {
+        let operation = Operation::ReadDir;
+        let directory = match self.below_cached(operation, path)? {
+            Ok(directory) => directory,
+            Err(error) => return Some(Err(error)),
+        };
+        let stream = directory.cached(operation, Path::new("."), |namei, path| {
             namei.cached_opendir(path)
         })?;
-        let mount = Arc::clone(&self.vfs_path.mount);
-        Some(stream.map(|stream| ReadDir::new(stream, mount, self.path.join(path))))
+        Some(stream.map(|stream| ReadDir::new(stream, directory, path.to_owned())))
     }
 
     /// Workers and buffers for async callers.

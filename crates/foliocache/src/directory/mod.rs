@@ -291,11 +291,11 @@ impl Directory {
                 None => Err(Errno::ENOENT.into()),
             }
         })?;
-        Ok(self.below(dentry, path))
+        Ok(self.at(dentry, path))
     }
 
     /// The directory `dentry`, at `path`.
-    fn below(&self, dentry: DentryRef<Inode>, path: &Path) -> Self {
+    fn at(&self, dentry: DentryRef<Inode>, path: &Path) -> Self {
         let mount = Arc::clone(&self.vfs_path.mount);
         Self {
             vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
