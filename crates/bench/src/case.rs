@@ -35,6 +35,9 @@ pub trait Case: Sync {
         }
     }
 
+    /// About how many seconds it takes, on a machine of two processors that does nothing else.
+    fn takes(&self, quick: bool) -> u32;
+
     /// Which of the settings it looks at.
     fn uses(&self) -> Uses {
         Uses::HOT
@@ -65,6 +68,8 @@ pub struct Match {
     pub contestants: Vec<Contestant>,
     /// What is divided by what.
     pub ratios: Vec<RatioPlan>,
+    /// The figures are counts, which the same work gives again: no ratio needs a control.
+    pub exact: bool,
 }
 
 impl Match {
@@ -139,7 +144,7 @@ pub struct RatioPlan {
     /// By what.
     pub to: usize,
     /// A ratio by which this one is divided in turn.
-    pub control: Option<(usize, usize)>,
+    pub divisor: Option<(usize, usize)>,
     /// A second ratio; the lesser of the two counts.
     pub or: Option<(usize, usize)>,
     /// What of each contestant.
@@ -160,7 +165,7 @@ impl RatioPlan {
             name,
             of,
             to,
-            control: None,
+            divisor: None,
             or: None,
             figure: Figure::Value,
             target: None,
@@ -201,9 +206,9 @@ impl RatioPlan {
     /// The ratio for one round's figures, in the order of the contestants.
     pub(crate) fn of_round(&self, figures: impl Fn(usize) -> f64) -> f64 {
         let divide = |(of, to)| figures(of) / figures(to);
-        let control = self.control.map_or(1.0, divide);
-        let other = self.or.map_or(f64::INFINITY, divide);
-        (divide((self.of, self.to)) / control).min(other)
+        let divisor = self.divisor.map_or(1.0, divide);
+        let ratio = divide((self.of, self.to)) / divisor;
+        self.or.map_or(ratio, |or| ratio.min(divide(or)))
     }
 }
 

@@ -131,6 +131,7 @@ pub(crate) fn beside_copy(
             contestant("copy", copy_of(call)),
         ],
         ratios: vec![RatioPlan::new(ratio, 0, 1).at_least(least)],
+        ..Match::default()
     })
 }
 
@@ -166,7 +167,7 @@ pub(crate) fn shared_handle(
     };
     let ours = super::cases::OURS;
     let mut scaling = RatioPlan::new(ratio, 2, 0).at_least(0.9);
-    scaling.control = Some((3, 1));
+    scaling.divisor = Some((3, 1));
     Ok(Match {
         contestants: vec![
             contestant(ours, Call::Read, 1),
@@ -175,5 +176,6 @@ pub(crate) fn shared_handle(
             contestant("copy", Call::CopyOut, THREADS),
         ],
         ratios: vec![scaling],
+        ..Match::default()
     })
 }

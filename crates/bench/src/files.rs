@@ -1,6 +1,6 @@
 //! A file of one page that is in memory: ours, and the kernel's on tmpfs.
 
-use foliocache::{AsyncFile, Cache, Directory, Errno};
+use foliocache::{AsyncFile, Cache, CacheBuilder, Directory, Errno};
 use foliocache_sys::fd;
 use std::fs;
 use std::io;
@@ -62,10 +62,17 @@ const MEMORY: u64 = 64 << 20;
 pub(crate) struct Ours(Directory);
 
 impl Ours {
+    /// With default settings.
     pub(crate) fn new() -> Result<Self, BenchError> {
-        // With handlers, faulting a source in is one access a page, as it is in the kernel; without
-        // them it is a system call, and the order of before would look far worse than it was.
-        let cache = Cache::builder().memory(MEMORY).fault_handlers(true).build();
+        Self::of(Cache::builder())
+    }
+
+    pub(crate) fn with_fault_handlers() -> Result<Self, BenchError> {
+        Self::of(Cache::builder().fault_handlers(true))
+    }
+
+    fn of(cache: CacheBuilder) -> Result<Self, BenchError> {
+        let cache = cache.memory(MEMORY).build();
         let directory = cache.and_then(|cache| cache.memfs());
         directory
             .map(Self)

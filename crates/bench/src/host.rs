@@ -2,8 +2,10 @@
 
 use foliocache_sys::memory::total_memory;
 use serde::Serialize;
+use std::fmt;
 use std::fs;
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What matters of the machine for the figures that it gives.
 #[derive(Clone, Debug, Serialize)]
@@ -20,6 +22,10 @@ pub struct Host {
     /// Load average over 1, 5 and 15 minutes, when the run began. More than a little of it belongs
     /// to others and makes the figures worth less.
     pub load: [f64; 3],
+    /// The same when it ended.
+    pub load_at_end: [f64; 3],
+    /// When the run began, in UTC: `2026-01-31 12:00`.
+    pub date: String,
     /// The kernel's setting of transparent huge pages.
     pub transparent_hugepage: String,
     /// Where the kernel's files are.
@@ -39,11 +45,25 @@ impl Host {
             cpus: thread::available_parallelism().map_or(1, usize::from),
             memory: total_memory(),
             load: load(),
+            load_at_end: load(),
+            date: date(SystemTime::now()),
             transparent_hugepage: chosen(&line("/sys/kernel/mm/transparent_hugepage/enabled")),
             kernel_files: crate::files::kernel_place(),
             version: env!("CARGO_PKG_VERSION"),
             debug_assertions: cfg!(debug_assertions),
         }
+    }
+}
+
+impl fmt::Display for Host {
+    /// The machine in a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = (self.memory as f64 / f64::from(1 << 30)).round();
+        write!(
+            f,
+            "{}, {} CPUs, {gib} GiB, Linux {}, foliocache {}",
+            self.cpu, self.cpus, self.kernel, self.version
+        )
     }
 }
 
@@ -60,10 +80,34 @@ fn cpu() -> String {
     name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
-fn load() -> [f64; 3] {
+pub(crate) fn load() -> [f64; 3] {
     let text = line("/proc/loadavg");
     let mut values = text.split(' ').map(|value| value.parse().unwrap_or(0.0));
     std::array::from_fn(|_| values.next().unwrap_or(0.0))
+}
+
+/// A time in UTC, to the minute.
+fn date(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let minutes = since.as_secs() / 60;
+    let (mut days, mut year) = (minutes / (24 * 60), 1970);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for len in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < len {
+            break;
+        }
+        days -= len;
+        month += 1;
+    }
+    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02}", days + 1)
 }
 
 /// The size of the processor's largest cache, as the kernel writes it.
@@ -91,6 +135,17 @@ mod tests {
     fn brackets() {
         assert_eq!(chosen("always [madvise] never"), "madvise");
         assert_eq!(chosen(""), "");
+    }
+
+    #[test]
+    fn dates() {
+        let at = |seconds| date(UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01 00:00");
+        assert_eq!(at(951_782_399), "2000-02-28 23:59");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00");
+        assert_eq!(at(951_868_800), "2000-03-01 00:00");
+        assert_eq!(at(1_798_761_599), "2026-12-31 23:59");
+        assert_eq!(at(1_798_761_600), "2027-01-01 00:00");
     }
 
     #[test]

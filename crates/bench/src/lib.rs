@@ -11,7 +11,8 @@
 //!
 //! Two runs minutes apart differ by more than what is to be measured, so whatever is compared
 //! takes turns within one run, and a ratio is made of neighbours: of the figures of one round. What
-//! is reported of a ratio is the median of the rounds, the least and the greatest.
+//! is reported of a ratio is the median of the rounds, the least and the greatest; and where it is near 1, what the same
+//! against itself came to.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -20,39 +21,44 @@
 //! | `run` | [`run`]: the turns |
 //! | `cost` | [`Cost`]: time, and the processor's part of it |
 //! | `report` | [`Report`]: rows, ratios, JSON |
-//! | `table` | the report as text |
+//! | `table`, `markdown` | the report as text, and as a section of a document |
 //! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
 //! | `host` | [`Host`]: where it ran |
 //! | `latency` | [`Latency`]: how long each of many reads took |
 //! | `mapped` | accesses of mapped files |
-//! | `ring` | reads of the kernel's through an io_uring |
+//! | `ring` | requests of the kernel's through an io_uring, and how many at once are fastest |
 //! | `copies` | calls beside the bare copy of their bytes |
 //! | `files` | a file in memory, ours and the kernel's |
+//! | `cached` | reads at random of a file that is cached |
 //! | `beds` | a cache over a store that keeps nothing |
-//! | `names` | trees of names, ours and the kernel's |
+//! | `names`, `trees` | trees of names, ours and the kernel's, and walks through them |
 //! | `misses` | inodes that are not in their cache |
-//! | `twin` | a dentry cache whose layout can be chosen |
+//! | `references` | a path that is looked up beside others' references |
 //! | `place`, `zram` | files on a disk, and our cache over them |
 //! | `kernel` | a process whose page cache a memory cgroup bounds |
 //! | `guard` | a process that takes away what is left behind |
 //! | `streams` | several threads that read or write a file from front to back |
+//! | `file_bed` | turns of such streams: ours, the kernel's, `O_DIRECT` |
 //! | `passes`, `trace` | what passes do, and which pages they read |
 //! | `policy` | caches that hold no bytes, to compare hit ratios with |
 //! | `cases` | the cases |
 #![deny(unsafe_code)]
 
 mod beds;
+mod cached;
 mod case;
 mod cases;
 mod copies;
 mod cost;
 mod error;
+mod file_bed;
 mod files;
 mod guard;
 mod host;
 mod kernel;
 mod latency;
 mod mapped;
+mod markdown;
 mod misses;
 mod names;
 mod passes;
@@ -68,6 +74,7 @@ mod stats;
 mod streams;
 mod table;
 mod trace;
+mod trees;
 mod zram;
 
 pub use case::{

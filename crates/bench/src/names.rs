@@ -4,21 +4,16 @@
 //!
 //! A [`KernelTree`] is a folder on a tmpfs. [`Names`] is one of our file systems with its names cached: a
 //! memfs, or a dirfs over a [`KernelTree`], so that the kernel's side finds the same names there. The one
-//! is asked with [`SuperBlock::stat`], the other with `statx(2)` from a directory's descriptor: relative
+//! is asked with [`Directory::metadata`], the other with `statx(2)` from a directory's descriptor: relative
 //! paths of as many components.
 //!
-//! Callers of ours are user 1000, who goes through the directories by their mode. The kernel's is whoever
+//! Callers of ours are user 1000, whose permissions are checked in each directory. By default ours checks none: what the
+//! process may do is the source's to decide. The kernel's caller is whoever
 //! runs the benchmark; a directory that everybody may search costs it the same.
 
-use foliocache_fs::{DirFs, DirFsOptions, MemFs};
-use foliocache_mm::{Mm, MmConfig};
+use foliocache::{Cache, Credentials, Directory};
 use foliocache_sys::dir;
 use foliocache_sys::fd::{self, OFlags, OwnedFd};
-use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{
-    Credentials, FileSystem, Inode, Namei, OpContext, OpenFlags, OpenHow, SuperBlock, WalkError,
-    WalkFlags,
-};
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::hint::black_box;
@@ -27,22 +22,12 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::BenchError;
 use crate::place::Folder;
 
 /// The caller of ours: a user and a group.
 const USER: u32 = 1000;
-
-/// Links are followed, and no walk leaves the tree.
-const FLAGS: WalkFlags = WalkFlags {
-    follow: true,
-    beneath: true,
-};
-
-/// How long a dirfs believes names: longer than any run, so that what is cached stays so.
-const BELIEVED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Directories and files, made by path from the top; the directory above is there.
 pub(crate) trait Make {
@@ -72,10 +57,9 @@ impl KernelTree {
         fs::set_permissions(dir, Permissions::from_mode(0o755))
     }
 
-    /// What stats `path`, of a directory's descriptor of its own.
+    /// What stats paths from `start`.
     pub(crate) fn user(&self, start: &str) -> io::Result<KernelUser> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        Ok(KernelUser(fd::open(&self.0.path().join(start), flags, 0)?))
+        KernelUser::at(&self.0.path().join(start))
     }
 }
 
@@ -95,6 +79,12 @@ impl Make for KernelTree {
 pub(crate) struct KernelUser(OwnedFd);
 
 impl KernelUser {
+    /// With a descriptor of its own.
+    pub(crate) fn at(dir: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        Ok(Self(fd::open(dir, flags, 0)?))
+    }
+
     /// The attributes of what `path` leads to.
     #[inline]
     pub(crate) fn stat(&self, path: &CStr) -> io::Result<()> {
@@ -103,9 +93,10 @@ impl KernelUser {
     }
 }
 
-/// One of our file systems with its names.
+/// One of our file systems with its names, and default settings but for the bound.
 pub(crate) struct Names {
-    sb: SuperBlock,
+    directory: Directory,
+    _cache: Cache,
     /// What a dirfs lies over: goes last.
     _below: Option<Arc<KernelTree>>,
 }
@@ -113,107 +104,71 @@ pub(crate) struct Names {
 impl Names {
     /// A memfs, empty, in so many bytes.
     pub(crate) fn memory(bytes: u64) -> Result<Arc<Self>, BenchError> {
-        Self::new(bytes, None, |mm| {
-            Ok(Arc::new(MemFs::new(mm).map_err(io::Error::other)?))
-        })
+        Self::new(bytes, None)
     }
 
     /// A dirfs over `tree`, its caches in so many bytes.
     pub(crate) fn over(tree: &Arc<KernelTree>, bytes: u64) -> Result<Arc<Self>, BenchError> {
-        let mut options = DirFsOptions::default();
-        options.revalidate_after = BELIEVED;
-        Self::new(bytes, Some(Arc::clone(tree)), |mm| {
-            let fs = DirFs::open(mm, tree.0.path(), options).map_err(io::Error::other)?;
-            Ok(Arc::new(fs))
-        })
+        Self::new(bytes, Some(Arc::clone(tree)))
     }
 
-    fn new(
-        bytes: u64,
-        below: Option<Arc<KernelTree>>,
-        fs: impl FnOnce(&Arc<Mm>) -> io::Result<Arc<dyn FileSystem>>,
-    ) -> Result<Arc<Self>, BenchError> {
-        let mut config = MmConfig::new(bytes);
-        // Whatever others on the machine need, the names stay.
-        config.external_pressure = false;
-        let made = Mm::new(config)
-            .map_err(io::Error::other)
-            .and_then(|mm| Ok(SuperBlock::new(fs(&mm)?, &mm)));
-        let sb = made.map_err(|error| BenchError::setup("a file system of ours", error))?;
-        Ok(Arc::new(Self { sb, _below: below }))
+    fn new(bytes: u64, below: Option<Arc<KernelTree>>) -> Result<Arc<Self>, BenchError> {
+        let made = || {
+            let cache = Cache::builder().memory(bytes).build()?;
+            let directory = match &below {
+                Some(tree) => cache.directory(tree.0.path())?,
+                None => cache.memfs()?,
+            };
+            Ok::<_, foliocache::Error>((directory, cache))
+        };
+        let made = made().map_err(|error| BenchError::setup("a file system of ours", error));
+        let (directory, cache) = made?;
+        Ok(Arc::new(Self {
+            directory,
+            _cache: cache,
+            _below: below,
+        }))
     }
 
     /// What stats paths from `start`.
     pub(crate) fn user(self: &Arc<Self>, start: &str) -> io::Result<User> {
-        let found = match start {
-            "" => Ok(self.sb.root().clone()),
-            path => self
-                .sb
-                .lookup(self.sb.root(), OsStr::new(path), FLAGS, None),
-        };
+        let user = Credentials::new(USER, USER, &[USER]);
+        let directory = self.directory.with_credentials(user);
         Ok(User {
-            start: found.map_err(failed)?,
-            credentials: Credentials::new(USER, USER, &[USER]),
-            names: Arc::clone(self),
+            directory: match start {
+                "" => directory,
+                path => directory.open_dir(path)?,
+            },
+            _names: Arc::clone(self),
         })
-    }
-
-    /// Operations by path from the top, as root.
-    fn at_top(&self) -> Namei<'_> {
-        Namei {
-            names: &self.sb,
-            start: self.sb.root(),
-            beneath: FLAGS.beneath,
-            ctx: OpContext::ROOT,
-            credentials: None,
-        }
     }
 }
 
 impl Make for Names {
     fn dir(&self, path: &str) -> io::Result<()> {
-        let made = self.at_top().mkdir(OsStr::new(path), 0o755);
-        made.map(drop).map_err(failed)
+        self.directory.create_dir(path)?;
+        Ok(self.directory.set_mode(path, 0o755)?)
     }
 
     fn file(&self, path: &str) -> io::Result<()> {
-        let how = OpenHow {
-            flags: OpenFlags::READ_WRITE,
-            create: true,
-            exclusive: true,
-            follow: false,
-            mode: 0o644,
-        };
-        let made = self.at_top().open(OsStr::new(path), how);
-        made.map(drop).map_err(failed)
+        self.directory.create_new(path)?;
+        Ok(())
     }
 }
 
-/// One thread of ours, at a directory.
+/// One thread of ours, at a directory. Goes before its file system.
 pub(crate) struct User {
-    start: DentryRef<Inode>,
-    credentials: Credentials,
-    names: Arc<Names>,
+    directory: Directory,
+    _names: Arc<Names>,
 }
 
 impl User {
     /// The attributes of what `path` leads to.
     #[inline]
     pub(crate) fn stat(&self, path: &OsStr) -> io::Result<()> {
-        let sb = &self.names.sb;
-        match &sb.stat(&self.start, black_box(path), FLAGS, Some(&self.credentials)) {
-            Ok(attr) => {
-                black_box(attr);
-                Ok(())
-            }
-            Err(error) => Err(failed(*error)),
-        }
+        black_box(&self.directory.metadata(black_box(path))?);
+        Ok(())
     }
-}
-
-#[cold]
-fn failed(error: WalkError) -> io::Error {
-    error.errno().into()
 }
 
 /// A path as the kernel wants it.

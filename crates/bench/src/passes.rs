@@ -1,29 +1,19 @@
-//! What passes do, ours or the kernel's alike: whole files by request, and pages by trace.
+//! Reads of pages by trace, ours and the kernel's alike.
 
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cost::{Cost, Meter};
 use crate::files::{PAGE, PageBuf, whole};
+use crate::kernel::lock;
 use crate::latency::{Latency, Times};
 use crate::place::Random;
+use crate::ring::DirectRing;
+use crate::streams::Stream;
 use crate::trace::Zipf;
-
-/// Reads or writes the bytes from `start` to `end` in requests of `buffer`'s length.
-pub(crate) fn sequential(
-    start: u64,
-    end: u64,
-    buffer: &mut [u8],
-    mut transfer: impl FnMut(&mut [u8], u64) -> io::Result<()>,
-) -> io::Result<()> {
-    for pos in (start..end).step_by(buffer.len()) {
-        let len = buffer.len().min((end - pos) as usize);
-        transfer(&mut buffer[..len], pos)?;
-    }
-    Ok(())
-}
 
 /// When random reads end: with the first of the two.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -138,6 +128,30 @@ impl RandomReads {
         })
     }
 
+    /// As [`RandomReads::run`], past all caches: each thread has a ring, with as many reads of whole pages under way.
+    pub(crate) fn run_direct(
+        &mut self,
+        until: Until,
+        rings: &[Mutex<DirectRing>],
+    ) -> io::Result<RandomResult> {
+        let none = || Ok(0);
+        let result = self.run_threads(until, none, |who, reader, deadline, most| {
+            let mut ring = lock(&rings[who]);
+            let mut reads = 0;
+            while reads < most && (reads == 0 || Instant::now() < deadline) {
+                ring.step(reader.next(PAGE))?;
+                reads += 1;
+            }
+            ring.end()?;
+            std::mem::swap(&mut reader.times, &mut ring.times);
+            Ok(reads)
+        })?;
+        Ok(RandomResult {
+            misses: result.reads,
+            ..result
+        })
+    }
+
     fn run_threads(
         &mut self,
         until: Until,
@@ -238,19 +252,6 @@ pub(crate) fn filled(read: io::Result<usize>, len: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-
-    #[test]
-    fn requests_cover_the_file() {
-        let mut seen = Vec::new();
-        let mut buffer = [0; 10];
-        sequential(5, 28, &mut buffer, |part, pos| {
-            seen.push((pos, part.len()));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(seen, [(5, 10), (15, 10), (25, 3)]);
-    }
 
     #[test]
     fn traces_go_on_where_they_ended() {

@@ -26,6 +26,9 @@ use crate::zram;
 /// Bytes of a mebibyte, the request of sequential passes.
 pub(crate) const MIB: usize = 1 << 20;
 
+/// What drops the kernel's caches: 2 its dentries and inodes, 3 its pages, too.
+pub(crate) const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
 /// `statfs.f_type` of ramfs.
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
@@ -79,6 +82,13 @@ impl Random {
     /// Below `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.unit() * n as f64) as usize
+    }
+
+    /// Puts a list into an order at random.
+    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last + 1));
+        }
     }
 }
 
@@ -265,6 +275,10 @@ impl Folder {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     /// Mounts a new tmpfs in it, with this setting of huge pages.

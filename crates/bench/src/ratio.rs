@@ -24,7 +24,23 @@ impl Ratio {
             max: rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         }
     }
+
+    /// Whether a control has to stand beside it.
+    pub(crate) fn is_near_one(&self) -> bool {
+        NEAR_ONE.contains(&self.median)
+    }
 }
+
+/// Whether a ratio of one round may turn out near 1 in the end.
+pub(crate) fn maybe_near_one(ratio: f64) -> bool {
+    MAYBE_NEAR_ONE.contains(&ratio)
+}
+
+/// Ratios that a control has to stand beside, as far as noise alone could make them of 1.
+const NEAR_ONE: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+
+/// The same, of one round that was not counted: what may come to be near 1.
+const MAYBE_NEAR_ONE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
 /// The pairs without which "not worse" is not said.
 const ENOUGH_PAIRS: usize = 9;
@@ -39,29 +55,15 @@ pub enum Target {
     AtLeast(f64),
     /// The median is at most so much.
     AtMost(f64),
-    /// The median is 0.97 or more, or lies inside the interval of the named control: the same
+    /// The median is 0.97 or more, or lies inside the interval of the control: the same
     /// against itself. Nine pairs or more.
-    NotWorse {
-        /// Name of the control's ratio.
-        control: &'static str,
-    },
+    NotWorse,
     /// The same of times, where less is better: the median is 1/0.97 or less, or lies inside the interval.
-    NotLonger {
-        /// Name of the control's ratio.
-        control: &'static str,
-    },
+    NotLonger,
 }
 
 impl Target {
-    /// The ratio that it goes by, besides its own.
-    pub(crate) fn control(self) -> Option<&'static str> {
-        match self {
-            Self::NotWorse { control } | Self::NotLonger { control } => Some(control),
-            Self::AtLeast(_) | Self::AtMost(_) => None,
-        }
-    }
-
-    /// Whether `ratio` of so many `pairs` reaches it; `control` is that of [`Target::control`].
+    /// Whether `ratio` of so many `pairs` reaches it; `control` is the same against itself.
     /// None where that cannot be said.
     pub(crate) fn reached(
         self,
@@ -73,11 +75,11 @@ impl Target {
             Self::AtLeast(least) => Some(ratio.median >= least),
             Self::AtMost(most) => Some(ratio.median <= most),
             _ if pairs < ENOUGH_PAIRS => None,
-            Self::NotWorse { .. } => {
+            Self::NotWorse => {
                 let floor = control.map_or(NOT_WORSE, |control| control.min.min(NOT_WORSE));
                 Some(ratio.median >= floor)
             }
-            Self::NotLonger { .. } => {
+            Self::NotLonger => {
                 let longest = 1.0 / NOT_WORSE;
                 let ceiling = control.map_or(longest, |control| control.max.max(longest));
                 Some(ratio.median <= ceiling)
@@ -102,7 +104,7 @@ mod tests {
         assert_eq!(Target::AtLeast(0.97).reached(found, None, 1), Some(false));
         assert_eq!(Target::AtMost(0.97).reached(found, None, 1), Some(true));
         assert_eq!(Target::AtMost(0.95).reached(found, None, 1), Some(false));
-        let target = Target::NotWorse { control: "c" };
+        let target = Target::NotWorse;
         assert_eq!(target.reached(found, None, 8), None);
         assert_eq!(target.reached(found, None, 9), Some(false));
         let wide = Some(ratio(0.9, 1.0, 1.1));
@@ -113,7 +115,7 @@ mod tests {
             target.reached(ratio(0.9, 0.975, 1.0), narrow, 9),
             Some(true)
         );
-        let target = Target::NotLonger { control: "c" };
+        let target = Target::NotLonger;
         let longer = ratio(1.0, 1.05, 1.1);
         assert_eq!(target.reached(longer, wide, 8), None);
         assert_eq!(target.reached(longer, wide, 9), Some(true));

@@ -3,18 +3,20 @@
 //! # Model
 //!
 //! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
-//! "samples"}], "ratios": {NAME: {"median", "min", "max"}}, "notes": [TEXT]}`. A row's value is the
-//! median of its samples. Rows of passes over files also have `"cpu_s_per_gb": {"process",
+//! "samples"}], "ratios": {NAME: {"median", "min", "max", "control": {"median", "min", "max"}}}, "notes": [TEXT]}`. A
+//! row's value is the median of its samples. A ratio near 1 (0.8 to 1.25) has a control: the same of one of its two
+//! contestants against itself. Rows of passes over files also have `"cpu_s_per_gb": {"process",
 //! "reclaim", "background", "kernel_threads"}`, and those of reads through a cache `"hit_ratio"`. Rows of random reads and of logs have `"latency_us":
 //! {"p50", "p99", "p99_9"}`. Rows of streams have `"series"`, their figure in each interval of each round. Names of ratios are stable.
 
 use serde::ser::Serializer;
 use serde::{Serialize, ser::SerializeMap};
 
-use crate::case::{Figure, Match, Outcome, RatioPlan, Work};
-use crate::host::Host;
+use crate::case::{Case, Figure, Match, Outcome, RatioPlan, Work};
+use crate::host::{Host, load};
 use crate::latency::Latency;
 use crate::ratio::{Ratio, Target};
+use crate::run::Outcomes;
 use crate::settings::Settings;
 use crate::stats::{median, stddev_percent};
 
@@ -24,6 +26,8 @@ use crate::stats::{median, stddev_percent};
 pub struct Report {
     /// Name of the case.
     pub case: &'static str,
+    /// What it measures, in a line.
+    pub about: &'static str,
     /// Where it ran.
     pub host: Host,
     /// The figures.
@@ -129,8 +133,16 @@ pub struct RatioReport {
     pub target: Option<Target>,
     /// Whether it was reached; None without a target, or where it cannot be said.
     pub reached: Option<bool>,
-    /// The rows compared; None where it is not of their values.
-    pub change: Option<Change>,
+    /// What one of the two against itself came to; only where the ratio is near 1.
+    pub control: Option<Ratio>,
+    /// What of the rows is divided.
+    pub figure: Figure,
+    /// The rows compared.
+    pub change: Change,
+    /// The rows whose ratio it is divided by.
+    pub divisor: Option<Change>,
+    /// The rows whose ratio it is, where that is the lesser.
+    pub or: Option<Change>,
 }
 
 /// Two rows, by their place in [`Report::rows`].
@@ -144,9 +156,10 @@ pub struct Change {
 }
 
 impl Report {
-    pub(crate) fn new(case: &'static str, settings: Settings) -> Self {
+    pub(crate) fn new(case: &dyn Case, settings: Settings) -> Self {
         Self {
-            case,
+            case: case.name(),
+            about: case.about(),
             host: Host::now(),
             rows: Vec::new(),
             ratios: Vec::new(),
@@ -155,10 +168,10 @@ impl Report {
         }
     }
 
-    /// Adds what a match gave: for each contestant, the outcome of each round.
-    pub(crate) fn add(&mut self, one: &Match, outcomes: &[Vec<Outcome>]) {
+    /// Adds what a match gave.
+    pub(crate) fn add(&mut self, one: &Match, outcomes: &Outcomes) {
         let first = self.rows.len();
-        for (contestant, outcomes) in one.contestants.iter().zip(outcomes) {
+        for (contestant, outcomes) in one.contestants.iter().zip(&outcomes.figures) {
             let samples: Vec<f64> = outcomes.iter().map(|outcome| outcome.value).collect();
             let hits: Vec<f64> = outcomes.iter().filter_map(|turn| turn.hit_ratio).collect();
             self.rows.push(Row {
@@ -181,21 +194,14 @@ impl Report {
             }
         }
         for plan in &one.ratios {
-            self.ratios.push(ratio(plan, outcomes, first));
+            let ratio = ratio(plan, outcomes, first, self.settings.samples);
+            self.ratios.push(ratio);
         }
     }
 
-    /// Says which targets were reached, now that the controls are known.
+    /// Says when it ended.
     pub(crate) fn finish(&mut self) {
-        let controls = self.ratios.clone();
-        for ratio in &mut self.ratios {
-            let control = ratio.target.and_then(Target::control);
-            let control = control.and_then(|name| controls.iter().find(|c| c.name == name));
-            ratio.reached = ratio.target.and_then(|target| {
-                let control = control.map(|control| control.ratio);
-                target.reached(ratio.ratio, control, self.settings.samples)
-            });
-        }
+        self.host.load_at_end = load();
     }
 
     /// The ratio of this name.
@@ -210,27 +216,55 @@ impl Report {
     }
 }
 
-fn ratio(plan: &RatioPlan, outcomes: &[Vec<Outcome>], first: usize) -> RatioReport {
-    let rounds = outcomes[plan.of].len();
+fn ratio(plan: &RatioPlan, outcomes: &Outcomes, first: usize, rounds: usize) -> RatioReport {
+    let figure = |outcome: &Outcome| plan.figure.of(outcome);
     let each: Vec<f64> = (0..rounds)
-        .map(|round| plan.of_round(|who| plan.figure.of(&outcomes[who][round])))
+        .map(|round| plan.of_round(|who| figure(&outcomes.figures[who][round])))
         .collect();
+    let ratio = Ratio::of(&each);
+    let control = [plan.of, plan.to].into_iter().find_map(|who| {
+        let pairs = outcomes.controls[who].iter().zip(&outcomes.figures[who]);
+        let each: Vec<f64> = pairs
+            .map(|(again, turn)| figure(again) / figure(turn))
+            .collect();
+        (!each.is_empty()).then(|| Ratio::of(&each))
+    });
+    let change = |(of, to)| Change {
+        base: first + to,
+        with: first + of,
+    };
     RatioReport {
         name: plan.name,
-        ratio: Ratio::of(&each),
+        ratio,
         target: plan.target,
-        reached: None,
-        change: (plan.figure == Figure::Value).then_some(Change {
-            base: first + plan.to,
-            with: first + plan.of,
-        }),
+        reached: plan
+            .target
+            .and_then(|target| target.reached(ratio, control, rounds)),
+        control: control.filter(|_| ratio.is_near_one()),
+        figure: plan.figure,
+        change: change((plan.of, plan.to)),
+        divisor: plan.divisor.map(change),
+        or: plan.or.map(change),
     }
+}
+
+/// A ratio in JSON.
+#[derive(Serialize)]
+struct RatioEntry {
+    #[serde(flatten)]
+    ratio: Ratio,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    control: Option<Ratio>,
 }
 
 fn ratios_by_name<S: Serializer>(ratios: &[RatioReport], to: S) -> Result<S::Ok, S::Error> {
     let mut map = to.serialize_map(Some(ratios.len()))?;
     for ratio in ratios {
-        map.serialize_entry(ratio.name, &ratio.ratio)?;
+        let entry = RatioEntry {
+            ratio: ratio.ratio,
+            control: ratio.control,
+        };
+        map.serialize_entry(ratio.name, &entry)?;
     }
     map.end()
 }
@@ -248,38 +282,69 @@ mod tests {
         }
     }
 
+    fn report(samples: usize) -> Report {
+        let mut settings = Settings::default();
+        settings.samples = samples;
+        Report::new(crate::find("pread").unwrap(), settings)
+    }
+
+    fn outcomes(figures: Vec<f64>) -> Vec<Outcome> {
+        figures.into_iter().map(Outcome::plain).collect()
+    }
+
     /// Ratios are of neighbours: two that drift together keep theirs.
     #[test]
     fn ratios_are_of_one_round() {
-        let mut not_worse = RatioPlan::new("not_worse", 1, 0);
-        not_worse.target = Some(Target::NotWorse { control: "aa" });
+        let mut half = RatioPlan::new("half", 1, 0);
+        half.target = Some(Target::NotWorse);
         let mut scaling = RatioPlan::new("scaling", 1, 0);
-        scaling.control = Some((2, 0));
+        scaling.divisor = Some((2, 0));
         let mut lesser = RatioPlan::new("lesser", 1, 0);
         lesser.or = Some((2, 0));
         let one = Match {
             contestants: vec![contestant("a"), contestant("b"), contestant("c")],
-            ratios: vec![not_worse, RatioPlan::new("aa", 2, 0), scaling, lesser],
+            ratios: vec![half, scaling, lesser],
+            exact: false,
         };
-        let base: Vec<f64> = (1..=9).map(f64::from).collect();
-        let scaled = |by: f64| base.iter().map(|value| value * by).collect();
-        let figures: [Vec<f64>; 3] = [base.clone(), scaled(0.5), scaled(0.25)];
-        let figures = figures.map(|all| all.into_iter().map(Outcome::plain).collect());
-        let mut report = Report::new("sample", Settings::default());
-        report.add(&one, &figures);
-        report.finish();
+        let base: Vec<f64> = (1..=10).map(f64::from).collect();
+        let scaled = |by: f64| outcomes(base.iter().map(|value| value * by).collect());
+        let mut report = report(10);
+        let figures = vec![scaled(1.0), scaled(0.5), scaled(0.25)];
+        let controls = vec![Vec::new(), scaled(0.2), Vec::new()];
+        report.add(&one, &Outcomes { figures, controls });
         let all = |median| Ratio {
             median,
             min: median,
             max: median,
         };
-        assert_eq!(report.ratio("not_worse"), Some(&all(0.5)));
-        assert_eq!(report.ratio("aa"), Some(&all(0.25)));
+        assert_eq!(report.ratio("half"), Some(&all(0.5)));
         assert_eq!(report.ratio("scaling"), Some(&all(2.0)));
         assert_eq!(report.ratio("lesser"), Some(&all(0.25)));
         assert_eq!(report.ratio("other"), None);
-        assert_eq!(report.rows[0].value, 5.0);
-        // Inside the interval of its control, which reaches down to 0.25.
+        assert_eq!(report.rows[0].value, 5.5);
+        // Inside the interval of its control, which reaches down to 0.4; but too far from 1 to show it.
         assert_eq!(report.ratios[0].reached, Some(true));
+        assert_eq!(report.ratios[0].control, None);
+    }
+
+    #[test]
+    fn the_control_of_a_ratio_near_one_is_an_interval() {
+        let one = Match {
+            contestants: vec![contestant("a"), contestant("b")],
+            ratios: vec![RatioPlan::new("near", 0, 1)],
+            exact: false,
+        };
+        let mut report = report(2);
+        let figures = vec![outcomes(vec![10.0, 10.0]), outcomes(vec![10.0, 9.0])];
+        let controls = vec![outcomes(vec![9.5, 10.5]), Vec::new()];
+        report.add(&one, &Outcomes { figures, controls });
+        let control = report.ratios[0].control.expect("it is near 1");
+        assert_eq!(
+            (control.min, control.median, control.max),
+            (0.95, 1.0, 1.05)
+        );
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["ratios"]["near"]["control"]["max"], 1.05);
+        assert!(report.to_string().contains("0.950 to 1.050"));
     }
 }

@@ -1,9 +1,9 @@
-//! Reads of the kernel's through an io_uring: many at once, at random and all of them waited for, or one after
-//! another and each waited for when its place is needed.
+//! Requests of the kernel's through an io_uring: many reads at once, at random and all of them waited for, or requests
+//! past its cache one after another, each waited for when its place is needed; and how many of those are fastest.
 //!
 //! # Safety
 //!
-//! A read's memory is the ring's buffer, which is there until every read has ended: one that cannot be waited for
+//! A request's memory is the ring's buffer, which is there until every request has ended: one that cannot be waited for
 //! leaks it.
 #![allow(unsafe_code)]
 
@@ -12,9 +12,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
+use crate::error::BenchError;
 use crate::files::{PAGE, whole};
+use crate::latency::Times;
 use crate::place::{Buffer, open_direct};
+use crate::stats::median;
 use crate::streams::Stream;
 
 /// A ring and the file that it reads.
@@ -79,28 +83,34 @@ impl ReadRing {
     }
 }
 
-/// A stream past the kernel's cache, with many requests under way.
-pub(crate) struct DirectReads {
+/// Requests past the kernel's cache, so many of them under way at once.
+pub(crate) struct DirectRing {
     ring: IoUring,
     file: OwnedFd,
+    write: bool,
     buffer: Buffer,
     /// Bytes of a request.
     len: usize,
-    /// Places in the buffer, and those of them that no request is under way for.
-    places: usize,
+    /// When the request of each place in the buffer began.
+    begun: Vec<Instant>,
+    /// Places that no request is under way for.
     free: Vec<usize>,
+    /// How long each took, from its beginning until it was waited for.
+    pub(crate) times: Times,
 }
 
-impl DirectReads {
+impl DirectRing {
     /// Opens a file for as many requests of `len` bytes at once.
-    pub(crate) fn open(path: &Path, at_once: usize, len: usize) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, at_once: usize, len: usize, write: bool) -> io::Result<Self> {
         Ok(Self {
             ring: IoUring::new(at_once as u32)?,
             file: open_direct(path)?,
+            write,
             buffer: Buffer::random(at_once * len, 0),
             len,
-            places: at_once,
+            begun: vec![Instant::now(); at_once],
             free: (0..at_once).collect(),
+            times: Times::new(),
         })
     }
 
@@ -111,9 +121,12 @@ impl DirectReads {
                 return Err(error);
             }
         }
+        let now = Instant::now();
         let (mut moved, mut result) = (0, Ok(()));
         for done in self.ring.completion() {
-            self.free.push(done.user_data() as usize);
+            let place = done.user_data() as usize;
+            self.times.add(now - self.begun[place]);
+            self.free.push(place);
             moved += self.len as u64;
             result = result.and(match usize::try_from(done.result()) {
                 Ok(read) => whole(read, self.len),
@@ -122,9 +135,13 @@ impl DirectReads {
         }
         result.map(|()| moved)
     }
+
+    fn under_way(&self) -> bool {
+        self.free.len() < self.begun.len()
+    }
 }
 
-impl Stream for DirectReads {
+impl Stream for DirectRing {
     fn step(&mut self, pos: u64) -> io::Result<u64> {
         let mut moved = 0;
         let place = loop {
@@ -133,38 +150,90 @@ impl Stream for DirectReads {
                 None => moved += self.wait()?,
             }
         };
-        let to = &mut self.buffer.bytes()[place * self.len..][..self.len];
-        let read = opcode::Read::new(
-            types::Fd(self.file.as_raw_fd()),
-            to.as_mut_ptr(),
-            to.len() as u32,
-        );
-        let read = read.offset(pos).build().user_data(place as u64);
+        self.begun[place] = Instant::now();
+        let fd = types::Fd(self.file.as_raw_fd());
+        let part = &mut self.buffer.bytes()[place * self.len..][..self.len];
+        let (at, len) = (part.as_mut_ptr(), part.len() as u32);
+        let request = match self.write {
+            false => opcode::Read::new(fd, at, len).offset(pos).build(),
+            true => opcode::Write::new(fd, at, len).offset(pos).build(),
+        };
+        let request = request.user_data(place as u64);
         // SAFETY: the module's premise.
-        let pushed = unsafe { self.ring.submission().push(&read) };
+        let pushed = unsafe { self.ring.submission().push(&request) };
         pushed.map_err(io::Error::other)?;
         Ok(moved)
     }
 
     fn end(&mut self) -> io::Result<u64> {
         let mut moved = 0;
-        while self.free.len() < self.places {
+        while self.under_way() {
             moved += self.wait()?;
         }
         Ok(moved)
     }
 }
 
-impl Drop for DirectReads {
+impl Drop for DirectRing {
     fn drop(&mut self) {
-        while self.free.len() < self.places {
+        while self.under_way() {
             let free = self.free.len();
-            // A read that failed has ended, too.
+            // A request that failed has ended, too.
             let _ = self.wait();
             if self.free.len() == free {
                 std::mem::forget(std::mem::replace(&mut self.buffer, Buffer::random(0, 0)));
                 return;
             }
         }
+    }
+}
+
+/// Depths of an io_uring, and how they are called.
+pub(crate) const DEPTHS: [(usize, &str); 4] = [
+    (1, "O_DIRECT, io_uring, depth 1"),
+    (4, "O_DIRECT, io_uring, depth 4"),
+    (16, "O_DIRECT, io_uring, depth 16"),
+    (64, "O_DIRECT, io_uring, depth 64"),
+];
+
+/// Turns of each depth before the fastest is known.
+const TRIALS: usize = 3;
+
+/// The depth at which `O_DIRECT` is fastest, and how that is called; `rate` measures one.
+pub(crate) fn fastest_depth(
+    mut rate: impl FnMut(usize) -> io::Result<f64>,
+) -> Result<(usize, &'static str), BenchError> {
+    let mut found = DEPTHS.map(|_| Vec::new());
+    for _ in 0..TRIALS {
+        for ((depth, _), rates) in DEPTHS.iter().zip(&mut found) {
+            let measured = rate(*depth);
+            rates.push(measured.map_err(|error| BenchError::setup("O_DIRECT by io_uring", error))?);
+        }
+    }
+    let rated = DEPTHS.iter().zip(found.map(|rates| median(&rates)));
+    let fastest = rated.max_by(|(_, a), (_, b)| a.total_cmp(b));
+    Ok(*fastest.expect("there are depths").0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fastest_depth_is_that_of_the_best_median() {
+        let mut turns = 0;
+        let rates = |depth: usize| {
+            turns += 1;
+            Ok(match depth {
+                16 => 3.0,
+                // One turn is faster than any other.
+                64 if turns <= DEPTHS.len() => 9.0,
+                _ => 1.0,
+            })
+        };
+        let (depth, name) = fastest_depth(rates).unwrap();
+        assert_eq!((depth, name), (16, "O_DIRECT, io_uring, depth 16"));
+        assert_eq!(turns, TRIALS * DEPTHS.len());
+        assert!(fastest_depth(|_| Err(io::ErrorKind::Other.into())).is_err());
     }
 }

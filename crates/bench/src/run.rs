@@ -3,11 +3,14 @@
 //! # Model
 //!
 //! ```text
-//!  round 0 (warm-up)   A B C │ A B C │ …          not counted
-//!  round 1             A B C │ A B C │ … laps    one figure each: the median of its turns
-//!  round 2             C B A │ C B A │ …         the order turns round each time
-//!  ⋮
+//!  round 0 (warm-up)   A B C    │ A B C    │ …         not counted; ratios that may be near 1 get a control
+//!  round 1             A B C A' │ A B C A' │ … laps    one figure each: the median of its turns
+//!  round 2             A' C B A │ A' C B A │ …         the order turns round each time: A B B A
+//!  ⋮                                                   an even number of them
 //! ```
+//!
+//! A *control* (A') is another turn of the same contestant in the same round. A'/A is what a ratio of two equals
+//! comes to here, and stands beside each ratio near 1.
 //!
 //! A turn of operations takes half a millisecond, less than the scheduler gives at once. What
 //! disturbs the machine for longer disturbs all of a round's figures alike and leaves their ratio;
@@ -24,9 +27,10 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::case::{Case, Contestant, Match, Outcome, Work, Worker};
+use crate::case::{Case, Contestant, Match, Outcome, RatioPlan, Work, Worker};
 use crate::cost::KernelThreads;
 use crate::error::BenchError;
+use crate::ratio::{Target, maybe_near_one};
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::stats::median;
@@ -63,7 +67,7 @@ pub fn run(
     let plan = case.plan(&settings)?;
     let rounds_each = settings.samples + 1;
     let total = rounds_each * plan.matches.len();
-    let mut report = Report::new(case.name(), settings.clone());
+    let mut report = Report::new(case, settings.clone());
     report.host.kernel_files = plan.place.unwrap_or(report.host.kernel_files);
     report.notes = plan.notes;
     let mut done = 0;
@@ -78,14 +82,23 @@ pub fn run(
     Ok(report)
 }
 
-/// For each contestant, what each round gave.
+/// What the rounds gave, for each contestant.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// Of its turns, an outcome a round.
+    pub(crate) figures: Vec<Vec<Outcome>>,
+    /// Of its second turns; empty where it had none.
+    pub(crate) controls: Vec<Vec<Outcome>>,
+}
+
 fn run_match(
     one: &mut Match,
     settings: &Settings,
     mut round_over: impl FnMut(),
-) -> Result<Vec<Vec<Outcome>>, BenchError> {
-    let contestants = &mut one.contestants;
-    let passes = contestants
+) -> Result<Outcomes, BenchError> {
+    let number = one.contestants.len();
+    let passes = one
+        .contestants
         .iter()
         .any(|contestant| matches!(contestant.work, Work::Pass { .. }));
     let whole = Duration::from_secs_f64(settings.seconds);
@@ -93,36 +106,116 @@ fn run_match(
         true => 1,
         false => whole.as_micros().div_ceil(TURN.as_micros()).max(1) as u32,
     };
-    let turn = whole / laps;
-    let mut outcomes = vec![Vec::with_capacity(settings.samples); contestants.len()];
-    for round in 0..=settings.samples {
-        let mut turns = vec![Vec::with_capacity(laps as usize); contestants.len()];
-        for _ in 0..laps {
-            for place in 0..contestants.len() {
-                let who = match round % 2 {
-                    0 => contestants.len() - 1 - place,
-                    _ => place,
-                };
-                turns[who].push(contestants[who].turn(turn)?);
-            }
-        }
-        if round > 0 {
-            for (outcomes, turns) in outcomes.iter_mut().zip(turns) {
-                outcomes.push(of_turns(&turns));
-            }
-        }
+    let warm = run_round(one, &order(number, &[], 0), whole, laps)?;
+    round_over();
+    let controls = controls(one, &warm.figures);
+    let mut outcomes = Outcomes::of(number);
+    for round in 1..=settings.samples {
+        let turns = order(number, &controls, round);
+        outcomes.extend(run_round(one, &turns, whole, laps)?);
         round_over();
     }
     Ok(outcomes)
 }
 
-/// What the turns of one round come to.
-fn of_turns(turns: &[Outcome]) -> Outcome {
+impl Outcomes {
+    fn of(contestants: usize) -> Self {
+        Self {
+            figures: vec![Vec::new(); contestants],
+            controls: vec![Vec::new(); contestants],
+        }
+    }
+
+    fn extend(&mut self, round: Self) {
+        let all = self.figures.iter_mut().chain(&mut self.controls);
+        for (all, more) in all.zip(round.figures.into_iter().chain(round.controls)) {
+            all.extend(more);
+        }
+    }
+}
+
+/// A turn of a lap: whose it is, and whether it is the second of its contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    who: usize,
+    control: bool,
+}
+
+/// The turns of a lap in a round: in odd rounds forwards, in even ones backwards. A control is away from the first turn
+/// of its contestant.
+fn order(contestants: usize, controls: &[usize], round: usize) -> Vec<Turn> {
+    let turn = |control| move |&who: &usize| Turn { who, control };
+    let (early, late): (Vec<usize>, Vec<usize>) =
+        controls.iter().partition(|&&who| who < contestants / 2);
+    let firsts: Vec<usize> = (0..contestants).collect();
+    let before = late.iter().map(turn(true));
+    let after = early.iter().map(turn(true));
+    let mut turns: Vec<Turn> = before
+        .chain(firsts.iter().map(turn(false)))
+        .chain(after)
+        .collect();
+    if round.is_multiple_of(2) {
+        turns.reverse();
+    }
+    turns
+}
+
+/// One round: so many laps, the median of whose turns is each figure.
+fn run_round(
+    one: &mut Match,
+    turns: &[Turn],
+    whole: Duration,
+    laps: u32,
+) -> Result<Outcomes, BenchError> {
+    let mut all = Outcomes::of(one.contestants.len());
+    for _ in 0..laps {
+        for turn in turns {
+            let outcome = one.contestants[turn.who].turn(whole / laps)?;
+            match turn.control {
+                true => all.controls[turn.who].push(outcome),
+                false => all.figures[turn.who].push(outcome),
+            }
+        }
+    }
+    let median = |of: Vec<Vec<Outcome>>| of.iter().map(|turns| of_turns(turns)).collect();
+    Ok(Outcomes {
+        figures: median(all.figures),
+        controls: median(all.controls),
+    })
+}
+
+/// Contestants that have a second turn each round, so that every ratio that may come out near 1 has a control: one of
+/// its two contestants, that which more ratios have.
+fn controls(one: &Match, warm: &[Vec<Outcome>]) -> Vec<usize> {
+    let mut found = Vec::new();
+    let wanted = |plan: &&RatioPlan| {
+        let about = plan.of_round(|who| plan.figure.of(&warm[who][0]));
+        let by_target = matches!(plan.target, Some(Target::NotWorse | Target::NotLonger));
+        !one.exact && (by_target || maybe_near_one(about))
+    };
+    let uses = |who| {
+        let has = |plan: &&RatioPlan| plan.of == who || plan.to == who;
+        one.ratios.iter().filter(has).count()
+    };
+    for plan in one.ratios.iter().filter(wanted) {
+        if !found.contains(&plan.of) && !found.contains(&plan.to) {
+            found.push(match uses(plan.to) > uses(plan.of) {
+                true => plan.to,
+                false => plan.of,
+            });
+        }
+    }
+    found
+}
+
+/// What the turns of one round come to; nothing where there were none.
+fn of_turns(turns: &[Outcome]) -> Vec<Outcome> {
     match turns {
-        [one] => one.clone(),
+        [] => Vec::new(),
+        [one] => vec![one.clone()],
         many => {
             let values: Vec<f64> = many.iter().map(|turn| turn.value).collect();
-            Outcome::plain(median(&values))
+            vec![Outcome::plain(median(&values))]
         }
     }
 }
@@ -186,5 +279,103 @@ fn work(worker: &mut dyn Worker, start: Instant, time: Duration) -> io::Result<f
         if elapsed >= time {
             return Ok(operations as f64 / elapsed.as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    const fn first(who: usize) -> Turn {
+        Turn {
+            who,
+            control: false,
+        }
+    }
+
+    const fn control(who: usize) -> Turn {
+        Turn { who, control: true }
+    }
+
+    #[test]
+    fn rounds_go_there_and_back() {
+        assert_eq!(order(2, &[], 1), [first(0), first(1)]);
+        assert_eq!(order(2, &[], 2), [first(1), first(0)]);
+        let there = [control(2), first(0), first(1), first(2), control(0)];
+        assert_eq!(order(3, &[0, 2], 3), there);
+        let mut back = there;
+        back.reverse();
+        assert_eq!(order(3, &[0, 2], 4), back);
+    }
+
+    /// Notes whose turn it was; its figure is fixed.
+    struct Noted {
+        figure: f64,
+        name: char,
+        seen: Arc<Mutex<String>>,
+    }
+
+    impl crate::case::Pass for Noted {
+        fn run(&mut self) -> io::Result<Outcome> {
+            self.seen.lock().unwrap().push(self.name);
+            Ok(Outcome::plain(self.figure))
+        }
+    }
+
+    /// Contestants with these figures, and the order of their turns in a run.
+    fn noted(figures: &[f64]) -> (Match, Arc<Mutex<String>>) {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let mut one = Match::default();
+        for (&figure, name) in figures.iter().zip('A'..) {
+            let seen = Arc::clone(&seen);
+            let pass = Noted { figure, name, seen };
+            one.add("work", "noted", Work::pass(1, "units", pass));
+        }
+        (one, seen)
+    }
+
+    fn settings(samples: usize) -> Settings {
+        Settings {
+            samples,
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_ratio_near_one_has_a_control_in_each_round() {
+        let (mut one, seen) = noted(&[1.0, 5.0, 1.1]);
+        one.ratios = vec![RatioPlan::new("far", 0, 1), RatioPlan::new("near", 0, 2)];
+        let outcomes = run_match(&mut one, &settings(4), || ()).unwrap();
+        // The warm-up goes backwards, without a control.
+        assert_eq!(
+            *seen.lock().unwrap(),
+            "CBA ABCA ACBA ABCA ACBA".replace(' ', "")
+        );
+        assert!(outcomes.figures.iter().all(|figures| figures.len() == 4));
+        let controls: Vec<usize> = outcomes.controls.iter().map(Vec::len).collect();
+        assert_eq!(controls, [4, 0, 0]);
+    }
+
+    #[test]
+    fn ratios_far_from_one_and_counts_have_no_control() {
+        let (mut one, _) = noted(&[1.0, 5.0]);
+        one.ratios = vec![RatioPlan::new("far", 0, 1)];
+        let outcomes = run_match(&mut one, &settings(2), || ()).unwrap();
+        assert!(outcomes.controls.iter().all(Vec::is_empty));
+        let (mut one, seen) = noted(&[1.0, 1.0]);
+        one.ratios = vec![RatioPlan::new("counted", 0, 1)];
+        one.exact = true;
+        run_match(&mut one, &settings(2), || ()).unwrap();
+        assert_eq!(*seen.lock().unwrap(), "BAABBA");
+    }
+
+    /// The contestant that most ratios have is the control of all of them.
+    #[test]
+    fn one_control_serves_many_ratios() {
+        let (mut one, _) = noted(&[1.0, 1.0, 1.0]);
+        one.ratios = vec![RatioPlan::new("a", 1, 0), RatioPlan::new("b", 2, 0)];
+        let warm = vec![vec![Outcome::plain(1.0)]; 3];
+        assert_eq!(controls(&one, &warm), [0]);
     }
 }

@@ -12,7 +12,7 @@ use crate::error::BenchError;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Rounds; each gives a figure for each contestant.
+    /// Rounds, an even number; each gives a figure for each contestant, and every other one turns their order round.
     pub samples: usize,
     /// Seconds that each figure takes.
     pub seconds: f64,
@@ -30,6 +30,10 @@ pub struct Settings {
     /// Files in each of these directories.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<usize>,
+    /// A file with a trace, for cases that read by one: a text with an access a line, which is the number of a page, or
+    /// that of the first page and how many are read from there on. What follows a `#` is a comment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<PathBuf>,
     /// A program, with its first arguments, that hands the argument after them to
     /// [`helper`](crate::helper). Cases that need a process beside this one need it.
     #[serde(skip)]
@@ -39,13 +43,14 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            samples: 21,
+            samples: 22,
             seconds: 0.2,
             threads: 2,
             memory: None,
             dir: None,
             dirs: None,
             files: None,
+            trace: None,
             helper: Vec::new(),
         }
     }
@@ -55,7 +60,7 @@ impl Settings {
     /// For a first look: well under half a minute a case.
     pub fn quick() -> Self {
         Self {
-            samples: 9,
+            samples: 10,
             seconds: 0.05,
             ..Self::default()
         }
@@ -78,10 +83,12 @@ impl Settings {
     }
 
     /// # Errors
-    /// No sample, no time, no thread or no file.
+    /// No sample or an odd number, no time, no thread or no file.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
-        if self.samples == 0 {
-            return Err(BenchError::Setting("at least one sample is needed"));
+        if self.samples == 0 || !self.samples.is_multiple_of(2) {
+            return Err(BenchError::Setting(
+                "samples: an even number from 2 on, half of them in each order",
+            ));
         }
         if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
             return Err(BenchError::Setting(
@@ -115,6 +122,8 @@ pub struct Uses {
     pub dir: bool,
     /// The size of trees.
     pub tree: bool,
+    /// A trace that is given.
+    pub trace: bool,
 }
 
 impl Uses {
@@ -125,6 +134,7 @@ impl Uses {
         memory: false,
         dir: false,
         tree: false,
+        trace: false,
     };
 
     /// Those of a case on files, larger than the bound.

@@ -24,9 +24,6 @@ use crate::cost::{Cost, Meter};
 use crate::files::whole;
 use crate::place::{Buffer, open_direct};
 
-/// Bytes of a request.
-pub(crate) const REQUEST: usize = 64 << 10;
-
 /// What one thread does.
 pub(crate) trait Stream: Send {
     /// Makes the request at `pos`; returns the bytes that were moved, by this request or earlier ones.
@@ -38,13 +35,30 @@ pub(crate) trait Stream: Send {
     }
 }
 
-/// A stream that is a function of the position.
+/// A stream that is a function of the position, which returns the bytes that it moved.
 pub(crate) struct Steps<F>(pub(crate) F);
 
-impl<F: FnMut(u64) -> io::Result<()> + Send> Stream for Steps<F> {
+impl<F: FnMut(u64) -> io::Result<usize> + Send> Stream for Steps<F> {
     fn step(&mut self, pos: u64) -> io::Result<u64> {
-        (self.0)(pos)?;
-        Ok(REQUEST as u64)
+        Ok((self.0)(pos)? as u64)
+    }
+}
+
+/// Several streams of one thread, each in its part of so many bytes, request by request in turn.
+pub(crate) struct InTurn {
+    pub(crate) streams: Vec<Box<dyn Stream>>,
+    pub(crate) part: u64,
+}
+
+impl Stream for InTurn {
+    fn step(&mut self, pos: u64) -> io::Result<u64> {
+        let each = self.streams.iter_mut().zip(0..);
+        each.map(|(stream, number)| stream.step(pos + number * self.part))
+            .sum()
+    }
+
+    fn end(&mut self) -> io::Result<u64> {
+        self.streams.iter_mut().map(|stream| stream.end()).sum()
     }
 }
 
@@ -52,8 +66,12 @@ impl<F: FnMut(u64) -> io::Result<()> + Send> Stream for Steps<F> {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Shape {
     pub(crate) threads: usize,
-    /// Bytes of the file: an equal part for each thread, of one request at least.
+    /// Streams of each thread, in turn.
+    pub(crate) in_turn: usize,
+    /// Bytes of the file: an equal part for each stream, of one request at least.
     pub(crate) len: u64,
+    /// Bytes of a request.
+    pub(crate) request: usize,
     /// None: once through the file.
     pub(crate) time: Option<Time>,
 }
@@ -90,7 +108,8 @@ impl Shape {
         finish: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<Streamed> {
         let done: Vec<AtomicU64> = streams.iter().map(|_| AtomicU64::new(0)).collect();
-        let part = self.part();
+        let (part, request) = (self.part(), self.request as u64);
+        let each = part * self.in_turn as u64;
         let meter = Meter::start();
         let start = Instant::now();
         let deadline = self.time.map(|time| start + seconds(time.seconds));
@@ -98,7 +117,8 @@ impl Shape {
             let workers = streams.iter_mut().zip(&done).enumerate();
             let threads: Vec<_> = workers
                 .map(|(who, (stream, done))| {
-                    scope.spawn(move || go(&mut **stream, who as u64 * part, part, deadline, done))
+                    let first = who as u64 * each;
+                    scope.spawn(move || go(&mut **stream, first, (part, request), deadline, done))
                 })
                 .collect();
             let series = self
@@ -115,10 +135,11 @@ impl Shape {
         Ok(Streamed { each, cost, series })
     }
 
-    /// Bytes of each thread's part.
+    /// Bytes of each stream's part.
     pub(crate) fn part(&self) -> u64 {
-        let request = REQUEST as u64;
-        (self.len / self.threads as u64 / request).max(1) * request
+        let streams = (self.threads * self.in_turn) as u64;
+        let request = self.request as u64;
+        (self.len / streams / request).max(1) * request
     }
 }
 
@@ -146,7 +167,7 @@ impl Time {
 fn go(
     stream: &mut dyn Stream,
     first: u64,
-    part: u64,
+    (part, request): (u64, u64),
     deadline: Option<Instant>,
     done: &AtomicU64,
 ) -> io::Result<()> {
@@ -155,7 +176,7 @@ fn go(
     let mut at = 0;
     loop {
         count(stream.step(first + at)?);
-        at = (at + REQUEST as u64) % part;
+        at = (at + request) % part;
         let over = match deadline {
             None => at == 0,
             Some(deadline) => Instant::now() >= deadline,
@@ -187,30 +208,24 @@ pub(crate) struct ThroughKernel {
 }
 
 impl ThroughKernel {
-    /// Reads past the cache, a request at a time.
-    pub(crate) fn direct(path: &Path, number: u64) -> io::Result<Self> {
-        let access = Access {
-            write: false,
-            dont_cache: false,
-        };
+    /// Past the cache, a request of so many bytes at a time.
+    pub(crate) fn direct(path: &Path, write: bool, request: usize, seed: u64) -> io::Result<Self> {
+        let dont_cache = false;
         Ok(Self {
             file: open_direct(path)?.into(),
-            access,
-            buffer: Buffer::random(REQUEST, number),
+            access: Access { write, dont_cache },
+            buffer: Buffer::random(request, seed),
         })
     }
 
-    /// The stream of this number.
-    pub(crate) fn open(path: &Path, access: Access, number: u64) -> io::Result<Self> {
-        let file = fs::File::options()
-            .read(true)
-            .write(access.write)
-            .open(path)?;
-        let buffer = Buffer::random(REQUEST, number);
+    /// Through it.
+    pub(crate) fn open(path: &Path, access: Access, request: usize, seed: u64) -> io::Result<Self> {
+        let mut options = fs::File::options();
+        let file = options.read(true).write(access.write).open(path)?;
         Ok(Self {
             file,
             access,
-            buffer,
+            buffer: Buffer::random(request, seed),
         })
     }
 }
@@ -218,6 +233,7 @@ impl ThroughKernel {
 impl Stream for ThroughKernel {
     fn step(&mut self, pos: u64) -> io::Result<u64> {
         let (file, buffer) = (&self.file, self.buffer.bytes());
+        let request = buffer.len();
         let Access { write, dont_cache } = self.access;
         let moved = match (write, dont_cache) {
             (false, false) => file.read_at(buffer, pos)?,
@@ -225,8 +241,8 @@ impl Stream for ThroughKernel {
             (true, false) => file.write_at(buffer, pos)?,
             (true, true) => fd::pwrite_dontcache(file.as_fd(), pos, buffer)?,
         };
-        whole(moved, REQUEST)?;
-        Ok(REQUEST as u64)
+        whole(moved, request)?;
+        Ok(request as u64)
     }
 }
 
@@ -235,12 +251,14 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
+    const REQUEST: usize = 512;
+
     fn noted(seen: &Arc<Mutex<Vec<u64>>>) -> Box<dyn Stream> {
         let seen = Arc::clone(seen);
         Box::new(Steps(move |pos| {
             seen.lock().unwrap().push(pos / REQUEST as u64);
             thread::sleep(Duration::from_millis(1));
-            Ok(())
+            Ok(REQUEST)
         }))
     }
 
@@ -249,7 +267,9 @@ mod tests {
         let seen: [Arc<Mutex<Vec<u64>>>; 2] = Default::default();
         let mut shape = Shape {
             threads: 2,
+            in_turn: 1,
             len: 6 * REQUEST as u64 + 5,
+            request: REQUEST,
             time: None,
         };
         let mut streams: Vec<_> = seen.iter().map(noted).collect();
@@ -267,5 +287,31 @@ mod tests {
         assert!(seen[1].lock().unwrap().starts_with(&[3, 4, 5, 3, 4, 5, 3]));
         assert_eq!(round.series.len(), 4);
         assert!(round.bytes() > 0 && round.cost.seconds >= 0.08);
+    }
+
+    #[test]
+    fn streams_of_one_thread_take_turns() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let shape = Shape {
+            threads: 2,
+            in_turn: 2,
+            len: 8 * REQUEST as u64,
+            request: REQUEST,
+            time: None,
+        };
+        let one = || InTurn {
+            streams: vec![noted(&seen), noted(&seen)],
+            part: shape.part(),
+        };
+        let mut first: [Box<dyn Stream>; 1] = [Box::new(one())];
+        let only = shape.run(&mut first, || Ok(())).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [0, 2, 1, 3]);
+        assert_eq!(only.bytes(), 4 * REQUEST as u64);
+        seen.lock().unwrap().clear();
+        let mut both: [Box<dyn Stream>; 2] = [Box::new(one()), Box::new(one())];
+        shape.run(&mut both, || Ok(())).unwrap();
+        let mut seen = seen.lock().unwrap().clone();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

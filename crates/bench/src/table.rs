@@ -14,74 +14,53 @@
 
 use std::fmt;
 
+use crate::case::Figure;
 use crate::ratio::Target;
 use crate::report::{Change, RatioReport, Report, Row};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (host, settings) = (&self.host, &self.settings);
-        let [one, five, fifteen] = host.load;
-        write!(f, "{}: {} samples", self.case, settings.samples)?;
-        match (settings.memory, settings.dirs.zip(settings.files)) {
-            (Some(memory), _) => write!(f, ", memory bound {} MiB", memory >> 20)?,
-            (None, Some((dirs, files))) => write!(f, ", trees of {dirs} times {files} files")?,
-            (None, None) => write!(f, " of {} s", settings.seconds)?,
-        }
+        let host = &self.host;
+        let load = |load: [f64; 3]| load.map(|load| load.to_string()).join(" ");
         writeln!(
             f,
-            ", taken in turns\n\
-             {}, {} CPUs, {} GiB, Linux {}, {}; load {one} {five} {fifteen}\n",
-            host.cpu,
-            host.cpus,
-            host.memory >> 30,
-            host.kernel,
+            "{}: {}, taken in turns\n{host}, {}\n{}, load {} at the start, {} at the end\n",
+            self.case,
+            self.samples(),
             host.kernel_files,
+            host.date,
+            load(host.load),
+            load(host.load_at_end),
         )?;
         if host.debug_assertions {
             writeln!(f, "BUILT WITH DEBUG ASSERTIONS: the figures say nothing.\n")?;
         }
         writeln!(f, "{:>20}  {:>9}  {:>20}", "%stddev", "%change", "%stddev")?;
         writeln!(f, "{:>20}  {:>9}  {:>20}", "\\", "|", "\\")?;
-        for change in self.ratios.iter().filter_map(|ratio| ratio.change) {
-            self.change(f, change)?;
+        let of_values = |ratio: &&RatioReport| ratio.figure == Figure::Value;
+        for ratio in self.ratios.iter().filter(of_values) {
+            self.change(f, ratio.change)?;
         }
         self.costs(f)?;
         self.series(f)?;
         writeln!(
             f,
-            "\n{:<32} {:>8} {:>8} {:>8}  target",
-            "ratio", "median", "min", "max"
+            "\n{:<36} {:>8} {:>8} {:>8}  {:>16}  target",
+            "ratio", "median", "min", "max", "against itself"
         )?;
-        for RatioReport {
-            name,
-            ratio,
-            target,
-            reached,
-            ..
-        } in &self.ratios
-        {
-            write!(
-                f,
-                "{name:<32} {:>8.3} {:>8.3} {:>8.3}",
-                ratio.median, ratio.min, ratio.max
-            )?;
-            match target {
-                None => {}
-                Some(Target::AtLeast(least)) => write!(f, "  ≥ {least}")?,
-                Some(Target::AtMost(most)) => write!(f, "  ≤ {most}")?,
-                Some(Target::NotWorse { control }) => write!(f, "  not worse (see {control})")?,
-                Some(Target::NotLonger { control }) => write!(f, "  not longer (see {control})")?,
-            }
-            writeln!(
-                f,
-                "{}",
-                match (target, reached) {
-                    (None, _) => "",
-                    (_, Some(true)) => ": reached",
-                    (_, Some(false)) => ": MISSED",
-                    (_, None) => ": too few samples to say",
-                }
-            )?;
+        for report in &self.ratios {
+            let RatioReport { name, ratio, .. } = report;
+            let control = report.control.map_or(String::new(), |control| {
+                format!("{:.3} to {:.3}", control.min, control.max)
+            });
+            let line = format!(
+                "{name:<36} {:>8.3} {:>8.3} {:>8.3}  {control:>16}  {}",
+                ratio.median,
+                ratio.min,
+                ratio.max,
+                report.aim(": ")
+            );
+            writeln!(f, "{}", line.trim_end())?;
         }
         if !self.notes.is_empty() {
             writeln!(f)?;
@@ -92,10 +71,44 @@ impl fmt::Display for Report {
     }
 }
 
+impl RatioReport {
+    /// What is to be reached, and whether it was, with this between the two; empty without a target.
+    pub(crate) fn aim(&self, between: &str) -> String {
+        let aim = match self.target {
+            None => return String::new(),
+            Some(Target::AtLeast(least)) => format!("≥ {least}"),
+            Some(Target::AtMost(most)) => format!("≤ {most}"),
+            Some(Target::NotWorse) => "not worse than against itself".to_owned(),
+            Some(Target::NotLonger) => "not longer than against itself".to_owned(),
+        };
+        let reached = match self.reached {
+            Some(true) => "reached",
+            Some(false) => "MISSED",
+            None => "too few samples to say",
+        };
+        format!("{aim}{between}{reached}")
+    }
+}
+
 impl Report {
+    /// How many samples of what.
+    pub(crate) fn samples(&self) -> String {
+        let settings = &self.settings;
+        let samples = format!("{} samples", settings.samples);
+        match (settings.memory, settings.dirs.zip(settings.files)) {
+            (Some(memory), _) => format!("{samples}, memory bound {} MiB", memory >> 20),
+            (None, Some((dirs, files))) => {
+                format!("{samples}, trees of {dirs} times {files} files")
+            }
+            (None, None) => format!("{samples} of {} s", settings.seconds),
+        }
+    }
+
     /// What the rows cost, where that is known.
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = |row: &&Row| row.cpu_s_per_gb.is_some() || row.hit_ratio.is_some();
+        let known = |row: &&Row| {
+            row.cpu_s_per_gb.is_some() || row.hit_ratio.is_some() || row.latency_us.is_some()
+        };
         if !self.rows.iter().any(|row| known(&row)) {
             return Ok(());
         }
@@ -189,43 +202,30 @@ impl Report {
             figure(with),
             base.unit
         )?;
-        match (base.name == with.name, base.threads == with.threads) {
-            (true, true) => writeln!(
-                f,
-                "{}, {}: {}, {}",
-                base.name,
-                threads(base),
-                base.variant,
-                with.variant
-            ),
-            (true, false) => writeln!(
-                f,
-                "{}, {}: {}, {}",
-                base.name,
-                base.variant,
-                threads(base),
-                threads(with)
-            ),
-            (false, _) => writeln!(
-                f,
-                "{} ({}, {}), {} ({}, {})",
-                base.name,
-                base.variant,
-                threads(base),
-                with.name,
-                with.variant,
-                threads(with)
-            ),
-        }
+        writeln!(f, "{}", compared(base, with, ", "))
     }
 }
 
-fn figure(row: &Row) -> String {
+/// What is done, and by whom; `between` stands between the two.
+pub(crate) fn compared(one: &Row, other: &Row, between: &str) -> String {
+    let [one_threads, threads] = [one, other].map(threads);
+    let (what, variant) = (other.name, other.variant);
+    match (one.name == what, one.threads == other.threads) {
+        (true, true) => format!("{what}, {threads}: {}{between}{variant}", one.variant),
+        (true, false) => format!("{what}, {variant}: {one_threads}{between}{threads}"),
+        (false, _) => format!(
+            "{} ({}, {one_threads}){between}{what} ({variant}, {threads})",
+            one.name, one.variant
+        ),
+    }
+}
+
+pub(crate) fn figure(row: &Row) -> String {
     let places = if row.value < 100.0 { 2 } else { 0 };
     format!("{:.places$} ±{:>3.0}%", row.value, row.stddev_percent())
 }
 
-fn threads(row: &Row) -> String {
+pub(crate) fn threads(row: &Row) -> String {
     match row.threads {
         1 => "1 thread".to_owned(),
         n => format!("{n} threads"),

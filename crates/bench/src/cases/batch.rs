@@ -17,39 +17,34 @@
 //! when the length of the reads changes; before the first turn each has read twice as many pages as the file has, or
 //! for twenty times the time of a turn. Latencies are of a batch.
 
-use foliocache::{Advice, File, MappingFaults, ReadRequest};
-use std::fs;
-use std::hint::black_box;
+use foliocache::{File, MappingFaults};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use super::rand::{Turns, Warming};
-use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_RANDOM, OURS, memory};
-use crate::case::{BATCH, Case, Match, Plan, RatioPlan, Work, Worker};
+use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_MMAP, KERNEL_RANDOM, OURS, memory};
+use crate::cached::{Folios, Hits, How, MANY, kernels, read_batch, read_in};
+use crate::case::{Case, Match, Plan, RatioPlan, Work};
 use crate::error::BenchError;
-use crate::files::{PAGE, PageBuf, whole};
+use crate::files::{PAGE, whole};
 use crate::host::processor_cache;
 use crate::kernel::{KernelSide, Way, lock};
-use crate::mapped::{Kernels, copy};
-use crate::passes::{Popularity, RandomReads, Trace, Until, filled};
-use crate::place::{Place, Random};
+use crate::passes::{Popularity, RandomReads, Trace, Until};
+use crate::place::Place;
 use crate::ring::ReadRing;
 use crate::settings::{Settings, Uses};
 
 /// See the module.
 pub(crate) struct Batch;
 
-/// Requests of a batch.
-const MANY: usize = 64;
+/// Requests of a small batch.
 const FEW: usize = 8;
 
 const OURS_FEW: &str = "foliocache, batches of 8";
 const OURS_MANY: &str = "foliocache, batches of 64";
 const VIEWS: &str = "foliocache views";
 const PREAD: &str = "kernel pread";
-const MMAP: &str = "kernel mmap";
 const RING: &str = "kernel io_uring, 64 at once";
 const RING_BUFFERED: &str = "kernel io_uring, 64 at once, cgroup";
 const RING_DIRECT: &str = "kernel io_uring, 64 at once, O_DIRECT";
@@ -154,13 +149,17 @@ impl Case for Batch {
 
     fn settings(&self, quick: bool) -> Settings {
         let settings = match quick {
-            true => Settings::bounded(3, 0.05, 64 << 20),
-            false => Settings::bounded(9, 0.5, 256 << 20),
+            true => Settings::bounded(4, 0.05, 64 << 20),
+            false => Settings::bounded(10, 0.5, 256 << 20),
         };
         Settings {
             threads: 1,
             ..settings
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 40 } else { 420 }
     }
 
     fn uses(&self) -> Uses {
@@ -171,93 +170,47 @@ impl Case for Batch {
         let memory = memory(settings, self)?;
         let len = FILE_PER_MEMORY * memory;
         let files = [FILE_HITS, FILE_OURS, FILE_PREAD, FILE_MMAP, FILE_RING];
-        let mut place = Place::on_disk(settings, memory, files.len() as u64 * len)?;
+        let place = Place::on_disk(settings, memory, files.len() as u64 * len)?;
         let describe = place.describe();
         for name in files {
             place.make(name, len)?;
         }
-        let kernels = kernels(settings, &mut place, memory)?;
+        let kernels = sides(settings, &place, memory)?;
         let place = Rc::new(place);
         let mut matches = Vec::new();
-        let large = cached(&place, len, Folios::Large)?;
+        let cached = |folios| {
+            let bound = len + len / 8 + (64 << 20);
+            let file = place.of_own_cache(FILE_HITS, bound, MappingFaults::default());
+            let file = file.map_err(|error| BenchError::setup(FILE_HITS, error))?;
+            read_in(file, len, folios)
+        };
+        let large = cached(Folios::Large)?;
         for names in &NAMES {
             matches.push(hits(&place, names, &large, len)?);
         }
-        let single = cached(&place, len, Folios::SinglePages)?;
+        let single = cached(Folios::SinglePages)?;
         matches.push(hits(&place, &SINGLE_PAGES, &single, len)?);
         matches.extend(misses(&place, kernels, settings, memory)?);
         Ok(Plan {
             matches,
             place: Some(describe),
-            notes: vec![format!(
-                "hits are in a file of {} MiB; the processor's largest cache: {}",
-                len >> 20,
-                processor_cache()
-            )],
+            notes: vec![
+                format!(
+                    "hits are in a file of {} MiB; the processor's largest cache: {}",
+                    len >> 20,
+                    processor_cache()
+                ),
+                "ours opens the directory read-only, since its caches are several".to_owned(),
+            ],
         })
     }
 }
 
-/// How the cached file came into its cache.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Folios {
-    Large,
-    SinglePages,
-}
-
-/// The file of hits, all of it in a cache of its own and in use.
-fn cached(place: &Place, len: u64, folios: Folios) -> Result<Arc<File>, BenchError> {
-    let made = || {
-        let bound = len + len / 8 + (64 << 20);
-        let file = place.of_own_cache(FILE_HITS, bound, MappingFaults::Thread)?;
-        let mut page = PageBuf::new();
-        match folios {
-            Folios::Large => file.advise(Advice::WillNeed, ..)?,
-            Folios::SinglePages => {
-                file.advise(Advice::Random, ..)?;
-                let mut pages: Vec<u64> = (0..len / PAGE as u64).collect();
-                let mut random = Random(SEED);
-                for at in (1..pages.len()).rev() {
-                    pages.swap(at, random.below(at + 1));
-                }
-                let mut to = vec![0; MANY * PAGE];
-                for pages in pages.chunks(MANY) {
-                    let positions: Vec<u64> = pages.iter().map(|at| at * PAGE as u64).collect();
-                    read_batch(&file, &positions, &mut to, PAGE)?;
-                }
-            }
-        }
-        // A folio is in use after its second use.
-        for _ in 0..2 {
-            for pos in (0..len).step_by(PAGE) {
-                file.read_at(&mut page.0[..8], pos)?;
-            }
-        }
-        let stats = file.stats()?;
-        match stats.resident * PAGE as u64 == len {
-            true => Ok(Arc::new(file)),
-            false => Err(io::Error::other(format!("not all is cached: {stats:?}"))),
-        }
-    };
-    made().map_err(|error| BenchError::setup(FILE_HITS, error))
-}
-
 fn hits(place: &Place, names: &Names, file: &Arc<File>, len: u64) -> Result<Match, BenchError> {
     let path = place.path(FILE_HITS);
-    let ways = || {
-        let kernels = fs::File::open(&path)?;
-        // Into the kernel's cache, and the mapping's page tables.
-        let mapping = Kernels::open(&path, false)?;
-        let mut page = PageBuf::new();
-        for pos in (0..len).step_by(PAGE) {
-            filled(kernels.read_at(&mut page.0, pos), PAGE)?;
-            copy(&mapping, &mut page.0[..8], pos)?;
-        }
-        let ring = ReadRing::open(&path, MANY, false)?;
-        Ok::<_, io::Error>((kernels, mapping, ring))
-    };
-    let ways = ways().map_err(|error| BenchError::setup(path.display().to_string(), error))?;
-    let (kernels, mapping, ring) = ways;
+    let (kernels, mapping) = kernels(&path, len)?;
+    let ring = ReadRing::open(&path, MANY, false);
+    let ring = ring.map_err(|error| BenchError::setup(RING, error))?;
     let mut one = Match::default();
     let mut add = |variant, how| {
         let worker = Box::new(Hits::new(how, names.len, len));
@@ -267,7 +220,7 @@ fn hits(place: &Place, names: &Names, file: &Arc<File>, len: u64) -> Result<Matc
     let single = add(OURS, How::OneByOne(Arc::clone(file)));
     let few = add(OURS_FEW, How::Batches(Arc::clone(file), FEW));
     add(PREAD, How::Pread(kernels));
-    let mmap = add(MMAP, How::Mapping(mapping));
+    let mmap = add(KERNEL_MMAP, How::Mapping(mapping));
     add(RING, How::Ring(Box::new(ring)));
     let [vs_single, vs_mmap, few_vs_single] = names.hit_ratios;
     let mut ratios = vec![
@@ -283,94 +236,6 @@ fn hits(place: &Place, names: &Names, file: &Arc<File>, len: u64) -> Result<Matc
     Ok(one)
 }
 
-/// How cached bytes are read.
-enum How {
-    Batches(Arc<File>, usize),
-    OneByOne(Arc<File>),
-    Views(Arc<File>),
-    Pread(fs::File),
-    Mapping(Kernels),
-    Ring(Box<ReadRing>),
-}
-
-/// Reads of places at random.
-struct Hits {
-    how: How,
-    len: usize,
-    random: Random,
-    /// Places in the file.
-    places: usize,
-    to: Vec<u8>,
-}
-
-impl Hits {
-    fn new(how: How, len: usize, file_len: u64) -> Self {
-        Self {
-            how,
-            len,
-            random: Random(SEED),
-            places: file_len as usize / len,
-            to: vec![0; MANY * len],
-        }
-    }
-}
-
-impl Worker for Hits {
-    fn batch(&mut self) -> io::Result<u64> {
-        let len = self.len;
-        for _ in 0..BATCH as usize / MANY {
-            let positions: [u64; MANY] =
-                std::array::from_fn(|_| (self.random.below(self.places) * len) as u64);
-            let places = positions.iter().zip(self.to.chunks_mut(len));
-            match &mut self.how {
-                How::Batches(file, many) => {
-                    for positions in positions.chunks(*many) {
-                        read_batch(file, positions, &mut self.to, len)?;
-                    }
-                }
-                How::OneByOne(file) => {
-                    for (&pos, to) in places {
-                        whole(file.read_at(to, pos)?, len)?;
-                    }
-                }
-                How::Views(file) => {
-                    for (&pos, to) in places {
-                        let view = file.view(pos..pos + len as u64)?;
-                        whole(view.len(), len)?;
-                        to.copy_from_slice(&view);
-                    }
-                }
-                How::Pread(file) => {
-                    for (&pos, to) in places {
-                        whole(file.read_at(to, pos)?, len)?;
-                    }
-                }
-                How::Mapping(mapping) => {
-                    for (&pos, to) in places {
-                        copy(mapping, to, pos)?;
-                    }
-                }
-                How::Ring(ring) => ring.read(&positions, len)?,
-            }
-            black_box(&mut self.to);
-        }
-        Ok(BATCH)
-    }
-}
-
-/// Reads `len` bytes at each position, in one batch.
-fn read_batch(file: &File, positions: &[u64], to: &mut [u8], len: usize) -> io::Result<()> {
-    let places = positions.iter().zip(to.chunks_mut(len));
-    let mut requests: Vec<ReadRequest<'_>> = places
-        .map(|(&pos, to)| file.read_request(to, pos))
-        .collect();
-    File::read_batch(&mut requests)?;
-    for request in &requests {
-        whole(request.result()?, len)?;
-    }
-    Ok(())
-}
-
 fn trace(memory: u64) -> Trace {
     Trace {
         threads: 1,
@@ -383,7 +248,7 @@ fn trace(memory: u64) -> Trace {
 /// A way of the kernel's: what it is called, its file, and the process.
 type Side = (Way, &'static str, &'static str, KernelSide);
 
-fn kernels(settings: &Settings, place: &mut Place, memory: u64) -> Result<Vec<Side>, BenchError> {
+fn sides(settings: &Settings, place: &Place, memory: u64) -> Result<Vec<Side>, BenchError> {
     let ring = |direct| Way::Ring {
         at_once: MANY,
         direct,
@@ -443,7 +308,7 @@ fn misses(
 
 /// Ours, of a file that is larger than its cache.
 fn ours(turns: &Turns, memory: u64, at_once: usize) -> io::Result<Warming> {
-    let file = (turns.place).of_own_cache(FILE_OURS, memory, MappingFaults::Thread)?;
+    let file = (turns.place).of_own_cache(FILE_OURS, memory, MappingFaults::default())?;
     let mut reads = RandomReads::new(&trace(memory));
     let to = Mutex::new(vec![0; MANY * PAGE]);
     Ok(turns.cache(move |len, until| {

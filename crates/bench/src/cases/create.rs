@@ -11,7 +11,7 @@
 //!
 //! | match | what it compares |
 //! |---|---|
-//! | many | the first tenth of the files in a fresh tree and the last one; the kernel's, too |
+//! | many | the first tenth of the files in a fresh tree and the last one, or one more after it; the kernel's, too |
 //! | threads | one thread and two, each in directories of its own; the kernel's, too |
 
 use foliocache::{Cache, Directory};
@@ -28,6 +28,7 @@ use std::time::Instant;
 use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
+use crate::latency::{Latency, Times};
 use crate::place::{Folder, Random, check_room};
 use crate::settings::{Settings, Uses};
 
@@ -55,8 +56,8 @@ impl Case for Create {
 
     fn settings(&self, quick: bool) -> Settings {
         let (samples, dirs, files) = match quick {
-            true => (3, 100, 200),
-            false => (5, 100, 1000),
+            true => (4, 100, 200),
+            false => (6, 100, 1000),
         };
         Settings {
             samples,
@@ -66,6 +67,10 @@ impl Case for Create {
             files: Some(files),
             ..Settings::default()
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 25 } else { 240 }
     }
 
     fn uses(&self) -> Uses {
@@ -85,8 +90,9 @@ impl Case for Create {
             .ok_or(BenchError::Setting("no tree"))?;
         let folder = Folder::on_disk(settings)?;
         let all = (dirs * files).max(10);
-        // Those of a round: two whole trees, and four of a tenth. A block for each file and one for its inode.
-        let made = (settings.samples + 1) * (2 * all + 4 * (all / 10 + dirs));
+        // Those of a round: two whole trees and a tenth more, and eight of a tenth with the controls. A block for each
+        // file and one for its inode.
+        let made = (settings.samples + 1) * (2 * all + 10 * (all / 10 + dirs));
         check_room(folder.path(), (made * 2 * LEN) as u64, made as u64)?;
         let place = folder.describe();
         let folder = Arc::new(folder);
@@ -115,6 +121,7 @@ impl Case for Create {
                         RatioPlan::new("create_vs_kernel", 0, 2),
                         RatioPlan::new("create_late_vs_kernel", 1, 3),
                     ],
+                    ..Match::default()
                 },
                 Match {
                     contestants: vec![
@@ -127,6 +134,7 @@ impl Case for Create {
                         RatioPlan::new("create_2t_vs_1t", 1, 0).at_least(1.6),
                         RatioPlan::new("create_2t_vs_1t_kernel", 3, 2),
                     ],
+                    ..Match::default()
                 },
             ],
             place: Some(place),
@@ -235,8 +243,8 @@ impl Makers {
         Ok(())
     }
 
-    /// Makes `n` files, an equal part of them by each thread.
-    pub(super) fn make(&mut self, n: usize) -> io::Result<()> {
+    /// Makes `n` files, an equal part of them by each thread; how long each took.
+    pub(super) fn make(&mut self, n: usize) -> io::Result<Latency> {
         if self.tree.is_none() {
             self.fresh()?;
         }
@@ -244,12 +252,13 @@ impl Makers {
         let (first, dirs, threads, len) = (tree.made, self.dirs, self.threads, self.len);
         tree.made += n;
         let tree = &*tree;
-        let part = |thread: usize| -> io::Result<()> {
+        let part = |thread: usize| -> io::Result<Times> {
             let mut random = Random((first * threads + thread) as u64);
-            let mut bytes = vec![0; len];
+            let (mut bytes, mut times) = (vec![0; len], Times::new());
             for number in (first + thread..first + n).step_by(threads) {
                 let name = format!("{}/{number}", thread * dirs + random.below(dirs));
                 bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                let start = Instant::now();
                 match &tree.ours {
                     Some((directory, _)) => {
                         directory
@@ -258,23 +267,25 @@ impl Makers {
                     }
                     None => fs::File::create_new(tree.path.join(name))?.write_all(&bytes)?,
                 }
+                times.add(start.elapsed());
             }
-            Ok(())
+            Ok(times)
         };
         thread::scope(|scope| {
             let others: Vec<_> = (1..threads)
                 .map(|thread| scope.spawn(move || part(thread)))
                 .collect();
-            let mut result = part(0);
-            for other in others {
-                result = result.and(other.join().expect("no panic"));
-            }
-            result
+            let mut all = vec![part(0)];
+            all.extend(
+                others
+                    .into_iter()
+                    .map(|other| other.join().expect("no panic")),
+            );
+            let mut all = all.into_iter().collect::<io::Result<Vec<_>>>()?;
+            Ok(Times::drain(all.iter_mut()))
         })
     }
-}
 
-impl Makers {
     /// Makes durable what was made, files and names.
     pub(super) fn sync(&self) -> io::Result<()> {
         match &self.tree {
@@ -299,25 +310,26 @@ struct Tenth {
 impl Pass for Tenth {
     fn prepare(&mut self) -> io::Result<()> {
         let mut makers = self.makers.lock().expect("no panic");
-        match self.skip {
-            // In some rounds the contestants come in the opposite order.
-            Some(before) => {
-                let made = makers.tree.as_ref().map_or(0, |tree| tree.made);
-                if made > before {
-                    makers.fresh()?;
-                    return makers.make(before);
-                }
-                makers.make(before - made)
-            }
-            None => makers.fresh(),
+        let Some(before) = self.skip else {
+            return makers.fresh();
+        };
+        let mut made = makers.tree.as_ref().map_or(0, |tree| tree.made);
+        // After one turn of these files the next one, in whichever order they come, makes as many again.
+        if made > before + self.n {
+            makers.fresh()?;
+            made = 0;
         }
+        makers.make(before.saturating_sub(made)).map(drop)
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
         let mut makers = self.makers.lock().expect("no panic");
         let start = Instant::now();
-        makers.make(self.n)?;
+        let latency = makers.make(self.n)?;
         let value = self.n as f64 / start.elapsed().as_secs_f64();
-        Ok(Outcome::plain(value))
+        Ok(Outcome {
+            latency: Some(latency),
+            ..Outcome::plain(value)
+        })
     }
 }

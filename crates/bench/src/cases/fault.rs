@@ -59,11 +59,9 @@ const LOADS: &str = "map, load, unmap";
 const FAULTS: &str = "faults of stores";
 
 const TMPFS: &str = "kernel, tmpfs";
-const TMPFS_AGAIN: &str = "kernel, tmpfs again";
 const EXT4: &str = "kernel, ext4";
 const EXT4_WRITTEN: &str = "kernel, ext4, written";
 const HUGE: &str = "kernel, tmpfs huge=always";
-const HUGE_AGAIN: &str = "kernel, tmpfs huge=always again";
 
 const INLINE_4K: &str = "foliocache inline, 4 KiB";
 const INLINE_64K: &str = "foliocache inline, 64 KiB";
@@ -99,7 +97,7 @@ const fn aim(name: &'static str, of: &'static str, to: &'static str, least: f64)
     (RatioPlan::new(name, 0, 0).at_least(least), of, to)
 }
 
-const STORE_RATIOS: [Named; 14] = [
+const STORE_RATIOS: [Named; 12] = [
     aim("fault_vs_kernel_64k", INLINE_64K, TMPFS, 1.5),
     aim("fault_vs_kernel_2m", INLINE_2M, TMPFS, 2.5),
     aim("fault_batched_vs_single", INLINE_64K, INLINE_4K, 5.0),
@@ -112,14 +110,11 @@ const STORE_RATIOS: [Named; 14] = [
     ratio("fault_on_ext4_vs_kernel", OURS_ON_EXT4, EXT4),
     ratio("fault_thread_vs_inline_64k", THREAD_64K, INLINE_64K),
     ratio("fault_thread_vs_inline_2m", THREAD_2M, INLINE_2M),
-    ratio("fault_kernel_aa", TMPFS_AGAIN, TMPFS),
-    ratio("fault_kernel_huge_aa", HUGE_AGAIN, HUGE),
 ];
 
-const LOAD_RATIOS: [Named; 3] = [
+const LOAD_RATIOS: [Named; 2] = [
     ratio("read_fault_vs_kernel_64k", INLINE_64K, TMPFS),
     ratio("read_fault_thread_vs_inline_64k", THREAD_64K, INLINE_64K),
-    ratio("read_fault_kernel_aa", TMPFS_AGAIN, TMPFS),
 ];
 
 /// How many times fewer.
@@ -139,13 +134,17 @@ impl Case for Fault {
 
     fn settings(&self, quick: bool) -> Settings {
         let settings = match quick {
-            true => Settings::bounded(3, 0.2, 64 << 20),
-            false => Settings::bounded(9, 1.0, 256 << 20),
+            true => Settings::bounded(4, 0.2, 64 << 20),
+            false => Settings::bounded(10, 1.0, 256 << 20),
         };
         Settings {
             threads: 2,
             ..settings
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 60 } else { 400 }
     }
 
     fn uses(&self) -> Uses {
@@ -257,29 +256,27 @@ impl Files {
         ratios.iter().filter_map(planned).collect()
     }
 
-    /// All of them in turns, and some once more, as controls.
+    /// All of them in turns.
     fn loops(&self, name: &'static str, access: Access, time: Duration) -> Match {
-        let mut all = Self(self.0.clone());
-        for (variant, again) in [(TMPFS, TMPFS_AGAIN), (HUGE, HUGE_AGAIN)] {
-            let file = self.0.iter().find(|(name, _)| *name == variant);
-            all.0.extend(file.map(|(_, file)| (again, Rc::clone(file))));
-        }
         let mut one = Match::default();
-        for (variant, file) in &all.0 {
+        for (variant, file) in &self.0 {
             let file = Rc::clone(file);
             let loops = Loops { file, access, time };
             one.add(name, variant, Work::pass(1, "pages/s", loops));
         }
         one.ratios = match access {
-            Access::Store => all.ratios(&STORE_RATIOS),
-            Access::Load => all.ratios(&LOAD_RATIOS),
+            Access::Store => self.ratios(&STORE_RATIOS),
+            Access::Load => self.ratios(&LOAD_RATIOS),
         };
         one
     }
 
     /// How many faults a loop of stores takes.
     fn faults(&self) -> Match {
-        let mut one = Match::default();
+        let mut one = Match {
+            exact: true,
+            ..Match::default()
+        };
         for (variant, file) in &self.0 {
             one.add(
                 FAULTS,

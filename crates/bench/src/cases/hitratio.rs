@@ -11,23 +11,28 @@
 //! |---|---|---|
 //! | mix | zipf (θ = 0.99) over four times what is kept; scans of half of it between, as many reads | popular pages survive scans |
 //! | loop | a tenth more than is kept, over and over | part of the loop stays; LRU has no hit at all |
+//! | database | look-ups in a b-tree, zipf by key, and scans of ranges with their rows; six times what is kept | the upper pages and popular rows survive scans |
+//! | web | objects of one to eight pages, zipf, of which ever others become popular; six times what is kept | what was popular goes |
+//! | build | sources read once, headers by zipf, objects written and all of them read; three times what is kept | headers stay |
+//! | given | those of a file (`--trace`), alone: an access a line, the number of a page, or that of the first and how many | |
 //!
-//! A ratio of both traces is the worse one. One hit is added to each count, so that a cache without
+//! One hit is added to each count, so that a cache without
 //! any can be divided by.
 
 use foliocache::{Advice, Cache, File};
 use std::fs;
-use std::io;
+use std::io::{self, BufReader};
+use std::path::Path;
 use std::rc::Rc;
 
 use super::{OURS, memory};
-use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
+use crate::case::{Case, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
 use crate::files::{PAGE, PageBuf, whole};
 use crate::place::Folder;
 use crate::policy::{Lru, Policy, Quick};
 use crate::settings::{Settings, Uses};
-use crate::trace::{cycle, zipf_and_scan};
+use crate::trace::{Given, build, cycle, database, web, zipf_and_scan};
 
 /// See the module.
 pub(crate) struct HitRatio;
@@ -41,8 +46,59 @@ const FILE_PER_CAPACITY: u32 = 20;
 /// Reads of a trace are so many times what is kept.
 const READS_PER_CAPACITY: usize = 40;
 
-const MIX: &str = "zipf and scans";
-const LOOP: &str = "loop";
+/// A trace: what its rows and ratios are called, and what makes it.
+struct Named {
+    name: &'static str,
+    vs_lru: &'static str,
+    vs_quick_cache: &'static str,
+    make: MakeTrace,
+}
+
+/// Those that are made.
+const TRACES: [Named; 5] = [
+    Named {
+        name: "zipf and scans",
+        vs_lru: "hit_ratio_vs_lru_mix",
+        vs_quick_cache: "hit_ratio_vs_quick_cache_mix",
+        make: Bed::mix,
+    },
+    Named {
+        name: "loop",
+        vs_lru: "hit_ratio_vs_lru_loop",
+        vs_quick_cache: "hit_ratio_vs_quick_cache_loop",
+        make: |bed, _| cycle(bed.capacity + bed.capacity / 10, bed.reads()),
+    },
+    Named {
+        name: "database",
+        vs_lru: "hit_ratio_vs_lru_database",
+        vs_quick_cache: "hit_ratio_vs_quick_cache_database",
+        make: |bed, seed| database(6 * bed.capacity, bed.reads(), seed),
+    },
+    Named {
+        name: "web",
+        vs_lru: "hit_ratio_vs_lru_web",
+        vs_quick_cache: "hit_ratio_vs_quick_cache_web",
+        make: |bed, seed| web(6 * bed.capacity, bed.reads(), seed),
+    },
+    Named {
+        name: "build",
+        vs_lru: "hit_ratio_vs_lru_build",
+        vs_quick_cache: "hit_ratio_vs_quick_cache_build",
+        make: |bed, seed| build(3 * bed.capacity, bed.reads(), seed),
+    },
+];
+
+/// The one that is given.
+const GIVEN: Named = Named {
+    name: "given trace",
+    vs_lru: "hit_ratio_vs_lru_given",
+    vs_quick_cache: "hit_ratio_vs_quick_cache_given",
+    make: |bed, _| {
+        bed.given
+            .as_ref()
+            .map_or(Vec::new(), |given| given.accesses.clone())
+    },
+};
 
 impl Case for HitRatio {
     fn name(&self) -> &'static str {
@@ -50,11 +106,11 @@ impl Case for HitRatio {
     }
 
     fn about(&self) -> &'static str {
-        "hit ratios beside LRU and quick_cache, on zipf with scans and on a loop"
+        "hit ratios beside LRU and quick_cache, on five traces or on one that is given"
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, memory) = if quick { (2, 16 << 20) } else { (5, 64 << 20) };
+        let (samples, memory) = if quick { (2, 16 << 20) } else { (4, 64 << 20) };
         Settings {
             samples,
             memory: Some(memory),
@@ -62,75 +118,87 @@ impl Case for HitRatio {
         }
     }
 
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 15 } else { 90 }
+    }
+
     fn uses(&self) -> Uses {
         Uses {
             memory: true,
+            trace: true,
             ..Uses::NONE
         }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let memory = memory(settings, self)?;
+        let given = settings.trace.as_deref().map(given).transpose()?;
         let folder = Folder::in_memory(&settings.helper)?;
         let most = (memory / PAGE as u64) as u32;
+        let pages = (most * FILE_PER_CAPACITY).max(given.as_ref().map_or(0, |given| given.pages));
         let made = || {
             // Without blocks: what is read does not matter here, and zeros cost no memory.
             let file = fs::File::create(folder.path().join(FILE))?;
-            file.set_len(u64::from(most) * u64::from(FILE_PER_CAPACITY) * PAGE as u64)?;
+            file.set_len(u64::from(pages) * PAGE as u64)?;
             Ours::capacity(&folder, memory)
         };
         let capacity = made().map_err(|error| BenchError::setup("a file on a tmpfs", error))?;
+        let mut notes = vec![format!(
+            "all keep {capacity} pages, what ours holds within a bound of {most} pages; ours is told that reads are at random"
+        )];
+        if let Some(given) = &given {
+            let (accesses, pages) = (given.accesses.len(), given.pages);
+            notes.push(format!(
+                "the trace has {accesses} accesses of {pages} pages, the first quarter of them not counted"
+            ));
+            if pages <= capacity {
+                notes.push("all of its pages are kept: give less --memory".to_owned());
+            }
+        }
+        let traces: &[Named] = if given.is_some() { &[GIVEN] } else { &TRACES };
         let bed = Rc::new(Bed {
             folder,
             memory,
             capacity,
+            pages,
+            given,
         });
-        let contestant = |(name, trace), variant, policy| Contestant {
-            name,
-            variant,
-            work: Work::Pass {
-                threads: 1,
-                unit: "% hits",
-                pass: Box::new(Reads {
-                    bed: Rc::clone(&bed),
-                    trace,
-                    policy,
-                    turns: 0,
-                }),
-            },
-        };
         let policies: [(_, MakePolicy); 3] = [
             (OURS, Bed::ours),
             ("LRU", Bed::lru),
             ("quick_cache", Bed::quick),
         ];
-        let traces: [(_, MakeTrace); 2] = [(MIX, Bed::mix), (LOOP, Bed::round)];
-        let contestants = traces
-            .into_iter()
-            .flat_map(|trace| policies.map(|(variant, policy)| contestant(trace, variant, policy)));
-        let worse = |name, mix: (usize, usize), round| {
-            let mut plan = RatioPlan::new(name, mix.0, mix.1).at_least(1.0);
-            plan.or = Some(round);
-            plan
+        let mut one = Match {
+            exact: true,
+            ..Match::default()
         };
+        for trace in traces {
+            let [ours, lru, quick] = policies.map(|(variant, policy)| {
+                let reads = Reads {
+                    bed: Rc::clone(&bed),
+                    trace: trace.make,
+                    policy,
+                    turns: 0,
+                };
+                one.add(trace.name, variant, Work::pass(1, "% hits", reads))
+            });
+            let vs = |name, to| RatioPlan::new(name, ours, to).at_least(1.0);
+            one.ratios.push(vs(trace.vs_lru, lru));
+            one.ratios.push(vs(trace.vs_quick_cache, quick));
+        }
         Ok(Plan {
-            matches: vec![Match {
-                contestants: contestants.collect(),
-                ratios: vec![
-                    worse("hit_ratio_vs_lru", (0, 1), (3, 4)),
-                    RatioPlan::new("hit_ratio_vs_lru_mix", 0, 1),
-                    RatioPlan::new("hit_ratio_vs_lru_loop", 3, 4),
-                    worse("hit_ratio_vs_quick_cache", (0, 2), (3, 5)),
-                    RatioPlan::new("hit_ratio_vs_quick_cache_mix", 0, 2),
-                    RatioPlan::new("hit_ratio_vs_quick_cache_loop", 3, 5),
-                ],
-            }],
+            matches: vec![one],
             place: None,
-            notes: vec![format!(
-                "all keep {capacity} pages, what ours holds within a bound of {most} pages"
-            )],
+            notes,
         })
     }
+}
+
+/// The trace of a file.
+fn given(path: &Path) -> Result<Given, BenchError> {
+    let refused = |why: String| BenchError::Refused(format!("{}: {why}", path.display()));
+    let file = fs::File::open(path).map_err(|error| refused(error.to_string()))?;
+    Given::read(BufReader::new(file)).map_err(refused)
 }
 
 /// What all passes share.
@@ -139,6 +207,9 @@ struct Bed {
     memory: u64,
     /// Pages that are kept.
     capacity: u32,
+    /// Pages of the file.
+    pages: u32,
+    given: Option<Given>,
 }
 
 type MakePolicy = fn(&Bed) -> io::Result<Box<dyn Policy>>;
@@ -150,8 +221,7 @@ impl Bed {
     }
 
     fn lru(&self) -> io::Result<Box<dyn Policy>> {
-        let pages = self.capacity * FILE_PER_CAPACITY;
-        Ok(Box::new(Lru::new(self.capacity as usize, pages)))
+        Ok(Box::new(Lru::new(self.capacity as usize, self.pages)))
     }
 
     fn quick(&self) -> io::Result<Box<dyn Policy>> {
@@ -162,10 +232,6 @@ impl Bed {
         let (capacity, reads) = (self.capacity, self.reads());
         let end = FILE_PER_CAPACITY * capacity;
         zipf_and_scan(4 * capacity, end, capacity as usize / 2, reads, seed)
-    }
-
-    fn round(&self, _seed: u64) -> Vec<u32> {
-        cycle(self.capacity + self.capacity / 10, self.reads())
     }
 
     fn reads(&self) -> usize {

@@ -105,6 +105,10 @@ const FILES: u64 = 3;
 pub(super) fn plan(settings: &Settings, memory: u64, plan: &mut Plan) -> Result<(), BenchError> {
     let len = FILE_PER_MEMORY * memory;
     let disk = Place::on_disk(settings, memory, FILES * len)?;
+    (plan.notes).push(
+        "mappings of ours are of directories opened read-only, since their caches are several"
+            .to_owned(),
+    );
     if let Some(kib) = disk.read_ahead() {
         let note = format!("the kernel's default on the disk: it reads {kib} KiB around a miss");
         plan.notes.push(note);

@@ -1,9 +1,11 @@
 //! The cases.
 
 mod batch;
+mod coldwalk;
 mod create;
 mod fault;
 mod hitratio;
+mod hits;
 mod map_random;
 mod pin;
 mod pread;
@@ -27,14 +29,18 @@ use crate::settings::Settings;
 pub(crate) const OURS: &str = "foliocache";
 /// How the kernel's is done.
 const KERNEL: &str = "kernel";
-/// The same as ours once more, for a control.
-const AGAIN: &str = "foliocache again";
+/// A copy out of the kernel's mapping.
+const KERNEL_MMAP: &str = "kernel mmap";
 /// Ours through a mapping whose faults are resolved on the thread that touches the page.
 const INLINE: &str = "foliocache inline";
 /// Ours through a mapping whose faults threads of the cache resolve.
 const THREAD: &str = "foliocache thread";
 /// Ours over a directory.
 const DIRFS: &str = "foliocache, dirfs";
+/// Ours on behalf of a user, whose permissions are checked in each directory; by default none are.
+const OURS_AS_USER: &str = "foliocache, user 1000";
+/// The same over a directory.
+const DIRFS_AS_USER: &str = "foliocache, dirfs, user 1000";
 /// The kernel's page cache in a memory cgroup of the bound's size.
 const BUFFERED: &str = "kernel buffered, cgroup";
 
@@ -68,6 +74,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
     &[
         &pwrite::Pwrite,
         &pread::Pread,
+        &hits::Hits,
         &seq::Seq,
         &rand::Rand,
         &batch::Batch,
@@ -75,6 +82,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &hitratio::HitRatio,
         &stat::Stat,
         &walk::Walk,
+        &coldwalk::ColdWalk,
         &scale::Scale,
         &create::Create,
         &small::Small,

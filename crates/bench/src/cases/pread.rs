@@ -3,7 +3,8 @@
 //! # Model
 //!
 //! The loop of will-it-scale's pread1, on memfs and on tmpfs, and the same with 64 bytes, where
-//! the copy is nothing and the way to it all. Buffers are on a page boundary for both.
+//! the copy is nothing and the way to it all; beside them a copy out of the kernel's mapping. Buffers are on a page
+//! boundary for all. One page is in the processor's nearest cache: [`hits`](super::hits) reads more.
 //!
 //! Scaling: one page read by several threads, over the same by one, divided by what a bare copy of
 //! the page gains by so many threads. Whatever the readers write that others share shows there;
@@ -18,11 +19,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::{KERNEL, OURS};
+use super::{KERNEL, KERNEL_MMAP, OURS};
 use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
 use crate::copies::{Call, beside_copy, shared_handle};
 use crate::error::BenchError;
 use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
+use crate::mapped::{Kernels, copy};
 use crate::settings::Settings;
 
 /// See the module.
@@ -44,11 +46,25 @@ impl Case for Pread {
         "reads of 4 KiB and 64 bytes at offset 0 of a file in memory, and of one page by all threads"
     }
 
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 15 } else { 110 }
+    }
+
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let files = Ours::new()?;
         let mut matches = vec![
-            against_kernel(&files, "pread 4 KiB", PAGE, "pread4k_vs_kernel", 5.0)?,
-            against_kernel(&files, "pread 64 B", 64, "pread64_vs_kernel", 10.0)?,
+            against_kernel(
+                &files,
+                ("pread 4 KiB", PAGE),
+                RatioPlan::new("pread4k_vs_kernel", 0, 1).at_least(5.0),
+                "pread4k_vs_mmap",
+            )?,
+            against_kernel(
+                &files,
+                ("pread 64 B", 64),
+                RatioPlan::new("pread64_vs_kernel", 0, 1).at_least(10.0),
+                "pread64_vs_mmap",
+            )?,
         ];
         for (name, ratio, least, pages) in BESIDE_COPY {
             let row = (name, ratio, least);
@@ -66,25 +82,26 @@ impl Case for Pread {
     }
 }
 
+/// Beside the kernel's call, and a copy out of its mapping of the same file.
 fn against_kernel(
     files: &Ours,
-    name: &'static str,
-    len: usize,
-    ratio: &'static str,
-    least: f64,
+    (name, len): (&'static str, usize),
+    vs_kernel: RatioPlan,
+    vs_mmap: &'static str,
 ) -> Result<Match, BenchError> {
-    let contestant = |variant, worker| Contestant {
-        name,
-        variant,
-        work: Work::Operations(vec![worker]),
-    };
-    Ok(Match {
-        contestants: vec![
-            contestant(OURS, ours(files.file(ratio)?, len)),
-            contestant(KERNEL, kernel(kernel_file(ratio)?, len)),
-        ],
-        ratios: vec![RatioPlan::new(ratio, 0, 1).at_least(least)],
-    })
+    let file = kernel_file(name)?;
+    let mapping =
+        Kernels::new(&file, PAGE).map_err(|error| BenchError::setup(KERNEL_MMAP, error))?;
+    let mut one = Match::default();
+    let mut add = |variant, worker| one.add(name, variant, Work::Operations(vec![worker]));
+    let ours = add(OURS, ours(files.file(name)?, len));
+    let kernel = add(KERNEL, kernel(file, len));
+    let mmap = add(KERNEL_MMAP, mapped(mapping, len));
+    one.ratios = vec![
+        vs_kernel.between(ours, kernel),
+        RatioPlan::new(vs_mmap, ours, mmap),
+    ];
+    Ok(one)
 }
 
 /// One page, one thread and several, beside a bare copy of one page by as many.
@@ -106,10 +123,11 @@ fn scaling(files: &Ours, threads: usize) -> Result<Match, BenchError> {
         work: Work::Operations((0..threads).map(|_| memcpy(Arc::clone(&page))).collect()),
     };
     let mut scaling = RatioPlan::new("pread_samefolio_scaling", 2, 0).at_least(0.95);
-    scaling.control = Some((3, 1));
+    scaling.divisor = Some((3, 1));
     Ok(Match {
         contestants: vec![read(1), copy(1), read(threads), copy(threads)],
         ratios: vec![scaling, RatioPlan::new("memcpy_scaling", 3, 1)],
+        ..Match::default()
     })
 }
 
@@ -124,6 +142,11 @@ fn ours(file: Arc<foliocache::File>, len: usize) -> Box<dyn Worker> {
 fn kernel(file: Arc<fs::File>, len: usize) -> Box<dyn Worker> {
     let mut page = PageBuf::new();
     repeat(move || whole(file.read_at(black_box(&mut page.0[..len]), 0)?, len))
+}
+
+fn mapped(mapping: Kernels, len: usize) -> Box<dyn Worker> {
+    let mut page = PageBuf::new();
+    repeat(move || copy(&mapping, black_box(&mut page.0[..len]), black_box(0)))
 }
 
 fn memcpy(from: Arc<PageBuf>) -> Box<dyn Worker> {

@@ -9,7 +9,8 @@
 //! read twice as many pages as the file has before the first turn.
 //!
 //! The kernel's side is a process in a memory cgroup of the bound's size. Its hits are the reads
-//! that were not read from the disk.
+//! that were not read from the disk. `O_DIRECT` reads the same trace past both caches, by each thread one read at a
+//! time, and as many as are fastest here, by an io_uring of each thread; it has no hits.
 //!
 //! Hits are awaited on one page in memory, by a thread that polls once: a hit that is not ready then
 //! is an error. Beside it the same open file is read by the blocking call.
@@ -21,15 +22,18 @@ use std::hint::black_box;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
-use super::{AGAIN, BUFFERED, FILE_PER_MEMORY, OURS, memory};
+use super::{BUFFERED, FILE_PER_MEMORY, OURS, memory};
 use crate::case::{Case, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
+use crate::file_bed::DIRECT;
 use crate::files::{Ours as Hot, PAGE, PageBuf, whole};
 use crate::kernel::{KernelSide, Way};
 use crate::passes::{Popularity, RandomReads, RandomResult, Trace, Until};
 use crate::place::{Place, drop_from_kernel_cache};
+use crate::ring::{DirectRing, fastest_depth};
 use crate::settings::{Settings, Uses};
 
 /// See the module.
@@ -53,13 +57,17 @@ impl Case for Rand {
 
     fn settings(&self, quick: bool) -> Settings {
         let settings = match quick {
-            true => Settings::bounded(3, 0.5, 64 << 20),
-            false => Settings::bounded(9, 1.0, 256 << 20),
+            true => Settings::bounded(4, 0.5, 64 << 20),
+            false => Settings::bounded(10, 1.0, 256 << 20),
         };
         Settings {
             threads: 8,
             ..settings
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 60 } else { 240 }
     }
 
     fn uses(&self) -> Uses {
@@ -73,41 +81,44 @@ impl Case for Rand {
         let memory = memory(settings, self)?;
         let len = FILE_PER_MEMORY * memory;
         let disk = Place::on_disk(settings, memory, 2 * len)?;
-        let place = Some(disk.describe());
-        let mut matches = vec![hits()?, against_kernel(disk, settings, memory, &ON_DISK)?];
-        let mut notes = Vec::new();
+        let mut plan = Plan {
+            place: Some(disk.describe()),
+            ..Plan::default()
+        };
+        plan.matches.push(hits()?);
+        beside_others(disk, settings, memory, &ON_DISK, &mut plan)?;
         match Place::on_zram(settings, memory, 2 * len) {
-            Ok(zram) => matches.push(against_kernel(zram, settings, memory, &ON_ZRAM)?),
-            Err(error) => notes.push(format!("nothing on zram: {error}")),
+            Ok(zram) => beside_others(zram, settings, memory, &ON_ZRAM, &mut plan)?,
+            Err(error) => plan.notes.push(format!("nothing on zram: {error}")),
         }
-        Ok(Plan {
-            matches,
-            place,
-            notes,
-        })
+        Ok(plan)
     }
 }
 
 /// What rows and ratios are called.
 struct Names {
+    place: &'static str,
     read: &'static str,
-    vs_kernel: &'static str,
-    aa: &'static str,
-    least: Option<f64>,
+    vs_kernel: RatioPlan,
+    /// To `O_DIRECT`, at depth 1 and at the fastest.
+    vs_direct1: &'static str,
+    vs_direct: &'static str,
 }
 
 const ON_DISK: Names = Names {
+    place: "the disk",
     read: "read 4 KiB, zipf",
-    vs_kernel: "rand_read_vs_kernel",
-    aa: "rand_aa",
-    least: Some(1.0),
+    vs_kernel: RatioPlan::new("rand_read_vs_kernel", 0, 0).at_least(1.0),
+    vs_direct1: "rand_read_vs_direct_depth1",
+    vs_direct: "rand_read_vs_direct",
 };
 
 const ON_ZRAM: Names = Names {
+    place: "zram",
     read: "zram, read 4 KiB, zipf",
-    vs_kernel: "rand_read_vs_kernel_zram",
-    aa: "rand_aa_zram",
-    least: None,
+    vs_kernel: RatioPlan::new("rand_read_vs_kernel_zram", 0, 0),
+    vs_direct1: "rand_read_vs_direct_depth1_zram",
+    vs_direct: "rand_read_vs_direct_zram",
 };
 
 /// Hits, awaited and not.
@@ -119,12 +130,8 @@ fn hits() -> Result<Match, BenchError> {
         hits.add("read 4 KiB, hit", variant, work)
     };
     let awaited = add("foliocache, async", awaited(file.clone()));
-    let ours = add(OURS, blocking(file.clone()));
-    let again = add(AGAIN, blocking(file));
-    hits.ratios = vec![
-        RatioPlan::new("async_vs_blocking_hits", awaited, ours),
-        RatioPlan::new("hits_aa", ours, again),
-    ];
+    let ours = add(OURS, blocking(file));
+    hits.ratios = vec![RatioPlan::new("async_vs_blocking_hits", awaited, ours)];
     Ok(hits)
 }
 
@@ -147,12 +154,13 @@ fn blocking(file: AsyncFile) -> Box<dyn Worker> {
     })
 }
 
-fn against_kernel(
+fn beside_others(
     place: Place,
     settings: &Settings,
     memory: u64,
     names: &Names,
-) -> Result<Match, BenchError> {
+    plan: &mut Plan,
+) -> Result<(), BenchError> {
     let len = FILE_PER_MEMORY * memory;
     let pages = (len / PAGE as u64) as u32;
     let trace = Trace {
@@ -185,20 +193,39 @@ fn against_kernel(
         reads.run(until, len, read, || Ok(files[0].stats()?.misses))
     });
     let kernel = turns.kernel(kernel, FILE_KERNEL, Way::Call);
+    let path = turns.place.path(FILE_KERNEL);
+    let direct = |depth| -> io::Result<_> {
+        let rings = (0..trace.threads)
+            .map(|_| Ok(Mutex::new(DirectRing::open(&path, depth, PAGE, false)?)));
+        let rings = rings.collect::<io::Result<Vec<_>>>()?;
+        let mut reads = RandomReads::new(&trace);
+        Ok(move |_len, until| reads.run_direct(until, &rings))
+    };
+    let trial = Until::seconds(settings.seconds / 4.0);
+    let (depth, fastest) = fastest_depth(|depth| {
+        let result = direct(depth)?(PAGE, trial)?;
+        Ok(result.reads as f64 / result.cost.seconds)
+    })?;
+    plan.notes.push(format!(
+        "O_DIRECT on {}: fastest with {depth} reads of each thread under way",
+        names.place
+    ));
+    let failed = |error| BenchError::setup("O_DIRECT by io_uring", error);
+    let direct1 = turns.uncached(direct(1).map_err(failed)?);
+    let direct = turns.uncached(direct(depth).map_err(failed)?);
     let mut one = Match::default();
     let mut add = |variant, cache| one.add(names.read, variant, turns.work(cache, PAGE));
-    let first = add(OURS, &ours);
+    let ours = add(OURS, &ours);
     let kernel = add(BUFFERED, &kernel);
-    // The control has the same cache and goes on with the same traces.
-    let again = add(AGAIN, &ours);
-    let vs_kernel = RatioPlan::new(names.vs_kernel, first, kernel);
+    let direct1 = add(DIRECT, &direct1);
+    let direct = add(fastest, &direct);
     one.ratios = vec![
-        names
-            .least
-            .map_or(vs_kernel, |least| vs_kernel.at_least(least)),
-        RatioPlan::new(names.aa, first, again),
+        names.vs_kernel.between(ours, kernel),
+        RatioPlan::new(names.vs_direct1, ours, direct1),
+        RatioPlan::new(names.vs_direct, ours, direct),
     ];
-    Ok(one)
+    plan.matches.push(one);
+    Ok(())
 }
 
 /// Of reads of `len` bytes each.
@@ -246,6 +273,16 @@ impl Turns {
             warm_up: Rc::new(Cell::new(Some(self.warm_up))),
             _place: Rc::clone(&self.place),
         }
+    }
+
+    /// Reads past all caches: there is nothing to warm up.
+    fn uncached(
+        &self,
+        read: impl FnMut(usize, Until) -> io::Result<RandomResult> + 'static,
+    ) -> Warming {
+        let cache = self.cache(read);
+        cache.warm_up.set(None);
+        cache
     }
 
     /// That of a process, bounded by its cgroup, over a file that nobody else has in a cache now.

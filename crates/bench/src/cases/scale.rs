@@ -4,8 +4,7 @@
 //!
 //! Each row does the same small piece of work beside a smaller or a larger crowd that the work does not touch. A
 //! ratio is the time of one unit at the largest size over that at the smallest: 1 where the work costs what it
-//! changes, and the sizes' own ratio where it looks at everything. The control is a second crowd of the smallest
-//! size. The store [keeps nothing](crate::beds), so nothing but the cache's own work is measured.
+//! changes, and the sizes' own ratio where it looks at everything. The store [keeps nothing](crate::beds), so nothing but the cache's own work is measured.
 //!
 //! | ratio | sizes, at a bound of 16 GiB | unit of work |
 //! |---|---|---|
@@ -24,13 +23,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::AGAIN;
 use crate::beds::{Bed, BedFile};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::files::PAGE;
 use crate::place::Random;
-use crate::ratio::Target;
 use crate::settings::{Settings, Uses};
 
 /// See the module.
@@ -55,7 +52,7 @@ const FRAMES: u64 = 32 << 20;
 const COLD: usize = 128 << 20;
 
 /// What a ratio is to reach.
-const MOST: Target = Target::AtMost(1.25);
+const MOST: f64 = 1.25;
 
 impl Case for Scale {
     fn name(&self) -> &'static str {
@@ -67,13 +64,17 @@ impl Case for Scale {
     }
 
     fn settings(&self, quick: bool) -> Settings {
-        let (samples, memory) = if quick { (5, MEMORY / 4) } else { (21, MEMORY) };
+        let (samples, memory) = if quick { (6, MEMORY / 4) } else { (22, MEMORY) };
         Settings {
             samples,
             seconds: 0.05,
             memory: Some(memory.min(total_memory() / 4 * 3)),
             ..Settings::default()
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 30 } else { 180 }
     }
 
     fn uses(&self) -> Uses {
@@ -100,28 +101,27 @@ impl Case for Scale {
                 file_systems()?,
                 shrink(memory)?,
             ],
-            notes: vec![format!(
-                "in scale_bound the largest bound has {} MiB, of which no more than {} MiB are touched",
-                memory >> 20,
-                FRAMES >> 20
-            )],
+            notes: vec![
+                format!(
+                    "in scale_bound the largest bound has {} MiB, of which no more than {} MiB are touched",
+                    memory >> 20,
+                    FRAMES >> 20
+                ),
+                "nothing is written back in the background: the dirty limits are 90 %, and data may be a day old"
+                    .to_owned(),
+            ],
             ..Plan::default()
         })
     }
 }
 
-/// Compares sizes that stand in ascending order before a second one of the smallest. Figures are units a second.
-fn speeds((ratio, control): (&'static str, &'static str), contestants: Vec<Contestant>) -> Match {
-    let [again, largest] = [contestants.len() - 1, contestants.len() - 2];
+/// Compares sizes that stand in ascending order. Figures are units a second.
+fn speeds(ratio: &'static str, contestants: Vec<Contestant>) -> Match {
+    let largest = contestants.len() - 1;
     Match {
         contestants,
-        ratios: vec![
-            RatioPlan {
-                target: Some(MOST),
-                ..RatioPlan::new(ratio, 0, largest)
-            },
-            RatioPlan::new(control, 0, again),
-        ],
+        ratios: vec![RatioPlan::new(ratio, 0, largest).at_most(MOST)],
+        ..Match::default()
     }
 }
 
@@ -169,12 +169,8 @@ fn dirty_files(memory: u64) -> Result<Match, BenchError> {
         Ok(contestant(NAME, variant, sync_and_dirty(bed, worked_on)))
     };
     Ok(speeds(
-        ("scale_dirty_files", "scale_dirty_files_aa"),
-        vec![
-            crowd(most / 10, "10 %")?,
-            crowd(most, "100 %")?,
-            crowd(most / 10, AGAIN)?,
-        ],
+        "scale_dirty_files",
+        vec![crowd(most / 10, "10 %")?, crowd(most, "100 %")?],
     ))
 }
 
@@ -245,12 +241,11 @@ fn page_read_in(memory: u64) -> Result<Match, BenchError> {
         Ok(contestant("page read in", variant, worker))
     };
     Ok(speeds(
-        ("scale_bound", "scale_bound_aa"),
+        "scale_bound",
         vec![
             of(memory / 16, "1/16 of the bound")?,
             of(memory / 4, "1/4 of the bound")?,
             of(memory, "the whole bound")?,
-            of(memory / 16, AGAIN)?,
         ],
     ))
 }
@@ -262,12 +257,11 @@ fn metadata_charged(memory: u64) -> Result<Match, BenchError> {
         Ok(contestant(NAME, variant, Box::new(Charge(full))))
     };
     Ok(speeds(
-        ("scale_bound_metadata", "scale_bound_metadata_aa"),
+        "scale_bound_metadata",
         vec![
             of(memory / 128, "1/128 of the bound")?,
             of(memory / 32, "1/32 of the bound")?,
             of(memory / 8, "1/8 of the bound")?,
-            of(memory / 128, AGAIN)?,
         ],
     ))
 }
@@ -289,12 +283,11 @@ fn file_systems() -> Result<Match, BenchError> {
         Ok(contestant(NAME, variant, sync_and_dirty(bed, files)))
     };
     Ok(speeds(
-        ("scale_file_systems", "scale_file_systems_aa"),
+        "scale_file_systems",
         vec![
             of(1, "1 file system")?,
             of(16, "16 file systems")?,
             of(64, "64 file systems")?,
-            of(1, AGAIN)?,
         ],
     ))
 }
@@ -367,18 +360,13 @@ fn shrink(memory: u64) -> Result<Match, BenchError> {
             },
         })
     };
-    let contestants = vec![
-        of(largest / 8, "1/8 of the pages")?,
-        of(largest / 2, "1/2 of the pages")?,
-        of(largest, "all pages")?,
-        of(largest / 8, AGAIN)?,
-    ];
-    let ratio = RatioPlan {
-        target: Some(MOST),
-        ..RatioPlan::new("scale_shrink", 2, 0)
-    };
     Ok(Match {
-        contestants,
-        ratios: vec![ratio, RatioPlan::new("scale_shrink_aa", 3, 0)],
+        contestants: vec![
+            of(largest / 8, "1/8 of the pages")?,
+            of(largest / 2, "1/2 of the pages")?,
+            of(largest, "all pages")?,
+        ],
+        ratios: vec![RatioPlan::new("scale_shrink", 2, 0).at_most(MOST)],
+        ..Match::default()
     })
 }

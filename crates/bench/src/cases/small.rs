@@ -35,7 +35,8 @@ use super::create::{Makers, Ours, pass};
 use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
-use crate::place::{Folder, Random, check_room};
+use crate::latency::Times;
+use crate::place::{DROP_CACHES, Folder, Random, check_room};
 use crate::settings::{Settings, Uses};
 
 /// See the module.
@@ -63,8 +64,8 @@ impl Case for Small {
 
     fn settings(&self, quick: bool) -> Settings {
         let (samples, dirs, files) = match quick {
-            true => (3, 100, 50),
-            false => (5, 100, 1000),
+            true => (4, 100, 50),
+            false => (6, 100, 1000),
         };
         Settings {
             samples,
@@ -73,6 +74,10 @@ impl Case for Small {
             files: Some(files),
             ..Settings::default()
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 60 } else { 600 }
     }
 
     fn uses(&self) -> Uses {
@@ -92,7 +97,7 @@ impl Case for Small {
             .ok_or(BenchError::Setting("no tree"))?;
         let folder = Folder::on_disk(settings)?;
         let all = (dirs * files).max(10);
-        let made = 2 * (settings.samples + 1) * (2 * all + 5 * (all / 10) + 5 * dirs) + all;
+        let made = 2 * (settings.samples + 1) * (2 * all + 12 * (all / 10 + dirs)) + all;
         check_room(folder.path(), (made * ON_DISK) as u64, made as u64)?;
         let failed = |error| BenchError::setup("a tree of small files", error);
         let folder = Arc::new(folder);
@@ -392,11 +397,9 @@ fn seen(tree: &Arc<Tree>, ours: Ours, names: &Names) -> io::Result<Match> {
             contestant("changes unseen, p99", "one", "ms", One),
         ],
         ratios: vec![RatioPlan::new(names.seen, 0, 1).at_most(50.0)],
+        ..Match::default()
     })
 }
-
-/// What drops the kernel's caches when 3 is written to it.
-const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// Open, read and close of files that are cached nowhere.
 struct Cold {
@@ -424,14 +427,19 @@ impl Pass for Cold {
             let other = at + self.random.below(order.len() - at);
             order.swap(at, other);
         }
-        let start = Instant::now();
+        let (start, mut times) = (Instant::now(), Times::new());
         for (name, path) in &order[..n] {
+            let begun = Instant::now();
             match &self.ours {
                 Some(ours) => read(ours.directory(), name, LEN)?,
                 None => read_kernel(&self.tree, path, LEN)?,
             }
+            times.add(begun.elapsed());
         }
-        Ok(Outcome::plain(n as f64 / start.elapsed().as_secs_f64()))
+        Ok(Outcome {
+            latency: Some(Times::drain([&mut times].into_iter())),
+            ..Outcome::plain(n as f64 / start.elapsed().as_secs_f64())
+        })
     }
 }
 
@@ -448,6 +456,7 @@ fn cold_reads(tree: &Arc<Tree>, ours: Ours, names: &Names, n: usize) -> Match {
     Match {
         contestants: vec![cold(DIRFS, Some(ours)), cold(KERNEL, None)],
         ratios: vec![RatioPlan::new(names.cold, 0, 1).at_least(0.8)],
+        ..Match::default()
     }
 }
 
@@ -518,6 +527,7 @@ fn creation(
             RatioPlan::new(names.create, 0, 1).at_least(0.8),
             RatioPlan::new(names.durable, 2, 3).at_least(0.6),
         ],
+        ..Match::default()
     };
     if device.is_some() {
         let name = "create 1,000, durable";
@@ -553,5 +563,6 @@ fn late(
             RatioPlan::new(names.late, 1, 0).at_least(0.7),
             RatioPlan::new(names.late_kernel, 3, 2),
         ],
+        ..Match::default()
     }
 }

@@ -1,4 +1,4 @@
-//! Stats of one file by a path of six components, by one thread and by all.
+//! Stats by paths of six components, of one file and of 20,000, by one thread and by all.
 //!
 //! # Model
 //!
@@ -6,6 +6,12 @@
 //! whose permissions are checked in each directory, on a memfs and on a dirfs; the kernel by `statx` on a
 //! tmpfs, from a directory's descriptor that each thread has for itself, so that nobody waits for anybody's
 //! count but the file's own.
+//!
+//! One path over and over is the best that there is: its directories are those that the thread
+//! [remembers](../../../docs/decisions/0019-threads-remember-their-ways.md). 20,000 paths in an order at random, in 1,000
+//! directories, are the other end: a thread remembers 32 directories, and one comes again after 1,000 others, so what it
+//! remembers is of no use, and names come from memory that the processor has not cached. Lists of paths are read from
+//! front to back.
 //!
 //! Scaling: one file by several threads over the same by one, divided by what the same loop gains where each
 //! thread has a file system of its own. What all of these have in common, the RCU domain for one, shows in
@@ -17,14 +23,16 @@
 //! counted. Where two processors are two threads of one core they
 //! share its cache, and a line that goes to and fro between them costs next to nothing.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::{AGAIN, DIRFS, KERNEL, OURS};
+use super::{DIRFS_AS_USER, KERNEL, OURS_AS_USER};
 use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
 use crate::error::BenchError;
 use crate::names::{KernelTree, Make, Names, c_path};
+use crate::place::Random;
 use crate::references::{Chain, Path, Referenced};
 use crate::settings::Settings;
 
@@ -32,14 +40,22 @@ use crate::settings::Settings;
 pub(crate) struct Stat;
 
 const NAME: &str = "stat, six components";
+const MANY: &str = "stat, six components, 20,000 paths in 1,000 directories";
 const PRIVATE: &str = "stat, six components, each its own";
 const MODEL: &str = "stat, model of the lines read";
 
 /// Directories, and a file in the last of them.
 const PATH: &str = "usr/share/doc/packages/library-1.2.3/readme.txt";
 
-/// Memory of each cache: a few names.
-const MEMORY: u64 = 16 << 20;
+/// Directories at each of three levels, and files in each of the lowest: 1,000 and 20,000.
+const WIDTH: usize = 10;
+const FILES: usize = 20;
+
+/// Of the order of many paths.
+const SEED: u64 = 45;
+
+/// Memory of each cache: room for all names.
+const MEMORY: u64 = 128 << 20;
 
 impl Case for Stat {
     fn name(&self) -> &'static str {
@@ -47,7 +63,11 @@ impl Case for Stat {
     }
 
     fn about(&self) -> &'static str {
-        "stats of one cached file by a path of six components, by all threads"
+        "stats of cached files by paths of six components: one path, and 20,000 at random"
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 20 } else { 130 }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
@@ -60,9 +80,14 @@ impl Case for Stat {
             kernel: &tree,
         };
         let threads = settings.threads;
-        let mut matches = vec![sides.alone()?];
+        let mut matches = Vec::new();
+        for paths in [&vec![c_path(PATH)], &many_paths()] {
+            matches.push(sides.of(paths, 1)?);
+            if threads > 1 {
+                matches.push(sides.of(paths, threads)?);
+            }
+        }
         if threads > 1 {
-            matches.push(sides.together(threads)?);
             matches.push(scaling(&memfs, threads)?);
             matches.push(references(threads)?);
             matches.push(layouts(threads));
@@ -74,15 +99,44 @@ impl Case for Stat {
     }
 }
 
-/// Makes the file and what is above it.
+/// Makes the files and what is above them.
 fn fill(tree: &impl Make) -> Result<(), BenchError> {
     let made = || {
         for (end, _) in PATH.match_indices('/') {
             tree.dir(&PATH[..end])?;
         }
-        tree.file(PATH)
+        tree.file(PATH)?;
+        let mut last = String::new();
+        for path in tree_paths() {
+            for (end, _) in path.match_indices('/').skip(2) {
+                // Each directory before the first file in it.
+                if !last.starts_with(&path[..=end]) {
+                    tree.dir(&path[..end])?;
+                }
+            }
+            tree.file(&path)?;
+            last = path;
+        }
+        Ok(())
     };
-    made().map_err(|error| BenchError::setup(PATH, error))
+    made().map_err(|error: io::Error| BenchError::setup(PATH, error))
+}
+
+/// 20,000 paths below `usr/share`, directory by directory.
+fn tree_paths() -> impl Iterator<Item = String> {
+    let dirs = WIDTH * WIDTH * WIDTH;
+    (0..dirs * FILES).map(|number| {
+        let (dir, file) = (number / FILES, number % FILES);
+        let (a, b, c) = (dir / WIDTH / WIDTH, dir / WIDTH % WIDTH, dir % WIDTH);
+        format!("usr/share/{a}/{b}/{c}/file-{file}.txt")
+    })
+}
+
+/// The same at random.
+fn many_paths() -> Vec<CString> {
+    let mut paths: Vec<String> = tree_paths().collect();
+    Random(SEED).shuffle(&mut paths);
+    paths.iter().map(|path| c_path(path)).collect()
 }
 
 fn in_memory() -> Result<Arc<Names>, BenchError> {
@@ -99,61 +153,49 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    fn alone(&self) -> Result<Match, BenchError> {
-        Ok(Match {
-            contestants: vec![
-                contestant(NAME, OURS, ours(self.memfs, 1)?),
-                contestant(NAME, AGAIN, ours(self.memfs, 1)?),
-                contestant(NAME, DIRFS, ours(self.dirfs, 1)?),
-                contestant(NAME, KERNEL, kernel(self.kernel, 1)?),
-            ],
-            ratios: vec![
-                RatioPlan::new("stat_vs_kernel", 0, 3),
-                RatioPlan::new("stat_dirfs_vs_kernel", 2, 3),
-                RatioPlan::new("stat_aa", 1, 0),
-            ],
-        })
-    }
-
-    fn together(&self, threads: usize) -> Result<Match, BenchError> {
-        let names = RatioNames::of(threads);
-        Ok(Match {
-            contestants: vec![
-                contestant(NAME, OURS, ours(self.memfs, threads)?),
-                contestant(NAME, DIRFS, ours(self.dirfs, threads)?),
-                contestant(NAME, KERNEL, kernel(self.kernel, threads)?),
-            ],
-            ratios: vec![
-                RatioPlan::new(names.vs_kernel, 0, 2).at_least(10.0),
-                RatioPlan::new(names.dirfs_vs_kernel, 1, 2),
-            ],
-        })
+    /// Stats of each of the paths, by so many threads.
+    fn of(&self, paths: &[CString], threads: usize) -> Result<Match, BenchError> {
+        let names = RatioNames::of(paths.len(), threads);
+        let name = if paths.len() > 1 { MANY } else { NAME };
+        let mut one = Match::default();
+        let mut add = |variant, workers| one.add(name, variant, Work::Operations(workers));
+        let memfs = add(OURS_AS_USER, ours(self.memfs, paths, threads)?);
+        let dirfs = add(DIRFS_AS_USER, ours(self.dirfs, paths, threads)?);
+        let kernel = add(KERNEL, kernel(self.kernel, paths, threads)?);
+        one.ratios = vec![
+            names.vs_kernel.between(memfs, kernel),
+            RatioPlan::new(names.dirfs_vs_kernel, dirfs, kernel),
+        ];
+        Ok(one)
     }
 }
 
-/// What ratios of several threads are called: two are the usual case.
+/// What ratios of stats are called: two are the usual case of several threads.
 struct RatioNames {
-    vs_kernel: &'static str,
+    vs_kernel: RatioPlan,
     dirfs_vs_kernel: &'static str,
-    scaling: &'static str,
-    private_scaling: &'static str,
 }
 
 impl RatioNames {
-    fn of(threads: usize) -> Self {
-        match threads {
-            2 => Self {
-                vs_kernel: "stat_vs_kernel_2t",
-                dirfs_vs_kernel: "stat_dirfs_vs_kernel_2t",
-                scaling: "stat_scaling_2t",
-                private_scaling: "stat_private_scaling_2t",
+    fn of(paths: usize, threads: usize) -> Self {
+        let (vs_kernel, dirfs_vs_kernel) = match (paths, threads) {
+            (1, 1) => ("stat_vs_kernel", "stat_dirfs_vs_kernel"),
+            (1, 2) => ("stat_vs_kernel_2t", "stat_dirfs_vs_kernel_2t"),
+            (1, _) => ("stat_vs_kernel_threads", "stat_dirfs_vs_kernel_threads"),
+            (_, 1) => ("stat_many_vs_kernel", "stat_many_dirfs_vs_kernel"),
+            (_, 2) => ("stat_many_vs_kernel_2t", "stat_many_dirfs_vs_kernel_2t"),
+            _ => (
+                "stat_many_vs_kernel_threads",
+                "stat_many_dirfs_vs_kernel_threads",
+            ),
+        };
+        let vs_kernel = RatioPlan::new(vs_kernel, 0, 0);
+        Self {
+            vs_kernel: match (paths, threads) {
+                (1, 2..) => vs_kernel.at_least(10.0),
+                _ => vs_kernel,
             },
-            _ => Self {
-                vs_kernel: "stat_vs_kernel_threads",
-                dirfs_vs_kernel: "stat_dirfs_vs_kernel_threads",
-                scaling: "stat_scaling_threads",
-                private_scaling: "stat_private_scaling_threads",
-            },
+            dirfs_vs_kernel,
         }
     }
 }
@@ -163,21 +205,27 @@ fn scaling(shared: &Arc<Names>, threads: usize) -> Result<Match, BenchError> {
     let own: Vec<_> = (0..threads)
         .map(|_| in_memory())
         .collect::<Result<_, _>>()?;
+    let path = [c_path(PATH)];
     let private = |threads: usize| -> Result<_, BenchError> {
-        let each = own[..threads].iter().map(stat);
-        Ok(contestant(PRIVATE, OURS, each.collect::<Result<_, _>>()?))
+        let each = own[..threads].iter().map(|names| stat(names, &path, 0));
+        let each = each.collect::<Result<_, _>>()?;
+        Ok(contestant(PRIVATE, OURS_AS_USER, each))
     };
-    let names = RatioNames::of(threads);
-    let mut scaling = RatioPlan::new(names.scaling, 2, 0).at_least(0.95);
-    scaling.control = Some((3, 1));
+    let (name, private_name) = match threads {
+        2 => ("stat_scaling_2t", "stat_private_scaling_2t"),
+        _ => ("stat_scaling_threads", "stat_private_scaling_threads"),
+    };
+    let mut scaling = RatioPlan::new(name, 2, 0).at_least(0.95);
+    scaling.divisor = Some((3, 1));
     Ok(Match {
         contestants: vec![
-            contestant(NAME, OURS, ours(shared, 1)?),
+            contestant(NAME, OURS_AS_USER, ours(shared, &path, 1)?),
             private(1)?,
-            contestant(NAME, OURS, ours(shared, threads)?),
+            contestant(NAME, OURS_AS_USER, ours(shared, &path, threads)?),
             private(threads)?,
         ],
-        ratios: vec![scaling, RatioPlan::new(names.private_scaling, 3, 1)],
+        ratios: vec![scaling, RatioPlan::new(private_name, 3, 1)],
+        ..Match::default()
     })
 }
 
@@ -195,6 +243,7 @@ fn references(threads: usize) -> Result<Match, BenchError> {
             ),
         ],
         ratios: vec![RatioPlan::new("stat_beside_references", 0, 1)],
+        ..Match::default()
     })
 }
 
@@ -204,20 +253,19 @@ fn layouts(threads: usize) -> Match {
     let split = Chain::<true>::new(PATH);
     let disturbed = "stat, model of the lines read, beside references";
     let packed_beside = beside_references(&packed, &packed, threads);
-    let split_beside = || beside_references(&split, &split, threads);
+    let split_beside = beside_references(&split, &split, threads);
     Match {
         contestants: vec![
             contestant(disturbed, "count among", packed_beside),
-            contestant(disturbed, "count apart", split_beside()),
-            contestant(disturbed, "count apart again", split_beside()),
+            contestant(disturbed, "count apart", split_beside),
             contestant(MODEL, "count among", vec![walker(&packed)]),
             contestant(MODEL, "count apart", vec![walker(&split)]),
         ],
         ratios: vec![
             RatioPlan::new("stat_split_vs_packed", 1, 0),
-            RatioPlan::new("stat_split_aa", 2, 1),
-            RatioPlan::new("stat_split_vs_packed_alone", 4, 3),
+            RatioPlan::new("stat_split_vs_packed_alone", 3, 2),
         ],
+        ..Match::default()
     }
 }
 
@@ -233,23 +281,66 @@ fn contestant(
     }
 }
 
-fn ours(names: &Arc<Names>, threads: usize) -> Result<Vec<Box<dyn Worker>>, BenchError> {
-    (0..threads).map(|_| stat(names)).collect()
+fn ours(
+    names: &Arc<Names>,
+    paths: &[CString],
+    threads: usize,
+) -> Result<Vec<Box<dyn Worker>>, BenchError> {
+    (0..threads)
+        .map(|thread| stat(names, paths, thread))
+        .collect()
 }
 
-fn stat(names: &Arc<Names>) -> Result<Box<dyn Worker>, BenchError> {
+/// One path after another, over and over, of a list that begins elsewhere for each thread.
+fn stat(
+    names: &Arc<Names>,
+    paths: &[CString],
+    thread: usize,
+) -> Result<Box<dyn Worker>, BenchError> {
     let user = names.user("");
     let user = user.map_err(|error| BenchError::setup("the top of a tree", error))?;
-    Ok(repeat(move || user.stat(OsStr::new(PATH))))
+    let mut paths = Round::new(paths, thread);
+    Ok(repeat(move || {
+        user.stat(OsStr::from_bytes(paths.next().to_bytes()))
+    }))
 }
 
-fn kernel(tree: &KernelTree, threads: usize) -> Result<Vec<Box<dyn Worker>>, BenchError> {
-    let each = (0..threads).map(|_| {
-        let (user, path) = (tree.user("")?, c_path(PATH));
-        Ok(repeat(move || user.stat(&path)))
+fn kernel(
+    tree: &KernelTree,
+    paths: &[CString],
+    threads: usize,
+) -> Result<Vec<Box<dyn Worker>>, BenchError> {
+    let each = (0..threads).map(|thread| {
+        let (user, mut paths) = (tree.user("")?, Round::new(paths, thread));
+        Ok(repeat(move || user.stat(paths.next())))
     });
     let each: io::Result<_> = each.collect();
     each.map_err(|error| BenchError::setup("the top of a tree", error))
+}
+
+/// The paths of a list, over and over.
+struct Round {
+    paths: Vec<CString>,
+    at: usize,
+}
+
+impl Round {
+    /// From another place on for each thread.
+    fn new(paths: &[CString], thread: usize) -> Self {
+        Self {
+            paths: paths.to_vec(),
+            at: thread * paths.len() / 7,
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> &CStr {
+        self.at += 1;
+        if self.at >= self.paths.len() {
+            self.at = 0;
+        }
+        &self.paths[self.at]
+    }
 }
 
 fn walker<T: Referenced>(path: &Arc<T>) -> Box<dyn Worker> {
@@ -282,5 +373,45 @@ struct Uncounted(Box<dyn Worker>);
 impl Worker for Uncounted {
     fn batch(&mut self) -> io::Result<u64> {
         self.0.batch().map(|_| 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// So little of it that threads remember 32 directories of 1,000 for nothing.
+    #[test]
+    fn many_paths_seldom_come_back_to_a_directory() {
+        let paths = many_paths();
+        assert_eq!(paths.iter().collect::<HashSet<_>>().len(), 20_000);
+        let dirs: Vec<&[u8]> = paths
+            .iter()
+            .map(|path| {
+                path.to_bytes()
+                    .rsplitn(2, |byte| *byte == b'/')
+                    .last()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(dirs.iter().collect::<HashSet<_>>().len(), 1_000);
+        assert!(
+            paths
+                .iter()
+                .all(|path| path.to_bytes().split(|byte| *byte == b'/').count() == 6)
+        );
+        let back = dirs
+            .windows(33)
+            .filter(|last| last[..32].contains(&last[32]));
+        assert!(back.count() < 1_000, "a twentieth");
+    }
+
+    #[test]
+    fn a_list_goes_round() {
+        let paths = ["a", "b", "c"].map(c_path);
+        let mut round = Round::new(&paths, 0);
+        let seen: Vec<CString> = (0..4).map(|_| round.next().to_owned()).collect();
+        assert_eq!(seen, ["b", "c", "a", "b"].map(c_path));
     }
 }

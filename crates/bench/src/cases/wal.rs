@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::create::Ours;
-use super::{AGAIN, DIRFS, KERNEL};
+use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
 use crate::files::PAGE;
@@ -38,9 +38,6 @@ use crate::settings::{Settings, Uses};
 pub(crate) struct Wal;
 
 const DIRECT: &str = "kernel O_DIRECT, O_DSYNC";
-
-/// The kernel's once more, for a control.
-const KERNEL_AGAIN: &str = "kernel again";
 
 /// Threads of a group.
 const GROUP: usize = 4;
@@ -62,9 +59,13 @@ impl Case for Wal {
 
     fn settings(&self, quick: bool) -> Settings {
         match quick {
-            true => Settings::bounded(5, 0.1, 256 << 20),
-            false => Settings::bounded(11, 0.4, 1 << 30),
+            true => Settings::bounded(6, 0.1, 256 << 20),
+            false => Settings::bounded(12, 0.4, 1 << 30),
         }
+    }
+
+    fn takes(&self, quick: bool) -> u32 {
+        if quick { 20 } else { 120 }
     }
 
     fn uses(&self) -> Uses {
@@ -113,14 +114,12 @@ impl Case for Wal {
                     work: Work::pass(shape.threads, "op/s", pass),
                 });
             }
-            let mut vs_kernel = RatioPlan::new(shape.vs_kernel, 0, 2);
+            let mut vs_kernel = RatioPlan::new(shape.vs_kernel, 0, 1);
             vs_kernel.target = shape.target;
             one.ratios = vec![
                 vs_kernel,
-                RatioPlan::new(shape.p99_vs_kernel, 0, 2).of_p99(),
-                RatioPlan::new(shape.vs_direct, 0, 4),
-                RatioPlan::new(shape.aa, 1, 0),
-                RatioPlan::new(shape.aa_kernel, 3, 2),
+                RatioPlan::new(shape.p99_vs_kernel, 0, 1).of_p99(),
+                RatioPlan::new(shape.vs_direct, 0, 2),
             ];
             plan.matches.push(one);
         }
@@ -129,11 +128,9 @@ impl Case for Wal {
 }
 
 /// Who writes, in the order of the turns.
-const SIDES: [(&str, By); 5] = [
+const SIDES: [(&str, By); 3] = [
     (DIRFS, By::Ours),
-    (AGAIN, By::Ours),
     (KERNEL, By::Kernel),
-    (KERNEL_AGAIN, By::Kernel),
     (DIRECT, By::Direct),
 ];
 
@@ -154,8 +151,6 @@ struct Shape {
     target: Option<Target>,
     p99_vs_kernel: &'static str,
     vs_direct: &'static str,
-    aa: &'static str,
-    aa_kernel: &'static str,
 }
 
 const SHAPES: [Shape; 5] = [
@@ -168,8 +163,6 @@ const SHAPES: [Shape; 5] = [
         target: Some(Target::AtLeast(0.95)),
         p99_vs_kernel: "wal_append100_p99_vs_kernel",
         vs_direct: "wal_append100_vs_direct",
-        aa: "wal_append100_aa",
-        aa_kernel: "wal_append100_kernel_aa",
     },
     Shape {
         name: "append 4 KiB, fdatasync",
@@ -180,8 +173,6 @@ const SHAPES: [Shape; 5] = [
         target: Some(Target::AtLeast(1.0)),
         p99_vs_kernel: "wal_append4k_p99_vs_kernel",
         vs_direct: "wal_append4k_vs_direct",
-        aa: "wal_append4k_aa",
-        aa_kernel: "wal_append4k_kernel_aa",
     },
     Shape {
         name: "append 16 KiB, fdatasync",
@@ -192,8 +183,6 @@ const SHAPES: [Shape; 5] = [
         target: None,
         p99_vs_kernel: "wal_append16k_p99_vs_kernel",
         vs_direct: "wal_append16k_vs_direct",
-        aa: "wal_append16k_aa",
-        aa_kernel: "wal_append16k_kernel_aa",
     },
     Shape {
         name: "append 4 KiB, fdatasync, one file",
@@ -204,8 +193,6 @@ const SHAPES: [Shape; 5] = [
         target: Some(Target::AtLeast(1.0)),
         p99_vs_kernel: "wal_group4_p99_vs_kernel",
         vs_direct: "wal_group4_vs_direct",
-        aa: "wal_group4_aa",
-        aa_kernel: "wal_group4_kernel_aa",
     },
     Shape {
         name: "overwrite 4 KiB at random, fdatasync",
@@ -216,8 +203,6 @@ const SHAPES: [Shape; 5] = [
         target: Some(Target::AtLeast(1.0)),
         p99_vs_kernel: "wal_overwrite_p99_vs_kernel",
         vs_direct: "wal_overwrite_vs_direct",
-        aa: "wal_overwrite_aa",
-        aa_kernel: "wal_overwrite_kernel_aa",
     },
 ];
 

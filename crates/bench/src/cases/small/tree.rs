@@ -17,6 +17,7 @@ use super::LEN;
 use crate::case::{Outcome, Pass};
 use crate::cases::create::Ours;
 use crate::files::whole;
+use crate::latency::Latency;
 use crate::place::{Folder, Random};
 
 /// Longest that a change from outside may stay unseen before the case fails.
@@ -220,7 +221,18 @@ impl Pass for Seen {
             waiting = unseen;
         }
         delays.sort_by(f64::total_cmp);
-        let at = (delays.len() * 99).div_ceil(100).saturating_sub(1);
-        Ok(Outcome::plain(delays[at]))
+        let within = |permille: usize| {
+            let at = (delays.len() * permille).div_ceil(1000);
+            delays[at.saturating_sub(1)]
+        };
+        let us = |permille| within(permille) * 1e3;
+        Ok(Outcome {
+            latency: Some(Latency {
+                p50: us(500),
+                p99: us(990),
+                p99_9: us(999),
+            }),
+            ..Outcome::plain(within(990))
+        })
     }
 }

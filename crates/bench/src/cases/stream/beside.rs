@@ -3,8 +3,9 @@
 use std::io;
 use std::rc::Rc;
 
-use super::{BESIDE, Bed, By, FILE, HOT, MEMORY_PER_HOT, pass};
+use super::{BESIDE, HOT, MEMORY_PER_HOT};
 use crate::case::{Match, Outcome, Pass, RatioPlan, Work};
+use crate::file_bed::{By, FILE, FileBed};
 use crate::streams::{Shape, Time};
 
 /// A scan reads so many times the bound.
@@ -14,43 +15,51 @@ const SCAN_PER_MEMORY: u64 = 10;
 /// gets much more or much less than its share.
 const WRITERS_SECONDS: f64 = 2.0;
 
-impl Bed {
-    /// A cached writer, beside another.
-    pub(super) fn fairness(self: &Rc<Self>) -> Match {
-        let mut fairness = Match::default();
-        for (variant, beside_uncached) in [
-            ("cached, beside an uncached writer", true),
-            ("cached, beside a cached writer", false),
-        ] {
-            let bed = Rc::clone(self);
-            let writers = Writers {
-                beside_uncached,
-                bed,
-            };
-            fairness.add("write 64 KiB", variant, pass(1, writers));
-        }
-        let ratio = RatioPlan::new("fairness_cached_beside_uncached", 0, 1);
-        fairness.ratios = vec![ratio.at_least(0.8)];
-        fairness
+/// A cached writer, beside another.
+pub(super) fn fairness(bed: &Rc<FileBed>, shape: Shape) -> Match {
+    let mut fairness = Match::default();
+    for (variant, beside_uncached) in [
+        ("cached, beside an uncached writer", true),
+        ("cached, beside a cached writer", false),
+    ] {
+        let bed = Rc::clone(bed);
+        let writers = Writers {
+            beside_uncached,
+            shape,
+            bed,
+        };
+        let work = Work::pass(1, "MB/s", writers);
+        fairness.add("write 64 KiB", variant, work);
     }
+    let ratio = RatioPlan::new("fairness_cached_beside_uncached", 0, 1);
+    fairness.ratios = vec![ratio.at_least(0.8)];
+    fairness
+}
 
-    /// What a scan leaves of other files.
-    pub(super) fn hot_set(self: &Rc<Self>) -> Match {
-        let mut hot = Match::default();
-        for (variant, scan) in [("after an uncached scan", true), ("without a scan", false)] {
-            let bed = Rc::clone(self);
-            let work = Work::pass(self.shape.threads, "pages", HotSet { scan, bed });
-            hot.add("hot set", variant, work);
-        }
-        hot.ratios = vec![RatioPlan::new("hot_set_kept", 0, 1).at_least(0.99)];
-        hot
+/// What a scan leaves of other files.
+pub(super) fn hot_set(bed: &Rc<FileBed>, shape: Shape) -> Match {
+    let shape = Shape {
+        time: None,
+        ..shape
+    };
+    let mut hot = Match {
+        exact: true,
+        ..Match::default()
+    };
+    for (variant, scan) in [("after an uncached scan", true), ("without a scan", false)] {
+        let bed = Rc::clone(bed);
+        let work = Work::pass(shape.threads, "pages", HotSet { scan, shape, bed });
+        hot.add("hot set", variant, work);
     }
+    hot.ratios = vec![RatioPlan::new("hot_set_kept", 0, 1).at_least(0.99)];
+    hot
 }
 
 /// Two writers of ours, each in its file; the figure is that of the first, which is cached.
 struct Writers {
     beside_uncached: bool,
-    bed: Rc<Bed>,
+    shape: Shape,
+    bed: Rc<FileBed>,
 }
 
 impl Pass for Writers {
@@ -60,17 +69,19 @@ impl Pass for Writers {
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
-        let len = self.bed.shape.len;
         let shape = Shape {
             threads: 2,
-            len: 2 * len,
-            time: self.bed.shape.time.map(|time| Time {
+            len: 2 * self.shape.len,
+            time: self.shape.time.map(|time| Time {
                 seconds: (4.0 * time.seconds).min(WRITERS_SECONDS).max(time.seconds),
                 ..time
             }),
+            ..self.shape
         };
-        let ours =
-            |name, uncached, number, start| self.bed.ours(name, uncached, true, number, start);
+        let request = shape.request;
+        let ours = |name, uncached, seed, start| {
+            (self.bed).ours(name, uncached, true, request, seed, start)
+        };
         let mut writers = [
             ours(FILE, false, 0, 0)?,
             ours(BESIDE, self.beside_uncached, 1, shape.part())?,
@@ -87,7 +98,9 @@ impl Pass for Writers {
 /// Pages of the hot set that are in the cache, after a scan of the file or without one.
 struct HotSet {
     scan: bool,
-    bed: Rc<Bed>,
+    /// Once through the file.
+    shape: Shape,
+    bed: Rc<FileBed>,
 }
 
 impl Pass for HotSet {
@@ -101,9 +114,10 @@ impl Pass for HotSet {
             let shape = Shape {
                 threads: 1,
                 len: bed.memory / MEMORY_PER_HOT,
-                time: None,
+                ..self.shape
             };
-            shape.run(&mut [bed.ours(HOT, false, false, 0, 0)?], || Ok(()))?;
+            let mut reader = [bed.ours(HOT, false, false, shape.request, 0, 0)?];
+            shape.run(&mut reader, || Ok(()))?;
         }
         Ok(())
     }
@@ -111,10 +125,7 @@ impl Pass for HotSet {
     fn run(&mut self) -> io::Result<Outcome> {
         let bed = &self.bed;
         let by = By::Ours { uncached: true };
-        let shape = Shape {
-            time: None,
-            ..bed.shape
-        };
+        let shape = self.shape;
         let mut left = if self.scan {
             SCAN_PER_MEMORY * bed.memory
         } else {

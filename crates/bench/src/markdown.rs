@@ -1,0 +1,308 @@
+//! The report as a section of a Markdown document.
+//!
+//! # Model
+//!
+//! ```text
+//!  <!-- bench pread -->
+//!  … heading, conditions, ratios, figures, notes
+//!  <!-- end of bench pread -->
+//! ```
+//!
+//! A document may have anything around its sections: a new run of a case replaces what stands between the two marks, or
+//! adds its section at the end.
+
+use std::fmt::Write;
+
+use crate::case::Figure;
+use crate::report::{Change, RatioReport, Report, Row};
+use crate::table::{compared, threads};
+
+impl Report {
+    /// A section with the case's ratios and figures, the machine and the conditions. It names no folder.
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text)
+            .expect("a text takes what is written to it");
+        text
+    }
+
+    /// `document` with the section of this case in place of the one that it has, or at its end.
+    ///
+    /// # Errors
+    /// It has the beginning of the section and no end, or more than one: the reason, in words.
+    pub fn put_into(&self, document: &str) -> Result<String, String> {
+        let (begin, end) = (self.begin(), self.end());
+        let section = self.markdown();
+        let (mut begins, mut ends) = (document.match_indices(&begin), document.match_indices(&end));
+        match (begins.next(), ends.next()) {
+            (None, None) if document.is_empty() => Ok(section),
+            (None, None) => Ok(format!("{}\n\n{section}", document.trim_end())),
+            (Some((from, _)), Some((to, _)))
+                if from < to && begins.next().is_none() && ends.next().is_none() =>
+            {
+                let after = document[to + end.len()..].trim_start_matches('\n');
+                let gap = if after.is_empty() { "" } else { "\n" };
+                Ok(format!("{}{section}{gap}{after}", &document[..from]))
+            }
+            _ => Err(format!("{begin} and {end} are not there once each")),
+        }
+    }
+
+    fn begin(&self) -> String {
+        format!("<!-- bench {} -->", self.case)
+    }
+
+    fn end(&self) -> String {
+        format!("<!-- end of bench {} -->", self.case)
+    }
+
+    fn write(&self, to: &mut String) -> std::fmt::Result {
+        let host = &self.host;
+        writeln!(to, "{}", self.begin())?;
+        writeln!(to, "### `bench {}`: {}\n", self.case, self.about)?;
+        writeln!(
+            to,
+            "{host}; {}; {}; {}; load {} at the start and {} at the end.\n",
+            without_folders(&host.kernel_files),
+            self.samples(),
+            host.date,
+            host.load[0],
+            host.load_at_end[0],
+        )?;
+        if host.debug_assertions {
+            writeln!(
+                to,
+                "**Built with debug assertions: the figures say nothing.**\n"
+            )?;
+        }
+        writeln!(
+            to,
+            "| ratio | of what | median | range | against itself | aim |\n|---|---|---|---|---|---|"
+        )?;
+        for ratio in &self.ratios {
+            self.ratio_line(to, ratio)?;
+        }
+        writeln!(
+            to,
+            "\n| work | by | figure | p50, p99, p99.9 in µs | CPU s/GB | hits |\n|---|---|---|---|---|---|"
+        )?;
+        for row in &self.rows {
+            row_line(to, row)?;
+        }
+        if !self.notes.is_empty() {
+            writeln!(to)?;
+        }
+        for note in &self.notes {
+            writeln!(to, "- {}.", cell(&without_folders(note)))?;
+        }
+        writeln!(to, "{}", self.end())
+    }
+
+    fn ratio_line(&self, to: &mut String, ratio: &RatioReport) -> std::fmt::Result {
+        let control = ratio.control.map_or(String::new(), |control| {
+            format!("{} to {}", short(control.min), short(control.max))
+        });
+        line(
+            to,
+            &format!(
+                "| `{}` | {} | {} | {} to {} | {control} | {} |",
+                ratio.name,
+                cell(&self.meaning(ratio)),
+                short(ratio.ratio.median),
+                short(ratio.ratio.min),
+                short(ratio.ratio.max),
+                ratio.aim(", "),
+            ),
+        )
+    }
+
+    /// What is divided by what.
+    fn meaning(&self, ratio: &RatioReport) -> String {
+        let of =
+            |change: Change| compared(&self.rows[change.with], &self.rows[change.base], " over ");
+        let figure = match ratio.figure {
+            Figure::Value => "",
+            Figure::P99 => "99th percentile of the time: ",
+            Figure::Cpu => "processor time for each byte: ",
+            Figure::Flatness => "slowest interval over the median one: ",
+        };
+        let divisor = ratio
+            .divisor
+            .map(|divisor| format!("; divided by {}", of(divisor)));
+        let or = ratio.or.map(|or| format!("; or {}, if less", of(or)));
+        let parts = [divisor, or].into_iter().flatten();
+        parts.fold(format!("{figure}{}", of(ratio.change)), |all, part| {
+            all + &part
+        })
+    }
+}
+
+fn row_line(to: &mut String, row: &Row) -> std::fmt::Result {
+    let times = row.latency_us.map_or(String::new(), |times| {
+        format!("{:.1}, {:.1}, {:.1}", times.p50, times.p99, times.p99_9)
+    });
+    let cpu = row
+        .cpu_s_per_gb
+        .map_or(String::new(), |cpu| format!("{:.2}", cpu.process));
+    let hits = row
+        .hit_ratio
+        .map_or(String::new(), |hits| format!("{:.1} %", 100.0 * hits));
+    line(
+        to,
+        &format!(
+            "| {}, {} | {} | {} {}, ±{:.0} % | {times} | {cpu} | {hits} |",
+            cell(row.name),
+            threads(row),
+            cell(row.variant),
+            short(row.value),
+            row.unit,
+            row.stddev_percent(),
+        ),
+    )
+}
+
+/// A line of a table, empty cells a blank wide.
+fn line(to: &mut String, cells: &str) -> std::fmt::Result {
+    writeln!(
+        to,
+        "{}",
+        cells.replace("|  |", "| |").replace("|  |", "| |")
+    )
+}
+
+/// Three digits or so.
+fn short(figure: f64) -> String {
+    let places = match figure.abs() {
+        ..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    format!("{figure:.places$}")
+}
+
+/// Text that stays in its cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// The text without the paths in it, and without the word before them: folders of somebody's machine say nothing.
+fn without_folders(text: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for word in text.split(' ') {
+        let path = word.trim_end_matches([',', ';', ':', '.']);
+        if path.starts_with('/') && path.len() > 1 {
+            if kept
+                .last()
+                .is_some_and(|word| ["in", "at", "on"].contains(word))
+            {
+                kept.pop();
+            }
+            match (kept.last_mut(), &word[path.len()..]) {
+                (_, "") | (None, _) => {}
+                (Some(_), rest) => kept.push(rest),
+            }
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+        .replace(" ,", ",")
+        .replace(" ;", ";")
+        .replace(" :", ":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Match, Outcome, RatioPlan, Work, repeat};
+    use crate::latency::Latency;
+    use crate::run::Outcomes;
+    use crate::settings::Settings;
+
+    /// A report of two contestants, with notes.
+    fn report() -> Report {
+        let mut settings = Settings::default();
+        settings.samples = 2;
+        let mut report = Report::new(crate::find("pread").unwrap(), settings);
+        let mut one = Match::default();
+        let work = || Work::Operations(vec![repeat(|| Ok(()))]);
+        one.add("read 4 KiB", "ours | mine", work());
+        one.add("read 4 KiB", "kernel", work());
+        one.ratios = vec![
+            RatioPlan::new("near", 0, 1).at_least(1.0),
+            RatioPlan::new("p99", 1, 0).of_p99(),
+        ];
+        let outcome = |value| Outcome {
+            latency: Some(Latency {
+                p99: value,
+                ..Latency::default()
+            }),
+            ..Outcome::plain(value)
+        };
+        let outcomes = |values: [f64; 2]| values.map(outcome).to_vec();
+        let figures = vec![outcomes([11.0, 11.0]), outcomes([10.0, 11.0])];
+        let controls = vec![outcomes([10.0, 12.0]), Vec::new()];
+        report.add(&one, &Outcomes { figures, controls });
+        report.host.kernel_files = "tmpfs at /dev/shm, and ext4 in /somebody/else".to_owned();
+        report.notes.push("left out: no zram".to_owned());
+        report.finish();
+        report
+    }
+
+    #[test]
+    fn a_section_says_what_was_measured_and_where() {
+        let text = report().markdown();
+        let host = crate::host::Host::now();
+        for part in [
+            "<!-- bench pread -->\n### `bench pread`: ",
+            &host.cpu,
+            &host.kernel,
+            "; tmpfs, and ext4; 2 samples of 0.2 s; ",
+            " at the start and ",
+            "| `near` | read 4 KiB, 1 thread: ours \\| mine over kernel | 1.05 | 1.00 to 1.10 | 0.91 to 1.09 | ≥ 1, reached |\n",
+            "| `p99` | 99th percentile of the time: read 4 KiB, 1 thread: kernel over ours \\| mine | 0.95 | 0.91 to 1.00 | 0.91 to 1.09 | |\n",
+            "| read 4 KiB, 1 thread | kernel | 10.5 op/s, ±7 % | 0.0, 10.5, 0.0 | | |",
+            "\n- left out: no zram.\n",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        assert!(text.ends_with("<!-- end of bench pread -->\n"));
+        assert!(!text.contains("/somebody"), "{text}");
+    }
+
+    #[test]
+    fn a_section_takes_the_place_of_the_old_one() {
+        let report = report();
+        let section = report.markdown();
+        let old = "# All\n\n<!-- bench pread -->\nold\n<!-- end of bench pread -->\n\nText.\n";
+        let new = report.put_into(old).unwrap();
+        assert_eq!(new, format!("# All\n\n{section}\nText.\n"));
+        assert_eq!(report.put_into(&new).unwrap(), new);
+        let added = report.put_into("# All\n").unwrap();
+        assert_eq!(added, format!("# All\n\n{section}"));
+        assert_eq!(report.put_into(&added).unwrap(), added);
+        assert_eq!(report.put_into("").unwrap(), section);
+        for broken in [
+            "<!-- bench pread -->\n",
+            "<!-- end of bench pread -->\n<!-- bench pread -->\n",
+            &format!("{section}{section}"),
+        ] {
+            assert!(report.put_into(broken).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn folders_are_left_out() {
+        for (text, left) in [
+            ("ext4 in /tmp", "ext4"),
+            ("tmpfs at /dev/shm, and xfs in /var/x", "tmpfs, and xfs"),
+            (
+                "nothing cold: /proc/x is not to be written to",
+                "nothing cold: is not to be written to",
+            ),
+            ("a / b", "a / b"),
+        ] {
+            assert_eq!(without_folders(text), left);
+        }
+    }
+}

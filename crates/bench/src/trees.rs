@@ -1,0 +1,188 @@
+//! Trees of files, one for each thread, and walks through them.
+
+use foliocache_mm::AddressSpace;
+use foliocache_vfs::dcache::DENTRY_BYTES;
+use foliocache_vfs::inode_bytes;
+use serde::{Deserialize, Serialize};
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::thread;
+
+use crate::error::BenchError;
+use crate::names::Make;
+use crate::settings::Settings;
+
+/// How many trees there are, one for each thread, and of what size.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Trees {
+    pub(crate) threads: usize,
+    dirs: usize,
+    files: usize,
+}
+
+impl Trees {
+    /// # Errors
+    /// The settings have no size of trees.
+    pub(crate) fn of(settings: &Settings) -> Result<Self, BenchError> {
+        let size = settings.dirs.zip(settings.files);
+        let (dirs, files) = size.ok_or(BenchError::Setting(
+            "a tree has a number of directories and of files",
+        ))?;
+        Ok(Self {
+            threads: settings.threads,
+            dirs,
+            files,
+        })
+    }
+
+    /// Files of a tree.
+    pub(crate) fn each(self) -> usize {
+        self.dirs * self.files
+    }
+
+    /// Files of all trees.
+    pub(crate) fn all_files(self) -> usize {
+        self.threads * self.each()
+    }
+
+    /// What our caches take for all names, at least.
+    pub(crate) fn memory(self) -> u64 {
+        let names = self.threads * (self.each() + self.dirs + 1);
+        let each = inode_bytes() + AddressSpace::memory_bytes() as u64 + DENTRY_BYTES;
+        names as u64 * each
+    }
+
+    pub(crate) fn make(self, tree: &impl Make) -> Result<(), BenchError> {
+        let made = || {
+            for thread in 0..self.threads {
+                let top = top(thread);
+                tree.dir(&top)?;
+                let mut path = FilePath::new();
+                for dir in 0..self.dirs {
+                    path.set_dir(dir);
+                    tree.dir(&format!("{top}/{}", path.dir()))?;
+                    for file in 0..self.files {
+                        path.set_file(file);
+                        tree.file(&format!("{top}/{}", path.text()))?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        made().map_err(|error: io::Error| BenchError::setup("trees of files", error))
+    }
+
+    /// Calls `stat` with the path of each file of a tree, so many times over.
+    fn walk(
+        self,
+        laps: usize,
+        stat: &mut impl FnMut(&FilePath) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut path = FilePath::new();
+        for _ in 0..laps {
+            for dir in 0..self.dirs {
+                path.set_dir(dir);
+                for file in 0..self.files {
+                    path.set_file(file);
+                    stat(&path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks all trees, each by its thread, so many times over.
+    pub(crate) fn walk_all<F>(self, users: &mut [F], laps: usize) -> io::Result<()>
+    where
+        F: FnMut(&FilePath) -> io::Result<()> + Send,
+    {
+        thread::scope(|scope| {
+            let walk = |user| scope.spawn(move || self.walk(laps, user));
+            let threads: Vec<_> = users.iter_mut().map(walk).collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().expect("a walker does not panic"))
+        })
+    }
+}
+
+/// The name of a thread's tree.
+pub(crate) fn top(thread: usize) -> String {
+    format!("tree{thread}")
+}
+
+/// The path of a file in its tree, written in place: to make a new text for each stat would cost as much as
+/// one of ours.
+pub(crate) struct FilePath([u8; 14]);
+
+/// Where the numbers are.
+const DIR: std::ops::Range<usize> = 1..6;
+const FILE: std::ops::Range<usize> = 8..13;
+
+impl FilePath {
+    fn new() -> Self {
+        Self(*b"d00000/f00000\0")
+    }
+
+    fn set_dir(&mut self, number: usize) {
+        write_number(&mut self.0[DIR], number);
+    }
+
+    fn set_file(&mut self, number: usize) {
+        write_number(&mut self.0[FILE], number);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.0[..FILE.end]
+    }
+
+    fn text(&self) -> &str {
+        str::from_utf8(self.bytes()).expect("letters and digits")
+    }
+
+    fn dir(&self) -> &str {
+        &self.text()[..DIR.end]
+    }
+
+    pub(crate) fn os_str(&self) -> &OsStr {
+        OsStr::from_bytes(self.bytes())
+    }
+
+    pub(crate) fn c_str(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.0).expect("one NUL, at the end")
+    }
+}
+
+/// Writes a number with zeros before it.
+fn write_number(digits: &mut [u8], mut number: usize) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_the_tree() {
+        let trees = Trees {
+            threads: 1,
+            dirs: 2,
+            files: 11,
+        };
+        let mut paths = Vec::new();
+        let note = |path: &FilePath| {
+            assert_eq!(path.c_str().to_bytes(), path.os_str().as_bytes());
+            paths.push(path.text().to_owned());
+            Ok(())
+        };
+        trees.walk_all(&mut [note], 2).unwrap();
+        assert_eq!(paths.len(), 44);
+        assert_eq!(paths[0], "d00000/f00000");
+        assert_eq!(paths[21], "d00001/f00010");
+        assert_eq!(paths[22], paths[0]);
+    }
+}
