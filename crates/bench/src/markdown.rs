@@ -221,8 +221,10 @@ mod tests {
 
     /// A report of two contestants, with notes.
     fn report() -> Report {
-        let mut settings = Settings::default();
-        settings.samples = 2;
+        let settings = Settings {
+            samples: 2,
+            ..Settings::default()
+        };
         let mut report = Report::new(crate::find("pread").unwrap(), settings);
         let mut one = Match::default();
         let work = || Work::Operations(vec![repeat(|| Ok(()))]);

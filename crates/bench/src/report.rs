@@ -283,8 +283,10 @@ mod tests {
     }
 
     fn report(samples: usize) -> Report {
-        let mut settings = Settings::default();
-        settings.samples = samples;
+        let settings = Settings {
+            samples,
+            ..Settings::default()
+        };
         Report::new(crate::find("pread").unwrap(), settings)
     }
 
