@@ -172,12 +172,17 @@ fn line(to: &mut String, cells: &str) -> std::fmt::Result {
 
 /// Three digits or so.
 fn short(figure: f64) -> String {
+    let (figure, unit) = match figure.abs() {
+        1e6.. => (figure / 1e6, " M"),
+        1e5.. => (figure / 1e3, " k"),
+        _ => (figure, ""),
+    };
     let places = match figure.abs() {
         ..10.0 => 2,
         10.0..100.0 => 1,
         _ => 0,
     };
-    format!("{figure:.places$}")
+    format!("{figure:.places$}{unit}")
 }
 
 /// Text that stays in its cell.
@@ -290,6 +295,19 @@ mod tests {
             &format!("{section}{section}"),
         ] {
             assert!(report.put_into(broken).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (figure, text) in [
+            (0.914, "0.91"),
+            (12.34, "12.3"),
+            (99_999.0, "99999"),
+            (123_456.0, "123 k"),
+            (54_169_283.0, "54.2 M"),
+        ] {
+            assert_eq!(short(figure), text);
         }
     }
 

@@ -15,8 +15,10 @@
 use std::fmt;
 
 use crate::case::Figure;
+use crate::cases::find;
 use crate::ratio::Target;
 use crate::report::{Change, RatioReport, Report, Row};
+use crate::settings::Uses;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,14 +96,18 @@ impl Report {
     /// How many samples of what.
     pub(crate) fn samples(&self) -> String {
         let settings = &self.settings;
-        let samples = format!("{} samples", settings.samples);
-        match (settings.memory, settings.dirs.zip(settings.files)) {
-            (Some(memory), _) => format!("{samples}, memory bound {} MiB", memory >> 20),
-            (None, Some((dirs, files))) => {
-                format!("{samples}, trees of {dirs} times {files} files")
-            }
-            (None, None) => format!("{samples} of {} s", settings.seconds),
+        let uses = find(self.case).map_or(Uses::NONE, |case| case.uses());
+        let mut text = format!("{} samples", settings.samples);
+        if uses.seconds {
+            text += &format!(" of {} s", settings.seconds);
         }
+        if let Some((dirs, files)) = settings.dirs.zip(settings.files) {
+            text += &format!(", trees of {dirs} times {files} files");
+        }
+        if let Some(memory) = settings.memory {
+            text += &format!(", --memory {} MiB", memory >> 20);
+        }
+        text
     }
 
     /// What the rows cost, where that is known.

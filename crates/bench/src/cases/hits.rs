@@ -123,7 +123,11 @@ impl Case for Hits {
         let mut plan = Plan {
             place: Some(place.describe()),
             notes: vec![
-                format!("the processor's largest cache: {}", processor_cache()),
+                format!(
+                    "the processor's largest cache: {}; our bound: {} MiB",
+                    processor_cache(),
+                    bound >> 20
+                ),
                 "the file with folios of 4 KiB was told that reads are at random".to_owned(),
             ],
             ..Plan::default()

@@ -73,7 +73,9 @@ impl Case for Stat {
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
         let tree = KernelTree::new(&settings.helper)?;
         fill(&*tree)?;
+        fill_many(&*tree)?;
         let memfs = in_memory()?;
+        fill_many(&*memfs)?;
         let sides = Sides {
             memfs: &memfs,
             dirfs: &Names::over(&tree, MEMORY)?,
@@ -99,13 +101,20 @@ impl Case for Stat {
     }
 }
 
-/// Makes the files and what is above them.
+/// Makes the one file and what is above it.
 fn fill(tree: &impl Make) -> Result<(), BenchError> {
     let made = || {
         for (end, _) in PATH.match_indices('/') {
             tree.dir(&PATH[..end])?;
         }
-        tree.file(PATH)?;
+        tree.file(PATH)
+    };
+    made().map_err(|error| BenchError::setup(PATH, error))
+}
+
+/// Makes the others.
+fn fill_many(tree: &impl Make) -> Result<(), BenchError> {
+    let made = || {
         let mut last = String::new();
         for path in tree_paths() {
             for (end, _) in path.match_indices('/').skip(2) {
@@ -119,7 +128,7 @@ fn fill(tree: &impl Make) -> Result<(), BenchError> {
         }
         Ok(())
     };
-    made().map_err(|error: io::Error| BenchError::setup(PATH, error))
+    made().map_err(|error: io::Error| BenchError::setup("a tree of files", error))
 }
 
 /// 20,000 paths below `usr/share`, directory by directory.
