@@ -23,6 +23,7 @@ pub mod inside;
 mod lock;
 pub mod memory;
 pub mod pressure;
+pub mod process;
 pub mod signal;
 pub mod uring;
 pub mod usercopy;

@@ -71,6 +71,13 @@ pub struct Outside {
     pub stalls: Option<Stalls>,
 }
 
+impl Outside {
+    /// The level with the smallest limit; `None` where none is known.
+    pub fn smallest(&self) -> Option<Level> {
+        self.levels.iter().copied().min_by_key(|level| level.limit)
+    }
+}
+
 /// Looks at the process's surroundings, and sleeps until they may have changed.
 #[derive(Debug)]
 pub struct Monitor {

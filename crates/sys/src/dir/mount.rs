@@ -120,6 +120,26 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
+/// Whether `path` is on a mount or a file system that is read-only. May block.
+///
+/// # Errors
+///
+/// Those of `statvfs(3)`.
+pub fn is_read_only(path: &Path) -> Result<bool, Errno> {
+    let flags = rustix::fs::statvfs(path)?.f_flag;
+    Ok(flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Whether the server of the FUSE file system at `path` has ended. The kernel answers other questions from what it remembers, but
+/// this one never. Blocks for as long as a server that lives takes.
+pub fn is_abandoned(path: &Path) -> bool {
+    let error = rustix::fs::statvfs(path).err();
+    // The second one is the answer if it ends meanwhile.
+    error.is_some_and(|error| {
+        [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].contains(&error)
+    })
+}
+
 /// The mount on top at exactly `path`, which may be relative or lead through symbolic links;
 /// `None` when nothing is mounted there. Works when the mounted file system no longer answers.
 /// May block.
@@ -254,6 +274,14 @@ mod tests {
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 98:0 / /mnt rw shared:1"), None);
         assert_eq!(unescape(br"a\1\999\04").as_encoded_bytes(), br"a\1\999\04");
+    }
+
+    #[test]
+    fn file_systems_of_the_kernel_are_neither_abandoned_nor_read_only() {
+        assert!(!is_abandoned(Path::new("/proc")));
+        assert!(!is_abandoned(Path::new("/proc/none")));
+        assert_eq!(is_read_only(Path::new("/proc/self")), Ok(false));
+        assert_eq!(is_read_only(Path::new("/proc/none")), Err(Errno::ENOENT));
     }
 
     #[test]
