@@ -16,6 +16,7 @@ use crate::mount::KernelCache;
 use crate::news::{LONG, News, Own};
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
+use crate::shown::Shown;
 use crate::stats::{Counters, add};
 use crate::unopened::Unopened;
 use foliocache_mm::MetadataCharge;
@@ -68,6 +69,7 @@ pub(crate) struct FuseConn {
     pub(crate) news: Arc<News>,
     pub(crate) unopened: Arc<Unopened>,
     pub(crate) kernel_cache: KernelCache,
+    pub(crate) shown: Shown,
     /// The kernel opens and closes files without a word: it keeps all, and a file that it lets a program open can be opened here at
     /// any time.
     pub(crate) kernel_opens: bool,
@@ -246,7 +248,7 @@ impl FuseConn {
             };
             told = self.fs().is_told_all(dir, inode) && !used();
         }
-        let mut attr = convert::attr(&attr);
+        let mut attr = self.shown.attr(convert::attr(&attr));
         attr.ino = INodeNo(inode.ino());
         Ok((attr, self.ttl(told, true)))
     }

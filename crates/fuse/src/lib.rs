@@ -33,6 +33,7 @@ mod nodes;
 mod operations;
 mod prune;
 mod service;
+mod shown;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -40,4 +41,5 @@ mod unopened;
 
 pub use connection::{Connection, MappedStores};
 pub use mount::{KernelCache, Mount, MountError, MountOptions, mount};
+pub use shown::Shown;
 pub use stats::FuseStats;

@@ -24,6 +24,7 @@ use crate::news::News;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::service::{Job, Server, WORKERS_MEMORY};
+use crate::shown::Shown;
 use crate::stats::{Counters, FuseStats};
 use crate::unopened::Unopened;
 use foliocache::Directory;
@@ -86,6 +87,10 @@ pub struct MountOptions {
     pub threads: usize,
     /// What file data the kernel keeps.
     pub kernel_cache: KernelCache,
+    /// Owners and modes that are shown in place of the source's.
+    pub shown: Shown,
+    /// Run no programs from it.
+    pub no_exec: bool,
 }
 
 impl MountOptions {
@@ -97,6 +102,8 @@ impl MountOptions {
             allow_other: false,
             threads: 8,
             kernel_cache: KernelCache::default(),
+            shown: Shown::default(),
+            no_exec: false,
         }
     }
 }
@@ -262,6 +269,7 @@ impl Mount {
             news: Arc::clone(&news),
             unopened: Arc::clone(&unopened),
             kernel_cache: options.kernel_cache,
+            shown: options.shown,
             kernel_opens,
             writes_at_close: !read_only && names.fs().writes_at_close(),
             kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
@@ -280,6 +288,9 @@ impl Mount {
                 false => MountOption::RW,
             },
         ];
+        if options.no_exec {
+            config.mount_options.push(MountOption::NoExec);
+        }
         config.acl = match options.allow_other {
             true => SessionACL::All,
             false => SessionACL::Owner,

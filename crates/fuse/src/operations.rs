@@ -118,7 +118,7 @@ impl Filesystem for Server {
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("setattr", || {
                 let set = SetAttr {
-                    mode: mode.map(|mode| mode & PERMISSION_BITS),
+                    mode: mode.map(|mode| conn.shown.mode_to_set(mode & PERMISSION_BITS)),
                     uid,
                     gid,
                     size,
@@ -482,6 +482,9 @@ impl Filesystem for Server {
         let name = name.to_owned();
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("getxattr", || {
+                if conn.shown.hides_lists() && is_acl(&name) {
+                    return Err(Errno::ENODATA);
+                }
                 match conn.fs().getxattr(&conn.inode(ino)?, &name) {
                     // The kernel asks when it checks permissions: where there are no lists, none counts.
                     Err(Errno::EOPNOTSUPP) if is_acl(&name) => Err(Errno::ENODATA),

@@ -9,6 +9,7 @@ use crate::mount::KernelCache;
 use crate::news::News;
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
+use crate::shown::Shown;
 use crate::stats::Counters;
 use crate::unopened::Unopened;
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
@@ -55,6 +56,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
         news: Arc::new(News::new(listed).unwrap()),
         unopened: Arc::new(Unopened::new(nodes)),
         kernel_cache: KernelCache::default(),
+        shown: Shown::default(),
         kernel_opens: false,
         writes_at_close: false,
         kernel_keeps_all: AtomicBool::default(),
