@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The type by which the kernel lists our mounts.
-const FS_TYPE: &str = "fuse.foliocache";
+pub(crate) const FS_TYPE: &str = "fuse.foliocache";
 
 /// A source and a mount point that can be used, both absolute and without symbolic links.
 #[derive(Debug)]
@@ -97,15 +97,14 @@ fn clear_stale(mount_point: &Path) -> Result<(), String> {
     let shown = mount_point.display();
     // As many as were killed one after another on top of each other.
     loop {
-        match fs::metadata(mount_point) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENOTCONN.raw()) => {}
-            _ => return Ok(()),
-        }
         let stale = match mounts::mount_at(mount_point) {
-            Ok(Some(stale)) if stale.fs_type == FS_TYPE => stale,
+            Ok(Some(mount)) if mount.fs_type == FS_TYPE => mount,
             // Not ours: whoever looks at it next says so.
             _ => return Ok(()),
         };
+        if !mounts::is_abandoned(mount_point) {
+            return Ok(());
+        }
         mounts::unmount(&stale.mount_point, true).map_err(|errno| {
             format!(
                 "MOUNTPOINT {shown} was left behind by a foliocache that was killed, and cannot \
