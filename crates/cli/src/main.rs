@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod documents;
 mod log;
 mod mappings;
 mod mount;
@@ -45,6 +46,10 @@ enum Command {
     /// Take part in a benchmark as another process; `bench` runs it.
     #[command(hide = true)]
     BenchHelper(bench::HelperArguments),
+    /// Print the completions for a shell.
+    Completions(documents::CompletionsArguments),
+    /// Print the manual page, or write all of them.
+    Man(documents::ManArguments),
 }
 
 /// What came of a command: its exit status, or that of a failure and the line to show.
@@ -57,6 +62,8 @@ fn main() -> ExitCode {
         Command::WriteBackMapped(arguments) => mappings::serve(&arguments.mount_point),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchHelper(arguments) => bench::help(&arguments),
+        Command::Completions(arguments) => documents::completions(&arguments),
+        Command::Man(arguments) => documents::man(&arguments),
     };
     outcome.unwrap_or_else(|(exit, line)| {
         status::say(&line);
