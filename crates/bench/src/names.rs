@@ -147,7 +147,9 @@ impl Names {
 impl Make for Names {
     fn dir(&self, path: &str) -> io::Result<()> {
         self.directory.create_dir(path)?;
-        Ok(self.directory.set_mode(path, 0o755)?)
+        Ok(self
+            .directory
+            .set_permissions(path, foliocache::Permissions::from_mode(0o755))?)
     }
 
     fn file(&self, path: &str) -> io::Result<()> {

@@ -10,10 +10,14 @@
 //! The lock of the file protects the descriptor. A line is written under it.
 
 use crate::status::{beside_the_line, say};
+use foliocache_sys::Errno;
+use foliocache_sys::process::{detach_standard_streams, set_standard_error};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -24,6 +28,8 @@ static LOG: OnceLock<LogFile> = OnceLock::new();
 struct LogFile {
     path: PathBuf,
     file: Mutex<File>,
+    /// Standard error is the file, too. `Relaxed`: set before the first thread that could say anything is started.
+    is_standard_error: AtomicBool,
 }
 
 impl LogFile {
@@ -50,7 +56,12 @@ pub(crate) fn start(verbose: u8, path: Option<&Path>) -> Result<(), String> {
         let path = std::path::absolute(path)
             .map_err(|error| format!("cannot open the log file {}: {error}", path.display()))?;
         let file = Mutex::new(open(&path)?);
-        let _ = LOG.set(LogFile { path, file });
+        let is_standard_error = AtomicBool::new(false);
+        let _ = LOG.set(LogFile {
+            path,
+            file,
+            is_standard_error,
+        });
     }
     let level = match verbose {
         0 => "warn",
@@ -80,11 +91,41 @@ pub(crate) fn hang_up() {
     };
     match open(&log.path) {
         Ok(file) => {
+            if is_standard_error() {
+                // What fails is the old file's descriptor, which is kept then.
+                let _ = set_standard_error(file.as_fd());
+            }
             *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
             tracing::info!("SIGHUP: the log file is opened anew");
         }
         Err(why) => say(&format!("SIGHUP: {why}; the log goes on in the old file")),
     }
+}
+
+/// Leaves the standard streams of whoever started the process. Standard error becomes the log file, so that nothing is lost that
+/// a library or a panic says there; without a log file all of it is lost.
+///
+/// # Errors
+/// There is no `/dev/null`.
+pub(crate) fn leave_standard_error() -> Result<(), Errno> {
+    let Some(log) = LOG.get() else {
+        return detach_standard_streams(None);
+    };
+    detach_standard_streams(Some(
+        log.file
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_fd(),
+    ))?;
+    log.is_standard_error.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Whether what is written to standard error is in the log file by that.
+pub(crate) fn is_standard_error() -> bool {
+    let relaxed = Ordering::Relaxed;
+    LOG.get()
+        .is_some_and(|log| log.is_standard_error.load(relaxed))
 }
 
 /// Appends to the log file, if there is one, what the command says on standard error.

@@ -1,16 +1,21 @@
 //! The foliocache command.
 //!
 //! Exit status: 0 if all went well, 1 if the work failed, 2 for bad input, and for `mount` 3 if programs were cut off and 4 if
-//! data was lost.
+//! data was lost. mount(8) calls the command, too: see `options`.
 #![deny(unsafe_code)]
 
+mod background;
 mod bench;
 mod check;
 mod documents;
 mod log;
 mod mappings;
+mod memory;
 mod mount;
+mod notify;
+mod options;
 mod shutdown;
+mod source;
 mod status;
 mod write_back;
 
@@ -56,7 +61,8 @@ enum Command {
 type Outcome = Result<ExitCode, (u8, String)>;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments =
+        options::parse(std::env::args_os().collect()).unwrap_or_else(|error| error.exit());
     let outcome = match arguments.command {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::WriteBackMapped(arguments) => mappings::serve(&arguments.mount_point),

@@ -3,23 +3,25 @@
 //! # Model
 //!
 //! ```text
-//!  checks ──▶ cache, directory, mount ──▶ live line until a signal or an unmount ──▶ shutdown
+//!  [background] ──▶ checks ──▶ cache, directory, mount ──▶ live line until a signal or an unmount ──▶ shutdown
 //! ```
 //!
 //! The main thread serves nothing: it waits for signals, draws the line, and ends the mount.
 
+use crate::background::{self, Side};
+use crate::notify::Supervisor;
+use crate::options::{self, OnlyOptions};
 use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say, show};
 use crate::write_back::WriteBack;
-use crate::{BAD_INPUT, FAILED, Outcome, check, log};
+use crate::{BAD_INPUT, FAILED, Outcome, check, log, memory, source};
 use clap::{Args, ValueEnum};
-use foliocache::{
-    Cache, DirectoryError, DirectoryOptions, Error, MIN_MEMORY, MemorySize, WritebackAtClose,
-};
+use foliocache::{Cache, DirectoryOptions, WritebackAtClose};
 use foliocache_fuse::{KernelCache, MountOptions};
-use foliocache_sys::memory::{Resident, total_memory};
+use foliocache_sys::memory::Resident;
 use foliocache_sys::signal::{Signal, Signals};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -36,43 +38,52 @@ Signals:
   USR2       Write everything back, report the result in a line, and go on.
   HUP        Open the log file anew and go on. Without --log-file it is ignored, so the mount outlives its terminal.
 
+Supervisors:
+  The mount tells the supervisor in NOTIFY_SOCKET (systemd's Type=notify) when it serves, reloads and ends.
+
 Exit codes:
   0  Everything is written back.
   1  Something else failed.
   2  Bad arguments, or the mount was refused.
   3  Programs were cut off after --stop-timeout. Everything that they had written is written back.
-  4  Data could not be written back. The files are named.";
+  4  Data could not be written back. The files are named.
+  With --background: 0 once the mount serves, 1 or 2 if it could not be made. The log says how it ends.";
+
+fn after_long_help() -> String {
+    format!("{}\n\n{SIGNALS_AND_EXIT_CODES}", options::HELP)
+}
 
 /// Arguments of `foliocache mount`.
 #[derive(Args)]
-#[command(after_long_help = SIGNALS_AND_EXIT_CODES)]
+#[command(args_override_self = true, after_long_help = after_long_help())]
 pub(crate) struct MountArguments {
     /// The directory to show.
     #[arg(value_name = "SOURCE")]
-    source: PathBuf,
+    pub(crate) source: PathBuf,
     /// The empty directory to show it at.
     #[arg(value_name = "MOUNTPOINT")]
-    mount_point: PathBuf,
-    /// Bound on the cache's memory: bytes, or a number with K, M, G or T.
+    pub(crate) mount_point: PathBuf,
+    /// Bound on the cache's memory: bytes, a number with K, M, G or T, or a percentage such as 10% of the machine's memory or of
+    /// the memory cgroup's limit, whichever is smaller.
     #[arg(
         long,
         value_name = "SIZE",
         default_value = "512M",
         allow_hyphen_values = true
     )]
-    memory: String,
-    /// Refuse every change.
+    pub(crate) memory: String,
+    /// Refuse every change. A read-only SOURCE is always mounted read-only.
     #[arg(long)]
-    read_only: bool,
+    pub(crate) read_only: bool,
     /// Mount SOURCE even if another foliocache mount or program has it open. Each may undo what is durable through the other.
     #[arg(long)]
-    force: bool,
+    pub(crate) force: bool,
     /// Give other users access, as far as the files' permissions allow it.
     #[arg(long)]
-    allow_other: bool,
+    pub(crate) allow_other: bool,
     /// Log more; twice for still more. Turns the live line off.
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    pub(crate) verbose: u8,
     /// What file data the kernel's own cache keeps, on top of --memory.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "mapped")]
     kernel_cache: KernelCacheArgument,
@@ -80,10 +91,10 @@ pub(crate) struct MountArguments {
     /// report closed files, so a mount that is in use waits for all of it.
     #[arg(long, value_name = "SECONDS", default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(..=86_400))]
-    stop_timeout: u64,
+    pub(crate) stop_timeout: u64,
     /// Append the log and all messages to this file, outside of SOURCE and MOUNTPOINT. SIGHUP opens it anew.
     #[arg(long, value_name = "PATH")]
-    log_file: Option<PathBuf>,
+    pub(crate) log_file: Option<PathBuf>,
     /// When the data of a closed file is written to SOURCE. There it survives a kill of this process; only fsync protects it from
     /// a crash of the machine. Data of an open file is written after --dirty-age seconds.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "begin")]
@@ -95,7 +106,18 @@ pub(crate) struct MountArguments {
         default_value_t = 5,
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
-    dirty_age: u64,
+    pub(crate) dirty_age: u64,
+    /// Return once the mount serves, and serve in the background. Messages go to --log-file from then on; without it they are lost.
+    #[arg(long)]
+    pub(crate) background: bool,
+    /// Write a newline to this file descriptor and close it once the mount serves. It is 3 or more.
+    #[arg(long, value_name = "N")]
+    ready_fd: Option<i32>,
+    /// Options of mount(8), separated by commas; see below.
+    #[arg(short, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) only_options: OnlyOptions,
     /// Operations that can be under way at once.
     #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
     threads: usize,
@@ -143,18 +165,59 @@ impl From<WritebackArgument> for WritebackAtClose {
 
 /// Runs it to its end.
 pub(crate) fn run(arguments: &MountArguments) -> Outcome {
+    let bad_input = |line| (BAD_INPUT, line);
+    if arguments.only_options.fake {
+        check_all(arguments).map_err(bad_input)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let supervisor = Supervisor::take().unwrap_or_else(|why| {
+        say(&format!("{why}; nobody is told that the mount serves"));
+        Supervisor::default()
+    });
+    let begun = background::begin(arguments.background, arguments.ready_fd);
+    let waiting = match begun.map_err(bad_input)? {
+        Side::Starter(outcome) => return outcome,
+        Side::Mounting(waiting) => waiting,
+    };
+    let (mounted, signals) = match mount(arguments) {
+        Ok(mounted) => mounted,
+        Err((exit, line)) => {
+            say(&line);
+            waiting.failed(exit);
+            return Ok(ExitCode::from(exit));
+        }
+    };
+    waiting.serves().map_err(|line| (FAILED, line))?;
+    let point = mounted.mount_point();
+    supervisor.ready(&format!("serving {}", point.display()));
+    let mut status = StatusLine::new(arguments.verbose > 0);
+    let why = serve(&mounted, &signals, &supervisor, &mut status);
+    say(&why);
+    let stop_timeout = Duration::from_secs(arguments.stop_timeout);
+    let exit = shutdown::end(mounted, &signals, &mut status, &supervisor, stop_timeout);
+    Ok(exit)
+}
+
+/// Whether it could be mounted.
+fn check_all(arguments: &MountArguments) -> Result<(), String> {
+    memory::bound(&arguments.memory)?;
+    check_log_file(arguments)?;
+    check::places(&arguments.source, &arguments.mount_point).map(drop)
+}
+
+/// Starts the log, takes over the signals and mounts.
+///
+/// # Errors
+/// The exit code, and the line to show.
+fn mount(arguments: &MountArguments) -> Result<(Mounted, Signals), (u8, String)> {
     check_log_file(arguments).map_err(|line| (BAD_INPUT, line))?;
     log::start(arguments.verbose, arguments.log_file.as_deref())
         .map_err(|line| (BAD_INPUT, line))?;
     // Before the first thread, see `Signals`.
     let signals =
         Signals::block().map_err(|errno| (FAILED, format!("cannot wait for signals: {errno}")))?;
-    let mounted = start(arguments).map_err(|line| (BAD_INPUT, line))?;
-    let mut status = StatusLine::new(arguments.verbose > 0);
-    let why = serve(&mounted, &signals, &mut status);
-    say(&why);
-    let stop_timeout = Duration::from_secs(arguments.stop_timeout);
-    Ok(shutdown::end(mounted, &signals, &mut status, stop_timeout))
+    let mounted = start(arguments, &signals).map_err(|line| (BAD_INPUT, line))?;
+    Ok((mounted, signals))
 }
 
 /// A log file in the source would be a change behind the mount with each line, one on the mount would wait for itself.
@@ -185,26 +248,49 @@ fn check_log_file(arguments: &MountArguments) -> Result<(), String> {
 }
 
 /// Checks everything and mounts; `Err` is the line to show.
-fn start(arguments: &MountArguments) -> Result<Mounted, String> {
-    let limit = memory_limit(&arguments.memory)?;
+fn start(arguments: &MountArguments, signals: &Signals) -> Result<Mounted, String> {
+    let bound = memory::bound(&arguments.memory)?;
     let places = check::places(&arguments.source, &arguments.mount_point)?;
-    let builder = Cache::builder().memory(limit);
+    let builder = Cache::builder().memory(bound.bytes);
     let builder = builder.dirty_expire(Duration::from_secs(arguments.dirty_age));
     let cache = builder.build();
     let cache = cache.map_err(|error| error.to_string())?;
     let options = DirectoryOptions::new()
-        .read_only(arguments.read_only)
         .raise_open_files(true)
         .ignore_lock(arguments.force)
         .writeback_at_close(arguments.writeback.into());
-    let directory = cache.directory_with(&places.source, options);
-    let directory = directory.map_err(|error| match error {
-        Error::Directory(DirectoryError::Locked { .. }) => {
-            format!("{error}; mount it with --read-only, or with --force all the same")
-        }
-        _ => error.to_string(),
-    })?;
-    let mut options = MountOptions::new(places.source.display().to_string());
+    let (directory, read_only) = source::open(
+        &cache,
+        &places.source,
+        arguments.read_only,
+        options,
+        signals,
+    )?;
+    let mount = foliocache_fuse::mount(
+        &directory,
+        &places.mount_point,
+        &mount_options(arguments, &places.source),
+    )
+    .map_err(|error| error.to_string())?;
+    // What the process holds before the first request, and what its workers will take.
+    let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
+    say(&format!(
+        "{} is mounted on {}{}; memory bound {}{}, fixed base {} beside it",
+        places.source.display(),
+        places.mount_point.display(),
+        if read_only { " read-only" } else { "" },
+        show(bound.bytes),
+        bound.of,
+        show(base),
+    ));
+    let mount = Arc::new(RwLock::new(mount));
+    Ok(Mounted { cache, mount })
+}
+
+fn mount_options(arguments: &MountArguments, source: &Path) -> MountOptions {
+    let only = &arguments.only_options;
+    let name = only.fsname.clone();
+    let mut options = MountOptions::new(name.unwrap_or_else(|| source.display().to_string()));
     options.allow_other = arguments.allow_other;
     options.threads = arguments.threads;
     options.kernel_cache = match arguments.kernel_cache {
@@ -212,48 +298,20 @@ fn start(arguments: &MountArguments) -> Result<Mounted, String> {
         KernelCacheArgument::Mapped => KernelCache::Mapped,
         KernelCacheArgument::All => KernelCache::All,
     };
-    let mount = foliocache_fuse::mount(&directory, &places.mount_point, &options)
-        .map_err(|error| error.to_string())?;
-    // What the process holds before the first request, and what its workers will take.
-    let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
-    say(&format!(
-        "{} is mounted on {}{}; memory bound {}, fixed base {} beside it",
-        places.source.display(),
-        places.mount_point.display(),
-        if arguments.read_only {
-            " read-only"
-        } else {
-            ""
-        },
-        show(limit),
-        show(base),
-    ));
-    let mount = Arc::new(RwLock::new(mount));
-    Ok(Mounted { cache, mount })
-}
-
-fn memory_limit(text: &str) -> Result<u64, String> {
-    let limit = text.in_bytes().map_err(|_| {
-        format!("--memory {text} is no size: give bytes, or a number with K, M, G or T")
-    })?;
-    let machine = total_memory();
-    if limit < MIN_MEMORY {
-        return Err(format!(
-            "--memory {text} is too little: at least {} are needed",
-            show(MIN_MEMORY)
-        ));
-    }
-    if limit > machine {
-        return Err(format!(
-            "--memory {text} is more than the {} of this machine",
-            show(machine)
-        ));
-    }
-    Ok(limit)
+    options.shown.uid = only.uid;
+    options.shown.gid = only.gid;
+    options.shown.umask = only.umask;
+    options.no_exec = only.no_exec;
+    options
 }
 
 /// Draws the line and answers signals until the mount is to end or has ended; returns why.
-fn serve(mounted: &Mounted, signals: &Signals, status: &mut StatusLine) -> String {
+fn serve(
+    mounted: &Mounted,
+    signals: &Signals,
+    supervisor: &Supervisor,
+    status: &mut StatusLine,
+) -> String {
     let mount = || mounted.mount.read().unwrap_or_else(PoisonError::into_inner);
     let mut write_back = WriteBack::default();
     loop {
@@ -265,7 +323,9 @@ fn serve(mounted: &Mounted, signals: &Signals, status: &mut StatusLine) -> Strin
             Ok(Some(Signal::User2)) => write_back.ask(mounted),
             Ok(Some(Signal::Hangup)) => {
                 status.look_for_terminal();
+                supervisor.reloading();
                 log::hang_up();
+                supervisor.reloaded();
             }
             Ok(Some(signal)) => return format!("{}: writing back", signal.name()),
             Ok(None) => {}

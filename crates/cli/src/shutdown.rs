@@ -16,6 +16,7 @@
 //! bytes written grow or those not durable shrink.
 
 use crate::mappings::Helper;
+use crate::notify::Supervisor;
 use crate::status::{INTERVAL, StatusLine, say, show};
 use crate::{CUT_OFF, FAILED, UNWRITTEN, log, status};
 use foliocache::{Cache, CacheStats};
@@ -23,6 +24,7 @@ use foliocache_fuse::Mount;
 use foliocache_sys::Errno;
 use foliocache_sys::signal::{Signal, Signals};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -51,6 +53,13 @@ const GRACE: Duration = Duration::from_secs(3);
 pub(crate) struct Mounted {
     pub(crate) cache: Cache,
     pub(crate) mount: Arc<RwLock<Mount>>,
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        lock(&self.mount).mount_point().to_owned()
+    }
 }
 
 /// Files with data that is not in the source: bytes, and why.
@@ -138,6 +147,7 @@ pub(crate) fn end(
     mounted: Mounted,
     signals: &Signals,
     status: &mut StatusLine,
+    supervisor: &Supervisor,
     stop_timeout: Duration,
 ) -> ExitCode {
     let cache = mounted.cache.clone();
@@ -157,6 +167,7 @@ pub(crate) fn end(
         say(&format!("cannot start a thread: {error}"));
         return ExitCode::from(FAILED);
     }
+    supervisor.stopping("ending");
     let (mut said, mut cut_off) = (Instant::now(), false);
     let outcome = loop {
         match events.recv_timeout(Duration::ZERO) {
@@ -182,9 +193,14 @@ pub(crate) fn end(
             "{waiting}writing back, {} to go; another ^C gives up and loses what is left",
             show(left)
         ));
-        if left > 0 && status.is_hidden() && said.elapsed() >= PROGRESS {
+        if said.elapsed() >= PROGRESS {
             said = Instant::now();
-            say(&format!("writing back, {} to go", show(left)));
+            let text = format!("writing back, {} to go", show(left));
+            // More time, because a source that is slow is waited for.
+            supervisor.stopping(&format!("{waiting}{text}"));
+            if left > 0 && status.is_hidden() {
+                say(&text);
+            }
         }
         let why = match signals.wait(INTERVAL / 10) {
             Ok(Some(signal @ (Signal::Interrupt | Signal::Terminate))) => {

@@ -21,7 +21,9 @@ pub(crate) fn beside_the_line<R>(write: impl FnOnce() -> R) -> R {
 
 /// Says something on standard error, and in the log file if there is one. A closed terminal is no reason to stop.
 pub(crate) fn say(text: &str) {
-    let _ = beside_the_line(|| writeln!(io::stderr(), "foliocache: {text}"));
+    if !log::is_standard_error() {
+        let _ = beside_the_line(|| writeln!(io::stderr(), "foliocache: {text}"));
+    }
     log::note(text);
 }
 
