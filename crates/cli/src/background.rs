@@ -1,4 +1,4 @@
-//! Going to the background, and telling whoever waits that the mount serves.
+//! Goes to the background, and tells other processes that the mount serves.
 //!
 //! # Model
 //!
@@ -9,8 +9,7 @@
 //!                      └── cannot ──▶ the exit code
 //! ```
 //!
-//! The fork comes before the first thread, before signals are blocked and before the cache is made, so nothing has to be
-//! carried over.
+//! The fork comes before the first thread, before signals are blocked and before the cache is made: none of them survives a fork.
 
 use crate::{FAILED, Outcome, log};
 use foliocache_sys::Errno;
@@ -30,7 +29,7 @@ pub(crate) enum Side {
     Mounting(Waiting),
 }
 
-/// Who waits for the mount to serve.
+/// The processes that wait for the mount to serve.
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// The process that was called, if this one is in its background.
@@ -88,18 +87,18 @@ fn wait(mut reader: PipeReader) -> Outcome {
 }
 
 impl Waiting {
-    /// Tells that the mount will not serve. The line that says why must have been shown.
+    /// Reports a failure. The line that explains it must have been shown before.
     pub(crate) fn failed(self, exit: u8) {
         if let Some(mut starter) = self.starter {
-            // If nobody waits any more, nobody is told.
+            // The starter may be gone.
             let _ = starter.write_all(&[exit]);
         }
     }
 
-    /// Tells that the mount serves, after leaving the starter's directory and its standard streams.
+    /// Leaves the starter's directory and standard streams, and reports that the mount serves.
     ///
     /// # Errors
-    /// The line to show, if the starter is gone: somebody who ended it does not want the mount.
+    /// The line to show, if the starter was ended: then the mount is not wanted any more.
     pub(crate) fn serves(self) -> Result<(), String> {
         if let Some(mut starter) = self.starter {
             let cannot = |why: String| format!("cannot go to the background: {why}");
@@ -111,7 +110,7 @@ impl Waiting {
         if let Some(mut ready_fd) = self.ready_fd
             && let Err(error) = ready_fd.write_all(b"\n")
         {
-            tracing::warn!(%error, "--ready-fd: nobody could be told that the mount serves");
+            tracing::warn!(%error, "--ready-fd: cannot write");
         }
         Ok(())
     }

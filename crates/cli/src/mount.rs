@@ -171,7 +171,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let supervisor = Supervisor::take().unwrap_or_else(|why| {
-        say(&format!("{why}; nobody is told that the mount serves"));
+        say(&format!("{why}; no supervisor is told of this mount"));
         Supervisor::default()
     });
     let begun = background::begin(arguments.background, arguments.ready_fd);

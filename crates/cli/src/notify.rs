@@ -1,4 +1,4 @@
-//! Telling a supervisor such as systemd what the mount does (sd_notify(3)).
+//! Reports the state of the mount to a supervisor such as systemd (sd_notify(3)).
 //!
 //! # Model
 //!
@@ -6,8 +6,8 @@
 //!  READY ──▶ RELOADING, READY at each SIGHUP ──▶ STOPPING, and more time for as long as data is written
 //! ```
 //!
-//! The supervisor names a socket in `NOTIFY_SOCKET`. The variable is removed at the start, so no other process gets it; that is
-//! why this is no library's work, which would look for it at each message.
+//! The supervisor names a socket in `NOTIFY_SOCKET`. The variable is removed at the start, so that child processes do not inherit
+//! it. The crates for this protocol read the variable at each message, so they cannot be used here.
 
 use foliocache_sys::clock::monotonic_ns;
 use foliocache_sys::process::take_variable;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Longest that a message waits for a supervisor that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// By how much the time that the supervisor allows for the end is extended with each message. Several are sent in it.
+/// Extension of the supervisor's stop timeout with each message. A message is sent every few seconds.
 const MORE_TIME: Duration = Duration::from_secs(30);
 
 /// The supervisor, if there is one.

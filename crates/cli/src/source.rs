@@ -1,9 +1,9 @@
-//! Opening the source: read-only if it is, and not before the mount that had it has ended.
+//! Opens the source: read-only if it is read-only, and after waiting for a previous mount of it to end.
 //!
 //! # Model
 //!
-//! umount(8) returns before the process behind a mount has written everything back, and until then the source is locked. The
-//! next mount of it waits, unless a mount that is still in the tree shows the source.
+//! umount(8) returns before the mount's process has written everything back, and that process keeps the source locked until then.
+//! A new mount waits for the lock, but not if a mount that is still in the tree shows the source.
 
 use crate::check::FS_TYPE;
 use crate::status::say;
@@ -13,13 +13,13 @@ use foliocache_sys::signal::{Signal, Signals};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest that the end of another mount is waited for.
+/// Longest wait for another mount to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Opens it, read-only if that is all it allows. May block for [`PATIENCE`].
+/// Opens it, and returns whether it is read-only. May block for [`PATIENCE`], until a signal ends the wait.
 ///
 /// # Errors
 /// The line to show.

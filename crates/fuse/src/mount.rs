@@ -87,9 +87,9 @@ pub struct MountOptions {
     pub threads: usize,
     /// What file data the kernel keeps.
     pub kernel_cache: KernelCache,
-    /// Owners and modes that are shown in place of the source's.
+    /// Owner, group and permissions that replace those of the source.
     pub shown: Shown,
-    /// Run no programs from it.
+    /// Forbid running programs from the mount.
     pub no_exec: bool,
 }
 

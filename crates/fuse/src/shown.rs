@@ -2,12 +2,13 @@
 //!
 //! # Model
 //!
-//! Only what programs see is replaced, and with it what the kernel decides permissions by. What is created belongs to its
-//! creator, and a change of owner or mode reaches the file, but is not seen.
+//! The replacement is visible to programs, and the kernel checks permissions by it. The source keeps its own values: a new file
+//! belongs to its creator there, and `chown` and `chmod` change the source, but not what is shown.
 //!
 //! # Invariants
 //!
-//! 1. Where another owner is shown, no set-id bit is set: a user who passes for the owner of root's program would set it.
+//! 1. While anything is replaced, `chmod` sets no set-id bit. Otherwise a user who is shown as the owner of root's file could make
+//!    it a set-user-id program of root.
 
 use fuser::FileAttr;
 
@@ -16,7 +17,7 @@ const PERMISSIONS: u16 = 0o777;
 /// The bits that run a program as its owner or group.
 const SET_ID: u32 = 0o6000;
 
-/// What is shown of all files in place of their own; `None` leaves it.
+/// Owner, group and permissions that replace those of all files. `None` keeps the file's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shown {
@@ -24,8 +25,8 @@ pub struct Shown {
     pub uid: Option<u32>,
     /// The group.
     pub gid: Option<u32>,
-    /// Permission bits that the mode lacks; all others are in it. Set-id and sticky bits are not shown, and access control
-    /// lists do not count.
+    /// All permissions are shown but those in this mask. Set-id and sticky bits are not shown, and access control lists are
+    /// ignored.
     pub umask: Option<u16>,
 }
 
@@ -55,7 +56,7 @@ impl Shown {
         }
     }
 
-    /// Whether access control lists do not count.
+    /// Whether access control lists are ignored.
     pub(crate) fn hides_lists(&self) -> bool {
         self.umask.is_some()
     }

@@ -130,11 +130,11 @@ pub fn is_read_only(path: &Path) -> Result<bool, Errno> {
     Ok(flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Whether the server of the FUSE file system at `path` has ended. The kernel answers other questions from what it remembers, but
-/// this one never. Blocks for as long as a server that lives takes.
+/// Whether the server of the FUSE file system at `path` has ended. Calls `statvfs(3)`, which the kernel never answers from its own
+/// caches. Blocks until a living server has answered.
 pub fn is_abandoned(path: &Path) -> bool {
     let error = rustix::fs::statvfs(path).err();
-    // The second one is the answer if it ends meanwhile.
+    // `ECONNABORTED` if it ends during the call.
     error.is_some_and(|error| {
         [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].contains(&error)
     })
