@@ -60,7 +60,7 @@ pub(crate) fn read_in(file: File, len: u64, folios: Folios) -> Result<Arc<File>,
             }
         }
         let stats = file.stats()?;
-        match stats.resident * PAGE as u64 == len {
+        match stats.resident_pages * PAGE as u64 == len {
             true => Ok(()),
             false => Err(io::Error::other(format!("not all is cached: {stats:?}"))),
         }

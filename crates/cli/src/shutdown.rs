@@ -182,7 +182,7 @@ pub(crate) fn end(
         }
         let stats = cache.stats();
         let (written, left) = stats.as_ref().map_or((0, 0), |stats| {
-            (stats.files.written, status::not_durable(stats))
+            (stats.files.written_bytes, status::not_durable(stats))
         });
         watch.look(written, left, Instant::now());
         let waiting = match watch.phase {

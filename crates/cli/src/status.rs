@@ -1,6 +1,7 @@
 //! The live line: memory against the bound, hit ratio, dirty data, throughput.
 
 use crate::log;
+use foliocache::show::Bytes;
 use foliocache::{CacheStats, PAGE_SIZE};
 use foliocache_fuse::FuseStats;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -79,8 +80,8 @@ impl StatusLine {
         let figures = line(cache, &mount, &before, now.duration_since(then));
         say(&format!(
             "statistics: {figures}  read in all {}  written in all {}  open files {}  requests {}  errors {}",
-            show(mount.bytes_read),
-            show(mount.bytes_written),
+            show(mount.read_bytes),
+            show(mount.written_bytes),
             mount.open_files,
             mount.requests,
             mount.errors,
@@ -107,8 +108,7 @@ impl StatusLine {
 
 /// Bytes that are not safely in the source.
 pub(crate) fn not_durable(cache: &CacheStats) -> u64 {
-    let files = &cache.files;
-    (files.dirty + files.writeback + files.unstable) * PAGE_SIZE as u64
+    cache.files.unsynced_pages() * PAGE_SIZE as u64
 }
 
 fn line(cache: &CacheStats, mount: &FuseStats, before: &FuseStats, over: Duration) -> String {
@@ -117,54 +117,29 @@ fn line(cache: &CacheStats, mount: &FuseStats, before: &FuseStats, over: Duratio
     let files = &cache.files;
     let mut text = format!(
         "{} of {}  hits {:.1} %  dirty {}  read {}/s  write {}/s",
-        show(cache.memory.total()),
-        show(cache.memory.limit),
+        show(cache.memory.total_bytes()),
+        show(cache.memory.limit_bytes),
         files.hit_ratio() * 100.0,
         show(not_durable(cache)),
-        rate(mount.bytes_read, before.bytes_read),
-        rate(mount.bytes_written, before.bytes_written),
+        rate(mount.read_bytes, before.read_bytes),
+        rate(mount.written_bytes, before.written_bytes),
     );
-    if cache.pressure.effective < cache.pressure.configured {
-        text += &format!("  memory is short: not {}", show(cache.pressure.configured));
+    if cache.pressure.effective_bytes < cache.pressure.configured_bytes {
+        text += &format!(
+            "  memory is short: not {}",
+            show(cache.pressure.configured_bytes)
+        );
     }
-    if files.failed > 0 {
+    if files.failed_pages > 0 {
         text += &format!(
             "  CANNOT BE WRITTEN {}",
-            show(files.failed * PAGE_SIZE as u64)
+            show(files.failed_pages * PAGE_SIZE as u64)
         );
     }
     text
 }
 
-/// `bytes` in the largest unit that leaves a number of at least one, with one decimal place where
-/// it says something.
+/// `bytes` in a unit that suits them.
 pub(crate) fn show(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let step = (bytes.max(1).ilog2() / 10).min(4);
-    let value = bytes as f64 / (1u64 << (10 * step)) as f64;
-    let unit = units[step as usize];
-    if step == 0 || value >= 100.0 || value.fract() == 0.0 {
-        format!("{value:.0} {unit}")
-    } else {
-        format!("{value:.1} {unit}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_shown() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (512 << 20, "512 MiB"),
-            (1536, "1.5 KiB"),
-            (150 << 30 | 1 << 29, "150 GiB"),
-            (3 << 40, "3 TiB"),
-        ] {
-            assert_eq!(show(bytes), text);
-        }
-    }
+    Bytes(bytes).to_string()
 }

@@ -55,7 +55,7 @@ impl WriteBack {
 /// Does it; returns the line that tells how it went.
 fn write_back(mount: &RwLock<Mount>, cache: &Cache) -> String {
     let begun = Instant::now();
-    let written = || cache.stats().map_or(0, |stats| stats.files.written);
+    let written = || cache.stats().map_or(0, |stats| stats.files.written_bytes);
     let before = written();
     let taken_over = take_over(&mount.read().unwrap_or_else(PoisonError::into_inner));
     let synced = cache.sync();

@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     file.sync_all()?;
     println!(
         "{len} bytes, {} of them cached",
-        file.stats()?.resident * BLOCK
+        file.stats()?.resident_pages * BLOCK
     );
     Ok(())
 }

@@ -158,10 +158,10 @@ fn run(
     println!(
         "{:>16} {:6} MiB by its own count; {} faults, {} pages mapped, {} MiB read",
         "",
-        stats.memory.total() >> 20,
+        stats.memory.total_bytes() >> 20,
         stats.files.faults,
-        stats.files.mapped,
-        stats.files.read_in >> 20,
+        stats.files.mapped_pages,
+        stats.files.read_bytes >> 20,
     );
     Ok(())
 }

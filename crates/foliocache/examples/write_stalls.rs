@@ -95,14 +95,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     let stats = cache.stats()?;
     let waits = stats.throttle;
-    let wait = |nanoseconds| milliseconds(Duration::from_nanos(nanoseconds));
     println!(
         "waits   {:8}  p50 {:8.3} ms  p99 {:8.3} ms  p99.9 {:8.3} ms  longest {:8.3} ms",
         waits.waits,
-        wait(waits.p50_ns),
-        wait(waits.p99_ns),
-        wait(waits.p999_ns),
-        wait(waits.max_ns),
+        milliseconds(waits.p50),
+        milliseconds(waits.p99),
+        milliseconds(waits.p999),
+        milliseconds(waits.max),
     );
     println!("direct reclaims {}", stats.direct_reclaims);
     drop(files);

@@ -299,7 +299,7 @@ impl File {
     #[cfg(feature = "bench")]
     #[doc(hidden)]
     pub fn cached_at(&self, pos: u64, len: usize) -> Option<*const u8> {
-        self.open.read_in_place(pos, len, <[u8]>::as_ptr)
+        self.open.read_in_place(&Iocb::at(pos), len, <[u8]>::as_ptr)
     }
 
     /// Writes all of `buf` at byte `pos`.

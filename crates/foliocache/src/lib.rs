@@ -125,7 +125,8 @@ pub use foliocache_mm::{
     FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
     MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
-    PressureSource, PressureStats, ThrottleStats, UncachedStats, View, VmaAccess as MapAccess,
+    PressureSource, PressureStats, ThrottleStats, UncachedStats, Unreclaimable, View,
+    VmaAccess as MapAccess, show,
 };
 #[doc(inline)]
 pub use foliocache_sys::Errno;

@@ -33,7 +33,7 @@ fn appends_that_need_not_wait_are_done_at_their_first_poll() {
         expected.extend(bytes);
     }
     assert_eq!(at_once(file.append_all("")).unwrap(), expected.len() as u64);
-    let stats = file.async_stats().unwrap();
+    let stats = file.worker_stats().unwrap();
     assert_eq!((stats.requests, stats.workers), (0, 0));
     let mut back = vec![0; expected.len()];
     at_once(file.read_exact_at(&mut back, 0)).unwrap();
@@ -48,7 +48,7 @@ fn writes_to_a_file_open_for_appending_are_done_at_their_first_poll() {
         assert_eq!(at_once(file.write_at(b"0123456789", 0)).unwrap(), 10);
         assert_eq!(file.len(), 10 * (at + 1));
     }
-    assert_eq!(file.async_stats().unwrap().requests, 0);
+    assert_eq!(file.worker_stats().unwrap().requests, 0);
 }
 
 #[test]

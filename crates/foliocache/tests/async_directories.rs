@@ -39,7 +39,7 @@ async fn names(dir: &AsyncDirectory, path: &str) -> BTreeSet<String> {
 
 /// What a future comes to that must be ready at its first poll, without a worker.
 fn known<F: Future>(dir: &AsyncDirectory, future: F) -> F::Output {
-    let requests = || dir.async_stats().unwrap().requests;
+    let requests = || dir.worker_stats().unwrap().requests;
     let before = requests();
     let output = at_once(future);
     assert_eq!(requests(), before, "a worker had a part in it");
@@ -136,7 +136,7 @@ fn what_is_known_is_ready_at_the_first_poll() {
     }
     // Nothing of it is known yet.
     block_on(dir.metadata("d/f")).unwrap();
-    assert_eq!(dir.async_stats().unwrap().requests, 1);
+    assert_eq!(dir.worker_stats().unwrap().requests, 1);
     let file = block_on(dir.open("d/f")).unwrap();
     let mut back = vec![0; bytes.len()];
     block_on(file.read_exact_at(&mut back, 0)).unwrap();
@@ -253,7 +253,7 @@ fn no_entry_is_lost_with_a_future() {
     }
     assert_eq!(seen.len(), 1000);
     assert!(
-        dir.async_stats().unwrap().requests >= 4,
+        dir.worker_stats().unwrap().requests >= 4,
         "a worker reads each batch"
     );
     assert!(block_on(entries.next_entry()).unwrap().is_none());
@@ -349,7 +349,7 @@ fn a_source_that_hangs_blocks_no_executor() {
     let leased = Leased::new(&disk.in_source("slow"));
     let mut open = Box::pin(dir.open("slow"));
     assert!(poll_once(open.as_mut()).is_pending());
-    wait_until(|| dir.async_stats().unwrap().running == 1);
+    wait_until(|| dir.worker_stats().unwrap().running == 1);
     std::thread::sleep(Duration::from_millis(20));
     assert!(poll_once(open.as_mut()).is_pending(), "it hangs");
     // The file itself is looked at and opened once more, and others are used.
@@ -373,7 +373,7 @@ fn a_change_that_was_given_up_comes_before_newer_ones() {
     let leased = Leased::new(&disk.in_source("f"));
     let mut cut = Box::pin(dir.create("f"));
     assert!(poll_once(cut.as_mut()).is_pending());
-    wait_until(|| dir.async_stats().unwrap().running == 1);
+    wait_until(|| dir.worker_stats().unwrap().running == 1);
     std::thread::sleep(Duration::from_millis(20));
     drop(cut);
     let mut rename = Box::pin(dir.rename("f", "g"));
@@ -393,11 +393,11 @@ fn a_file_is_closed_by_a_worker() {
     let file = block_on(dir.create("f")).unwrap();
     block_on(file.append_all("bytes")).unwrap();
     let clone = file.clone();
-    let before = dir.async_stats().unwrap().requests;
+    let before = dir.worker_stats().unwrap().requests;
     at_once(file.close()).unwrap();
-    assert_eq!(dir.async_stats().unwrap().requests, before, "one is left");
+    assert_eq!(dir.worker_stats().unwrap().requests, before, "one is left");
     block_on(clone.close()).unwrap();
-    assert_eq!(dir.async_stats().unwrap().requests, before + 1);
+    assert_eq!(dir.worker_stats().unwrap().requests, before + 1);
     // A small new file is in the source when it is closed.
     assert_eq!(fs::read(disk.in_source("f")).unwrap(), b"bytes");
     // Also if nobody waits for it.

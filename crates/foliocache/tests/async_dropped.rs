@@ -84,7 +84,7 @@ fn a_read_that_was_given_up_still_fills_the_cache() {
     drop(read);
     faults.heal();
     wait_until("the page arrives", || {
-        file.blocking().stats().unwrap().resident > 0
+        file.blocking().stats().unwrap().resident_pages > 0
     });
     assert!(
         buf.iter().all(|&byte| byte == 0xee),
@@ -132,7 +132,7 @@ fn a_write_that_no_worker_had_begun_is_not_done() {
     assert!(faults.wait_hung(3, PATIENCE));
     let mut queued = Box::pin(file.write_at(b"queued", 50 * PAGE as u64 + 1));
     begin(&mut queued);
-    assert!(file.async_stats().unwrap().buffered > 0);
+    assert!(file.worker_stats().unwrap().buffered_bytes > 0);
     drop(queued);
     faults.heal();
     for write in held {
@@ -143,7 +143,7 @@ fn a_write_that_no_worker_had_begun_is_not_done() {
     block_on(file.read_exact_at(&mut back, 0)).unwrap();
     assert!(back[50 * PAGE..51 * PAGE] == bytes[50 * PAGE..51 * PAGE]);
     assert_eq!(&back[1..5], b"held");
-    assert_eq!(file.async_stats().unwrap().buffered, 0);
+    assert_eq!(file.worker_stats().unwrap().buffered_bytes, 0);
 }
 
 /// An async file whose next sync hangs until `faults` are told otherwise.
@@ -178,7 +178,9 @@ fn an_error_of_a_sync_that_was_given_up_is_told_to_the_next() {
             faults.counts().failed_of(OpSet::FLUSH) == 1
         });
         // While the sync still runs that failed, the next could be over before that tells of it.
-        wait_until("the sync ends", || file.async_stats().unwrap().running == 0);
+        wait_until("the sync ends", || {
+            file.worker_stats().unwrap().running == 0
+        });
         let error = block_on(file.sync_data()).unwrap_err();
         assert_eq!(error.errno(), Errno::EIO);
         block_on(file.sync_data()).unwrap();
@@ -215,7 +217,7 @@ fn writers_that_are_throttled_leave_readers_a_worker() {
         let mut before = 0;
         wait_until("writers wait", || {
             std::thread::sleep(Duration::from_millis(50));
-            let stats = file.async_stats().unwrap();
+            let stats = file.worker_stats().unwrap();
             let still = std::mem::replace(&mut before, stats.requests) == stats.requests;
             still && stats.running == 3 && faults.hung() > 0
         });
@@ -316,7 +318,7 @@ fn misses_wait_for_the_store_without_a_thread() {
     // Polled for nothing, they go on waiting.
     reads.iter_mut().for_each(begin);
     assert_eq!(store.parked(), READS);
-    let stats = file.async_stats().unwrap();
+    let stats = file.worker_stats().unwrap();
     assert_eq!((stats.requests, stats.workers), (0, 0));
     // The half of them is given up; their pages arrive all the same.
     let kept = reads.split_off(READS / 2);
@@ -325,7 +327,7 @@ fn misses_wait_for_the_store_without_a_thread() {
     for read in kept {
         block_on(read).unwrap();
     }
-    assert_eq!(file.async_stats().unwrap().requests, 0);
+    assert_eq!(file.worker_stats().unwrap().requests, 0);
     for (at, buf) in bufs.iter().enumerate() {
         match at < READS / 2 {
             true => assert!(
@@ -337,10 +339,10 @@ fn misses_wait_for_the_store_without_a_thread() {
     }
     let stats = file.blocking().stats().unwrap();
     assert_eq!(
-        (stats.resident, stats.misses, stats.hits),
+        (stats.resident_pages, stats.misses, stats.hits),
         (READS as u64, READS as u64, 0)
     );
-    assert_eq!(cache.stats().unwrap().memory.reserved, 0);
+    assert_eq!(cache.stats().unwrap().memory.reserved_pages, 0);
     assert_eq!(Arc::strong_count(&store), 2, "one here, one the file's");
 }
 

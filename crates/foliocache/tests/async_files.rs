@@ -20,7 +20,7 @@ fn on_disk(name: &str, mib: u64) -> (Disk, AsyncFile) {
 fn make_cold(file: &AsyncFile) {
     file.blocking().sync_all().unwrap();
     file.blocking().advise(Advice::DontNeed, ..).unwrap();
-    assert_eq!(file.blocking().stats().unwrap().resident, 0);
+    assert_eq!(file.blocking().stats().unwrap().resident_pages, 0);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn hits_are_ready_at_their_first_poll() {
     let bufs = &mut [IoSliceMut::new(one), IoSliceMut::new(two)];
     let n = at_once(file.read_vectored_at(bufs, 0)).unwrap();
     assert_eq!(n, bytes.len());
-    let stats = file.async_stats().unwrap();
+    let stats = file.worker_stats().unwrap();
     assert_eq!((stats.requests, stats.workers), (0, 0));
 }
 
@@ -89,7 +89,7 @@ fn a_batch_of_hits_is_ready_at_its_first_poll() {
     for (i, request) in requests.iter().enumerate() {
         assert_eq!(request.bytes().unwrap(), &bytes[pos(i)..][..100]);
     }
-    let stats = file.async_stats().unwrap();
+    let stats = file.worker_stats().unwrap();
     assert_eq!((stats.requests, stats.workers), (0, 0));
 }
 
@@ -131,7 +131,7 @@ fn writes_that_need_not_wait_are_done_at_their_first_poll() {
     );
     let bufs = [&bytes[..10], &bytes[10..50_000]].map(IoSlice::new);
     assert_eq!(at_once(file.write_vectored_at(&bufs, 77)).unwrap(), 50_000);
-    assert_eq!(file.async_stats().unwrap().requests, 0);
+    assert_eq!(file.worker_stats().unwrap().requests, 0);
     let mut back = vec![0; 100_000 + bytes.len()];
     at_once(file.read_exact_at(&mut back, 0)).unwrap();
     assert!(back[..77] == bytes[..77] && back[77..50_077] == bytes[..50_000]);
@@ -313,7 +313,7 @@ fn many_requests_need_few_threads() {
                     let mut buf = vec![0; PAGE];
                     let pos = at * 8 * PAGE;
                     file.read_exact_at(&mut buf, pos as u64).await.unwrap();
-                    (pos, buf, file.async_stats().unwrap().workers)
+                    (pos, buf, file.worker_stats().unwrap().workers)
                 })
             })
             .collect();

@@ -16,11 +16,11 @@ fn two_caches_share_nothing() {
     }
     let both = |look: fn(&Disk) -> u64| (look(&one), look(&two));
     assert_eq!(
-        both(|disk| disk.cache.stats().unwrap().files.resident),
+        both(|disk| disk.cache.stats().unwrap().files.resident_pages),
         (100, 100)
     );
     assert_eq!(
-        both(|disk| disk.cache.stats().unwrap().memory.limit),
+        both(|disk| disk.cache.stats().unwrap().memory.limit_bytes),
         (16 << 20, 32 << 20)
     );
     one.cache.close().unwrap();
@@ -156,8 +156,8 @@ fn memory_shrinks_and_grows_while_the_cache_is_used() {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     loop {
         let memory = disk.cache.stats().unwrap().memory;
-        assert_eq!(memory.limit, 16 << 20);
-        if memory.total() <= memory.limit {
+        assert_eq!(memory.limit_bytes, 16 << 20);
+        if memory.total_bytes() <= memory.limit_bytes {
             break;
         }
         assert!(std::time::Instant::now() < deadline, "{memory:?}");
@@ -167,16 +167,16 @@ fn memory_shrinks_and_grows_while_the_cache_is_used() {
     file.read_exact_at(&mut back, 0).unwrap();
     assert!(back == bytes);
     let small = disk.cache.stats().unwrap();
-    assert!(small.files.evictions > 0);
-    assert!(small.memory.total() <= small.memory.limit);
+    assert!(small.files.evicted_pages > 0);
+    assert!(small.memory.total_bytes() <= small.memory.limit_bytes);
     disk.cache.set_memory("64M").unwrap();
     file.read_exact_at(&mut back, 0).unwrap();
-    assert!(disk.cache.stats().unwrap().files.resident > small.files.resident);
+    assert!(disk.cache.stats().unwrap().files.resident_pages > small.files.resident_pages);
     file.read_exact_at(&mut back, 0).unwrap();
     assert!(back == bytes);
     let error = disk.cache.set_memory(1_u64).unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL);
-    assert_eq!(disk.cache.stats().unwrap().memory.limit, 64 << 20);
+    assert_eq!(disk.cache.stats().unwrap().memory.limit_bytes, 64 << 20);
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn pressure_from_outside_is_followed_unless_told_otherwise() {
         };
         let pressure = cache.unwrap().stats().unwrap().pressure;
         assert_eq!(pressure.followed, follow);
-        assert_eq!(pressure.configured, 16 << 20);
-        assert!(pressure.effective <= pressure.configured);
+        assert_eq!(pressure.configured_bytes, 16 << 20);
+        assert!(pressure.effective_bytes <= pressure.configured_bytes);
     }
 }
 
@@ -211,7 +211,7 @@ fn a_full_file_system_in_memory_says_so() {
     file.set_len(0).unwrap();
     file.write_all_at(&chunk, 0).unwrap();
     drop((file, dir));
-    assert_eq!(cache.stats().unwrap().files.resident, 0);
+    assert_eq!(cache.stats().unwrap().files.resident_pages, 0);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn sync_makes_everything_durable() {
     assert_eq!(std::fs::read(disk.in_source("a")).unwrap(), b"a");
     assert_eq!(std::fs::read(other.path().join("b")).unwrap(), b"b");
     let files = disk.cache.stats().unwrap().files;
-    assert_eq!((files.dirty, files.unstable), (0, 0));
+    assert_eq!((files.dirty_pages, files.unstable_pages), (0, 0));
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn what_was_closed_is_in_the_source_a_moment_later() {
         assert!(start.elapsed() < Duration::from_secs(20), "not stamped");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(reader.stats().unwrap().unstable > 0);
+    assert!(reader.stats().unwrap().unstable_pages > 0);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_file_that_is_closed_in_a_loop_is_written_seldom() {
         rounds += 1;
     }
     let log = directory.open("log").unwrap();
-    let pages = log.stats().unwrap().written / 4096;
+    let pages = log.stats().unwrap().written_bytes / 4096;
     let periods = start.elapsed().as_millis() as u64 / 50 + 1;
     // A page more now and then, when the end of the file moves on to the next.
     let most = 2 * periods + content.len() as u64 / 4096;

@@ -21,7 +21,7 @@ fn what_was_written_is_read_and_durable_after_a_sync() {
     let source = std::fs::read(disk.in_source("f")).unwrap();
     assert_eq!(&source[..50], [0; 50]);
     assert_eq!(&source[50..], bytes);
-    assert_eq!(file.stats().unwrap().dirty, 0);
+    assert_eq!(file.stats().unwrap().dirty_pages, 0);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn sizes_and_holes() {
             // Memory cannot be promised to a file.
             Err(error) => {
                 assert_eq!(error.errno(), Errno::EOPNOTSUPP);
-                assert!(dir.io_stats().unwrap().is_none());
+                assert!(dir.stats().unwrap().is_none());
             }
         }
         let mut back = vec![9; 5 * PAGE];
@@ -268,21 +268,21 @@ fn advice_brings_pages_in_and_drops_them() {
     file.advise(Advice::WillNeed, 8 * PAGE as u64..16 * PAGE as u64)
         .unwrap();
     let there = file.stats().unwrap();
-    assert!(there.resident >= 8, "{there:?}");
+    assert!(there.resident_pages >= 8, "{there:?}");
     let mut buf = vec![0; 8 * PAGE];
     file.read_exact_at(&mut buf, 8 * PAGE as u64).unwrap();
     assert!(buf == pattern(4, 64 * PAGE)[8 * PAGE..16 * PAGE]);
     assert_eq!(file.stats().unwrap().misses, there.misses);
     file.advise(Advice::DontNeed, ..).unwrap();
-    assert_eq!(file.stats().unwrap().resident, 0);
+    assert_eq!(file.stats().unwrap().resident_pages, 0);
     file.advise(Advice::Random, ..).unwrap();
     let before = file.stats().unwrap();
     file.read_exact_at(&mut buf[..1], 40 * PAGE as u64).unwrap();
     let after = file.stats().unwrap();
-    assert_eq!((after.resident, after.misses), (1, before.misses + 1));
+    assert_eq!((after.resident_pages, after.misses), (1, before.misses + 1));
     // Empty ranges mean nothing, not everything.
     file.advise(Advice::DontNeed, 5..5).unwrap();
-    assert_eq!(file.stats().unwrap().resident, 1);
+    assert_eq!(file.stats().unwrap().resident_pages, 1);
     file.advise(Advice::Sequential, 0..=1).unwrap();
     file.advise(Advice::Normal, ..).unwrap();
 }
@@ -298,25 +298,32 @@ fn figures_of_a_file() {
         file.read_exact_at(&mut page, at * PAGE as u64).unwrap();
     }
     let read = file.stats().unwrap();
-    assert_eq!(read.resident, 32);
-    assert_eq!(read.hits + read.misses, 32);
-    assert!(read.readahead > 0 && read.readahead_used == read.readahead);
-    assert!(read.read_in >= 32 * PAGE as u64);
+    assert_eq!(read.resident_pages, 32);
+    assert_eq!(read.hits + read.readahead_first_uses + read.misses, 32);
+    assert!(read.readahead_pages > 0 && read.readahead_used_pages == read.readahead_pages);
+    assert!(read.read_bytes >= 32 * PAGE as u64);
     file.write_all_at(&page, 0).unwrap();
     file.write_all_at(&page, 9 * PAGE as u64).unwrap();
     // A folio of several pages counts whole, and is written in part.
-    let dirty = file.stats().unwrap().dirty;
+    let dirty = file.stats().unwrap().dirty_pages;
     assert!((2..=2 * 16).contains(&dirty), "{dirty} pages dirty");
     file.sync_all().unwrap();
     let synced = file.stats().unwrap();
-    assert_eq!((synced.dirty, synced.unstable, synced.failed), (0, 0, 0));
-    assert_eq!(synced.written, 2 * PAGE as u64);
+    assert_eq!(
+        (
+            synced.dirty_pages,
+            synced.unstable_pages,
+            synced.failed_pages
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(synced.written_bytes, 2 * PAGE as u64);
     assert_eq!(file.failed_ranges().unwrap(), []);
     assert_eq!(file.discard_failed().unwrap(), []);
     let all = disk.cache.stats().unwrap();
-    assert_eq!(all.files.resident, 32);
-    assert!(all.memory.total() <= all.memory.limit);
-    let io = disk.dir.io_stats().unwrap().unwrap();
+    assert_eq!(all.files.resident_pages, 32);
+    assert!(all.memory.total_bytes() <= all.memory.limit_bytes);
+    let io = disk.dir.stats().unwrap().unwrap();
     assert!(io.flushes > 0);
 }
 
@@ -330,7 +337,7 @@ fn figures_of_memory_that_is_short() {
     let bytes = pattern(6, 24 << 20);
     file.write_all_at(&bytes, 0).unwrap();
     assert!(
-        file.stats().unwrap().throttled_ns > 0,
+        !file.stats().unwrap().throttled.is_zero(),
         "24 MiB, 2 % may be dirty"
     );
     file.sync_data().unwrap();
@@ -343,9 +350,12 @@ fn figures_of_memory_that_is_short() {
         }
     }
     let stats = file.stats().unwrap();
-    assert!(stats.evictions > 0 && stats.refaults > 0, "{stats:?}");
-    assert!(stats.resident < 16 << 8, "{stats:?}");
-    assert_eq!(stats.written, cache.stats().unwrap().files.written);
+    assert!(stats.evicted_pages > 0 && stats.refaults > 0, "{stats:?}");
+    assert!(stats.resident_pages < 16 << 8, "{stats:?}");
+    assert_eq!(
+        stats.written_bytes,
+        cache.stats().unwrap().files.written_bytes
+    );
     // Read ahead, and dropped before anybody wanted it.
     let other = dir.create("g").unwrap();
     other.write_all_at(&bytes[..1 << 20], 0).unwrap();
@@ -356,10 +366,10 @@ fn figures_of_memory_that_is_short() {
     other.advise(Advice::DontNeed, ..).unwrap();
     let after = other.stats().unwrap();
     assert_eq!(
-        after.readahead_wasted - before.readahead_wasted,
-        before.readahead - before.readahead_used
+        after.readahead_wasted_pages - before.readahead_wasted_pages,
+        before.readahead_pages - before.readahead_used_pages
     );
-    assert!(after.readahead_wasted > 0, "{after:?}");
+    assert!(after.readahead_wasted_pages > 0, "{after:?}");
 }
 
 #[test]

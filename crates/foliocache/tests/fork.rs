@@ -109,7 +109,7 @@ fn use_after_fork() {
             child("async open", block_on(names.open("f")));
             child("async rename", block_on(names.rename("f", "g")));
             child("async sync", block_on(names.sync()));
-            child("async_stats", asynchronous.async_stats());
+            child("worker_stats", asynchronous.worker_stats());
             child("into_async", late.into_async());
             drop(begun);
             drop(asynchronous.clone());
@@ -123,7 +123,7 @@ fn use_after_fork() {
                 child("metadata", dir.metadata("f"));
                 child("read_dir", dir.read_dir("."));
                 child("sync", dir.sync());
-                child("io_stats", dir.io_stats());
+                child("stats", dir.stats());
             }
             for entry in listing {
                 child("read_dir", entry);
@@ -166,9 +166,9 @@ fn use_after_fork() {
     }
     assert_eq!(std::fs::read(disk.in_source("f")).unwrap(), b"the parent's");
     assert_eq!(pin.parts().count(), 1);
-    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 1);
+    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 1);
     drop((pin, pin_to_drop));
-    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 0);
+    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 0);
     // The lock on the source, too. It goes with the parent's cache, whoever has a copy of its descriptor.
     let other = cache(16);
     other.directory(disk.source.path()).unwrap_err();

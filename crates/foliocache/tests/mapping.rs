@@ -126,7 +126,7 @@ fn stores_are_seen_by_every_reader_and_in_the_source_after_a_sync() {
             file.write_all_at(b"written", 9 * PAGE as u64).unwrap();
             assert_eq!(load(&mapping, 9 * PAGE), b'w');
             let stats = file.stats().unwrap();
-            assert!(stats.faults > 0 && stats.mapped >= 40, "{stats:?}");
+            assert!(stats.faults > 0 && stats.mapped_pages >= 40, "{stats:?}");
         }
         assert!(disk.cache.stats().unwrap().memory.linear_bytes > 0);
         disk.cache.close().unwrap();
@@ -300,11 +300,11 @@ fn random_advice_brings_in_what_is_touched() {
         let mapping = file.map(.., MapAccess::Read).unwrap();
         mapping.advise(Advice::DontNeed, ..).unwrap();
         mapping.advise(Advice::Random, ..).unwrap();
-        let before = file.stats().unwrap().read_in;
+        let before = file.stats().unwrap().read_bytes;
         for page in (0..4096).step_by(256) {
             load(&mapping, page * PAGE);
         }
-        assert_eq!(file.stats().unwrap().read_in - before, 16 * PAGE as u64);
+        assert_eq!(file.stats().unwrap().read_bytes - before, 16 * PAGE as u64);
     }
 }
 
@@ -410,16 +410,16 @@ fn a_sync_of_a_range_leaves_the_rest_of_the_file_alone() {
         faults.add(broken.range(4 << 20..5 << 20));
         store(&mapping, 100, 2);
         store(&mapping, 4 << 20, 2);
-        let before = file.stats().unwrap().written;
+        let before = file.stats().unwrap().written_bytes;
         mapping.sync(..PAGE).unwrap();
         // A large folio is written in pieces of up to 32 KiB.
-        let written = file.stats().unwrap().written - before;
+        let written = file.stats().unwrap().written_bytes - before;
         assert!((PAGE..=8 * PAGE).contains(&(written as usize)), "{written}");
         assert_eq!(refused(mapping.sync(4 << 20..)), Errno::EIO);
         mapping.sync(..PAGE).unwrap();
         faults.heal();
         mapping.sync(4 << 20..).unwrap();
-        assert_eq!(file.stats().unwrap().dirty, 0);
+        assert_eq!(file.stats().unwrap().dirty_pages, 0);
     }
 }
 
@@ -567,7 +567,7 @@ fn a_mapping_waits_for_io_that_is_in_the_way_and_not_for_ever() {
             std::thread::scope(|scope| {
                 let _released = Released(&faults);
                 scope.spawn(|| file.sync_data().unwrap());
-                wait(&|| file.stats().unwrap().writeback > 0);
+                wait(&|| file.stats().unwrap().writeback_pages > 0);
                 busy(&file, "by writeback of the file");
             });
             assert_eq!(load(&file.map(.., MapAccess::Read).unwrap(), 0), 1);
@@ -631,7 +631,7 @@ fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
             file.sync_data().unwrap();
             file.advise(Advice::DontNeed, ..).unwrap();
             let held = |pages: u64| {
-                let held = disk.cache.stats().unwrap().unreclaimable.held;
+                let held = disk.cache.stats().unwrap().unreclaimable.held_pages;
                 assert_eq!(
                     held,
                     if dir.path() == memory.path() {
@@ -654,8 +654,8 @@ fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
             assert_eq!(load(&mapping, 8 * PAGE + 3), 77);
             let after = file.stats().unwrap();
             assert_eq!(
-                (after.faults, after.read_in),
-                (before.faults, before.read_in)
+                (after.faults, after.read_bytes),
+                (before.faults, before.read_bytes)
             );
             drop(mapping);
             held(8);
@@ -666,7 +666,7 @@ fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
             assert_eq!(byte, [77]);
         }
         let max = disk.cache.stats().unwrap().memory;
-        assert!(max.in_use <= 64 << 20, "{max:?}");
+        assert!(max.in_use_pages <= 64 << 20, "{max:?}");
     }
 }
 
@@ -686,7 +686,7 @@ fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
     let durable = || std::fs::read(disk.in_source("f")).unwrap();
     for round in 1..5 {
         let before = file.metadata().unwrap().modified().unwrap();
-        let written = file.stats().unwrap().written;
+        let written = file.stats().unwrap().written_bytes;
         std::thread::sleep(Duration::from_millis(20));
         for at in [0, 9 * PAGE + 7, 600 * PAGE, 700 * PAGE + 49] {
             store(&mapping, at, round);
@@ -699,7 +699,7 @@ fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
         }
         assert!(durable() == expected, "round {round}");
         assert!(file.metadata().unwrap().modified().unwrap() > before);
-        let written = (file.stats().unwrap().written - written) as usize;
+        let written = (file.stats().unwrap().written_bytes - written) as usize;
         match access {
             // The last page ends with the file.
             LockedAccess::Tracked => assert_eq!(written, 3 * PAGE + 50),
@@ -773,7 +773,7 @@ fn what_may_not_be_locked_says_why() {
         drop(some);
         drop(file.map_locked(..20 << 20, LockedAccess::Read).unwrap());
         drop(mapping.lock_for_io(..20 << 20).unwrap());
-        assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, 0);
+        assert_eq!(disk.cache.stats().unwrap().unreclaimable.held_pages, 0);
     }
 }
 
@@ -830,7 +830,7 @@ fn system_calls_are_handed_what_is_locked_for_io() {
                     loads.lock_for_io(100 * PAGE..).unwrap(),
                 );
                 assert_eq!(
-                    disk.cache.stats().unwrap().unreclaimable.held,
+                    disk.cache.stats().unwrap().unreclaimable.held_pages,
                     held.max(200)
                 );
                 crowd(&disk);
@@ -846,7 +846,7 @@ fn system_calls_are_handed_what_is_locked_for_io() {
                 let durable = std::fs::read(disk.in_source("f")).unwrap();
                 assert!(durable[100 * PAGE..] == new(round));
             }
-            assert_eq!(disk.cache.stats().unwrap().unreclaimable.held, held);
+            assert_eq!(disk.cache.stats().unwrap().unreclaimable.held_pages, held);
         }
     }
 }
@@ -889,7 +889,7 @@ fn memory_of_locked_mappings() {
                 ((20 << 20) - PAGE as u64..=64 << 20).contains(&now),
                 "{now}"
             );
-            assert_eq!(stats.unreclaimable.held, 20 << 8);
+            assert_eq!(stats.unreclaimable.held_pages, 20 << 8);
         }
         drop(lock);
     }

@@ -63,8 +63,8 @@ fn use_without_room() {
     let failed = big.failed_ranges().unwrap();
     assert!(failed.iter().all(|range| range.start >= MIB), "{failed:?}");
     assert_eq!(failed.last().unwrap().end, 4 * MIB);
-    assert!(big.stats().unwrap().failed > 0);
-    assert!(cache.stats().unwrap().files.failed > 0);
+    assert!(big.stats().unwrap().failed_pages > 0);
+    assert!(cache.stats().unwrap().files.failed_pages > 0);
 
     // Once there is room everything lands.
     limit_files(u64::MAX);

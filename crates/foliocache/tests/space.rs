@@ -198,7 +198,7 @@ fn what_nobody_tears_down_is_free_soon_in_an_idle_process() {
     let give_up = Instant::now() + Duration::from_secs(30);
     loop {
         let kept = kept(disk.source.path());
-        let files = [&disk.cache, &memory].map(|cache| cache.stats().unwrap().nr_files);
+        let files = [&disk.cache, &memory].map(|cache| cache.stats().unwrap().known_files);
         if kept.is_empty() && files == [0, 0] {
             return;
         }

@@ -345,7 +345,7 @@ fn sync_of_a_range_writes_that_range_alone() {
     file.write_all_at(&[2; PAGE], far).unwrap();
     let unsynced = || {
         let stats = file.stats().unwrap();
-        stats.dirty + stats.writeback + stats.unstable
+        stats.dirty_pages + stats.writeback_pages + stats.unstable_pages
     };
     assert_eq!(unsynced(), 2);
     file.sync_range(10..20).unwrap();

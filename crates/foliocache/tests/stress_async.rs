@@ -170,7 +170,7 @@ fn rules(faults: &Faults) {
 fn watch(cache: &Cache, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let memory = cache.stats().unwrap().memory;
-        assert!(memory.total() <= memory.limit, "{memory:?}");
+        assert!(memory.total_bytes() <= memory.limit_bytes, "{memory:?}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -225,7 +225,7 @@ fn give_up_at_every_await_point(
         }
         println!(
             "round {round}: {:?}",
-            stripes[0].file.async_stats().unwrap()
+            stripes[0].file.worker_stats().unwrap()
         );
     }
     let given_up: u64 = stripes.iter().map(|stripe| stripe.given_up).sum();
@@ -237,16 +237,16 @@ fn give_up_at_every_await_point(
     let mut broken = store.broken_contract();
     broken.retain(|what| !what.contains("beside a Read") && !what.starts_with("Read of"));
     assert_eq!(broken, [""; 0]);
-    let stats = stripes[0].file.async_stats().unwrap();
+    let stats = stripes[0].file.worker_stats().unwrap();
     assert!(stats.workers <= 4, "{stats:?}");
     let start = Instant::now();
     // The last tasks let go of their buffers and reservations.
     loop {
         let (buffered, memory) = (
-            stripes[0].file.async_stats().unwrap().buffered,
+            stripes[0].file.worker_stats().unwrap().buffered_bytes,
             cache.stats().unwrap().memory,
         );
-        if buffered == 0 && memory.reserved == 0 {
+        if buffered == 0 && memory.reserved_pages == 0 {
             break;
         }
         assert!(
@@ -261,11 +261,14 @@ fn give_up_at_every_await_point(
         .advise(Advice::DontNeed, ..)
         .unwrap();
     assert_eq!(
-        cache.stats().unwrap().files.resident,
+        cache.stats().unwrap().files.resident_pages,
         0,
         "every page could go"
     );
-    assert_eq!(cache.stats().unwrap().memory.in_use, memory_before.in_use);
+    assert_eq!(
+        cache.stats().unwrap().memory.in_use_pages,
+        memory_before.in_use_pages
+    );
     drop(stripes);
     cache.close().unwrap();
     // Nobody holds the file any more.

@@ -245,7 +245,7 @@ fn scan() {
     let pages = store.size / PAGE as u64;
     let check = || {
         let memory = cache.stats().unwrap().memory;
-        assert!(memory.total() <= BOUND, "{memory:?}");
+        assert!(memory.total_bytes() <= BOUND, "{memory:?}");
     };
     let faults = || files[0].stats().unwrap().faults;
     match &case[..] {
@@ -311,7 +311,7 @@ fn map_ever_more_files(cache: &Cache) {
         }
         if at % 1000 == 0 {
             let usage = cache.stats().unwrap().memory;
-            assert!(usage.total() <= BOUND, "{usage:?}");
+            assert!(usage.total_bytes() <= BOUND, "{usage:?}");
         }
     }
     for at in 0..100 {

@@ -175,5 +175,5 @@ fn a_pinned_arena_is_registered_once_and_used_for_long() {
     ring.submitter().unregister_buffers().unwrap();
     drop(pin);
     arena.set_len(0).unwrap();
-    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned, 0);
+    assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 0);
 }

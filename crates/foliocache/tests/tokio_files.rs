@@ -136,7 +136,7 @@ fn what_is_cached_is_ready_at_the_first_poll() {
     at_once(file.shutdown()).unwrap();
     // As after a close, nothing is made of it.
     assert_eq!(at_once(file.write(b"more")).unwrap(), 4);
-    assert_eq!(file.get_ref().async_stats().unwrap().requests, 0);
+    assert_eq!(file.get_ref().worker_stats().unwrap().requests, 0);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_writer_that_waits_for_a_buffer_holds_nobody_up() {
     let mut back = vec![0; 120 * PAGE];
     block_on(file.read_exact_at(&mut back, 0)).unwrap();
     assert_eq!(back.iter().filter(|&&byte| byte == 1).count(), 5 * LEN);
-    assert_eq!(file.async_stats().unwrap().buffered, 0);
+    assert_eq!(file.worker_stats().unwrap().buffered_bytes, 0);
 }
 
 #[test]

@@ -23,15 +23,21 @@ fn cold(disk: &Disk) -> Vec<u8> {
 }
 
 fn resident(file: &File) -> u64 {
-    file.stats().unwrap().resident
+    file.stats().unwrap().resident_pages
 }
 
 /// What the counters of a file say; that they add up.
 fn dropped(file: &File) -> u64 {
     let stats = file.stats().unwrap().uncached;
-    let kept = stats.kept_present + stats.kept_used + stats.failed_locked + stats.failed_held;
-    assert_eq!(stats.asked, stats.dropped + kept + stats.pending());
-    stats.dropped
+    let kept = stats.kept_present_pages
+        + stats.kept_used_pages
+        + stats.failed_locked_pages
+        + stats.failed_held_pages;
+    assert_eq!(
+        stats.asked_pages,
+        stats.dropped_pages + kept + stats.pending_pages()
+    );
+    stats.dropped_pages
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn handles_opened_uncached_leave_nothing_of_what_they_read() {
     drop(file);
     assert_eq!(
         resident(&observer),
-        observer.stats().unwrap().uncached.pending()
+        observer.stats().unwrap().uncached.pending_pages()
     );
     assert!(dropped(&observer) >= (SIZE / 2 / PAGE) as u64);
 }
@@ -151,7 +157,7 @@ fn mapped_pages_of_an_uncached_read_stay() {
     let mut block = vec![0; 16 * PAGE];
     // As far as some of it is read ahead.
     let mut next = 0;
-    while file.stats().unwrap().uncached.pending() == 0 {
+    while file.stats().unwrap().uncached.pending_pages() == 0 {
         file.read_at_with(&mut block, (next * PAGE) as u64, UNCACHED)
             .unwrap();
         next += 16;
@@ -159,7 +165,7 @@ fn mapped_pages_of_an_uncached_read_stay() {
     // SAFETY: it is mapped, and in the file.
     let byte = unsafe { mapping.as_ptr().wrapping_add(next * PAGE).read_volatile() };
     assert_eq!(byte, bytes[next * PAGE]);
-    let kept = file.stats().unwrap().uncached.kept_used;
+    let kept = file.stats().unwrap().uncached.kept_used_pages;
     assert!(kept > 0, "{:?}", file.stats().unwrap().uncached);
     for at in (next..SIZE / PAGE).step_by(16) {
         let pos = (at * PAGE) as u64;
@@ -167,13 +173,13 @@ fn mapped_pages_of_an_uncached_read_stay() {
         assert!(block == bytes[at * PAGE..][..block.len()]);
     }
     assert!(resident(&file) >= kept);
-    assert_eq!(file.stats().unwrap().uncached.pending(), 0);
+    assert_eq!(file.stats().unwrap().uncached.pending_pages(), 0);
 }
 
 /// Waits until nothing of an uncached operation is left to be done with.
 fn settle(file: &File) {
     let start = Instant::now();
-    while file.stats().unwrap().uncached.pending() > 0 {
+    while file.stats().unwrap().uncached.pending_pages() > 0 {
         assert!(start.elapsed().as_secs() < 20, "{:?}", file.stats());
         sleep(Duration::from_millis(5));
     }
@@ -232,7 +238,11 @@ fn files_in_memory_say_that_the_hint_is_of_no_use() {
     file.read_at_with(&mut back, 0, UNCACHED).unwrap();
     assert!(back == pattern(1, 10 * PAGE));
     let stats = file.stats().unwrap().uncached;
-    assert_eq!((stats.asked, stats.kept_present), (10, 10), "{stats:?}");
+    assert_eq!(
+        (stats.asked_pages, stats.kept_present_pages),
+        (10, 10),
+        "{stats:?}"
+    );
 }
 
 #[test]

@@ -105,5 +105,5 @@ fn a_value_is_kept_while_its_key_is_overwritten() {
     let stats = disk.cache.stats().unwrap();
     assert!(stats.folios_replaced >= 49, "{stats:?}");
     drop(views);
-    assert_eq!(disk.cache.stats().unwrap().unreclaimable.viewed, 0);
+    assert_eq!(disk.cache.stats().unwrap().unreclaimable.viewed_pages, 0);
 }

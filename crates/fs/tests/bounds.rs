@@ -72,7 +72,7 @@ fn a_walk_over_more_than_fits_leaves_the_data_where_it_is() {
                 .expect("it is there");
             if at % 64 == 0 {
                 let usage = mm.usage();
-                assert!(usage.total() <= limit, "{usage:?}");
+                assert!(usage.total_bytes() <= limit, "{usage:?}");
             }
         }
         let stats = fs.stats();
@@ -95,7 +95,7 @@ fn a_walk_over_more_than_fits_leaves_the_data_where_it_is() {
         read_all(&data);
     }
     let usage = mm.usage();
-    assert!(usage.metadata < limit * 3 / 8, "{usage:?}");
+    assert!(usage.metadata_bytes < limit * 3 / 8, "{usage:?}");
     let pages = data.mapping().nr_pages() + more.mapping().nr_pages();
     assert!(pages * 4096 > limit / 2, "{pages} pages, {usage:?}");
     // What is held stays what it is.
@@ -147,7 +147,7 @@ fn inodes_that_somebody_holds_are_wanted_back() {
             names.give_up(gone);
             assert!(fs.inode_bytes() < before);
         }
-        assert!(mm.usage().total() <= limit, "{:?}", mm.usage());
+        assert!(mm.usage().total_bytes() <= limit, "{:?}", mm.usage());
     }
     let stats = fs.stats();
     assert!(given_up > dirs * files / 4, "{given_up}");
@@ -174,7 +174,7 @@ fn negative_dentries_are_bounded() {
         );
     }
     let usage = mm.usage();
-    assert!(usage.total() <= 4 * MIB, "{usage:?}");
+    assert!(usage.total_bytes() <= 4 * MIB, "{usage:?}");
     let stats = names.dentry_stats();
     assert!(
         stats.negative > 1000 && stats.negative < 20_000,

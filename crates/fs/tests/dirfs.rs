@@ -395,7 +395,7 @@ fn pages_of_unlinked_files_are_given_up() {
     let source = on_disk();
     let mm = cache(64);
     let fs = dirfs(&mm, source.path(), DirFsOptions::default());
-    let resident = || mm.stats().files.resident;
+    let resident = || mm.stats().files.resident_pages;
     let file = create(&fs, "dirty");
     write_all(&file, &pattern(1, 1 << 20), 0);
     drop(file);

@@ -116,7 +116,7 @@ fn a_store_that_hangs_keeps_no_memory_but_its_own() {
     told.recv_timeout(LONG).expect("the thread runs");
     // The data is under writeback once the store has it; more time than that takes is no matter.
     let begun = Instant::now();
-    while mm.stats().files.writeback == 0 {
+    while mm.stats().files.writeback_pages == 0 {
         assert!(begun.elapsed() < LONG, "{:#?}", mm.stats());
         thread::sleep(Duration::from_millis(1));
     }
@@ -125,13 +125,13 @@ fn a_store_that_hangs_keeps_no_memory_but_its_own() {
     let shrinks = Arc::clone(&mm);
     in_time("a shrink of the limit", move || {
         shrinks.set_limit(limit).expect("a limit in range");
-        while shrinks.usage().total() > limit {
+        while shrinks.usage().total_bytes() > limit {
             thread::sleep(Duration::from_millis(1));
         }
     });
     let counted = Arc::clone(&mm);
     let figures = in_time("the statistics", move || counted.stats());
-    assert!(figures.memory.total() <= limit, "{figures:#?}");
+    assert!(figures.memory.total_bytes() <= limit, "{figures:#?}");
     let (fs, again) = (Arc::clone(&healthy), Arc::clone(&file));
     in_time("the other file system", move || {
         assert!(read_all(&again) == content);

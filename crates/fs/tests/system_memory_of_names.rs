@@ -113,14 +113,14 @@ fn body() {
             return;
         }
         let (now, usage) = (held() - base, mm.usage());
-        most = most.max(now.saturating_sub(usage.total()));
-        assert!(usage.total() <= limit, "{usage:?}");
+        most = most.max(now.saturating_sub(usage.total_bytes()));
+        assert!(usage.total_bytes() <= limit, "{usage:?}");
         if at % 50_000 == 49_999 {
             println!(
                 "{what} {at}: {} KiB held, {} KiB charged ({} metadata), {} inodes, {} dentries, most beyond {} KiB",
                 now >> 10,
-                usage.total() >> 10,
-                usage.metadata >> 10,
+                usage.total_bytes() >> 10,
+                usage.metadata_bytes >> 10,
                 fs.stats().inodes,
                 names.dentry_stats().dentries,
                 most >> 10
@@ -201,9 +201,9 @@ fn memfs_body() {
         if made % 250 == 0 {
             let (now, usage) = (held() - base, mm.usage());
             most = most.max(now);
-            assert!(usage.total() <= limit, "{usage:?}");
+            assert!(usage.total_bytes() <= limit, "{usage:?}");
             // Of the bound, and of what is charged.
-            assert!(now <= usage.total() + SLACK, "{now} bytes, {usage:?}");
+            assert!(now <= usage.total_bytes() + SLACK, "{now} bytes, {usage:?}");
         }
     };
     println!("{made} files, {} KiB held at most", most >> 10);

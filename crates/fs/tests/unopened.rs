@@ -311,13 +311,13 @@ fn one_address_space_whoever_opens_first() {
 fn a_file_in_memory_pays_for_its_address_space_when_it_is_opened() {
     let mm = cache(16);
     let fs = MemFs::new(&mm).expect("memfs");
-    let before = mm.usage().metadata;
+    let before = mm.usage().metadata_bytes;
     for set_size in [false, true] {
         let inode = mknod(&fs, "file");
-        let made = mm.usage().metadata;
+        let made = mm.usage().metadata_bytes;
         fs.getattr(&inode).expect("getattr");
         assert!(inode.mapping().is_none());
-        assert_eq!(mm.usage().metadata, made);
+        assert_eq!(mm.usage().metadata_bytes, made);
         match set_size {
             false => drop(open(&fs, &inode)),
             true => {
@@ -328,12 +328,12 @@ fn a_file_in_memory_pays_for_its_address_space_when_it_is_opened() {
                 fs.setattr(&ROOT, &inode, &size).expect("size");
             }
         }
-        assert_eq!(mm.usage().metadata, made + mapping_bytes());
+        assert_eq!(mm.usage().metadata_bytes, made + mapping_bytes());
         drop(open(&fs, &inode));
-        assert_eq!(mm.usage().metadata, made + mapping_bytes(), "once");
+        assert_eq!(mm.usage().metadata_bytes, made + mapping_bytes(), "once");
         fs.unlink(&fs.root(), OsStr::new("file")).expect("unlink");
         drop(inode);
-        assert_eq!(mm.usage().metadata, before);
+        assert_eq!(mm.usage().metadata_bytes, before);
     }
 }
 
@@ -348,12 +348,12 @@ fn a_file_of_a_directory_pays_for_its_address_space_when_it_is_opened() {
     let mm = cache(16);
     let fs = dirfs(&mm, source.path(), DirFsOptions::default());
     let find = |at: u64| find(&fs, &format!("file{at}"));
-    let before = (fs.inode_bytes(), mm.usage().metadata);
+    let before = (fs.inode_bytes(), mm.usage().metadata_bytes);
     let inodes: Vec<_> = (0..files).map(find).collect();
     for inode in &inodes {
         fs.getattr(inode).expect("getattr");
     }
-    let charged = || mm.usage().metadata;
+    let charged = || mm.usage().metadata_bytes;
     let looked = (fs.inode_bytes(), charged());
     assert!(inodes.iter().all(|inode| inode.mapping().is_none()));
     let each = (looked.0 - before.0) / files;
@@ -371,7 +371,7 @@ fn a_file_of_a_directory_pays_for_its_address_space_when_it_is_opened() {
     fs.reap();
     // Some pages stay warm, and a few for the next files.
     assert!(fs.inode_bytes() < before.0 + (256 << 10));
-    assert!(mm.usage().metadata < before.1 + (256 << 10));
+    assert!(mm.usage().metadata_bytes < before.1 + (256 << 10));
 }
 
 /// Charges all that is left of the bound; how many bytes.

@@ -945,8 +945,8 @@ fn known_names_stay_within_their_share() {
         }
     }
     assert!(most > share / 2 && most <= share, "{most}");
-    let metadata = world.names.mm().usage().metadata;
+    let metadata = world.names.mm().usage().metadata_bytes;
     world.fs.shrink_inodes(100_000);
     assert_eq!(world.fs.stats().listing_bytes, 0);
-    assert!(world.names.mm().usage().metadata + share / 2 < metadata);
+    assert!(world.names.mm().usage().metadata_bytes + share / 2 < metadata);
 }

@@ -127,25 +127,38 @@ impl FuseConn {
         self.read_with(request, handle, reply, &mut request.iocb(false));
     }
 
-    /// Reads and answers if all of it is in the cache. Does not wait; gives the reply back if it
-    /// would have to.
-    pub(crate) fn read_nowait<R: ReadReply>(&self, request: &ReadRequest, reply: R) -> Option<R> {
+    /// Reads and answers if all of it is in the cache. Does not wait; if it would have to, gives the reply back, and the
+    /// position of what is missing.
+    pub(crate) fn read_nowait<R: ReadReply>(
+        &self,
+        request: &ReadRequest,
+        reply: R,
+    ) -> Option<(R, u64)> {
         self.begin_read(request);
         let handle = match self.open_file(request.file, false) {
-            Ok(None) => return Some(reply),
+            Ok(None) => return Some((reply, request.pos)),
             Ok(Some(handle)) => Ok(handle),
             Err(error) => Err(error),
         };
-        self.read_with(request, || handle, reply, &mut request.iocb(true))
+        let mut iocb = request.iocb(true);
+        let unanswered = self.read_with(request, || handle, reply, &mut iocb);
+        unanswered.map(|reply| (reply, iocb.pos))
     }
 
-    /// Goes on where [`FuseConn::read_nowait`] gave up. Takes a buffer only when the bytes are there,
+    /// Goes on where [`FuseConn::read_nowait`] gave up, with what that gave back. Takes a buffer only when the bytes are there,
     /// so that threads which wait for a store hold none.
-    pub(crate) fn fetch_and_read<R: ReadReply>(&self, request: &ReadRequest, mut reply: R) {
+    pub(crate) fn fetch_and_read<R: ReadReply>(
+        &self,
+        request: &ReadRequest,
+        (mut reply, missing_at): (R, u64),
+    ) {
         let end = request.pos + request.len() as u64;
         let mut iocb = request.iocb(true);
+        iocb.pos = missing_at;
         let handle = || self.file(request.file, false);
         for _ in 0..FETCHES {
+            // What was read before is read again and counts once.
+            iocb.fetched = iocb.fetched.max(iocb.pos);
             iocb.pos = request.pos;
             match self.read_with(request, handle, reply, &mut iocb) {
                 None => return,
@@ -160,13 +173,16 @@ impl FuseConn {
                 break;
             }
         }
-        self.read_with(request, handle, reply, &mut request.iocb(false));
+        iocb.fetched = iocb.fetched.max(iocb.pos);
+        iocb.pos = request.pos;
+        iocb.nowait = false;
+        self.read_with(request, handle, reply, &mut iocb);
     }
 
     fn begin_read(&self, request: &ReadRequest) {
         add(&self.counters.requests, 1);
         if request.from_cache {
-            add(&self.counters.bytes_to_kernel_cache, request.len() as u64);
+            add(&self.counters.kernel_cache_bytes, request.len() as u64);
             if let Ok(handle) = self.files.get(request.file.fh) {
                 // Relaxed: read when the handle is closed, which the kernel orders after this.
                 handle.mapped.store(true, Ordering::Relaxed);
@@ -187,19 +203,19 @@ impl FuseConn {
         let mut reply = Some(reply);
         let mut answer = |bytes: &[u8]| {
             if let Some(reply) = reply.take() {
-                add(&self.counters.bytes_read, bytes.len() as u64);
+                add(&self.counters.read_bytes, bytes.len() as u64);
                 reply(Ok(bytes));
             }
         };
         let done = self.catch("read", || {
             let handle = handle()?;
             if size >= MIN_IN_PLACE && !request.uncached {
-                let in_place = handle.file.read_in_place(request.pos, size, |bytes| {
+                let in_place = handle.file.read_in_place(iocb, size, |bytes| {
                     answer(bytes);
                     bytes.len()
                 });
                 if let Some(read) = in_place {
-                    add(&self.counters.bytes_in_place, read as u64);
+                    add(&self.counters.in_place_bytes, read as u64);
                     return Ok(());
                 }
             }
@@ -244,7 +260,7 @@ impl FuseConn {
         let mut iter = IovIter::source(data);
         let result = handle.file.write_iter(&mut request.iocb(true), &mut iter);
         let done = data.len() - iter.remaining();
-        add(&self.counters.bytes_written, done as u64);
+        add(&self.counters.written_bytes, done as u64);
         match result {
             Err(Errno::EAGAIN) => Ok((done, false)),
             result => result.map(|n| (n, true)),
@@ -271,7 +287,7 @@ impl FuseConn {
             }
         }
         let done = data.len() - iter.remaining();
-        add(&self.counters.bytes_written, done as u64);
+        add(&self.counters.written_bytes, done as u64);
         if done > 0 && !from_cache {
             sync_as_opened(&handle.file, flags)?;
         }

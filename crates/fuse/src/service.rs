@@ -216,9 +216,9 @@ impl Server {
             self.run(|| conn.read(&request, answer));
             return;
         }
-        if let Some(Some(reply)) = self.run(|| conn.read_nowait(&request, answer)) {
+        if let Some(Some(unanswered)) = self.run(|| conn.read_nowait(&request, answer)) {
             self.hand_over(Lane::Io, move |conn| {
-                conn.fetch_and_read(&request, reply);
+                conn.fetch_and_read(&request, unanswered);
             });
         }
     }

@@ -4,7 +4,9 @@
 //!
 //! Statistics that nothing depends on: every access is `Relaxed`.
 
+use foliocache_mm::show::{Bytes, Count, lines};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -45,13 +47,13 @@ counters! {
     /// Requests that were handed over to a worker, because too many readers were waiting.
     handed_over,
     /// Bytes handed to the kernel.
-    bytes_read,
-    /// Bytes of `bytes_read` that the kernel copied directly from the cache.
-    bytes_in_place,
+    read_bytes,
+    /// Bytes of `read_bytes` that the kernel copied directly from the cache.
+    in_place_bytes,
     /// Bytes taken from the kernel.
-    bytes_written,
-    /// Bytes of `bytes_read` that went into the kernel's own cache.
-    bytes_to_kernel_cache,
+    written_bytes,
+    /// Bytes of `read_bytes` that went into the kernel's own cache.
+    kernel_cache_bytes,
     /// Files open now.
     open_files,
     /// Look-ups that the kernel holds now: answers that named an inode other than the root, less those that it has
@@ -61,6 +63,42 @@ counters! {
     asked_to_forget,
     /// Inodes of `asked_to_forget` that it forgot.
     forgotten_on_request,
+}
+
+impl fmt::Display for FuseStats {
+    /// Several lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let requests = format!(
+            "{}: {} with an error, {} handed over, {} workers",
+            Count(self.requests),
+            Count(self.errors),
+            Count(self.handed_over),
+            Count(self.workers),
+        );
+        let read = format!(
+            "{}: {} in place, {} into the kernel's cache",
+            Bytes(self.read_bytes),
+            Bytes(self.in_place_bytes),
+            Bytes(self.kernel_cache_bytes),
+        );
+        let kernel = format!(
+            "{} look-ups, {} of {} forgotten on request",
+            Count(self.lookups),
+            Count(self.forgotten_on_request),
+            Count(self.asked_to_forget),
+        );
+        let mut all = vec![
+            ("requests", requests),
+            ("read", read),
+            ("written", Bytes(self.written_bytes).to_string()),
+            ("open files", Count(self.open_files).to_string()),
+            ("kernel holds", kernel),
+        ];
+        if self.panics > 0 {
+            all.push(("panics", Count(self.panics).to_string()));
+        }
+        lines(f, &all)
+    }
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {

@@ -261,28 +261,31 @@ fn reads_are_answered_alike_lent_or_copied() {
     }
     assert_eq!(read(fh + 1, 0, 1 << 20).unwrap_err(), Errno::EBADF.raw());
     let stats = conn.counters.snapshot();
-    assert!(stats.bytes_in_place <= stats.bytes_read, "{stats:?}");
+    assert!(stats.in_place_bytes <= stats.read_bytes, "{stats:?}");
 }
 
 #[test]
 fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
     let conn = conn();
     let mm = conn.names.mm().clone();
-    let before = mm.usage().metadata;
+    let before = mm.usage().metadata_bytes;
     let numbers = told_of(&conn, 10_000);
-    let (taken, slabs) = (mm.usage().metadata - before, mm.usage().metadata);
+    let (taken, slabs) = (
+        mm.usage().metadata_bytes - before,
+        mm.usage().metadata_bytes,
+    );
     for ino in &numbers {
         drop(conn.nodes.forget(*ino, 1));
     }
-    let given_back = slabs - mm.usage().metadata;
+    let given_back = slabs - mm.usage().metadata_bytes;
     assert!(
         given_back > 10_000 * 50 && given_back < taken,
         "{given_back}"
     );
     let fh = create(&conn, "open");
-    let with = mm.usage().metadata;
+    let with = mm.usage().metadata_bytes;
     conn.do_release(fh);
-    let handle = with - mm.usage().metadata;
+    let handle = with - mm.usage().metadata_bytes;
     assert!((500..2000).contains(&handle), "{handle}");
     // Names that are told of again find room for themselves.
     for at in 0..10_000 {

@@ -249,14 +249,14 @@ fn what_the_kernel_keeps_is_read_again_without_us() {
     thread::sleep(LONG);
     let before = bed.mount.stats();
     assert_eq!(
-        before.bytes_to_kernel_cache,
-        before.bytes_read.next_multiple_of(4096)
+        before.kernel_cache_bytes,
+        before.read_bytes.next_multiple_of(4096)
     );
     for _ in 0..10 {
         assert_eq!(bed.ask("read f"), summary(of("a").as_bytes()));
     }
     let after = bed.mount.stats();
-    assert_eq!(after.bytes_read, before.bytes_read);
+    assert_eq!(after.read_bytes, before.read_bytes);
     // It may have forgotten the name in between.
     let asked = after.requests - before.requests;
     assert!(asked < 5, "{asked} requests");
@@ -450,7 +450,7 @@ fn open_file_that_may_not_be_opened_again_is_written_without_privileges() {
     for _ in 0..10 {
         assert_eq!(bed.ask("read f"), summary(of("c").as_bytes()));
     }
-    assert_eq!(bed.mount.stats().bytes_read, before.bytes_read);
+    assert_eq!(bed.mount.stats().read_bytes, before.read_bytes);
     bed.does("close f");
     bed.does("close new");
     let start = Instant::now();
@@ -472,8 +472,8 @@ fn without_the_kernels_cache_nothing_is_mapped_shared() {
         assert_eq!(bed.ask("read f"), summary(of("a").as_bytes()));
     }
     let stats = bed.mount.stats();
-    assert_eq!(stats.bytes_read, 2 * SIZE as u64);
-    assert_eq!(stats.bytes_to_kernel_cache, 0);
+    assert_eq!(stats.read_bytes, 2 * SIZE as u64);
+    assert_eq!(stats.kernel_cache_bytes, 0);
     bed.does("open f");
     assert_eq!(bed.ask("shared f"), "ENODEV");
     // As programs are.

@@ -31,16 +31,13 @@ fn a_directory_is_mounted_used_and_dropped() {
     );
     // Reads come to us; nothing was mapped, so the kernel's cache was given nothing.
     let stats = mounted.stats();
-    assert_eq!(
-        (stats.bytes_read, stats.bytes_to_kernel_cache),
-        (1_000_000, 0)
-    );
+    assert_eq!((stats.read_bytes, stats.kernel_cache_bytes), (1_000_000, 0));
     // Half the bound is what memory file systems may take.
     let error = fs::write(point.join("large"), vec![1; 12 << 20]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC.raw()));
     let open = fs::File::open(point.join("dir/file")).unwrap();
     assert_eq!(mounted.unmount().unwrap_err().errno(), Errno::EBUSY);
-    assert!(!mounted.is_ended() && mounted.stats().bytes_written > 1_000_000);
+    assert!(!mounted.is_ended() && mounted.stats().written_bytes > 1_000_000);
     drop(open);
     mounted.unmount().unwrap();
     assert!(mounted.is_ended());

@@ -174,10 +174,10 @@ fn names_handles_and_data_of_a_mount_stay_within_the_bound() {
             continue;
         };
         let (now, usage) = (held(), mm.usage());
-        assert!(usage.total() <= LIMIT, "{what}: {usage:?}");
+        assert!(usage.total_bytes() <= LIMIT, "{what}: {usage:?}");
         assert!(now <= allowed, "{what}: {now} of {allowed} bytes");
         if what == "warm" {
-            base = now - usage.total();
+            base = now - usage.total_bytes();
             println!(
                 "base {} KiB of {} KiB",
                 (base - before) >> 10,
@@ -190,7 +190,7 @@ fn names_handles_and_data_of_a_mount_stay_within_the_bound() {
         }
         let (_, most, most_beyond) = beyond.last_mut().unwrap();
         *most = (*most).max(now - base);
-        *most_beyond = (*most_beyond).max((now - base).saturating_sub(usage.total()));
+        *most_beyond = (*most_beyond).max((now - base).saturating_sub(usage.total_bytes()));
         writeln!(go_on).unwrap();
     }
     assert!(child.wait().unwrap().success());

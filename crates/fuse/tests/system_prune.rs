@@ -185,7 +185,7 @@ impl Mounted {
         let mut uncharged = 0;
         let status = loop {
             let usage = self.mm.usage();
-            assert!(usage.total() <= LIMIT, "{usage:?}");
+            assert!(usage.total_bytes() <= LIMIT, "{usage:?}");
             uncharged = uncharged.max(self.fs.stats().inodes_uncharged);
             if let Some(status) = child.try_wait().unwrap() {
                 break status;

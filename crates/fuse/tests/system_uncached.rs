@@ -70,7 +70,9 @@ fn counters_of(steps: &str) -> Vec<Seen> {
             // The kernel tells of a closed handle when `close(2)` has returned, and reads for itself beside.
             let patience = Instant::now() + Duration::from_secs(20);
             let mut before = None;
-            while file.stats().unwrap().uncached.pending() > 0 || before != Some(mounted.stats()) {
+            while file.stats().unwrap().uncached.pending_pages() > 0
+                || before != Some(mounted.stats())
+            {
                 assert!(Instant::now() < patience, "{what}: {:?}", file.stats());
                 before = Some(mounted.stats());
                 std::thread::sleep(Duration::from_millis(50));
@@ -186,18 +188,21 @@ fn what_is_read_past_o_direct_leaves_the_cache() {
     }
     let seen = counters_of("alone");
     let (opened, served) = at(&seen, "opened with O_DIRECT");
-    assert!(opened.uncached.asked >= 2 * PAGES, "{opened:?}");
-    assert_eq!(opened.resident, 0, "{opened:?}");
-    assert_eq!(served.bytes_to_kernel_cache, 0);
+    assert!(opened.uncached.asked_pages >= 2 * PAGES, "{opened:?}");
+    assert_eq!(opened.resident_pages, 0, "{opened:?}");
+    assert_eq!(served.kernel_cache_bytes, 0);
     let (late, _) = at(&seen, "set by fcntl");
     assert!(
-        late.uncached.asked >= opened.uncached.asked + PAGES,
+        late.uncached.asked_pages >= opened.uncached.asked_pages + PAGES,
         "{late:?}"
     );
-    assert_eq!(late.resident, 0, "{late:?}");
+    assert_eq!(late.resident_pages, 0, "{late:?}");
     let (plain, _) = at(&seen, "taken back by fcntl");
-    assert_eq!(plain.uncached.asked, late.uncached.asked, "{plain:?}");
-    assert_eq!(plain.resident, PAGES, "{plain:?}");
+    assert_eq!(
+        plain.uncached.asked_pages, late.uncached.asked_pages,
+        "{plain:?}"
+    );
+    assert_eq!(plain.resident_pages, PAGES, "{plain:?}");
 }
 
 fn read_and_write_beside_others(data: &Path, source: &Path) {
@@ -256,21 +261,21 @@ fn o_direct_on_a_mount_agrees_with_cached_readers_and_mappings() {
     }
     let seen = counters_of("beside");
     let (read, _) = at(&seen, "read in part");
-    assert_eq!(read.uncached.asked, 0);
-    assert!(read.resident >= PAGES / 4, "{read:?}");
+    assert_eq!(read.uncached.asked_pages, 0);
+    assert!(read.resident_pages >= PAGES / 4, "{read:?}");
     let (scanned, _) = at(&seen, "scanned past O_DIRECT");
-    assert_eq!(scanned.resident, read.resident, "{scanned:?}");
+    assert_eq!(scanned.resident_pages, read.resident_pages, "{scanned:?}");
     assert!(
-        scanned.uncached.kept_present >= read.resident,
+        scanned.uncached.kept_present_pages >= read.resident_pages,
         "{scanned:?}"
     );
-    assert_eq!(scanned.uncached.asked, PAGES, "{scanned:?}");
+    assert_eq!(scanned.uncached.asked_pages, PAGES, "{scanned:?}");
     let (written, served) = at(&seen, "written past O_DIRECT");
     assert!(
-        written.uncached.asked > scanned.uncached.asked,
+        written.uncached.asked_pages > scanned.uncached.asked_pages,
         "{written:?}"
     );
-    assert!(served.bytes_to_kernel_cache >= SIZE as u64, "{served:?}");
+    assert!(served.kernel_cache_bytes >= SIZE as u64, "{served:?}");
 }
 
 /// Takes the pages out of the mapping. They stay in the kernel's cache.
@@ -324,7 +329,7 @@ fn advice_on_a_mount_is_for_the_kernels_pages_and_dontcache_is_refused() {
         return;
     }
     let seen = counters_of("advise");
-    let to_kernel = |what: &str| at(&seen, what).1.bytes_to_kernel_cache;
+    let to_kernel = |what: &str| at(&seen, what).1.kernel_cache_bytes;
     let whole = SIZE as u64;
     assert_eq!(to_kernel("mapped"), whole);
     assert_eq!(to_kernel("touched again"), whole, "the kernel had it");
@@ -334,7 +339,7 @@ fn advice_on_a_mount_is_for_the_kernels_pages_and_dontcache_is_refused() {
     assert!(to_kernel("WILLNEED") > whole);
     assert_eq!(to_kernel("RWF_DONTCACHE"), 2 * whole, "the kernel's went");
     for (what, file, _) in &seen {
-        let ours = (file.resident, file.uncached.asked);
+        let ours = (file.resident_pages, file.uncached.asked_pages);
         assert_eq!(ours, (PAGES, 0), "{what}");
     }
 }

@@ -39,6 +39,7 @@ mod paging;
 mod pressure;
 mod readahead;
 mod reclaim;
+pub mod show;
 mod stats;
 mod types;
 mod unreclaimable;

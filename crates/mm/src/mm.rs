@@ -285,7 +285,7 @@ impl Mm {
 
     /// All figures of the cache. Takes every file's counters together: not for a hot path.
     pub fn stats(&self) -> MmStats {
-        let (mut files, nr_files) = {
+        let (mut files, known_files) = {
             let mappings = self.mappings.lock();
             (mappings.retired, mappings.live.len() as u64)
         };
@@ -296,8 +296,8 @@ impl Mm {
             memory: self.usage(),
             unreclaimable: self.unreclaimable(),
             files,
-            nr_files,
-            readahead_leased: self.readahead.leased(),
+            known_files,
+            readahead_leased_pages: self.readahead.leased(),
             direct_reclaims: read(&self.direct_reclaims),
             memory_faults: read(&self.memory_faults),
             blocks_compacted: read(&self.compacted),

@@ -57,10 +57,10 @@ pub enum PressureSource {
 pub struct PressureStats {
     /// Whether the cache follows it: see `MmConfig::external_pressure`.
     pub followed: bool,
-    /// The configured limit, in bytes.
-    pub configured: u64,
-    /// The effective limit, in bytes; less than the configured one under pressure.
-    pub effective: u64,
+    /// The configured limit.
+    pub configured_bytes: u64,
+    /// The effective limit; less than the configured one under pressure.
+    pub effective_bytes: u64,
     /// Why it is below the configured one.
     pub source: Option<PressureSource>,
     /// Steps by which the limit shrank, ever. A step is a 16th of the configured limit, in whole
@@ -196,8 +196,8 @@ impl Pressure {
         let policy = self.policy.lock();
         PressureStats {
             followed: self.followed,
-            configured: policy.configured,
-            effective: policy.effective(),
+            configured_bytes: policy.configured,
+            effective_bytes: policy.effective(),
             source: policy.source(),
             steps_down: policy.steps_down,
             steps_up: policy.steps_up,
@@ -209,9 +209,10 @@ impl Pressure {
 /// it: they count as somebody else's once they are, which errs on the safe side.
 fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
     let usage = frames.usage();
-    let floor = Frames::limit_for(unreclaimable + FLOOR, usage.metadata).max(frames.least_limit());
+    let floor =
+        Frames::limit_for(unreclaimable + FLOOR, usage.metadata_bytes).max(frames.least_limit());
     Usage {
-        bytes: usage.bytes_held + usage.linear_bytes + descriptors,
+        bytes: usage.held_bytes + usage.linear_bytes + descriptors,
         floor: floor.next_multiple_of(BLOCK_SIZE as u64),
     }
 }

@@ -1,6 +1,9 @@
 //! Counters, per file, per file system and per cache.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+mod display;
+
+use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::time::Duration;
 use foliocache_sync::{LazyCounter, ShardedCounter};
 
 use crate::address_space::AddressSpace;
@@ -53,6 +56,7 @@ impl PageCounts {
 #[derive(Debug, Default)]
 pub(crate) struct FileCounters {
     pub(crate) misses: AtomicU64,
+    pub(crate) readahead_first_uses: AtomicU64,
     pub(crate) evictions: AtomicU64,
     pub(crate) refaults: AtomicU64,
     pub(crate) readahead: AtomicU64,
@@ -75,8 +79,9 @@ pub(crate) struct UncachedCounters {
     pub(crate) dropped: AtomicU64,
     pub(crate) kept_present: AtomicU64,
     pub(crate) kept_used: AtomicU64,
-    pub(crate) failed_locked: AtomicU64,
-    pub(crate) failed_held: AtomicU64,
+    /// Short, as the next: each is a page that stayed by accident.
+    pub(crate) failed_locked: AtomicU32,
+    pub(crate) failed_held: AtomicU32,
 }
 
 /// What was found in the cache of one file.
@@ -121,90 +126,112 @@ pub(crate) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Figures of one file, or of all files of a cache together, in pages of 4 KiB.
+/// As [`bump`], of a counter of what is rare.
+pub(crate) fn bump_short(counter: &AtomicU32, n: u32) {
+    // Relaxed: a statistic.
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+fn read_short(counter: &AtomicU32) -> u64 {
+    // Relaxed: a statistic.
+    counter.load(Ordering::Relaxed).into()
+}
+
+/// Figures of one file, or of all files of a cache together. A page has 4 KiB. Counts run since the file came into
+/// memory, or since the cache was made.
 ///
 /// A folio of several pages counts whole as dirty, under writeback, unstable or failed as soon as part
 /// of it is: all of it has to stay in memory. What is written is the part.
+///
+/// Each page that a read touches counts once: as a hit, as a first use of readahead, or as a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileStats {
     /// Pages in the cache.
-    pub resident: u64,
+    pub resident_pages: u64,
     /// Folios that hold them: of one page each, or of many.
     pub folios: u64,
     /// Pages newer than what was handed to the backing store.
-    pub dirty: u64,
+    pub dirty_pages: u64,
     /// Pages being written.
-    pub writeback: u64,
+    pub writeback_pages: u64,
     /// Pages written but not yet flushed to the medium.
-    pub unstable: u64,
+    pub unstable_pages: u64,
     /// Dirty pages whose last write failed.
-    pub failed: u64,
+    pub failed_pages: u64,
     /// Pages of folios with DMA pins.
-    pub pinned: u64,
-    /// Reads of a page or part of one that found it in the cache.
+    pub pinned_pages: u64,
+    /// Pages that reads found in the cache and that had been used before.
     pub hits: u64,
-    /// Reads and writes that had to bring a page in.
+    /// Pages that reads found in the cache and that had been brought in ahead of them: neither hits nor misses.
+    pub readahead_first_uses: u64,
+    /// Pages that reads and writes had to bring in.
     pub misses: u64,
     /// Pages that reclaim took.
-    pub evictions: u64,
-    /// Misses on pages that reclaim had taken shortly before.
+    pub evicted_pages: u64,
+    /// Misses on folios that reclaim had taken shortly before.
     pub refaults: u64,
     /// Pages read ahead of their use.
-    pub readahead: u64,
-    /// Pages read ahead and then used.
-    pub readahead_used: u64,
+    pub readahead_pages: u64,
+    /// Pages of folios that were read ahead and then used, in part at least.
+    pub readahead_used_pages: u64,
     /// Pages read ahead that left unused.
-    pub readahead_wasted: u64,
-    /// Nanoseconds that writers waited because too much was dirty.
-    pub throttled_ns: u64,
+    pub readahead_wasted_pages: u64,
+    /// Time that writers waited because too much was dirty.
+    pub throttled: Duration,
     /// Bytes written to the backing store.
-    pub written: u64,
+    pub written_bytes: u64,
     /// Bytes read from the backing store.
-    pub read_in: u64,
+    pub read_bytes: u64,
     /// Page faults of mappings.
     pub faults: u64,
     /// Pages that faults put into the page tables.
-    pub mapped: u64,
+    pub mapped_pages: u64,
     /// What became of the pages of uncached operations.
     pub uncached: UncachedStats,
 }
 
-/// What became of the pages of uncached operations, in pages of 4 KiB. Each page that such an operation brought in,
-/// read ahead or found counts once as `asked` and once among the others, those of [`UncachedStats::pending`] excepted.
+/// What became of the pages of uncached operations. Each page that such an operation brought in,
+/// read ahead or found counts once as asked and once among the others, those of [`UncachedStats::pending_pages`] excepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UncachedStats {
     /// Pages that operations were to leave no trace of.
-    pub asked: u64,
+    pub asked_pages: u64,
     /// Left the cache: the hint was honoured.
-    pub dropped: u64,
+    pub dropped_pages: u64,
     /// Stayed: they were in the cache before.
-    pub kept_present: u64,
+    pub kept_present_pages: u64,
     /// Stayed: somebody else read, wrote or mapped them meanwhile.
-    pub kept_used: u64,
+    pub kept_used_pages: u64,
     /// Stayed for reclaim, which takes them early: somebody had them locked when they were to be dropped.
-    pub failed_locked: u64,
+    pub failed_locked_pages: u64,
     /// Stayed likewise: they were held in memory by then, or their folio was cut in two.
-    pub failed_held: u64,
+    pub failed_held_pages: u64,
 }
 
 impl UncachedStats {
     /// Pages that an operation has yet to be done with: under way, read ahead, or not durable.
-    pub fn pending(&self) -> u64 {
-        let kept = self.kept_present + self.kept_used;
-        let done = self.dropped + kept + self.failed_locked + self.failed_held;
-        self.asked.saturating_sub(done)
+    pub fn pending_pages(&self) -> u64 {
+        let kept = self.kept_present_pages + self.kept_used_pages;
+        let done = self.dropped_pages + kept + self.failed_locked_pages + self.failed_held_pages;
+        self.asked_pages.saturating_sub(done)
     }
 }
 
 impl FileStats {
-    /// Hits as a share of hits and misses, from 0 to 1; 0 before the first access.
+    /// Hits as a share of all pages that reads touched, from 0 to 1; 0 before the first read. A file that is read once from
+    /// its beginning to its end in whole pages has none, however well it was read ahead.
     pub fn hit_ratio(&self) -> f64 {
-        match self.hits + self.misses {
+        match self.hits + self.readahead_first_uses + self.misses {
             0 => 0.0,
             all => self.hits as f64 / all as f64,
         }
+    }
+
+    /// Pages that are not safely in the backing store: dirty, under writeback or not flushed yet. A page may count in two.
+    pub fn unsynced_pages(&self) -> u64 {
+        self.dirty_pages + self.writeback_pages + self.unstable_pages
     }
 }
 
@@ -217,13 +244,13 @@ impl AddressSpace {
     }
 
     pub(crate) fn add_stats(&self, stats: &mut FileStats) {
-        stats.resident += self.nr_pages();
+        stats.resident_pages += self.nr_pages();
         stats.folios += self.index.nr_entries();
-        stats.dirty += self.counts.get(Count::Dirty);
-        stats.writeback += self.counts.get(Count::Writeback);
-        stats.unstable += self.counts.get(Count::Unstable);
-        stats.failed += self.counts.get(Count::Failed);
-        stats.pinned += read(&self.nr_pinned);
+        stats.dirty_pages += self.counts.get(Count::Dirty);
+        stats.writeback_pages += self.counts.get(Count::Writeback);
+        stats.unstable_pages += self.counts.get(Count::Unstable);
+        stats.failed_pages += self.counts.get(Count::Failed);
+        stats.pinned_pages += read(&self.nr_pinned);
         self.add_activity(stats);
     }
 
@@ -232,24 +259,25 @@ impl AddressSpace {
         let counters = &self.counters;
         stats.hits += self.hits.0.sum().unsigned_abs();
         stats.misses += read(&counters.misses);
-        stats.evictions += read(&counters.evictions);
+        stats.readahead_first_uses += read(&counters.readahead_first_uses);
+        stats.evicted_pages += read(&counters.evictions);
         stats.refaults += read(&counters.refaults);
-        stats.readahead += read(&counters.readahead);
-        stats.readahead_used += read(&counters.readahead_used);
-        stats.readahead_wasted += read(&counters.readahead_wasted);
-        stats.throttled_ns += read(&counters.throttled_ns);
-        stats.written += read(&counters.written);
-        stats.read_in += read(&counters.read_in);
+        stats.readahead_pages += read(&counters.readahead);
+        stats.readahead_used_pages += read(&counters.readahead_used);
+        stats.readahead_wasted_pages += read(&counters.readahead_wasted);
+        stats.throttled += Duration::from_nanos(read(&counters.throttled_ns));
+        stats.written_bytes += read(&counters.written);
+        stats.read_bytes += read(&counters.read_in);
         stats.faults += read(&counters.faults);
-        stats.mapped += read(&counters.mapped);
+        stats.mapped_pages += read(&counters.mapped);
         let (uncached, sum) = (&counters.uncached, &mut stats.uncached);
-        // `asked` last: what else is counted has been counted there before.
-        sum.dropped += read(&uncached.dropped);
-        sum.kept_present += read(&uncached.kept_present);
-        sum.kept_used += read(&uncached.kept_used);
-        sum.failed_locked += read(&uncached.failed_locked);
-        sum.failed_held += read(&uncached.failed_held);
-        sum.asked += read(&uncached.asked);
+        // `asked_pages` last: what else is counted has been counted there before.
+        sum.dropped_pages += read(&uncached.dropped);
+        sum.kept_present_pages += read(&uncached.kept_present);
+        sum.kept_used_pages += read(&uncached.kept_used);
+        sum.failed_locked_pages += read_short(&uncached.failed_locked);
+        sum.failed_held_pages += read_short(&uncached.failed_held);
+        sum.asked_pages += read(&uncached.asked);
     }
 
     /// Counts pages for the file, its file system and the cache.
@@ -265,10 +293,10 @@ impl AddressSpace {
         self.mm().counts.sub(count, n);
     }
 
-    /// Counts pages that were found in the cache, or takes back what was counted.
+    /// Counts pages that were found in the cache and had been used before.
     #[inline]
-    pub(crate) fn count_hits(&self, pages: i64) {
-        if self.hits.0.add(pages) {
+    pub(crate) fn count_hits(&self, pages: u64) {
+        if self.hits.0.add(pages as i64) {
             self.hits.spread(self.bdi());
         }
     }
@@ -282,19 +310,19 @@ pub struct MmStats {
     pub memory: FrameUsage,
     /// What of it cannot be reclaimed.
     pub unreclaimable: Unreclaimable,
-    /// All files together, those dropped since included in the activity.
+    /// All files together; what was done counts those dropped since, too.
     pub files: FileStats,
-    /// Files that have an address space now.
-    pub nr_files: u64,
+    /// Files that the cache knows now: those that are open, and those of which it has something.
+    pub known_files: u64,
     /// Pages that readers have read ahead and not reached, or that are on their way to them; what
     /// handles left behind long ago is not counted.
-    pub readahead_leased: u64,
+    pub readahead_leased_pages: u64,
     /// Times a caller had to reclaim memory itself.
     pub direct_reclaims: u64,
     /// Copies that memory of the cache itself stopped, as bad RAM does. Data that the store has is read
     /// again; for other data the access fails with `EIO`.
     pub memory_faults: u64,
-    /// Blocks that were made whole again because larger chunks were missing, ever.
+    /// Blocks of 2 MiB that were made whole again because larger chunks were missing, ever.
     pub blocks_compacted: u64,
     /// Times that a block was passed over when memory was given back because a folio in it was busy, under
     /// an I/O that hangs, say; another block was given back in its place if there was one. Ever.

@@ -70,37 +70,41 @@ const SPARED_PART: u64 = 8;
 #[non_exhaustive]
 pub struct Unreclaimable {
     /// Pages of memory file systems, and frames in bad memory that the kernel did not replace.
-    pub memory: u64,
+    pub memory_pages: u64,
     /// Dirty pages whose last write failed.
-    pub failed: u64,
+    pub failed_pages: u64,
     /// Pages that mappings hold in memory.
-    pub held: u64,
+    pub held_pages: u64,
     /// Pages of folios with DMA pins, apart from those of memory file systems and those that mappings hold.
-    pub pinned: u64,
+    pub pinned_pages: u64,
     /// Pages of folios that are viewed, and of those that only views have.
-    pub viewed: u64,
+    pub viewed_pages: u64,
     /// The budget: the most that all classes may hold together.
-    pub most: u64,
+    pub most_pages: u64,
     /// The most that memory file systems may hold.
-    pub most_memory: u64,
+    pub most_memory_pages: u64,
     /// The most that may have failed before writes are refused.
-    pub most_failed: u64,
+    pub most_failed_pages: u64,
     /// The most that mappings may hold.
-    pub most_held: u64,
+    pub most_held_pages: u64,
     /// The most that pins may hold.
-    pub most_pinned: u64,
+    pub most_pinned_pages: u64,
     /// The most that may be viewed.
-    pub most_viewed: u64,
+    pub most_viewed_pages: u64,
 }
 
 impl Unreclaimable {
     /// Pages of all classes.
-    pub const fn total(&self) -> u64 {
-        self.memory + self.failed + self.held + self.viewed + self.pinned
+    pub const fn total_pages(&self) -> u64 {
+        self.memory_pages
+            + self.failed_pages
+            + self.held_pages
+            + self.viewed_pages
+            + self.pinned_pages
     }
 
     pub(crate) const fn bytes(&self) -> u64 {
-        self.total() << PAGE_SHIFT
+        self.total_pages() << PAGE_SHIFT
     }
 
     /// Bytes that pages need for the classes to stay within the budget, at least a block.
@@ -111,12 +115,13 @@ impl Unreclaimable {
 
     /// Whether writes to a file system that has failed pages are refused.
     pub(crate) const fn refuses_failed(&self) -> bool {
-        self.failed >= self.most_failed || self.total() >= self.most
+        self.failed_pages >= self.most_failed_pages || self.total_pages() >= self.most_pages
     }
 
     /// Most pages that may be dirty, under writeback or unstable: all of them may turn out to fail.
     pub(crate) const fn most_dirty(&self) -> u64 {
-        (self.most).saturating_sub(self.memory + self.held + self.viewed + self.pinned)
+        let others = self.memory_pages + self.held_pages + self.viewed_pages + self.pinned_pages;
+        self.most_pages.saturating_sub(others)
     }
 }
 
@@ -124,17 +129,17 @@ impl Mm {
     pub(crate) fn unreclaimable(&self) -> Unreclaimable {
         let capacity = self.frames.capacity();
         Unreclaimable {
-            memory: self.nr_unevictable.load(Ordering::Relaxed),
-            failed: self.counts.get(Count::Failed),
-            held: self.nr_held.load(Ordering::Relaxed),
-            pinned: self.pins.pages(),
-            viewed: self.views.pages(),
-            most: capacity / 4 * 3,
-            most_memory: capacity / 2,
-            most_failed: capacity / 4,
-            most_held: capacity / 2,
-            most_pinned: capacity / 2,
-            most_viewed: capacity / 2,
+            memory_pages: self.nr_unevictable.load(Ordering::Relaxed),
+            failed_pages: self.counts.get(Count::Failed),
+            held_pages: self.nr_held.load(Ordering::Relaxed),
+            pinned_pages: self.pins.pages(),
+            viewed_pages: self.views.pages(),
+            most_pages: capacity / 4 * 3,
+            most_memory_pages: capacity / 2,
+            most_failed_pages: capacity / 4,
+            most_held_pages: capacity / 2,
+            most_pinned_pages: capacity / 2,
+            most_viewed_pages: capacity / 2,
         }
     }
 
@@ -194,11 +199,14 @@ impl Mm {
             return Ok(());
         }
         let now = self.unreclaimable();
-        let memory = now.memory + u64::from(wanted);
-        if memory > now.most_memory || now.total() + u64::from(wanted) > now.most {
+        let memory = now.memory_pages + u64::from(wanted);
+        if memory > now.most_memory_pages || now.total_pages() + u64::from(wanted) > now.most_pages
+        {
             return Err(Errno::ENOSPC);
         }
-        match memory + now.held + now.viewed + now.pinned + self.nr_to_write() <= now.most {
+        match memory + now.held_pages + now.viewed_pages + now.pinned_pages + self.nr_to_write()
+            <= now.most_pages
+        {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }

@@ -52,14 +52,14 @@ fn write_direct(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
 fn direct_reads_bring_nothing_in_and_find_what_is_cached() {
     let (_mm, _bdi, store, file) = rig(1024);
     assert!(read_direct(&file, 0, 1024 * PAGE_SIZE) == pattern(0, 0, 1024 * PAGE_SIZE));
-    assert_eq!(file.stats().resident, 0);
+    assert_eq!(file.stats().resident_pages, 0);
     // Edges within pages, and the end of the file.
     let (pos, len) = (3 * PAGE + 100, 20 * PAGE_SIZE + 7);
     assert!(read_direct(&file, pos, len) == pattern(0, pos, len));
     let pos = 1000 * PAGE + 1;
     assert!(read_direct(&file, pos, 100 * PAGE_SIZE) == pattern(0, pos, 24 * PAGE_SIZE - 1));
     assert_eq!(read_direct(&file, 1024 * PAGE, 10), []);
-    assert_eq!(file.stats().resident, 0);
+    assert_eq!(file.stats().resident_pages, 0);
     // Memory in pages of its own is read into as it is.
     let mut aligned = PageVec::<u8>::zeroed(64 * PAGE_SIZE).unwrap();
     assert_eq!(read_into(&file, 0, &mut aligned), 64 * PAGE_SIZE);
@@ -128,7 +128,7 @@ fn direct_writes_extend_the_file_and_appends_go_to_its_end() {
 fn sync_of_the_file_system_flushes_direct_writes() {
     let (_mm, bdi, store, file) = rig(64);
     write_direct(&file, 0, &[1; 8 * PAGE_SIZE]);
-    assert_eq!(file.stats().resident, 0);
+    assert_eq!(file.stats().resident_pages, 0);
     assert!(file.is_dirty());
     assert_eq!(store.flushes.load(Ordering::Relaxed), 0);
     assert!(bdi.sync().is_empty());

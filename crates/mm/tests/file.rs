@@ -25,10 +25,17 @@ fn written_bytes_are_read_back_and_reach_the_store() {
     assert_eq!(store.content()[100..], bytes);
     assert_eq!(store.flushes.load(Ordering::Relaxed), 1);
     let stats = file.stats();
-    assert_eq!((stats.dirty, stats.unstable, stats.failed), (0, 0, 0));
-    assert_eq!(stats.resident, 13);
+    assert_eq!(
+        (stats.dirty_pages, stats.unstable_pages, stats.failed_pages),
+        (0, 0, 0)
+    );
+    assert_eq!(stats.resident_pages, 13);
     drop(file);
-    assert_eq!(mm.usage().in_use, 0, "a dropped file leaves nothing behind");
+    assert_eq!(
+        mm.usage().in_use_pages,
+        0,
+        "a dropped file leaves nothing behind"
+    );
 }
 
 #[test]
@@ -140,11 +147,11 @@ fn far_more_data_than_memory() {
     let chunk = 1 << 20;
     for i in 0..32 {
         write(&file, i * chunk, &pattern(5, i * chunk, chunk as usize));
-        assert!(mm.usage().total() <= mm.usage().limit);
+        assert!(mm.usage().total_bytes() <= mm.usage().limit_bytes);
     }
     for i in (0..32).rev() {
         assert!(read(&file, i * chunk, chunk as usize) == pattern(5, i * chunk, chunk as usize));
-        assert!(mm.usage().total() <= mm.usage().limit);
+        assert!(mm.usage().total_bytes() <= mm.usage().limit_bytes);
     }
     file.sync().unwrap();
     assert!(store.content() == pattern(5, 0, 32 << 20));
@@ -165,8 +172,12 @@ fn sequential_reads_are_few_and_large() {
     let reads = store.reads.load(Ordering::Relaxed);
     assert!(reads <= 16, "{reads} reads for 8 MiB");
     let stats = file.stats();
-    assert_eq!(stats.misses + stats.hits, 2048);
-    assert_eq!(stats.readahead_used, stats.readahead);
+    assert_eq!(
+        stats.misses + stats.readahead_first_uses,
+        2048,
+        "no page is used twice"
+    );
+    assert_eq!(stats.readahead_used_pages, stats.readahead_pages);
 }
 
 #[test]
@@ -177,14 +188,14 @@ fn metadata_of_a_dense_file_is_small() {
     let page = vec![7; PAGE_SIZE];
     let mut pages = 0;
     // Dense, and dirty pages are written back meanwhile: fill most of the bound.
-    while mm.usage().available > 1024 {
+    while mm.usage().available_pages > 1024 {
         write(&file, pages * PAGE_SIZE as u64, &page);
         pages += 1;
         if pages % 4096 == 0 {
             file.sync().unwrap();
         }
     }
-    let per_page = mm.usage().metadata as f64 / file.nr_pages() as f64;
+    let per_page = mm.usage().metadata_bytes as f64 / file.nr_pages() as f64;
     assert!(file.nr_pages() > 50_000, "{} pages", file.nr_pages());
     assert!(per_page <= 80.0, "{per_page} bytes of metadata a page");
 }
@@ -195,18 +206,18 @@ fn counting_the_hits_of_a_busy_file_is_charged() {
     let store = Store::with(&pattern(4, 0, PAGE_SIZE));
     let file = file(&bdi, &store);
     assert_eq!(read(&file, 0, PAGE_SIZE).len(), PAGE_SIZE);
-    let idle = mm.usage().metadata;
+    let idle = mm.usage().metadata_bytes;
     let cells = ShardedCounter::heap_bytes() as u64;
     for _ in 0..4 * cells {
         read(&file, 0, 10);
     }
-    assert_eq!(mm.usage().metadata, idle + cells);
+    assert_eq!(mm.usage().metadata_bytes, idle + cells);
     assert_eq!(bdi.mapping_bytes(), cells);
     assert_eq!(file.stats().hits, 4 * cells);
     assert_eq!(mm.stats().files.hits, 4 * cells);
     drop(file);
     assert_eq!(mm.stats().files.hits, 4 * cells, "of a file that is gone");
-    assert!(mm.usage().metadata <= idle);
+    assert!(mm.usage().metadata_bytes <= idle);
     assert_eq!(bdi.mapping_bytes(), 0);
 }
 

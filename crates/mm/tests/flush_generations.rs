@@ -144,13 +144,17 @@ fn writes_go_on_beside_a_flush_and_need_the_next_one() {
     first.join().unwrap().unwrap();
     assert_eq!(store.durable(0), bytes[0]);
     wait_until("the second flush", || store.flushes() == 2);
-    assert_eq!(file.stats().unstable, 1, "the first flush covers one page");
+    assert_eq!(
+        file.stats().unstable_pages,
+        1,
+        "the first flush covers one page"
+    );
     assert_eq!(store.durable(1), [0; PAGE_SIZE]);
 
     end.send(Ok(())).unwrap();
     second.join().unwrap().unwrap();
     assert_eq!(store.durable(1), bytes[1]);
-    assert_eq!(file.stats().unstable, 0);
+    assert_eq!(file.stats().unstable_pages, 0);
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn page_written_again_beside_a_flush_stays_unstable() {
     end.send(Ok(())).unwrap();
     first.join().unwrap().unwrap();
     wait_until("the second flush", || store.flushes() == 2);
-    assert_eq!(file.stats().unstable, 1);
+    assert_eq!(file.stats().unstable_pages, 1);
     end.send(Ok(())).unwrap();
     second.join().unwrap().unwrap();
     assert_eq!(store.durable(0), bytes[1]);
@@ -191,7 +195,7 @@ fn failed_flush_makes_writes_beside_it_dirty_too() {
     for (page, bytes) in bytes.iter().enumerate() {
         assert_eq!(store.durable(page as u64), *bytes);
     }
-    assert_eq!(file.stats().failed, 0);
+    assert_eq!(file.stats().failed_pages, 0);
 }
 
 #[test]
@@ -217,7 +221,7 @@ fn fsyncs_that_wait_for_a_flush_share_the_next_one() {
         fsync.join().unwrap().unwrap();
     }
     assert_eq!(store.flushes(), 2);
-    assert_eq!(file.stats().unstable, 0);
+    assert_eq!(file.stats().unstable_pages, 0);
 }
 
 /// Pages from which on a file has no groups, and one more.

@@ -39,7 +39,7 @@ fn large_chunks_come_back_after_fragmentation() {
     }
     drop(goes);
     let before = (stays.stats(), mm.usage());
-    assert!(before.1.available as usize > PAGES, "{:?}", before.1);
+    assert!(before.1.available_pages as usize > PAGES, "{:?}", before.1);
     // Blocks that were not in use yet; after them what is free lies in single pages.
     let mut fresh = Vec::new();
     let take = || {
@@ -73,7 +73,7 @@ fn large_chunks_come_back_after_fragmentation() {
     }
     let after = stays.stats();
     assert_eq!(after.misses, before.0.misses, "{after:?}");
-    assert_eq!(after.evictions, 0, "{after:?}");
+    assert_eq!(after.evicted_pages, 0, "{after:?}");
     for chunk in fresh.into_iter().chain(chunks) {
         mm.frames().free(chunk, MAX_ORDER);
     }

@@ -69,7 +69,9 @@ impl Cached {
     fn spoil(&mut self) {
         let (handle, pos) = (ReadaheadState::new(), (BAD * PAGE_SIZE) as u64);
         let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance();
-        self.spoilt = self.file.read_in_place(&handle, pos, PAGE_SIZE, at);
+        self.spoilt = self
+            .file
+            .read_in_place(&handle, &Iocb::at(pos), PAGE_SIZE, at);
         self.protect(libc::PROT_NONE);
     }
 

@@ -55,15 +55,15 @@ fn a_shrink_gives_whole_blocks_back() {
         assert_eq!(frames.give_back(&mut blocks), 1);
     }
     let usage = frames.usage();
-    assert!(usage.total() <= usage.limit);
-    assert_eq!(usage.in_use, owned.len() as u64);
+    assert!(usage.total_bytes() <= usage.limit_bytes);
+    assert_eq!(usage.in_use_pages, owned.len() as u64);
     assert_eq!(usage.blocks_forced, 0);
     let shrunk = process_anon_bytes().unwrap();
     assert!(
-        shrunk <= start + usage.bytes_held + 2 * MIB,
+        shrunk <= start + usage.held_bytes + 2 * MIB,
         "{} MiB are resident, {} are held",
         (shrunk - start) / MIB,
-        usage.bytes_held / MIB
+        usage.held_bytes / MIB
     );
 
     owned.into_iter().for_each(|frame| frames.free(frame, 0));

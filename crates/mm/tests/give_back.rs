@@ -75,7 +75,7 @@ fn locked_memory_is_given_back() {
     }
     let limit = 6 * MIB;
     mm.set_limit(limit).expect("a limit in range");
-    wait_for(&mm, "a shrink", || mm.usage().total() <= limit);
+    wait_for(&mm, "a shrink", || mm.usage().total_bytes() <= limit);
     assert_eq!(mm.stats().give_back_failures, 0);
     assert!(read(&file, 0, bytes.len()) == bytes);
 }
@@ -123,7 +123,7 @@ fn index_nodes_that_the_kernel_does_not_take_back_are_charged_once() {
         drop(file);
         mm.set_limit((32 - round % 2) * MIB)
             .expect("a limit in range");
-        metadata.push(mm.usage().metadata);
+        metadata.push(mm.usage().metadata_bytes);
     }
     assert!(metadata[5] <= metadata[1] + (64 << 10), "{metadata:?}");
 }

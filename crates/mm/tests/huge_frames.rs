@@ -129,7 +129,7 @@ fn a_file_is_mapped_in_huge_pages_stored_to_evicted_and_read_again() {
             write(&file, 7 * PAGE + 1, &[round; 10]);
             expected[(7 * PAGE + 1) as usize..][..10].fill(round);
             assert!(bytes(&vma) == expected);
-            assert!(mm.usage().total() <= mm.usage().limit);
+            assert!(mm.usage().total_bytes() <= mm.usage().limit_bytes);
         }
         assert!(read(&file, 0, expected.len()) == expected);
         // A part that begins and ends within huge pages.
@@ -394,7 +394,7 @@ fn held_huge_pages_count_whole_and_are_mapped_without_faults() {
     let vma = file
         .map_locked(PAGE, (len - PAGE) as usize, LockedAccess::Untracked)
         .expect("a mapping");
-    assert_eq!(mm.stats().unreclaimable.held, 2 * (UNIT / PAGE));
+    assert_eq!(mm.stats().unreclaimable.held_pages, 2 * (UNIT / PAGE));
     assert!(bytes(&vma) == &expected[PAGE_SIZE..]);
     store(&vma, UNIT, 9);
     expected[(UNIT + PAGE) as usize] = 9;

@@ -132,7 +132,7 @@ fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping(mode: Fa
         let pos = (at >> 33) % (pages as u64 * PAGE - 1);
         store(&vma, pos, load(&vma, pos).wrapping_add(1));
         let usage = mm.usage();
-        assert!(usage.total() <= usage.limit, "{usage:?}");
+        assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
     }
     let mut expected = pattern(1, 0, pages * PAGE_SIZE);
     let mut at = 1_u64;
@@ -146,7 +146,7 @@ fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping(mode: Fa
     assert!(bytes(&vma) == expected);
     file.fsync(&file.sample_wb_err()).expect("sync");
     assert!(backing.content() == expected);
-    assert!(mm.stats().files.evictions > 0);
+    assert!(mm.stats().files.evicted_pages > 0);
     drop((vma, file));
     assert_empty(&mm);
 }
@@ -231,7 +231,7 @@ fn a_sync_of_a_range_makes_it_durable_and_writes_the_folios_that_it_touches() {
         let start = below(8 << 20);
         let end = (start + 1 + below(100 * PAGE)).min(8 << 20);
         let flushes = backing.flushes.load(std::sync::atomic::Ordering::Relaxed);
-        let unstable = file.stats().unstable > 0;
+        let unstable = file.stats().unstable_pages > 0;
         file.fsync_range(start..end, &cursor).expect("sync");
         let range = start as usize..end as usize;
         assert!(
@@ -247,12 +247,12 @@ fn a_sync_of_a_range_makes_it_durable_and_writes_the_folios_that_it_touches() {
     for at in [0, 3 << 20, 5 << 20, 7 << 20] {
         store(&vma, at, 255);
     }
-    let before = file.stats().written;
+    let before = file.stats().written_bytes;
     file.fsync_range(0..100, &cursor).expect("sync");
     file.fsync_range(1 << 20..2 << 20, &cursor).expect("sync");
     file.fsync_range(8 << 20..u64::MAX, &cursor)
         .expect("beyond the end");
-    assert!(file.stats().written - before <= 8 * PAGE);
+    assert!(file.stats().written_bytes - before <= 8 * PAGE);
     assert!(file.is_dirty() && backing.content()[3 << 20] == expected[3 << 20]);
     // What lies in the range is durable only if the file is long enough.
     file.truncate(9 << 20).expect("grown");
@@ -274,7 +274,7 @@ fn a_memory_file_is_mapped_with_its_holes() {
     assert_eq!((load(&vma, 0), load(&vma, 5 * PAGE)), (0, 5));
     store(&vma, 99 * PAGE, 3);
     assert_eq!(read(&file, 99 * PAGE, 1), [3]);
-    assert!(mm.usage().in_use < 50, "holes take no memory");
+    assert!(mm.usage().in_use_pages < 50, "holes take no memory");
     drop((vma, file));
     assert_empty(&mm);
 }
@@ -285,16 +285,28 @@ fn a_mapped_folio_is_not_lent_out() {
     let file = file(&bdi, &Store::with(&pattern(1, 0, PAGE_SIZE)));
     let handle = ReadaheadState::new();
     read(&file, 0, PAGE_SIZE);
-    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), Some(10));
+    assert_eq!(
+        file.read_in_place(&handle, &Iocb::at(0), 10, <[u8]>::len),
+        Some(10)
+    );
     let locked = file
         .map_locked(0, PAGE_SIZE, LockedAccess::Untracked)
         .expect("a mapping");
-    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), None);
+    assert_eq!(
+        file.read_in_place(&handle, &Iocb::at(0), 10, <[u8]>::len),
+        None
+    );
     drop(locked);
-    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), Some(10));
+    assert_eq!(
+        file.read_in_place(&handle, &Iocb::at(0), 10, <[u8]>::len),
+        Some(10)
+    );
     let vma = map(&file, VmaAccess::ReadWrite);
     load(&vma, 0);
-    assert_eq!(file.read_in_place(&handle, 0, 10, <[u8]>::len), None);
+    assert_eq!(
+        file.read_in_place(&handle, &Iocb::at(0), 10, <[u8]>::len),
+        None
+    );
 }
 
 #[test]
@@ -411,7 +423,7 @@ fn a_locked_mapping_stays_in_memory_and_each_sync_writes_what_was_stored() {
     let again = locked
         .map_locked(PAGE, 1 << 20, LockedAccess::Read)
         .expect("a mapping");
-    assert_eq!(mm.stats().unreclaimable.held, 5 << 8);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 5 << 8);
     assert!(bytes(&vma) == &content[..5 << 20]);
     // All else goes through the cache.
     for pos in (0..128 << 20).step_by(1 << 20) {
@@ -440,9 +452,9 @@ fn a_locked_mapping_stays_in_memory_and_each_sync_writes_what_was_stored() {
     drop(vma);
     locked.fsync(&cursor).expect("sync");
     assert!(backing.content() == expected);
-    assert_eq!(mm.stats().unreclaimable.held, 1 << 8);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 1 << 8);
     drop(again);
-    assert_eq!(mm.stats().unreclaimable.held, 0);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 0);
     for pos in (0..128 << 20).step_by(1 << 20) {
         read(&other, pos, 1 << 20);
     }
@@ -679,10 +691,10 @@ fn stores_at_random_places_write_little_and_loads_map_what_is_cached(mode: Fault
     for nth in 1..=50 {
         store(&vma, nth * 2083 % 4096 * PAGE, 1);
     }
-    assert!(file.stats().mapped < 60);
+    assert!(file.stats().mapped_pages < 60);
     file.fsync(&file.sample_wb_err()).expect("sync");
     // Grains of folios of 1 MiB at most.
-    let written = file.stats().written;
+    let written = file.stats().written_bytes;
     assert!(written <= 50 * 4 * PAGE, "{written} bytes");
     // Loads at random places map some of the neighbours, and read none.
     let before = file.stats();
@@ -690,7 +702,10 @@ fn stores_at_random_places_write_little_and_loads_map_what_is_cached(mode: Fault
         load(&vma, nth * 1061 % 4096 * PAGE);
     }
     let after = file.stats();
-    let (faults, mapped) = (after.faults - before.faults, after.mapped - before.mapped);
+    let (faults, mapped) = (
+        after.faults - before.faults,
+        after.mapped_pages - before.mapped_pages,
+    );
     assert!(
         mapped > 4 * faults && mapped <= 16 * faults,
         "{faults} faults, {mapped} pages"

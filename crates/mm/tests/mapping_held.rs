@@ -52,12 +52,12 @@ fn a_page_that_is_held_does_not_keep_the_rest_of_its_large_folio() {
             vma.lock_for_io(at..at + 1).expect("a lock")
         })
         .collect();
-    assert_eq!(mm.stats().unreclaimable.held, 20);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 20);
     held.sync().expect("sync");
     read_all(&other);
     read_all(&other);
     let stats = held.stats();
-    assert!(stats.resident < 40, "20 pages are held: {stats:?}");
+    assert!(stats.resident_pages < 40, "20 pages are held: {stats:?}");
     drop(locks);
     drop((vma, held, other));
     assert_empty(&mm);
@@ -78,7 +78,7 @@ fn a_file_that_its_store_changed_shows_so_where_it_is_held() {
         assert_eq!(load(&vma, at), after[at as usize]);
     }
     assert!(read(&file, 0, 2 << 20) == after);
-    assert_eq!(mm.stats().unreclaimable.held, 1 << 8);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 1 << 8);
     drop((vma, file));
     assert_empty(&mm);
 }
@@ -108,7 +108,10 @@ fn what_is_locked_for_io_stops_no_writer() {
     drop(locks);
     bdi.sync();
     let stats = mm.stats();
-    assert_eq!((stats.unreclaimable.held, stats.files.dirty), (0, 0));
+    assert_eq!(
+        (stats.unreclaimable.held_pages, stats.files.dirty_pages),
+        (0, 0)
+    );
     assert_eq!(backing.content()[7 << 20], 0xee);
     drop((vma, held));
     assert_empty(&mm);
@@ -185,7 +188,7 @@ fn what_was_stored_unnoticed_and_could_not_be_written_is_written_later() {
         store(&vma, 7 * PAGE + 3, 1);
         expected[7 * PAGE_SIZE + 3] = 1;
         assert_eq!(file.fsync(&cursor), Err(Errno::EIO), "{access:?}");
-        assert!(file.stats().failed > 0 && file.stats().dirty > 0);
+        assert!(file.stats().failed_pages > 0 && file.stats().dirty_pages > 0);
         store(&vma, 8 * PAGE + 3, 2);
         expected[8 * PAGE_SIZE + 3] = 2;
         // Nobody syncs before the mapping goes.
@@ -194,7 +197,7 @@ fn what_was_stored_unnoticed_and_could_not_be_written_is_written_later() {
         failing.1.store(false, Ordering::Relaxed);
         file.sync().expect("sync");
         assert!(backing.content() == expected, "{access:?}");
-        assert_eq!((file.stats().failed, file.is_dirty()), (0, false));
+        assert_eq!((file.stats().failed_pages, file.is_dirty()), (0, false));
         // The second time from other bytes.
         expected[7 * PAGE_SIZE + 3] = 9;
         backing.bytes.lock().unwrap()[7 * PAGE_SIZE + 3] = 9;
@@ -224,7 +227,10 @@ fn what_is_given_up_while_it_is_held_shows_what_the_store_has() {
             _ => assert!(file.discard_dirty() > 0),
         }
         assert_eq!(load(&vma, 7 * PAGE + 3), before[7 * PAGE_SIZE + 3]);
-        assert_eq!((file.stats().failed, file.stats().dirty), (0, 0));
+        assert_eq!(
+            (file.stats().failed_pages, file.stats().dirty_pages),
+            (0, 0)
+        );
     }
     store(&vma, 9 * PAGE, 99);
     failing.1.store(false, Ordering::Relaxed);

@@ -58,7 +58,7 @@ fn each_sync_writes_the_pages_that_were_stored_to_since_the_last() {
     // As large folios.
     read(&file, 0, 6 << 20);
     let vma = tracked(&file, 0, 5 << 20);
-    assert_eq!(mm.stats().unreclaimable.held, 5 << 8);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 5 << 8);
     let cursor = file.sample_wb_err();
     let rounds: [&[u64]; 6] = [
         &[],
@@ -79,9 +79,12 @@ fn each_sync_writes_the_pages_that_were_stored_to_since_the_last() {
             word(&vma, 300 * PAGE).load(Ordering::SeqCst),
             word_in(&expected, 300 * PAGE)
         );
-        let before = file.stats().written;
+        let before = file.stats().written_bytes;
         file.fsync(&cursor).expect("sync");
-        assert_eq!(file.stats().written - before, pages.len() as u64 * PAGE);
+        assert_eq!(
+            file.stats().written_bytes - before,
+            pages.len() as u64 * PAGE
+        );
         assert!(backing.content() == expected, "round {round}");
     }
     store(&vma, 80, 1);
@@ -91,7 +94,7 @@ fn each_sync_writes_the_pages_that_were_stored_to_since_the_last() {
     file.fsync(&cursor).expect("sync");
     assert!(backing.content() == expected);
     assert!(!file.is_dirty());
-    assert_eq!(mm.stats().unreclaimable.held, 0);
+    assert_eq!(mm.stats().unreclaimable.held_pages, 0);
     drop(file);
     assert_empty(&mm);
 }
@@ -155,7 +158,7 @@ fn the_flusher_finds_stores() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    assert!(file.stats().written <= 6 * PAGE, "{:?}", file.stats());
+    assert!(file.stats().written_bytes <= 6 * PAGE, "{:?}", file.stats());
     drop((vma, file));
     assert_empty(&mm);
 }
@@ -206,15 +209,15 @@ fn what_is_locked_for_io_is_written_whatever_the_kernel_notes() {
         .lock_for_io(10 * PAGE_SIZE..30 * PAGE_SIZE)
         .expect("locked");
     for _ in 0..3 {
-        let before = file.stats().written;
+        let before = file.stats().written_bytes;
         file.fsync(&cursor).expect("sync");
-        assert_eq!(file.stats().written - before, 20 * PAGE);
+        assert_eq!(file.stats().written_bytes - before, 20 * PAGE);
     }
     drop(lock);
     file.fsync(&cursor).expect("sync");
-    let before = file.stats().written;
+    let before = file.stats().written_bytes;
     file.fsync(&cursor).expect("sync");
-    assert_eq!(file.stats().written, before);
+    assert_eq!(file.stats().written_bytes, before);
     drop((vma, file));
     assert_empty(&mm);
 }

@@ -100,8 +100,8 @@ fn use_at_random(vma: &Vma, mm: &Mm, thread: u64, pages: u64, before: u64) {
         }
         if round % 1000 == 0 {
             let (usage, tables) = (mm.usage(), page_tables() - before);
-            assert!(usage.total() <= usage.limit, "{usage:?}");
-            let most = usage.metadata.max(1 << 20);
+            assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
+            let most = usage.metadata_bytes.max(1 << 20);
             assert!(tables <= most, "{tables} bytes of page tables, {usage:?}");
         }
     }

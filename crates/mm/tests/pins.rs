@@ -106,7 +106,7 @@ fn parts_are_the_bytes_of_the_file_in_order() {
             "{bytes:?}"
         );
     }
-    assert_eq!(mm.stats().unreclaimable.pinned, 0);
+    assert_eq!(mm.stats().unreclaimable.pinned_pages, 0);
     drop(file);
     assert_empty(&mm);
 }
@@ -121,7 +121,12 @@ fn counters_balance_however_pins_overlap() {
         PinMode::READ.long_term(),
         PinMode::WRITE.long_term(),
     ];
-    let pinned = || (file.stats().pinned, mm.stats().unreclaimable.pinned);
+    let pinned = || {
+        (
+            file.stats().pinned_pages,
+            mm.stats().unreclaimable.pinned_pages,
+        )
+    };
     // Folios of a page each.
     for page in (0..64).rev() {
         read(&file, page * PAGE, 1);
@@ -157,7 +162,14 @@ fn counters_balance_however_pins_overlap() {
     assert_eq!(file.pinned(), []);
     file.sync().expect("sync");
     let stats = file.stats();
-    assert_eq!((stats.dirty, stats.writeback, stats.unstable), (0, 0, 0));
+    assert_eq!(
+        (
+            stats.dirty_pages,
+            stats.writeback_pages,
+            stats.unstable_pages
+        ),
+        (0, 0, 0)
+    );
     assert_eq!(stats.folios, resident.folios);
 }
 
@@ -178,7 +190,10 @@ fn reclaim_and_a_smaller_bound_pass_pinned_folios_by() {
     let before: Vec<_> = pins.iter().map(parts).collect();
     push_out(&bdi, 128 << 20);
     let held = file.stats();
-    assert_eq!(held.resident, held.pinned, "everything else went");
+    assert_eq!(
+        held.resident_pages, held.pinned_pages,
+        "everything else went"
+    );
     // Blocks are given back, and what can be moved moves.
     mm.set_limit(32 << 20).expect("a smaller bound");
     push_out(&bdi, 64 << 20);
@@ -189,7 +204,7 @@ fn reclaim_and_a_smaller_bound_pass_pinned_folios_by() {
     }
     drop(pins);
     push_out(&bdi, 64 << 20);
-    assert_eq!(file.stats().resident, 0, "pins are over");
+    assert_eq!(file.stats().resident_pages, 0, "pins are over");
 }
 
 /// Pins 256 single pages for long, scattered over a file of 48 MiB that was read in long pieces; in a full cache, or not.
@@ -210,13 +225,13 @@ fn blocks_of_scattered_pins(full: bool) -> usize {
             pin(&file, start..start + PAGE, PinMode::READ.long_term())
         })
         .collect();
-    assert_eq!(file.stats().pinned, 256, "nothing else");
+    assert_eq!(file.stats().pinned_pages, 256, "nothing else");
     let blocks: HashSet<_> = (mm.holders(1000).iter())
         .map(|holder| holder.block.expect("one block"))
         .collect();
     mm.set_limit(24 << 20).expect("a smaller bound");
     let start = Instant::now();
-    while mm.usage().total() > 24 << 20 {
+    while mm.usage().total_bytes() > 24 << 20 {
         let usage = mm.usage();
         assert!(start.elapsed() < Duration::from_secs(10), "{usage:?}");
         thread::sleep(Duration::from_millis(1));
@@ -276,11 +291,11 @@ fn what_a_device_wrote_is_written_back() {
     assert!(read(&file, PAGE, here.len()).iter().all(|&byte| byte == 7));
     file.sync().expect("sync");
     assert!(store.content()[here.clone()].iter().all(|&byte| byte == 7));
-    assert_eq!(file.stats().dirty, 0);
+    assert_eq!(file.stats().dirty_pages, 0);
     let pin = pin(&file, PAGE..3 * PAGE, PinMode::READ);
     file.sync().expect("sync");
     assert_eq!(
-        file.stats().dirty,
+        file.stats().dirty_pages,
         0,
         "a device that reads makes nothing dirty"
     );
@@ -298,13 +313,13 @@ fn a_sync_writes_what_a_device_may_write_and_leaves_it_dirty() {
         device_fills(&pinned, byte);
         file.sync().expect("sync");
         assert_eq!(store.content()[PAGE as usize], byte);
-        assert!(file.stats().dirty > 0);
+        assert!(file.stats().dirty_pages > 0);
     }
     device_fills(&pinned, 9);
     drop(pinned);
     file.sync().expect("sync");
     assert_eq!(store.content()[PAGE as usize], 9);
-    assert_eq!(file.stats().dirty, 0);
+    assert_eq!(file.stats().dirty_pages, 0);
 }
 
 #[test]
@@ -333,7 +348,7 @@ fn the_flusher_leaves_what_a_device_may_write_alone() {
     thread::sleep(Duration::from_millis(200));
     assert_ne!(store.content()[0], 5);
     drop(pinned);
-    wait_for(&|| store.content()[0] == 5 && file.stats().dirty == 0);
+    wait_for(&|| store.content()[0] == 5 && file.stats().dirty_pages == 0);
 }
 
 #[test]
@@ -357,14 +372,17 @@ fn what_devices_may_write_stops_no_writer() {
     drop(pins);
     bdi.sync();
     let stats = mm.stats();
-    assert_eq!((stats.unreclaimable.pinned, stats.files.dirty), (0, 0));
+    assert_eq!(
+        (stats.unreclaimable.pinned_pages, stats.files.dirty_pages),
+        (0, 0)
+    );
 }
 
 #[test]
 fn pins_beyond_their_share_are_refused_and_name_who_has_it() {
     let (mm, bdi) = storage(32);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 64 << 20)));
-    let most = mm.stats().unreclaimable.most_pinned * PAGE;
+    let most = mm.stats().unreclaimable.most_pinned_pages * PAGE;
     let pinned = pin(&file, 0..most - 4 * MIB, PinMode::READ.long_term());
     let refused = try_pin(&file, 32 * MIB..40 * MIB, PinMode::READ).expect_err("too much");
     assert_eq!(refused.errno(), Errno::ENOBUFS);
@@ -374,7 +392,7 @@ fn pins_beyond_their_share_are_refused_and_name_who_has_it() {
     assert_eq!(holders[0].bytes.start, 0);
     assert!(holders[0].long_pins == 1 && refused.to_string().contains("a store in memory"));
     assert_eq!(
-        file.stats().pinned,
+        file.stats().pinned_pages,
         (most - 4 * MIB) / PAGE,
         "the pins of the call that failed are gone"
     );
@@ -382,7 +400,7 @@ fn pins_beyond_their_share_are_refused_and_name_who_has_it() {
     push_out(&bdi, 64 << 20);
     drop(pinned);
     drop(pin(&file, 32 * MIB..40 * MIB, PinMode::READ));
-    assert_eq!(mm.stats().unreclaimable.pinned, 0);
+    assert_eq!(mm.stats().unreclaimable.pinned_pages, 0);
 }
 
 #[test]
@@ -392,12 +410,12 @@ fn what_a_mapping_holds_and_is_pinned_counts_once() {
     let all = 24 * MIB / PAGE;
     let counts = || {
         let now = mm.stats().unreclaimable;
-        (now.held, now.pinned, file.stats().pinned)
+        (now.held_pages, now.pinned_pages, file.stats().pinned_pages)
     };
     let hold = || file.map_locked(0, 24 << 20, LockedAccess::Read);
     let vma = hold().expect("a mapping");
     let budget = mm.stats().unreclaimable;
-    assert!(2 * all > budget.most, "twice would be too much");
+    assert!(2 * all > budget.most_pages, "twice would be too much");
     let pinned = pin(&file, 0..24 * MIB, PinMode::WRITE.long_term());
     assert_eq!(counts(), (all, 0, all));
     drop(vma);
@@ -407,7 +425,7 @@ fn what_a_mapping_holds_and_is_pinned_counts_once() {
     assert_eq!(counts(), (all, 0, all));
     let part = pin(&file, 0..PAGE, PinMode::READ);
     drop(pinned);
-    let pages = file.stats().pinned;
+    let pages = file.stats().pinned_pages;
     assert_eq!(counts(), (all, 0, pages));
     drop(vma);
     assert_eq!(counts(), (0, pages, pages));
@@ -563,7 +581,10 @@ fn what_is_given_up_keeps_its_pins() {
     assert_eq!(parts(&pinned), before);
     assert!(read(&file, 0, PAGE_SIZE) == pattern(1, 0, PAGE_SIZE));
     let stats = file.stats();
-    assert_eq!((stats.dirty, stats.unstable, stats.failed), (0, 0, 0));
+    assert_eq!(
+        (stats.dirty_pages, stats.unstable_pages, stats.failed_pages),
+        (0, 0, 0)
+    );
     // The file goes, and what is pinned stays until the pin ends.
     drop(file);
     push_out(&bdi, 64 << 20);
@@ -583,11 +604,15 @@ fn memory_files_can_be_pinned_holes_too() {
     device_fills(&pinned, 3);
     assert!(read(&file, 0, 1 << 20).iter().all(|&byte| byte == 3));
     let now = mm.stats().unreclaimable;
-    assert_eq!((now.pinned, now.memory), (0, 256), "they are counted once");
+    assert_eq!(
+        (now.pinned_pages, now.memory_pages),
+        (0, 256),
+        "they are counted once"
+    );
     assert_eq!(file.truncate(0), Err(Errno::EBUSY));
     drop(pinned);
     file.truncate(0).expect("nobody has it");
-    assert_eq!(file.stats().resident, 0);
+    assert_eq!(file.stats().resident_pages, 0);
 }
 
 #[test]
@@ -602,5 +627,5 @@ fn pins_that_are_over_keep_nothing() {
     }
     assert_eq!(store.reads.load(Ordering::Relaxed), reads);
     push_out(&bdi, 64 << 20);
-    assert_eq!(file.stats().resident, 0);
+    assert_eq!(file.stats().resident_pages, 0);
 }

@@ -250,7 +250,7 @@ fn all_misses_are_on_their_way_before_one_is_waited_for() {
         }
     });
     let stats = files[0].stats();
-    assert_eq!((stats.misses, stats.readahead), (71, 0));
+    assert_eq!((stats.misses, stats.readahead_pages), (71, 0));
     drop(files);
     assert_empty(&mm);
 }
@@ -409,7 +409,7 @@ fn a_batch_may_be_larger_than_the_cache() {
         }];
         let places: Vec<Place> = (0..4096).map(|i| (0, i * 1237 % 4096 * PAGE, 32)).collect();
         check(&files, std::slice::from_ref(&content), &places);
-        assert!(mm.usage().in_use <= 4 << 8, "{:?}", mm.usage());
+        assert!(mm.usage().in_use_pages <= 4 << 8, "{:?}", mm.usage());
     }
     assert_empty(&mm);
 }

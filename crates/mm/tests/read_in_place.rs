@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Store, file, pattern, read, storage, write};
-use foliocache_mm::{PAGE_SIZE, ReadaheadState};
+use foliocache_mm::{Iocb, PAGE_SIZE, ReadaheadState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,18 +18,23 @@ fn read_in_place_sees_what_a_read_returns() {
     let handle = ReadaheadState::new();
     let hits = file.stats().hits;
     for (pos, len) in [(0, PAGE_SIZE), (PAGE_SIZE + 5, 50), (3 * PAGE_SIZE, 100)] {
-        let seen = file.read_in_place(&handle, pos as u64, len, <[u8]>::to_vec);
+        let seen = file.read_in_place(&handle, &Iocb::at(pos as u64), len, <[u8]>::to_vec);
         assert_eq!(seen.unwrap(), whole[pos..pos + len]);
     }
     // Whatever may be read of many pages is right, and as long as the file has it.
-    if let Some(seen) = file.read_in_place(&handle, 10, 5 * PAGE_SIZE, <[u8]>::to_vec) {
+    if let Some(seen) = file.read_in_place(&handle, &Iocb::at(10), 5 * PAGE_SIZE, <[u8]>::to_vec) {
         assert_eq!(seen, whole[10..]);
     }
-    let seen = file.read_in_place(&handle, (3 * PAGE_SIZE + 90) as u64, 50, <[u8]>::to_vec);
+    let seen = file.read_in_place(
+        &handle,
+        &Iocb::at((3 * PAGE_SIZE + 90) as u64),
+        50,
+        <[u8]>::to_vec,
+    );
     assert_eq!(seen.unwrap(), whole[3 * PAGE_SIZE + 90..]);
     assert!(file.stats().hits >= hits + 4, "it counts as reading");
     drop(file);
-    assert_eq!(mm.usage().in_use, 0);
+    assert_eq!(mm.usage().in_use_pages, 0);
 }
 
 #[test]
@@ -37,9 +42,10 @@ fn nothing_that_is_not_cached_is_read_in_place() {
     let (_mm, bdi) = storage(8);
     let file = file(&bdi, &Store::with(&pattern(2, 0, 2 * PAGE_SIZE)));
     let handle = ReadaheadState::new();
-    let length = |pos: usize| file.read_in_place(&handle, pos as u64, PAGE_SIZE, <[u8]>::len);
+    let length =
+        |pos: usize| file.read_in_place(&handle, &Iocb::at(pos as u64), PAGE_SIZE, <[u8]>::len);
     assert_eq!(length(0), None, "not cached");
-    assert_eq!(file.stats().resident, 0, "and not brought in");
+    assert_eq!(file.stats().resident_pages, 0, "and not brought in");
     read(&file, 0, 2 * PAGE_SIZE);
     assert_eq!(length(0), Some(PAGE_SIZE));
     assert_eq!(length(2 * PAGE_SIZE), None, "past the end");
@@ -56,7 +62,7 @@ fn a_writer_waits_until_the_bytes_are_given_back() {
     read(&file, 0, PAGE_SIZE);
     let written = AtomicBool::new(false);
     thread::scope(|scope| {
-        let seen = file.read_in_place(&ReadaheadState::new(), 0, PAGE_SIZE, |seen| {
+        let seen = file.read_in_place(&ReadaheadState::new(), &Iocb::at(0), PAGE_SIZE, |seen| {
             scope.spawn(|| {
                 write(&file, 0, &[0xee; 64]);
                 written.store(true, Ordering::SeqCst);
@@ -77,7 +83,7 @@ fn pages_read_in_place_are_not_evicted() {
     let source = file(&bdi, &Store::with(&bytes));
     let other = file(&bdi, &Store::with(&pattern(5, 0, 24 << 20)));
     read(&source, 0, PAGE_SIZE);
-    let seen = source.read_in_place(&ReadaheadState::new(), 0, PAGE_SIZE, |seen| {
+    let seen = source.read_in_place(&ReadaheadState::new(), &Iocb::at(0), PAGE_SIZE, |seen| {
         let other = Arc::clone(&other);
         let evictor = thread::spawn(move || {
             for pos in (0..24 << 20).step_by(1 << 20) {
@@ -88,7 +94,10 @@ fn pages_read_in_place_are_not_evicted() {
         assert_eq!(seen, bytes);
     });
     assert!(seen.is_some());
-    assert!(other.stats().resident < 6 << 8, "the bound made it evict");
+    assert!(
+        other.stats().resident_pages < 6 << 8,
+        "the bound made it evict"
+    );
 }
 
 /// A page of the file: its number and a generation, over and over.
@@ -132,9 +141,9 @@ fn reads_in_place_beside_writers_and_reclaim_see_whole_pages_of_their_file() {
                     }
                     seen += 1;
                 };
-                let whole = file.read_in_place(&handle, pos, 16 * PAGE_SIZE, &mut check);
+                let whole = file.read_in_place(&handle, &Iocb::at(pos), 16 * PAGE_SIZE, &mut check);
                 if whole.is_none() {
-                    file.read_in_place(&handle, pos, PAGE_SIZE, &mut check);
+                    file.read_in_place(&handle, &Iocb::at(pos), PAGE_SIZE, &mut check);
                 }
             }
         }

@@ -190,7 +190,7 @@ fn sixteen_interleaved_streams_are_read_as_one_after_the_other() {
     }
     for rig in [&one_handle, &many_handles] {
         let stats = rig.settled();
-        assert!(stats.misses <= 16 * 8, "{} misses", stats.misses);
+        assert!(stats.misses <= 16 * 8 * 16, "{} misses", stats.misses);
         // Each stream begins small and shares the budget with fifteen others.
         let (reads, few) = (rig.nr_reads(), alone.nr_reads());
         assert!(reads <= 8 * few.max(64), "{reads} reads, {few} for one");
@@ -213,10 +213,14 @@ fn a_sequential_reader_meets_its_pages_on_their_way_or_there() {
     }
     let stats = rig.settled();
     assert!(stats.misses <= 200, "{} misses", stats.misses);
-    assert_eq!(stats.read_in, 32_768 * PAGE_SIZE as u64, "each page once");
+    assert_eq!(
+        stats.read_bytes,
+        32_768 * PAGE_SIZE as u64,
+        "each page once"
+    );
     assert!(rig.nr_reads() <= 32_768 / 64, "{} reads", rig.nr_reads());
-    assert_eq!(stats.readahead_wasted, 0);
-    assert_eq!(stats.readahead, stats.readahead_used);
+    assert_eq!(stats.readahead_wasted_pages, 0);
+    assert_eq!(stats.readahead_pages, stats.readahead_used_pages);
 }
 
 #[test]
@@ -260,9 +264,9 @@ fn random_reads_bring_in_what_they_asked_for() {
         rig.read(&handle, (state >> 33) % 25_000 * 4, 4);
     }
     let stats = rig.settled();
-    assert_eq!(rig.pages_read() * PAGE_SIZE as u64, stats.read_in);
+    assert_eq!(rig.pages_read() * PAGE_SIZE as u64, stats.read_bytes);
     assert!(rig.pages_read() <= 2_000 * 4, "{} pages", rig.pages_read());
-    assert_eq!(stats.readahead, 0);
+    assert_eq!(stats.readahead_pages, 0);
 }
 
 #[test]
@@ -276,21 +280,22 @@ fn pages_read_ahead_are_counted_as_used_or_wasted_and_no_third_thing() {
         }
     }
     let before = rig.settled();
-    assert!(before.readahead_wasted > 0, "{before:?}");
-    let unused = before.readahead - before.readahead_used - before.readahead_wasted;
-    assert!(unused <= before.resident, "{before:?}");
+    assert!(before.readahead_wasted_pages > 0, "{before:?}");
+    let unused =
+        before.readahead_pages - before.readahead_used_pages - before.readahead_wasted_pages;
+    assert!(unused <= before.resident_pages, "{before:?}");
     drop(handle);
-    assert_eq!(rig.mm.stats().readahead_leased, 0);
+    assert_eq!(rig.mm.stats().readahead_leased_pages, 0);
     // The wasted pages were taken into account: less is wasted by more of the same.
-    let first = before.readahead_wasted + unused;
+    let first = before.readahead_wasted_pages + unused;
     assert!(first <= 300 * 64, "{first} pages for 300 ends of streams");
     let Rig { mm, tape, file } = rig;
     drop(file);
     common::assert_empty(&mm);
     let after = mm.stats().files;
     assert_eq!(
-        after.readahead,
-        after.readahead_used + after.readahead_wasted
+        after.readahead_pages,
+        after.readahead_used_pages + after.readahead_wasted_pages
     );
     drop(tape);
 }
@@ -316,7 +321,7 @@ fn advice_of_random_access_reads_what_is_asked_for() {
     for at in 0..64 {
         rig.read(&handle, at, 1);
     }
-    assert_eq!(rig.settled().readahead, 0);
+    assert_eq!(rig.settled().readahead_pages, 0);
     assert_eq!((rig.nr_reads(), rig.pages_read()), (64, 64));
 }
 
@@ -369,10 +374,10 @@ fn a_scan_of_more_than_the_cache_takes_its_room_from_itself() {
     // Used once each, which nothing but the age of what is around them would protect.
     stream(&other, &ReadaheadState::new(), 0, 6_144, 64);
     stream(&rig, &ReadaheadState::new(), 0, 65_536, 64);
-    let kept = other.settled().resident;
+    let kept = other.settled().resident_pages;
     assert!(kept >= 3_000, "{kept} of 6144 pages are left");
     let scan = rig.settled();
-    assert!(scan.evictions >= 65_536 - 16_384, "{scan:?}");
+    assert!(scan.evicted_pages >= 65_536 - 16_384, "{scan:?}");
     assert_eq!(rig.pages_read(), 65_536);
 }
 
@@ -413,4 +418,123 @@ fn a_loop_over_more_than_the_cache_hits_what_stayed() {
         read <= 8_000,
         "{read} of 20000 pages were read in each round"
     );
+}
+
+/// Hits, first uses of readahead and misses since `before`.
+fn lookups(rig: &Rig, before: &FileStats) -> (u64, u64, u64) {
+    let now = rig.settled();
+    (
+        now.hits - before.hits,
+        now.readahead_first_uses - before.readahead_first_uses,
+        now.misses - before.misses,
+    )
+}
+
+#[test]
+fn a_cold_sequential_pass_has_no_hits_and_a_second_one_nothing_else() {
+    const PAGES: u64 = 4_096;
+    for step in [1, 4, 16, 64, 256] {
+        let rig = Rig::new(64, PAGES);
+        stream(&rig, &ReadaheadState::new(), 0, PAGES, step);
+        let (hits, first_uses, misses) = lookups(&rig, &FileStats::default());
+        assert_eq!(hits + first_uses + misses, PAGES, "{step} pages a read");
+        assert!(hits <= PAGES / 50, "{hits} hits, {step} pages a read");
+        let cold = rig.settled();
+        assert!(cold.hit_ratio() < 0.02, "{cold}");
+        stream(&rig, &ReadaheadState::new(), 0, PAGES, step);
+        assert_eq!(lookups(&rig, &cold), (PAGES, 0, 0), "{step} pages a read");
+    }
+}
+
+#[test]
+fn short_reads_of_a_page_that_was_read_ahead_are_hits_after_the_first() {
+    let rig = Rig::new(64, 512);
+    let handle = ReadaheadState::new();
+    let mut bytes = [0; 256];
+    for pos in (0..512 * PAGE_SIZE as u64).step_by(bytes.len()) {
+        let to = &mut IovIter::destination(&mut bytes);
+        assert_eq!(rig.file.read(&handle, &mut Iocb::at(pos), to), Ok(256));
+    }
+    let (hits, first_uses, misses) = lookups(&rig, &FileStats::default());
+    assert_eq!(first_uses + misses, 512);
+    assert_eq!(hits, 512 * 15);
+}
+
+#[test]
+fn random_reads_are_misses_and_then_hits() {
+    let rig = Rig::new(64, 4_096);
+    let handle = ReadaheadState::new();
+    handle.advise(Access::Random);
+    // Each 16 pages, of which the first two are there already, far from one another.
+    let firsts: Vec<_> = (0..64).map(|n| n * 37 % 64 * 64).collect();
+    for &first in &firsts {
+        rig.read(&handle, first, 2);
+    }
+    let before = rig.settled();
+    assert_eq!(
+        (before.hits, before.readahead_first_uses),
+        (0, 0),
+        "{before}"
+    );
+    assert_eq!(before.misses, 128);
+    for &first in &firsts {
+        rig.read(&handle, first, 16);
+    }
+    assert_eq!(lookups(&rig, &before), (128, 0, 64 * 14));
+    let before = rig.settled();
+    for &first in &firsts {
+        rig.read(&handle, first, 16);
+    }
+    assert_eq!(lookups(&rig, &before), (64 * 16, 0, 0));
+}
+
+#[test]
+fn views_and_reads_in_place_count_like_reads() {
+    const PAGES: u64 = 2_048;
+    let rig = Rig::new(64, PAGES);
+    let end = PAGES * PAGE_SIZE as u64;
+    let in_views = || {
+        let (handle, mut iocb) = (ReadaheadState::new(), Iocb::at(0));
+        while iocb.pos < end {
+            rig.file.view(&handle, &mut iocb, 4 * PAGE_SIZE).unwrap();
+        }
+    };
+    in_views();
+    let (hits, first_uses, misses) = lookups(&rig, &FileStats::default());
+    assert_eq!(hits + first_uses + misses, PAGES);
+    assert!(hits <= PAGES / 50, "{hits} hits of views");
+    let cold = rig.settled();
+    in_views();
+    assert_eq!(lookups(&rig, &cold), (PAGES, 0, 0));
+
+    let rig = Rig::new(64, PAGES);
+    let in_place = || {
+        let handle = ReadaheadState::new();
+        for pos in (0..end).step_by(4 * PAGE_SIZE) {
+            // As a mount reads: in place, or else what is missing is brought in and it tries again.
+            let mut iocb = Iocb::at(pos);
+            for _ in 0..8 {
+                let read = rig
+                    .file
+                    .read_in_place(&handle, &iocb, 4 * PAGE_SIZE, <[u8]>::len);
+                if read.is_some() {
+                    break;
+                }
+                let missing = rig.file.fetch(&handle, &mut iocb, 4 * PAGE_SIZE as u64);
+                missing.unwrap();
+            }
+        }
+    };
+    in_place();
+    let (hits, first_uses, misses) = lookups(&rig, &FileStats::default());
+    assert!(hits <= PAGES / 50, "{hits} hits in place");
+    assert!(
+        first_uses + misses >= PAGES * 9 / 10,
+        "{first_uses} {misses}"
+    );
+    let cold = rig.settled();
+    in_place();
+    let (hits, first_uses, misses) = lookups(&rig, &cold);
+    assert_eq!((first_uses, misses), (0, 0));
+    assert!(hits >= PAGES * 9 / 10, "{hits} hits");
 }

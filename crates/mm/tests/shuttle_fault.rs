@@ -91,14 +91,22 @@ impl Machine {
             "a store is lost: store and cache differ"
         );
         let stats = self.file.stats();
-        let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
+        let left = (
+            stats.dirty_pages,
+            stats.writeback_pages,
+            stats.unstable_pages,
+            stats.failed_pages,
+        );
         assert_eq!(left, (0, 0, 0, 0));
         drop((self.file, self.store));
         self.bdi.stop();
         self.mm.punch();
         let usage = self.mm.usage();
-        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
-        assert!(usage.total() <= usage.limit);
+        assert_eq!(
+            (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+            (0, 0, 0)
+        );
+        assert!(usage.total_bytes() <= usage.limit_bytes);
     }
 }
 

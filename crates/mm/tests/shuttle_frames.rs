@@ -44,8 +44,11 @@ fn waiters_are_served_whatever_the_order() {
             thread.join().unwrap();
         }
         let usage = frames.usage();
-        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
-        assert_eq!((usage.available, usage.blocks_forced), (512, 0));
+        assert_eq!(
+            (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+            (0, 0, 0)
+        );
+        assert_eq!((usage.available_pages, usage.blocks_forced), (512, 0));
     });
 }
 
@@ -82,11 +85,15 @@ fn a_promise_is_kept_while_a_block_is_isolated() {
             thread.join().unwrap();
         }
         let usage = frames.usage();
-        assert!(usage.total() <= usage.limit);
+        assert!(usage.total_bytes() <= usage.limit_bytes);
         assert_eq!(
-            (usage.in_use, usage.reserved, usage.blocks_forced),
+            (
+                usage.in_use_pages,
+                usage.reserved_pages,
+                usage.blocks_forced
+            ),
             (0, 0, 0)
         );
-        assert_eq!(usage.available, 512);
+        assert_eq!(usage.available_pages, 512);
     });
 }

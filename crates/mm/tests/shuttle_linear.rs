@@ -101,7 +101,10 @@ fn evict_refill_and_late_punch(taken_back: &AtomicU64) {
     mm.punch();
     taken_back.fetch_add(mm.taken_back(), std::sync::atomic::Ordering::Relaxed);
     let usage = mm.usage();
-    assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+    assert_eq!(
+        (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+        (0, 0, 0)
+    );
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn reclaim_against_write_against_fsync() {
             let bytes = read(&files[0], page * PAGE, PAGE_SIZE);
             assert_eq!(all_one(&bytes), 100 + page as u8);
         }
-        let evictions: u64 = files.iter().map(|file| file.stats().evictions).sum();
+        let evictions: u64 = files.iter().map(|file| file.stats().evicted_pages).sum();
         assert!(evictions >= PAGES, "{evictions} evictions");
         drop(away);
         machine.end(files.into_iter().zip(stores).collect());
@@ -401,7 +401,7 @@ fn view_against_write_against_truncate_against_writeback() {
         let mut kept = kept.lock();
         kept.iter().for_each(assert_frozen);
         kept.clear();
-        assert_eq!(machine.mm.stats().unreclaimable.viewed, 0);
+        assert_eq!(machine.mm.stats().unreclaimable.viewed_pages, 0);
         machine.end(vec![(file, store)]);
     });
 }

@@ -112,22 +112,25 @@ fn run(steps: &[Step]) -> End {
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
     file.sync().unwrap();
-    let resident = file.stats().resident;
+    let resident = file.stats().resident_pages;
     let bytes = read_at(&file, CACHED, 0, 2 * PAGE_SIZE);
     assert!(bytes == store.content(), "store and cache differ");
     let all = file.stats();
-    assert_eq!((all.dirty, all.writeback, all.unstable), (0, 0, 0));
+    assert_eq!(
+        (all.dirty_pages, all.writeback_pages, all.unstable_pages),
+        (0, 0, 0)
+    );
     // What is pending was used by that read, or is dropped with the file.
     file.invalidate(0, u64::MAX);
     let after = file.stats().uncached;
-    let kept = after.kept_present + after.kept_used;
-    let done = after.dropped + kept + after.failed_locked + after.failed_held;
-    assert_eq!(after.asked, done, "{after:?}");
-    assert_eq!(file.stats().resident, 0);
+    let kept = after.kept_present_pages + after.kept_used_pages;
+    let done = after.dropped_pages + kept + after.failed_locked_pages + after.failed_held_pages;
+    assert_eq!(after.asked_pages, done, "{after:?}");
+    assert_eq!(file.stats().resident_pages, 0);
     drop(file);
     bdi.stop();
     mm.punch();
-    assert_eq!(mm.usage().in_use, 0);
+    assert_eq!(mm.usage().in_use_pages, 0);
     End { bytes, resident }
 }
 

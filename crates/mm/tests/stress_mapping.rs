@@ -693,7 +693,7 @@ fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
                 mm.set_limit([16, 20, 17, 32][turn % 4] * MIB)
                     .expect("a limit");
                 thread::sleep(Duration::from_millis(5));
-            } else if usage.total() > usage.limit {
+            } else if usage.total_bytes() > usage.limit_bytes {
                 eprintln!("beyond the bound: {usage:?}");
                 std::process::abort();
             }
@@ -728,16 +728,21 @@ fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
             "in the store of file {which}, after {steps} steps"
         );
         let stats = checked.file.stats();
-        let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
+        let left = (
+            stats.dirty_pages,
+            stats.writeback_pages,
+            stats.unstable_pages,
+            stats.failed_pages,
+        );
         assert_eq!(left, (0, 0, 0, 0));
     }
     let stats = mm.stats();
-    assert!(stats.files.evictions > 0, "{stats:?}");
+    assert!(stats.files.evicted_pages > 0, "{stats:?}");
     drop(files);
     // Frames that are leaving are in use.
     assert_empty(&mm);
     let usage = mm.usage();
-    assert_eq!((usage.reserved, usage.waiters), (0, 0));
+    assert_eq!((usage.reserved_pages, usage.waiters), (0, 0));
     println!(
         "{mode:?}, resize {resize}, {}: {steps} steps, {:?}",
         stats.memory.huge, stats.files

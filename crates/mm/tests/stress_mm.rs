@@ -144,8 +144,8 @@ fn stripes(mib: u64, resize: bool, steps: u64, seed: u64) {
                     thread::sleep(std::time::Duration::from_millis(5));
                 } else {
                     let usage = mm.usage();
-                    assert!(usage.total() <= usage.limit, "{usage:?}");
-                    most = most.max(usage.total());
+                    assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
+                    most = most.max(usage.total_bytes());
                 }
                 samples += 1;
                 thread::yield_now();
@@ -193,17 +193,25 @@ fn stripes(mib: u64, resize: bool, steps: u64, seed: u64) {
             let expected: Vec<u8> = stripes.iter().flat_map(|own| own[which].clone()).collect();
             assert!(store.content() == expected, "file {which} in the store");
             let stats = file.stats();
-            let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
+            let left = (
+                stats.dirty_pages,
+                stats.writeback_pages,
+                stats.unstable_pages,
+                stats.failed_pages,
+            );
             assert_eq!(left, (0, 0, 0, 0));
         }
     });
-    let evictions = mm.stats().files.evictions;
+    let evictions = mm.stats().files.evicted_pages;
     assert!(evictions > 0, "nothing was reclaimed");
     drop(files);
     bdi.stop();
     assert_empty(&mm);
     let usage = mm.usage();
-    assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+    assert_eq!(
+        (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+        (0, 0, 0)
+    );
     assert_eq!(usage.blocks_forced, 0);
 }
 
@@ -279,9 +287,9 @@ fn no_foreign_byte_is_ever_read() {
     });
     let stats = mm.stats().files;
     assert!(
-        stats.evictions > reads / 1000,
+        stats.evicted_pages > reads / 1000,
         "{} evictions",
-        stats.evictions
+        stats.evicted_pages
     );
     assert!(stats.hits > reads / 4, "{} hits", stats.hits);
     files.iter().for_each(|file| file.sync().unwrap());
@@ -335,7 +343,7 @@ fn read_page(file: &Arc<AddressSpace>, handle: &ReadaheadState, page: u64) {
 #[test]
 fn a_scan_leaves_the_hot_set_alone() {
     let (mm, bdi) = storage(16);
-    let capacity = mm.usage().capacity;
+    let capacity = mm.usage().capacity_pages;
     let [hot_pages, scan_pages] = [capacity / 2, 8 * capacity];
     let [hot, scan] = [hot_pages, scan_pages]
         .map(|pages| AddressSpace::new(&bdi, Arc::new(Endless), pages * PAGE));
@@ -355,11 +363,11 @@ fn a_scan_leaves_the_hot_set_alone() {
     let ratio = hits as f64 / (hits + misses) as f64;
     assert!(ratio > 0.95, "{hits} hits, {misses} misses");
     assert!(
-        scan.stats().evictions > 6 * capacity,
+        scan.stats().evicted_pages > 6 * capacity,
         "the scan made room for itself"
     );
     let usage = mm.usage();
-    assert!(usage.total() <= usage.limit);
+    assert!(usage.total_bytes() <= usage.limit_bytes);
 }
 
 /// A loop that the small queue cannot hold, beside pages that were hot once: it comes back soon
@@ -367,7 +375,7 @@ fn a_scan_leaves_the_hot_set_alone() {
 #[test]
 fn a_loop_is_promoted_by_its_refaults() {
     let (mm, bdi) = storage(16);
-    let capacity = mm.usage().capacity;
+    let capacity = mm.usage().capacity_pages;
     let [old_pages, loop_pages] = [capacity, capacity / 4];
     let [old, round] = [old_pages, loop_pages]
         .map(|pages| AddressSpace::new(&bdi, Arc::new(Endless), pages * PAGE));
@@ -398,7 +406,7 @@ fn a_loop_is_promoted_by_its_refaults() {
 #[test]
 fn a_loop_larger_than_the_cache_hits_for_the_most_part() {
     let (mm, bdi) = storage(16);
-    let loop_pages = mm.usage().capacity * 11 / 10;
+    let loop_pages = mm.usage().capacity_pages * 11 / 10;
     let round = AddressSpace::new(&bdi, Arc::new(Endless), loop_pages * PAGE);
     let handle = ReadaheadState::new();
     handle.advise(Access::Random);

@@ -38,7 +38,7 @@ fn replaced(mm: &Mm) -> u64 {
 }
 
 fn viewed(mm: &Mm) -> u64 {
-    mm.stats().unreclaimable.viewed
+    mm.stats().unreclaimable.viewed_pages
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_view_is_what_a_read_returns_up_to_the_end_of_its_folio_and_of_the_file() {
         views.push(next);
     }
     assert_eq!(at, bytes.len());
-    assert_eq!(viewed(&mm), file.stats().resident);
+    assert_eq!(viewed(&mm), file.stats().resident_pages);
     assert_eq!(mm.stats().views_copied, 0);
     drop((views, file));
     assert_empty(&mm);
@@ -95,7 +95,7 @@ fn an_uncached_view_has_what_it_brought_in_alone() {
     let bytes = pattern(1, 0, MIB);
     let file = file(&bdi, &Store::with(&bytes));
     let there = frozen(&file, 300 << 10, 100);
-    let present = file.stats().resident;
+    let present = file.stats().resident_pages;
     let handle = ReadaheadState::new();
     let mut iocb = Iocb {
         uncached: true,
@@ -109,19 +109,19 @@ fn an_uncached_view_has_what_it_brought_in_alone() {
         assert_eq!(*next, bytes[at..at + next.len()]);
         views.push((at, next));
     }
-    assert_eq!(file.stats().resident, present, "{:?}", file.stats());
+    assert_eq!(file.stats().resident_pages, present, "{:?}", file.stats());
     let uncached = file.stats().uncached;
     assert_eq!(
-        uncached.dropped + uncached.kept_present,
-        uncached.asked,
+        uncached.dropped_pages + uncached.kept_present_pages,
+        uncached.asked_pages,
         "{uncached:?}"
     );
-    assert_eq!(mm.usage().in_use, 256, "each page once");
+    assert_eq!(mm.usage().in_use_pages, 256, "each page once");
     for (at, view) in &views {
         assert_eq!(**view, bytes[*at..at + view.len()]);
     }
     drop(views);
-    assert_eq!(mm.usage().in_use, present);
+    assert_eq!(mm.usage().in_use_pages, present);
     drop(there);
 }
 
@@ -136,12 +136,15 @@ fn an_ordinary_view_keeps_what_an_uncached_read_brought_in() {
     };
     // Not to the end of its folio.
     drop(file.view(&handle, &mut iocb, 100).unwrap());
-    let before = file.stats().resident;
+    let before = file.stats().resident_pages;
     drop(frozen(&file, 0, 50));
     file.end_uncached(&handle);
     let stats = file.stats();
-    assert!(before > 0 && stats.resident > 0);
-    assert_eq!(stats.uncached.kept_used, stats.resident, "{stats:?}");
+    assert!(before > 0 && stats.resident_pages > 0);
+    assert_eq!(
+        stats.uncached.kept_used_pages, stats.resident_pages,
+        "{stats:?}"
+    );
 }
 
 #[test]
@@ -163,14 +166,14 @@ fn a_write_gives_a_viewed_folio_new_frames() {
     assert_eq!(*first, bytes[..100]);
     assert_eq!(second[10..15], [7; 5]);
     assert_eq!(read(&file, 10, 5), [9; 5]);
-    assert_eq!(mm.usage().in_use, 3);
+    assert_eq!(mm.usage().in_use_pages, 3);
     // What was dirty still is, and what views have is not written.
-    assert_eq!(file.stats().dirty, 1);
+    assert_eq!(file.stats().dirty_pages, 1);
     file.sync().unwrap();
     assert_eq!(store.content()[10..15], [9; 5]);
-    assert_eq!(file.stats().dirty + file.stats().unstable, 0);
+    assert_eq!(file.stats().dirty_pages + file.stats().unstable_pages, 0);
     drop((first, second));
-    assert_eq!((mm.usage().in_use, viewed(&mm)), (1, 0));
+    assert_eq!((mm.usage().in_use_pages, viewed(&mm)), (1, 0));
 }
 
 /// A store that holds its writes up.
@@ -246,7 +249,7 @@ fn an_append_leaves_the_folio_to_the_views_of_what_is_before() {
     let tail = frozen(&file, 0, 100);
     write(&file, 100, &[1; 50]);
     write(&file, 200, &[2; 50]);
-    assert_eq!((replaced(&mm), mm.usage().in_use), (0, 1));
+    assert_eq!((replaced(&mm), mm.usage().in_use_pages), (0, 1));
     assert_eq!(*tail, pattern(1, 0, 100));
     assert_eq!(view(&file, 0, 1000)[100..250], read(&file, 100, 150));
     write(&file, 249, &[3; 2]);
@@ -290,8 +293,8 @@ fn truncates_and_holes_leave_views_as_they_were() {
             assert_eq!(read(&file, 0, 4 * PAGE_SIZE), now);
         }
         drop(file);
-        assert!(mm.usage().in_use >= 4, "orphans");
-        assert_eq!(viewed(&mm), mm.usage().in_use);
+        assert!(mm.usage().in_use_pages >= 4, "orphans");
+        assert_eq!(viewed(&mm), mm.usage().in_use_pages);
         drop(views);
         assert_empty(&mm);
         assert_eq!(viewed(&mm), 0);
@@ -310,7 +313,7 @@ fn a_viewed_folio_is_not_evicted_and_its_orphan_is_freed_with_the_last_view() {
         read(&other, at << 20, MIB);
     }
     assert_eq!(kept.invalidate(0, u64::MAX), 0);
-    assert_eq!(kept.stats().resident, 1);
+    assert_eq!(kept.stats().resident_pages, 1);
     // The store was changed by others: what is cached goes, what is viewed stays.
     store.bytes.lock().unwrap().fill(0xaa);
     kept.backing_changed(PAGE);
@@ -321,7 +324,7 @@ fn a_viewed_folio_is_not_evicted_and_its_orphan_is_freed_with_the_last_view() {
     assert_eq!(*all, bytes);
     drop(all);
     assert_eq!(*some, bytes[7..16]);
-    assert_eq!(mm.usage().in_use, 1);
+    assert_eq!(mm.usage().in_use_pages, 1);
     drop(some);
     assert_empty(&mm);
 }
@@ -357,11 +360,11 @@ fn a_large_folio_is_replaced_by_as_large_a_one_or_by_pages() {
         assert_eq!(read(&file, 0, 64 * PAGE_SIZE), bytes);
         let stats = file.stats();
         assert_eq!(stats.folios, if scattered { 64 } else { 1 });
-        assert_eq!(stats.dirty, if scattered { 2 } else { 64 });
-        assert_eq!(stats.resident, 64);
+        assert_eq!(stats.dirty_pages, if scattered { 2 } else { 64 });
+        assert_eq!(stats.resident_pages, 64);
         file.sync().unwrap();
         assert_eq!(store.content(), bytes);
-        assert_eq!(file.stats().dirty, 0);
+        assert_eq!(file.stats().dirty_pages, 0);
         for frame in taken {
             mm.frames().free(frame, 0);
         }
@@ -381,7 +384,11 @@ fn a_large_folio_that_is_viewed_is_cut_where_the_file_is() {
     file.punch_hole(10 * PAGE, 2 * PAGE + 7).unwrap();
     file.truncate(20 * PAGE + 3).unwrap();
     assert_eq!(*whole, bytes);
-    assert_eq!(mm.usage().in_use, 64 + 19, "21 pages, less two of the hole");
+    assert_eq!(
+        mm.usage().in_use_pages,
+        64 + 19,
+        "21 pages, less two of the hole"
+    );
     let mut now = bytes[..20 * PAGE_SIZE + 3].to_vec();
     now[10 * PAGE_SIZE..12 * PAGE_SIZE + 7].fill(0);
     assert_eq!(read(&file, 0, 64 * PAGE_SIZE), now);
@@ -393,7 +400,7 @@ fn a_large_folio_that_is_viewed_is_cut_where_the_file_is() {
 fn beyond_their_share_views_are_copies() {
     let (mm, bdi) = storage(8);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 6 * MIB)));
-    let most = mm.stats().unreclaimable.most_viewed;
+    let most = mm.stats().unreclaimable.most_viewed_pages;
     let mut views = Vec::new();
     let mut at = 0;
     while at < 6 << 20 {
@@ -449,7 +456,7 @@ fn a_shrink_that_views_hold_up_names_them_and_ends_when_they_go() {
     // Some pages are the views' alone.
     file.truncate(40 << 20).unwrap();
     let pages = viewed(&mm);
-    let most = mm.stats().unreclaimable.most_viewed;
+    let most = mm.stats().unreclaimable.most_viewed_pages;
     assert!(pages > 0 && pages < most / 2, "{pages} of {most}");
     mm.set_limit(32 << 20).unwrap();
     let holders = mm.holders(100);
@@ -466,7 +473,7 @@ fn a_shrink_that_views_hold_up_names_them_and_ends_when_they_go() {
         "{said}"
     );
     assert_eq!(mm.holders(2).len(), 2);
-    let over = |mm: &Mm| mm.usage().total() > mm.usage().limit;
+    let over = |mm: &Mm| mm.usage().total_bytes() > mm.usage().limit_bytes;
     assert!(over(&mm), "{:?}", mm.usage());
     for (at, view) in (0..48 << 20).step_by(2 * MIB).zip(&views) {
         assert_eq!(**view, pattern(1, at, 10));
@@ -554,9 +561,9 @@ fn what_is_pinned_is_copied_and_a_pin_replaces_what_is_viewed() {
         let copy = view(&file, 0, 100);
         assert!(copy.is_copy() && *copy == *before);
         // The program writes to the pinned frames, and the device finds it there.
-        let frames = mm.usage().in_use;
+        let frames = mm.usage().in_use_pages;
         write(&file, 5, &[mode.device_writes as u8 + 1; 9]);
-        assert_eq!((mm.usage().in_use, &before[..]), (frames, &now[..]));
+        assert_eq!((mm.usage().in_use_pages, &before[..]), (frames, &now[..]));
         drop(pin);
         assert!(!view(&file, 0, 100).is_copy());
         file.sync().unwrap();

@@ -41,7 +41,9 @@ impl Watch {
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let anon = process_anon_bytes().expect("smaps").saturating_sub(base);
-                    peaks.usage.fetch_max(mm.usage().total(), Ordering::Relaxed);
+                    peaks
+                        .usage
+                        .fetch_max(mm.usage().total_bytes(), Ordering::Relaxed);
                     peaks.anon.fetch_max(anon, Ordering::Relaxed);
                     peaks.samples.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(1));
@@ -194,7 +196,7 @@ fn dirty_four_times_the_bound() {
     // What the cache holds already counts against the bound, not as base.
     let base = process_anon_bytes()
         .expect("smaps")
-        .saturating_sub(mm.usage().total());
+        .saturating_sub(mm.usage().total_bytes());
     let watch = Watch::new(&mm, base);
     let handles = within(PATIENCE, state(&mm, &faults), move || {
         let handles = load(files, pages, 1);
@@ -212,9 +214,9 @@ fn dirty_four_times_the_bound() {
     );
     let stats = mm.stats();
     assert_eq!(stats.memory.blocks_forced, 0, "{stats:#?}");
-    assert!(stats.files.evictions > 0, "{stats:#?}");
+    assert!(stats.files.evicted_pages > 0, "{stats:#?}");
     drop(handles);
-    let empty = eventually(PATIENCE, || mm.usage().in_use == 0);
+    let empty = eventually(PATIENCE, || mm.usage().in_use_pages == 0);
     assert!(empty, "frames are left behind: {:#?}", mm.usage());
 }
 
@@ -238,7 +240,7 @@ fn the_limit_changes_under_load() {
         .collect();
     let base = process_anon_bytes()
         .expect("smaps")
-        .saturating_sub(mm.usage().total());
+        .saturating_sub(mm.usage().total_bytes());
     let done = Arc::new(AtomicBool::new(false));
     // Relaxed throughout: a flag that orders nothing.
     let changer = {
@@ -248,11 +250,11 @@ fn the_limit_changes_under_load() {
             while !done.load(Ordering::Relaxed) || changes < 4 {
                 let limit = if changes % 2 == 0 { LOW } else { HIGH };
                 mm.set_limit(limit).expect("a limit in range");
-                let kept = eventually(PATIENCE, || mm.usage().total() <= limit);
+                let kept = eventually(PATIENCE, || mm.usage().total_bytes() <= limit);
                 assert!(kept, "still over {limit}: {:#?}", mm.usage());
                 std::thread::sleep(Duration::from_millis(150));
                 let usage = mm.usage();
-                assert!(usage.total() <= limit, "{usage:#?}");
+                assert!(usage.total_bytes() <= limit, "{usage:#?}");
                 changes += 1;
             }
             changes
@@ -273,7 +275,7 @@ fn the_limit_changes_under_load() {
     let mut last = (0, 0);
     let given_back = eventually(PATIENCE, || {
         last = (
-            mm.usage().total(),
+            mm.usage().total_bytes(),
             process_anon_bytes().expect("smaps").saturating_sub(base),
         );
         last.0 <= LOW && last.1 <= LOW + SLACK
@@ -288,5 +290,5 @@ fn the_limit_changes_under_load() {
     within(PATIENCE, state(&mm, &faults), move || {
         verify(&handles, &backends, pages, 2)
     });
-    assert!(mm.usage().total() <= LOW);
+    assert!(mm.usage().total_bytes() <= LOW);
 }

@@ -80,7 +80,7 @@ fn a_store_that_hangs_stops_only_its_own_writers() {
         !writer.is_finished(),
         "the dead store's writer took the whole bound"
     );
-    assert!(mm.usage().total() <= LIMIT);
+    assert!(mm.usage().total_bytes() <= LIMIT);
     dead.faults.heal();
     let state = {
         let (mm, faults) = (Arc::clone(&mm), dead.faults.clone());
@@ -176,10 +176,12 @@ fn a_store_that_always_fails_gets_its_error_back_past_the_cap() {
 
         let error = file.fsync().expect_err("nothing was written");
         assert_eq!(error, cause);
-        let before = mm.stats().files.failed;
+        let before = mm.stats().files.failed_pages;
         assert!(before > 0);
         file.mapping.discard_failed();
-        let settled = eventually(Duration::from_secs(20), || mm.stats().files.failed == 0);
+        let settled = eventually(Duration::from_secs(20), || {
+            mm.stats().files.failed_pages == 0
+        });
         assert!(settled, "{:#?}", mm.stats());
         dead.faults.heal();
         let file = dead.open();
@@ -231,7 +233,7 @@ fn many_stores_that_hang_leave_the_others_room() {
         })
         .collect();
     works(&mm, &Side::new(&mm, "healthy"), "beside five that hang");
-    assert!(mm.usage().total() <= LIMIT);
+    assert!(mm.usage().total_bytes() <= LIMIT);
     for side in &dead {
         side.faults.heal();
     }
@@ -289,14 +291,14 @@ fn memory_of_hung_operations_is_skipped_when_blocks_are_given_back() {
     let shrinks = Arc::clone(&mm);
     let figures = within(PATIENCE, state, move || {
         shrinks.set_limit(limit).expect("a limit in range");
-        while shrinks.usage().total() > limit {
+        while shrinks.usage().total_bytes() > limit {
             std::thread::sleep(Duration::from_millis(1));
         }
         shrinks.stats()
     });
     assert!(figures.blocks_skipped > 0, "{figures:#?}");
     works(&mm, &healthy, "beside hung stores, after a shrink");
-    assert!(mm.usage().total() <= limit, "{:#?}", mm.usage());
+    assert!(mm.usage().total_bytes() <= limit, "{:#?}", mm.usage());
 
     reads.faults.heal();
     writes.faults.heal();

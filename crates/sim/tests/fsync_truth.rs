@@ -112,7 +112,7 @@ fn failed_data_stays_readable_and_lands_without_being_asked_again() {
     s.fail(OpSet::WRITE, Errno::ENOSPC);
     assert_eq!(errno(&s.file), Some(Errno::ENOSPC));
     assert!(
-        s.file.mapping.stats().failed > 0,
+        s.file.mapping.stats().failed_pages > 0,
         "{:?}",
         s.file.mapping.stats()
     );
@@ -126,7 +126,7 @@ fn failed_data_stays_readable_and_lands_without_being_asked_again() {
         "the flusher tries again\n{}",
         s.faults.trace_text(20)
     );
-    let settled = eventually(PATIENCE, || s.file.mapping.stats().failed == 0);
+    let settled = eventually(PATIENCE, || s.file.mapping.stats().failed_pages == 0);
     assert!(settled, "{:?}", s.file.mapping.stats());
     assert!(s.bdi.error().is_none(), "{:?}", s.bdi.error());
 }
@@ -189,7 +189,7 @@ fn a_failed_flush_makes_everything_unflushed_dirty_again() {
         assert_eq!(errno(&s.file), Some(Errno::EIO), "{lost:?}");
         let stats = s.file.mapping.stats();
         assert_eq!(
-            stats.dirty + stats.writeback + stats.unstable,
+            stats.dirty_pages + stats.writeback_pages + stats.unstable_pages,
             64,
             "{lost:?}: nothing became clean: {stats:?}"
         );
@@ -217,7 +217,7 @@ fn press(mm: &Arc<Mm>) {
             "the other file at {at}"
         );
     }
-    assert!(other.mapping.stats().evictions > 0);
+    assert!(other.mapping.stats().evicted_pages > 0);
 }
 
 /// Between the end of a write and the end of the flush that follows, only the cache is sure to have
@@ -242,10 +242,18 @@ fn nothing_is_evicted_while_its_flush_is_under_way() {
         let fsync = scope.spawn(|| errno(&s.file));
         assert!(s.faults.wait_hung(1, PATIENCE));
         let stats = s.file.mapping.stats();
-        assert_eq!((stats.unstable, stats.dirty), (100, 0), "{stats:?}");
+        assert_eq!(
+            (stats.unstable_pages, stats.dirty_pages),
+            (100, 0),
+            "{stats:?}"
+        );
         press(&s.mm);
         let stats = s.file.mapping.stats();
-        assert_eq!((stats.unstable, stats.evictions), (100, 0), "{stats:?}");
+        assert_eq!(
+            (stats.unstable_pages, stats.evicted_pages),
+            (100, 0),
+            "{stats:?}"
+        );
         s.faults.release(Ok(()));
         assert_eq!(fsync.join().expect("no panic"), Some(Errno::EIO));
     });
@@ -271,7 +279,11 @@ fn what_no_flush_confirmed_is_never_evicted() {
 
     press(&s.mm);
     let stats = s.file.mapping.stats();
-    assert_eq!((stats.resident, stats.evictions), (100, 0), "{stats:?}");
+    assert_eq!(
+        (stats.resident_pages, stats.evicted_pages),
+        (100, 0),
+        "{stats:?}"
+    );
     assert!(s.file.read(0, data.len()) == data);
     s.faults.heal();
     assert!((0..3).any(|_| errno(&s.file).is_none()));
@@ -350,7 +362,7 @@ fn giving_failed_data_up_is_explicit() {
     assert_eq!(errno(&s.file), Some(Errno::EIO));
     s.file.mapping.discard_failed();
     let stats = s.file.mapping.stats();
-    assert_eq!((stats.failed, stats.dirty), (0, 0), "{stats:?}");
+    assert_eq!((stats.failed_pages, stats.dirty_pages), (0, 0), "{stats:?}");
     assert!(
         s.file.read(0, old.len()) == old,
         "the medium's content again"

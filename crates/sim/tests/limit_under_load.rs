@@ -77,7 +77,7 @@ fn go_on(mm: &Mm, work: &Work, n: u64) {
 fn shrink(mm: &Mm, limit: u64) -> Duration {
     let start = Instant::now();
     mm.set_limit(limit).expect("a limit in range");
-    while mm.usage().total() > limit {
+    while mm.usage().total_bytes() > limit {
         assert!(start.elapsed() < HONOURED, "{:#?}", mm.usage());
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -109,13 +109,13 @@ fn a_smaller_limit_is_honoured_within_a_second_under_load() {
     for _ in 0..scaled(4) {
         // Until the cache is full.
         go_on(&mm, &shared, 1000);
-        let full = || mm.usage().available < mm.usage().capacity / 8;
+        let full = || mm.usage().available_pages < mm.usage().capacity_pages / 8;
         while !full() {
             go_on(&mm, &shared, 10);
         }
         slowest = slowest.max(shrink(&mm, BOUND / 2));
         go_on(&mm, &shared, 200);
-        assert!(mm.usage().total() <= BOUND / 2, "{:#?}", mm.usage());
+        assert!(mm.usage().total_bytes() <= BOUND / 2, "{:#?}", mm.usage());
         mm.set_limit(BOUND).expect("a limit in range");
     }
     println!("honoured after {slowest:?} at most");

@@ -158,7 +158,12 @@ impl Trio {
         assert!(broken.is_empty(), "{}: {broken:#?}", self.name);
         let stats = self.handle.mapping.stats();
         assert_eq!(
-            (stats.dirty, stats.writeback, stats.unstable, stats.failed),
+            (
+                stats.dirty_pages,
+                stats.writeback_pages,
+                stats.unstable_pages,
+                stats.failed_pages
+            ),
             (0, 0, 0, 0),
             "{}: nothing is left to do after an fsync",
             self.name

@@ -209,10 +209,10 @@ fn no_foreign_byte() {
         shared.reads.load(Ordering::Relaxed)
     );
     assert!(
-        stats.files.evictions > PAGES,
+        stats.files.evicted_pages > PAGES,
         "there was too little eviction"
     );
-    assert!(stats.memory.total() <= LIMIT);
+    assert!(stats.memory.total_bytes() <= LIMIT);
     for (_, backend) in &shared.files {
         assert_eq!(backend.wrong_writes(), Vec::<String>::new());
     }

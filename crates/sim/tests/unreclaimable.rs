@@ -80,11 +80,11 @@ impl World {
 
     fn check(&self) {
         let (stats, usage) = (self.mm.stats(), self.mm.usage());
-        let held = self.memory.mapping.nr_pages() + stats.files.failed;
-        assert!(held <= usage.capacity / 4 * 3 + SLACK, "{stats:#?}");
-        assert!(usage.total() <= usage.limit, "{usage:#?}");
+        let held = self.memory.mapping.nr_pages() + stats.files.failed_pages;
+        assert!(held <= usage.capacity_pages / 4 * 3 + SLACK, "{stats:#?}");
+        assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:#?}");
         assert_eq!(
-            stats.unreclaimable.memory,
+            stats.unreclaimable.memory_pages,
             self.memory.mapping.nr_pages(),
             "{stats:#?}"
         );
@@ -134,21 +134,22 @@ fn all_classes_together_leave_memory_for_reads() {
 #[test]
 fn a_memory_file_system_does_not_take_what_dirty_data_of_a_hung_store_may_need() {
     World::new(LIMIT, Effect::Hang).within(|world| {
-        let limit = world.mm.usage().capacity * 3 / 10;
+        let limit = world.mm.usage().capacity_pages * 3 / 10;
         for page in 0..limit {
             let pos = page * 4096;
             world.failing.write(pos, &Fill(3).bytes(pos, 4096));
         }
         assert_eq!(world.fill(Memory), Errno::ENOSPC);
         let (stats, usage) = (world.mm.stats(), world.mm.usage());
-        let held = world.memory.mapping.nr_pages() + stats.files.dirty + stats.files.writeback;
-        assert!(held <= usage.capacity / 4 * 3 + SLACK, "{stats:#?}");
+        let held =
+            world.memory.mapping.nr_pages() + stats.files.dirty_pages + stats.files.writeback_pages;
+        assert!(held <= usage.capacity_pages / 4 * 3 + SLACK, "{stats:#?}");
         world.check();
         // Once the data is written, the file system has its half.
         world.faults.heal();
         world.failing.fsync().expect("well again");
         assert_eq!(world.fill(Memory), Errno::ENOSPC);
-        let half = world.mm.usage().capacity / 2;
+        let half = world.mm.usage().capacity_pages / 2;
         let pages = world.memory.mapping.nr_pages();
         assert!(pages + 2 * SLACK > half, "{pages} of {half}");
         world.check();

@@ -292,7 +292,7 @@ impl OpenFile {
         self.mapping.view(&self.readahead, iocb, len)
     }
 
-    /// Runs `with` on the bytes from `pos` on, at most `len`, where they lie in the cache; `None`,
+    /// Runs `with` on the bytes from `iocb.pos` on, at most `len`, where they lie in the cache; `None`,
     /// without having run it, if they do not lie there in one piece, and for what
     /// [`OpenFile::read_at`] refuses. Does not block.
     ///
@@ -300,15 +300,15 @@ impl OpenFile {
     /// be no longer than a copy.
     pub fn read_in_place<R>(
         &self,
-        pos: u64,
+        iocb: &Iocb,
         len: usize,
         with: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
         if !self.flags.is_cached() {
             return None;
         }
-        self.check_read(pos).ok()?;
-        self.mapping.read_in_place(&self.readahead, pos, len, with)
+        self.check_read(iocb.pos).ok()?;
+        self.mapping.read_in_place(&self.readahead, iocb, len, with)
     }
 
     /// Has the page of byte `iocb.pos` brought in; see [`AddressSpace::start_fetch`]. Does not block.

@@ -137,7 +137,7 @@ fn no_write_is_lost() {
 fn a_walk_keeps_few_and_gives_everything_back() {
     const STAY: u64 = 64;
     let mm = Mm::new(MmConfig::new(16 << 20)).expect("it is set up");
-    let metadata = || mm.usage().metadata;
+    let metadata = || mm.usage().metadata_bytes;
     let before = metadata();
     let live = Arc::default();
     let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -297,7 +297,7 @@ impl Ours {
         for page in 0..2 * (memory / PAGE as u64) as u32 {
             ours.read(page)?;
             if page % 64 == 0 {
-                most = most.max(ours.file.stats()?.resident);
+                most = most.max(ours.file.stats()?.resident_pages);
             }
         }
         Ok(most as u32)

@@ -192,7 +192,7 @@ impl Full {
         let bed = Bed::new(limit, 1)?;
         // The first of it takes the room that is kept for metadata, and no frames. Straight from the frame
         // space: a cache leaves pages a quarter of the bound.
-        while bed.mm.usage().capacity * PAGE as u64 > left {
+        while bed.mm.usage().capacity_pages * PAGE as u64 > left {
             if !bed.mm.frames().charge_metadata(BLOCK_SIZE as u64) {
                 return Err(failed(io::ErrorKind::OutOfMemory.into()));
             }

@@ -116,7 +116,7 @@ impl AsyncDirectory {
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn async_stats(&self) -> Result<AsyncStats> {
+    pub fn worker_stats(&self) -> Result<AsyncStats> {
         self.check(Operation::Stats, Path::new(""))?;
         Ok(self.offload.stats())
     }

@@ -44,6 +44,7 @@ pub use read_dir::AsyncReadDir;
 #[cfg(feature = "tokio")]
 pub use tokio::TokioFile;
 
+use foliocache_mm::show::{Bytes, Count};
 use foliocache_mm::{Fetch, FileStats, Iocb, IovIter, View};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -132,7 +133,21 @@ pub struct AsyncStats {
     /// Worker threads now.
     pub workers: usize,
     /// Bytes of the buffers that are in use now.
-    pub buffered: u64,
+    pub buffered_bytes: u64,
+}
+
+impl fmt::Display for AsyncStats {
+    /// One line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} requests handed over, {} running on {} workers, {} of buffers in use",
+            Count(self.requests),
+            self.running,
+            self.workers,
+            Bytes(self.buffered_bytes),
+        )
+    }
 }
 
 impl File {
@@ -187,11 +202,11 @@ impl AsyncFile {
         self.offload.submit(kind, task)?.await
     }
 
-    /// What was asked of the workers that this file shares with the others of its file system.
+    /// Figures of the workers that this file shares with the others of its file system. Takes a lock for a moment.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn async_stats(&self) -> Result<AsyncStats> {
+    pub fn worker_stats(&self) -> Result<AsyncStats> {
         self.file.check(Operation::Stats)?;
         Ok(self.offload.stats())
     }

@@ -62,7 +62,7 @@ impl Offload {
     /// # Errors
     /// `ENOMEM` if the bound leaves no room for them.
     pub(crate) fn new(mm: &Arc<Mm>) -> Result<Self, Errno> {
-        let bytes = whole_pages((mm.usage().limit / SHARE).clamp(LEAST, MOST) as usize);
+        let bytes = whole_pages((mm.usage().limit_bytes / SHARE).clamp(LEAST, MOST) as usize);
         // Each buffer holds on to it: some may be in use for longer than this.
         let charge = &Arc::new(MetadataCharge::new(mm, bytes as u64)?);
         let (reads, writes) = (bytes / 4, bytes - bytes / 4);
@@ -114,7 +114,7 @@ impl Offload {
             requests: stats.submitted,
             running: stats.running,
             workers: stats.threads,
-            buffered: (self.bytes - self.reads.free() - self.writes.free()) as u64,
+            buffered_bytes: (self.bytes - self.reads.free() - self.writes.free()) as u64,
         }
     }
 }

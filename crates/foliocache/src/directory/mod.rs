@@ -424,7 +424,7 @@ impl Directory {
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn io_stats(&self) -> Result<Option<DirectoryStats>> {
+    pub fn stats(&self) -> Result<Option<DirectoryStats>> {
         self.inode(Operation::Stats, Path::new("."), |_, _| {
             Ok(match self.mount().backing() {
                 Backing::Directory(fs) => Some(fs.stats()),

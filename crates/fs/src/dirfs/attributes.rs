@@ -303,8 +303,8 @@ impl DirNode {
             if mapping.has_pages_to_write() {
                 // Data without blocks would look like a hole to whoever copies sparse files.
                 let stats = mapping.stats();
-                let coming =
-                    (stats.dirty + stats.writeback + stats.unstable) * (PAGE_SIZE as u64 / 512);
+                let coming = (stats.dirty_pages + stats.writeback_pages + stats.unstable_pages)
+                    * (PAGE_SIZE as u64 / 512);
                 attr.blocks = attr
                     .blocks
                     .max(attr.size.div_ceil(512).min(attr.blocks + coming));

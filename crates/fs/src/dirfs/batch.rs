@@ -245,7 +245,7 @@ impl Batches {
             let magic = fd::fs_magic(root);
             magic.is_ok_and(|magic| reports_errors(magic, &fd::kernel_release()))
         };
-        let most_bytes = BYTES.min(mm.usage().limit / 16);
+        let most_bytes = BYTES.min(mm.usage().limit_bytes / 16);
         if most_bytes < SMALL || !(cfg!(test) || reports()) {
             return None;
         }

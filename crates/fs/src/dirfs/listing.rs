@@ -306,7 +306,7 @@ impl Listings {
     }
 
     fn most(&self) -> u64 {
-        self.mm.usage().limit / SHARE
+        self.mm.usage().limit_bytes / SHARE
     }
 
     /// Whether one may have so many bytes.

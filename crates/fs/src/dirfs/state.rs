@@ -287,7 +287,7 @@ impl FileState {
         let batched = !self.io.lock().batched.is_empty();
         let to_write = |mapping: &Arc<AddressSpace>| {
             let stats = mapping.stats();
-            stats.dirty + stats.writeback > 0
+            stats.dirty_pages + stats.writeback_pages > 0
         };
         if batched && !self.mapping().as_ref().is_some_and(to_write) {
             self.close_batched();

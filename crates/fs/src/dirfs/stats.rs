@@ -4,6 +4,7 @@
 //!
 //! All counters are statistics that nothing depends on: every access is `Relaxed`.
 
+use foliocache_mm::show::{Bytes, Count, lines};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{CachePadded, Mutex, thread_shard};
 use foliocache_sys::Errno;
@@ -84,6 +85,72 @@ pub struct DirFsStats {
     pub changes_lost: u64,
     /// What was refused and why, each kind with its first reason and how often.
     pub fallbacks: Vec<(Fallback, Errno, u64)>,
+}
+
+impl fmt::Display for DirFsStats {
+    /// Several lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reads = format!(
+            "{} direct, {} of them in the background, {} through the kernel's cache",
+            Count(self.direct_reads),
+            Count(self.background_reads),
+            Count(self.buffered_reads),
+        );
+        let writes = format!(
+            "{} direct, {} through the kernel's cache",
+            Count(self.direct_writes),
+            Count(self.buffered_writes),
+        );
+        let flushes = format!(
+            "{} of files, {} of batches of {} small files",
+            Count(self.flushes),
+            Count(self.batch_flushes),
+            Count(self.batched_files),
+        );
+        let opened = format!(
+            "{} files from the cache, {} asked about; {} directories from the cache, {} read",
+            Count(self.opens_from_cache),
+            Count(self.opens_asked),
+            Count(self.directories_from_cache),
+            Count(self.directories_read),
+        );
+        let changes = format!(
+            "{} told, {} times lost, {} files dropped; {} directories watched, {} refused",
+            Count(self.changes_told),
+            Count(self.changes_lost),
+            Count(self.invalidations),
+            Count(self.watches),
+            Count(self.watches_refused),
+        );
+        let known = format!(
+            "{} inodes, {} of names, {} descriptors",
+            Count(self.inodes),
+            Bytes(self.listing_bytes),
+            Count(self.path_descriptors),
+        );
+        let mut all = vec![
+            ("reads", reads),
+            ("writes", writes),
+            ("flushes", flushes),
+            ("opened", opened),
+            ("changes by others", changes),
+            ("known", known),
+        ];
+        if self.kernel_cache_bytes > 0 {
+            let waiting = format!("{} of small files", Bytes(self.kernel_cache_bytes));
+            all.push(("in the kernel's cache", waiting));
+        }
+        if let Some(engine) = self.engine {
+            all.push(("io_uring", engine.to_string()));
+        }
+        for (what, reason, times) in &self.fallbacks {
+            all.push((
+                "fallback",
+                format!("{what}: {reason}, {} times", Count(*times)),
+            ));
+        }
+        lines(f, &all)
+    }
 }
 
 /// Counters that threads share out among themselves.

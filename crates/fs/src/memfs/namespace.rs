@@ -425,13 +425,13 @@ impl FileSystem for MemFs {
         let usage = self.shared.mm.usage();
         let page = PAGE_SIZE as u64;
         let file = inode_bytes() + AddressSpace::memory_bytes() as u64;
-        let free = usage.limit.saturating_sub(usage.total()) / page;
+        let free = usage.limit_bytes.saturating_sub(usage.total_bytes()) / page;
         Ok(StatFs {
             block_size: PAGE_SIZE as u32,
-            blocks: usage.limit / page,
+            blocks: usage.limit_bytes / page,
             blocks_free: free,
             blocks_available: free,
-            files: usage.limit / file,
+            files: usage.limit_bytes / file,
             files_free: free * page / file,
             max_name: MAX_NAME as u32,
         })

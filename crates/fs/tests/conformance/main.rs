@@ -78,7 +78,7 @@ fn memfs() {
         conformance(&fs);
     }
     assert_eq!(
-        mm.stats().files.resident,
+        mm.stats().files.resident_pages,
         0,
         "pages go with the file system"
     );

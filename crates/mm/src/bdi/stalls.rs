@@ -6,6 +6,7 @@
 //! from it is at most a quarter too high. 101 counters.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::time::Duration;
 
 /// Buckets of an octave, as a power of two.
 const STEPS: u32 = 2;
@@ -22,7 +23,7 @@ pub(crate) struct Stalls {
 }
 
 /// How long writers waited because too much was dirty. One wait is what a batch of pages, at most
-/// 256 KiB, had to wait for; a long write waits several times. Nanoseconds; percentiles are at most a
+/// 256 KiB, had to wait for; a long write waits several times. Percentiles are at most a
 /// quarter above the true ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -30,13 +31,13 @@ pub struct ThrottleStats {
     /// Waits.
     pub waits: u64,
     /// Half of the waits were no longer.
-    pub p50_ns: u64,
+    pub p50: Duration,
     /// 99 of 100 waits were no longer.
-    pub p99_ns: u64,
+    pub p99: Duration,
     /// 999 of 1000 waits were no longer.
-    pub p999_ns: u64,
+    pub p999: Duration,
     /// The longest wait.
-    pub max_ns: u64,
+    pub max: Duration,
 }
 
 fn bucket(nanoseconds: u64) -> usize {
@@ -81,14 +82,14 @@ impl Stalls {
                 left -= count;
                 left <= above
             });
-            at.map_or(0, end_of).min(max_ns)
+            Duration::from_nanos(at.map_or(0, end_of).min(max_ns))
         };
         ThrottleStats {
             waits,
-            p50_ns: percentile(50, 100),
-            p99_ns: percentile(99, 100),
-            p999_ns: percentile(999, 1000),
-            max_ns,
+            p50: percentile(50, 100),
+            p99: percentile(99, 100),
+            p999: percentile(999, 1000),
+            max: Duration::from_nanos(max_ns),
         }
     }
 }
@@ -119,13 +120,17 @@ mod tests {
         stalls.record(3_000_000_000);
         let stats = stalls.stats();
         assert_eq!(stats.waits, 10_001);
-        assert_eq!(stats.max_ns, 3_000_000_000);
+        assert_eq!(stats.max, Duration::from_secs(3));
         for (seen, exact) in [
-            (stats.p50_ns, 5_000_000),
-            (stats.p99_ns, 9_900_000),
-            (stats.p999_ns, 9_990_000),
+            (stats.p50, 5_000_000),
+            (stats.p99, 9_900_000),
+            (stats.p999, 9_990_000),
         ] {
-            assert!(seen >= exact && seen <= exact * 5 / 4, "{seen} for {exact}");
+            let exact = Duration::from_nanos(exact);
+            assert!(
+                seen >= exact && seen <= exact * 5 / 4,
+                "{seen:?} for {exact:?}"
+            );
         }
     }
 
@@ -134,6 +139,7 @@ mod tests {
         let stalls = Stalls::new();
         stalls.record(1_100_000);
         let stats = stalls.stats();
-        assert_eq!((stats.p50_ns, stats.p999_ns), (1_100_000, 1_100_000));
+        let only = Duration::from_micros(1100);
+        assert_eq!((stats.p50, stats.p999), (only, only));
     }
 }

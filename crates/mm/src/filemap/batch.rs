@@ -419,7 +419,7 @@ impl<'a> Hits<'a> {
 
     fn count(&self) {
         if let Some(mapping) = self.of {
-            mapping.count_hits(self.pages as i64);
+            mapping.count_hits(self.pages as u64);
         }
     }
 }

@@ -147,6 +147,7 @@ impl AddressSpace {
             false => self.map_folio(window, locked, page, write)?,
         };
         if first_use {
+            bump(&self.counters.readahead_first_uses, 1);
             self.used_readahead(&window.readahead, page, order, false);
         }
         if let Some(behind) = behind {

@@ -205,7 +205,11 @@ impl AddressSpace {
     }
 
     /// The pages around `page` in `range` that have no folio; `None` if `page` has one.
-    fn free_around(&self, page: PageIndex, range: Range<PageIndex>) -> Option<Range<PageIndex>> {
+    pub(super) fn free_around(
+        &self,
+        page: PageIndex,
+        range: Range<PageIndex>,
+    ) -> Option<Range<PageIndex>> {
         let (mut start, mut end) = (range.start, range.end);
         let rcu = rcu::read_lock();
         while let Some(found) = self.index.find(start.0, end.0 - 1, None, &rcu) {

@@ -392,9 +392,10 @@ impl Mm {
         // Relaxed: the sum of the changes counts.
         let held = self.nr_held.fetch_add(pages, Ordering::Relaxed) + pages;
         let now = self.unreclaimable();
-        let fits =
-            |twice: u64| now.total().saturating_sub(twice) <= now.most && self.spares_units(twice);
-        if held <= now.most_held && (fits(0) || fits(pinned())) {
+        let fits = |twice: u64| {
+            now.total_pages().saturating_sub(twice) <= now.most_pages && self.spares_units(twice)
+        };
+        if held <= now.most_held_pages && (fits(0) || fits(pinned())) {
             return Ok(());
         }
         self.uncount_held(pages);
@@ -405,8 +406,8 @@ impl Mm {
         let now = self.unreclaimable();
         MapError::TooMuchHeld {
             wanted: wanted << PAGE_SHIFT,
-            held: now.held << PAGE_SHIFT,
-            most: now.most_held << PAGE_SHIFT,
+            held: now.held_pages << PAGE_SHIFT,
+            most: now.most_held_pages << PAGE_SHIFT,
         }
     }
 

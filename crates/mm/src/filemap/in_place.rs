@@ -26,13 +26,15 @@
 use foliocache_sync::Arc;
 use std::ptr;
 
+use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag};
+use crate::iocb::Iocb;
 use crate::readahead::ReadaheadState;
 use crate::types::PageIndex;
 
 impl AddressSpace {
-    /// Runs `with` on the bytes from `pos` on, `len` of them or as many as the file has, without
+    /// Runs `with` on the bytes from `iocb.pos` on, `len` of them or as many as the file has, without
     /// copying them; `None`, without having run it, if they do not lie ready in one piece.
     ///
     /// Neither blocks nor takes memory of the bound. Counts as a read by `handle`.
@@ -42,10 +44,11 @@ impl AddressSpace {
     pub fn read_in_place<R>(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        pos: u64,
+        iocb: &Iocb,
         len: usize,
         with: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
+        let pos = iocb.pos;
         self.mm().check_fork().ok()?;
         let end = self.size().min(pos.saturating_add(len as u64));
         if pos >= end {
@@ -81,7 +84,7 @@ impl AddressSpace {
         // (invariant 1) before `held` is dropped, after the last use.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
         let result = with(bytes);
-        let first_uses = self.note_read_in_place(handle, pos, end, &held);
+        let first_uses = self.note_read_in_place(handle, iocb, end, &held);
         drop(held);
         for (page, order) in first_uses {
             self.used_readahead(handle, page, order, false);
@@ -94,24 +97,25 @@ impl AddressSpace {
     fn note_read_in_place(
         &self,
         handle: &ReadaheadState,
-        pos: u64,
+        iocb: &Iocb,
         end: u64,
         held: &[LockedFolio<'_>],
     ) -> Vec<(PageIndex, u32)> {
         let mut first_uses = Vec::new();
-        let mut at = pos;
+        let mut at = iocb.pos;
         for locked in held {
-            let goes_on = at != locked.index().pos() && handle.continues(at);
             let seen = locked.state.load();
+            let mut kind = FolioUse::of(handle, seen, locked.index(), at, iocb.fetched);
             self.keep_used(locked, seen);
-            if !goes_on && locked.mark_accessed(seen) {
+            if kind == FolioUse::Again && locked.mark_accessed(seen) {
+                kind = FolioUse::First;
                 first_uses.push((PageIndex::of(at), locked.order()));
             }
-            at = locked.end().pos().min(end);
+            let next = locked.end().pos().min(end);
+            self.count_use(kind, at, (next - at) as usize);
+            at = next;
             handle.note_read(at);
         }
-        let pages = PageIndex::of(end - 1).0 - PageIndex::of(pos).0 + 1;
-        self.count_hits(pages as i64);
         first_uses
     }
 }

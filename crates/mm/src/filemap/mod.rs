@@ -26,6 +26,7 @@ mod split;
 mod tracked;
 mod truncate;
 mod uncached;
+mod uses;
 mod view;
 mod write;
 

@@ -67,7 +67,7 @@ impl AddressSpace {
                 }
                 let plug = &mut Plug::default();
                 match self.start_miss(handle, (page, last), iocb.uncached, plug) {
-                    Some(end) => iocb.fetched = iocb.fetched.max(end.pos()),
+                    Some((_, fetched)) => iocb.fetched = iocb.fetched.max(fetched.pos()),
                     None => return Ok(Fetch::Blocked),
                 }
                 continue;
@@ -90,14 +90,15 @@ impl AddressSpace {
         Ok(Fetch::Blocked)
     }
 
-    /// Starts reading what a miss needs, where that needs no waiting; returns the page after it.
+    /// Starts reading what a miss needs, where that needs no waiting; returns the page after it, and the page after what of
+    /// it the request asked for.
     fn start_miss(
         self: &Arc<Self>,
         handle: &ReadaheadState,
         (page, last): (PageIndex, PageIndex),
         uncached: bool,
         plug: &mut Plug,
-    ) -> Option<PageIndex> {
+    ) -> Option<(PageIndex, PageIndex)> {
         // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
         if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
             return None;
@@ -108,13 +109,14 @@ impl AddressSpace {
             true => handle.note_uncached(),
             false => self.drop_behind(handle, page, &limits),
         }
-        let (end, asked) = (now.start.add(now.pages), page..last.add(1));
-        if self.start_fill(now, asked, uncached, plug) == 0 {
+        let end = now.start.add(now.pages);
+        let fetched = self.missing_from(page, last, end);
+        if self.start_fill(now, page..last.add(1), uncached, plug) == 0 {
             return None;
         }
-        bump(&self.counters.misses, 1);
+        bump(&self.counters.misses, fetched.0 - page.0);
         self.read_ahead(behind, uncached);
-        Some(end)
+        Some((end, fetched))
     }
 
     /// Starts bringing in what a read of `len` bytes at `iocb.pos` lacks, from the first page that is missing on,
@@ -137,10 +139,11 @@ impl AddressSpace {
                 return 0;
             }
         }
-        let Some(end) = self.start_miss(handle, (page, last), iocb.uncached, plug) else {
+        let started = self.start_miss(handle, (page, last), iocb.uncached, plug);
+        let Some((end, fetched)) = started else {
             return 0;
         };
-        iocb.fetched = iocb.fetched.max(end.pos());
+        iocb.fetched = iocb.fetched.max(fetched.pos());
         end.0 - page.0
     }
 

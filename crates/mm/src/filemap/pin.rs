@@ -389,6 +389,7 @@ impl AddressSpace {
         drop(locked);
         done.map_err(|refused| self.refusal(refused, order))?;
         if first_use {
+            bump(&self.counters.readahead_first_uses, 1);
             self.used_readahead(handle, page, order, false);
         }
         if let Some(behind) = behind {
@@ -460,8 +461,8 @@ impl AddressSpace {
             Refused::Barred => PinError::Barred,
             Refused::TooMuch => PinError::TooMuch {
                 wanted: 1 << (order + PAGE_SHIFT),
-                pinned: now.pinned << PAGE_SHIFT,
-                most: now.most_pinned << PAGE_SHIFT,
+                pinned: now.pinned_pages << PAGE_SHIFT,
+                most: now.most_pinned_pages << PAGE_SHIFT,
                 holders: mm.pinned(MOST_NAMED),
             },
         }
@@ -498,7 +499,7 @@ impl AddressSpace {
         }
         let now = mm.unreclaimable();
         let fits = fits && (!linear || mm.spares_units(0) && mm.spares_huge_page());
-        fits && now.pinned <= now.most_pinned && now.total() <= now.most
+        fits && now.pinned_pages <= now.most_pinned_pages && now.total_pages() <= now.most_pages
     }
 
     /// Takes a pin off a folio of the file.

@@ -16,6 +16,7 @@ use foliocache_sys::Errno;
 use super::fill::Reader;
 use super::lookup::Lookup;
 use super::uncached::UncachedRead;
+use super::uses::FolioUse;
 use super::{BAD_MEMORY_RETRIES, memory_failed};
 use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag, grains};
@@ -101,7 +102,7 @@ impl AddressSpace {
         if !whole || self.left(pos, to.len()) != to.len() {
             return false;
         }
-        self.count_copied(pos, &CopyOutcome::Copied(to.len()));
+        self.count_use(FolioUse::Again, pos, to.len());
         true
     }
 
@@ -144,7 +145,6 @@ impl AddressSpace {
         let uncached =
             (iocb.uncached).then(|| UncachedRead::begin(handle, iocb.pos, iter.remaining()));
         let (mut faulted, mut noted) = (false, false);
-        let mut missed = iocb.pos < iocb.fetched;
         while iter.remaining() > 0 {
             let piece = match self.read_hit(handle, iocb, iter.iovec(), noted) {
                 Some(piece) => piece,
@@ -158,10 +158,6 @@ impl AddressSpace {
             };
             match piece {
                 CopyOutcome::Copied(n) => {
-                    if std::mem::take(&mut missed) {
-                        // It is what the bytes were brought in for.
-                        self.count_hits(-1);
-                    }
                     let start = iocb.pos;
                     iocb.advance(iter, n);
                     if let Some(uncached) = &uncached
@@ -241,9 +237,11 @@ impl AddressSpace {
         let found = Lookup::begin(&self.index, pos, &rcu, |entry| mm.folios.of_entry(entry))?;
         let (identity, offset) = (found.identity, found.identity.offset(pos));
         let (folio, seen) = (found.folio, found.seen);
-        // Going on within a folio is the same use of it.
-        let goes_on = || pos < iocb.fetched || (offset != 0 && handle.continues(pos));
-        let used = !seen.is_in_use() && !noted && !goes_on();
+        let kind = match noted {
+            true => FolioUse::First,
+            false => FolioUse::of(handle, seen, identity.index, pos, iocb.fetched),
+        };
+        let used = kind == FolioUse::Again && !seen.is_in_use();
         if used && seen.has(flag::READAHEAD) && folio.mark_accessed(seen) {
             drop(rcu);
             self.used_readahead(handle, PageIndex::of(pos), identity.order, iocb.uncached);
@@ -263,16 +261,14 @@ impl AddressSpace {
             self.keep_used(folio, seen);
         }
         let piece = self.count_copy(pos, result).ok()?;
-        self.count_copied(pos, &piece);
+        self.count_copied(kind, pos, &piece);
         Some(piece)
     }
 
-    /// Counts a hit for each page that a copy was of.
     #[inline]
-    fn count_copied(&self, pos: u64, piece: &CopyOutcome) {
+    fn count_copied(&self, kind: FolioUse, pos: u64, piece: &CopyOutcome) {
         if let CopyOutcome::Copied(n) = piece {
-            let pages = (offset_in_page(pos) + n.saturating_sub(1)) / PAGE_SIZE + 1;
-            self.count_hits(pages as i64);
+            self.count_use(kind, pos, *n);
         }
     }
 
@@ -339,9 +335,15 @@ impl AddressSpace {
             self.drop_bad_folio(locked)?;
             retries += 1;
         };
-        let (order, missed) = (locked.order(), behind.is_some());
+        let order = locked.order();
         let seen = locked.state.load();
+        let kind = match behind {
+            Some(_) => FolioUse::Fetched,
+            // Somebody else brought it in while we waited for the lock.
+            None => FolioUse::of(handle, seen, locked.index(), pos, iocb.fetched),
+        };
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
+        let kind = if first_use { FolioUse::First } else { kind };
         if !iocb.uncached {
             self.keep_used(&locked, seen);
         }
@@ -353,10 +355,7 @@ impl AddressSpace {
             self.follow_miss(iocb, behind);
         }
         let piece = self.count_copy(pos, result)?;
-        if !missed {
-            // Somebody else brought it in while we waited for the lock.
-            self.count_copied(pos, &piece);
-        }
+        self.count_copied(kind, pos, &piece);
         Ok(piece)
     }
 
@@ -385,7 +384,13 @@ impl AddressSpace {
         }
         drop(locked);
         let piece = self.count_copy(pos, result)?;
-        self.count_copied(pos, &piece);
+        let fetched = pos < iocb.fetched;
+        let kind = if fetched {
+            FolioUse::Fetched
+        } else {
+            FolioUse::Again
+        };
+        self.count_copied(kind, pos, &piece);
         Ok(piece)
     }
 
@@ -481,18 +486,16 @@ impl AddressSpace {
                     None => continue,
                 }
             }
-            if behind.is_none() {
-                bump(&self.counters.misses, 1);
-            }
             let limits = self.readahead_limits();
             let (now, window) = handle.on_miss(page, last, &limits);
+            let fetched = self.missing_from(page, last, now.start.add(now.pages));
+            if behind.is_none() {
+                bump(&self.counters.misses, fetched.0 - page.0);
+            }
             if !reader.is_uncached() {
                 self.drop_behind(handle, page, &limits);
             }
-            behind = Some(Behind {
-                fetched: now.start.add(now.pages),
-                window,
-            });
+            behind = Some(Behind { fetched, window });
             if let Some(locked) = self.fill(page, last, now, reader)? {
                 return Ok((locked, behind));
             }
@@ -502,7 +505,7 @@ impl AddressSpace {
 
 /// What a miss leaves to be done once its own page is copied.
 pub(super) struct Behind {
-    /// The page after those that it brought in.
+    /// The page after those that it brought in for its own request.
     pub(super) fetched: PageIndex,
     pub(super) window: Option<Window>,
 }

@@ -37,7 +37,7 @@ use crate::iocb::Iocb;
 use crate::mm::{Mm, READAHEAD_PART};
 use crate::owner;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::stats::{bump, bump_short};
 use crate::types::{PageIndex, pages_for};
 
 /// What is not clean; see [`Operation::Forget`].
@@ -99,7 +99,7 @@ impl AddressSpace {
     /// A locked folio stays although it is marked; reclaim takes it early.
     pub(crate) fn keep_failed(&self, locked: &LockedFolio<'_>) {
         if Self::take_mark(locked) {
-            bump(&self.counters.uncached.failed_held, locked.nr_pages());
+            bump_short(&self.counters.uncached.failed_held, 1 << locked.order());
             self.mm().lru.lock().keep_cold(&self.mm().folios, locked);
         }
     }
@@ -145,7 +145,7 @@ impl AddressSpace {
         match self.try_lock_folio(page) {
             Some(locked) => _ = self.drop_uncached(locked),
             None if folio.state.clear_of(seen, flag::DROPBEHIND) => {
-                bump(&self.counters.uncached.failed_locked, 1 << seen.order());
+                bump_short(&self.counters.uncached.failed_locked, 1 << seen.order());
                 self.mm().lru.lock().keep_cold(&self.mm().folios, folio);
             }
             None => {}

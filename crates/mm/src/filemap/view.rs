@@ -45,6 +45,7 @@ use std::ptr::NonNull;
 
 use super::fill::Reader;
 use super::uncached::UncachedRead;
+use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioPool, Hold, LockedFolio, flag};
 use crate::frames::{BLOCK_SIZE, Frames};
@@ -246,10 +247,10 @@ impl AddressSpace {
         let view = self.view_locked(&locked, pos, len).ok()?;
         if seen.is_in_use() {
             drop(locked);
+            self.count_use(FolioUse::Again, pos, view.len());
         } else {
             self.note_view(handle, &Iocb::at(pos), locked, view.len(), false);
         }
-        self.count_viewed(pos, view.len());
         Some(view)
     }
 
@@ -284,7 +285,7 @@ impl AddressSpace {
         }))
     }
 
-    /// What a read of the same bytes would note, where the folio is not known to be in use.
+    /// Notes and counts what a read of the same bytes would, where the folio is not known to be in use.
     #[cold]
     fn note_view(
         self: &Arc<Self>,
@@ -295,22 +296,25 @@ impl AddressSpace {
         missed: bool,
     ) {
         let (pos, seen) = (iocb.pos, locked.state.load());
-        let goes_on = missed || (pos != locked.index().pos() && handle.continues(pos));
-        let first_use = (!goes_on || seen.has(flag::READAHEAD)) && locked.mark_accessed(seen);
+        let mut kind = match missed {
+            true => FolioUse::Fetched,
+            false => FolioUse::of(handle, seen, locked.index(), pos, iocb.fetched),
+        };
+        let uses = kind == FolioUse::Again || seen.has(flag::READAHEAD);
+        let first_use = uses && locked.mark_accessed(seen);
+        if first_use {
+            kind = FolioUse::First;
+        }
         let order = locked.order();
         if !iocb.uncached {
             self.keep_used(&locked, seen);
         }
         drop(locked);
+        self.count_use(kind, pos, len);
         handle.note_read(pos + len as u64);
         if first_use {
             self.used_readahead(handle, PageIndex::of(pos), order, iocb.uncached);
         }
-    }
-
-    fn count_viewed(&self, pos: u64, len: usize) {
-        let pages = (offset_in_page(pos) + len.saturating_sub(1)) / PAGE_SIZE + 1;
-        self.count_hits(pages as i64);
     }
 
     #[cold]
@@ -355,9 +359,6 @@ impl AddressSpace {
         }
         match taken {
             Ok(view) => {
-                if !missed {
-                    self.count_viewed(pos, view.len());
-                }
                 iocb.pos += view.len() as u64;
                 if let Some(uncached) = uncached {
                     // What it brought in is the view's alone from now on.
@@ -391,7 +392,9 @@ impl Mm {
         self.views.pages.fetch_add(pages, Ordering::Relaxed);
         let fits = !self.frames.fix(frame) || self.spares_units(0);
         let now = self.unreclaimable();
-        let within = fits && now.viewed <= now.most_viewed && now.total() <= now.most;
+        let within = fits
+            && now.viewed_pages <= now.most_viewed_pages
+            && now.total_pages() <= now.most_pages;
         if !within {
             self.frames.unfix(frame);
             self.views.pages.fetch_sub(pages, Ordering::Relaxed);

@@ -206,9 +206,9 @@ mod tests {
         };
         assert_eq!(take(1), CHUNK);
         assert_eq!(take(PER_HUGE_CHUNK - 2), HUGE_CHUNK);
-        let charged = frames.usage().metadata;
+        let charged = frames.usage().metadata_bytes;
         assert_eq!(take(1), 2 * HUGE_CHUNK);
-        assert_eq!(frames.usage().metadata, charged + HUGE_CHUNK as u64);
+        assert_eq!(frames.usage().metadata_bytes, charged + HUGE_CHUNK as u64);
         assert_eq!(take(PER_HUGE_CHUNK - 1), 2 * HUGE_CHUNK);
 
         let mut charged = 0;

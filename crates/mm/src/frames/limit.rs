@@ -409,16 +409,16 @@ impl Frames {
         let linear_in_use = self.linear_in_use(&table);
         let blocks_held = u64::from(table.held);
         FrameUsage {
-            limit: table.limit,
+            limit_bytes: table.limit,
             blocks_held,
-            bytes_held: blocks_held * BLOCK_SIZE as u64,
-            metadata: self.metadata_under(table.limit, table.units()),
-            reserved: counts.reserved + linear.reserved,
-            in_use: in_use + linear_in_use,
+            held_bytes: blocks_held * BLOCK_SIZE as u64,
+            metadata_bytes: self.metadata_under(table.limit, table.units()),
+            reserved_pages: counts.reserved + linear.reserved,
+            in_use_pages: in_use + linear_in_use,
             linear_bytes: linear_in_use << PAGE_SHIFT,
-            available: (counts.available.max(0) + linear.available.max(0)) as u64,
+            available_pages: (counts.available.max(0) + linear.available.max(0)) as u64,
             waiters: waiters as u64,
-            capacity: u64::from(table.units()) * u64::from(BLOCK_FRAMES),
+            capacity_pages: u64::from(table.units()) * u64::from(BLOCK_FRAMES),
             blocks_forced: table.forced,
             order_failures: self.hints.order_failures.load(Ordering::Relaxed),
             huge: self.huge_frames(),

@@ -276,40 +276,40 @@ impl FrameNumber {
 #[repr(transparent)]
 pub struct BlockNumber(pub u32);
 
-/// Figures of the frame space, all taken at one moment.
+/// Figures of the frame space, all taken at one moment. A page, and the frame that holds it, has 4 KiB; a block 2 MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameUsage {
-    /// The bound, in bytes.
-    pub limit: u64,
+    /// The bound.
+    pub limit_bytes: u64,
     /// General blocks held.
     pub blocks_held: u64,
     /// Bytes of the blocks held, free frames in them included.
-    pub bytes_held: u64,
+    pub held_bytes: u64,
     /// Bytes charged as metadata, the block table included.
-    pub metadata: u64,
-    /// Frames promised by reservations and not yet allocated.
-    pub reserved: u64,
-    /// Frames allocated, those of linear ranges included that are on their way out.
-    pub in_use: u64,
-    /// Bytes of the frames of linear ranges that are in use.
+    pub metadata_bytes: u64,
+    /// Pages promised by reservations and not yet allocated.
+    pub reserved_pages: u64,
+    /// Pages allocated, those of mapped files included that are on their way out.
+    pub in_use_pages: u64,
+    /// Bytes of the frames of mapped files that are in use.
     pub linear_bytes: u64,
-    /// Frames that a reservation could get now; zero after a shrink until enough was freed.
-    pub available: u64,
-    /// Tickets in the queue.
+    /// Pages that a reservation could get now; zero after a shrink until enough was freed.
+    pub available_pages: u64,
+    /// Callers that wait for memory.
     pub waiters: u64,
-    /// Most frames that could be in use or reserved at once, with the metadata of now.
-    pub capacity: u64,
+    /// Most pages that could be in use or reserved at once, with the metadata of now.
+    pub capacity_pages: u64,
     /// Blocks that were taken past the limit to keep promises older than a shrink, ever.
     pub blocks_forced: u64,
     /// Chunks of an order above 0 that could not be had though enough frames were free, ever.
     pub order_failures: u64,
-    /// Whether linear ranges are of huge pages, and if not why.
+    /// Whether mapped files have huge pages, and if not why.
     pub huge: HugeFrames,
 }
 
 impl FrameUsage {
     /// Bytes that count against the bound: blocks held, frames of linear ranges, and metadata.
-    pub const fn total(&self) -> u64 {
-        self.blocks_held * BLOCK_SIZE as u64 + self.linear_bytes + self.metadata
+    pub const fn total_bytes(&self) -> u64 {
+        self.blocks_held * BLOCK_SIZE as u64 + self.linear_bytes + self.metadata_bytes
     }
 }

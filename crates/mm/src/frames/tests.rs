@@ -71,7 +71,7 @@ fn limits_are_checked_and_named() {
     assert_eq!(frames.limit(), MIN_LIMIT);
     // The whole machine is a valid limit: space is reserved, none is used.
     let frames = Frames::new(memory).unwrap();
-    assert!(frames.usage().total() < memory / 32);
+    assert!(frames.usage().total_bytes() < memory / 32);
 }
 
 #[test]
@@ -88,14 +88,14 @@ fn a_reservation_is_counted_and_given_back() {
     assert_eq!(all.left(), capacity - 40);
     let frame = frames.alloc(&mut all);
     let usage = frames.usage();
-    assert_eq!(usage.in_use, 1);
-    assert_eq!(usage.reserved, u64::from(capacity) - 41);
+    assert_eq!(usage.in_use_pages, 1);
+    assert_eq!(usage.reserved_pages, u64::from(capacity) - 41);
     assert_eq!(usage.blocks_held, 1);
     drop(all);
     frames.free(frame, 0);
     let usage = frames.usage();
-    assert_eq!((usage.in_use, usage.reserved), (0, 0));
-    assert_eq!(usage.available, u64::from(capacity));
+    assert_eq!((usage.in_use_pages, usage.reserved_pages), (0, 0));
+    assert_eq!(usage.available_pages, u64::from(capacity));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn all_of_the_capacity_can_be_allocated_and_merges_again() {
             frames.free(frame.add(i), 0);
         }
     }
-    assert_eq!(frames.usage().in_use, 0);
+    assert_eq!(frames.usage().in_use_pages, 0);
     assert_eq!(frames.trim(true) as u32, capacity / 512);
     assert_eq!(frames.usage().blocks_held, 0);
 }
@@ -149,11 +149,11 @@ fn an_order_is_taken_from_a_reservation_or_leaves_it_whole() {
     assert!(frames.alloc_order(&mut all, 1).is_none());
     assert_eq!(all.left(), 15);
     let usage = frames.usage();
-    assert_eq!((usage.in_use, usage.reserved), (512 - 15, 15));
+    assert_eq!((usage.in_use_pages, usage.reserved_pages), (512 - 15, 15));
     while all.left() > 0 {
         frames.alloc(&mut all);
     }
-    assert_eq!(frames.usage().in_use, 512);
+    assert_eq!(frames.usage().in_use_pages, 512);
     frames.free(single, 0);
 }
 
@@ -189,7 +189,7 @@ fn densely_filled_blocks_are_used_first() {
 fn metadata_has_a_floor_and_takes_blocks_beyond_it() {
     let frames = Frames::new(16 * MIB).unwrap();
     let blocks = frames.capacity() as u32 / 512;
-    let own = frames.usage().metadata;
+    let own = frames.usage().metadata_bytes;
     let owned: Vec<_> = (0..blocks).map(|_| take(&frames, 9).unwrap()).collect();
     // The floor is there although every block is held.
     assert!(frames.charge_metadata(16 * MIB / 32 - own));
@@ -200,13 +200,13 @@ fn metadata_has_a_floor_and_takes_blocks_beyond_it() {
     // The place of that block was kept for the metadata that was refused.
     assert!(frames.charge_metadata(2 * MIB));
     let usage = frames.usage();
-    assert!(usage.total() <= usage.limit);
-    assert_eq!(usage.capacity, u64::from(blocks - 1) * 512);
+    assert!(usage.total_bytes() <= usage.limit_bytes);
+    assert_eq!(usage.capacity_pages, u64::from(blocks - 1) * 512);
     assert!(take(&frames, 9).is_none() && frames.try_reserve(1).is_none());
     frames.uncharge_metadata(2 * MIB);
     assert_eq!(frames.capacity(), u64::from(blocks) * 512);
     frames.uncharge_metadata(16 * MIB / 32 - own);
-    assert_eq!(frames.usage().metadata, own);
+    assert_eq!(frames.usage().metadata_bytes, own);
     assert!(take(&frames, 9).is_some());
     assert!(!frames.charge_metadata(u64::MAX));
 }
@@ -327,9 +327,16 @@ fn threads_that_wait_are_all_served() {
     });
     let usage = frames.usage();
     assert!(peak.into_inner() > 100);
-    assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
     assert_eq!(
-        (usage.available, usage.blocks_held, usage.blocks_forced),
+        (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+        (0, 0, 0)
+    );
+    assert_eq!(
+        (
+            usage.available_pages,
+            usage.blocks_held,
+            usage.blocks_forced
+        ),
         (512, 1, 0)
     );
 }
@@ -339,7 +346,7 @@ fn threads_that_wait_are_all_served() {
 #[test]
 fn the_bound_holds_while_blocks_come_and_go() {
     let frames = Frames::new(24 * MIB).unwrap();
-    let own = frames.usage().metadata;
+    let own = frames.usage().metadata_bytes;
     let done = AtomicBool::new(false);
     let given = AtomicU32::new(0);
     thread::scope(|scope| {
@@ -408,7 +415,7 @@ fn the_bound_holds_while_blocks_come_and_go() {
                         .for_each(|bytes| frames.uncharge_metadata(bytes));
                 }
                 let usage = frames.usage();
-                assert!(usage.total() <= usage.limit, "{usage:?}");
+                assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
             }
             charged
                 .into_iter()
@@ -419,12 +426,12 @@ fn the_bound_holds_while_blocks_come_and_go() {
         assert!(results.iter().all(Result::is_ok));
     });
     let usage = frames.usage();
-    assert_eq!((usage.in_use, usage.reserved), (0, 0));
-    assert_eq!((usage.blocks_forced, usage.metadata), (0, own));
+    assert_eq!((usage.in_use_pages, usage.reserved_pages), (0, 0));
+    assert_eq!((usage.blocks_forced, usage.metadata_bytes), (0, own));
     frames.trim(true);
     assert_eq!(frames.usage().blocks_held, 0);
     assert!(given.into_inner() > 0);
-    assert_eq!(frames.usage().available, usage.capacity);
+    assert_eq!(frames.usage().available_pages, usage.capacity_pages);
 }
 
 /// Shrinking and growing under load: promises are kept, and in the end everything adds up.
@@ -472,10 +479,13 @@ fn the_limit_may_change_under_load() {
     });
     frames.trim(false);
     let usage = frames.usage();
-    assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+    assert_eq!(
+        (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+        (0, 0, 0)
+    );
     assert_eq!(frames.excess(), 0);
-    assert!(usage.total() <= usage.limit, "{usage:?}");
-    assert_eq!(usage.available, usage.capacity);
+    assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
+    assert_eq!(usage.available_pages, usage.capacity_pages);
 }
 
 #[derive(Clone, Debug)]
@@ -552,13 +562,19 @@ impl<'a> Model<'a> {
     fn check(&self, space: &Frames) {
         let usage = space.usage();
         let reserved: u32 = self.reservations.iter().map(|r| r.left()).sum();
-        assert_eq!(usage.reserved, u64::from(reserved));
-        assert_eq!(usage.in_use, self.frames.len() as u64);
-        assert_eq!(usage.metadata, self.own + self.charged.iter().sum::<u64>());
-        assert_eq!(space.excess(), usage.total().saturating_sub(usage.limit));
+        assert_eq!(usage.reserved_pages, u64::from(reserved));
+        assert_eq!(usage.in_use_pages, self.frames.len() as u64);
+        assert_eq!(
+            usage.metadata_bytes,
+            self.own + self.charged.iter().sum::<u64>()
+        );
+        assert_eq!(
+            space.excess(),
+            usage.total_bytes().saturating_sub(usage.limit_bytes)
+        );
         if !self.shrunk {
             assert_eq!(usage.blocks_forced, 0);
-            assert!(usage.total() <= usage.limit, "{usage:?}");
+            assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
             // What was promised and what is available can all be backed.
             let isolated_free: u64 = self
                 .isolated
@@ -566,8 +582,8 @@ impl<'a> Model<'a> {
                 .map(|&b| 512 - space.block_frames(b).len() as u64)
                 .sum();
             assert_eq!(
-                usage.available + usage.reserved + usage.in_use + isolated_free,
-                usage.capacity
+                usage.available_pages + usage.reserved_pages + usage.in_use_pages + isolated_free,
+                usage.capacity_pages
             );
         }
         for &block in &self.isolated {
@@ -626,8 +642,8 @@ impl<'a> Model<'a> {
             Op::SetLimit(limit) => {
                 let usage = space.usage();
                 space.set_limit(limit).unwrap();
-                self.own = space.usage().metadata - self.charged.iter().sum::<u64>();
-                self.shrunk |= limit < usage.limit;
+                self.own = space.usage().metadata_bytes - self.charged.iter().sum::<u64>();
+                self.shrunk |= limit < usage.limit_bytes;
             }
             Op::Isolate => self.isolated.extend(isolate(space)),
             Op::GiveBack(which) if !self.isolated.is_empty() => {
@@ -665,7 +681,7 @@ proptest! {
     #[test]
     fn random_operations_agree_with_a_model(ops in prop::collection::vec(op(), 1..120)) {
         let space = Frames::new(12 * MIB).unwrap();
-        let mut model = Model { own: space.usage().metadata, ..Model::default() };
+        let mut model = Model { own: space.usage().metadata_bytes, ..Model::default() };
         for op in ops {
             model.apply(&space, op);
             model.check(&space);
@@ -685,8 +701,8 @@ proptest! {
         space.trim(true);
         let usage = space.usage();
         prop_assert_eq!(usage.blocks_held, 0);
-        prop_assert_eq!(usage.capacity, 5 * 512);
-        prop_assert_eq!(usage.available, usage.capacity);
+        prop_assert_eq!(usage.capacity_pages, 5 * 512);
+        prop_assert_eq!(usage.available_pages, usage.capacity_pages);
         for _ in 0..5 {
             prop_assert!(take(&space, 9).is_some());
         }

@@ -108,7 +108,7 @@ impl World {
 
     fn assert_empty(&self) {
         let start = Instant::now();
-        while self.mm.usage().in_use > 0 {
+        while self.mm.usage().in_use_pages > 0 {
             assert!(start.elapsed().as_secs() < 10, "{:?}", self.mm.usage());
             self.mm.frames.punch_leaving();
             thread::yield_now();
@@ -303,10 +303,10 @@ fn compete(mib: u64, files: &[(u64, bool)], rounds: usize) {
         let mut last = (Instant::now(), 0);
         while !readers.iter().all(|reader| reader.is_finished()) {
             let usage = world.mm.usage();
-            assert!(usage.total() <= usage.limit, "{usage:?}");
+            assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
             let stats = world.mm.stats();
-            if stats.files.evictions != last.1 {
-                last = (Instant::now(), stats.files.evictions);
+            if stats.files.evicted_pages != last.1 {
+                last = (Instant::now(), stats.files.evicted_pages);
             }
             assert!(last.0.elapsed().as_secs() < 30, "nobody gets on: {stats:?}");
             sleep(Duration::from_millis(1));
@@ -315,7 +315,10 @@ fn compete(mib: u64, files: &[(u64, bool)], rounds: usize) {
     drop(files);
     world.assert_empty();
     let usage = world.mm.usage();
-    assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
+    assert_eq!(
+        (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -355,7 +358,7 @@ fn a_limit_that_leaves_one_block_is_refused_once_a_file_was_mapped() {
             sleep(Duration::from_millis(1));
         }
         let usage = world.mm.usage();
-        assert!(usage.total() <= usage.limit, "{usage:?}");
+        assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
     }
     drop(file);
     world.assert_empty();

@@ -359,9 +359,9 @@ fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
             .expect("a limit in range");
     }
     let pressed = mm.stats();
-    assert!(pressed.pressure.effective < bound, "{pressed:#?}");
+    assert!(pressed.pressure.effective_bytes < bound, "{pressed:#?}");
     assert!(
-        pressed.memory.total() <= pressed.memory.limit,
+        pressed.memory.total_bytes() <= pressed.memory.limit_bytes,
         "{pressed:#?}"
     );
     for pos in (0..bound).step_by(MIB as usize) {

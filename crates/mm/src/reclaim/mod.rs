@@ -187,7 +187,7 @@ impl Mm {
     /// Whether waiting can help: some frame holds, or is promised for, what may still be evicted.
     pub(crate) fn anything_reclaimable(&self) -> bool {
         let usage = self.usage();
-        (usage.in_use + usage.reserved) << PAGE_SHIFT > self.unreclaimable().bytes()
+        (usage.in_use_pages + usage.reserved_pages) << PAGE_SHIFT > self.unreclaimable().bytes()
     }
 
     /// As [`Mm::anything_reclaimable`], for frames of a kind.
@@ -324,7 +324,7 @@ impl Mm {
             self.nodes.wait_for_limbo();
         }
         let usage = self.usage();
-        if usage.limit.saturating_sub(usage.total()) < METADATA_SLACK {
+        if usage.limit_bytes.saturating_sub(usage.total_bytes()) < METADATA_SLACK {
             self.evacuate_blocks(1);
         }
     }

@@ -135,7 +135,7 @@ pub(crate) fn pattern(who: u8, pos: u64, len: usize) -> Vec<u8> {
 /// last user dropped it.
 pub(crate) fn assert_empty(mm: &Mm) {
     let start = std::time::Instant::now();
-    while mm.usage().in_use > 0 {
+    while mm.usage().in_use_pages > 0 {
         assert!(start.elapsed().as_secs() < 10, "{:?}", mm.usage());
         std::thread::yield_now();
     }

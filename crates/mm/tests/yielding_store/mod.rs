@@ -169,7 +169,7 @@ impl Machine {
 
     /// Takes all frames but `left` out of the game.
     pub(crate) fn leave(&self, left: u64) -> Reservation<'_> {
-        let away = self.mm.usage().available - left;
+        let away = self.mm.usage().available_pages - left;
         self.mm.frames().try_reserve(away as u32).unwrap()
     }
 
@@ -187,16 +187,24 @@ impl Machine {
             assert_eq!(cached.len() as u64, file.size());
             assert!(cached == store.content(), "store and cache differ");
             let stats = file.stats();
-            let left = (stats.dirty, stats.writeback, stats.unstable, stats.failed);
+            let left = (
+                stats.dirty_pages,
+                stats.writeback_pages,
+                stats.unstable_pages,
+                stats.failed_pages,
+            );
             assert_eq!(left, (0, 0, 0, 0));
         }
         drop(files);
         self.bdi.stop();
         let usage = self.mm.usage();
-        assert_eq!((usage.in_use, usage.reserved, usage.waiters), (0, 0, 0));
-        assert!(usage.total() <= usage.limit);
+        assert_eq!(
+            (usage.in_use_pages, usage.reserved_pages, usage.waiters),
+            (0, 0, 0)
+        );
+        assert!(usage.total_bytes() <= usage.limit_bytes);
         let stats = self.mm.stats();
-        assert_eq!((stats.nr_files, stats.files.resident), (0, 0));
+        assert_eq!((stats.known_files, stats.files.resident_pages), (0, 0));
     }
 }
 

@@ -44,6 +44,7 @@
 //! The statistics and hints are Relaxed: nobody concludes anything about other memory from them.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use self::device::Device;
@@ -135,6 +136,21 @@ pub struct EngineStats {
     pub panics: u64,
     /// Why the engine takes no I/O any more.
     pub failed: Option<Errno>,
+}
+
+impl fmt::Display for EngineStats {
+    /// One line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} I/Os, {} pending, {} of at most {} operations in flight",
+            self.ios, self.pending, self.in_flight, self.depth,
+        )?;
+        match self.failed {
+            Some(errno) => write!(f, "; out of order: {errno}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Background I/O through one ring and one thread, shared by any number of threads.

@@ -139,7 +139,7 @@ impl Pass for HotSet {
             left -= len;
         }
         Ok(Outcome::plain(
-            bed.place.ours(HOT)?.stats()?.resident as f64,
+            bed.place.ours(HOT)?.stats()?.resident_pages as f64,
         ))
     }
 }

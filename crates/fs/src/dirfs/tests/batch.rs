@@ -99,7 +99,7 @@ fn batches_are_for_file_systems_whose_syncfs_reports_errors() {
 fn small_new_files_are_in_the_source_when_closed_and_durable_with_one_syncfs() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = dirfs(source.path(), 64, |_| {});
-    let metadata = || fs.shared.bdi.mm().usage().metadata;
+    let metadata = || fs.shared.bdi.mm().usage().metadata_bytes;
     for number in 0..20 {
         make(&fs, number, 5000);
         expect_in_source(source.path(), number, 5000);
@@ -203,9 +203,9 @@ fn bytes_in_the_kernels_cache_are_bounded_and_charged() {
     for number in 0..100 {
         make(&fs, number, 16 << 10);
         let usage = mm.usage();
-        assert!(fs.stats().kernel_cache_bytes <= usage.limit / 16);
+        assert!(fs.stats().kernel_cache_bytes <= usage.limit_bytes / 16);
         assert!(
-            usage.bytes_held + usage.metadata <= usage.limit,
+            usage.held_bytes + usage.metadata_bytes <= usage.limit_bytes,
             "{usage:?}"
         );
         expect_in_source(source.path(), number, 16 << 10);

@@ -102,7 +102,10 @@ fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
     }
     assert_eq!(frames.punch_leaving(), 16);
     let usage = frames.usage();
-    assert_eq!((usage.in_use, usage.reserved, frames.leaving()), (0, 0, 0));
+    assert_eq!(
+        (usage.in_use_pages, usage.reserved_pages, frames.leaving()),
+        (0, 0, 0)
+    );
     frames.retire_range(range);
 }
 
@@ -242,7 +245,7 @@ fn a_shrink_of_the_limit_takes_linear_units_and_the_bound_holds_when_frames_were
         frames.punch_leaving();
     }
     let usage = frames.usage();
-    assert!(usage.total() <= 16 * MIB, "{usage:?}");
+    assert!(usage.total_bytes() <= 16 * MIB, "{usage:?}");
     assert!(held >= 4, "{held} of 12 are left");
     frames.set_limit(32 * MIB).expect("a limit");
     drop(promise(&frames, 512 * (12 - held)));
@@ -253,13 +256,13 @@ fn a_shrink_of_the_limit_takes_linear_units_and_the_bound_holds_when_frames_were
     frames.punch_leaving();
     let all = frames.capacity();
     while frames.shift_unit(FrameKind::General) {}
-    assert_eq!((frames.available(), frames.usage().in_use), (all, 0));
+    assert_eq!((frames.available(), frames.usage().in_use_pages), (all, 0));
 }
 
 #[test]
 fn a_retired_range_gives_its_run_and_its_page_tables_back_once_it_is_empty() {
     let frames = frames(16);
-    let metadata = frames.usage().metadata;
+    let metadata = frames.usage().metadata_bytes;
     let range = frames.new_range(3000, NOBODY).expect("a range");
     let base = range.base();
     let pay = |bytes| frames.charge_metadata(bytes);
@@ -267,7 +270,7 @@ fn a_retired_range_gives_its_run_and_its_page_tables_back_once_it_is_empty() {
     assert!(frames.charge_tables(&range, 0..1025, pay), "two more");
     // All of two units, and a page of the third.
     assert_eq!(
-        frames.usage().metadata,
+        frames.usage().metadata_bytes,
         metadata + 3 * TABLE_BYTES + 17 * NODE_BYTES
     );
     assert!(frames.charge_metadata(range.memory_bytes()));
@@ -280,7 +283,7 @@ fn a_retired_range_gives_its_run_and_its_page_tables_back_once_it_is_empty() {
     let other = frames.new_range(3000, NOBODY).expect("another");
     assert_ne!(other.base(), base, "frames are leaving");
     assert_eq!(frames.punch_leaving(), 2);
-    assert_eq!(frames.usage().metadata, metadata);
+    assert_eq!(frames.usage().metadata_bytes, metadata);
     let again = frames.new_range(3000, NOBODY).expect("the first once more");
     assert_eq!(again.base(), base);
     let mut promised = promise(&frames, 1);
@@ -294,7 +297,7 @@ fn a_retired_range_gives_its_run_and_its_page_tables_back_once_it_is_empty() {
 fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found() {
     let frames = frames(16);
     let (before, owner) = (
-        frames.usage().metadata,
+        frames.usage().metadata_bytes,
         RangeOwner {
             file: 7,
             first: 4096,
@@ -342,7 +345,10 @@ fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found
     assert_eq!(frames.punch_leaving(), 5);
     assert_eq!(frames.drop_idle_tables(1), 1);
     assert_eq!(frames.drop_idle_tables(1), 1);
-    assert_eq!((frames.table_bytes(), frames.usage().metadata), (0, before));
+    assert_eq!(
+        (frames.table_bytes(), frames.usage().metadata_bytes),
+        (0, before)
+    );
 }
 
 #[test]
@@ -367,7 +373,7 @@ fn metadata_takes_a_linear_unit_that_is_free_but_leaves_one_to_each_kind() {
     drop(frames.try_reserve(512).expect("a block"));
     drop(linear);
     let usage = frames.usage();
-    assert!(usage.total() <= usage.limit, "{usage:?}");
+    assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
     frames.uncharge_metadata(charged);
     frames.retire_range(range);
 }

@@ -152,7 +152,7 @@ fn error_of_a_group_is_told_to_each_member_and_to_nobody_else() {
     for member in members {
         assert_eq!(member.join().unwrap().unwrap_err(), Errno::ENOSPC);
     }
-    assert_eq!(bed.file.stats().failed, 4, "they stay dirty");
+    assert_eq!(bed.file.stats().failed_pages, 4, "they stay dirty");
     drop(end);
     bed.sync(5).join().unwrap().unwrap();
     assert!(!bed.file.is_dirty());

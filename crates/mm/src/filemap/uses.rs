@@ -1,0 +1,86 @@
+//! How reading from a folio that is in the cache counts: as a hit, as a first use, or not at all.
+//!
+//! # Model
+//!
+//! ```text
+//!   brought in for this very read      Fetched   a miss, which is counted where it is found to be missing
+//!   read ahead, and not used before    First     each page is a first use
+//!   the same use of the folio goes on  GoesOn    pages that begin here are first uses; one that was begun is a hit
+//!   used before                        Again     each page is a hit
+//! ```
+//!
+//! The path of most hits knows that the folio was used before ([`Snapshot::is_in_use`](crate::folio::state::Snapshot::is_in_use))
+//! and counts by itself. The others cost a look at what is known anyway.
+
+use crate::address_space::AddressSpace;
+use crate::folio::state::Snapshot;
+use crate::readahead::ReadaheadState;
+use crate::stats::bump;
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FolioUse {
+    Fetched,
+    First,
+    GoesOn,
+    Again,
+}
+
+impl FolioUse {
+    /// What reading byte `pos` of a folio is that begins at page `start` and was seen as `seen`, before it is marked
+    /// accessed. The bytes before `fetched` were brought in for this very read.
+    #[inline]
+    pub(super) fn of(
+        handle: &ReadaheadState,
+        seen: Snapshot,
+        start: PageIndex,
+        pos: u64,
+        fetched: u64,
+    ) -> Self {
+        if pos < fetched {
+            Self::Fetched
+        } else if !seen.is_in_use() && pos != start.pos() && handle.continues(pos) {
+            Self::GoesOn
+        } else {
+            Self::Again
+        }
+    }
+}
+
+impl AddressSpace {
+    /// Counts a read of `len` bytes at `pos` that are in the cache.
+    #[inline]
+    pub(super) fn count_use(&self, kind: FolioUse, pos: u64, len: usize) {
+        let pages = (offset_in_page(pos) + len.saturating_sub(1)) / PAGE_SIZE + 1;
+        let again = match kind {
+            FolioUse::Again => pages,
+            FolioUse::GoesOn => usize::from(offset_in_page(pos) != 0),
+            FolioUse::First => 0,
+            FolioUse::Fetched => return,
+        };
+        if again > 0 {
+            self.count_hits(again as u64);
+        }
+        if again < pages {
+            bump(&self.counters.readahead_first_uses, (pages - again) as u64);
+        }
+    }
+
+    /// The page after those that a read which misses at `page` and goes on to page `last` has to bring in, of the pages before
+    /// `end`: the next one that is there.
+    pub(super) fn missing_from(
+        &self,
+        page: PageIndex,
+        last: PageIndex,
+        end: PageIndex,
+    ) -> PageIndex {
+        let (next, end) = (page.add(1), end.min(last.add(1)));
+        match end > next {
+            true => self
+                .free_around(page, page..end)
+                .map_or(next, |free| free.end),
+            false => next,
+        }
+    }
+}
