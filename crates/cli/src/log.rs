@@ -46,7 +46,8 @@ fn open(path: &Path) -> Result<File, String> {
     opened.map_err(|error| format!("cannot open the log file {}: {error}", path.display()))
 }
 
-/// Sends warnings and errors to standard error, or to the file at `path`, and more the more often `-v` was given.
+/// Sends failures and recoveries to standard error, or to the file at `path`; with `-v` also slow I/O, waits of writers and
+/// memory that is short, and with each further `-v` more.
 ///
 /// # Errors
 /// The line to show when the file cannot be opened.
@@ -64,7 +65,8 @@ pub(crate) fn start(verbose: u8, path: Option<&Path>) -> Result<(), String> {
         });
     }
     let level = match verbose {
-        0 => "warn",
+        // That something works again is for those who were told that it does not.
+        0 => "warn,foliocache::recovery=info",
         1 => "info",
         2 => "debug",
         _ => "trace",

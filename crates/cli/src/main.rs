@@ -7,10 +7,13 @@
 mod background;
 mod bench;
 mod check;
+mod control;
 mod documents;
+mod figures;
 mod log;
 mod mappings;
 mod memory;
+mod metrics;
 mod mount;
 mod notify;
 mod options;
@@ -43,6 +46,10 @@ struct Arguments {
 enum Command {
     /// Mount a directory through a cache of bounded memory.
     Mount(mount::MountArguments),
+    /// Show what a mount does.
+    Status(control::StatusArguments),
+    /// Change the memory bound of a mount that goes on.
+    Set(control::SetArguments),
     /// Write back what programs stored into mappings; `mount` runs it when it ends.
     #[command(hide = true)]
     WriteBackMapped(mount::WriteBackArguments),
@@ -65,6 +72,8 @@ fn main() -> ExitCode {
         options::parse(std::env::args_os().collect()).unwrap_or_else(|error| error.exit());
     let outcome = match arguments.command {
         Command::Mount(arguments) => mount::run(&arguments),
+        Command::Status(arguments) => control::status(&arguments),
+        Command::Set(arguments) => control::set(&arguments),
         Command::WriteBackMapped(arguments) => mappings::serve(&arguments.mount_point),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchHelper(arguments) => bench::help(&arguments),

@@ -13,11 +13,11 @@ pub(crate) struct Bound {
     pub(crate) of: String,
 }
 
-/// The bound that `--memory` asks for: a size, or a part of what the process may use.
+/// The bound that `text` asks for: a size, or a part of what the process may use. `what` names it in errors.
 ///
 /// # Errors
 /// The line to show.
-pub(crate) fn bound(text: &str) -> Result<Bound, String> {
+pub(crate) fn bound(what: &str, text: &str) -> Result<Bound, String> {
     let machine = Level {
         kind: LevelKind::Machine,
         limit: total_memory(),
@@ -25,35 +25,34 @@ pub(crate) fn bound(text: &str) -> Result<Bound, String> {
     };
     match text.trim().strip_suffix('%') {
         Some(percent) => {
-            let mut monitor =
-                Monitor::new().map_err(|errno| format!("--memory {text}: {errno}"))?;
+            let mut monitor = Monitor::new().map_err(|errno| format!("{what} {text}: {errno}"))?;
             let least = monitor.sample().smallest().unwrap_or(machine);
-            part(text, percent, least)
+            part(what, text, percent, least)
         }
-        None => size(text, machine.limit),
+        None => size(what, text, machine.limit),
     }
 }
 
-fn size(text: &str, machine: u64) -> Result<Bound, String> {
+fn size(what: &str, text: &str, machine: u64) -> Result<Bound, String> {
     let bytes = text.in_bytes().map_err(|_| {
-        format!("--memory {text} is no size: give bytes, a number with K, M, G or T, or a part such as 10%")
+        format!("{what} {text} is no size: give bytes, a number with K, M, G or T, or a part such as 10%")
     })?;
     if bytes > machine {
         return Err(format!(
-            "--memory {text} is more than the {} of this machine",
+            "{what} {text} is more than the {} of this machine",
             show(machine)
         ));
     }
     let of = String::new();
-    at_least(Bound { bytes, of }, text)
+    at_least(what, text, Bound { bytes, of })
 }
 
 /// `percent` of the memory that the machine has, or that the process's memory cgroup allows if that is less.
-fn part(text: &str, percent: &str, of: Level) -> Result<Bound, String> {
+fn part(what: &str, text: &str, percent: &str, of: Level) -> Result<Bound, String> {
     let percent = percent.trim_end().parse::<u64>().ok();
     let percent = percent.filter(|percent| (1..=100).contains(percent));
     let percent = percent.ok_or_else(|| {
-        format!("--memory {text} is no part of the memory: give whole percent, from 1% to 100%")
+        format!("{what} {text} is no part of the memory: give whole percent, from 1% to 100%")
     })?;
     let whole = show(of.limit);
     let bound = Bound {
@@ -64,13 +63,13 @@ fn part(text: &str, percent: &str, of: Level) -> Result<Bound, String> {
             LevelKind::Machine => format!(" ({percent} % of the {whole} of this machine)"),
         },
     };
-    at_least(bound, text)
+    at_least(what, text, bound)
 }
 
-fn at_least(bound: Bound, text: &str) -> Result<Bound, String> {
+fn at_least(what: &str, text: &str, bound: Bound) -> Result<Bound, String> {
     if bound.bytes < MIN_MEMORY {
         return Err(format!(
-            "--memory {text}{} is too little: at least {} are needed",
+            "{what} {text}{} is too little: at least {} are needed",
             bound.of,
             show(MIN_MEMORY)
         ));
@@ -93,11 +92,11 @@ mod tests {
     #[test]
     fn parts_say_what_they_are_taken_of() {
         let machine = of(LevelKind::Machine, 8 << 30);
-        let bound = part("25%", "25", machine).unwrap();
+        let bound = part("--memory", "25%", "25", machine).unwrap();
         assert!(bound.bytes.abs_diff(2 << 30) < 100, "{bound:?}");
         assert_eq!(bound.of, " (25 % of the 8 GiB of this machine)");
         let group = of(LevelKind::Cgroup, 1 << 30);
-        let bound = part("50 %", "50 ", group).unwrap();
+        let bound = part("--memory", "50 %", "50 ", group).unwrap();
         assert!(bound.bytes.abs_diff(512 << 20) < 100, "{bound:?}");
         assert_eq!(bound.of, " (50 % of the 1 GiB of the memory cgroup)");
     }
@@ -106,17 +105,17 @@ mod tests {
     fn bounds_that_cannot_be_had_are_refused() {
         let machine = of(LevelKind::Machine, 1 << 30);
         for text in ["0%", "101%", "x%", "-1%", "1.5%", "%"] {
-            let said = part(text, text.trim_end_matches('%'), machine).unwrap_err();
+            let said = part("--memory", text, text.trim_end_matches('%'), machine).unwrap_err();
             assert!(said.contains("no part of the memory"), "{text}: {said}");
         }
-        let said = part("1%", "1", of(LevelKind::Machine, 1 << 20)).unwrap_err();
+        let said = part("--memory", "1%", "1", of(LevelKind::Machine, 1 << 20)).unwrap_err();
         assert!(said.contains("is too little"), "{said}");
         for (text, says) in [
             ("1", "too little"),
             ("2G", "of this machine"),
             ("x", "no size"),
         ] {
-            let said = size(text, 1 << 30).unwrap_err();
+            let said = size("--memory", text, 1 << 30).unwrap_err();
             assert!(said.contains(says), "{text}: {said}");
         }
     }

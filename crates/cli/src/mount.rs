@@ -9,12 +9,14 @@
 //! The main thread serves nothing: it waits for signals, draws the line, and ends the mount.
 
 use crate::background::{self, Side};
+use crate::control::Control;
+use crate::figures::{Asked, Facts};
 use crate::notify::Supervisor;
 use crate::options::{self, OnlyOptions};
 use crate::shutdown::{self, Mounted};
 use crate::status::{INTERVAL, StatusLine, say, show};
 use crate::write_back::WriteBack;
-use crate::{BAD_INPUT, FAILED, Outcome, check, log, memory, source};
+use crate::{BAD_INPUT, FAILED, Outcome, check, log, memory, metrics, source};
 use clap::{Args, ValueEnum};
 use foliocache::{Cache, DirectoryOptions, WritebackAtClose};
 use foliocache_fuse::{KernelCache, MountOptions};
@@ -23,7 +25,7 @@ use foliocache_sys::signal::{Signal, Signals};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the long help says of signals and of exit codes.
 const SIGNALS_AND_EXIT_CODES: &str = "\
@@ -81,7 +83,7 @@ pub(crate) struct MountArguments {
     /// Give other users access, as far as the files' permissions allow it.
     #[arg(long)]
     pub(crate) allow_other: bool,
-    /// Log more; twice for still more. Turns the live line off.
+    /// Log slow I/O, waits of writers and short memory besides failures; twice for still more. Turns the live line off.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// What file data the kernel's own cache keeps, on top of --memory.
@@ -118,6 +120,9 @@ pub(crate) struct MountArguments {
     pub(crate) options: Vec<String>,
     #[command(flatten)]
     pub(crate) only_options: OnlyOptions,
+    /// Serve the statistics for Prometheus at http://ADDRESS/metrics. Only a loopback address is taken, such as 127.0.0.1:9101.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
     /// Operations that can be under way at once.
     #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
     threads: usize,
@@ -139,6 +144,16 @@ enum KernelCacheArgument {
     /// Everything that is read and written, until memory is short: beyond --memory, and most of it held twice. Reading it again
     /// is as fast as on SOURCE itself. Unless root mounts, opening a file is still a request.
     All,
+}
+
+impl KernelCacheArgument {
+    fn name(self) -> &'static str {
+        match self {
+            KernelCacheArgument::None => "none",
+            KernelCacheArgument::Mapped => "mapped",
+            KernelCacheArgument::All => "all",
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -179,7 +194,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Outcome {
         Side::Starter(outcome) => return outcome,
         Side::Mounting(waiting) => waiting,
     };
-    let (mounted, signals) = match mount(arguments) {
+    let (mounted, _control, signals) = match mount(arguments) {
         Ok(mounted) => mounted,
         Err((exit, line)) => {
             say(&line);
@@ -200,7 +215,7 @@ pub(crate) fn run(arguments: &MountArguments) -> Outcome {
 
 /// Whether it could be mounted.
 fn check_all(arguments: &MountArguments) -> Result<(), String> {
-    memory::bound(&arguments.memory)?;
+    memory::bound("--memory", &arguments.memory)?;
     check_log_file(arguments)?;
     check::places(&arguments.source, &arguments.mount_point).map(drop)
 }
@@ -209,15 +224,15 @@ fn check_all(arguments: &MountArguments) -> Result<(), String> {
 ///
 /// # Errors
 /// The exit code, and the line to show.
-fn mount(arguments: &MountArguments) -> Result<(Mounted, Signals), (u8, String)> {
+fn mount(arguments: &MountArguments) -> Result<(Mounted, Option<Control>, Signals), (u8, String)> {
     check_log_file(arguments).map_err(|line| (BAD_INPUT, line))?;
     log::start(arguments.verbose, arguments.log_file.as_deref())
         .map_err(|line| (BAD_INPUT, line))?;
     // Before the first thread, see `Signals`.
     let signals =
         Signals::block().map_err(|errno| (FAILED, format!("cannot wait for signals: {errno}")))?;
-    let mounted = start(arguments, &signals).map_err(|line| (BAD_INPUT, line))?;
-    Ok((mounted, signals))
+    let (mounted, control) = start(arguments, &signals).map_err(|line| (BAD_INPUT, line))?;
+    Ok((mounted, control, signals))
 }
 
 /// A log file in the source would be a change behind the mount with each line, one on the mount would wait for itself.
@@ -248,8 +263,16 @@ fn check_log_file(arguments: &MountArguments) -> Result<(), String> {
 }
 
 /// Checks everything and mounts; `Err` is the line to show.
-fn start(arguments: &MountArguments, signals: &Signals) -> Result<Mounted, String> {
-    let bound = memory::bound(&arguments.memory)?;
+fn start(
+    arguments: &MountArguments,
+    signals: &Signals,
+) -> Result<(Mounted, Option<Control>), String> {
+    let bound = memory::bound("--memory", &arguments.memory)?;
+    let metrics = arguments
+        .metrics
+        .as_deref()
+        .map(metrics::listen)
+        .transpose()?;
     let places = check::places(&arguments.source, &arguments.mount_point)?;
     let builder = Cache::builder().memory(bound.bytes);
     let builder = builder.dirty_expire(Duration::from_secs(arguments.dirty_age));
@@ -284,7 +307,27 @@ fn start(arguments: &MountArguments, signals: &Signals) -> Result<Mounted, Strin
         show(base),
     ));
     let mount = Arc::new(RwLock::new(mount));
-    Ok(Mounted { cache, mount })
+    let asked = Arc::new(Asked {
+        facts: Facts {
+            source: places.source,
+            mount_point: places.mount_point,
+            kernel_cache: arguments.kernel_cache.name(),
+            read_only,
+            since: Instant::now(),
+        },
+        cache: cache.clone(),
+        directory,
+        mount: Arc::downgrade(&mount),
+    });
+    if let Some(listener) = metrics {
+        metrics::start(listener, &asked)?;
+    }
+    let control = Control::start(&asked).inspect_err(|why| {
+        say(&format!(
+            "`foliocache status` and `set` cannot reach this mount: {why}"
+        ));
+    });
+    Ok((Mounted { cache, mount }, control.ok()))
 }
 
 fn mount_options(arguments: &MountArguments, source: &Path) -> MountOptions {

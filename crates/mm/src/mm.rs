@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
-use crate::bdi::{BackingDevInfo, Shares, Stalls};
+use crate::bdi::{BackingDevInfo, Limiter, Shares, Stalls};
 use crate::error::MmError;
 use crate::filemap::{Pins, ViewHome};
 use crate::folio::{Folio, FolioPool};
@@ -130,6 +130,8 @@ pub struct Mm {
     pub(crate) giving_back: Mutex<()>,
     pub(crate) pressure: Pressure,
     pub(crate) direct_reclaims: AtomicU64,
+    /// Lines of the log that tell of them.
+    pub(crate) direct_reclaims_told: Limiter,
     pub(crate) memory_faults: AtomicU64,
     pub(crate) compacted: AtomicU64,
     pub(crate) skipped: AtomicU64,
@@ -206,6 +208,7 @@ impl Mm {
             background: Worker::default(),
             giving_back: Mutex::new(()),
             direct_reclaims: AtomicU64::new(0),
+            direct_reclaims_told: Limiter::default(),
             memory_faults: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
             skipped: AtomicU64::new(0),

@@ -22,6 +22,7 @@ pub mod inotify;
 pub mod inside;
 mod lock;
 pub mod memory;
+pub mod peer;
 pub mod pressure;
 pub mod process;
 pub mod signal;

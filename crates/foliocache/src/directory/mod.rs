@@ -420,16 +420,16 @@ impl Directory {
     }
 
     /// Statistics of the file system over a local directory, with the features that the kernel refused. `None` for a file system
-    /// in memory.
+    /// in memory. Does not wait for the directory.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
     pub fn stats(&self) -> Result<Option<DirectoryStats>> {
-        self.inode(Operation::Stats, Path::new("."), |_, _| {
-            Ok(match self.mount().backing() {
-                Backing::Directory(fs) => Some(fs.stats()),
-                Backing::Memory(_) => None,
-            })
+        let names = self.mount().super_block();
+        names.map_err(|errno| self.error(Operation::Stats, Path::new("."), errno))?;
+        Ok(match self.mount().backing() {
+            Backing::Directory(fs) => Some(fs.stats()),
+            Backing::Memory(_) => None,
         })
     }
 }

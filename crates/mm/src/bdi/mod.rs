@@ -36,6 +36,7 @@ mod stalls;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod throttle;
+mod told;
 
 pub(crate) use limits::Shares;
 use list::DirtyFiles;
@@ -45,6 +46,8 @@ use space::Space;
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;
 pub(crate) use throttle::flush_due;
+use told::Told;
+pub(crate) use told::{Limiter, shown};
 
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
@@ -102,6 +105,7 @@ pub struct BackingDevInfo {
     pub(crate) oldest_dirty: AtomicU64,
     throttle: Throttle,
     space: Space,
+    told: Told,
     /// Sleepers over the limit, and how many: they are woken when pages became durable.
     progress: (Mutex<u32>, Condvar),
 }
@@ -139,6 +143,7 @@ impl BackingDevInfo {
             stopped: AtomicBool::new(false),
             scarce: AtomicBool::new(false),
             space: Space::default(),
+            told: Told::default(),
         });
         if kind == BdiKind::Storage {
             bdi.start_flusher()?;
@@ -212,6 +217,7 @@ impl BackingDevInfo {
         let raw = error.map_or(0, Errno::raw);
         if self.error.load(Ordering::Relaxed) != raw {
             self.error.store(raw, Ordering::Relaxed);
+            self.tell_change(error);
         }
     }
 

@@ -101,6 +101,7 @@ impl BackingDevInfo {
         meter.wrote(now, bytes, took.as_nanos() as u64);
         drop(meter);
         self.note_space_used(bytes);
+        self.told.wrote(bytes);
     }
 
     pub(crate) fn turn(&self) -> u64 {
@@ -191,6 +192,7 @@ impl BackingDevInfo {
         let took = self.mm.shares.now() - start;
         bump(&mapping.counters.throttled_ns, took);
         self.mm.stalls.record(took);
+        self.tell_wait(took);
         result
     }
 

@@ -22,6 +22,7 @@
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_monotonic_ms;
 use std::ops::Range;
 
 use super::REFUSALS;
@@ -417,6 +418,8 @@ struct Fill {
     size: u64,
     /// Pages that somebody waits for; the others are read ahead.
     asked: Range<PageIndex>,
+    /// When it began, in milliseconds.
+    begun: u64,
 }
 
 impl Fill {
@@ -439,6 +442,7 @@ impl Fill {
             segments: Vec::with_capacity(4),
             size: mapping.size(),
             asked,
+            begun: coarse_monotonic_ms(),
         };
         while fill.end < range.end {
             let order = max_order.min((range.end.0 - fill.end.0).ilog2());
@@ -477,16 +481,26 @@ impl Fill {
         let mapping = &self.mapping;
         let read = match reader {
             Reader::Fault(fault) if self.end == page.add(1) && self.pos == page.pos() => {
-                mapping.read_for_fault(fault, mapping.mm().folios.get(self.folios[0]), page)?
+                mapping.read_for_fault(fault, mapping.mm().folios.get(self.folios[0]), page)
             }
-            _ => mapping.ops.read_folios(self.pos, &self.segments)?,
+            _ => mapping.ops.read_folios(self.pos, &self.segments),
         };
+        let read = read.inspect_err(|&error| {
+            let bytes = (self.end.pos() - self.pos).into();
+            mapping
+                .bdi()
+                .tell_failure(mapping, "a read failed", bytes, error);
+        })?;
         Ok(self.end(read, Some(page)))
     }
 
     /// Ends a read of `read` bytes: unlocks the folios, but for the one that holds `kept`, which it returns.
     fn end(mut self, read: usize, kept: Option<PageIndex>) -> Option<FolioId> {
         let mapping = &self.mapping;
+        let took = coarse_monotonic_ms() - self.begun;
+        mapping
+            .bdi()
+            .tell_slow(mapping, "a read", read as u64, took);
         mapping.zero_unread(self.pos, &self.segments, read, self.size);
         let mut still_locked = None;
         for folio in std::mem::take(&mut self.folios) {

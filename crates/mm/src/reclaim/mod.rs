@@ -35,13 +35,16 @@ pub use shrinker::Shrinker;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
 use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_monotonic_ms;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
+use crate::bdi::shown;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{FrameKind, Reservation, Ticket};
 use crate::mm::Mm;
 use crate::owner;
+use crate::show::Bytes;
 use crate::stats::bump;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
@@ -121,6 +124,16 @@ impl Mm {
         self.frames.try_reserve_of(kind, n)
     }
 
+    fn tell_direct_reclaim(&self) {
+        if let Some(left_out) = self
+            .direct_reclaims_told
+            .admit((0, 0), coarse_monotonic_ms())
+        {
+            let (in_use, left_out) = (Bytes(self.usage().total_bytes()), shown(left_out));
+            tracing::info!(%in_use, left_out, "memory is used up: callers evict pages themselves");
+        }
+    }
+
     #[cold]
     fn reserve_slow_path(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         rank::might_sleep();
@@ -135,6 +148,7 @@ impl Mm {
             // until their turn comes, the cache would be empty by then.
             if self.frames.available_of(kind) < u64::from(n) {
                 bump(&self.direct_reclaims, 1);
+                self.tell_direct_reclaim();
                 rounds += 1;
                 if self.make_frames(kind, n, rounds) {
                     no_progress = 0;

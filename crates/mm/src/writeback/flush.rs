@@ -34,6 +34,7 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_xarray::Mark;
 
 use super::{SIZE_NOT_KNOWN, XA_BATCH};
@@ -176,12 +177,18 @@ impl AddressSpace {
             };
             (running, attributes)
         };
-        match attributes.and_then(|()| self.ops.flush()) {
+        let begun = coarse_monotonic_ms();
+        let flushed = attributes.and_then(|()| self.ops.flush());
+        let took = coarse_monotonic_ms() - begun;
+        self.bdi().tell_slow(self, "a flush", 0, took);
+        match flushed {
             Ok(()) => {
                 running.succeeded();
                 Ok(())
             }
             Err(error) => {
+                let what = "a flush failed; what it covers is dirty again and is retried";
+                self.bdi().tell_failure(self, what, None, error);
                 running.error = error;
                 Err(error)
             }

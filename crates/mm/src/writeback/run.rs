@@ -242,7 +242,11 @@ impl AddressSpace {
             wb.store_size = wb.store_size.max(outcome.end);
         }
         bump(&self.counters.written, outcome.bytes);
-        self.bdi().note_written(outcome.bytes, start.elapsed());
+        let took = start.elapsed();
+        self.bdi().note_written(outcome.bytes, took);
+        let milliseconds = took.as_millis() as u64;
+        self.bdi()
+            .tell_slow(self, "a write", outcome.bytes, milliseconds);
         let written = |taken: &RunFolio<'_>| taken.end <= outcome.end;
         let whole = match outcome.result {
             Ok(()) => run.folios.len(),
@@ -351,10 +355,9 @@ impl AddressSpace {
         self.bdi().set_error(Some(error));
         if newly_failed > 0 {
             self.wb_err.record(error);
-            tracing::warn!(
-                file = %self.ops.describe(), pos = run.first.pos(), pages = run.len(), %error,
-                "writeback failed; the data stays dirty and is retried"
-            );
+            let bytes = run.len() * PAGE_SIZE as u64;
+            let what = "writeback failed; the data stays dirty and is retried";
+            self.bdi().tell_failure(self, what, Some(bytes), error);
         }
     }
 }

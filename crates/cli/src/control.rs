@@ -1,0 +1,415 @@
+//! `foliocache status` and `foliocache set`: questions to a running mount through a Unix socket.
+//!
+//! # Model
+//!
+//! ```text
+//!  status, set ──▶ /proc/self/mountinfo: which mount is it? ──▶ socket of its device number ──▶ the mount's process
+//!     one line of JSON: a request  ─────────────────────────────────────────────────────────▶
+//!     ◀───────────────────────────────────────────────────────── one line of JSON: an answer
+//! ```
+//!
+//! The socket lies in `/run/foliocache` for root and in `$XDG_RUNTIME_DIR/foliocache` for other users, a directory that
+//! only its user can enter. Its name is the mount's device number, which no two mounts have at a time. It is bound under a
+//! name of its own and renamed when it listens: so a socket that refuses a connection is what a killed process left.
+//!
+//! Neither side touches the mount, whose source may hang.
+//!
+//! # Locking
+//!
+//! None. A connection has a thread of its own, at most [`MAX_CONNECTIONS`] at a time.
+
+use crate::figures::Asked;
+use crate::memory;
+use crate::status::{say, show};
+use crate::{BAD_INPUT, FAILED, Outcome};
+use clap::Args;
+use foliocache_sys::credentials::effective_user;
+use foliocache_sys::dir::mount::{self as mounts, MountInfo};
+use foliocache_sys::peer::peer_user;
+use serde_json::{Value, json};
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// Requests that are answered at a time.
+const MAX_CONNECTIONS: usize = 8;
+
+/// Longest request, in bytes.
+const MAX_REQUEST: u64 = 4096;
+
+/// Longest answer, in bytes.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// Longest that the mount waits for a client.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest that a client waits for the mount.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a change of the bound may take before the answer says that it goes on.
+const SHRINK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The type by which the kernel lists our mounts.
+const FS_TYPE: &str = "fuse.foliocache";
+
+/// Arguments of `foliocache status`.
+#[derive(Args)]
+pub(crate) struct StatusArguments {
+    /// Where the mount is.
+    #[arg(value_name = "MOUNTPOINT")]
+    mount_point: PathBuf,
+    /// Print one JSON object; docs/guide/statistics.md explains each field.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `foliocache set`.
+#[derive(Args)]
+pub(crate) struct SetArguments {
+    /// Where the mount is.
+    #[arg(value_name = "MOUNTPOINT")]
+    mount_point: PathBuf,
+    /// What to change: memory=SIZE, with SIZE as for mount --memory.
+    #[arg(value_name = "NAME=VALUE")]
+    setting: String,
+}
+
+/// Runs `foliocache status`.
+pub(crate) fn status(arguments: &StatusArguments) -> Outcome {
+    let form = if arguments.json { "json" } else { "text" };
+    let answer = ask(&arguments.mount_point, &json!({"status": form}))?;
+    show_answer(&answer)
+}
+
+/// Runs `foliocache set`.
+pub(crate) fn set(arguments: &SetArguments) -> Outcome {
+    let Some(("memory", size)) = arguments.setting.split_once('=') else {
+        let line = format!("{}: only memory=SIZE can be set", arguments.setting);
+        return Err((BAD_INPUT, line));
+    };
+    let limit = memory::bound("memory", size).map_err(|line| (BAD_INPUT, line))?;
+    let answer = ask(&arguments.mount_point, &json!({"memory": limit.bytes}))?;
+    show_answer(&answer)
+}
+
+/// Prints an answer on standard output. That nobody reads it is no error.
+fn show_answer(answer: &Value) -> Outcome {
+    let text = match answer {
+        // Names of files may hold what a terminal obeys. JSON escapes it.
+        Value::String(text) => text.replace(|c: char| c.is_control() && c != '\n', "?"),
+        other => format!("{other:#}"),
+    };
+    let _ = writeln!(io::stdout(), "{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the mount at a place answer.
+fn ask(mount_point: &Path, request: &Value) -> Result<Value, (u8, String)> {
+    let shown = mount_point.display();
+    let mounted = mounts::mount_at(mount_point)
+        .map_err(|errno| (BAD_INPUT, format!("{shown}: {}", errno.description())))?;
+    let mounted = match mounted {
+        Some(mounted) if mounted.fs_type == FS_TYPE => mounted,
+        Some(other) => {
+            let line = format!(
+                "{shown} is no mount of foliocache, but of type {}",
+                other.fs_type
+            );
+            return Err((BAD_INPUT, line));
+        }
+        None => return Err((BAD_INPUT, format!("nothing is mounted at {shown}"))),
+    };
+    let mut stream = connect(&mounted).map_err(|line| (FAILED, format!("{shown}: {line}")))?;
+    let failed = |error: io::Error| {
+        let why = match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!(
+                    "no answer within {} s: its process may be stopped",
+                    PATIENCE.as_secs()
+                )
+            }
+            _ => error.to_string(),
+        };
+        (FAILED, format!("{shown}: {why}"))
+    };
+    let answer = exchange(&mut stream, request).map_err(failed)?;
+    let unread = || (FAILED, format!("{shown}: the answer was cut off"));
+    let mut answer: Value = serde_json::from_str(&answer).map_err(|_| unread())?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(line) => Err((FAILED, line.to_owned())),
+        None => Ok(answer["answer"].take()),
+    }
+}
+
+fn exchange(stream: &mut UnixStream, request: &Value) -> io::Result<String> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(MAX_ANSWER)).read_line(&mut answer)?;
+    Ok(answer)
+}
+
+/// Connects to the process behind a mount.
+fn connect(mounted: &MountInfo) -> Result<UnixStream, String> {
+    let name = socket_name(mounted);
+    let mut directories: Vec<_> = runtime_directory().into_iter().collect();
+    if effective_user() == 0 {
+        // Another user's.
+        let users = fs::read_dir("/run/user").into_iter().flatten().flatten();
+        directories.extend(users.map(|user| user.path().join("foliocache")));
+    }
+    let mut why = "its process answers no questions: only root and the user who mounted it can ask";
+    for directory in directories {
+        match UnixStream::connect(directory.join(&name)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                why = "the foliocache that served it has ended: unmount it";
+            }
+            Err(_) => {}
+        }
+    }
+    Err(why.to_owned())
+}
+
+fn socket_name(mounted: &MountInfo) -> String {
+    let (major, minor) = mounted.device;
+    format!("mount-{major}-{minor}.sock")
+}
+
+/// Where this user's sockets are.
+fn runtime_directory() -> Option<PathBuf> {
+    if effective_user() == 0 {
+        return Some("/run/foliocache".into());
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+    let own = own.map_or_else(
+        || format!("/run/user/{}", effective_user()).into(),
+        PathBuf::from,
+    );
+    own.is_absolute().then(|| own.join("foliocache"))
+}
+
+/// The socket of a mount; it goes away with the value.
+pub(crate) struct Control {
+    path: PathBuf,
+}
+
+impl Control {
+    /// Answers from now on.
+    ///
+    /// # Errors
+    /// Why it cannot; the mount works all the same.
+    pub(crate) fn start(asked: &Arc<Asked>) -> Result<Control, String> {
+        let point = &asked.facts.mount_point;
+        let mounted = mounts::mount_at(point).map_err(|errno| errno.to_string())?;
+        let mounted = mounted.ok_or_else(|| format!("{} is not mounted", point.display()))?;
+        let directory = runtime_directory().ok_or("XDG_RUNTIME_DIR is no absolute path")?;
+        let at = |error: io::Error| format!("{}: {error}", directory.display());
+        make_private(&directory).map_err(at)?;
+        remove_stale(&directory);
+        let path = directory.join(socket_name(&mounted));
+        let bound = directory.join(format!("starting-{}.sock", std::process::id()));
+        // Of a killed process that had the same number.
+        let _ = fs::remove_file(&bound);
+        let listener = UnixListener::bind(&bound).map_err(at)?;
+        fs::set_permissions(&bound, fs::Permissions::from_mode(0o600)).map_err(at)?;
+        fs::rename(&bound, &path).map_err(at)?;
+        let asked = Arc::clone(asked);
+        let started = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || serve(&listener, &asked));
+        let control = Control { path };
+        started.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(control)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Makes a directory that only this user can enter, or makes sure that it is one.
+fn make_private(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let about = fs::symlink_metadata(directory)?;
+    if about.is_dir() && about.uid() == effective_user() && about.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "is no directory that only its user can enter",
+    ))
+}
+
+/// Removes what killed processes left: sockets where nobody listens.
+fn remove_stale(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_ours = |name: &str| name.starts_with("mount-") && name.ends_with(".sock");
+        if !entry.file_name().to_str().is_some_and(is_ours) {
+            continue;
+        }
+        if let Err(error) = UnixStream::connect(entry.path())
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, asked: &Arc<Asked>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            // Out of descriptors, most likely.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        let busy = Busy::new(&connections);
+        let asked = Arc::clone(asked);
+        // Without a thread the client is told by the end of the connection.
+        let _ = thread::Builder::new()
+            .name("control-answer".to_owned())
+            .spawn(move || {
+                // Nobody is there who could be told.
+                let _ = answer(&stream, &asked, busy);
+            });
+    }
+}
+
+/// One connection.
+struct Busy(Arc<AtomicUsize>, usize);
+
+impl Busy {
+    fn new(connections: &Arc<AtomicUsize>) -> Busy {
+        // Relaxed: a number.
+        let before = connections.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(connections), before)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads a request and answers it.
+fn answer(stream: &UnixStream, asked: &Asked, busy: Busy) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let user = peer_user(stream.as_fd())?;
+    let answered = if user != 0 && user != effective_user() {
+        Err("only root and the user who mounted it can ask".to_owned())
+    } else if busy.1 >= MAX_CONNECTIONS {
+        Err("too many questions at a time: ask again".to_owned())
+    } else {
+        let mut line = String::new();
+        BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
+        respond(&line, asked)
+    };
+    let answer = match answered {
+        Ok(answer) => json!({"answer": answer}),
+        Err(line) => json!({"error": line}),
+    };
+    let mut stream = stream;
+    stream.write_all(format!("{answer}\n").as_bytes())
+}
+
+fn respond(line: &str, asked: &Asked) -> Result<Value, String> {
+    let not_known = || "this foliocache does not know the request".to_owned();
+    let request: Value = serde_json::from_str(line).map_err(|_| not_known())?;
+    if let Some(form) = request.get("status").and_then(Value::as_str) {
+        let now = asked.snapshot()?;
+        return Ok(match form {
+            "text" => asked.text(&now).into(),
+            _ => asked.json(&now),
+        });
+    }
+    match request.get("memory").and_then(Value::as_u64) {
+        Some(bytes) => set_memory(asked, bytes).map(Value::from),
+        None => Err(not_known()),
+    }
+}
+
+/// Changes the bound; returns what came of it so far.
+fn set_memory(asked: &Asked, bytes: u64) -> Result<String, String> {
+    let before = asked.snapshot()?.cache.pressure.configured_bytes;
+    let (tell, told) = mpsc::channel();
+    let cache = asked.cache.clone();
+    thread::Builder::new()
+        .name("set-memory".to_owned())
+        .spawn(move || {
+            // The receiver is gone when it takes longer than it waits.
+            let _ = tell.send(cache.set_memory(bytes));
+        })
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    if let Ok(Err(error)) = told.recv_timeout(SHRINK_PATIENCE) {
+        return Err(error.to_string());
+    }
+    let now = asked.snapshot()?.cache;
+    let in_use = now.memory.total_bytes();
+    let mut text = format!(
+        "memory bound {}, was {}; in use {}",
+        show(bytes),
+        show(before),
+        show(in_use),
+    );
+    if now.pressure.effective_bytes < bytes {
+        text += &format!(
+            "; memory is short outside: {} is kept",
+            show(now.pressure.effective_bytes)
+        );
+    }
+    if in_use > bytes {
+        text += ": more is given back as data is written or no longer in use";
+    }
+    say(&format!("by request: {text}"));
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sockets_that_nobody_listens_at_are_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        drop(UnixListener::bind(at("mount-0-1.sock")).unwrap());
+        drop(UnixListener::bind(at("other.sock")).unwrap());
+        let _live = UnixListener::bind(at("mount-0-2.sock")).unwrap();
+        fs::write(at("mount-0-3.sock.txt"), "x").unwrap();
+        remove_stale(temp.path());
+        let mut left: Vec<_> = fs::read_dir(temp.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["mount-0-2.sock", "mount-0-3.sock.txt", "other.sock"]);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let directory = temp.path().join("foliocache");
+        make_private(&directory).unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+        make_private(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = make_private(&directory).unwrap_err();
+        assert!(error.to_string().contains("only its user"), "{error}");
+    }
+}
