@@ -373,12 +373,17 @@ fn bad_input_is_one_line_and_status_2() {
             ),
         ),
         (
-            &["source", "mount", "--memory", "12%"],
-            "--memory 12% is no size: give bytes, or a number with K, M, G or T".into(),
+            &["source", "mount", "--memory", "12X"],
+            "--memory 12X is no size: give bytes, a number with K, M, G or T, or a part such as 10%"
+                .into(),
+        ),
+        (
+            &["source", "mount", "--memory", "120%"],
+            "--memory 120% is no part of the memory: give whole percent, from 1% to 100%".into(),
         ),
         (
             &["source", "mount", "--memory", "-5M"],
-            "--memory -5M is no size: give bytes, or a number with K, M, G or T".into(),
+            "--memory -5M is no size: give bytes, a number with K, M, G or T, or a part such as 10%".into(),
         ),
         (
             &["source", "mount", "--memory", "1M"],
