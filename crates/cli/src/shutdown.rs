@@ -218,13 +218,18 @@ pub(crate) fn end(
         };
         status.clear();
         say(&why);
+        // `None` where the worker is busy with it.
         let in_use = || Some(!mount.upgrade()?.try_read().ok()?.is_ended());
+        let in_use = in_use();
         let mut outcome = Outcome {
-            cut_off: cut_off || in_use().unwrap_or(false),
+            cut_off: cut_off || in_use.unwrap_or(false),
             ..Outcome::default()
         };
-        // Out of the tree, and its programs wait no longer. What fails, the end of the process does.
-        let _ = connection.abort();
+        // Out of the tree, and its programs wait no longer. What fails, the end of the process does. The device number of a
+        // mount that has ended may be another mount's by now.
+        if in_use != Some(false) {
+            let _ = connection.abort();
+        }
         outcome.lost = not_written(&cache);
         if outcome.lost.is_empty() {
             let error = "it is not known whether all names and attributes are in the source";

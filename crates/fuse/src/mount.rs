@@ -485,7 +485,12 @@ impl Mount {
     /// # Errors
     /// Those of the kernel; it is then still mounted.
     pub fn detach(&mut self) -> Result<(), MountError> {
-        match self.connection.abort() {
+        // The device number of one that has ended may be another mount's by now.
+        let ended = match self.is_ended() {
+            true => Ok(()),
+            false => self.connection.abort(),
+        };
+        match ended {
             Ok(()) => self.join(),
             Err(Errno::EPERM) => {
                 self.stop();

@@ -6,6 +6,9 @@ use foliocache::{Cache, Credentials, Errno};
 use foliocache_fuse::{MountError, MountOptions, mount};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 #[test]
 #[ignore = "system tier"]
@@ -48,4 +51,32 @@ fn a_directory_is_mounted_used_and_dropped() {
     drop(again);
     assert_eq!(fs::read_dir(&point).unwrap().count(), 0);
     fs::remove_dir(&point).unwrap();
+}
+
+/// The kernel gives the device number of a mount that is gone to the next one.
+#[test]
+#[ignore = "system tier"]
+fn mount_that_was_unmounted_by_others_ends_no_other_mount() {
+    let top = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let [one, two] = ["one", "two"].map(|name| {
+        let point = top.join(format!("memfs-{name}-{}", std::process::id()));
+        fs::create_dir_all(&point).unwrap();
+        point
+    });
+    let cache = Cache::builder().memory("16M").build().unwrap();
+    let options = MountOptions::new("memory");
+    for _ in 0..5 {
+        let first = mount(&cache.memfs().unwrap(), &one, &options).unwrap();
+        let umount = Command::new("umount").arg(&one).status().unwrap();
+        assert!(umount.success());
+        while !first.is_ended() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let second = mount(&cache.memfs().unwrap(), &two, &options).unwrap();
+        drop(first);
+        fs::write(two.join("file"), "data").unwrap();
+        assert!(!second.is_ended());
+    }
+    fs::remove_dir(&one).unwrap();
+    fs::remove_dir(&two).unwrap();
 }
