@@ -295,14 +295,17 @@ fn ready_fd_gets_a_newline_and_is_closed() {
     }
 }
 
-/// Environments of the processes that a process started.
+/// Environments of the processes that a process started. Before `exec` a child still shows that of its parent.
 fn environments_of_children(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let children = tasks.map(|task| read(&task.unwrap().path().join("children")));
     let children: Vec<_> = children.collect();
     let pids = children.iter().flat_map(|line| line.split_whitespace());
     let environ = |pid: &str| fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    pids.map(|pid| String::from_utf8_lossy(&environ(pid)).into_owned())
+    let runs =
+        |pid: &&str| read(Path::new(&format!("/proc/{pid}/cmdline"))).contains("write-back-mapped");
+    pids.filter(runs)
+        .map(|pid| String::from_utf8_lossy(&environ(pid)).into_owned())
         .filter(|text| !text.is_empty())
         .collect()
 }
