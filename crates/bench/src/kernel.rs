@@ -11,30 +11,23 @@
 //! of its own, which joins the cgroup before it opens a file, and the files have to leave the cache
 //! before that. What it needs for itself, buffers and traces, it takes before it joins.
 
-use foliocache::Cache;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
-use std::hint::black_box;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStdout};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
-use crate::cost::{Cost, Meter};
 use crate::error::BenchError;
 use crate::files::PAGE;
 use crate::guard::{Guard, Thing, command, tell};
-use crate::latency::{Latency, Times};
 use crate::mapped::{Kernels, page_faults, read};
-use crate::names::KernelUser;
 use crate::passes::{RandomReads, RandomResult, Trace, Until, filled};
 use crate::ring::ReadRing;
 use crate::streams::{Access, Shape, Stream, Streamed, ThroughKernel};
-use crate::trees::{FilePath, Trees, top as top_of_tree};
 
 /// The argument that makes a kernel's side of a process.
 pub(crate) const ROLE: &str = "kernel";
@@ -51,12 +44,6 @@ enum Order {
         /// Bytes of a read.
         len: usize,
         until: Until,
-    },
-    /// Stat each file of trees once, through a cache of ours with this bound or without.
-    Walk {
-        path: PathBuf,
-        trees: Trees,
-        bound: Option<u64>,
     },
     /// Read or write streams.
     Streams {
@@ -85,7 +72,6 @@ enum Done {
     Ready,
     Random(RandomResult),
     Streams(Streamed),
-    Walk(Cost, Latency),
 }
 
 /// The process, from outside.
@@ -161,21 +147,6 @@ impl KernelSide {
         };
         match self.order(&order)? {
             Done::Streams(result) => Ok(result),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Stats each file of trees once, through a new cache of ours with this bound, or without. A helper process does it
-    /// for us, too: what the kernel caches for it counts.
-    pub(crate) fn walk(
-        &mut self,
-        path: &Path,
-        trees: Trees,
-        bound: Option<u64>,
-    ) -> io::Result<(Cost, Latency)> {
-        let path = path.to_owned();
-        match self.order(&Order::Walk { path, trees, bound })? {
-            Done::Walk(cost, latency) => Ok((cost, latency)),
             other => Err(unexpected(&other)),
         }
     }
@@ -315,23 +286,6 @@ impl State {
                 };
                 Ok(Done::Random(result?))
             }
-            Order::Walk { path, trees, bound } => match bound {
-                Some(bound) => {
-                    let cache = Cache::builder().memory(bound).build()?;
-                    let top = cache.directory(&path)?;
-                    walk(trees, |thread| {
-                        let directory = top.open_dir(top_of_tree(thread))?;
-                        Ok(move |path: &FilePath| {
-                            black_box(directory.metadata(path.os_str())?);
-                            Ok(())
-                        })
-                    })
-                }
-                None => walk(trees, |thread| {
-                    let user = KernelUser::at(&path.join(top_of_tree(thread)))?;
-                    Ok(move |path: &FilePath| user.stat(path.c_str()))
-                }),
-            },
             Order::Streams {
                 path,
                 shape,
@@ -351,36 +305,6 @@ impl State {
             }
         }
     }
-}
-
-/// Walks all trees once; `user` makes what stats a file of a thread's tree.
-fn walk<F>(trees: Trees, user: impl Fn(usize) -> io::Result<F>) -> io::Result<Done>
-where
-    F: FnMut(&FilePath) -> io::Result<()> + Send,
-{
-    let timed = |thread| {
-        let mut stat = user(thread)?;
-        Ok((Times::new(), move |times: &mut Times, path: &FilePath| {
-            let start = Instant::now();
-            stat(path)?;
-            times.add(start.elapsed());
-            Ok(())
-        }))
-    };
-    let users = (0..trees.threads)
-        .map(timed)
-        .collect::<io::Result<Vec<_>>>()?;
-    let (mut times, stats): (Vec<Times>, Vec<_>) = users.into_iter().unzip();
-    let mut stats: Vec<_> = times
-        .iter_mut()
-        .zip(stats)
-        .map(|(times, mut stat)| move |path: &FilePath| stat(times, path))
-        .collect();
-    let meter = Meter::start();
-    trees.walk_all(&mut stats, 1)?;
-    let cost = meter.stop();
-    drop(stats);
-    Ok(Done::Walk(cost, Times::drain(times.iter_mut())))
 }
 
 /// For one thread at a time; what another left when it panicked ends the run.

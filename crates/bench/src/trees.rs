@@ -3,7 +3,6 @@
 use foliocache_mm::AddressSpace;
 use foliocache_vfs::dcache::DENTRY_BYTES;
 use foliocache_vfs::inode_bytes;
-use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +13,7 @@ use crate::names::Make;
 use crate::settings::Settings;
 
 /// How many trees there are, one for each thread, and of what size.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Trees {
     pub(crate) threads: usize,
     dirs: usize,

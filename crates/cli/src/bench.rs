@@ -247,7 +247,7 @@ fn list(out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "{:<10} {:>7} {:>7}  all of them\n\n\
-         Times are of two processors with nothing else to do.",
+         Times are estimates for two processors and a disk with nothing else to do.",
         "--all",
         time(all(true)),
         time(all(false)),

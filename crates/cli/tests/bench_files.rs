@@ -369,22 +369,11 @@ fn a_walk_of_names_that_are_not_cached() {
     let dir = folder.0.to_str().unwrap();
     let case = ["coldwalk", "--json", "--samples", "2", "--memory", "8M"];
     let tree = ["--dirs", "40", "--files", "500", "--dir", dir];
-    let child = bench(&[&case[..], &tree].concat())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = child.unwrap();
-    let id = child.id();
-    let output = child.wait_with_output().unwrap();
+    let output = bench(&[&case[..], &tree].concat()).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
-    assert_eq!(cgroups(id), [] as [PathBuf; 0], "cgroups stay behind");
     if !can_drop_caches() {
         assert!(said.contains("drop_caches"), "{said}");
-        return;
-    }
-    if without_cgroups() && said.contains("memory cgroup") {
-        println!("skipped: {said}");
         return;
     }
     assert!(output.status.success(), "{said}");

@@ -70,7 +70,7 @@ impl Case for Create {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 25 } else { 240 }
+        if quick { 60 } else { 300 }
     }
 
     fn uses(&self) -> Uses {

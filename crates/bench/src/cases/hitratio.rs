@@ -119,7 +119,7 @@ impl Case for HitRatio {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 15 } else { 90 }
+        if quick { 10 } else { 60 }
     }
 
     fn uses(&self) -> Uses {

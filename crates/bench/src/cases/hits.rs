@@ -109,7 +109,7 @@ impl Case for Hits {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 30 } else { 240 }
+        if quick { 35 } else { 320 }
     }
 
     fn uses(&self) -> Uses {

@@ -47,7 +47,7 @@ impl Case for Pread {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 15 } else { 110 }
+        if quick { 15 } else { 120 }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {

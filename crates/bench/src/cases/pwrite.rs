@@ -47,7 +47,7 @@ impl Case for Pwrite {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 10 } else { 70 }
+        if quick { 10 } else { 80 }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {

@@ -67,7 +67,7 @@ impl Case for Stat {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 20 } else { 130 }
+        if quick { 40 } else { 300 }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {

@@ -74,7 +74,7 @@ impl Case for Walk {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 15 } else { 40 }
+        if quick { 10 } else { 30 }
     }
 
     fn uses(&self) -> Uses {
