@@ -55,9 +55,10 @@ fn part(what: &str, text: &str, percent: &str, of: Level) -> Result<Bound, Strin
         format!("{what} {text} is no part of the memory: give whole percent, from 1% to 100%")
     })?;
     let whole = show(of.limit);
+    let bytes = u128::from(of.limit) * u128::from(percent) / 100;
     let bound = Bound {
-        // As a product it could be too large.
-        bytes: of.limit / 100 * percent,
+        // Whole pages.
+        bytes: bytes as u64 & !4095,
         of: match of.kind {
             LevelKind::Cgroup => format!(" ({percent} % of the {whole} of the memory cgroup)"),
             LevelKind::Machine => format!(" ({percent} % of the {whole} of this machine)"),

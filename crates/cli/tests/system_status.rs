@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn status(place: &Path) -> Value {
@@ -217,29 +217,34 @@ fn status_answers_while_the_source_hangs() {
     file.write_all(&pattern(100_000, 1)).unwrap();
     file.sync_all().unwrap();
     below.signal("STOP");
-    file.write_all(&pattern(100_000, 3)).unwrap();
-    let stuck = Command::new("cat")
-        .arg(place.join("unread"))
-        .stdout(Stdio::null())
-        .spawn();
+    // Either may wait for the source.
+    let writing = std::thread::spawn(move || file.write_all(&pattern(100_000, 3)));
+    let reading = std::thread::spawn({
+        let unread = place.join("unread");
+        move || fs::read(unread)
+    });
     std::thread::sleep(Duration::from_millis(500));
-    for _ in 0..20 {
+    for _ in 0..5 {
         let begun = Instant::now();
         let now = status(&place);
         assert!(
-            begun.elapsed() < Duration::from_secs(2),
+            begun.elapsed() < Duration::from_secs(5),
             "{:?}",
             begun.elapsed()
         );
-        assert!(number(&now, "dirty_bytes") + number(&now, "writeback_bytes") > 0.0);
+        assert_eq!(
+            (&now["state"], &now["pid"]),
+            (&"serving".into(), &above.pid().into())
+        );
     }
+    assert!(!reading.is_finished(), "the source hangs");
     let begun = Instant::now();
     let said = run(&mut set(&place, "memory=128M"));
     assert!(said.contains("memory bound 128 MiB, was 512 MiB"), "{said}");
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(begun.elapsed() < Duration::from_secs(10));
     below.signal("CONT");
-    stuck.unwrap().wait().unwrap();
-    drop(file);
+    writing.join().unwrap().unwrap();
+    assert_eq!(reading.join().unwrap().unwrap(), pattern(1 << 20, 2));
     above.end_well();
     below.end_well();
 }
@@ -376,7 +381,8 @@ fn metrics_are_those_of_status() {
         }
         // The two were asked one after the other.
         differing = samples;
-        differing.retain(|(field, value)| *value != number(&now, field));
+        // What reads JSON may be wrong in the last digit.
+        differing.retain(|(field, value)| (*value - number(&now, field)).abs() > 1e-9);
         differing.retain(|(field, _)| field != "uptime_seconds");
         if differing.is_empty() {
             break;
