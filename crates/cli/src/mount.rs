@@ -80,6 +80,9 @@ pub(crate) struct MountArguments {
     /// Mount SOURCE even if another foliocache mount or program has it open. Each may undo what is durable through the other.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Leave out what is mounted below SOURCE: what lies underneath is shown instead. Takes CAP_SYS_ADMIN, such as root's.
+    #[arg(long)]
+    one_file_system: bool,
     /// Give other users access, as far as the files' permissions allow it.
     #[arg(long)]
     pub(crate) allow_other: bool,
@@ -281,6 +284,7 @@ fn start(
     let options = DirectoryOptions::new()
         .raise_open_files(true)
         .ignore_lock(arguments.force)
+        .one_file_system(arguments.one_file_system)
         .writeback_at_close(arguments.writeback.into());
     let (directory, read_only) = source::open(
         &cache,

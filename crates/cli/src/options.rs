@@ -128,7 +128,7 @@ const WITH_VALUE: [&str; 10] = [
 ];
 
 /// The same, without a value.
-const WITHOUT_VALUE: [&str; 3] = ["allow_other", "force", "verbose"];
+const WITHOUT_VALUE: [&str; 4] = ["allow_other", "force", "one_file_system", "verbose"];
 
 /// What only `-o` and mount(8) say, not a reader of `--help`.
 #[derive(Args)]

@@ -60,7 +60,11 @@ fn renames_with_and_without_flags() {
             "no replace over a name: File exists",
             "exchange file and directory: 0",
             "the open file: links 1",
-            "~whiteout: Invalid argument",
+            "whiteout: 0",
+            "where it was: mode 20000 links 1 owner 0:0 size 0 device 0:0",
+            "where it is: 1 'a'",
+            "in it: 4 'axyz'",
+            "~and no replace: Invalid argument",
         ],
     );
 }
@@ -156,6 +160,24 @@ fn users_may_do_what_modes_and_lists_allow() {
             "listed user reads: 1",
             "unlisted user reads: Permission denied",
             "file that inherits: mode 100640 links 1 owner 106:106 size 1",
+        ],
+    );
+}
+
+/// Who changes data without privilege takes the set-user-id bit away, and the set-group-id bit if the group may execute the file or
+/// they are not in it.
+#[test]
+#[ignore = "system tier"]
+fn set_id_bits_go_as_on_the_directory() {
+    same_on_both(
+        "setid",
+        &[
+            "6777, allocate: 0, left: mode 106777 links 1 owner 0:103 size 10000",
+            "6777, allocate: 0, left: mode 100777 links 1 owner 0:103 size 10000",
+            "6666, allocate: 0, left: mode 100666 links 1 owner 0:103 size 10000",
+            "6666, allocate: 0, left: mode 102666 links 1 owner 0:103 size 10000",
+            "6666, write: 3, left: mode 100666 links 1 owner 0:103 size 4",
+            "6666, copy: 3, left: mode 102666 links 1 owner 0:103 size 4",
         ],
     );
 }

@@ -60,6 +60,15 @@ impl DirectoryOptions {
         self
     }
 
+    /// Leave out what is mounted below the directory, before or later: what lies underneath, usually an empty directory, is shown
+    /// instead, as a bind mount of the directory shows it. Subvolumes of btrfs stay. Opening fails without `CAP_SYS_ADMIN` or
+    /// before Linux 5.12. Off by default: then files of other file systems are shown, with inode numbers of their own.
+    #[doc(alias = "xdev")]
+    pub fn one_file_system(mut self, leave_out: bool) -> Self {
+        self.fs.one_file_system = leave_out;
+        self
+    }
+
     /// How long unwatched names and attributes are believed without asking the source again, so how late a change by others may be
     /// noticed. One second by default. Zero asks each time, and watches nothing. Opening an unwatched file always asks about the
     /// file itself.

@@ -22,7 +22,7 @@ impl InodeOperations for Bare {
         Ok(self.0.clone())
     }
 
-    fn remove_privileges(&self, _: &Inode) -> Result<(), Errno> {
+    fn remove_privileges(&self, _: &Inode, _: bool) -> Result<(), Errno> {
         Ok(())
     }
 

@@ -310,3 +310,27 @@ fn times_are_set_and_names_exchanged() {
         assert_eq!(missing.errno(), Errno::ENOENT);
     });
 }
+
+#[test]
+fn a_whiteout_is_found_where_a_name_was() {
+    on_both(|dir| {
+        dir.create("a").unwrap();
+        dir.create("b").unwrap();
+        assert!(dir.metadata("a").unwrap().is_file());
+        match dir.rename_with("a", "b", RenameMode::Whiteout) {
+            Ok(()) => {
+                let found = dir.metadata("a").unwrap();
+                assert_eq!(found.attr().kind, FileKind::CharDevice);
+                assert_eq!((found.attr().rdev.major, found.attr().rdev.minor), (0, 0));
+                assert!(dir.metadata("b").unwrap().is_file());
+                dir.remove_file("a").unwrap();
+                assert_eq!(dir.metadata("a").unwrap_err().errno(), Errno::ENOENT);
+            }
+            // Memory, and sources that make none.
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::EINVAL);
+                assert!(dir.metadata("a").unwrap().is_file());
+            }
+        }
+    });
+}

@@ -306,6 +306,7 @@ impl World {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
+                    RenameMode::Whiteout => RenameFlags::WHITEOUT,
                 };
                 fs::renameat_with(top, from, top, to, flags)
             }

@@ -26,21 +26,16 @@ use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    DirEntryBuf, FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SlabArc,
+    Attr, FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
     SuperBlock,
 };
-use fuser::{FileAttr, FileHandle as Fh, FopenFlags, Generation, INodeNo, Request};
+use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// How long at most the kernel may believe a name or an attribute that it is not told of.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-
-/// Bytes that an entry with attributes takes in a reply, without its name.
-const DIRENTPLUS_BYTES: usize = 152;
-/// Bytes of entries looked up together. The size of a reply is not told; this is the least usual.
-const BATCH_BYTES: usize = 4096;
 
 /// Sends `Ok` on with `$ok`, an error with `reply.error`.
 macro_rules! answer {
@@ -227,17 +222,22 @@ impl FuseConn {
     }
 
     /// Attributes, and how long they may be believed. `dir` has a name of the inode, if it has one, that would be told
-    /// of.
+    /// of. They are `known` if the file system has been asked since that is so.
     fn attributes(
         &self,
         inode: &SlabArc<Inode>,
         dir: Option<&Inode>,
+        known: Option<Attr>,
     ) -> Result<(FileAttr, Duration), Errno> {
         let mut told = match inode.is_directory() {
             true => self.news.tells_of(&self.names, inode),
             false => dir.is_some(),
         };
-        let attr = self.fs().getattr(inode)?;
+        let attr = match known {
+            // A directory may not have been watched for changes of its own.
+            Some(known) if !inode.is_directory() => known,
+            _ => self.fs().getattr(inode)?,
+        };
         if let Some(dir) = dir
             && !inode.is_directory()
         {
@@ -255,15 +255,34 @@ impl FuseConn {
 
     /// The attributes of an inode that the kernel knows.
     pub(crate) fn attributes_of(&self, ino: INodeNo) -> Result<(FileAttr, Duration), Errno> {
+        let (inode, dir) = self.told(ino)?;
+        self.attributes(&inode, dir.as_deref(), None)
+    }
+
+    /// Changes the attributes of an inode that the kernel knows.
+    pub(crate) fn set_attributes(
+        &self,
+        ctx: &OpContext,
+        ino: INodeNo,
+        set: &SetAttr,
+    ) -> Result<(FileAttr, Duration), Errno> {
+        let (inode, dir) = self.told(ino)?;
+        if set.size.is_some() && ctx.uid != 0 {
+            self.remove_privileges(ctx, &inode)?;
+        }
+        let attr = self.fs().setattr(ctx, &inode, set)?;
+        self.attributes(&inode, dir.as_deref(), Some(attr))
+    }
+
+    /// An inode that the kernel knows, and of what is no directory the directory that would tell of changes.
+    fn told(&self, ino: INodeNo) -> Result<(SlabArc<Inode>, Option<SlabArc<Inode>>), Errno> {
         let (inode, dentry) = self.nodes.named(&self.names, ino.0)?;
-        let dir = match dentry.filter(|_| !inode.is_directory()) {
-            Some(dentry) => self.told_by(&Named {
-                dentry,
-                inode: inode.clone(),
-            }),
-            None => None,
-        };
-        self.attributes(&inode, dir.as_deref())
+        let dentry = dentry.filter(|_| !inode.is_directory());
+        let dir = dentry.and_then(|dentry| {
+            let inode = inode.clone();
+            self.told_by(&Named { dentry, inode })
+        });
+        Ok((inode, dir))
     }
 
     /// Opens a file that the kernel knows.
@@ -362,10 +381,13 @@ impl FuseConn {
         told.then_some(within.inode)
     }
 
-    /// Tells the kernel of an inode, which it then may use until it forgets it.
-    pub(crate) fn entry(&self, within: &Within, named: &Named) -> Result<Entry, Errno> {
+    /// Tells the kernel of an inode, which it then may use until it forgets it. If the attributes `are_known`, the file system
+    /// has been asked for those in memory.
+    fn entry(&self, within: &Within, named: &Named, are_known: bool) -> Result<Entry, Errno> {
         let dir = within.told.then_some(&*within.inode);
-        let (attr, attr_ttl) = self.attributes(&named.inode, dir)?;
+        let inode = &named.inode;
+        let known = are_known.then(|| inode.attributes().get().of(inode.ino(), inode.kind()));
+        let (attr, attr_ttl) = self.attributes(inode, dir, known)?;
         self.nodes.remember(&self.names, named);
         Ok(Entry {
             attr,
@@ -377,13 +399,26 @@ impl FuseConn {
 
     /// Looks a name up for the kernel.
     pub(crate) fn lookup(&self, within: &Within, name: &OsStr) -> Result<Entry, Errno> {
-        match self.names.lookup_name(&within.dentry, name) {
+        match self.lookup_present(within, name) {
             Err(Errno::ENOENT) => match self.ttl(within.told, false) {
                 Duration::ZERO => Err(Errno::ENOENT),
                 ttl => Ok(Entry::absent(ttl)),
             },
-            found => self.entry(within, &found?),
+            found => found.map(|(entry, _)| entry),
         }
+    }
+
+    /// Looks a name up that is there, and tells the kernel of it.
+    ///
+    /// # Errors
+    /// `ENOENT`, and those of the file system.
+    pub(crate) fn lookup_present(
+        &self,
+        within: &Within,
+        name: &OsStr,
+    ) -> Result<(Entry, SlabArc<Inode>), Errno> {
+        let (named, are_known) = self.names.lookup_attributes(&within.dentry, name)?;
+        Ok((self.entry(within, &named, are_known)?, named.inode))
     }
 
     /// Makes something under a name, and tells the kernel of it.
@@ -399,7 +434,7 @@ impl FuseConn {
         self.listed.names_changed(dir.0);
         let made = made?;
         own.done();
-        self.entry(&within, &Named::new(made)?)
+        self.entry(&within, &Named::new(made)?, false)
     }
 
     /// Takes a name away.
@@ -422,6 +457,7 @@ impl FuseConn {
 
     pub(crate) fn rename(
         &self,
+        ctx: &OpContext,
         (from, old): (INodeNo, &OsStr),
         (to, new): (INodeNo, &OsStr),
         mode: RenameMode,
@@ -430,7 +466,7 @@ impl FuseConn {
         let (from, to) = (self.within(from)?, self.within(to)?);
         let events = if mode == RenameMode::Exchange { 2 } else { 1 };
         let kept = match mode {
-            RenameMode::Replace => self.keep_data(&to, new)?,
+            RenameMode::Replace | RenameMode::Whiteout => self.keep_data(&to, new)?,
             _ => None,
         };
         let owns = [(&from, old), (&to, new)]
@@ -444,7 +480,24 @@ impl FuseConn {
         renamed?;
         owns.into_iter().for_each(Own::done);
         drop(kept);
+        if mode == RenameMode::Whiteout {
+            self.give_whiteout(ctx, &from, old);
+        }
         Ok(())
+    }
+
+    /// Makes what took the old name of a rename the caller's, as far as this process may.
+    fn give_whiteout(&self, ctx: &OpContext, within: &Within, name: &OsStr) {
+        let set = SetAttr {
+            uid: Some(ctx.uid),
+            gid: Some(ctx.gid),
+            ..SetAttr::default()
+        };
+        let made = self.names.lookup_name(&within.dentry, name);
+        let given = made.and_then(|made| self.fs().setattr(ctx, &made.inode, &set));
+        if let Err(errno) = given {
+            tracing::debug!(?name, %errno, "a whiteout stays this process's");
+        }
     }
 
     pub(crate) fn open_flags(&self) -> FopenFlags {
@@ -452,131 +505,6 @@ impl FuseConn {
         match self.kernel_keeps_all.load(Ordering::Relaxed) {
             true => FopenFlags::FOPEN_KEEP_CACHE,
             false => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-        }
-    }
-
-    /// Whether the kernel reads directories without opening them. It is told when a listing changes; where it is told of
-    /// nothing, times of the same tick could hide a change.
-    pub(crate) fn kernel_lists(&self) -> bool {
-        // Relaxed: see the field.
-        self.kernel_can_list.load(Ordering::Relaxed) && self.news.is_telling()
-    }
-
-    pub(crate) fn open_directory(&self, ino: INodeNo) -> Result<DirHandle, Errno> {
-        Ok(DirHandle {
-            _charge: self.charge_handle()?,
-            dentry: self.directory(ino)?,
-            directory: self.fs().opendir(&self.inode(ino)?)?,
-        })
-    }
-
-    /// Runs `read` on a directory, which moves the offset on as far as it gets.
-    pub(crate) fn list(
-        &self,
-        (ino, fh): (INodeNo, Fh),
-        offset: u64,
-        read: impl FnOnce(&DirHandle, &mut u64) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let mut at = offset;
-        if fh.0 != NO_HANDLE {
-            let handle = self.directories.get(fh.0)?;
-            return read(&handle, &mut at);
-        }
-        let reading = match self.listed.take(ino.0, offset) {
-            Some(reading) => reading,
-            None => {
-                let told = self.news.tells_of(&self.names, &self.inode(ino)?);
-                self.listed.open(ino.0, told, || self.open_directory(ino))?
-            }
-        };
-        read(&reading.handle, &mut at)?;
-        if at != offset {
-            self.listed.put(reading, at);
-        }
-        Ok(())
-    }
-
-    /// Names from `offset` on, as many as fit [`BATCH_BYTES`] with their attributes, `.` and `..`
-    /// among them.
-    fn names(&self, handle: &DirHandle, offset: u64) -> Result<Vec<DirEntryBuf>, Errno> {
-        let mut names = Vec::new();
-        let mut bytes = 0;
-        handle.directory.read(offset, &mut |entry| {
-            bytes += DIRENTPLUS_BYTES + entry.name.len().next_multiple_of(8);
-            if bytes > BATCH_BYTES {
-                return false;
-            }
-            names.push(entry.into());
-            true
-        })?;
-        Ok(names)
-    }
-
-    /// Fills a reply with entries and their attributes. A name that is gone by the time it is
-    /// looked up, or that this process may not look up, is left out; at a name that fails otherwise
-    /// the reply ends, and the next begins with the error.
-    pub(crate) fn fill_plus(
-        &self,
-        handle: &DirHandle,
-        offset: &mut u64,
-        reply: &mut fuser::ReplyDirectoryPlus,
-    ) -> Result<(), Errno> {
-        let mut given = 0;
-        let within = self.within(handle.dentry.clone())?;
-        loop {
-            // A look-up may not be made from within the reading of a directory.
-            let names = self.names(handle, *offset)?;
-            if names.is_empty() {
-                return Ok(());
-            }
-            for name in names {
-                let dots = name.name == "." || name.name == "..";
-                let (entry, inode) = if dots {
-                    // The kernel takes only number and kind of these, and counts no look-up.
-                    let mut entry = Entry::absent(Duration::ZERO);
-                    entry.attr.ino = INodeNo(name.ino);
-                    entry.attr.kind = fuser::FileType::Directory;
-                    (entry, None)
-                } else {
-                    let found = self
-                        .names
-                        .lookup_name(&within.dentry, &name.name)
-                        .and_then(|named| Ok((self.entry(&within, &named)?, named.inode)));
-                    match found {
-                        Ok((entry, inode)) => (entry, Some(inode)),
-                        Err(
-                            errno @ (Errno::ENOENT | Errno::ESTALE | Errno::EACCES | Errno::EPERM),
-                        ) => {
-                            tracing::debug!(?name.name, %errno, "left out of a listing");
-                            *offset = name.next_offset;
-                            continue;
-                        }
-                        Err(_) if given > 0 => return Ok(()),
-                        Err(errno) => return Err(errno),
-                    }
-                };
-                let Entry {
-                    attr, generation, ..
-                } = &entry;
-                let ttl = entry.ttl();
-                if reply.add(
-                    attr.ino,
-                    name.next_offset,
-                    &name.name,
-                    &ttl,
-                    attr,
-                    *generation,
-                ) {
-                    // It did not fit, so the kernel was not told of it.
-                    let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
-                    if let Some(gone) = gone {
-                        gone.put(&self.names);
-                    }
-                    return Ok(());
-                }
-                *offset = name.next_offset;
-                given += 1;
-            }
         }
     }
 }

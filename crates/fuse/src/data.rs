@@ -24,8 +24,10 @@ use crate::stats::{add, subtract};
 use foliocache_mm::{Iocb, IovIter, MetadataCharge};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sys::Errno;
-use foliocache_vfs::{FallocateMode, OpContext, OpenFile, OpenFlags, SeekSparse};
+use foliocache_sys::{Errno, credentials};
+use foliocache_vfs::{
+    FallocateMode, Inode, OpContext, OpenFile, OpenFlags, SeekSparse, SlabArc, written_mode,
+};
 use fuser::{FileHandle as Fh, WriteFlags};
 
 const O_APPEND: i32 = 0o2000;
@@ -90,6 +92,8 @@ pub(crate) struct WriteRequest {
     pub(crate) how: WriteFlags,
     /// Those of the descriptor.
     pub(crate) flags: i32,
+    /// Who writes.
+    pub(crate) ctx: OpContext,
 }
 
 impl WriteRequest {
@@ -275,7 +279,7 @@ impl FuseConn {
         let handle = self.file(file, true)?;
         let from_cache = request.is_from_cache();
         if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.remove_privileges(&handle.file)?;
+            self.remove_privileges(&request.ctx, handle.file.inode())?;
         }
         let (mut iocb, mut iter) = (request.iocb(false), IovIter::source(data));
         while iter.remaining() > 0 {
@@ -294,11 +298,21 @@ impl FuseConn {
         Ok(done as u32)
     }
 
-    /// Takes set-id bits away: with `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves that to us, and says of writes alone whether
-    /// it is to be.
-    fn remove_privileges(&self, file: &OpenFile) -> Result<(), Errno> {
-        if file.remove_privileges()? {
-            self.kernel_pages.forget_attributes(file.inode().ino());
+    /// Takes set-id bits away before somebody without privilege changes the data: with `FUSE_HANDLE_KILLPRIV_V2` the kernel
+    /// leaves that to us, and says of writes alone whether it is to be. May block on I/O if there are any.
+    pub(crate) fn remove_privileges(
+        &self,
+        ctx: &OpContext,
+        inode: &SlabArc<Inode>,
+    ) -> Result<(), Errno> {
+        let (mode, _, group) = inode.attributes().owner();
+        let is_member = || ctx.gid == group || credentials::is_further_group(ctx.pid, group);
+        let left = |in_group| written_mode(mode, in_group);
+        // Of most files it does not matter, and it takes a look at the process.
+        let in_group = left(true) == left(false) || is_member();
+        if left(in_group) != mode {
+            inode.ops().remove_privileges(inode, in_group)?;
+            self.kernel_pages.forget_attributes(inode.ino());
         }
         Ok(())
     }
@@ -323,7 +337,7 @@ impl FuseConn {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         if ctx.uid != 0 {
-            self.remove_privileges(&handle.file)?;
+            self.remove_privileges(ctx, handle.file.inode())?;
         }
         handle.file.fallocate(mode, pos, len)
     }
@@ -350,7 +364,7 @@ impl FuseConn {
     ) -> Result<u32, Errno> {
         let (from, to) = (self.file(from, false)?, self.file(to, true)?);
         if ctx.uid != 0 {
-            self.remove_privileges(&to.file)?;
+            self.remove_privileges(ctx, to.file.inode())?;
         }
         let mut left = len.min(MAX_COPY);
         let mut done = 0;

@@ -27,6 +27,7 @@ mod data;
 mod device;
 mod handles;
 mod kernel_pages;
+mod listing;
 mod mount;
 mod news;
 mod nodes;

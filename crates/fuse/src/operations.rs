@@ -42,6 +42,8 @@ impl Filesystem for Server {
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             // An inode's target never changes.
             InitFlags::FUSE_CACHE_SYMLINKS,
+            // An inode that was forgotten cannot be found by its number, so the kernel makes no handles of them.
+            InitFlags::FUSE_NO_EXPORT_SUPPORT,
             // Access control lists count where permissions are checked, and umasks come to us.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
@@ -125,8 +127,7 @@ impl Filesystem for Server {
                     atime: atime.map(convert::set_time),
                     mtime: mtime.map(convert::set_time),
                 };
-                conn.fs().setattr(&ctx, &conn.inode(ino)?, &set)?;
-                conn.attributes_of(ino)
+                conn.set_attributes(&ctx, ino, &set)
             });
             answer!(reply, done, (attr, ttl) => reply.attr(&ttl, &attr));
         });
@@ -206,7 +207,7 @@ impl Filesystem for Server {
 
     fn rename(
         &self,
-        _: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -214,6 +215,7 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let ctx = context(req, 0);
         let (name, newname) = (name.to_owned(), newname.to_owned());
         self.serve_empty(Lane::Io, "rename", reply, move |conn| {
             let mode = if flags.is_empty() {
@@ -222,10 +224,12 @@ impl Filesystem for Server {
                 RenameMode::NoReplace
             } else if flags == RenameFlags::RENAME_EXCHANGE {
                 RenameMode::Exchange
+            } else if flags == RenameFlags::RENAME_WHITEOUT {
+                RenameMode::Whiteout
             } else {
                 return Err(Errno::EINVAL);
             };
-            conn.rename((parent, &name), (newparent, &newname), mode)
+            conn.rename(&ctx, (parent, &name), (newparent, &newname), mode)
         });
     }
 
@@ -321,7 +325,7 @@ impl Filesystem for Server {
 
     fn write(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: Fh,
         offset: u64,
@@ -336,6 +340,7 @@ impl Filesystem for Server {
             pos: offset,
             how: write_flags,
             flags: flags.0,
+            ctx: context(req, 0),
         };
         self.write(request, data, reply);
     }

@@ -90,6 +90,7 @@ fn write(
         pos,
         how,
         flags,
+        ctx: OpContext::ROOT,
     };
     conn.do_write(&request, data)
 }

@@ -50,10 +50,22 @@ pub fn current() -> Credentials {
 }
 
 fn umask() -> Option<u32> {
-    let text = std::fs::read("/proc/self/status").ok()?;
+    u32::from_str_radix(&status("self", "Umask:")?, 8).ok()
+}
+
+/// Whether `group` is one of the further groups of the process or thread `pid`; not if there is none by now. Reads a file under
+/// `/proc`.
+pub fn is_further_group(pid: u32, group: u32) -> bool {
+    let groups = status(&pid.to_string(), "Groups:").unwrap_or_default();
+    groups.split_whitespace().any(|of| of.parse() == Ok(group))
+}
+
+/// What a line of a process's status says.
+fn status(process: &str, line: &str) -> Option<String> {
+    let text = std::fs::read(format!("/proc/{process}/status")).ok()?;
     let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find_map(|line| line.strip_prefix("Umask:"))?;
-    u32::from_str_radix(line.trim(), 8).ok()
+    let line = text.lines().find_map(|text| text.strip_prefix(line))?;
+    Some(line.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -67,5 +79,16 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(super::umask(), Some(0o666 & !mode & 0o777));
         assert_eq!(super::current().pid, std::process::id());
+    }
+
+    #[test]
+    fn further_groups_are_those_of_the_process() {
+        let (pid, groups) = (std::process::id(), rustix::process::getgroups().unwrap());
+        for group in &groups {
+            assert!(super::is_further_group(pid, group.as_raw()));
+        }
+        let other = (1..).find(|&group| groups.iter().all(|of| of.as_raw() != group));
+        assert!(!super::is_further_group(pid, other.unwrap()));
+        assert!(!super::is_further_group(0, 0));
     }
 }

@@ -207,6 +207,10 @@ pub enum RenameMode {
     /// The two names change places; both must exist.
     #[doc(alias = "RENAME_EXCHANGE")]
     Exchange,
+    /// As [`RenameMode::Replace`], and a whiteout takes the old name: a character device with the number 0:0, which
+    /// hides a name in an overlay of directories. `EINVAL` where the file system makes none.
+    #[doc(alias = "RENAME_WHITEOUT")]
+    Whiteout,
 }
 
 /// Renames `old` in `old_dir` to `new` in `new_dir`. May block.
@@ -226,6 +230,7 @@ pub fn renameat2(
         RenameMode::Replace => RenameFlags::empty(),
         RenameMode::NoReplace => RenameFlags::NOREPLACE,
         RenameMode::Exchange => RenameFlags::EXCHANGE,
+        RenameMode::Whiteout => RenameFlags::WHITEOUT,
     };
     Ok(retry_on_intr(|| {
         fs::renameat_with(old_dir, old, new_dir, new, flags)

@@ -517,6 +517,16 @@ pub fn cleared_set_id(mode: u32) -> u32 {
     }
 }
 
+/// `mode` after a write by somebody other than root, who is in the file's group or not: who is not takes `S_ISGID` away in any
+/// case.
+#[doc(alias = "setattr_should_drop_sgid")]
+pub fn written_mode(mode: u32, in_group: bool) -> u32 {
+    match in_group {
+        true => cleared_set_id(mode),
+        false => mode & !(S_ISUID | S_ISGID),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -722,5 +732,7 @@ mod tests {
         assert!(!cell(0o1777).has_set_id());
         assert_eq!(cleared_set_id(0o6755), 0o755);
         assert_eq!(cleared_set_id(0o6745), 0o2745);
+        assert_eq!(written_mode(0o6745, true), 0o2745);
+        assert_eq!(written_mode(0o6745, false), 0o745);
     }
 }

@@ -13,7 +13,7 @@
 //!   what they allow at most.
 //! - `fs.protected_hardlinks` and its kin, which restrict links and sticky directories further, are not read.
 //! - A write by somebody who is not in the file's group leaves `S_ISGID` where the group may not execute
-//!   the file; it gives nothing there.
+//!   the file; it gives nothing there. A mount takes it away ([`written_mode`](crate::written_mode)).
 
 use crate::attr::{AttrCell, cleared_set_id};
 use crate::inode::Inode;

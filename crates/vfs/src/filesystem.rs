@@ -106,6 +106,19 @@ pub trait FileSystem: Send + Sync {
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`, and those of the backing store.
     fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno>;
 
+    /// As [`FileSystem::lookup`], and whether the inode's attributes are those that the look-up was told: then nobody need ask
+    /// for them.
+    ///
+    /// # Errors
+    /// As [`FileSystem::lookup`].
+    fn lookup_with_attributes(
+        &self,
+        dir: &SlabArc<Inode>,
+        name: &OsStr,
+    ) -> Result<(SlabArc<Inode>, bool), Errno> {
+        Ok((self.lookup(dir, name)?, false))
+    }
+
     /// The attributes as they are now.
     ///
     /// # Errors

@@ -125,9 +125,10 @@ pub trait InodeOperations: Any + Send + Sync {
         None
     }
 
-    /// Clears the set-id bits before a write by somebody other than root.
+    /// Clears the set-id bits before a write by somebody other than root, who is in the file's group or not: see
+    /// [`written_mode`](crate::written_mode).
     #[doc(alias = "file_remove_privs")]
-    fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno>;
+    fn remove_privileges(&self, inode: &Inode, in_group: bool) -> Result<(), Errno>;
 
     /// Makes the attributes and the name durable, after the data was; with `datasync` only what
     /// is needed to find the data again.
@@ -344,11 +345,11 @@ impl Inode {
         ctx.uid != 0 && self.attributes.has_set_id()
     }
 
-    /// Clears set-id bits if `ctx` is not root's and there are any.
+    /// Clears set-id bits if `ctx` is not root's and there are any: it is taken for one of the file's group.
     #[inline]
     pub fn remove_privileges(&self, ctx: &OpContext) -> Result<(), Errno> {
         if self.has_privileges_to_remove(ctx) {
-            self.ops.remove_privileges(self)?;
+            self.ops.remove_privileges(self, true)?;
         }
         Ok(())
     }

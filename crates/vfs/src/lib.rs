@@ -47,7 +47,7 @@ mod super_block;
 mod types;
 mod walk;
 
-pub use attr::{AttrCell, cleared_set_id};
+pub use attr::{AttrCell, cleared_set_id, written_mode};
 pub use belief::{Belief, Change, News, Told, Validity};
 pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};

@@ -195,20 +195,6 @@ impl OpenFile {
         self
     }
 
-    /// Clears the set-id bits that a write by somebody without privilege clears; says whether there
-    /// were any. May block on I/O if there were.
-    ///
-    /// # Errors
-    /// Those of the backing store.
-    #[doc(alias = "file_remove_privs")]
-    pub fn remove_privileges(&self) -> Result<bool, Errno> {
-        let any = self.inode.attributes().has_set_id();
-        if any {
-            self.inode.ops().remove_privileges(&self.inode)?;
-        }
-        Ok(any)
-    }
-
     /// The file.
     pub fn inode(&self) -> &SlabArc<Inode> {
         &self.inode

@@ -9,6 +9,7 @@
 #include "ops/data.h"
 #include "ops/directories.h"
 #include "ops/names.h"
+#include "ops/setid.h"
 #include "ops/users.h"
 
 int main(int argc, char **argv) {
@@ -17,7 +18,8 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } sections[] = {{"renames", renames}, {"links", links},     {"xattrs", xattrs},
                     {"times", times},     {"space", space},     {"handles", handles},
-                    {"users", users},     {"directories", directories}};
+                    {"users", users},     {"directories", directories},
+                    {"setid", setid}};
     must(argc == 3 && chdir(argv[2]) == 0, "usage: ops SECTION DIRECTORY");
     umask(022);
     for (unsigned i = 0; i < sizeof sections / sizeof *sections; i++)

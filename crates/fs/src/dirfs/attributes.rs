@@ -23,7 +23,7 @@ use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Belief, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
-    PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, cleared_set_id,
+    PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
 };
 use std::ffi::{OsStr, OsString};
 
@@ -416,13 +416,13 @@ impl InodeOperations for DirNode {
         self.cached_link().map(OsString::as_os_str)
     }
 
-    fn remove_privileges(&self, _inode: &Inode) -> Result<(), Errno> {
+    fn remove_privileges(&self, _inode: &Inode, in_group: bool) -> Result<(), Errno> {
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
         let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
-        let cleared = cleared_set_id(mode);
-        if cleared != mode {
-            self.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, cleared))?;
+        let left = written_mode(mode, in_group);
+        if left != mode {
+            self.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, left))?;
         }
         Ok(())
     }

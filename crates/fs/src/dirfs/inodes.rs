@@ -3,8 +3,17 @@
 //! # Model
 //!
 //! An inode is found by who its file is ([`Identity`]), hashed by the source's inode number, which is the
-//! inode's own number, too, unless that is taken: by the root's, by a file of another device, or by
-//! one that is gone from the source and still open here. Then it gets a synthetic one.
+//! inode's own number, too, unless that is taken: by the root's, or by one that is gone from the source and still open
+//! here. Then it gets a synthetic one.
+//!
+//! ```text
+//!  source's device       number            that of the source
+//!  another device        1 │ which, from 1: 15 bits │ number: 48 bits
+//!  neither of these      1 │ 0                      │ counted up
+//! ```
+//!
+//! A mount has one device number for all that it shows, so files of other devices, mounted below the source, get numbers of
+//! their own. They are the same whenever the file is looked up: two names of a file are known by its number.
 //!
 //! An inode that nobody holds stays while memory is free. It is evicted for want of memory, unless pages
 //! of it are cached or on their way to the source.
@@ -17,7 +26,8 @@
 //!
 //! # Locking
 //!
-//! The lock of `orphans` is a leaf, taken only while there are any.
+//! The lock of `orphans` is a leaf, taken only while there are any; that of `others` is a leaf, taken for files of other
+//! devices.
 //!
 //! # Memory ordering
 //!
@@ -29,7 +39,7 @@ use super::node::{DirNode, Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
-use foliocache_vfs::{Iget, Inode, InodeCache, SlabArc, hash_ino};
+use foliocache_vfs::{Iget, Inode, InodeCache, ROOT_INO, SlabArc, hash_ino};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -40,9 +50,16 @@ const BUCKETS: usize = 256;
 /// Numbers from here on stand for no inode number of the source.
 const SYNTHETIC: u64 = 1 << 63;
 
+/// Bits for the number of a file of another device.
+const NUMBER_BITS: u32 = 48;
+
+/// Other devices that have numbers of their own, most.
+const DEVICES: usize = 1 << 15;
+
 /// See the module's header.
 pub(super) struct Inodes {
     pub(super) cache: InodeCache<Inode>,
+    numbers: Arc<Numbers>,
     next_synthetic: AtomicU64,
     orphans: Arc<Orphans>,
 }
@@ -76,14 +93,46 @@ impl Orphans {
     }
 }
 
+/// What number a file has by its device and its number there.
+pub(super) struct Numbers {
+    /// The source's device.
+    dev: u64,
+    others: Mutex<Vec<u64>>,
+}
+
+impl Numbers {
+    /// The number of a file, if it has one that stays: `None` where another device has too large a number, or there are too
+    /// many devices.
+    pub(super) fn of(&self, dev: u64, ino: u64) -> Option<u64> {
+        if dev == self.dev {
+            return (ino != ROOT_INO).then_some(ino);
+        }
+        if ino >> NUMBER_BITS != 0 {
+            return None;
+        }
+        let mut others = self.others.lock();
+        let known = others.iter().position(|&other| other == dev);
+        let place = known.unwrap_or(others.len()) + 1;
+        if known.is_none() && place < DEVICES {
+            others.push(dev);
+        }
+        (place < DEVICES).then_some(SYNTHETIC | (place as u64) << NUMBER_BITS | ino)
+    }
+}
+
 fn identity(inode: &Inode) -> Option<&Identity> {
     DirNode::of(inode).ok().map(|node| &node.identity)
 }
 
 impl Inodes {
-    pub(super) fn new(mm: &Arc<Mm>) -> Inodes {
+    /// Of a source that lies on the device `dev`.
+    pub(super) fn new(mm: &Arc<Mm>, dev: u64) -> Inodes {
         Inodes {
             cache: InodeCache::new(BUCKETS, mm.clone()),
+            numbers: Arc::new(Numbers {
+                dev,
+                others: Mutex::default(),
+            }),
             next_synthetic: AtomicU64::new(SYNTHETIC),
             orphans: Arc::default(),
         }
@@ -92,6 +141,11 @@ impl Inodes {
     pub(super) fn find(&self, wanted: &Identity) -> Option<SlabArc<Inode>> {
         let is_it = |inode: &Inode| identity(inode) == Some(wanted);
         self.cache.find(hash_ino(wanted.ino), is_it)
+    }
+
+    /// What files have which numbers.
+    pub(super) fn numbers(&self) -> &Arc<Numbers> {
+        &self.numbers
     }
 
     /// The inode of an identity, made by `make` with its number if there is none. The number is `number`
@@ -162,4 +216,34 @@ fn judge(inode: &Inode) -> bool {
         node.note_eviction();
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_other_devices_have_numbers_that_stay() {
+        let numbers = Numbers {
+            dev: 7,
+            others: Mutex::default(),
+        };
+        assert_eq!(numbers.of(7, 42), Some(42));
+        assert_eq!(numbers.of(7, ROOT_INO), None, "the root's");
+        let found: Vec<_> = [(8, 1), (9, 1), (8, 2), (9, 2), (8, (1 << 48) - 1)]
+            .map(|(dev, ino)| (dev, ino, numbers.of(dev, ino).unwrap()))
+            .into();
+        for (place, &(dev, ino, number)) in found.iter().enumerate() {
+            assert!(number > SYNTHETIC);
+            assert_eq!(numbers.of(dev, ino), Some(number));
+            assert!(found[..place].iter().all(|&(_, _, other)| other != number));
+        }
+        assert_eq!(numbers.of(8, 1 << 48), None, "too large");
+        for dev in 100..2 * DEVICES as u64 {
+            let _ = numbers.of(dev, 1);
+        }
+        assert_eq!(numbers.of(1 << 40, 1), None, "too many");
+        assert_eq!(numbers.of(9, 2), Some(found[3].2));
+        assert!(numbers.others.lock().len() < DEVICES);
+    }
 }

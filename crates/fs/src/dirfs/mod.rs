@@ -84,6 +84,7 @@ use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::atomic::{AtomicBool, AtomicU64};
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, RwLock};
+use foliocache_sys::dir::mount;
 use foliocache_sys::fd::{AsFd, KeptFds, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
@@ -120,6 +121,9 @@ pub struct DirFsOptions {
     pub exclusive: bool,
     /// Let the directory be written to though another cache has it open for writing.
     pub ignore_lock: bool,
+    /// Leave out what is mounted below the directory, also later: what lies underneath is shown instead, as a bind mount of
+    /// the directory shows it.
+    pub one_file_system: bool,
     /// How long names and attributes that are not watched are believed. Zero asks each time, and watches nothing.
     pub revalidate_after: Duration,
     /// The same of names that are not there.
@@ -148,6 +152,7 @@ impl Default for DirFsOptions {
             watch: true,
             exclusive: false,
             ignore_lock: false,
+            one_file_system: false,
             revalidate_after: Duration::from_secs(1),
             revalidate_absent_after: Duration::ZERO,
             direct: true,
@@ -173,6 +178,16 @@ pub enum DirFsError {
         /// Why.
         errno: Errno,
     },
+    /// What is mounted below the directory cannot be left out.
+    #[error(
+        "cannot leave out what is mounted below {}: {errno} (it takes CAP_SYS_ADMIN, and Linux 5.12)", .path.display()
+    )]
+    Submounts {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
     /// Another cache writes to the directory; or it is locked by a child process of one that died, or by another program.
     #[error(
         "{} is open for writing in another cache, of this process or another, or locked by a child process of one that \
@@ -191,7 +206,7 @@ impl DirFsError {
     /// The error number.
     pub fn errno(&self) -> Errno {
         match self {
-            DirFsError::Open { errno, .. } => *errno,
+            DirFsError::Open { errno, .. } | DirFsError::Submounts { errno, .. } => *errno,
             DirFsError::Locked { .. } => Errno::EBUSY,
             DirFsError::Mm(error) => error.errno(),
         }
@@ -247,7 +262,6 @@ pub struct DirFs {
     shared: Arc<Shared>,
     inodes: Inodes,
     root: SlabArc<Inode>,
-    root_dev: u64,
     /// Taken by [`DirFs::lock`]; let go when all was written back.
     lock: Mutex<LockState>,
 }
@@ -298,7 +312,13 @@ impl DirFs {
         let kept = options.idle_files;
         let kept = Arc::new(kept.map_or_else(KeptFds::for_files, KeptFds::own));
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let root = fd::open(source, flags, 0).map_err(failed)?;
+        let mut root = fd::open(source, flags, 0).map_err(failed)?;
+        if options.one_file_system {
+            root = mount::without_submounts(root.as_fd()).map_err(|errno| {
+                let path = source.to_owned();
+                DirFsError::Submounts { path, errno }
+            })?;
+        }
         let stat = fd::fstat(root.as_fd()).map_err(failed)?;
         let name = source.display().to_string();
         let counters = Counters::default();
@@ -314,7 +334,7 @@ impl DirFs {
         let batches = Batches::new(mm, root.as_fd(), stat.dev.raw(), kept.clone())
             .filter(|_| options.batch_small_files && !options.read_only);
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
-        let inodes = Inodes::new(mm);
+        let inodes = Inodes::new(mm, stat.dev.raw());
         let validity = Validity {
             present: options.revalidate_after,
             absent: options.revalidate_absent_after,
@@ -352,12 +372,10 @@ impl DirFs {
         });
         idle::register(&shared);
         let root = names::make_root(&shared, &inodes, &stat);
-        let root_dev = stat.dev.raw();
         Ok(DirFs {
             shared,
             inodes,
             root,
-            root_dev,
             lock: Mutex::default(),
         })
     }

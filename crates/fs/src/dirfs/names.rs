@@ -56,16 +56,6 @@ impl DirFs {
         node.path_fd()
     }
 
-    /// The inode of what is under `name` in `parent`, whose descriptor is `dir`.
-    pub(super) fn adopt_name(
-        &self,
-        dir: BorrowedFd<'_>,
-        parent: &SlabArc<Inode>,
-        name: &OsStr,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.adopt(parent, name, &dir::fstatat(dir, name)?)
-    }
-
     /// The inode of a file under `name` in `parent`, whose attributes are `stat`.
     pub(super) fn adopt(
         &self,
@@ -73,15 +63,27 @@ impl DirFs {
         name: &OsStr,
         stat: &Stat,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let wanted = (stat.dev.raw() == self.root_dev && stat.ino != ROOT_INO).then_some(stat.ino);
+        self.adopt_new(parent, name, stat).map(|(inode, _)| inode)
+    }
+
+    /// As [`DirFs::adopt`], and whether the inode was made, with these attributes.
+    pub(super) fn adopt_new(
+        &self,
+        parent: &SlabArc<Inode>,
+        name: &OsStr,
+        stat: &Stat,
+    ) -> Result<(SlabArc<Inode>, bool), Errno> {
+        let mut made = false;
+        let wanted = self.inodes.numbers().of(stat.dev.raw(), stat.ino);
         let inode = self
             .inodes
             .find_or_insert(Identity::of(stat), wanted, |ino| {
+                made = true;
                 let location = Location::Named((parent.clone(), name.as_bytes().into()));
                 self.shared.new_inode(ino, stat, location)
             });
         DirNode::of(&inode)?.found_at(parent, name);
-        Ok(inode)
+        Ok((inode, made))
     }
 
     /// Opens what is under `name`, for its identity.

@@ -103,17 +103,28 @@ impl FileSystem for DirFs {
     }
 
     fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
+        self.lookup_with_attributes(dir, name)
+            .map(|(inode, _)| inode)
+    }
+
+    /// An inode that is made has the attributes that tell who it is.
+    fn lookup_with_attributes(
+        &self,
+        dir: &SlabArc<Inode>,
+        name: &OsStr,
+    ) -> Result<(SlabArc<Inode>, bool), Errno> {
         let fd = self.directory(dir)?;
         match name.as_bytes() {
-            b"." => return Ok(dir.clone()),
-            b".." if dir.ino() == ROOT_INO => return Ok(dir.clone()),
+            b"." => return Ok((dir.clone(), false)),
+            b".." if dir.ino() == ROOT_INO => return Ok((dir.clone(), false)),
             b".." => {
                 let above = DirNode::of(dir)?.named();
-                return above.map(|(parent, _)| parent).ok_or(Errno::ENOENT);
+                let (parent, _) = above.ok_or(Errno::ENOENT)?;
+                return Ok((parent, false));
             }
             _ => check_component(name)?,
         }
-        self.adopt_name(fd.as_fd(), dir, name)
+        self.adopt_new(dir, name, &dir::fstatat(fd.as_fd(), name)?)
     }
 
     fn setattr(

@@ -1,5 +1,6 @@
 //! Reading a directory of the source.
 
+use super::inodes::Numbers;
 use super::listing::{Listing, Recording};
 use super::node::DirNode;
 use super::stats::count;
@@ -16,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 pub(super) struct DirStream {
     state: Mutex<State>,
     inode: SlabArc<Inode>,
+    numbers: Arc<Numbers>,
     _charge: MetadataCharge,
 }
 
@@ -51,6 +53,7 @@ impl DirStream {
         Ok(DirStream {
             state: Mutex::new(State::Listed(listing, 0, 0)),
             inode: inode.clone(),
+            numbers: fs.inodes.numbers().clone(),
             _charge: charge,
         })
     }
@@ -91,6 +94,7 @@ impl DirStream {
         Ok(DirStream {
             state: Mutex::new(state),
             inode: inode.clone(),
+            numbers: fs.inodes.numbers().clone(),
             _charge: charge,
         })
     }
@@ -102,11 +106,13 @@ impl OpenDirectory for DirStream {
         let parent = node
             .named()
             .map_or(self.inode.ino(), |(parent, _)| parent.ino());
+        let dev = node.identity.dev;
         let mut sink = |entry: DirEntry<'_>| {
             let ino = match entry.name.as_bytes() {
                 b"." => self.inode.ino(),
                 b".." => parent,
-                _ => entry.ino,
+                // Unless it is a mount point: then the source, too, tells the number of what is underneath.
+                _ => self.numbers.of(dev, entry.ino).unwrap_or(entry.ino),
             };
             sink(DirEntry { ino, ..entry })
         };

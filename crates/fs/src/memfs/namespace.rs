@@ -337,6 +337,9 @@ impl FileSystem for MemFs {
         to: &OsStr,
         mode: RenameMode,
     ) -> Result<(), Errno> {
+        if mode == RenameMode::Whiteout {
+            return Err(Errno::EINVAL);
+        }
         let moved = Self::existing(from_dir, from)?;
         check_name_in(to_dir, to)?;
         let target = entries(to_dir)?.lock().get(to);

@@ -9,7 +9,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, SlabArc, SlabWeak,
-    cleared_set_id,
+    written_mode,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -220,10 +220,10 @@ impl InodeOperations for MemNode {
         }
     }
 
-    fn remove_privileges(&self, inode: &Inode) -> Result<(), Errno> {
+    fn remove_privileges(&self, inode: &Inode, in_group: bool) -> Result<(), Errno> {
         inode
             .attributes()
-            .update(|attributes| attributes.mode = cleared_set_id(attributes.mode));
+            .update(|attributes| attributes.mode = written_mode(attributes.mode, in_group));
         Ok(())
     }
 

@@ -335,6 +335,7 @@ impl World {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
+                    RenameMode::Whiteout => RenameFlags::WHITEOUT,
                 };
                 let (old, new) = (self.start(held, from), self.start(held, to));
                 fs::renameat_with(old, &from.path, new, &to.path, flags)

@@ -5,14 +5,19 @@
 //! The truth is `/proc/self/mountinfo`, one line a mount, where space, tab, newline and backslash
 //! in paths are written as three octal digits behind a backslash. It can be read while the server
 //! behind a mount is dead, when every call on the mount point itself fails.
+//!
+//! # Safety
+//!
+//! One call (`mount_setattr`) gives the kernel a structure to read, with its size.
+#![allow(unsafe_code)]
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, UnmountFlags};
 
 use crate::Errno;
 use crate::fd;
@@ -173,6 +178,43 @@ fn resolve(path: &Path) -> Result<PathBuf, Errno> {
             };
             Ok(real(parent)?.join(name))
         }
+    }
+}
+
+/// The directory behind `dir` as a bind mount of it shows it, in no tree: what is mounted below is not there, nor what will be.
+/// May block.
+///
+/// # Errors
+///
+/// `EPERM` without `CAP_SYS_ADMIN`, `EINVAL` where another user namespace locks what is mounted below, `ENOSYS` before
+/// Linux 5.12.
+#[doc(alias = "open_tree")]
+pub fn without_submounts(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = rustix::mount::open_tree(dir, c"", flags)?;
+    // Else what is mounted on the original may be mounted here, too.
+    let private = libc::mount_attr {
+        attr_set: 0,
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    // SAFETY: the kernel reads an empty path and so many bytes of `private`.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const private,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match ret {
+        0 => Ok(tree),
+        _ => Err(Errno::last_os_error()),
     }
 }
 

@@ -394,16 +394,28 @@ impl SuperBlock {
     /// # Errors
     /// Those of [`FileSystem::lookup`].
     pub fn lookup_name(&self, dir: &DentryRef<Inode>, name: &OsStr) -> Result<Named, Errno> {
+        self.lookup_attributes(dir, name).map(|(named, _)| named)
+    }
+
+    /// As [`SuperBlock::lookup_name`], and whether the attributes in memory are those that the file system was told at that.
+    ///
+    /// # Errors
+    /// As [`SuperBlock::lookup_name`].
+    pub fn lookup_attributes(
+        &self,
+        dir: &DentryRef<Inode>,
+        name: &OsStr,
+    ) -> Result<(Named, bool), Errno> {
         let inode = Self::directory(dir)?;
-        let found = match name.as_bytes() {
-            b"." => dir.clone(),
-            b".." => dir.parent().unwrap_or_else(|| dir.clone()),
+        let (found, told) = match name.as_bytes() {
+            b"." => (dir.clone(), false),
+            b".." => (dir.parent().unwrap_or_else(|| dir.clone()), false),
             bytes => {
                 let _names = inode.names().read();
-                self.ask(dir, &inode, &Name::new(bytes))?
+                self.ask_all(dir, &inode, &Name::new(bytes))?
             }
         };
-        Named::new(found)
+        Ok((Named::new(found)?, told))
     }
 
     /// What the cache says of a name in a directory, while that is believed.
@@ -454,13 +466,23 @@ impl SuperBlock {
         inode: &SlabArc<Inode>,
         name: &Name<'_>,
     ) -> Result<DentryRef<Inode>, Errno> {
+        self.ask_all(dir, inode, name).map(|(dentry, _)| dentry)
+    }
+
+    /// As [`SuperBlock::ask`], and whether the attributes in memory are those that the file system was told at that.
+    fn ask_all(
+        &self,
+        dir: &DentryRef<Inode>,
+        inode: &SlabArc<Inode>,
+        name: &Name<'_>,
+    ) -> Result<(DentryRef<Inode>, bool), Errno> {
         let watched = self.belief.watch(inode);
         let (asked, doubts) = (self.now(), inode.attributes().doubts());
         let name_str = OsStr::from_bytes(name.bytes());
-        let found = match self.caches.fs.lookup(inode, name_str) {
-            Ok(inode) => Some(inode),
+        let (found, told) = match self.caches.fs.lookup_with_attributes(inode, name_str) {
+            Ok((inode, told)) => (Some(inode), told),
             // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
-            Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => None,
+            Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => (None, false),
             Err(error) => return Err(error),
         };
         let present = found.is_some();
@@ -473,7 +495,7 @@ impl SuperBlock {
             }),
             false => dentry.believe(self.belief.until(asked, present)),
         }
-        Ok(dentry)
+        Ok((dentry, told))
     }
 
     /// Changes attributes, see [`FileSystem::setattr`].

@@ -53,7 +53,7 @@ impl InodeOperations for Ops {
         Err(Errno::ENOSYS)
     }
 
-    fn remove_privileges(&self, _: &Inode) -> Result<(), Errno> {
+    fn remove_privileges(&self, _: &Inode, _: bool) -> Result<(), Errno> {
         Err(Errno::ENOSYS)
     }
 

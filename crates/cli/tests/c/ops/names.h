@@ -1,4 +1,31 @@
 /* Renames, links, nodes, and what has no name. */
+
+/* A name that leaves a whiteout behind. */
+static void whiteouts(void) {
+    must(mkdir("w", 0755) == 0 && mkdir("w/sub", 0755) == 0, "mkdir");
+    int fd = make("w/a", "a");
+    put("w/b", "b");
+    say("whiteout", renameat2(AT_FDCWD, "w/a", AT_FDCWD, "w/b", RENAME_WHITEOUT));
+    attributes("where it was", "w/a");
+    show("where it is", "w/b");
+    say("the open file", write(fd, "xyz", 3));
+    show("written", "w/b");
+    say("whiteout in another directory", renameat2(AT_FDCWD, "w/b", AT_FDCWD, "w/sub/c", RENAME_WHITEOUT));
+    attributes("where it was", "w/b");
+    show("where it is", "w/sub/c");
+    say("whiteout of a directory", renameat2(AT_FDCWD, "w/sub", AT_FDCWD, "w/moved", RENAME_WHITEOUT));
+    attributes("where it was", "w/sub");
+    show("in it", "w/moved/c");
+    say("over a whiteout", rename("w/moved/c", "w/a"));
+    show("there", "w/a");
+    say("of a missing name", renameat2(AT_FDCWD, "w/none", AT_FDCWD, "w/x", RENAME_WHITEOUT));
+    say("and exchange", renameat2(AT_FDCWD, "w/a", AT_FDCWD, "w/b", RENAME_WHITEOUT | RENAME_EXCHANGE));
+    say("~and no replace", renameat2(AT_FDCWD, "w/a", AT_FDCWD, "w/y", RENAME_WHITEOUT | RENAME_NOREPLACE));
+    say("remove a whiteout", unlink("w/b"));
+    say("it is gone", access("w/b", F_OK));
+    close(fd);
+}
+
 static void renames(void) {
     put("a", "a");
     put("b", "b");
@@ -17,7 +44,7 @@ static void renames(void) {
     say("exchange with a child", renameat2(AT_FDCWD, "d", AT_FDCWD, "d/e", RENAME_EXCHANGE));
     say("both", renameat2(AT_FDCWD, "c", AT_FDCWD, "d/e", RENAME_EXCHANGE | RENAME_NOREPLACE));
     say("unknown flag", renameat2(AT_FDCWD, "c", AT_FDCWD, "x", 1 << 10));
-    say("~whiteout", renameat2(AT_FDCWD, "d/f", AT_FDCWD, "d/g", RENAME_WHITEOUT));
+    whiteouts();
     say("into itself", rename("d", "d/h"));
     must(mkdir("full", 0755) == 0, "mkdir");
     put("full/x", "x");

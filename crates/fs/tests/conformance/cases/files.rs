@@ -29,6 +29,10 @@ pub(super) const CASES: &[Case] = &[
     ("two_handles_one_file", two_handles_one_file),
     ("times", times),
     ("set_id_bits_go_with_a_write", set_id_bits_go_with_a_write),
+    (
+        "set_id_bits_go_with_an_allocation",
+        set_id_bits_go_with_an_allocation,
+    ),
     ("advice", advice),
     ("dropped_pages_come_back", dropped_pages_come_back),
 ];
@@ -425,6 +429,42 @@ fn set_id_bits_go_with_a_write(place: &Place<'_>) {
         0
     );
     assert_eq!(place.fs.getattr(file.inode()).expect("getattr").mode, 0o755);
+}
+
+fn set_id_bits_go_with_an_allocation(place: &Place<'_>) {
+    let root = OpContext::ROOT;
+    let user = OpContext {
+        uid: 1000,
+        gid: 1000,
+        ..root
+    };
+    let file = place.create("file");
+    write_all(&file, &[1; 10_000], 0);
+    let set = SetAttr {
+        mode: Some(0o6755),
+        ..SetAttr::default()
+    };
+    let mode = || place.fs.getattr(file.inode()).expect("getattr").mode;
+    for how in [
+        FallocateMode::Allocate,
+        FallocateMode::AllocateKeepSize,
+        FallocateMode::PunchHole,
+        FallocateMode::ZeroRange,
+        FallocateMode::ZeroRangeKeepSize,
+    ] {
+        for (ctx, left) in [(root, 0o6755), (user, 0o755)] {
+            place
+                .fs
+                .setattr(&root, file.inode(), &set)
+                .expect("setattr");
+            let flags = OpenFlags::READ_WRITE;
+            let theirs = place.fs.open(&ctx, file.inode(), flags).expect("open");
+            match theirs.fallocate(how, 0, 5000) {
+                Ok(()) => assert_eq!(mode(), left, "{how:?} by {}", ctx.uid),
+                Err(error) => assert_eq!(error, Errno::EOPNOTSUPP, "{how:?}"),
+            }
+        }
+    }
 }
 
 fn advice(place: &Place<'_>) {

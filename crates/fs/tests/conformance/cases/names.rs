@@ -3,7 +3,7 @@
 use super::{Case, Place};
 use crate::common::{read_all, write_all};
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
+use foliocache_vfs::{Device, FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("rename_over", rename_over),
     ("rename_between_directories", rename_between_directories),
     ("rename_modes", rename_modes),
+    ("rename_leaves_a_whiteout", rename_leaves_a_whiteout),
     ("rename_of_dirty_file", rename_of_dirty_file),
     ("hard_links", hard_links),
     ("symlinks", symlinks),
@@ -311,6 +312,29 @@ fn rename_modes(place: &Place<'_>) {
     );
     rename(place, "one", "free", RenameMode::NoReplace).expect("rename");
     assert_eq!(place.names(), ["free", "two"]);
+}
+
+fn rename_leaves_a_whiteout(place: &Place<'_>) {
+    let file = place.create("old");
+    write_all(&file, &[5; 20_000], 0);
+    match rename(place, "old", "new", RenameMode::Whiteout) {
+        Ok(()) => {
+            let whiteout = place.lookup("old").expect("lookup");
+            let attr = place.fs.getattr(&whiteout).expect("getattr");
+            assert_eq!(
+                (attr.kind, attr.rdev),
+                (FileKind::CharDevice, Device::default())
+            );
+            assert_eq!(place.names(), ["new", "old"]);
+            rename(place, "new", "old", RenameMode::Replace).expect("over a whiteout");
+        }
+        Err(error) => assert_eq!(error, Errno::EINVAL, "not every source makes whiteouts"),
+    }
+    assert_eq!(place.names(), ["old"]);
+    let found = place.lookup("old").expect("lookup");
+    assert!(SlabArc::ptr_eq(&found, file.inode()));
+    file.fsync().expect("fsync");
+    assert_eq!(read_all(&place.open("old", OpenFlags::READ)), [5; 20_000]);
 }
 
 fn rename_of_dirty_file(place: &Place<'_>) {

@@ -1,0 +1,137 @@
+//! Reading directories for the kernel, with and without attributes.
+
+use crate::conn::{Entry, FuseConn};
+use crate::handles::{DirHandle, NO_HANDLE};
+use foliocache_sync::atomic::Ordering;
+use foliocache_sys::Errno;
+use foliocache_vfs::DirEntryBuf;
+use fuser::{FileHandle as Fh, INodeNo};
+use std::time::Duration;
+
+/// Bytes that an entry with attributes takes in a reply, without its name.
+const DIRENTPLUS_BYTES: usize = 152;
+/// Bytes of entries looked up together. The size of a reply is not told; this is the least usual.
+const BATCH_BYTES: usize = 4096;
+
+impl FuseConn {
+    /// Whether the kernel reads directories without opening them. It is told when a listing changes; where it is told of
+    /// nothing, times of the same tick could hide a change.
+    pub(crate) fn kernel_lists(&self) -> bool {
+        // Relaxed: see the field.
+        self.kernel_can_list.load(Ordering::Relaxed) && self.news.is_telling()
+    }
+
+    pub(crate) fn open_directory(&self, ino: INodeNo) -> Result<DirHandle, Errno> {
+        Ok(DirHandle {
+            _charge: self.charge_handle()?,
+            dentry: self.directory(ino)?,
+            directory: self.fs().opendir(&self.inode(ino)?)?,
+        })
+    }
+
+    /// Runs `read` on a directory, which moves the offset on as far as it gets.
+    pub(crate) fn list(
+        &self,
+        (ino, fh): (INodeNo, Fh),
+        offset: u64,
+        read: impl FnOnce(&DirHandle, &mut u64) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut at = offset;
+        if fh.0 != NO_HANDLE {
+            let handle = self.directories.get(fh.0)?;
+            return read(&handle, &mut at);
+        }
+        let reading = match self.listed.take(ino.0, offset) {
+            Some(reading) => reading,
+            None => {
+                let told = self.news.tells_of(&self.names, &self.inode(ino)?);
+                self.listed.open(ino.0, told, || self.open_directory(ino))?
+            }
+        };
+        read(&reading.handle, &mut at)?;
+        if at != offset {
+            self.listed.put(reading, at);
+        }
+        Ok(())
+    }
+
+    /// Names from `offset` on, as many as fit [`BATCH_BYTES`] with their attributes, `.` and `..`
+    /// among them.
+    fn names(&self, handle: &DirHandle, offset: u64) -> Result<Vec<DirEntryBuf>, Errno> {
+        let mut names = Vec::new();
+        let mut bytes = 0;
+        handle.directory.read(offset, &mut |entry| {
+            bytes += DIRENTPLUS_BYTES + entry.name.len().next_multiple_of(8);
+            if bytes > BATCH_BYTES {
+                return false;
+            }
+            names.push(entry.into());
+            true
+        })?;
+        Ok(names)
+    }
+
+    /// Fills a reply with entries and their attributes. A name that is gone by the time it is
+    /// looked up, or that this process may not look up, is left out; at a name that fails otherwise
+    /// the reply ends, and the next begins with the error.
+    pub(crate) fn fill_plus(
+        &self,
+        handle: &DirHandle,
+        offset: &mut u64,
+        reply: &mut fuser::ReplyDirectoryPlus,
+    ) -> Result<(), Errno> {
+        let mut given = 0;
+        let within = self.within(handle.dentry.clone())?;
+        loop {
+            // A look-up may not be made from within the reading of a directory.
+            let names = self.names(handle, *offset)?;
+            if names.is_empty() {
+                return Ok(());
+            }
+            for name in names {
+                let dots = name.name == "." || name.name == "..";
+                let (entry, inode) = if dots {
+                    // The kernel takes only number and kind of these, and counts no look-up.
+                    let mut entry = Entry::absent(Duration::ZERO);
+                    entry.attr.ino = INodeNo(name.ino);
+                    entry.attr.kind = fuser::FileType::Directory;
+                    (entry, None)
+                } else {
+                    match self.lookup_present(&within, &name.name) {
+                        Ok((entry, inode)) => (entry, Some(inode)),
+                        Err(
+                            errno @ (Errno::ENOENT | Errno::ESTALE | Errno::EACCES | Errno::EPERM),
+                        ) => {
+                            tracing::debug!(?name.name, %errno, "left out of a listing");
+                            *offset = name.next_offset;
+                            continue;
+                        }
+                        Err(_) if given > 0 => return Ok(()),
+                        Err(errno) => return Err(errno),
+                    }
+                };
+                let Entry {
+                    attr, generation, ..
+                } = &entry;
+                let ttl = entry.ttl();
+                if reply.add(
+                    attr.ino,
+                    name.next_offset,
+                    &name.name,
+                    &ttl,
+                    attr,
+                    *generation,
+                ) {
+                    // It did not fit, so the kernel was not told of it.
+                    let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
+                    if let Some(gone) = gone {
+                        gone.put(&self.names);
+                    }
+                    return Ok(());
+                }
+                *offset = name.next_offset;
+                given += 1;
+            }
+        }
+    }
+}
