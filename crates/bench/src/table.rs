@@ -216,10 +216,13 @@ impl Report {
 pub(crate) fn compared(one: &Row, other: &Row, between: &str) -> String {
     let [one_threads, threads] = [one, other].map(threads);
     let (what, variant) = (other.name, other.variant);
-    match (one.name == what, one.threads == other.threads) {
-        (true, true) => format!("{what}, {threads}: {}{between}{variant}", one.variant),
-        (true, false) => format!("{what}, {variant}: {one_threads}{between}{threads}"),
-        (false, _) => format!(
+    let same_threads = one.threads == other.threads;
+    match (one.name == what, same_threads || one.variant == variant) {
+        (true, true) if same_threads => {
+            format!("{what}, {threads}: {}{between}{variant}", one.variant)
+        }
+        (true, true) => format!("{what}, {variant}: {one_threads}{between}{threads}"),
+        _ => format!(
             "{} ({}, {one_threads}){between}{what} ({variant}, {threads})",
             one.name, one.variant
         ),
