@@ -36,6 +36,7 @@ mod nodes;
 mod ops;
 mod owner;
 mod paging;
+mod prepared;
 mod pressure;
 mod readahead;
 mod reclaim;

@@ -18,7 +18,7 @@ use foliocache_sys::Errno;
 
 use crate::address_space::AddressSpace;
 use crate::iocb::Iocb;
-use crate::mm::Prepared;
+use crate::prepared::Prepared;
 use crate::types::{PageIndex, offset_in_page};
 
 impl AddressSpace {

@@ -33,7 +33,8 @@ use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::FrameNumber;
-use crate::mm::{Mm, Prepared};
+use crate::mm::Mm;
+use crate::prepared::Prepared;
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex};
 

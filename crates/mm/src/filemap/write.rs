@@ -45,7 +45,8 @@ use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
-use crate::mm::{Mm, Prepared};
+use crate::mm::Mm;
+use crate::prepared::Prepared;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
