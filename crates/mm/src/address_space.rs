@@ -128,8 +128,7 @@ impl fmt::Debug for AddressSpace {
 impl AddressSpace {
     /// The cache of a file of `size` bytes behind `ops`, on file system `bdi`. Holds no page yet.
     ///
-    /// Costs no memory of the bound by itself: who makes many charges them with
-    /// [`Mm::charge_metadata`].
+    /// It is not charged to the bound: callers that make many use [`Mm::charge_metadata`].
     pub fn new(
         bdi: &Arc<BackingDevInfo>,
         ops: Arc<dyn AddressSpaceOperations>,
