@@ -23,7 +23,8 @@ use std::path::Path;
 pub(crate) const HELP: &str = "\
 Options of -o, named as in mount(8) and /etc/fstab. The last of several wins, and an argument beside -o wins over all:
   ro, rw                  With and without --read-only.
-  allow_other, force, verbose, memory=, kernel_cache=, writeback=, dirty_age=, stop_timeout=, log_file=
+  allow_other, force, one_file_system, verbose, memory=, kernel_cache=, writeback=, dirty_age=, stop_timeout=,
+  log_file=, metrics=
                           The argument of that name.
   fsname=NAME             Show NAME as the source in the list of mounts.
   uid=N, gid=N, umask=M   Show this owner and group for all files, and all permissions but those in the octal mask. The kernel
@@ -114,13 +115,14 @@ const REFUSED: [(&str, &str); 8] = [
 ];
 
 /// Options that become the argument of the same name, with a value.
-const WITH_VALUE: [&str; 10] = [
+const WITH_VALUE: [&str; 11] = [
     "memory",
     "kernel_cache",
     "writeback",
     "dirty_age",
     "stop_timeout",
     "log_file",
+    "metrics",
     "fsname",
     "uid",
     "gid",
