@@ -63,7 +63,7 @@ fn names_are_changed_and_seen_on_every_executor() {
                 file.close().await.unwrap();
                 dir.rename("new", "old").await.unwrap();
                 assert_eq!(dir.metadata("old").await.unwrap().len(), 10);
-                assert!(!dir.try_exists("new").await.unwrap());
+                assert!(!dir.exists("new").await.unwrap());
                 dir.create_dir("d").await.unwrap();
                 dir.create_dir_all("d/e/f").await.unwrap();
                 dir.hard_link("old", "d/other").await.unwrap();
@@ -149,7 +149,7 @@ fn what_is_known_is_ready_at_the_first_poll() {
     block_on(dir.metadata("d")).unwrap();
     drop(block_on(dir.open("d/f")).unwrap());
     assert_eq!(known(&dir, dir.metadata("d/f")).unwrap().len(), 10_000);
-    assert!(known(&dir, dir.try_exists("d/f")).unwrap());
+    assert!(known(&dir, dir.exists("d/f")).unwrap());
     assert!(known(&dir, dir.symlink_metadata("d")).unwrap().is_dir());
     let below = known(&dir, dir.open_dir("d")).unwrap();
     let file = known(&dir, below.open("f")).unwrap();

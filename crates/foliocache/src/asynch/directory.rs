@@ -235,8 +235,8 @@ impl AsyncDirectory {
     /// Whether anything is at the end of `path`, symbolic links followed. As [`AsyncDirectory::metadata`].
     ///
     /// # Errors
-    /// As [`Directory::try_exists`].
-    pub async fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+    /// As [`Directory::exists`].
+    pub async fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path).await {
             Ok(_) => Ok(true),
             Err(error) if error.errno() == Errno::ENOENT => Ok(false),
