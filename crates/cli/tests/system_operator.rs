@@ -5,7 +5,9 @@
 mod common;
 
 use common::memcg::{MemoryGroup, no_memory_cgroups};
-use common::{Folder, Mounted, foliocache, no_root_or_fuse, output, run, shell, wait_for};
+use common::{
+    Folder, Mounted, foliocache, goes_on, no_root_or_fuse, output, read, run, shell, wait_for,
+};
 use foliocache_sys::fd::xattr::{self, XattrMode};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -110,18 +112,6 @@ impl Drop for Daemon {
             let _ = Command::new("kill").args(["-s", "KILL", &pid]).status();
         }
     }
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
-/// Whether the mount still serves programs.
-fn goes_on(folder: &Folder) {
-    let file = folder.mount_point().join("still-there");
-    fs::write(&file, "data").unwrap();
-    assert_eq!(fs::read(&file).unwrap(), b"data");
-    fs::remove_file(&file).unwrap();
 }
 
 /// What a command said on standard error, if it ended with `code`.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Mounted, foliocache, output, pattern, run, shell, wait_for};
+use common::{Folder, Mounted, foliocache, goes_on, output, pattern, read, run, shell, wait_for};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -14,18 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Longer than any test waits: what ends before ended for another reason.
 const NEVER: [&str; 2] = ["--stop-timeout", "3600"];
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
-/// Whether the mount still serves programs.
-fn goes_on(folder: &Folder) {
-    let file = folder.mount_point().join("still-there");
-    fs::write(&file, "data").unwrap();
-    assert_eq!(fs::read(&file).unwrap(), b"data");
-    fs::remove_file(&file).unwrap();
-}
 
 /// A small tmpfs as the source, in which somebody else took what was free, and a mount of it that holds 300 KB that were
 /// accepted before.

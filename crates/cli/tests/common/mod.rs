@@ -312,3 +312,16 @@ pub(crate) fn compile(source: &Path, program: &Path) {
         .arg(program)
         .arg(source));
 }
+
+/// What a file says, nothing if it cannot be read.
+pub(crate) fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Whether the mount still serves programs.
+pub(crate) fn goes_on(folder: &Folder) {
+    let file = folder.mount_point().join("still-there");
+    fs::write(&file, "data").unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"data");
+    fs::remove_file(&file).unwrap();
+}
