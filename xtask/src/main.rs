@@ -6,8 +6,12 @@
 #![deny(unsafe_code)]
 
 mod on;
+mod planted;
 mod runner;
+mod sanitize;
 mod setup;
+mod simulate;
+mod soak;
 mod tidy;
 mod tiers;
 
@@ -26,14 +30,31 @@ Usage: cargo xtask COMMAND
 Commands:
   test          run the test tiers one after another, up to the first failure
   tidy          run the checks of dependencies, sources and documents alone
+  planted       plant bugs one by one and expect that a test finds each
+  simulate      run the cache in schedules that follow from seeds
   on            run a test program on a file system of its own: on KIND [--as USER] PROGRAM ARGUMENTS
+  soak          run everything at once for long: soak [--minutes N] [--seed N] [--cpu PERCENT]
+  fuzz          look for failing inputs: fuzz TARGET [--minutes N | --canary | FILE...]
   help          print this
 
 Options of test:
-  --tier TIER       only this tier: tidy, unit, model or system; may be repeated
+  --tier TIER       only this tier: tidy, unit, model, fuzz, system, sanitize or programs; may be repeated. The last
+                    two run only if they are named: address sanitizer and Miri; suites of other programs
   --list            print the steps and the test files found, run nothing
   --allow-missing   skip, loudly, what this machine cannot run
   --verbose         show all output as it comes
+
+Options of planted:
+  BUG…              only these bugs
+  --tier TIER       only bugs that this tier finds; may be repeated
+  --markdown        print the list as a table, plant nothing
+
+Options of simulate:
+  --driver DRIVER   mm (files, the default) or vfs (names beside a file)
+  --seeds N         so many seeds, 1000 by default
+  --from SEED       from this one on; fresh ones by default
+  --seed SEED       this one alone
+  --jobs N          so many processes, 2 by default
 ";
 
 /// What `test` was asked for.
@@ -50,7 +71,16 @@ fn main() -> ExitCode {
     let result = match arguments.first().map(String::as_str) {
         Some("test") => parse(&arguments[1..]).and_then(|options| test(&options)),
         Some("tidy") if arguments.len() == 1 => tidy_alone(),
+        Some("planted") => planted(&arguments[1..]),
+        // Cargo calls this program as its wrapper.
+        Some(program) if planted::is_compiler(program) => Err(planted::compile(&arguments)),
+        Some("simulate") => simulation(&arguments[1..]),
         Some("on") => on::run(&arguments[1..], &std::env::temp_dir()),
+        Some("soak") => soak::run(&arguments[1..], &root()),
+        Some("fuzz") => metadata(&root()).and_then(|metadata| {
+            let target = Workspace::new(&metadata).target;
+            sanitize::fuzz(&arguments[1..], &root(), &target)
+        }),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(true)
@@ -140,6 +170,17 @@ fn tidy_alone() -> Result<bool, String> {
     Ok(found.is_empty())
 }
 
+fn planted(arguments: &[String]) -> Result<bool, String> {
+    let root = root();
+    planted::run(arguments, &root, &metadata(&root)?)
+}
+
+fn simulation(arguments: &[String]) -> Result<bool, String> {
+    let root = root();
+    let target = Workspace::new(&metadata(&root)?).target;
+    simulate::run(arguments, &root, &target)
+}
+
 fn test(options: &Options) -> Result<bool, String> {
     let root = root();
     let metadata = metadata(&root)?;
@@ -194,17 +235,18 @@ fn test(options: &Options) -> Result<bool, String> {
     runner.run(&steps).map_err(|e| e.to_string())
 }
 
+/// Arguments, as a program has them.
+#[cfg(test)]
+fn owned(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|&a| a.to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parsed(arguments: &[&str]) -> Result<Options, String> {
-        parse(
-            &arguments
-                .iter()
-                .map(|a| (*a).to_owned())
-                .collect::<Vec<_>>(),
-        )
+        parse(&owned(arguments))
     }
 
     #[test]

@@ -157,8 +157,7 @@ mod tests {
     use super::*;
 
     fn request(arguments: &[&str]) -> Result<Request, String> {
-        let arguments: Vec<_> = arguments.iter().map(|&a| a.to_owned()).collect();
-        parse(&arguments)
+        parse(&crate::owned(arguments))
     }
 
     #[test]

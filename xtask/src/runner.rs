@@ -101,12 +101,24 @@ impl Runner<'_> {
                 }
                 Err(why) => Outcome::Failed(why),
             }),
-            Action::Cargo(arguments) => self.cargo(step, arguments, number),
+            Action::Cargo(arguments) => self.program(step, &cargo(), arguments, None, number),
+            Action::Program {
+                program,
+                arguments,
+                finds,
+            } => self.program(step, program, arguments, *finds, number),
         }
     }
 
-    fn cargo(&self, step: &Step, arguments: &[String], number: usize) -> io::Result<Outcome> {
-        let mut command = Command::new(cargo());
+    fn program(
+        &self,
+        step: &Step,
+        program: &str,
+        arguments: &[String],
+        finds: Option<&str>,
+        number: usize,
+    ) -> io::Result<Outcome> {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.root)
@@ -121,7 +133,9 @@ impl Runner<'_> {
         let log = self
             .logs
             .join(format!("{:02}-{}.log", number + 1, step.tier.name()));
-        if !self.verbose {
+        // What a canary says is looked for in the log.
+        let verbose = self.verbose && finds.is_none();
+        if !verbose {
             let file = File::create(&log)?;
             command.stdout(file.try_clone()?).stderr(file);
         }
@@ -132,6 +146,19 @@ impl Runner<'_> {
                 "was still running after {minutes} minutes"
             )));
         };
+        if let Some(finds) = finds {
+            let said = String::from_utf8_lossy(&fs::read(&log)?).contains(finds);
+            return match !status.success() && said {
+                true => Ok(Outcome::Passed {
+                    tests: 0,
+                    ignored: 0,
+                }),
+                false => {
+                    self.show(&log)?;
+                    Ok(Outcome::Failed(format!("did not find `{finds}`: {status}")))
+                }
+            };
+        }
         if !status.success() {
             self.show(&log)?;
             return Ok(Outcome::Failed(status.to_string()));
@@ -176,7 +203,7 @@ pub(crate) fn cargo() -> String {
 }
 
 /// Waits for the command; `None` if it had to be killed.
-fn within(command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
+pub(crate) fn within(command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let mut child = command.spawn()?;
     let begun = Instant::now();
     loop {

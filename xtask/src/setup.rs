@@ -24,6 +24,8 @@ pub(crate) enum Need {
     Root,
     Tmpfs,
     Mkfs,
+    CxxCompiler,
+    Miri,
 }
 
 /// A need that is not met.
@@ -46,6 +48,8 @@ impl Need {
             Need::Root => "root",
             Need::Tmpfs => "tmpfs",
             Need::Mkfs => "mkfs",
+            Need::CxxCompiler => "c++",
+            Need::Miri => "miri",
         }
     }
 
@@ -64,12 +68,14 @@ impl Need {
             Need::Root => "everything on a mount, and what other users may do",
             Need::Tmpfs => "names and permissions beside those of the kernel",
             Need::Mkfs => "tests on ext4 and on XFS, as root and as another user",
+            Need::CxxCompiler => "the fuzz targets",
+            Need::Miri => "the index, the locks and the state words under Miri",
         }
     }
 
-    /// Without it the run goes on: the machine's own file system is tested all the same.
+    /// Without it the run goes on: the same code is tested in another way.
     pub(crate) fn is_optional(self) -> bool {
-        matches!(self, Need::Mkfs)
+        matches!(self, Need::Mkfs | Need::CxxCompiler | Need::Miri)
     }
 
     /// `None` if it is there, else why it counts as missing.
@@ -90,6 +96,8 @@ impl Need {
             Need::Mkfs => ["mkfs.ext4", "mkfs.xfs"]
                 .iter()
                 .find_map(|program| runs(program, "-V")),
+            Need::CxxCompiler => runs("c++", "--version"),
+            Need::Miri => crate::sanitize::no_miri(),
         }
     }
 }

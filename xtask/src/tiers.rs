@@ -9,8 +9,11 @@
 //! |---|---|
 //! | `loom_*.rs` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
 //! | `shuttle_*.rs` | model tier, built with `--cfg shuttle` |
+//! | `shuttle_simulation.rs` | also fresh seeds of it, by `cargo xtask simulate` |
 //! | `system_*.rs` | system tier, release build; each test is `#[ignore = "system tier"]` |
 //! | `stress_*.rs` | unit tier in small; system tier, release build, `FOLIOCACHE_STRESS=30` |
+//! | `programs_*.rs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]` |
+//! | `asan_*.rs`, `miri_*.rs` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
 //! | any other | unit tier, like tests beside the code and in the documentation |
 
 use std::fmt;
@@ -20,6 +23,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::on::OTHER;
+use crate::sanitize;
 use crate::setup::Need;
 use crate::tidy::{array, string};
 
@@ -42,35 +46,67 @@ const MODELLED: &[&str] = &[
     "foliocache-vfs",
 ];
 
+/// The test that `cargo xtask simulate` runs.
+const SIMULATION: &str = "shuttle_simulation";
+
+/// Fresh schedules of the drivers of the simulation on each run: as many as take four minutes at most, on two processors beside
+/// other work. See "Schedules that replay" in `docs/reliability.md`.
+const SCHEDULES: &[(&str, u64)] = &[("mm", 20_000), ("vfs", 2_000)];
+
 /// A group of tests that need the same kind of build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
     Tidy,
     Unit,
     Model,
+    Fuzz,
     System,
+    Sanitize,
+    Programs,
 }
 
 impl Tier {
-    pub(crate) const ALL: [Tier; 4] = [Tier::Tidy, Tier::Unit, Tier::Model, Tier::System];
+    /// What runs if no tier is named.
+    pub(crate) const ALL: [Tier; 5] = [
+        Tier::Tidy,
+        Tier::Unit,
+        Tier::Model,
+        Tier::Fuzz,
+        Tier::System,
+    ];
+    /// What runs only if it is named.
+    const NAMED: [Tier; 2] = [Tier::Sanitize, Tier::Programs];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Tier::Tidy => "tidy",
             Tier::Unit => "unit",
             Tier::Model => "model",
+            Tier::Fuzz => "fuzz",
             Tier::System => "system",
+            Tier::Sanitize => "sanitize",
+            Tier::Programs => "programs",
         }
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Tier> {
-        Tier::ALL.into_iter().find(|tier| tier.name() == name)
+        let mut all = Tier::ALL.into_iter().chain(Tier::NAMED);
+        all.find(|tier| tier.name() == name)
     }
 
     /// What the tier's tests use of the machine.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Tier::Tidy | Tier::Model => &[],
+            Tier::Programs => &[Need::Compiler, Need::Make, Need::Fuse, Need::Root],
+            Tier::Fuzz => &[Need::CxxCompiler, Need::Userfaultfd, Need::Root],
+            Tier::Sanitize => &[
+                Need::Miri,
+                Need::IoUring,
+                Need::Userfaultfd,
+                Need::Root,
+                Need::Tmpfs,
+            ],
             Tier::Unit => &[
                 Need::Compiler,
                 Need::IoUring,
@@ -98,6 +134,13 @@ impl Tier {
 pub(crate) enum Action {
     /// `cargo` with these arguments.
     Cargo(Vec<String>),
+    /// Another program, or `cargo` in a run that must fail and say something.
+    Program {
+        program: String,
+        arguments: Vec<String>,
+        /// A canary: what its output must hold.
+        finds: Option<&'static str>,
+    },
     /// xtask's own checks.
     Tidy,
     /// Nothing can be run, and that is a failure: no test of the kind was found.
@@ -130,6 +173,12 @@ impl fmt::Display for Step {
         }
         match &self.action {
             Action::Cargo(arguments) => write!(f, "cargo {}", arguments.join(" ")),
+            Action::Program {
+                program, arguments, ..
+            } => {
+                let name = Path::new(program).file_name().unwrap_or_default();
+                write!(f, "{} {}", name.display(), arguments.join(" "))
+            }
             Action::Tidy => write!(f, "cargo xtask tidy"),
             Action::NoTests(pattern) => write!(f, "(no file named tests/{pattern}.rs)"),
         }
@@ -235,8 +284,18 @@ impl Workspace {
         match tier {
             Tier::Tidy => tidy(),
             Tier::Unit => vec![Step::cargo(tier, "tests", "test --workspace --locked", 25)],
-            Tier::Model => [self.model("loom"), self.model("shuttle")].concat(),
+            // The bugs come last: they share what the models are built from.
+            Tier::Model => [
+                self.model("loom"),
+                self.model("shuttle"),
+                self.simulations(SCHEDULES),
+                planted(),
+            ]
+            .concat(),
+            Tier::Fuzz => sanitize::fuzz_steps(&self.target),
             Tier::System => self.system(),
+            Tier::Sanitize => sanitize::steps(&self.target),
+            Tier::Programs => vec![self.programs()],
         }
     }
 
@@ -276,6 +335,32 @@ impl Workspace {
                 }
             })
             .collect()
+    }
+
+    /// Fresh schedules of the cache: so many of each driver.
+    fn simulations(&self, schedules: &[(&str, u64)]) -> Vec<Step> {
+        if self.tests(SIMULATION).is_empty() {
+            return Vec::new();
+        }
+        let simulate = |(driver, seeds): &(&str, u64)| {
+            let name = format!("simulation, {driver}");
+            let arguments = format!("xtask simulate --driver {driver} --seeds {seeds}");
+            Step::cargo(Tier::Model, &name, &arguments, 10)
+        };
+        schedules.iter().map(simulate).collect()
+    }
+
+    /// Suites of other programs, which take hours.
+    fn programs(&self) -> Step {
+        let with = self.with_tests("programs_");
+        if with.is_empty() {
+            return no_tests(Tier::Programs, "programs", "programs_*");
+        }
+        let arguments = format!(
+            "test --locked --release {} --test programs_* -- --include-ignored --nocapture --test-threads=1",
+            select(&with)
+        );
+        Step::cargo(Tier::Programs, "programs", &arguments, 6 * 60)
     }
 
     fn system(&self) -> Vec<Step> {
@@ -358,6 +443,12 @@ fn tidy() -> Vec<Step> {
     ]
 }
 
+/// Bugs are planted, and the tests of the unit and model tiers have to find them.
+fn planted() -> Vec<Step> {
+    let arguments = "xtask planted --tier unit --tier model";
+    vec![Step::cargo(Tier::Model, "planted bugs", arguments, 15)]
+}
+
 /// A tier that finds none of its tests proves nothing, and must not look as if it did.
 fn no_tests(tier: Tier, name: &str, pattern: &str) -> Step {
     let action = Action::NoTests(pattern.to_owned());
@@ -413,13 +504,14 @@ mod tests {
             ("foliocache-fs", &["shared"]),
         ]);
         let steps = commands(&w.steps(Tier::Model));
-        assert_eq!(steps.len(), 3, "{steps:?}");
+        assert_eq!(steps.len(), 4, "{steps:?}");
         assert!(
             steps[0].contains("RUSTFLAGS=\"--cfg loom\" CARGO_TARGET_DIR=/nowhere/target/loom")
         );
         assert!(steps[0].ends_with("-p foliocache-sync -p foliocache-xarray --test loom_*"));
         assert!(steps[1].ends_with("-p foliocache-sync --test shuttle_*"));
         assert!(steps[2].ends_with("build --locked --release --lib -p foliocache-xarray"));
+        assert_eq!(steps[3], "cargo xtask planted --tier unit --tier model");
         assert_eq!(
             w.tests("loom_"),
             [
@@ -427,6 +519,14 @@ mod tests {
                 "foliocache-xarray::loom_reader"
             ]
         );
+    }
+
+    #[test]
+    fn a_simulation_runs_fresh_seeds() {
+        let w = workspace(&[("foliocache-sim", &["shuttle_simulation"])]);
+        let steps = commands(&w.simulations(&[("vfs", 2_000)]));
+        let command = "cargo xtask simulate --driver vfs --seeds 2000";
+        assert!(steps.iter().any(|step| step == command), "{steps:?}");
     }
 
     #[test]
@@ -463,9 +563,10 @@ mod tests {
 
     #[test]
     fn tiers_have_names() {
-        for tier in Tier::ALL {
+        for tier in Tier::ALL.into_iter().chain(Tier::NAMED) {
             assert_eq!(Tier::from_name(tier.name()), Some(tier));
         }
+        assert!(Tier::NAMED.iter().all(|tier| !Tier::ALL.contains(tier)));
         assert_eq!(Tier::from_name("all"), None);
     }
 }

@@ -5,9 +5,10 @@
 mod common;
 
 use common::{Folder, no_root_or_fuse, pattern, run, wait_for};
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::Path;
+use std::fs::{self, File, Metadata};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -160,4 +161,57 @@ fn a_source_with_quotas_or_of_an_unknown_kind_gets_the_data_at_close() {
         assert_eq!(there, kind != "neither", "{kind}");
         mounted.end_well();
     }
+}
+
+/// Descriptors of a process that keep files which were removed below a directory. Removed directories are kept for as long
+/// as the kernel remembers them.
+fn removed_but_open(pid: u32, source: &Path) -> Vec<PathBuf> {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let fds = fds.filter_map(|fd| Some(fd.ok()?.path()));
+    let is_removed = |file: Metadata| file.is_file() && file.nlink() == 0;
+    let removed = fds.filter(|fd| fs::metadata(fd).is_ok_and(is_removed));
+    removed
+        .filter_map(|fd| fs::read_link(fd).ok())
+        .filter(|target| target.starts_with(source))
+        .collect()
+}
+
+/// The space of a file that others remove in the source is free soon, whatever was done with it on the mount, and of one that
+/// is open when it is closed.
+#[test]
+#[ignore = "system tier"]
+fn what_others_remove_in_the_source_is_not_kept() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let folder = Folder::new("removed");
+    let (source, point) = (folder.source(), folder.mount_point());
+    fs::create_dir_all(source.join("tree/below")).unwrap();
+    for nr in 0..50 {
+        fs::write(source.join(format!("tree/below/{nr}")), pattern(30_000, nr)).unwrap();
+    }
+    let mounted = folder.mount(&["--writeback", "delayed", "--dirty-age", "3600"]);
+    let tree = point.join("tree/below");
+    for nr in 0..50 {
+        let path = tree.join(format!("{nr}"));
+        assert_eq!(fs::read(&path).unwrap(), pattern(30_000, nr));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    fs::write(tree.join("new"), pattern(3_000_000, 5)).unwrap();
+    fs::write(tree.join("0"), "begun").unwrap();
+    let open = File::open(tree.join("7")).unwrap();
+    fs::remove_dir_all(source.join("tree")).unwrap();
+    let kept = source.join("tree/below/7 (deleted)");
+    wait_for("what is closed to go", || {
+        let open = removed_but_open(mounted.pid(), &source);
+        open.iter().all(|target| *target == kept)
+    });
+    let mut content = Vec::new();
+    (&open).read_to_end(&mut content).unwrap();
+    assert_eq!(content, pattern(30_000, 7));
+    drop(open);
+    wait_for("what was open to go", || {
+        removed_but_open(mounted.pid(), &source).is_empty()
+    });
+    mounted.end_well();
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Mounted, foliocache, output, pattern, run, wait_for};
+use common::{Folder, Mounted, foliocache, full_source, output, pattern, run, wait_for};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -238,6 +238,7 @@ fn status_answers_while_the_source_hangs() {
         );
     }
     assert!(!reading.is_finished(), "the source hangs");
+    above.wait_for_line("the store has answered nothing for 10");
     let begun = Instant::now();
     let said = run(&mut set(&place, "memory=128M"));
     assert!(said.contains("memory bound 128 MiB, was 512 MiB"), "{said}");
@@ -267,19 +268,8 @@ fn status_of_a_stopped_process_gives_up_and_says_so() {
 #[test]
 #[ignore = "system tier"]
 fn status_names_what_cannot_be_written() {
-    let folder = Folder::new("status-full");
-    run(Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=1M", "none"])
-        .arg(folder.source()));
-    let mounted = folder.mount(&["--writeback", "delayed"]);
+    let (folder, mounted) = full_source("status-full", &[]);
     let place = folder.mount_point();
-    fs::write(place.join("file"), vec![b'x'; 300_000]).unwrap();
-    // It ends with the error that nothing is left.
-    let _ = output(
-        Command::new("sh")
-            .args(["-c", "cat /dev/zero > filler"])
-            .current_dir(folder.source()),
-    );
     mounted.signal("USR2");
     wait_for("the failure", || {
         status(&place)["failed_files"] != Value::Array(Vec::new())
@@ -307,7 +297,7 @@ fn status_names_what_cannot_be_written() {
         "{text}"
     );
     // A line without -v, and one when it is over.
-    let failed = |line: &String| line.contains("writeback failed");
+    let failed = |line: &String| line.contains("writeback failed") && line.contains("bytes=2");
     assert!(mounted.lines().iter().any(failed), "{:?}", mounted.lines());
     fs::remove_file(folder.source().join("filler")).unwrap();
     mounted.wait_for_line("takes writes again after ");
@@ -428,7 +418,8 @@ fn a_cold_read_by_the_kernels_readahead_has_no_hits() {
     let file = folder.mount_point().join("file");
     fs::read(&file).unwrap();
     let cold = status(&folder.mount_point());
-    assert!(number(&cold, "hit_ratio") < 0.1, "{cold:#}");
+    // The kernel has several requests under way, and those that overtake each other count as hits.
+    assert!(number(&cold, "hit_ratio") < 0.3, "{cold:#}");
     drop_kernel_cache();
     fs::read(&file).unwrap();
     let warm = status(&folder.mount_point());

@@ -255,7 +255,9 @@ impl Cache {
     pub fn sync(&self) -> Result<()> {
         self.check(Operation::Sync)?;
         let mounts = self.mounts();
-        let failed: Vec<_> = mounts.iter().flat_map(|mount| mount.sync()).collect();
+        let left_out = usize::from(foliocache_sync::planted!(one_directory_not_synced));
+        let failed = mounts.iter().skip(left_out).flat_map(|mount| mount.sync());
+        let failed: Vec<_> = failed.collect();
         match failed.is_empty() {
             true => Ok(()),
             false => Err(Error::NotDurable(failed)),

@@ -269,7 +269,8 @@ impl File {
     /// # Errors
     /// Only if nothing was written: `EBADF` if not open for writing, `EINVAL` for a position beyond
     /// the largest offset, `EFBIG`, `ENOSPC` where a file system in memory is full, `ECHILD` after
-    /// a fork, those of the backing store.
+    /// a fork, those of the backing store. `ENOSPC` and `EDQUOT` also after all was written, if others took the room
+    /// meanwhile: the data is dirty and retried. Of an append the next sync tells that.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
         let done = self.open.write_at(buf, pos);

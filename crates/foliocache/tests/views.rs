@@ -107,3 +107,37 @@ fn a_value_is_kept_while_its_key_is_overwritten() {
     drop(views);
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.viewed_pages, 0);
 }
+
+/// In a file system in memory a large folio may hold a hole, whose bytes are nowhere.
+#[test]
+fn a_view_of_a_hole_in_a_large_folio_in_memory_is_a_copy_and_waits_for_nobody() {
+    const GRAIN: usize = 32 << 10;
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let cache = foliocache::Cache::builder().memory("64M").build().unwrap();
+        let file = cache.memfs().unwrap().create("f").unwrap();
+        // Appends in a row make large folios, whose last grains hold nothing yet.
+        let mut written = 0;
+        while written < 20 * GRAIN {
+            file.append_all(&pattern(3, 5000)).unwrap();
+            written += 5000;
+        }
+        let end = written.next_multiple_of(1 << 20);
+        file.set_len(end as u64).unwrap();
+        let stats = file.stats().unwrap();
+        assert!(
+            stats.resident_pages as usize * PAGE > written + GRAIN,
+            "the last folio has no hole: {stats:?}"
+        );
+        let mut copies = 0;
+        for pos in (written..end).step_by(PAGE) {
+            let view = file.view(pos as u64..(pos + 100) as u64).unwrap();
+            assert!(view.iter().all(|&byte| byte == 0), "at {pos}");
+            copies += u32::from(view.is_copy());
+        }
+        send.send(copies).unwrap();
+    });
+    // Not a join: where it hangs it does so for ever.
+    let copies = receive.recv_timeout(std::time::Duration::from_secs(60));
+    assert!(copies.expect("a view does not return") > 0);
+}

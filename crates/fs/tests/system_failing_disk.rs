@@ -19,6 +19,9 @@ const MIB: usize = 1 << 20;
 const FILES: usize = 64;
 const LEN: usize = 64 << 10;
 
+/// Length of the disk: so much that its file system is not short of room, and does not ask for it write by write.
+const DISK_MIB: usize = 256;
+
 /// A disk that takes data while the tmpfs under it has room.
 struct Disk {
     memory: PathBuf,
@@ -33,7 +36,8 @@ impl Disk {
         let [memory, point] = ["memory", "mounted"].map(|name| dir.path().join(name));
         std::fs::create_dir(&memory).expect("a directory");
         std::fs::create_dir(&point).expect("a directory");
-        let tmpfs = ["-t", "tmpfs", "-o", "size=64m", "none"].map(OsStr::new);
+        let size = format!("size={DISK_MIB}m");
+        let tmpfs = ["-t", "tmpfs", "-o", &size, "none"].map(OsStr::new);
         run("mount", &[&tmpfs[..], &[memory.as_ref()]].concat());
         let image = memory.join("image");
         // Gone with all that is mounted, whatever fails below.
@@ -44,7 +48,8 @@ impl Disk {
             _dir: dir,
         };
         let file = File::create_new(&disk.image).expect("an image");
-        file.set_len(64 * MIB as u64).expect("a sparse file");
+        file.set_len((DISK_MIB * MIB) as u64)
+            .expect("a sparse file");
         // Without a journal, whose first error ends all writing.
         let options = ["-q", "-F", "-O", "^has_journal", "-N", "256"].map(OsStr::new);
         run(
@@ -132,7 +137,7 @@ fn small_files_that_the_disk_refused_are_dirty_until_it_takes_them() {
         let dirty = fs.bdi().nr_not_durable();
         assert!(dirty >= (FILES * LEN / 4096 / 2) as u64, "{dirty} pages");
 
-        disk.set_room(64 << 10);
+        disk.set_room(DISK_MIB << 10);
         fs.sync_fs().expect("the disk takes it");
         assert_eq!(fs.bdi().nr_not_durable(), 0);
         drop(files);

@@ -15,6 +15,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::Duration;
 
 const ROOT: OpContext = OpContext::ROOT;
@@ -172,7 +173,7 @@ fn first_openings(source: &Path, rounds: u64) {
         let inode = find(&fs, &name);
         let outside = fs::File::options().write(true).open(&path).expect("open");
         let start = Barrier::new(4);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 start.wait();
                 let file = open(&fs, &inode);
@@ -263,7 +264,7 @@ fn a_change_from_outside_is_not_taken_for_our_own() {
                 assert!(read_all(&open(&fs, &inode)) == pattern(1, 1000));
             }
             // The next tick of the source's clock.
-            std::thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
             fs::write(&path, pattern(2, len)).expect("write");
             change(&fs, &inode).expect("our own");
             assert!(read_all(&open(&fs, &inode)) == pattern(2, len), "{name}");
@@ -289,7 +290,7 @@ fn one_address_space_whoever_opens_first() {
             let name = format!("file{round}");
             let inode = mknod(fs, &name);
             let start = Barrier::new(3);
-            std::thread::scope(|scope| {
+            thread::scope(|scope| {
                 for at in 0..3 {
                     let (inode, start) = (&inode, &start);
                     scope.spawn(move || {
@@ -419,6 +420,31 @@ fn without_room_for_an_address_space_a_file_is_not_opened() {
     local.sync_fs().expect("sync");
     assert_eq!(fs::read(source.path().join("file")).expect("read"), b"DATA");
     write_all(&open(&memory, &in_memory), b"data", 0);
+}
+
+/// Names that a mount's kernel holds come back late, and until then more metadata is refused at once.
+#[test]
+fn the_first_opening_waits_for_memory_that_others_give_up() {
+    let source = on_tmpfs();
+    fs::write(source.path().join("file"), "data").expect("write");
+    let mm = cache(4);
+    let local = dirfs(&mm, source.path(), DirFsOptions::default());
+    let memory = MemFs::new(&mm).expect("memfs");
+    let systems: [(&dyn FileSystem, _); 2] = [
+        (&local, find(&local, "file")),
+        (&memory, mknod(&memory, "file")),
+    ];
+    for (fs, inode) in &systems {
+        let filled = fill(&mm);
+        assert!(mm.charge_cached_metadata(64 << 10, &|| false).is_err());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                mm.uncharge_metadata(filled);
+            });
+            open(*fs, inode);
+        });
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::buffers::Buffers;
 use crate::convert;
 use crate::handles::{DirHandle, FileHandle, FileId, HANDLE_BYTES, Handles, Listed, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
-use crate::mount::KernelCache;
+use crate::mount::{KernelCache, MORE_BUFFERS, MountOptions};
 use crate::news::{LONG, News, Own};
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
@@ -23,7 +23,7 @@ use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
-use foliocache_sys::Errno;
+use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
     Attr, FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
@@ -147,6 +147,42 @@ pub(crate) struct Within {
 }
 
 impl FuseConn {
+    /// What a mount of `names` begins with.
+    pub(crate) fn new(names: &Arc<SuperBlock>, options: &MountOptions) -> Result<FuseConn, Errno> {
+        let counters = Arc::new(Counters::default());
+        let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
+        let listed = Arc::new(Listed::default());
+        let nodes = Arc::new(Nodes::new(
+            Arc::clone(&pruner),
+            Arc::clone(&listed),
+            Arc::clone(&counters),
+        ));
+        let read_only = options.is_read_only(names);
+        let all = options.kernel_cache == KernelCache::All;
+        Ok(FuseConn {
+            names: Arc::clone(names),
+            nodes: Arc::clone(&nodes),
+            pruner,
+            files: Handles::new(),
+            directories: Handles::new(),
+            listed: Arc::clone(&listed),
+            buffers: Buffers::new(options.threads.max(1) + MORE_BUFFERS),
+            counters,
+            panics: Arc::new(Panics::new(|name, message| {
+                tracing::error!(name, message, "serving a mount panicked");
+            })),
+            kernel_pages: Arc::new(KernelPages::default()),
+            news: Arc::new(News::new(listed)?),
+            unopened: Arc::new(Unopened::new(nodes)),
+            kernel_cache: options.kernel_cache,
+            shown: options.shown,
+            kernel_opens: all && credentials::overrides_modes(),
+            writes_at_close: !read_only && names.fs().writes_at_close(),
+            kernel_keeps_all: AtomicBool::new(all),
+            kernel_can_list: AtomicBool::new(false),
+        })
+    }
+
     /// Runs one operation: counts it, and turns errors and panics into what the kernel is told.
     pub(crate) fn attempt<T>(
         &self,

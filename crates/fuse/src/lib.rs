@@ -33,6 +33,7 @@ mod news;
 mod nodes;
 mod operations;
 mod prune;
+mod served;
 mod service;
 mod shown;
 mod stats;
@@ -42,5 +43,7 @@ mod unopened;
 
 pub use connection::{Connection, MappedStores};
 pub use mount::{KernelCache, Mount, MountError, MountOptions, mount};
+#[doc(hidden)]
+pub use served::Served;
 pub use shown::Shown;
 pub use stats::FuseStats;

@@ -14,27 +14,22 @@
 //! again and [`Mount::detach`] where some do not, [`Mount::unmount`] otherwise; then the file system's own write-back, with
 //! nobody left who could change anything.
 
-use crate::buffers::Buffers;
 use crate::conn::FuseConn;
 use crate::connection::Connection;
 use crate::device::Device;
-use crate::handles::{Handles, Listed};
 use crate::kernel_pages::KernelPages;
 use crate::news::News;
-use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::service::{Job, Server, WORKERS_MEMORY};
 use crate::shown::Shown;
 use crate::stats::{Counters, FuseStats};
 use crate::unopened::Unopened;
 use foliocache::Directory;
-use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::background::Panics;
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
-use foliocache_sys::credentials;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
@@ -51,7 +46,7 @@ pub(crate) const MAX_REQUEST: u32 = 1 << 20;
 const READER_BYTES: u64 = 256 << 10;
 
 /// Buffers beyond one for each reader, which workers copy into.
-const MORE_BUFFERS: usize = 2;
+pub(crate) const MORE_BUFFERS: usize = 2;
 
 /// What file data the kernel keeps in its own cache, beyond our bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -105,6 +100,11 @@ impl MountOptions {
             shown: Shown::default(),
             no_exec: false,
         }
+    }
+
+    /// Whether a mount of `names` refuses every change.
+    pub(crate) fn is_read_only(&self, names: &SuperBlock) -> bool {
+        self.read_only || names.fs().read_only()
     }
 }
 
@@ -235,46 +235,18 @@ impl Mount {
         let mount_point = mount_point
             .canonicalize()
             .map_err(|error| MountError::Refused(error.to_string()))?;
-        let counters = Arc::new(Counters::default());
-        let kernel_pages = Arc::new(KernelPages::default());
-        let panics = Arc::new(Panics::new(|name, message| {
-            tracing::error!(name, message, "serving a mount panicked");
-        }));
+        let conn = FuseConn::new(&names, options);
+        let conn = Arc::new(conn.map_err(|errno| MountError::Thread(errno.into()))?);
+        let counters = Arc::clone(&conn.counters);
+        let kernel_pages = Arc::clone(&conn.kernel_pages);
+        let panics = Arc::clone(&conn.panics);
+        let pruner = Arc::clone(&conn.pruner);
+        let nodes = Arc::clone(&conn.nodes);
+        let news = Arc::clone(&conn.news);
+        let unopened = Arc::clone(&conn.unopened);
+        let kernel_opens = conn.kernel_opens;
         let threads = options.threads.max(1);
-        let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
-        let listed = Arc::new(Listed::default());
-        let nodes = Arc::new(Nodes::new(
-            Arc::clone(&pruner),
-            Arc::clone(&listed),
-            Arc::clone(&counters),
-        ));
-        let news = Arc::new(
-            News::new(Arc::clone(&listed)).map_err(|errno| MountError::Thread(errno.into()))?,
-        );
-        let unopened = Arc::new(Unopened::new(Arc::clone(&nodes)));
-        let kernel_opens =
-            options.kernel_cache == KernelCache::All && credentials::overrides_modes();
-        let read_only = options.read_only || names.fs().read_only();
-        let conn = Arc::new(FuseConn {
-            names: Arc::clone(&names),
-            nodes: Arc::clone(&nodes),
-            pruner: Arc::clone(&pruner),
-            files: Handles::new(),
-            directories: Handles::new(),
-            listed,
-            buffers: Buffers::new(threads + MORE_BUFFERS),
-            counters: Arc::clone(&counters),
-            panics: Arc::clone(&panics),
-            kernel_pages: Arc::clone(&kernel_pages),
-            news: Arc::clone(&news),
-            unopened: Arc::clone(&unopened),
-            kernel_cache: options.kernel_cache,
-            shown: options.shown,
-            kernel_opens,
-            writes_at_close: !read_only && names.fs().writes_at_close(),
-            kernel_keeps_all: AtomicBool::new(options.kernel_cache == KernelCache::All),
-            kernel_can_list: AtomicBool::new(false),
-        });
+        let read_only = options.is_read_only(&names);
         let server = Server::new(conn, threads);
         let workers = Arc::clone(&server.workers);
         let mut config = Config::default();

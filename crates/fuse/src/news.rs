@@ -45,7 +45,7 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::event::Event;
-use foliocache_vfs::{Change, Inode, Observer, SlabArc, SuperBlock, Told};
+use foliocache_vfs::{Inode, Observer, SlabArc, SuperBlock, Told};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -284,12 +284,16 @@ fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<()> {
     }
     let dirs: HashSet<u64> = told.names.keys().map(|(dir, _)| *dir).collect();
     for ((dir, name), keep) in told.names {
+        if foliocache_sync::planted!(kernel_not_told_of_a_name) {
+            break;
+        }
         is_known(device.forget_name(dir, &name, keep))?;
     }
     for dir in dirs {
         is_known(device.forget_attributes(dir, true))?;
     }
     for (ino, place) in told.inodes {
+        let ino = ino + u64::from(foliocache_sync::planted!(kernel_told_of_another_inode));
         if !is_known(device.forget_attributes(ino, false))?
             && let Some((dir, name)) = place
             && nodes.knows(ino)
@@ -311,7 +315,7 @@ impl Observer for News {
         if ours && ptr::eq(SERVES.get(), self) {
             return;
         }
-        if change == Change::Name {
+        if change.is_of_name() {
             // Before the kernel is told, which then reads the directory again.
             self.listed.names_changed(dir.ino());
         }
@@ -322,7 +326,7 @@ impl Observer for News {
                 state.inodes.entry(dir.ino()).or_default();
             });
         };
-        if change == Change::Name {
+        if change.is_of_name() {
             if !ours
                 && let Some(own) = state.own.get_mut(&place)
                 && own.seen < own.events
@@ -340,6 +344,13 @@ impl Observer for News {
                 state.inodes.insert(inode.ino(), Some(place));
             });
         }
+    }
+
+    fn directory_is_gone(&self, dir: &Inode, name: &OsStr) {
+        // It was kept when its name was lost, since it could have been moved.
+        self.push(&mut self.state.lock(), |state| {
+            state.names.insert((dir.ino(), name.to_owned()), false);
+        });
     }
 
     fn is_changed(&self, inode: &Inode) {

@@ -306,6 +306,36 @@ fn files_that_the_kernel_does_not_open_are_written_and_closed() {
 
 #[test]
 #[ignore = "system tier"]
+fn directories_that_others_remove_are_forgotten() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let mut bed = Bed::new("gone", KernelCache::All, &[]);
+    fs::create_dir_all(bed.source("above/below")).unwrap();
+    fs::write(bed.source("above/below/f"), of("a")).unwrap();
+    fs::create_dir(bed.source("moved")).unwrap();
+    assert_eq!(bed.ask("read above/below/f"), summary(of("a").as_bytes()));
+    for missing in ["above/none", "above/below/none", "moved/none"] {
+        assert_eq!(bed.ask(&format!("read {missing}")), "ENOENT");
+    }
+    fs::remove_dir_all(bed.source("above")).unwrap();
+    fs::rename(bed.source("moved"), bed.source("elsewhere")).unwrap();
+    // Nobody asks for them meanwhile.
+    let start = Instant::now();
+    loop {
+        let kept = unnamed_files("gone");
+        if kept.is_empty() {
+            break;
+        }
+        assert!(start.elapsed() < LONG, "{kept:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(bed.ask("read above/below/f"), "ENOENT");
+    bed.end();
+}
+
+#[test]
+#[ignore = "system tier"]
 fn an_open_file_without_a_name_keeps_its_data() {
     if no_root_or_fuse() {
         return;

@@ -1,13 +1,10 @@
 //! [`MetadataCharge`]: metadata that counts against the bound for as long as its owner is there.
 
 use foliocache_sync::Arc;
-use foliocache_sync::time::{Duration, sleep};
+use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
 
 use crate::mm::Mm;
-
-/// How long is waited before memory is asked for again.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes that are charged to the bound of a cache until this is dropped.
 #[derive(Debug)]
@@ -17,21 +14,13 @@ pub struct MetadataCharge {
 }
 
 impl MetadataCharge {
-    /// How long an open file or directory waits for its memory.
+    /// How long an open file or directory, and the pages of a file, wait for their memory.
     pub const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// # Errors
-    /// Those of [`Mm::charge_metadata`].
-    pub fn new(mm: &Arc<Mm>, bytes: u64) -> Result<Self, Errno> {
-        mm.charge_metadata(bytes)?;
-        let mm = Arc::clone(mm);
-        Ok(Self { mm, bytes })
-    }
-
-    /// As [`MetadataCharge::new`], if there is room at once.
+    /// Charges the bytes if there is room at once.
     ///
     /// # Errors
-    /// `EAGAIN` otherwise.
+    /// `EAGAIN` if there is none.
     pub fn at_once(mm: &Arc<Mm>, bytes: u64) -> Result<Self, Errno> {
         let mm = Arc::clone(mm);
         match mm.try_charge_metadata(bytes) {
@@ -40,22 +29,12 @@ impl MetadataCharge {
         }
     }
 
-    /// As [`MetadataCharge::new`], for what somebody has in use: names and inodes that nobody needs give way to it, and
-    /// where it is refused it is tried again for so long, since those who hold others were asked to give them up.
+    /// Charges the bytes for what somebody has in use; see [`Mm::charge_used_metadata`].
     ///
     /// # Errors
-    /// Those of [`Mm::charge_cached_metadata`], whose context this has.
+    /// Those of [`Mm::charge_used_metadata`], whose context this has.
     pub fn before_names(mm: &Arc<Mm>, bytes: u64, patience: Duration) -> Result<Self, Errno> {
-        let charge = || mm.charge_cached_metadata(bytes, &|| false);
-        let mut charged = charge();
-        for _ in 0..patience.as_millis() / PAUSE.as_millis() {
-            if charged.is_ok() {
-                break;
-            }
-            sleep(PAUSE);
-            charged = charge();
-        }
-        charged?;
+        mm.charge_used_metadata(bytes, patience)?;
         let mm = Arc::clone(mm);
         Ok(Self { mm, bytes })
     }

@@ -61,6 +61,13 @@ pub(crate) fn store(to: *mut u8, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
 }
 
+/// Whether `len` bytes of a folio's frames are zero.
+pub(crate) fn is_zero(at: *const u8, len: usize) -> bool {
+    debug_assert!(len <= BLOCK_SIZE);
+    // SAFETY: inside the frames of one folio (the module's premise); a program may store to them meanwhile.
+    (0..len).all(|i| unsafe { at.wrapping_add(i).read_volatile() } == 0)
+}
+
 pub(crate) fn zero(at: *mut u8, len: usize) {
     debug_assert!(len <= BLOCK_SIZE);
     // SAFETY: inside the frames of one folio (the module's premise).

@@ -16,8 +16,8 @@
 //! the folios without them.
 
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::collections::HashMap;
 use foliocache_sync::{Mutex, rcu};
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 

@@ -18,6 +18,7 @@
 
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::background::Panics;
+use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Mutex, OnceBox, Weak, rcu};
@@ -25,7 +26,6 @@ use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_sys::memory::PageVec;
 use foliocache_xarray::{NodePool, PreloadError};
-use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
@@ -254,7 +254,8 @@ impl Mm {
         self.frames.usage()
     }
 
-    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room.
+    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room. Pages give way to it before names
+    /// and inodes do: [`Mm::charge_used_metadata`] has it the other way round.
     ///
     /// # Errors
     /// `ENOMEM` when what may be metadata is used up even so. Never waits for I/O.

@@ -18,9 +18,10 @@ mod policy;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
+use foliocache_sync::time::monotonic_ns;
 use foliocache_sync::{Arc, Mutex, background, thread};
+use foliocache_sys::Errno;
 use foliocache_sys::pressure::{Monitor, Outside, Waker};
-use foliocache_sys::{Errno, clock};
 use std::time::Duration;
 
 use crate::error::MmError;
@@ -224,7 +225,7 @@ fn adapt(
     outside: &Outside,
     held: Usage,
 ) -> Result<(), MmError> {
-    let now = Duration::from_nanos(clock::monotonic_ns());
+    let now = Duration::from_nanos(monotonic_ns());
     let (before, source) = (policy.effective(), policy.source());
     let limit = policy.observe(now, outside, held);
     if limit == before {
@@ -251,6 +252,15 @@ impl Mm {
             tracing::warn!(%error, "the limit could not follow the pressure from outside");
         }
         self.pressure.policy.lock().pause()
+    }
+
+    /// What the follower does when it has seen `outside`, for a model, which has no surroundings of its own. Returns how
+    /// long to wait for the next look.
+    #[cfg(shuttle)]
+    #[doc(hidden)]
+    pub fn follow_model(&self, outside: &Outside) -> Result<Duration, MmError> {
+        self.follow(outside, self.held())?;
+        Ok(self.pressure.policy.lock().pause())
     }
 
     /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.

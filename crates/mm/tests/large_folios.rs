@@ -294,6 +294,22 @@ fn a_hole_in_a_large_folio_gives_its_pages_back() {
 }
 
 #[test]
+fn what_failed_of_a_large_folio_is_what_was_written() {
+    for pages in [2, 16, 512] {
+        let (_mm, bdi) = storage(256);
+        let (store, file) = spots(&bdi);
+        write(&file, 0, &pattern(8, 0, pages * PAGE_SIZE));
+        file.sync().unwrap();
+        *store.bad.lock().unwrap() = Some(0);
+        write(&file, 5, &[1; 10]);
+        file.sync().unwrap_err();
+        let failed = file.failed_ranges();
+        assert_eq!(failed, [0..4096_u64; 1], "of {pages} pages");
+        assert_eq!(file.discard_failed(), failed);
+    }
+}
+
+#[test]
 fn a_bad_spot_in_a_large_folio_keeps_its_own_page_from_the_store() {
     let (_mm, bdi) = storage(256);
     let (store, file) = spots(&bdi);

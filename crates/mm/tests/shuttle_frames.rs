@@ -4,10 +4,10 @@
 #![cfg(shuttle)]
 
 use foliocache_mm::{Frames, MIN_LIMIT, Reservation};
+use foliocache_sync::collections::HashSet;
 use foliocache_sync::model::sample;
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, thread};
-use std::collections::HashSet;
 
 fn reserve(frames: &Frames, n: u32) -> Reservation<'_> {
     frames.try_reserve(n).unwrap_or_else(|| {
@@ -60,7 +60,7 @@ fn a_promise_is_kept_while_a_block_is_isolated() {
             let frames = Arc::clone(&frames);
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let mut blocks = frames.isolate_blocks(1, &HashSet::new());
+                    let mut blocks = frames.isolate_blocks(1, &HashSet::default());
                     thread::yield_now();
                     frames.give_back(&mut blocks);
                     for block in blocks {

@@ -47,6 +47,8 @@ impl Disk {
 struct Store {
     disk: Arc<Disk>,
     placed: Mutex<BTreeSet<u64>>,
+    /// When this one is read for the first time, others fill the disk, and a write to this file finds that out.
+    beside: Mutex<Option<Arc<AddressSpace>>>,
 }
 
 impl Store {
@@ -62,6 +64,11 @@ impl Store {
 
 impl AddressSpaceOperations for Store {
     fn read_folios(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        if let Some(other) = self.beside.lock().unwrap().take() {
+            self.disk.used.store(self.disk.pages, Ordering::Relaxed);
+            let write = std::thread::spawn(move || write(&other, 0, 8 * MIB));
+            assert_eq!(write.join().unwrap(), Err(Errno::ENOSPC));
+        }
         for segment in segments {
             segment.copy_from(0, &vec![0; segment.len()]);
         }
@@ -131,11 +138,16 @@ impl Bed {
     }
 
     fn file(&self) -> Arc<AddressSpace> {
+        self.file_of(0, None)
+    }
+
+    fn file_of(&self, size: u64, beside: Option<Arc<AddressSpace>>) -> Arc<AddressSpace> {
         let store = Store {
             disk: Arc::clone(&self.disk),
             placed: Mutex::default(),
+            beside: Mutex::new(beside),
         };
-        AddressSpace::new(&self.bdi, Arc::new(store), 0)
+        AddressSpace::new(&self.bdi, Arc::new(store), size)
     }
 
     /// All that was accepted gets its place, and is given up for good only then.
@@ -244,6 +256,38 @@ fn what_is_dirty_is_written_before_a_write_is_refused() {
     let after = bed.disk.allocations.load(Ordering::Relaxed);
     assert_eq!(before, after, "the store was not asked");
     bed.end(&[file, other]);
+}
+
+/// Who is told that an append failed makes it again. So one that is in the file has succeeded, and the flush tells that there
+/// is no room.
+#[test]
+fn an_append_during_which_others_take_the_room_is_in_the_file_once() {
+    for append in [true, false] {
+        let bed = Bed::new(Disk {
+            pages: 200 * MIB / PAGE,
+            allocates: true,
+            ..Disk::default()
+        });
+        let file = bed.file_of(100, Some(bed.file()));
+        let mut iocb = Iocb::at(100);
+        iocb.append = append;
+        let record = [7; 2 * PAGE_SIZE];
+        let written = file.write(&mut iocb, &mut IovIter::source(&record));
+        match append {
+            true => assert_eq!(written, Ok(record.len())),
+            false => assert_eq!(written, Err(Errno::ENOSPC)),
+        }
+        assert_eq!(file.size(), 100 + record.len() as u64);
+        assert_eq!(file.sync(), Err(Errno::ENOSPC));
+        let mut iocb = Iocb::at(0);
+        iocb.append = true;
+        let refused = file.write(&mut iocb, &mut IovIter::source(&record));
+        assert_eq!(refused, Err(Errno::ENOSPC));
+        assert_eq!(file.size(), 100 + record.len() as u64);
+        bed.disk.used.store(0, Ordering::Relaxed);
+        assert_eq!(file.sync(), Ok(()));
+        bed.end(&[file]);
+    }
 }
 
 /// Nobody tells of a quota before it refuses: the data that it refused stays dirty, and the next write is refused.

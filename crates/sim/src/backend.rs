@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Besides, the backend checks the contract that `AddressSpaceOperations` promises to a file
-//! system, and keeps what was broken as text: page-aligned positions and memory, nothing but reads
-//! side by side, no read beside a truncation or a hole.
+//! system, and keeps what was broken as text: page-aligned positions and memory, nothing side by side but reads,
+//! and a flush.
 //!
 //! # Locking
 //!
@@ -50,7 +50,6 @@ struct Cutting {
 #[derive(Debug, Default)]
 struct State {
     medium: Medium,
-    reads: usize,
     flushing: bool,
     /// The one other operation under way that excludes its like.
     exclusive: Option<OpKind>,
@@ -137,11 +136,9 @@ impl FaultyBackend {
         let beside = match (kind, state.exclusive) {
             // A flush is beside anything but a second one.
             (OpKind::Flush, _) => state.flushing.then_some(OpKind::Flush),
-            (OpKind::Read, Some(other @ (OpKind::Truncate | OpKind::PunchHole))) => Some(other),
+            // So is a read: the cache takes nothing of what it read beside a cut or a hole.
             (OpKind::Read, _) => None,
-            (_, Some(other)) => Some(other),
-            (OpKind::Truncate | OpKind::PunchHole, None) if state.reads > 0 => Some(OpKind::Read),
-            _ => None,
+            (_, other) => other,
         };
         if let Some(other) = beside {
             state
@@ -149,7 +146,7 @@ impl FaultyBackend {
                 .push(format!("{kind:?} of {range:#x?} beside a {other:?}"));
         }
         match kind {
-            OpKind::Read => state.reads += 1,
+            OpKind::Read => {}
             OpKind::Flush => state.flushing = true,
             _ => state.exclusive = Some(kind),
         }
@@ -219,7 +216,7 @@ impl Running<'_> {
     fn end(mut self, outcome: Result<u64, Errno>) -> Result<u64, Errno> {
         let mut state: MutexGuard<'_, State> = self.backend.state.lock();
         match self.event.kind {
-            OpKind::Read => state.reads -= 1,
+            OpKind::Read => {}
             OpKind::Flush => state.flushing = false,
             _ => state.exclusive = None,
         }
@@ -239,6 +236,7 @@ impl Running<'_> {
                 self.change(change);
                 Ok(self.event.len)
             }
+            Outcome::Lies => Ok(self.event.len),
         };
         self.end(outcome).map(|_| ())
     }
@@ -250,7 +248,7 @@ impl AddressSpaceOperations for FaultyBackend {
         let total = segments::total(list);
         let running = self.begin(OpKind::Read, pos..pos + total, total);
         let limit = match running.outcome {
-            Outcome::Works => total,
+            Outcome::Works | Outcome::Lies => total,
             Outcome::Short(most) => most,
             Outcome::Fails(errno) | Outcome::Torn(errno, _) | Outcome::Loses(errno, _) => {
                 return running.end(Err(errno)).map(|_| 0);
@@ -288,6 +286,7 @@ impl AddressSpaceOperations for FaultyBackend {
                 running.change(|medium| medium.write_torn(pos, &bytes, &mut rng));
                 Err(errno)
             }
+            Outcome::Lies => Ok(total),
             Outcome::Fails(errno) | Outcome::Loses(errno, _) => Err(errno),
         };
         running.end(outcome).map(|bytes| bytes as usize)
@@ -301,6 +300,7 @@ impl AddressSpaceOperations for FaultyBackend {
                 running.change(|medium| medium.flush(flushed));
                 Ok(0)
             }
+            Outcome::Lies => Ok(0),
             Outcome::Loses(errno, lost) => {
                 // What was written beside it is lost, too: no later flush hears of that.
                 running.change(|medium| medium.lose(medium.unflushed(), lost));
@@ -324,7 +324,7 @@ impl AddressSpaceOperations for FaultyBackend {
     fn write_inode(&self) -> Result<(), Errno> {
         let running = self.begin(OpKind::WriteInode, 0..0, 0);
         let outcome = match running.outcome {
-            Outcome::Works | Outcome::Short(_) => Ok(0),
+            Outcome::Works | Outcome::Short(_) | Outcome::Lies => Ok(0),
             Outcome::Fails(errno) | Outcome::Torn(errno, _) | Outcome::Loses(errno, _) => {
                 Err(errno)
             }

@@ -14,11 +14,15 @@
 //! | `workload` | [`Workload`]: seeded operations on a file |
 //! | `reference` | [`ReferenceFile`]: what they must answer |
 //! | `oracle` | [`DurabilityOracle`]: what a power cut may leave of them |
+//! | [`tree`] | the same for several files and their names |
+//! | `disk` (feature `disk`) | `disk::Disk`: a block device that records, fails and is cut, under real file systems |
 //!
 //! Nothing but tests depends on this crate.
 #![deny(unsafe_code)]
 
 mod backend;
+#[cfg(feature = "disk")]
+pub mod disk;
 mod faults;
 mod image;
 mod medium;
@@ -27,6 +31,7 @@ mod reference;
 mod rng;
 mod segments;
 mod stamp;
+pub mod tree;
 mod workload;
 
 pub use backend::{Cut, FaultyBackend};
@@ -36,5 +41,5 @@ pub use medium::{Lost, Medium, SECTOR};
 pub use oracle::{DurabilityOracle, Violation};
 pub use reference::{Answer, ReferenceFile};
 pub use rng::{Rng, scramble};
-pub use stamp::{StampBackend, stamp, stamped, stamped_mixed};
+pub use stamp::{StampBackend, stamp, stamped, stamped_mixed, words_around};
 pub use workload::{Fill, Mix, Operation, Workload};

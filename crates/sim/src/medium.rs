@@ -63,6 +63,7 @@ impl Change {
 
 /// What a failed flush does with the writes that it was to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub enum Lost {
     /// Nothing is lost: a later flush makes them durable.
     Nothing,

@@ -15,6 +15,9 @@
 //! ahead of older data still in the cache, and so may take bytes out of a state that was never
 //! written back whole.
 //!
+//! A state may also be cut off where the file ended before, with zeros behind: a write to a page beside its write-back reaches the
+//! medium as far as the write-back goes, which took the size when it began.
+//!
 //! # Invariants
 //!
 //! 1. The last state of a sector is what the file holds there now; a sector without states holds
@@ -30,8 +33,11 @@ type Sector = [u8; SECTOR as usize];
 #[derive(Clone, Debug)]
 pub struct DurabilityOracle {
     content: ReferenceFile,
-    /// Sizes since the last acknowledged fsync, oldest first, the present one last.
+    /// Sizes since the last acknowledged fsync, oldest first, the present one last; of those that a range was acknowledged
+    /// beyond, the end of that range.
     sizes: Vec<u64>,
+    /// Where the file has ended since then, whatever was acknowledged of ranges.
+    ends: Vec<u64>,
     /// States of the sectors that changed since then, oldest first; invariant 1.
     states: BTreeMap<u64, Vec<Sector>>,
 }
@@ -88,6 +94,7 @@ impl DurabilityOracle {
     pub fn new(image: Image) -> Self {
         Self {
             sizes: vec![image.size()],
+            ends: vec![image.size()],
             content: ReferenceFile::from_image(image),
             states: BTreeMap::new(),
         }
@@ -127,8 +134,10 @@ impl DurabilityOracle {
             }
         }
         let size = self.content.size();
-        if self.sizes.last() != Some(&size) {
-            self.sizes.push(size);
+        for sizes in [&mut self.sizes, &mut self.ends] {
+            if sizes.last() != Some(&size) {
+                sizes.push(size);
+            }
         }
     }
 
@@ -142,6 +151,23 @@ impl DurabilityOracle {
     pub fn acknowledge(&mut self) {
         self.states.clear();
         self.sizes = vec![self.content.size()];
+        self.ends = self.sizes.clone();
+    }
+
+    /// What a range holds now is promised, with as much of the size as is needed to find it: a write through a handle that was
+    /// opened for syncing came back without an error.
+    pub fn acknowledge_range(&mut self, pos: u64, len: u64) {
+        let end = (pos + len).min(self.content.size());
+        // Of a sector that the range covers in part the rest may be old.
+        let whole = pos.div_ceil(SECTOR)..end / SECTOR;
+        self.states.retain(|sector, _| !whole.contains(sector));
+        if end == self.content.size() {
+            self.sizes = vec![end];
+        }
+        self.sizes
+            .iter_mut()
+            .for_each(|size| *size = end.max(*size));
+        self.sizes.dedup();
     }
 
     /// Whether a power cut may leave `image`.
@@ -161,24 +187,30 @@ impl DurabilityOracle {
             let start = index * SECTOR;
             let found = image.read_vec(start, SECTOR as usize);
             match self.states.get(&index) {
-                None => Self::check_sector(start, &found, &[self.sector(index)])?,
-                Some(states) => Self::check_sector(start, &found, states)?,
+                None => self.check_sector(start, &found, &[self.sector(index)])?,
+                Some(states) => self.check_sector(start, &found, states)?,
             }
         }
         Ok(())
     }
 
-    fn check_sector(start: u64, found: &[u8], states: &[Sector]) -> Result<(), Violation> {
+    fn check_sector(&self, start: u64, found: &[u8], states: &[Sector]) -> Result<(), Violation> {
+        let ends =
+            (self.ends.iter()).filter_map(|size| usize::try_from(size.checked_sub(start)?).ok());
+        let inside: Vec<usize> = ends.filter(|end| (1..found.len()).contains(end)).collect();
         // The state that explains the longest beginning, for the message.
         let mut best = 0;
         for (i, state) in states.iter().enumerate() {
-            let explained = |at: usize| {
-                found[at] == state[at]
-                    || (found[at] == 0 && states[i + 1..].iter().any(|later| later[at] == 0))
+            let explained = |at: usize, end: usize| match found[at] {
+                0 if at >= end => true,
+                byte if byte == state[at] => at < end,
+                byte => byte == 0 && states[i + 1..].iter().any(|later| later[at] == 0),
             };
-            match (0..found.len()).find(|&at| !explained(at)) {
-                None => return Ok(()),
-                Some(at) => best = best.max(at),
+            for end in inside.iter().copied().chain([found.len()]) {
+                match (0..found.len()).find(|&at| !explained(at, end)) {
+                    None => return Ok(()),
+                    Some(at) => best = best.max(at),
+                }
             }
         }
         Err(Violation::Content {

@@ -18,7 +18,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use foliocache_sys::Errno;
 
 use crate::faults::Outcome;
-use crate::{Event, Faults, OpKind, scramble, segments};
+use crate::{Faults, OpKind, scramble, segments};
 
 fn seed(file: u32, page: u64) -> u64 {
     scramble((u64::from(file) << 40) ^ page)
@@ -82,6 +82,38 @@ pub fn stamped_mixed(
     Ok((least.min(greatest), greatest))
 }
 
+/// The words around byte `at` of stamped bytes that start at byte `offset` of a page, for messages: each with the
+/// generation that its low half tells, in brackets where its high half does not prove that.
+pub fn words_around(bytes: &[u8], offset: usize, file: u32, index: u64, at: usize) -> String {
+    let seed = seed(file, index);
+    let first = (at - offset).saturating_sub(24) / 8;
+    let words = bytes.chunks_exact(8).enumerate().skip(first).take(8);
+    words
+        .map(|(i, bytes)| {
+            let place = offset / 8 + i;
+            let (found, generation, genuine) = read_word(bytes, seed, place);
+            match genuine {
+                true => format!("{}: {found:016x} of {generation:x}; ", place * 8),
+                false => format!("{}: {found:016x} [of {generation:x}]; ", place * 8),
+            }
+        })
+        .collect()
+}
+
+/// The word at place `at`, the generation that its low half tells, and whether its high half proves that.
+fn read_word(bytes: &[u8], seed: u64, at: usize) -> (u64, u32, bool) {
+    let mut raw = [0; 8];
+    raw.copy_from_slice(bytes);
+    let found = u64::from_le_bytes(raw);
+    match found {
+        0 => (0, 0, true),
+        _ => {
+            let generation = found as u32 ^ seed.wrapping_add(at as u64) as u32;
+            (found, generation, found == word(seed, generation, at))
+        }
+    }
+}
+
 /// Hands the generation of each word to `accept`.
 fn scan(
     bytes: &[u8],
@@ -93,14 +125,7 @@ fn scan(
     let seed = seed(file, index);
     for (i, bytes) in bytes.chunks_exact(8).enumerate() {
         let at = offset / 8 + i;
-        let mut raw = [0; 8];
-        raw.copy_from_slice(bytes);
-        let found = u64::from_le_bytes(raw);
-        let generation = match found {
-            0 => 0,
-            _ => found as u32 ^ seed.wrapping_add(at as u64) as u32,
-        };
-        let genuine = found == 0 || found == word(seed, generation, at);
+        let (_, generation, genuine) = read_word(bytes, seed, at);
         if !genuine || !accept(generation) {
             return Err(at * 8);
         }
@@ -218,23 +243,15 @@ impl StampBackend {
         len: u64,
         body: impl FnOnce() -> u64,
     ) -> Result<u64, Errno> {
-        let (seq, outcome) = self.faults.begin(kind, pos..pos.saturating_add(len), len);
-        let outcome = match outcome {
+        self.faults.run(kind, pos, len, |outcome| match outcome {
             Outcome::Works => Ok(body()),
             // Whole pages are all that can be kept: a cut operation does nothing.
             Outcome::Short(_) => Ok(0),
+            Outcome::Lies => Ok(len),
             Outcome::Fails(errno) | Outcome::Torn(errno, _) | Outcome::Loses(errno, _) => {
                 Err(errno)
             }
-        };
-        self.faults.end(Event {
-            seq,
-            kind,
-            pos,
-            len,
-            outcome,
-        });
-        outcome
+        })
     }
 }
 
@@ -328,7 +345,7 @@ impl AddressSpaceOperations for StampBackend {
 mod tests {
     use foliocache_mm::{AddressSpaceOperations, IoSegment, PAGE_SIZE};
 
-    use super::{StampBackend, stamp, stamped, stamped_mixed};
+    use super::{StampBackend, stamp, stamped, stamped_mixed, words_around};
     use crate::Faults;
 
     #[repr(align(4096))]
@@ -353,6 +370,14 @@ mod tests {
         assert_eq!(stamped_mixed(&page, 0, 1, 2), Ok((0, 7)));
         assert_eq!(stamped_mixed(&page, 0, 1, 3), Err(0));
         assert_eq!(stamped_mixed(&[], 0, 1, 3), Ok((0, 0)));
+        page[2048] = 1;
+        let words = words_around(&page[64..], 64, 1, 2, 2048);
+        assert!(
+            words.starts_with("2024: ") && words.contains(" of 7; 2048: "),
+            "{words}"
+        );
+        assert!(words.contains("2048: 0000000000000001 [of "), "{words}");
+        assert!(words.ends_with("2080: 0000000000000000 of 0; "), "{words}");
     }
 
     #[test]

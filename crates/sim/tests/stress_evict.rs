@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Handle, MIB, PAGE, PATIENCE, cache, first_seed, scaled, storage, within};
-use foliocache_sim::{Faults, Rng, StampBackend, stamp, stamped, stamped_mixed};
+use foliocache_sim::{Faults, Rng, StampBackend, stamp, stamped, stamped_mixed, words_around};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -77,8 +77,13 @@ fn reader(shared: &Shared, seed: u64, reads: u64) {
         let number = shared.files[file].1.file();
         for (i, bytes) in buf.chunks(PAGE).enumerate() {
             let index = page + i as u64;
-            if let Err(at) = stamped_mixed(bytes, if i == 0 { offset } else { 0 }, number, index) {
-                panic!("a foreign byte in file {number}, page {index}, offset {at}");
+            let start = if i == 0 { offset } else { 0 };
+            if let Err(at) = stamped_mixed(bytes, start, number, index) {
+                let words = words_around(bytes, start, number, index, at);
+                panic!(
+                    "a foreign byte in file {number}, page {index}, offset {at}, in a read of {pages} pages to {:p}: {words}",
+                    bytes.as_ptr()
+                );
             }
         }
         // Relaxed: a statistic.

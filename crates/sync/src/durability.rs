@@ -75,8 +75,31 @@ impl Durability {
     pub fn sync<E>(&self, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         if let Some(begun) = self.begin() {
             sync()?;
+            let begun = match crate::planted!(sync_covers_what_came_later) {
+                true => self.begin().unwrap_or(begun),
+                false => begun,
+            };
             self.end(begun);
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_does_not_cover_a_change_that_comes_while_it_runs() {
+        let durability = Durability::new();
+        durability.changed();
+        let sync = || {
+            durability.changed();
+            Ok::<(), ()>(())
+        };
+        assert_eq!(durability.sync(sync), Ok(()));
+        assert!(!durability.is_durable());
+        assert_eq!(durability.sync(|| Ok::<(), ()>(())), Ok(()));
+        assert!(durability.is_durable());
     }
 }

@@ -14,9 +14,11 @@ pub(crate) mod imp {
     #[cfg(loom)]
     pub use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
     #[cfg(shuttle)]
+    pub(crate) use shuttle::sync::MutexGuard;
+    #[cfg(shuttle)]
     pub(crate) use shuttle::sync::{Condvar, Mutex, RwLock};
     #[cfg(shuttle)]
-    pub use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+    pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) use std::sync::{Condvar, Mutex, RwLock};
     #[cfg(not(any(loom, shuttle)))]
@@ -55,11 +57,19 @@ pub mod thread {
         scope, spawn, yield_now,
     };
     #[cfg(not(any(loom, shuttle)))]
+    pub use std::thread::park_timeout;
+    #[cfg(not(any(loom, shuttle)))]
     pub use std::thread::{
         Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, ThreadId, current, park,
         scope, spawn, yield_now,
     };
     pub use std::thread::{available_parallelism, panicking};
+
+    /// Parks. In a model it is woken, and never because the time is up.
+    #[cfg(any(loom, shuttle))]
+    pub fn park_timeout(_: std::time::Duration) {
+        park();
+    }
 }
 
 #[doc(hidden)]

@@ -24,7 +24,9 @@
 //!   the accesses.
 //! - **Timeouts** never happen in a model ([`Condvar::wait_timeout`]): a model that goes on only
 //!   because of a timeout deadlocks, which is how a lost wake-up shows itself. [`time::sleep`] yields,
-//!   and [`time::Instant`] stands still.
+//!   and [`time::Instant`] stands still. A shuttle model may run in virtual time instead, which passes while all
+//!   threads wait (`model::with_virtual_time`).
+//! - **Hash maps** of [`collections`] have the same order in each execution of a model.
 //! - **`thread::scope`** is missing under loom.
 //! - **Thread locals** are declared with [`thread_local!`](crate::thread_local!) and used through
 //!   `with` and `try_with` alone.
@@ -58,6 +60,7 @@ macro_rules! const_unless_loom {
 
 pub mod background;
 pub mod cell;
+pub mod collections;
 pub mod durability;
 mod facade;
 mod lock;
@@ -66,12 +69,15 @@ pub mod lockref;
 pub mod model;
 mod once;
 pub mod padded;
+mod planted;
 mod prefetch;
 pub mod rank;
 pub mod rcu;
 pub mod seqcount;
 mod shard;
 pub mod time;
+#[cfg(shuttle)]
+mod virtual_time;
 pub mod wait;
 pub mod workers;
 
@@ -79,5 +85,8 @@ pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use once::OnceBox;
 pub use padded::{CachePadded, LazyCounter, ShardedCounter};
+#[cfg(planted)]
+#[doc(hidden)]
+pub use planted::is_planted;
 pub use prefetch::prefetch;
 pub use shard::{shard_count, thread_shard};

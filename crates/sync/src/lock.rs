@@ -17,8 +17,14 @@
 //! All of them may block, except the `try_` forms. None may be taken in a signal handler.
 
 use crate::facade::imp;
-pub use crate::facade::imp::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(not(shuttle))]
+pub use crate::facade::imp::MutexGuard;
+pub use crate::facade::imp::{RwLockReadGuard, RwLockWriteGuard};
 use crate::time::Duration;
+#[cfg(shuttle)]
+use crate::virtual_time::Queue;
+#[cfg(shuttle)]
+pub use guard::MutexGuard;
 use std::sync::{PoisonError, TryLockError, TryLockResult};
 
 fn unless_held<G>(attempt: TryLockResult<G>) -> Option<G> {
@@ -42,15 +48,88 @@ impl<T> Mutex<T> {
     }
 
     /// Waits for the mutex and takes it. May block.
+    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the mutex and takes it.
+    #[cfg(shuttle)]
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard::lock(&self.0)
+    }
+
     /// Takes the mutex if nobody holds it.
+    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         unless_held(self.0.try_lock())
+    }
+
+    /// Takes the mutex if nobody holds it.
+    #[cfg(shuttle)]
+    #[track_caller]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        MutexGuard::try_lock(&self.0)
+    }
+}
+
+#[cfg(shuttle)]
+mod guard {
+    use super::{PoisonError, imp, unless_held};
+    use std::ops::{Deref, DerefMut};
+
+    /// A held mutex, which knows its mutex: a wait in virtual time takes it again.
+    #[derive(Debug)]
+    pub struct MutexGuard<'a, T> {
+        mutex: &'a imp::Mutex<T>,
+        guard: imp::MutexGuard<'a, T>,
+    }
+
+    impl<'a, T> MutexGuard<'a, T> {
+        #[track_caller]
+        pub(crate) fn lock(mutex: &'a imp::Mutex<T>) -> Self {
+            let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            Self { mutex, guard }
+        }
+
+        #[track_caller]
+        pub(super) fn try_lock(mutex: &'a imp::Mutex<T>) -> Option<Self> {
+            let guard = unless_held(mutex.try_lock())?;
+            Some(Self { mutex, guard })
+        }
+
+        /// Releases the mutex. Other threads run before that, and not after.
+        pub(crate) fn unlock(self) -> &'a imp::Mutex<T> {
+            self.mutex
+        }
+
+        /// Does something with shuttle's guard.
+        pub(super) fn map(
+            self,
+            f: impl FnOnce(imp::MutexGuard<'a, T>) -> imp::MutexGuard<'a, T>,
+        ) -> Self {
+            Self {
+                guard: f(self.guard),
+                ..self
+            }
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.guard
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.guard
+        }
     }
 }
 
@@ -94,24 +173,44 @@ impl<T> RwLock<T> {
 
 /// A condition variable. Wake-ups may be spurious: check the condition in a loop.
 #[derive(Debug, Default)]
-pub struct Condvar(imp::Condvar);
+pub struct Condvar {
+    inner: imp::Condvar,
+    /// Those who wait in virtual time.
+    #[cfg(shuttle)]
+    queue: Queue,
+}
 
 impl Condvar {
     const_unless_loom! {
         /// A condition variable that nobody waits on. `const` except under loom.
         pub fn new() -> Self {
-            Self(imp::Condvar::new())
+            Self {
+                inner: imp::Condvar::new(),
+                #[cfg(shuttle)]
+                queue: Queue::new(),
+            }
         }
     }
 
     /// Releases the mutex, sleeps until notified, and takes the mutex again. Blocks.
+    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .wait(guard)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Like [`wait`](Self::wait), for at most `timeout`; also says whether the time was up. In a model it never is:
-    /// what makes progress only by a timeout deadlocks there, and is thus found.
+    /// Releases the mutex, sleeps until notified, and takes the mutex again.
+    #[cfg(shuttle)]
+    #[track_caller]
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.wait_in_model(guard, None).0
+    }
+
+    /// Like [`wait`](Self::wait), for at most `timeout`; also says whether the time was up. In a model without virtual
+    /// time it never is: what makes progress only by a timeout deadlocks there, and is thus found.
+    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,
@@ -119,21 +218,57 @@ impl Condvar {
         timeout: Duration,
     ) -> (MutexGuard<'a, T>, bool) {
         let (guard, result) = self
-            .0
+            .inner
             .wait_timeout(guard, timeout)
             .unwrap_or_else(PoisonError::into_inner);
         (guard, result.timed_out())
     }
 
+    /// Like [`wait`](Self::wait), for at most `timeout` of virtual time; also says whether the time was up.
+    #[cfg(shuttle)]
+    #[track_caller]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        self.wait_in_model(guard, Some(timeout))
+    }
+
+    #[cfg(shuttle)]
+    #[track_caller]
+    fn wait_in_model<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Option<Duration>,
+    ) -> (MutexGuard<'a, T>, bool) {
+        self.queue.wait(guard, timeout).unwrap_or_else(|guard| {
+            let wait = |guard| {
+                self.inner
+                    .wait(guard)
+                    .unwrap_or_else(PoisonError::into_inner)
+            };
+            (guard.map(wait), false)
+        })
+    }
+
     /// Wakes one waiter, if there is one.
     #[track_caller]
     pub fn notify_one(&self) {
-        self.0.notify_one();
+        #[cfg(shuttle)]
+        if self.queue.notify(false) {
+            return;
+        }
+        self.inner.notify_one();
     }
 
     /// Wakes all waiters.
     #[track_caller]
     pub fn notify_all(&self) {
-        self.0.notify_all();
+        #[cfg(shuttle)]
+        if self.queue.notify(true) {
+            return;
+        }
+        self.inner.notify_all();
     }
 }

@@ -10,10 +10,17 @@
 //! between a spawn and its next switch of threads happens before the spawned thread begins, and is not
 //! interleaved.
 
+#[cfg(shuttle)]
+pub use crate::virtual_time::with_virtual_time;
 #[cfg(loom)]
 pub use loom_model::{explore, unexplored};
 #[cfg(shuttle)]
+pub use seeds::{Execution, draw, run_seeds, trace};
+#[cfg(shuttle)]
 pub use shuttle_model::{sample, sample_runs};
+
+#[cfg(shuttle)]
+mod seeds;
 
 #[cfg(loom)]
 mod loom_model {
@@ -91,6 +98,7 @@ mod shuttle_model {
     impl Scheduler for Recorder {
         fn new_execution(&mut self) -> Option<Schedule> {
             self.end_execution();
+            crate::virtual_time::reset();
             self.execution += 1;
             self.scheduler.new_execution()
         }

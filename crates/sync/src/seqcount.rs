@@ -127,7 +127,7 @@ impl SeqCount {
         // Pairs with the release fence in `write`, through the data.
         fence(Ordering::Acquire);
         // Relaxed: ordered after the data by the fence, and used for nothing but the comparison.
-        self.seq.load(Ordering::Relaxed) != start
+        self.seq.load(Ordering::Relaxed) != start && !crate::planted!(torn_read_accepted)
     }
 
     /// Opens a write section, in which no lock is taken. The lock's guard stays borrowed until it ends.

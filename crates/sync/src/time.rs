@@ -1,37 +1,60 @@
-//! Time that stands still in a model.
+//! Clocks, and time that stands still in a model.
 //!
 //! # Model
 //!
-//! The normal build passes on `std::time::Instant` and `std::thread::sleep`. Under loom and shuttle an
-//! execution must depend on nothing but the schedule, so every [`Instant`] is the same one and
-//! [`sleep`] gives way to another thread.
+//! The normal build passes on `std::time::Instant`, `std::thread::sleep` and the clocks of `foliocache-sys`. Under loom and
+//! shuttle an execution must depend on nothing but the schedule: every moment is the same one, and [`sleep`] gives way
+//! to another thread. A shuttle model may run in virtual time instead, see `virtual_time`.
 
+pub use foliocache_sys::clock::Timespec;
 pub use std::time::Duration;
 
 #[cfg(not(any(loom, shuttle)))]
+pub use foliocache_sys::clock::{coarse_monotonic_ms, coarse_realtime, monotonic_ns, realtime};
+#[cfg(not(any(loom, shuttle)))]
 pub use std::{thread::sleep, time::Instant};
 
+/// Whether time passes, so that a wait with a timeout ends: not in a model, unless it runs in virtual time.
+#[cfg(not(any(loom, shuttle)))]
+#[inline(always)]
+pub const fn passes() -> bool {
+    true
+}
+
 #[cfg(any(loom, shuttle))]
-pub use model::{Instant, sleep};
+pub use model::{
+    Instant, coarse_monotonic_ms, coarse_realtime, monotonic_ns, passes, realtime, sleep,
+};
 
 #[cfg(any(loom, shuttle))]
 mod model {
-    use super::Duration;
+    use super::{Duration, Timespec};
+    use std::ops::Add;
 
-    /// A moment of model time, counted from the start of the execution; [`now`](Self::now) never
-    /// advances.
+    /// What the clocks show when an execution begins: not zero, which stands for "never" here and there.
+    const BEGIN: Duration = Duration::from_secs(1_000_000);
+
+    /// Time since the execution began.
+    fn now() -> Duration {
+        #[cfg(shuttle)]
+        return crate::virtual_time::now();
+        #[cfg(not(shuttle))]
+        Duration::ZERO
+    }
+
+    /// A moment of model time, counted from the start of the execution.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct Instant(Duration);
 
     impl Instant {
-        /// The one moment there is.
+        /// The present moment.
         pub fn now() -> Self {
-            Self(Duration::ZERO)
+            Self(now())
         }
 
-        /// None.
+        /// Time since then; none, as long as time stands still.
         pub fn elapsed(&self) -> Duration {
-            Duration::ZERO
+            now().saturating_sub(self.0)
         }
 
         /// Time since `earlier`, or zero when that is later.
@@ -45,8 +68,50 @@ mod model {
         }
     }
 
-    /// Gives way to another thread; a model knows no time.
-    pub fn sleep(_duration: Duration) {
+    impl Add<Duration> for Instant {
+        type Output = Self;
+
+        fn add(self, duration: Duration) -> Self {
+            Self(self.0 + duration)
+        }
+    }
+
+    /// Nanoseconds since an arbitrary point.
+    pub fn monotonic_ns() -> u64 {
+        (BEGIN + now()).as_nanos() as u64
+    }
+
+    /// Milliseconds since the same point.
+    pub fn coarse_monotonic_ms() -> u64 {
+        (BEGIN + now()).as_millis() as u64
+    }
+
+    /// Wall time.
+    pub fn coarse_realtime() -> Timespec {
+        realtime()
+    }
+
+    /// Wall time.
+    pub fn realtime() -> Timespec {
+        let time = BEGIN + now();
+        Timespec::new(time.as_secs() as i64, time.subsec_nanos())
+    }
+
+    /// Whether time passes, so that a wait with a timeout ends: not, unless the model runs in virtual time.
+    pub fn passes() -> bool {
+        #[cfg(shuttle)]
+        return crate::virtual_time::is_on();
+        #[cfg(not(shuttle))]
+        false
+    }
+
+    /// Gives way to another thread; in virtual time until the time is up.
+    pub fn sleep(duration: Duration) {
+        #[cfg(shuttle)]
+        if crate::virtual_time::sleep(duration) {
+            return;
+        }
+        let _ = duration;
         crate::thread::yield_now();
     }
 }

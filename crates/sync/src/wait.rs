@@ -48,8 +48,15 @@ use crate::rank::{self, Rank, RankedMutex};
 use crate::{Condvar, hint};
 use std::task::Waker;
 
-/// Buckets of a table: enough that waiters of different words seldom meet.
-const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
+/// Buckets of a table: enough that waiters of different words seldom meet. A wake-up that is lost is found where others of the
+/// bucket do not make good for it.
+const BUCKETS: usize = if cfg!(loom) {
+    2
+} else if cfg!(shuttle) {
+    8
+} else {
+    256
+};
 
 /// How often a bit lock is tried before its waiter sleeps, which costs far more than a short section.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
@@ -73,6 +80,8 @@ struct Waiting {
 pub struct WaitTable {
     /// A power of two of them.
     buckets: Box<[CachePadded<Bucket>]>,
+    #[cfg(shuttle)]
+    numbers: numbers::Numbers,
 }
 
 impl Default for WaitTable {
@@ -96,9 +105,17 @@ impl WaitTable {
         let buckets = buckets.next_power_of_two();
         Self {
             buckets: (0..buckets).map(|_| CachePadded::new(bucket())).collect(),
+            #[cfg(shuttle)]
+            numbers: numbers::Numbers::default(),
         }
     }
 
+    #[cfg(shuttle)]
+    fn bucket(&self, key: usize) -> &Bucket {
+        &self.buckets[self.numbers.of(key) & (self.buckets.len() - 1)]
+    }
+
+    #[cfg(not(shuttle))]
     fn bucket(&self, key: usize) -> &Bucket {
         // Addresses differ in their middle bits; a multiplication brings them to the top.
         let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -112,6 +129,8 @@ impl WaitTable {
     /// number of instructions: the caller checks ([`rank::might_sleep`]).
     #[track_caller]
     pub fn wait(&self, key: usize, mut condition: impl FnMut() -> bool) {
+        #[cfg(shuttle)]
+        let _numbered = self.numbers.keep(key);
         let bucket = self.bucket(key);
         let mut waiting = bucket.waiting.lock();
         while !condition() {
@@ -133,7 +152,9 @@ impl WaitTable {
         let mine = |entry: &mut (usize, Waker)| entry.0 == key;
         let woken: Vec<_> = waiting.wakers.extract_if(.., mine).collect();
         drop(waiting);
-        if sleepers > 0 {
+        #[cfg(shuttle)]
+        woken.iter().for_each(|_| self.numbers.release(key));
+        if sleepers > u32::from(crate::planted!(wake_up_lost)) {
             // They take the lock as soon as they run, perhaps in this thread's place.
             bucket.wakeup.notify_all();
         }
@@ -149,6 +170,8 @@ impl WaitTable {
     /// Context: may hold locks outer to [`Rank::WaitTable`]; does not sleep.
     #[track_caller]
     pub fn wait_async(&self, key: usize, waker: &Waker, condition: impl FnOnce() -> bool) -> bool {
+        #[cfg(shuttle)]
+        let numbered = self.numbers.keep(key);
         let bucket = self.bucket(key);
         let mut waiting = bucket.waiting.lock();
         if condition() {
@@ -157,8 +180,88 @@ impl WaitTable {
         let waits = |entry: &(usize, Waker)| entry.0 == key && entry.1.will_wake(waker);
         if !waiting.wakers.iter().any(waits) {
             waiting.wakers.push((key, waker.clone()));
+            // Until it is woken.
+            #[cfg(shuttle)]
+            std::mem::forget(numbered);
         }
         false
+    }
+}
+
+/// The numbers of keys in a model: addresses differ from process to process.
+#[cfg(shuttle)]
+mod numbers {
+    use std::sync::{Mutex, PoisonError};
+
+    /// A key that is waited for.
+    #[derive(Debug)]
+    struct Numbered {
+        key: usize,
+        number: usize,
+        waiters: usize,
+    }
+
+    /// Keys that are waited for have numbers, in the order in which they were first waited for. A key that nobody waits for
+    /// any more has none, since the address may be another word's.
+    #[derive(Debug, Default)]
+    pub(super) struct Numbers(Mutex<(Vec<Numbered>, usize)>);
+
+    impl Numbers {
+        fn with<R>(&self, f: impl FnOnce(&mut Vec<Numbered>, &mut usize) -> R) -> R {
+            // Never waited for: there is no switch of threads inside.
+            let (keys, next) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            f(keys, next)
+        }
+
+        /// The number of a key; any, if nobody waits for it.
+        pub(super) fn of(&self, key: usize) -> usize {
+            self.with(|keys, next| {
+                let numbered = keys.iter().find(|numbered| numbered.key == key);
+                numbered.map_or(*next, |numbered| numbered.number)
+            })
+        }
+
+        /// Gives a key a number as long as it is waited for.
+        pub(super) fn keep(&self, key: usize) -> Kept<'_> {
+            self.with(
+                |keys, next| match keys.iter_mut().find(|numbered| numbered.key == key) {
+                    Some(numbered) => numbered.waiters += 1,
+                    None => {
+                        keys.push(Numbered {
+                            key,
+                            number: *next,
+                            waiters: 1,
+                        });
+                        *next += 1;
+                    }
+                },
+            );
+            Kept { numbers: self, key }
+        }
+
+        /// One waits less.
+        pub(super) fn release(&self, key: usize) {
+            self.with(|keys, _| {
+                if let Some(at) = keys.iter().position(|numbered| numbered.key == key) {
+                    keys[at].waiters -= 1;
+                    if keys[at].waiters == 0 {
+                        keys.swap_remove(at);
+                    }
+                }
+            });
+        }
+    }
+
+    /// A key that is waited for.
+    pub(super) struct Kept<'a> {
+        numbers: &'a Numbers,
+        key: usize,
+    }
+
+    impl Drop for Kept<'_> {
+        fn drop(&mut self) {
+            self.numbers.release(self.key);
+        }
     }
 }
 
@@ -324,10 +427,11 @@ mod tests {
         let table = WaitTable::new();
         let word = AtomicU64::new(0x100);
         let counter = AtomicU64::new(0);
+        let rounds = if cfg!(miri) { 10 } else { 2000 };
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..2000 {
+                    for _ in 0..rounds {
                         BITS.lock(&word, &table);
                         let seen = counter.load(Ordering::Relaxed);
                         if seen.is_multiple_of(64) {
@@ -339,7 +443,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(counter.load(Ordering::Relaxed), 8000);
+        assert_eq!(counter.load(Ordering::Relaxed), 4 * rounds);
         assert_eq!(word.load(Ordering::Relaxed), 0x100);
     }
 

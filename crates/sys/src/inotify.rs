@@ -28,8 +28,10 @@ pub struct Inotify(OwnedFd);
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A name was made, removed, or moved from or to the directory.
+    /// A name was made, or moved from the directory.
     Name,
+    /// A name was removed, or a file was moved to it, maybe in the place of another.
+    NameLost,
     /// Mode, owner, times or another attribute, of the name or of the directory itself.
     Attributes,
     /// A file was written to, cut, or closed by somebody who could write.
@@ -123,6 +125,8 @@ fn kind(events: ReadFlags) -> EventKind {
         EventKind::Attributes
     } else if events.intersects(ReadFlags::MODIFY | ReadFlags::CLOSE_WRITE) {
         EventKind::Content
+    } else if events.intersects(ReadFlags::DELETE | ReadFlags::MOVED_TO) {
+        EventKind::NameLost
     } else {
         EventKind::Name
     }

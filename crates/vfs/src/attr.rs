@@ -56,8 +56,8 @@ use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::seqcount::SeqCount;
+use foliocache_sync::time::{Timespec, coarse_realtime, realtime};
 use foliocache_sync::{Arc, Mutex, MutexGuard};
-use foliocache_sys::clock::{Timespec, coarse_realtime, realtime};
 
 const NEVER: i64 = i64::MIN;
 
@@ -454,7 +454,7 @@ impl AttrCell {
 
     /// Takes over what the store said since `doubts` was taken, and believes it until `until`, or longer if it was
     /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, if a later answer
-    /// is believed.
+    /// is believed: one of after the doubt, or of a later epoch (see [`Belief`]).
     pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) -> bool {
         self.believe_as(doubts, until, |attributes| {
             change(attributes);
@@ -471,8 +471,11 @@ impl AttrCell {
     ) -> bool {
         let mut lock = self.doubts.lock();
         let doubted = *lock != doubts;
+        let believed = self.believed_until();
+        // What was lost is doubted by nobody: it ends an epoch.
+        let is_over = until < believed && !Belief::is_same_epoch(until, believed);
         // By invariant 2 that was asked since.
-        if doubted && self.believed_until() != 0 {
+        if doubted && believed != 0 || is_over && believed != FOR_EVER {
             return false;
         }
         let provisional = self.update_locked(&mut lock, change);
@@ -482,7 +485,7 @@ impl AttrCell {
             self.words[0].fetch_xor(PROVISIONAL, Ordering::Relaxed);
         }
         if !doubted {
-            self.believe_until(until.max(self.believed_until()));
+            self.believe_until(until.max(believed));
         }
         true
     }
@@ -734,5 +737,19 @@ mod tests {
         assert_eq!(cleared_set_id(0o6745), 0o2745);
         assert_eq!(written_mode(0o6745, true), 0o2745);
         assert_eq!(written_mode(0o6745, false), 0o745);
+    }
+
+    /// Changes that were lost are told to nobody, so nobody doubts.
+    #[test]
+    fn an_answer_of_an_epoch_that_is_over_replaces_no_later_one() {
+        let cell = cell(0o644);
+        let (asked, over) = (cell.doubts(), 10);
+        let until = Belief::watched(over) + 10;
+        assert!(cell.believe(cell.doubts(), until, |attributes| attributes.size = 2));
+        assert!(!cell.believe(asked, over, |attributes| attributes.size = 1));
+        assert_eq!((cell.get().size, cell.believed_until()), (2, until));
+        // Of the same epoch it counts: a change would have been doubted.
+        assert!(cell.believe(asked, until - 1, |attributes| attributes.size = 3));
+        assert_eq!((cell.get().size, cell.believed_until()), (3, until));
     }
 }

@@ -90,12 +90,21 @@ impl Validity {
 /// What somebody did in a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A name was made, removed or moved.
+    /// A name was made or moved away.
     Name,
+    /// A name was removed, or a file was moved to it: what it led to may be gone.
+    NameLost,
     /// Attributes of what has the name changed, or those of the directory itself.
     Attributes,
     /// The content of the file changed.
     Content,
+}
+
+impl Change {
+    /// Whether a name may lead elsewhere since.
+    pub const fn is_of_name(self) -> bool {
+        matches!(self, Change::Name | Change::NameLost)
+    }
 }
 
 /// One change.
@@ -166,7 +175,7 @@ impl Belief {
 
     #[cfg(not(any(loom, shuttle)))]
     fn clock(&self) -> u64 {
-        foliocache_sys::clock::coarse_monotonic_ms()
+        foliocache_sync::time::coarse_monotonic_ms()
     }
 
     /// In a model each look at the clock is a moment of its own.
@@ -202,6 +211,18 @@ impl Belief {
         }
         // Relaxed: after the load in `is_stale`; see the module's header.
         self.epoch.load(Ordering::Relaxed) | now
+    }
+
+    /// Reads the news if nobody has for so long.
+    ///
+    /// Context: as [`Belief::now`].
+    pub(crate) fn read_if_older(&self, than: Duration) {
+        let now = self.clock();
+        // Acquire: as in `is_stale`.
+        let read_at = self.read_at.load(Ordering::Acquire);
+        if u128::from(now.saturating_sub(read_at)) >= than.as_millis() {
+            self.read_news(now);
+        }
     }
 
     #[inline]
@@ -274,7 +295,7 @@ impl Belief {
                 listener.changed(told);
             }
         });
-        if !complete {
+        if !complete && !foliocache_sync::planted!(belief_outlives_lost_news) {
             // Relaxed: published by the store below.
             let epoch = self.epoch.load(Ordering::Relaxed);
             // Relaxed: as above; no other thread stores.

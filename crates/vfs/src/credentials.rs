@@ -127,7 +127,7 @@ impl Credentials {
         let (mode, uid, gid) = attributes.owner();
         let shift = if uid == self.uid {
             6
-        } else if self.in_group(gid) {
+        } else if self.in_group(gid) && !foliocache_sync::planted!(group_rights_not_asked) {
             3
         } else {
             0
@@ -195,7 +195,8 @@ impl Credentials {
         }
         if let Some(mode) = &mut set.mode {
             self.check_owner(inode)?;
-            if !self.may_set_group_id(set.gid.unwrap_or(group)) {
+            let may = self.may_set_group_id(set.gid.unwrap_or(group));
+            if !may && !foliocache_sync::planted!(set_group_id_kept) {
                 *mode &= !S_ISGID;
             }
         } else if inode.kind() != FileKind::Directory && inode.kind() != FileKind::Symlink {

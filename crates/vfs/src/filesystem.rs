@@ -82,6 +82,14 @@ pub trait FileSystem: Send + Sync {
         drop(inodes);
     }
 
+    /// Somebody else took a name of `inode` away. If the store has no other, gives up what keeps the space of the file
+    /// there and no handle needs; whether that is so.
+    ///
+    /// Context: no lock but that of what reclaim knows; may block on I/O.
+    fn give_up_removed(&self, _inode: &SlabArc<Inode>) -> bool {
+        false
+    }
+
     /// Inodes that there is charged room for.
     fn spare_inodes(&self) -> u64 {
         0

@@ -229,7 +229,8 @@ impl<T: CachedInode> InodeCache<T> {
             CachedInode::link(inode).touch();
             // SAFETY: found in this section (invariant 1 of `link`).
             let reference = unsafe { SlabArc::try_from_borrow(inode) };
-            if reference.is_some() && !CachedInode::link(inode).is_gone() {
+            let gone = CachedInode::link(inode).is_gone();
+            if reference.is_some() && (!gone || foliocache_sync::planted!(removed_inode_found)) {
                 return reference;
             }
         }

@@ -239,12 +239,14 @@ pub(crate) struct Reaper {
 
 impl Reaper {
     /// Starts the thread. It calls `reap`, which frees what it can without waiting and returns how much still
-    /// waits. What a panic kept it from freeing is looked at again. Blocks for whatever dropping an item does.
+    /// waits; with a `period`, also when nobody has woken it for so long. What a panic kept it from freeing is looked at
+    /// again. Blocks for whatever dropping an item does.
     ///
     /// # Errors
     /// Those of starting a thread.
     pub(crate) fn start(
         panics: &Arc<Panics>,
+        period: Option<Duration>,
         reap: impl Fn() -> usize + Send + 'static,
     ) -> Result<Reaper, Errno> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -252,8 +254,10 @@ impl Reaper {
         let run = move || {
             // Acquire pairs with the Release in `stop`.
             while !stopped.load(Ordering::Acquire) {
-                if reap() == 0 {
-                    thread::park();
+                match (reap(), period) {
+                    (0, Some(period)) => thread::park_timeout(period),
+                    (0, None) => thread::park(),
+                    _ => {}
                 }
                 // After a wake-up, too: what is given up one by one is freed together.
                 sleep(PERIOD);
@@ -329,7 +333,7 @@ mod tests {
             0 | 1 => panic!("injected by the test"),
             call => usize::from(call < 5),
         };
-        let reaper = Reaper::start(&panics, reap).expect("a thread");
+        let reaper = Reaper::start(&panics, None, reap).expect("a thread");
         while calls.load(Ordering::Relaxed) < 6 {
             sleep(PERIOD);
         }

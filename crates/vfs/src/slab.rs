@@ -78,6 +78,16 @@ use model::Pool;
 #[cfg(not(any(loom, shuttle)))]
 use page::Pool;
 
+/// What orders and hashes objects of a slab: the address. In a shuttle model a number, since addresses differ from process to
+/// process.
+#[inline(always)]
+pub(crate) fn place<T>(object: *const T) -> usize {
+    #[cfg(shuttle)]
+    return model::number_of(object.addr());
+    #[cfg(not(shuttle))]
+    object.addr()
+}
+
 /// One object in so many of a page is few.
 const FEW: usize = 4;
 /// Pages to pass for each that is to be emptied: marks are cleared first.

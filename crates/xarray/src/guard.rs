@@ -92,6 +92,9 @@ impl<'a> Position<'a> {
                 return;
             }
             node.set_marks(mark, marks | 1 << slot);
+            if foliocache_sync::planted!(mark_not_propagated) {
+                return;
+            }
         }
     }
 

@@ -136,9 +136,9 @@ impl XaGuard<'_> {
         let position = self.walk(index).expect("an entry to split");
         assert!(position.order() > 0, "an entry of order 0 has no halves");
         let (node, first) = (position.node(), position.first);
-        let marks = Mark::ALL
-            .into_iter()
-            .filter(|&mark| position.has_mark(mark));
+        let marks = Mark::ALL.into_iter().filter(|&mark| {
+            position.has_mark(mark) && !foliocache_sync::planted!(half_without_marks)
+        });
         if position.width > 1 {
             let half = position.width / 2;
             let middle = first + half;

@@ -38,7 +38,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
-use std::collections::HashMap;
+use foliocache_sync::collections::HashMap;
 
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
@@ -110,7 +110,9 @@ impl Lists {
         let mut freed = 0;
         // Twice: when `waiting` is done, `filling` can begin to wait, and may be done as well.
         for _ in 0..2 {
-            if self.cookie.is_some_and(rcu::poll) {
+            let over =
+                |cookie| rcu::poll(cookie) || foliocache_sync::planted!(node_freed_under_readers);
+            if self.cookie.is_some_and(over) {
                 freed += self.waiting.len();
                 self.free.append(&mut self.waiting);
                 self.cookie = None;
@@ -237,7 +239,7 @@ impl NodePool {
             let lists = &mut *self.lists.lock();
             lists.advance();
             let chunk_of = |node: &OwnedNode| node.addr() & !(CHUNK_SIZE - 1);
-            let mut free = HashMap::new();
+            let mut free = HashMap::default();
             let mut counted = NodeList::default();
             while let Some(node) = lists.free.pop() {
                 *free.entry(chunk_of(&node)).or_insert(0) += 1;

@@ -198,10 +198,11 @@ fn readers_never_see_a_foreign_entry() {
             })
         })
         .collect();
+    let operations = if cfg!(miri) { 60 } else { 200_000 * stress() };
     let writers: Vec<_> = (0..2u64)
         .map(|seed| {
             let xa = Arc::clone(&xa);
-            thread::spawn(move || write(&xa, &mut Random(seed + 1), 200_000 * stress()))
+            thread::spawn(move || write(&xa, &mut Random(seed + 1), operations))
         })
         .collect();
     for writer in writers {

@@ -99,13 +99,13 @@ fn missing(path: &Path) -> Violation {
 /// Names of tests, and where each is: functions under `#[test]`, and what is given to a macro that
 /// makes tests of it.
 #[derive(Default)]
-struct Tests {
+pub(super) struct Tests {
     functions: BTreeMap<String, Vec<(PathBuf, usize)>>,
     by_macro: BTreeSet<String>,
 }
 
 impl Tests {
-    fn of(sources: &[Source]) -> Tests {
+    pub(super) fn of(sources: &[Source]) -> Tests {
         let mut tests = Tests::default();
         for source in sources {
             let code = &source.code;
@@ -124,7 +124,7 @@ impl Tests {
         tests
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.functions.contains_key(name) || self.by_macro.contains(name)
     }
 

@@ -96,6 +96,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "foliocache-bench",
         ],
     ),
+    ("foliocache-fuzz", &[]),
     ("foliocache-guide", &[]),
     ("xtask", &[]),
 ];
@@ -103,7 +104,8 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// Outside packages, and the rooms of ours that alone may depend on them.
 const OWNED: &[(&str, &[&str])] = &[
     ("libc", &["foliocache-sys"]),
-    ("rustix", &["foliocache-sys"]),
+    // `sim` attaches and mounts disks.
+    ("rustix", &["foliocache-sys", "foliocache-sim"]),
     ("nix", &[]),
     // The other side of a comparison.
     ("io-uring", &["foliocache-sys", "foliocache-bench"]),
@@ -111,7 +113,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("shuttle", &["foliocache-sync"]),
     ("parking_lot", &[]),
     ("crossbeam", &[]),
-    ("fuser", &["foliocache-fuse"]),
+    ("fuser", &["foliocache-fuse", "foliocache-sim"]),
     ("clap", &["foliocache-cli"]),
     ("anyhow", &["foliocache-cli", "foliocache-bench"]),
 ];

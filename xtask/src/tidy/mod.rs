@@ -3,12 +3,13 @@
 //! # Model
 //!
 //! [`Tree`] reads every file that git tracks or would track. `edges` looks at dependencies, `publish` at
-//! what a published package needs, `modules` at what is compiled at all, `text` at the sources and `docs` at the
-//! documents. Each gives [`Violation`]s; an empty list is a tidy tree.
+//! what a published package needs, `modules` at what is compiled at all, `text` at the sources, `docs` at the
+//! documents and `planted` at the planted bugs. Each gives [`Violation`]s; an empty list is a tidy tree.
 
 mod docs;
 mod edges;
 mod modules;
+mod planted;
 mod publish;
 mod source;
 mod text;
@@ -184,6 +185,7 @@ pub(crate) fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>, Str
     found.extend(modules::check(&mut tree.sources, &roots(metadata, root)));
     found.extend(tree.sources.iter().flat_map(text::check));
     found.extend(docs::check(&tree));
+    found.extend(planted::check(&tree));
     found.extend(manifests(&tree));
     found.sort();
     found.dedup();

@@ -77,7 +77,7 @@ impl Case for Small {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 60 } else { 600 }
+        if quick { 60 } else { 780 }
     }
 
     fn uses(&self) -> Uses {

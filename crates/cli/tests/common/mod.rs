@@ -2,9 +2,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod memcg;
+pub(crate) mod programs;
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -237,6 +238,29 @@ impl Drop for Mounted {
             let _ = self.child.wait();
         }
     }
+}
+
+/// A small tmpfs as the source, in which somebody else took what was free, and a mount of it that holds 300 KB that were
+/// accepted before.
+pub(crate) fn full_source(name: &str, arguments: &[&str]) -> (Folder, Mounted) {
+    let folder = Folder::new(name);
+    run(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1M", "none"])
+        .arg(folder.source()));
+    let arguments = [&["--writeback", "delayed"], arguments].concat();
+    let mounted = folder.mount(&arguments);
+    // A write that finds out that room is short may be written at once. The next one has asked, and stays in the cache.
+    let mut first = File::create(folder.mount_point().join("first")).unwrap();
+    first.write_all(b"1").unwrap();
+    first.sync_all().unwrap();
+    fs::write(folder.mount_point().join("file"), vec![b'x'; 300_000]).unwrap();
+    // It ends with the error that nothing is left.
+    let _ = output(
+        Command::new("sh")
+            .args(["-c", "cat /dev/zero > filler"])
+            .current_dir(folder.source()),
+    );
+    (folder, mounted)
 }
 
 /// Waits until `done` says so.

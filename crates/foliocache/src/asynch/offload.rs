@@ -64,7 +64,11 @@ impl Offload {
     pub(crate) fn new(mm: &Arc<Mm>) -> Result<Self, Errno> {
         let bytes = whole_pages((mm.usage().limit_bytes / SHARE).clamp(LEAST, MOST) as usize);
         // Each buffer holds on to it: some may be in use for longer than this.
-        let charge = &Arc::new(MetadataCharge::new(mm, bytes as u64)?);
+        let charge = &Arc::new(MetadataCharge::before_names(
+            mm,
+            bytes as u64,
+            Duration::ZERO,
+        )?);
         let (reads, writes) = (bytes / 4, bytes - bytes / 4);
         let limits = Limits {
             name: NAME,

@@ -54,7 +54,8 @@ use crate::error::{Error, Operation, Result};
 /// # Reads
 ///
 /// What is cached is read at the first poll, as by [`AsyncFile::read_at`]. A read whose future is dropped has read nothing:
-/// the position is where it was, and the pages arrive in the cache.
+/// the position is where it was, and the pages arrive in the cache. If a worker was reading for it, in a cache that is too small for what
+/// its readers want, the next read gets the worker's bytes: those of when the dropped read began.
 ///
 /// # Writes
 ///

@@ -137,7 +137,8 @@ impl DirNode {
         compared.is_none_or(|(asked, doubts)| {
             doubts != self.attributes.doubts()
                 || !Belief::is_same_epoch(asked, now)
-                || now - asked > look_again.unwrap_or(u64::MAX)
+                // Another thread may have asked since `now`.
+                || now.saturating_sub(asked) > look_again.unwrap_or(u64::MAX)
         })
     }
 

@@ -20,6 +20,11 @@
 //! since it was asked last, so it fails the batches that the call was for and the one that is open.
 //! Where `syncfs` is not known to report errors there are no batches.
 //!
+//! `syncfs` of XFS writes everything, and flushes the device's cache only if there is something in its log. A write over blocks
+//! that a file has, in the same tick of the clock as the one before, changes no metadata: the data is in the device's cache then
+//! and is lost with its power. `fdatasync` of any regular file flushes that cache. It is one of the batch that is open still, or a
+//! file without a name: kept, such a file would not let the file system be remounted read-only.
+//!
 //! Any thread that flushes a file of a batch makes the batch durable. A thread of the file system's own
 //! does so when a batch is full, and cleans the files of each batch afterwards. Who waits for room cleans a batch
 //! meanwhile. A panic on the way counts as an error of `syncfs`.
@@ -49,9 +54,10 @@ use super::stats::count;
 use super::sync_calls::SyncCall;
 use foliocache_mm::{AddressSpace, Mm, PAGE_SIZE};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, background, thread};
+use foliocache_sync::time::Duration;
+use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, Weak, background, thread};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, BorrowedFd, KeptFds, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, KeptFds, OFlags, OwnedFd};
 use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
 
@@ -99,6 +105,8 @@ impl Batch {
 struct Entry {
     batch: Arc<Batch>,
     room: Taken,
+    /// Of the file that was written last.
+    file: Weak<OwnedFd>,
     /// Writes under way.
     writing: usize,
     /// Whether there ever was one.
@@ -150,6 +158,8 @@ impl State {
 pub(super) struct Batches {
     /// What `syncfs` is asked with. Never closed before the batches are done with.
     fd: OwnedFd,
+    /// Whether it is XFS.
+    xfs: bool,
     /// The device that it is of.
     pub(super) dev: u64,
     kept: Arc<KeptFds>,
@@ -240,17 +250,16 @@ impl Batches {
         dev: u64,
         kept: Arc<KeptFds>,
     ) -> Option<Batches> {
-        // Tests give the errors themselves, on any file system.
-        let reports = || {
-            let magic = fd::fs_magic(root);
-            magic.is_ok_and(|magic| reports_errors(magic, &fd::kernel_release()))
-        };
+        let magic = fd::fs_magic(root).ok()?;
         let most_bytes = BYTES.min(mm.usage().limit_bytes / 16);
-        if most_bytes < SMALL || !(cfg!(test) || reports()) {
+        // Tests give the errors themselves, on any file system.
+        let reports = cfg!(test) || reports_errors(magic, &fd::kernel_release());
+        if most_bytes < SMALL || !reports {
             return None;
         }
         Some(Batches {
             fd: fd::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY).ok()?,
+            xfs: magic == XFS,
             dev,
             kept,
             most_bytes,
@@ -268,7 +277,8 @@ impl Batches {
     ///
     /// Context: no lock held. While too much is under way, waits for the medium or cleans files of a batch.
     fn reserve(&self, shared: &Arc<Shared>, bytes: u64) -> Option<Room> {
-        shared.bdi.mm().charge_metadata(bytes).ok()?;
+        let mm = shared.bdi.mm();
+        mm.charge_used_metadata(bytes, Duration::ZERO).ok()?;
         let mut state = self.state.lock();
         loop {
             if state.stopped || !self.start(&mut state, shared) {
@@ -323,12 +333,13 @@ impl Batches {
         self.changed.notify_all();
     }
 
-    /// A write into the batch that is open; with `room`, of a file that is new to it.
-    pub(super) fn enter(&self, room: Option<Room>) -> Writing<'_> {
+    /// A write by `file` into the batch that is open; with `room`, of a file that is new to it.
+    pub(super) fn enter(&self, room: Option<Room>, file: Weak<OwnedFd>) -> Writing<'_> {
         let mut state = self.state.lock();
         let open = &mut state.open;
         open.writing += 1;
         open.used = true;
+        open.file = file;
         if let Some(mut room) = room {
             // The batch's from here on.
             let taken = std::mem::take(&mut room.taken);
@@ -395,9 +406,14 @@ impl Batches {
         state.syncing = true;
         let nr = state.closed.len();
         // A batch that is closed gets no further writes.
-        while state.closed.iter().take(nr).any(|entry| entry.writing > 0) {
+        let written = |entry: &Entry| {
+            entry.writing > 0 && !foliocache_sync::planted!(batch_synced_beside_its_writes)
+        };
+        while state.closed.iter().take(nr).any(written) {
             state = self.changed.wait(state);
         }
+        let mut covered = state.closed.iter().take(nr);
+        let file = covered.find_map(|entry| entry.file.upgrade());
         drop(state);
         let mut syncing = Syncing {
             batches: self,
@@ -405,13 +421,32 @@ impl Batches {
             result: Err(Errno::EIO),
         };
         let forgotten = shared.forgotten.begin();
-        syncing.result = shared.sync_calls.make(SyncCall::FileSystem, &self.fd);
+        let calls = &shared.sync_calls;
+        let synced = calls.make(SyncCall::FileSystem, &self.fd, self.dev);
+        syncing.result = synced.and_then(|()| self.flush_device(file));
+        if foliocache_sync::planted!(failed_batch_taken_for_durable) {
+            syncing.result = Ok(());
+        }
         if let (Ok(()), Some(begun)) = (syncing.result, forgotten) {
             shared.forgotten.end(begun);
         }
         count(&shared.counters.batch_flushes);
         drop(syncing);
         self.state.lock()
+    }
+
+    /// Flushes the device's cache where `syncfs` may not have, by a `file` or a new one.
+    fn flush_device(&self, file: Option<Arc<OwnedFd>>) -> Result<(), Errno> {
+        if !self.xfs || foliocache_sync::planted!(device_not_flushed) {
+            return Ok(());
+        }
+        match file {
+            Some(file) => fd::fdatasync(file.as_fd()),
+            None => {
+                let flags = OFlags::RDWR | OFlags::TMPFILE;
+                fd::fdatasync(fd::reopen(self.fd.as_fd(), flags)?.as_fd())
+            }
+        }
     }
 
     /// Ends the thread. There are no batches afterwards.

@@ -14,6 +14,11 @@
 //! the source stamps them with that later time. `write_inode`, called after the data went out and
 //! before it is flushed, sets the time that the write had.
 //!
+//! **After a failed flush** the kernel's pages of the file are dropped before they are written to again. Linux keeps
+//! a page whose write failed, as clean. ext4 allocates a page's block as unwritten, and forgets to note that it is written if the
+//! first write of the page failed: the page is written again without an error, and reads as zeros once the kernel has
+//! dropped it. A page that is made anew has no such past.
+//!
 //! What is remembered of a file, and how a change from outside is told from one of our own, is in
 //! [`state`](super::state).
 //!
@@ -22,6 +27,7 @@
 //! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
 use super::NodeOps;
+use super::magic::XFS;
 use super::node::DirNode;
 use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
 use super::stats::{Fallback, count};
@@ -247,6 +253,14 @@ impl DirNode {
         self.change_size(|fds| fd::allocate(fds.buffered.as_fd(), pos, len))
     }
 
+    /// Whether a range has blocks though the source would not allocate it: XFS wants room for more. A write needs none.
+    fn has_place(&self, pos: u64, len: u64) -> bool {
+        self.descriptors(true).is_ok_and(|fds| {
+            let fd = fds.buffered.as_fd();
+            fd::fs_magic(fd) == Ok(XFS) && fd::has_own_blocks(fd, pos..pos + len) == Ok(true)
+        })
+    }
+
     /// Makes the attributes and the name durable after the data was.
     pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
         if let Some(file) = self.regular() {
@@ -258,16 +272,38 @@ impl DirNode {
                 self.restamp(&fds)?;
                 let _syncing = file.syncing.lock();
                 let calls = &self.shared.sync_calls;
-                let fsync = || calls.make(SyncCall::File, &fds.buffered);
-                file.attributes.sync(fsync).inspect_err(|&error| {
-                    // The flush of data that was written is not told of its error again.
-                    if file.unflushed() {
-                        file.io.lock().error = Some(error);
-                    }
-                })?;
+                let fsync = || match foliocache_sync::planted!(attributes_not_synced) {
+                    true => Ok(()),
+                    false => calls.make(SyncCall::File, &fds.buffered, self.identity.dev),
+                };
+                let synced = file.attributes.sync(fsync);
+                synced.inspect_err(|&error| self.told_early(error))?;
             }
         }
         self.sync_name()
+    }
+
+    /// The kernel told a call that was for something else of an error. It does not tell the flush of the data that was
+    /// written.
+    fn told_early(&self, error: Errno) {
+        let file = self.file();
+        if file.unflushed() {
+            file.io.lock().error = Some(error);
+        }
+    }
+
+    /// After a failed flush: takes the file's pages out of the kernel's cache, see the module's header. Pages that
+    /// another process has mapped stay.
+    fn drop_stale(&self, fds: &Descriptors) {
+        let fd = fds.buffered.as_fd();
+        // To the end of the file. All that was written before the failure was known is dirty again, or will be: an error
+        // is of what is written once more anyway, and may be the one that a batch was told of.
+        let _ = fd::sync_file_range(fd, 0, 0, fd::SyncRange::Wait);
+        // A hint: where it is refused, nothing else can be done.
+        let _ = fd::fadvise_dontneed(fd, 0, 0);
+        let mut io = self.file().io.lock();
+        io.stale = false;
+        io.cached = None;
     }
 
     /// Makes data and size durable that no batch has made so.
@@ -282,9 +318,13 @@ impl DirNode {
         count(&self.shared.counters.flushes);
         let fds = self.descriptors(false)?;
         let calls = &self.shared.sync_calls;
-        let flushed = calls.make(SyncCall::Data, &fds.buffered);
+        let flushed = calls.make(SyncCall::Data, &fds.buffered, self.identity.dev);
         let told_before = file.io.lock().error.take();
         flushed.and(told_before.map_or(Ok(()), Err))?;
+        let data = match foliocache_sync::planted!(write_beside_a_sync_durable) {
+            true => file.data.begin().or(data),
+            false => data,
+        };
         if let Some(begun) = data {
             file.data.end(begun);
         }
@@ -384,22 +424,33 @@ impl AddressSpaceOperations for NodeOps {
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
+        if file.io.lock().stale {
+            self.drop_stale(&fds);
+        }
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;
             (io.room.take(), io.cached.clone())
         };
         let small = room.is_some();
-        let writing =
-            self.shared.batches.as_ref().and_then(|batches| {
-                (batches.dev == self.identity.dev).then(|| batches.enter(room))
-            });
+        let writing = self.shared.batches.as_ref().and_then(|batches| {
+            (batches.dev == self.identity.dev)
+                .then(|| batches.enter(room, Arc::downgrade(&fds.buffered)))
+        });
         let change = file.begin_change(LocalChange::Data);
         // Before the write: what it may have done is not durable, however it ends.
         file.data.changed();
         let result = match small {
             true => transfer::write_to_kernel_cache(&self.shared, &fds, pos, segments),
-            false => transfer::write(&self.shared, &fds, pos, segments, cached),
+            false => {
+                let mut earlier = Ok(());
+                let written =
+                    transfer::write(&self.shared, &fds, pos, segments, cached, &mut earlier);
+                if let Err(error) = earlier {
+                    self.told_early(error);
+                }
+                written
+            }
         };
         let data = file.data.changed();
         file.times.changed();
@@ -435,6 +486,8 @@ impl AddressSpaceOperations for NodeOps {
     fn flush(&self) -> Result<(), Errno> {
         let file = self.file();
         let _syncing = file.syncing.lock();
+        // Before anything is dirty again.
+        let failed = |_: &Errno| file.io.lock().stale = true;
         let (batched, cached) = {
             let mut io = file.io.lock();
             (std::mem::take(&mut io.batched), io.cached.clone())
@@ -442,7 +495,8 @@ impl AddressSpaceOperations for NodeOps {
         if let Some(batches) = &self.shared.batches {
             for batched in batched {
                 if batched.small {
-                    batches.settle(&self.shared, &batched.batch)?;
+                    let settled = batches.settle(&self.shared, &batched.batch);
+                    settled.inspect_err(failed)?;
                 } else if !batched.batch.has_succeeded() {
                     // The file's own descriptor knows how it went, and of what came later.
                     break;
@@ -452,7 +506,7 @@ impl AddressSpaceOperations for NodeOps {
                 size.for_each(|size| file.size.end(size));
             }
         }
-        self.flush_data()?;
+        self.flush_data().inspect_err(failed)?;
         let mut io = file.io.lock();
         // What was written beside the flush is not in the source yet, and cannot be dropped.
         // Nor is the page at the end of a log, which the next record would read back.
@@ -473,8 +527,20 @@ impl AddressSpaceOperations for NodeOps {
         }
     }
 
+    /// Linux sets the size before it gives blocks back, or before it changes its journal. If that fails, the file has its new size
+    /// although the call failed: then it is the next flush that fails.
     fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.change_size(|fds| fd::ftruncate(fds.buffered.as_fd(), size))
+        self.change_size(|fds| {
+            let fd = fds.buffered.as_fd();
+            let before = fd::fstat(fd)?.size;
+            let done = fd::ftruncate(fd, size);
+            let is_done = || before != size && fd::fstat(fd).is_ok_and(|stat| stat.size == size);
+            if done.is_err() && is_done() {
+                self.file().io.lock().error = done.err();
+                return Ok(());
+            }
+            done
+        })
     }
 
     fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
@@ -519,7 +585,10 @@ impl AddressSpaceOperations for NodeOps {
     }
 
     fn allocate_space(&self, pos: u64, len: u64) -> Result<(), Errno> {
-        self.allocate(pos, len)
+        match self.allocate(pos, len) {
+            Err(Errno::ENOSPC | Errno::EDQUOT) if self.has_place(pos, len) => Ok(()),
+            done => done,
+        }
     }
 
     fn describe(&self) -> String {

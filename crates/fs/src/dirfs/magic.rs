@@ -2,6 +2,8 @@
 
 /// ext2, ext3 and ext4.
 pub(super) const EXT4: u64 = 0xef53;
+/// Overlayfs.
+pub(super) const OVERLAY: u64 = 0x794c_7630;
 /// XFS.
 pub(super) const XFS: u64 = 0x5846_5342;
 /// Btrfs.

@@ -333,6 +333,7 @@ impl DirFs {
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
         let batches = Batches::new(mm, root.as_fd(), stat.dev.raw(), kept.clone())
             .filter(|_| options.batch_small_files && !options.read_only);
+        let sync_calls = SyncCalls::new(root.as_fd(), stat.dev.raw());
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
         let inodes = Inodes::new(mm, stat.dev.raw());
         let validity = Validity {
@@ -363,7 +364,7 @@ impl DirFs {
             counters,
             idle: IdleFiles::new(kept),
             batches,
-            sync_calls: SyncCalls::default(),
+            sync_calls,
             room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),

@@ -18,7 +18,7 @@ use super::listing::NamesChange;
 use super::node::{DirNode, Identity, NODE_BYTES};
 use super::state::LocalChange;
 use super::stream::DirStream;
-use super::{DirFs, WritebackAtClose};
+use super::{DirFs, NodeOps, WritebackAtClose};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::dir;
@@ -59,10 +59,12 @@ impl FileSystem for DirFs {
             attributes,
             nodes,
             listings,
+            watches,
             bdi,
             ..
         } = &*self.shared;
         self.inodes.cache.inode_bytes()
+            + watches.as_ref().map_or(0, |watches| watches.bytes())
             + listings.bytes()
             + attributes.bytes()
             + nodes.bytes()
@@ -80,6 +82,19 @@ impl FileSystem for DirFs {
 
     fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
         self.inodes.evict(inodes);
+    }
+
+    fn give_up_removed(&self, inode: &SlabArc<Inode>) -> bool {
+        if !DirNode::of(inode).is_ok_and(DirNode::give_up_if_removed) {
+            return false;
+        }
+        self.inodes.orphan(inode);
+        if inode.kind() == FileKind::Regular
+            && let Ok(node) = NodeOps::of(inode)
+        {
+            node.close_or_wait();
+        }
+        true
     }
 
     fn spare_inodes(&self) -> u64 {
@@ -311,7 +326,9 @@ impl FileSystem for DirFs {
                 let node = DirNode::of(inode)?;
                 node.found_at(to_dir, to);
                 node.left(from_dir, from);
-                node.name_changed();
+                if !foliocache_sync::planted!(renamed_name_not_synced) {
+                    node.name_changed();
+                }
             }
             match target {
                 Some((inode, _)) if mode == RenameMode::Exchange => {

@@ -49,6 +49,7 @@ use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
 use smallvec::SmallVec;
 use std::ffi::{OsStr, OsString};
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -152,6 +153,7 @@ pub(super) const NODE_BYTES: u64 = size_of::<DirNode>() as u64;
 
 /// Seven nodes fit into a page of their slab.
 #[cfg(target_pointer_width = "64")]
+#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<DirNode>() <= 560);
 
 impl DirNode {
@@ -275,7 +277,7 @@ impl DirNode {
                 break fd;
             }
             let (above, name) = node.named().ok_or(Errno::ESTALE)?;
-            let below = std::mem::replace(&mut parent, above);
+            let below = mem::replace(&mut parent, above);
             names.push((Some(below), name));
         };
         while let Some((inode, name)) = names.pop() {
@@ -388,7 +390,7 @@ impl DirNode {
             _ => {}
         }
         let now = Location::Named((parent.clone(), name.as_bytes().into()));
-        let gone = match std::mem::replace(&mut *location, now) {
+        let gone = match mem::replace(&mut *location, now) {
             Location::Named(old) if self.kind != FileKind::Directory => {
                 (None, self.spare.lock().replace(Box::new(old)))
             }
@@ -420,7 +422,61 @@ impl DirNode {
                 Some(spare) if nlink > 0 => Location::Named(*spare),
                 _ => Location::Pinned(fd.clone()),
             };
-            let old = std::mem::replace(&mut *location, now);
+            let old = mem::replace(&mut *location, now);
+            drop(location);
+            drop(old);
+        }
+    }
+
+    /// Lets go of a node whose last name others took away, if a descriptor of it tells so; whether that is so. From then on only
+    /// its inode keeps it. Without a descriptor nobody could tell it from one that moved, and nothing but memory is kept.
+    pub(super) fn give_up_if_removed(&self) -> bool {
+        let Some(fd) = self.held_fd() else {
+            self.give_up_place();
+            return false;
+        };
+        if !fd::fstat(fd.as_fd()).is_ok_and(|stat| stat.nlink == 0) {
+            return false;
+        }
+        let _moves = self.shared.moves.read();
+        // Relaxed: see the module's header.
+        self.unlinked.store(true, Ordering::Relaxed);
+        let spare = self.spare.lock().take();
+        let mut location = self.location.lock();
+        let old = match &*location {
+            Location::Named(_) => Some(mem::replace(&mut *location, Location::Pinned(fd))),
+            Location::Root | Location::Pinned(_) | Location::Detached => None,
+        };
+        drop(location);
+        drop((old, spare));
+        self.shared.path_fds.remove(self.id);
+        true
+    }
+
+    /// Lets go of the directory above if the node, which nobody has open, is no longer there: that may be removed, too. If the
+    /// node moved, whoever finds it says where.
+    fn give_up_place(&self) {
+        let place = self.named();
+        let by_name = self.by_name(|dir, name| Ok(((), dir::fstatat(dir, name)?)));
+        let Some((parent, name)) = place.filter(|_| by_name.is_none()) else {
+            return;
+        };
+        if let Some(file) = self.regular() {
+            let opens = file.opens.lock();
+            // Of a handle without a descriptor they are all that can be read.
+            if opens.handles > 0 {
+                return;
+            }
+            if let Some(mapping) = file.mapping() {
+                mapping.invalidate(0, u64::MAX);
+                if mapping.is_dirty() || file.unflushed() {
+                    return;
+                }
+            }
+        }
+        let mut location = self.location.lock();
+        if matches!(&*location, Location::Named(at) if is(at, &parent, &name)) {
+            let old = mem::replace(&mut *location, Location::Detached);
             drop(location);
             drop(old);
         }
@@ -429,7 +485,7 @@ impl DirNode {
     /// Lets go of the directory above, or of the descriptor that keeps the node.
     pub(super) fn detach(&self) {
         let mut location = self.location.lock();
-        let old = std::mem::replace(&mut *location, Location::Detached);
+        let old = mem::replace(&mut *location, Location::Detached);
         let spare = self.spare.lock().take();
         drop(location);
         drop((old, spare));
@@ -446,12 +502,12 @@ impl DirNode {
         self.name.changed();
     }
 
-    /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
     /// Whether something besides its pages is still on the way to the backing store. Never blocks.
     pub(super) fn is_busy(&self) -> bool {
         self.regular().is_some_and(FileState::unflushed)
     }
 
+    /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
     pub(super) fn note_eviction(&self) {
         let attributes = |file: &FileState| file.attributes.is_durable();
         let durable = self.name.is_durable() && self.regular().is_none_or(attributes);
@@ -480,6 +536,9 @@ impl DirNode {
                 break;
             };
             names.push((begun, parent));
+            if foliocache_sync::planted!(directories_above_not_synced) {
+                break;
+            }
         }
         while let Some((begun, parent)) = names.pop() {
             DirNode::of(&parent)?.sync_directory()?;
@@ -500,7 +559,7 @@ impl DirNode {
         let path = self.path_fd()?;
         let directory = fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
         let calls = &self.shared.sync_calls;
-        calls.make(SyncCall::Directory, &directory)
+        calls.make(SyncCall::Directory, &directory, self.identity.dev)
     }
 
     /// A path for messages, relative to the source.

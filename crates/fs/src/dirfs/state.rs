@@ -162,6 +162,8 @@ pub(super) struct IoState {
     pub(super) error: Option<Errno>,
     /// The range that buffered writes left in the kernel's cache.
     pub(super) cached: Option<Range<u64>>,
+    /// A flush failed, and the kernel's pages of the file are not to be written to again, see [`file`](super::file).
+    pub(super) stale: bool,
     /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
     pub(super) writing: bool,
     /// When it was compared with the source last, a time of [`Belief::now`](foliocache_vfs::Belief::now), and the doubts of
@@ -362,6 +364,7 @@ impl FileState {
         io.batched = Vec::new();
         io.error = None;
         io.cached = None;
+        io.stale = false;
     }
 
     /// What the source said of a file that was made through us, if nothing of ours changed it since.

@@ -1,9 +1,11 @@
 //! The system calls that make things durable: one place, so that tests can delay them and make them fail.
+//!
+//! ext4 may say that something is durable although the commit of its journal failed, see [`fd::check_journal`]. So
+//! after each call it is made to look at its journal, also below an overlay.
 
+use super::magic::{EXT4, OVERLAY};
 use foliocache_sys::Errno;
-#[cfg(test)]
-use foliocache_sys::fd::BorrowedFd;
-use foliocache_sys::fd::{self, AsFd};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 
 /// A call that makes something durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +26,31 @@ type Before =
     foliocache_sync::Arc<dyn Fn(SyncCall, BorrowedFd<'_>) -> Result<(), Errno> + Send + Sync>;
 
 /// The calls of one `dirfs`.
-#[derive(Default)]
 pub(super) struct SyncCalls {
+    /// The device of the source's root.
+    dev: u64,
+    /// What [`looks_at_journal`] says of it.
+    look: bool,
     #[cfg(test)]
     before: foliocache_sync::Mutex<Option<Before>>,
 }
 
+/// Whether the journal of the file system of `fd` is to be looked at after each call.
+fn looks_at_journal(fd: BorrowedFd<'_>) -> bool {
+    matches!(fd::fs_magic(fd), Ok(EXT4 | OVERLAY))
+}
+
 impl SyncCalls {
+    /// For the source with this root, of device `dev`.
+    pub(super) fn new(root: BorrowedFd<'_>, dev: u64) -> SyncCalls {
+        SyncCalls {
+            dev,
+            look: looks_at_journal(root),
+            #[cfg(test)]
+            before: foliocache_sync::Mutex::default(),
+        }
+    }
+
     /// Runs `before` ahead of each call from now on.
     #[cfg(test)]
     pub(super) fn intercept(
@@ -40,11 +60,11 @@ impl SyncCalls {
         *self.before.lock() = Some(foliocache_sync::Arc::new(before));
     }
 
-    /// Makes a call, with any descriptor of the file system for [`SyncCall::FileSystem`].
+    /// Makes a call, with any descriptor of the file system for [`SyncCall::FileSystem`]. `dev` is the device of `fd`.
     ///
     /// # Errors
-    /// Those of the call.
-    pub(super) fn make(&self, call: SyncCall, fd: &impl AsFd) -> Result<(), Errno> {
+    /// Those of the call, and of [`fd::check_journal`].
+    pub(super) fn make(&self, call: SyncCall, fd: &impl AsFd, dev: u64) -> Result<(), Errno> {
         let fd = fd.as_fd();
         #[cfg(test)]
         {
@@ -52,9 +72,20 @@ impl SyncCalls {
             before.map_or(Ok(()), |before| before(call, fd))?;
         }
         match call {
+            SyncCall::Data if foliocache_sync::planted!(no_fdatasync) => Ok(()),
             SyncCall::Data => fd::fdatasync(fd),
             SyncCall::File | SyncCall::Directory => fd::fsync(fd),
-            SyncCall::FileSystem => fd::syncfs(fd),
+            SyncCall::FileSystem if foliocache_sync::planted!(batch_not_synced) => return Ok(()),
+            SyncCall::FileSystem => return fd::syncfs(fd),
+        }?;
+        let look = match dev == self.dev {
+            true => self.look,
+            // Mounted below the root.
+            false => looks_at_journal(fd),
+        };
+        match look {
+            true => fd::check_journal(fd),
+            false => Ok(()),
         }
     }
 }

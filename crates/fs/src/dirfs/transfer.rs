@@ -217,13 +217,14 @@ pub(super) fn finish_read(
 }
 
 /// Writes `segments` at byte `pos`; `cached` is the range of the file that an earlier write left
-/// in the kernel's cache.
+/// in the kernel's cache. `earlier` becomes the error of such a write: the kernel tells it here, and no flush later.
 pub(super) fn write(
     shared: &Shared,
     fds: &Descriptors,
     pos: u64,
     segments: &[IoSegment<'_>],
     cached: Option<Range<u64>>,
+    earlier: &mut Result<(), Errno>,
 ) -> Result<Written, Errno> {
     let end = pos + total(segments) as u64;
     let page = PAGE_SIZE as u64;
@@ -244,12 +245,9 @@ pub(super) fn write(
     {
         // Before the direct write, not after: the kernel would write the old bytes over the new.
         let fd = fds.buffered.as_fd();
-        fd::sync_file_range(
-            fd,
-            cached.start,
-            cached.end - cached.start,
-            fd::SyncRange::Wait,
-        )?;
+        let len = cached.end - cached.start;
+        *earlier = fd::sync_file_range(fd, cached.start, len, fd::SyncRange::Wait);
+        (*earlier)?;
         drop_behind(fd, cached);
         written.dropped = true;
     }
@@ -324,8 +322,12 @@ fn write_piece(
     if let Ok(n) = done
         && n > PAGE_SIZE
     {
-        // Starts the kernel's own writeback now, so that the flush finds little to do.
-        let _ = fd::sync_file_range(fds.buffered.as_fd(), pos, n as u64, fd::SyncRange::Start);
+        // Starts the kernel's own writeback now, so that the flush finds little to do. An error is that of finding a place
+        // for the data, which the kernel may have dropped: no flush is told of it.
+        match fd::sync_file_range(fds.buffered.as_fd(), pos, n as u64, fd::SyncRange::Start) {
+            Ok(()) | Err(Errno::ENOSYS | Errno::EPERM) => {}
+            Err(error) => return (Path::Buffered, Err(error)),
+        }
     }
     (Path::Buffered, done)
 }

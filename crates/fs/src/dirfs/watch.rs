@@ -25,6 +25,7 @@ use super::node::{DirNode, DirectoryState};
 use super::stats::count;
 use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_sys::inotify::{EventKind, Inotify};
@@ -84,6 +85,11 @@ impl Watches {
         self.dirs.lock().len()
     }
 
+    /// What is charged for them. Each goes with its directory's inode.
+    pub(super) fn bytes(&self) -> u64 {
+        self.len() as u64 * WATCH_BYTES
+    }
+
     #[cold]
     fn add(&self, dir: &SlabArc<Inode>, node: &DirNode, state: &DirectoryState) -> bool {
         let watch = self.try_add(dir, node).unwrap_or_else(|_| {
@@ -100,7 +106,7 @@ impl Watches {
             return Err(Errno::EOPNOTSUPP);
         }
         self.mm.check_fork()?;
-        let charge = MetadataCharge::new(&self.mm, WATCH_BYTES)?;
+        let charge = MetadataCharge::before_names(&self.mm, WATCH_BYTES, Duration::ZERO)?;
         let path = node.path_fd()?;
         let new = Watched {
             dir: SlabArc::downgrade(dir),
@@ -174,6 +180,7 @@ impl News for Watches {
             count(&self.events);
             let change = match event.kind {
                 EventKind::Name => Change::Name,
+                EventKind::NameLost => Change::NameLost,
                 EventKind::Attributes | EventKind::Ended => Change::Attributes,
                 EventKind::Content => Change::Content,
                 EventKind::Overflow => {
@@ -191,7 +198,7 @@ impl News for Watches {
                     state.watch.store(REFUSED, Ordering::Release);
                 }
                 // Who may read the directory may be another, too.
-                if change == Change::Name || event.name.is_none() {
+                if change.is_of_name() || event.name.is_none() {
                     state.listing.names_changed();
                 }
             }

@@ -31,9 +31,9 @@ use self::node::{Data, MemNode, Nothing, entries, new_directory};
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::time::coarse_realtime;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     AttrCell, Attributes, Device, FileKind, Generation, Inode, PERMISSION_BITS, ROOT_INO,
     SharedSlab, SlabArc,

@@ -6,14 +6,15 @@ use super::node::{
 };
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
+use foliocache_sync::time::coarse_realtime;
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, OpContext,
     OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
     SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
+use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 
 /// Longest target of a symbolic link, in bytes, as on every Linux file system.
@@ -530,7 +531,7 @@ impl OpenDirectory for DirStream {
                     }
                     _ => entries
                         .by_cookie
-                        .range(at + 1..)
+                        .range((Bound::Excluded(at), Bound::Unbounded))
                         .next()
                         .map(|(&cookie, (name, inode))| (cookie, name.clone(), inode.clone())),
                 }

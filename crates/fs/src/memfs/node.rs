@@ -4,9 +4,9 @@ use super::Shared;
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, MappingCharge, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::time::{Duration, coarse_realtime};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_realtime;
 use foliocache_vfs::{
     Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, SlabArc, SlabWeak,
     written_mode,
@@ -124,7 +124,7 @@ impl MemNode {
     pub(super) fn charge(&self, bytes: u64) -> Result<(), Errno> {
         self.shared
             .mm
-            .charge_metadata(bytes)
+            .charge_used_metadata(bytes, Duration::ZERO)
             .map_err(|_| Errno::ENOSPC)?;
         // Relaxed: a sum, read when nobody else has the node.
         self.charged.fetch_add(bytes, Ordering::Relaxed);

@@ -172,7 +172,7 @@ fn nothing_is_in_a_directory_that_is_gone_whatever_its_name() {
         Step::Mkdir(gone(&long), 0o755),
         Step::Unlink(gone(&long)),
         Step::Rmdir(gone(&long)),
-        Step::Symlink("x".to_owned(), gone(&long)),
+        Step::Symlink("x".into(), gone(&long)),
         Step::Readdir(gone(".")),
         Step::Stat {
             at: gone(&format!("{long}/x")),
@@ -206,7 +206,7 @@ fn slashes_and_dots_at_the_end() {
         Step::Mkdir(at("d"), 0o755),
         Step::Mkdir(at("d/e"), 0o755),
         open("f", true),
-        Step::Symlink("d".to_owned(), at("l")),
+        Step::Symlink("d".into(), at("l")),
     ];
     all.extend(steps);
     once_found(&all);

@@ -1,6 +1,7 @@
 //! What is done to both, and random ones of it.
 
 use foliocache_vfs::RenameMode;
+use std::ffi::OsString;
 
 /// Places that are held open.
 pub(crate) const HELD: usize = 4;
@@ -10,14 +11,14 @@ pub(crate) const HELD: usize = 4;
 pub(crate) struct At {
     /// One of the places held open; else the top.
     pub(crate) start: Option<usize>,
-    pub(crate) path: String,
+    pub(crate) path: OsString,
 }
 
 /// A path from the top.
 pub(crate) fn at(path: &str) -> At {
     At {
         start: None,
-        path: path.to_owned(),
+        path: path.into(),
     }
 }
 
@@ -25,7 +26,7 @@ pub(crate) fn at(path: &str) -> At {
 pub(crate) fn from(slot: usize, path: &str) -> At {
     At {
         start: Some(slot),
-        path: path.to_owned(),
+        path: path.into(),
     }
 }
 
@@ -42,7 +43,7 @@ pub(crate) enum Step {
     },
     Mkdir(At, u32),
     Fifo(At, u32),
-    Symlink(String, At),
+    Symlink(OsString, At),
     Link {
         from: At,
         follow: bool,
@@ -97,7 +98,7 @@ impl Random {
 /// Where a source of paths and of targets makes the difference between the tests.
 pub(crate) trait Paths {
     fn path(&mut self, random: &mut Random) -> At;
-    fn target(&mut self, random: &mut Random) -> String;
+    fn target(&mut self, random: &mut Random) -> OsString;
     /// Whether what is made may be made where a symbolic link leads.
     const FOLLOW_TO_MAKE: bool;
 }
@@ -136,16 +137,18 @@ impl Paths for Anywhere {
             2..8 if start.is_some() => format!("../{}", Self::text(random)),
             _ => Self::text(random),
         };
+        let path = path.into();
         At { start, path }
     }
 
-    fn target(&mut self, random: &mut Random) -> String {
-        match random.below(60) {
+    fn target(&mut self, random: &mut Random) -> OsString {
+        let target = match random.below(60) {
             0 => String::new(),
             1 => "x".repeat(4095),
             2 => "x".repeat(4096),
             _ => Self::text(random),
-        }
+        };
+        target.into()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::steps::{At, Paths, Random, Step, at, step};
 use crate::world::{Held, Ours, World};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Namei, OpContext};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const THREADS: usize = 3;
@@ -38,8 +38,8 @@ impl Paths for Own {
         })
     }
 
-    fn target(&mut self, random: &mut Random) -> String {
-        Self::words(random, 2)
+    fn target(&mut self, random: &mut Random) -> OsString {
+        Self::words(random, 2).into()
     }
 }
 
@@ -51,6 +51,7 @@ fn look(world: &World, seed: u64, stop: &AtomicBool) -> Result<u64, String> {
     while !stop.load(Ordering::Relaxed) {
         let thread = random.below(THREADS);
         let At { path, .. } = Own(thread).path(&mut random);
+        let path = path.into_string().expect("text");
         let path = match random.below(6) {
             0 => "shared".to_owned(),
             1 => format!("{path}/../a"),

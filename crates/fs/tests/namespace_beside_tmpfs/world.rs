@@ -12,9 +12,10 @@ use foliocache_vfs::{
 };
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -45,8 +46,8 @@ pub(crate) struct Looks {
 pub(crate) enum Seen {
     Done,
     Looks(Looks),
-    Target(String),
-    Names(BTreeSet<String>),
+    Target(OsString),
+    Names(BTreeSet<OsString>),
 }
 
 /// What is held open of both.
@@ -107,20 +108,20 @@ impl World {
         }
     }
 
-    /// Does one thing to both; an error tells how they differ.
-    pub(crate) fn step(&self, held: &mut Held, step: &Step) -> Result<(), String> {
+    /// Does one thing to both, and says whether it worked; an error tells how they differ.
+    pub(crate) fn step(&self, held: &mut Held, step: &Step) -> Result<bool, String> {
         if matches!(step, Step::Readlink(at) if at.path.is_empty()) {
             // The kernel reads the link itself that is held.
-            return Ok(());
+            return Ok(false);
         }
         let ours = match self.ours(held, step) {
             // It would have led out of what is compared.
-            Err(WalkError::Escape) => return Ok(()),
+            Err(WalkError::Escape) => return Ok(false),
             ours => ours.map_err(WalkError::errno),
         };
         let theirs = self.theirs(held, step);
         match ours == theirs {
-            true => Ok(()),
+            true => Ok(ours.is_ok()),
             false => Err(format!("ours {ours:?}, the kernel's {theirs:?}")),
         }
     }
@@ -146,7 +147,7 @@ impl World {
             },
             credentials: None,
         };
-        if let Some(above) = at.path.strip_prefix("../")
+        if let Some(above) = at.path.as_bytes().strip_prefix(b"../")
             && let Some(parent) = start.parent()
             && start.inode().is_some_and(|inode| inode.is_directory())
         {
@@ -155,7 +156,7 @@ impl World {
                 start: &parent,
                 ..namei
             };
-            if rest.lookup(OsStr::new(above), true).err() == Some(WalkError::Escape) {
+            if rest.lookup(OsStr::from_bytes(above), true).err() == Some(WalkError::Escape) {
                 return Err(WalkError::Escape);
             }
             namei.beneath = false;
@@ -198,7 +199,7 @@ impl World {
             }
             Step::Symlink(target, at) => {
                 let (namei, path) = self.namei(held, at)?;
-                namei.symlink(OsStr::new(target), path).map(done)
+                namei.symlink(target, path).map(done)
             }
             Step::Link { from, follow, to } => {
                 let (target, to) = self.namei(held, to)?;
@@ -226,7 +227,7 @@ impl World {
             Step::Readlink(at) => {
                 let (namei, path) = self.namei(held, at)?;
                 let target = namei.readlink(path)?;
-                Ok(Seen::Target(target.into_string().expect("text")))
+                Ok(Seen::Target(target))
             }
             Step::Readdir(at) => {
                 let (namei, path) = self.namei(held, at)?;
@@ -278,13 +279,13 @@ impl World {
         Ok(Seen::Done)
     }
 
-    fn names_in(&self, inode: &SlabArc<Inode>) -> Result<BTreeSet<String>, Errno> {
+    fn names_in(&self, inode: &SlabArc<Inode>) -> Result<BTreeSet<OsString>, Errno> {
         let all = self.names.fs().opendir(inode)?.read_all()?;
         let mut names = BTreeSet::new();
         for entry in all {
-            let name = entry.name.into_string().expect("text");
+            let name = entry.name;
             if name != "." && name != ".." {
-                assert!(names.insert(name.clone()), "{name} twice");
+                assert!(names.insert(name.clone()), "{name:?} twice");
             }
         }
         Ok(names)
@@ -349,7 +350,7 @@ impl World {
             Step::Readlink(at) => {
                 let start = self.start(held, at);
                 let target = fs::readlinkat(start, &at.path, Vec::new()).map_err(errno)?;
-                return Ok(Seen::Target(target.into_string().expect("text")));
+                return Ok(Seen::Target(OsString::from_vec(target.into_bytes())));
             }
             Step::Readdir(at) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -430,23 +431,27 @@ impl World {
             credentials: None,
         };
         for name in names.expect("it is read") {
-            let path = format!("{path}/{name}");
-            let name = OsStr::new(&name);
+            let path = below(path, &name);
+            let name = name.as_os_str();
             let attr = namei.stat(name, false).expect("it is there");
             let target = namei.readlink(name).ok();
-            let target = target.map(|target| target.into_string().expect("text"));
             let first = groups.entry(attr.ino).or_insert_with(|| path.clone());
             tree.insert(path.clone(), (looks(&attr), target, first.clone()));
             if attr.kind == FileKind::Directory {
-                let below = namei.lookup(name, false).expect("it is there");
-                self.our_tree(below, &path, tree, groups);
+                let dir = namei.lookup(name, false).expect("it is there");
+                self.our_tree(dir, &path, tree, groups);
             }
         }
     }
 }
 
 /// What is there, what it holds, and the first name of the same file.
-type Tree = BTreeMap<String, (Looks, Option<String>, String)>;
+type Tree = BTreeMap<String, (Looks, Option<OsString>, String)>;
+
+/// The path of a name in a directory; names that are no text are escaped.
+fn below(path: &str, name: &OsStr) -> String {
+    format!("{path}/{}", name.as_bytes().escape_ascii())
+}
 
 fn differ(first: &str, a: &Tree, second: &str, b: &Tree) -> Result<(), String> {
     let paths: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
@@ -466,26 +471,26 @@ fn their_tree(dir: &OwnedFd, path: String, tree: &mut Tree, groups: &mut HashMap
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(dir, ".", flags, Mode::empty()).expect("it opens");
     for name in their_names(&fd).expect("it is read") {
-        let path = format!("{path}/{name}");
+        let path = below(&path, &name);
         let stat = rustix::fs::statat(&fd, &name, AtFlags::SYMLINK_NOFOLLOW).expect("there");
         let target = rustix::fs::readlinkat(&fd, &name, Vec::new()).ok();
-        let target = target.map(|target| target.into_string().expect("text"));
+        let target = target.map(|target| OsString::from_vec(target.into_bytes()));
         let first = groups.entry(stat.st_ino).or_insert_with(|| path.clone());
         let looks = their_looks(&stat);
         let is_dir = looks.kind == FileKind::Directory;
         tree.insert(path.clone(), (looks, target, first.clone()));
         if is_dir {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let below = rustix::fs::openat(&fd, &name, flags, Mode::empty()).expect("it opens");
-            their_tree(&below, path, tree, groups);
+            let dir = rustix::fs::openat(&fd, &name, flags, Mode::empty()).expect("it opens");
+            their_tree(&dir, path, tree, groups);
         }
     }
 }
 
-fn their_names(fd: &OwnedFd) -> rustix::io::Result<BTreeSet<String>> {
+fn their_names(fd: &OwnedFd) -> rustix::io::Result<BTreeSet<OsString>> {
     let mut names = BTreeSet::new();
     for entry in Dir::read_from(fd)? {
-        let name = entry?.file_name().to_str().expect("text").to_owned();
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
         if name != "." && name != ".." {
             names.insert(name);
         }

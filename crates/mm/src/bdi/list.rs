@@ -14,7 +14,7 @@
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{Ordering, fence};
-use foliocache_sys::clock;
+use foliocache_sync::time::monotonic_ns;
 use std::collections::BTreeMap;
 
 use super::BackingDevInfo;
@@ -91,7 +91,7 @@ impl BackingDevInfo {
             }
             files.push_back(DirtyFile {
                 file: Arc::clone(mapping),
-                since: clock::monotonic_ns(),
+                since: monotonic_ns(),
             });
             let first = files.by_turn.len() == 1;
             let mut wake = false;

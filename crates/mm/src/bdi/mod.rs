@@ -55,6 +55,7 @@ use foliocache_sync::{Arc, Condvar, Mutex};
 use foliocache_sys::Errno;
 
 use crate::address_space::AddressSpace;
+use crate::charge::MetadataCharge;
 use crate::error::MmError;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts, bump, read};
@@ -175,14 +176,17 @@ impl BackingDevInfo {
         read(&self.hit_bytes)
     }
 
-    /// Charges an address space to the bound.
+    /// Charges an address space to the bound: names that nobody needs give way to it, and it waits for those that
+    /// others were asked to give up.
+    ///
+    /// Context: as [`Mm::charge_used_metadata`]; blocks for [`MetadataCharge::PATIENCE`] at most.
     ///
     /// # Errors
-    /// `ENOMEM` if the bound has no room.
+    /// `ENOMEM` if the bound has no room even then.
     pub fn charge_mapping(self: &Arc<Self>) -> Result<MappingCharge, Errno> {
         let bytes = AddressSpace::memory_bytes() as u64;
-        // Names that nobody needs give way to it.
-        self.mm.charge_cached_metadata(bytes, &|| false)?;
+        self.mm
+            .charge_used_metadata(bytes, MetadataCharge::PATIENCE)?;
         bump(&self.hit_bytes, bytes);
         Ok(MappingCharge(Arc::clone(self)))
     }

@@ -1,4 +1,4 @@
-//! What the log is told of a store: what fails, what is slow, who waits for it, and when it is well again.
+//! What the log is told of a store: what fails, what is slow, who waits for it, when it answers nothing, and when it is well again.
 //!
 //! # Model
 //!
@@ -6,18 +6,21 @@
 //! count stands in the next line of the kind, or in the line that tells of the recovery. Failures and recoveries are for
 //! whoever runs the program; slow I/O and waits are on the level below.
 //!
+//! An I/O that hangs ends in no line of its own. So the background reclaimer looks at each store: one that was asked for something and
+//! has answered nothing for [`HUNG_MS`] gets a line, and another when it answers again.
+//!
 //! # Locking
 //!
 //! Leaves. Nothing is written to the log with one held.
 
 use foliocache_sync::Mutex;
-use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::time::Duration;
+use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 
 use super::BackingDevInfo;
 use crate::address_space::AddressSpace;
+use crate::ops::IoSegment;
 use crate::show::{Bytes, Time};
 
 /// The target of the lines that tell that something works again.
@@ -25,6 +28,9 @@ const RECOVERY: &str = "foliocache::recovery";
 
 /// An I/O that takes longer is slow, in milliseconds.
 const SLOW_MS: u64 = 1_000;
+
+/// How long a store may answer nothing, in milliseconds.
+const HUNG_MS: u64 = 10_000;
 
 /// A wait of a writer that is told of, in milliseconds.
 const LONG_WAIT_MS: u64 = 100;
@@ -85,6 +91,22 @@ pub(super) struct Told {
     fault: Mutex<Option<(u64, u64)>>,
     /// Bytes written, ever.
     written: AtomicU64,
+    /// Reads, writes and flushes that are under way.
+    asked: AtomicU64,
+    /// When one of them ended last, or began beside no other, in milliseconds.
+    answered: AtomicU64,
+    /// Whether the log was told that nothing is answered.
+    hung: AtomicBool,
+}
+
+/// A read, a write or a flush that is under way until this is dropped.
+#[must_use]
+struct Asked<'a>(&'a BackingDevInfo);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.note_answered();
+    }
 }
 
 impl Told {
@@ -99,6 +121,50 @@ impl Told {
 }
 
 impl BackingDevInfo {
+    fn ask(&self) -> Asked<'_> {
+        self.note_asked();
+        Asked(self)
+    }
+
+    /// A read that begins here, and ends with [`BackingDevInfo::note_answered`].
+    // Relaxed, here and in what follows: figures for the log.
+    pub(crate) fn note_asked(&self) {
+        if self.told.asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            let now = coarse_monotonic_ms();
+            self.told.answered.store(now, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn note_answered(&self) {
+        let now = coarse_monotonic_ms();
+        let before = self.told.answered.swap(now, Ordering::Relaxed);
+        self.told.asked.fetch_sub(1, Ordering::Relaxed);
+        let hung = &self.told.hung;
+        if hung.load(Ordering::Relaxed) && hung.swap(false, Ordering::Relaxed) {
+            let after = Time(Duration::from_millis(now.saturating_sub(before)));
+            tracing::info!(
+                target: RECOVERY, store = self.name(),
+                "the store answers again after {after}"
+            );
+        }
+    }
+
+    /// Tells of a store that hangs; whether that was new. `now` is in milliseconds.
+    pub(crate) fn tell_hung(&self, now: u64) -> bool {
+        let waiting = self.told.asked.load(Ordering::Relaxed);
+        let silent = now.saturating_sub(self.told.answered.load(Ordering::Relaxed));
+        if waiting == 0 || silent < HUNG_MS || self.told.hung.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let silent = Time(Duration::from_millis(silent));
+        tracing::warn!(
+            store = self.name(),
+            waiting,
+            "the store has answered nothing for {silent}; reads, writes and flushes wait for it"
+        );
+        true
+    }
+
     /// A write, a flush or a read of a file failed.
     pub(crate) fn tell_failure(
         &self,
@@ -182,9 +248,55 @@ impl BackingDevInfo {
     }
 }
 
+/// Calls of the store, of which [`BackingDevInfo::tell_hung`] knows.
+impl AddressSpace {
+    pub(crate) fn read_from_store(
+        &self,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+    ) -> Result<usize, Errno> {
+        let _asked = self.bdi().ask();
+        self.ops.read_folios(pos, segments)
+    }
+
+    pub(crate) fn write_to_store(
+        &self,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+    ) -> Result<usize, Errno> {
+        let _asked = self.bdi().ask();
+        self.ops.writepages(pos, segments)
+    }
+
+    pub(crate) fn flush_store(&self) -> Result<(), Errno> {
+        let _asked = self.bdi().ask();
+        self.ops.flush()
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::bdi::BdiKind;
+    use crate::mm::{Mm, MmConfig};
+
+    #[test]
+    fn a_store_that_answers_nothing_is_told_of_once_until_it_answers() {
+        let mm = Mm::new(MmConfig::new(16 << 20)).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "hung", BdiKind::Storage).unwrap();
+        let later = || coarse_monotonic_ms() + HUNG_MS;
+        assert!(!bdi.tell_hung(later()), "nothing was asked for");
+        for _ in 0..2 {
+            let (read, write) = (bdi.ask(), bdi.ask());
+            assert!(!bdi.tell_hung(coarse_monotonic_ms()), "it was just asked");
+            assert!(bdi.tell_hung(later()));
+            assert!(!bdi.tell_hung(later()), "it was told");
+            drop(write);
+            assert!(bdi.tell_hung(later()), "it hangs again");
+            drop(read);
+            assert!(!bdi.tell_hung(later()), "nothing is asked for");
+        }
+    }
 
     #[test]
     fn a_line_a_file_and_cause_and_few_of_a_kind_in_an_interval() {

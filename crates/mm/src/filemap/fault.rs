@@ -319,13 +319,20 @@ impl AddressSpace {
                 folio.state.set(flag::MAPPED);
             }
         }
+        let late = foliocache_sync::planted!(mapped_before_it_is_dirty);
         let mut dirtied = 0;
-        if write {
-            // Before the store can be made: an fsync after it looks for dirty folios without their locks.
+        let mut mark_dirty = || {
             let offset = |page: u64| (page - locked.index().0) as usize * PAGE_SIZE;
             dirtied = self.mark_dirty(&locked, offset(page.0)..offset(end));
+        };
+        if write && !late {
+            // Before the store can be made: an fsync after it looks for dirty folios without their locks.
+            mark_dirty();
         }
         let end = window.install(mm, page.0..end, access)?;
+        if write && late {
+            mark_dirty();
+        }
         bump(&self.counters.mapped, end - page.0);
         stream.note(end);
         Ok(Some((end, dirtied)))

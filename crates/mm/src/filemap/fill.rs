@@ -20,9 +20,9 @@
 //! them there and waits for their locks. Memory is reserved before.
 
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 use std::ops::Range;
 
 use super::REFUSALS;
@@ -278,7 +278,7 @@ impl AddressSpace {
         for bytes in grains::ranges(missing, locked.order()) {
             let pos = locked.index().pos() + bytes.start as u64;
             let segments = [self.segment(locked, bytes)];
-            let read = self.ops.read_folios(pos, &segments)?;
+            let read = self.read_from_store(pos, &segments)?;
             self.zero_unread(pos, &segments, read, self.size());
         }
         if missing != 0 {
@@ -445,6 +445,7 @@ impl Fill {
             asked,
             begun: coarse_monotonic_ms(),
         };
+        mapping.bdi().note_asked();
         while fill.end < range.end {
             let order = max_order.min((range.end.0 - fill.end.0).ilog2());
             let Some(locked) = mapping.add_folio(fill.end, order, prepared) else {
@@ -523,6 +524,7 @@ impl Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
+        self.mapping.bdi().note_answered();
         for folio in self.folios.drain(..) {
             self.mapping.remove_folio(self.mapping.adopt(folio));
         }

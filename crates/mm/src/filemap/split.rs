@@ -110,7 +110,9 @@ impl AddressSpace {
         let uptodate = grains::halves(lower.uptodate_grains(), order);
         let dirty = grains::halves(lower.dirty_grains(), order);
         upper.set_uptodate_grains(uptodate[1]);
-        upper.set_dirty_grains(dirty[1]);
+        if !foliocache_sync::planted!(half_not_dirty) {
+            upper.set_dirty_grains(dirty[1]);
+        }
         let entry = mm.folios.entry(folio);
         split_in_index(&self.index, lower, &upper, entry, &mut nodes);
         if self.bdi().is_memory() {

@@ -12,8 +12,7 @@
 //! and would not write it. *Order*: before folio locks and `windows`; not within `wb_lock`, which is held over I/O.
 
 use foliocache_sync::Arc;
-use foliocache_sync::time::Duration;
-use foliocache_sys::clock;
+use foliocache_sync::time::{Duration, monotonic_ns};
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
@@ -48,7 +47,7 @@ impl AddressSpace {
             return;
         }
         let mut looked = linear.tracking.lock();
-        let now = clock::monotonic_ns();
+        let now = monotonic_ns();
         if !due(Duration::from_nanos(now.saturating_sub(*looked))) {
             return;
         }

@@ -5,6 +5,10 @@
 //! The backing store goes first and the cache follows, with writeback of the file held off by
 //! `wb_lock` all the while: if the store refuses, the cache has lost nothing.
 //!
+//! **The edges of a hole** that are no whole pages are zeroed by the store and in the cache, and written once more. Kernels
+//! zero them in their own cache: if the write of such a page fails later, its old bytes are back, and no flush
+//! punches the hole again. So these pages are brought in first, and are dirty afterwards, unless they had only zeros there.
+//!
 //! # Invariants
 //!
 //! 1. A page that stays, partly cut off, is zero beyond the cut, so that growing again reads zeros. A
@@ -33,6 +37,9 @@ use crate::writeback::WritebackState;
 
 /// Times that a change waits for memory to replace viewed folios.
 const REPLACE_TRIES: usize = 16;
+
+/// Times that a hole waits for the pages of its edges.
+const EDGE_TRIES: usize = 4;
 
 /// How a change ended, or for which pages it lacks the memory to replace their folio.
 type Refusable<R> = Result<Result<R, Errno>, Range<PageIndex>>;
@@ -173,11 +180,12 @@ impl AddressSpace {
 
     /// Makes `len` bytes at `pos` read as zeros and gives their space back; the size stays.
     ///
-    /// Blocks for writeback of the file that is under way, and a bounded time for pins of the range. Frees memory.
+    /// Blocks for writeback of the file that is under way, and a bounded time for pins of the range. Reads the pages at
+    /// the edges that are there in part. Frees memory.
     ///
     /// # Errors
-    /// `EINVAL` for no bytes, `EFBIG`, `EBUSY` where pins are in the way, the backing store's error, with the data as it was;
-    /// `ECHILD` after a fork.
+    /// `EINVAL` for no bytes, `EFBIG`, `EBUSY` where pins are in the way, the backing store's error; `ECHILD`
+    /// after a fork. The data is as it was, unless the store made the hole in part: then what is not dirty shows that.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
     pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
@@ -188,26 +196,95 @@ impl AddressSpace {
             .checked_add(len)
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Errno::EFBIG)?;
-        let _bar = self.bar_pins(PageIndex::of(pos).0..pages_for(end))?;
-        self.with_views_refused(|| self.try_punch_hole(pos, end))
+        let mut tries = EDGE_TRIES;
+        loop {
+            self.bring_edges_in(pos, end)?;
+            tries -= 1;
+            let _bar = self.bar_pins(PageIndex::of(pos).0..pages_for(end))?;
+            if self.with_views_refused(|| self.try_punch_hole(pos, end, tries == 0))? {
+                return Ok(());
+            }
+        }
     }
 
-    fn try_punch_hole(self: &Arc<Self>, pos: u64, end: u64) -> Refusable<()> {
+    /// The pages that a hole zeroes in part: none, one or two.
+    fn edges(&self, pos: u64, end: u64) -> impl Iterator<Item = PageIndex> + use<> {
+        let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
+        let before = (offset_in_page(pos) > 0).then_some(first);
+        let after = (offset_in_page(end) > 0).then_some(last);
+        // A memory file has no store.
+        let stored = !self.bdi().is_memory();
+        let after = after.filter(move |_| before != after);
+        before.into_iter().chain(after).filter(move |_| stored)
+    }
+
+    /// Reads what is not cached of the pages at the edges of a hole.
+    ///
+    /// Context: no lock held.
+    fn bring_edges_in(self: &Arc<Self>, pos: u64, end: u64) -> Result<(), Errno> {
+        let end = end.min(self.size());
+        if pos >= end {
+            return Ok(());
+        }
+        for page in self.edges(pos, end) {
+            self.populate(page.pos(), 1)?;
+            drop(self.read_rest(page, page)?);
+        }
+        Ok(())
+    }
+
+    /// The part of an edge that a hole zeroes and the locked folio that has it, if that is cached.
+    fn edge(&self, page: PageIndex, pos: u64, end: u64) -> Option<(LockedFolio<'_>, Range<usize>)> {
+        let locked = self.lock_folio(page)?;
+        if !self.has_grain_at(&locked, page.pos()) {
+            return None;
+        }
+        let within = pos.max(page.pos())..end.min(page.add(1).pos());
+        let offset = |pos: u64| (pos - locked.index().pos()) as usize;
+        let bytes = offset(within.start)..offset(within.end);
+        Some((locked, bytes))
+    }
+
+    /// Whether it did: not if the page of an edge left the cache meanwhile, unless that is all the `same`.
+    fn try_punch_hole(self: &Arc<Self>, pos: u64, end: u64, same: bool) -> Refusable<bool> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let end = end.min(self.size().max(pos));
         if pos == end {
-            return Ok(Ok(()));
+            return Ok(Ok(true));
         }
         let _refused = self.refuse_views(pos, end)?;
+        let mut written = Vec::new();
+        for page in self.edges(pos, end) {
+            match self.edge(page, pos, end) {
+                Some((locked, bytes)) => {
+                    let at = self.addr(&locked, bytes.start);
+                    if !direct_map::is_zero(at, bytes.len()) {
+                        written.push(page);
+                    }
+                }
+                None if same => {}
+                None => return Ok(Ok(false)),
+            }
+        }
         // With the last page goes what would have told the store the size.
         let told = match end == self.size() {
             true => self.store_size(&mut wb).map(drop),
             false => Ok(()),
         };
         if let Err(error) = told.and_then(|()| self.ops.punch_hole(pos, end - pos)) {
+            // It may be there in part.
+            let lock = |page| self.lock_folio(page);
+            let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
+            self.drop_clean(first, last, Operation::Forget, lock);
+            self.unmap_pages(first.0..last.0 + 1);
+            drop(wb);
+            self.read_held_again();
             return Ok(Err(error));
+        }
+        if foliocache_sync::planted!(hole_left_in_the_cache) {
+            return Ok(Ok(true));
         }
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
         // What is held stays in memory.
@@ -218,8 +295,13 @@ impl AddressSpace {
         }
         self.zero_range(pos, end);
         self.unmap_pages(PageIndex::of(pos).0..pages_for(end));
+        for page in written {
+            if let Some((locked, bytes)) = self.edge(page, pos, end) {
+                self.mark_dirty(&locked, bytes);
+            }
+        }
         self.after_removal(&mut wb);
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
 
     /// Removes what is beyond `size` from the cache.
@@ -231,7 +313,9 @@ impl AddressSpace {
         self.split_at(first);
         self.remove_range(first, PageIndex(u64::MAX));
         // The last page, and more only where a folio could not be split.
-        self.zero_range(size, u64::MAX);
+        if !foliocache_sync::planted!(tail_not_zeroed) {
+            self.zero_range(size, u64::MAX);
+        }
         self.unmap_pages(PageIndex::of(size).0..u64::MAX);
     }
 

@@ -156,6 +156,7 @@ impl AddressSpace {
     pub(crate) fn drop_durable(&self, page: PageIndex) {
         if let Some(locked) = self.try_lock_folio(page)
             && locked.state.load().has(flag::DROPBEHIND)
+            && !foliocache_sync::planted!(uncached_folio_kept)
         {
             self.drop_uncached(locked);
         }

@@ -351,8 +351,14 @@ impl AddressSpace {
                 }
                 taken
             }
-            _ if iocb.nowait && !self.bdi().is_memory() => return Err(Errno::EAGAIN),
-            _ => Err(left.min(PAGE_SIZE - offset_in_page(pos))),
+            locked => {
+                // The copy takes the lock again: in memory, of a folio that has a hole there.
+                drop(locked);
+                if iocb.nowait && !self.bdi().is_memory() {
+                    return Err(Errno::EAGAIN);
+                }
+                Err(left.min(PAGE_SIZE - offset_in_page(pos)))
+            }
         };
         if let Some(behind) = behind {
             self.follow_miss(iocb, behind);

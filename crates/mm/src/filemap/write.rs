@@ -73,7 +73,8 @@ impl AddressSpace {
     /// Only if nothing was written: `EFAULT`; `EFBIG` past the largest size; `ENOSPC` and `EDQUOT` where the
     /// store has no room for it, or a memory file system is full; the backing store's error; the file system's stored error while
     /// too much of it has failed to be written; `ECHILD` after a fork. `EAGAIN` also after some progress,
-    /// if the rest has to be waited for.
+    /// if the rest has to be waited for. `ENOSPC` and `EDQUOT` also after all of it, if others took the room meanwhile: it is
+    /// dirty and retried. Of an append a flush tells that then.
     #[doc(alias = "generic_file_write_iter")]
     #[inline]
     pub fn write(
@@ -202,6 +203,9 @@ impl AddressSpace {
     fn note_hit(self: &Arc<Self>, locked: LockedFolio<'_>, pos: u64, len: usize, nowait: bool) {
         let seen = locked.state.load();
         let offset = (pos - locked.index().pos()) as usize;
+        if foliocache_sync::planted!(unstable_dropped_by_a_write) {
+            self.clear_unstable(&locked);
+        }
         let dirtied = self.mark_dirty(&locked, offset..offset + len);
         self.keep_used(&locked, seen);
         if !seen.has(flag::DIRTY) {
@@ -244,7 +248,11 @@ impl AddressSpace {
         let mut dirtied = 0;
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         drop(space);
-        self.check_space_after(asked || iocb.nowait)?;
+        let room = self.check_space_after(asked || iocb.nowait);
+        // Who is told that an append failed makes it again.
+        if !iocb.append {
+            room?;
+        }
         if result == Err(Errno::EFAULT) {
             // In a small cache the page that is written may have pushed out the one that it is written from.
             let written = done + wanted - iter.remaining();

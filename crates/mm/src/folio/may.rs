@@ -54,8 +54,11 @@ impl LockedFolio<'_> {
     #[inline]
     pub(crate) fn may(&self, operation: Operation) -> bool {
         debug_assert_ne!(self.mapping(), 0, "a free folio");
-        !self.state.load().has_any(operation.forbidden())
-            && !operation.forbidden_by(self.hold_counts())
+        let forbidden = match foliocache_sync::planted!(unstable_folio_evicted) {
+            true => operation.forbidden() & !flag::UNSTABLE,
+            false => operation.forbidden(),
+        };
+        !self.state.load().has_any(forbidden) && !operation.forbidden_by(self.hold_counts())
     }
 }
 

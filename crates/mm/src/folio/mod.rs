@@ -117,6 +117,24 @@ const _: () = assert!(size_of::<Folio>() == 64, "a descriptor is one cache line"
 
 /// Identity is stable under the folio lock; without it, each part may be another folio's by now.
 impl Folio {
+    /// Without the folio's lock a snapshot.
+    #[inline(always)]
+    pub(crate) fn uptodate_grains(&self) -> u64 {
+        match self.state.load().has(flag::UPTODATE) {
+            true => grains::all(self.order()),
+            false => self.uptodate.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Which grains are dirty: a snapshot without the folio's lock, none while they are being written.
+    pub(crate) fn dirty_grains(&self) -> u64 {
+        let state = self.state.load();
+        match state.order() {
+            0 => u64::from(state.has(flag::DIRTY)),
+            _ => self.dirty.load(Ordering::Relaxed),
+        }
+    }
+
     #[inline]
     pub(crate) fn order(&self) -> u32 {
         self.state.order()
@@ -290,14 +308,6 @@ impl<'a> LockedFolio<'a> {
         (self.frame(), self.order())
     }
 
-    #[inline(always)]
-    pub(crate) fn uptodate_grains(&self) -> u64 {
-        match self.state.load().has(flag::UPTODATE) {
-            true => grains::all(self.order()),
-            false => self.uptodate.load(Ordering::Relaxed),
-        }
-    }
-
     /// Makes grains uptodate; whether the folio has any for the first time.
     pub(crate) fn add_uptodate(&self, grains: u64) -> bool {
         let before = self.uptodate_grains();
@@ -331,13 +341,6 @@ impl<'a> LockedFolio<'a> {
         self.uptodate_grains() != 0
     }
 
-    pub(crate) fn dirty_grains(&self) -> u64 {
-        match self.order() {
-            0 => u64::from(self.state.load().has(flag::DIRTY)),
-            _ => self.dirty.load(Ordering::Relaxed),
-        }
-    }
-
     /// Says which grains are dirty; the flag is the caller's to change.
     pub(crate) fn set_dirty_grains(&self, grains: u64) {
         if self.order() > 0 && self.dirty.load(Ordering::Relaxed) != grains {
@@ -369,7 +372,9 @@ impl<'a> LockedFolio<'a> {
     pub(crate) fn migrate(&self, frame: FrameNumber) -> FrameNumber {
         let old = self.frame();
         self.set_frame(frame);
-        self.state.bump_version(0);
+        if !foliocache_sync::planted!(version_kept_by_a_move) {
+            self.state.bump_version(0);
+        }
         old
     }
 

@@ -263,3 +263,49 @@ impl FolioState {
         fence(Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use foliocache_sync::thread;
+
+    #[test]
+    fn lock_order_and_version_do_not_disturb_each_other() {
+        let state = FolioState::default();
+        state.set_order(9);
+        assert!(state.try_lock_seen().is_some() && state.try_lock_seen().is_none());
+        let begin = state.set(flag::UPTODATE | flag::DIRTY);
+        state.halve();
+        assert!(!state.validate(begin));
+        let now = state.load();
+        assert_eq!((now.order(), now.version()), (8, begin.version() + 1));
+        assert!(now.has(flag::LOCKED | flag::UPTODATE | flag::DIRTY));
+        state.bump_version(flag::CONTENT);
+        assert_eq!(state.load().content(), 0);
+        assert!(state.load().has(flag::LOCKED));
+    }
+
+    /// A frame that is reused while a reader copies from it. Miri runs it with stores that come late to other threads.
+    #[test]
+    fn a_reader_that_saw_a_byte_of_the_next_owner_sees_the_bump() {
+        let shared = foliocache_sync::Arc::new((FolioState::default(), AtomicU64::new(1)));
+        shared.0.set(flag::UPTODATE);
+        let other = foliocache_sync::Arc::clone(&shared);
+        let reuse = thread::spawn(move || {
+            let (state, byte) = &*other;
+            state.bump_version(flag::CONTENT);
+            // Relaxed, as a frame's bytes are stored: the fence of the bump is what counts.
+            byte.store(2, Ordering::Relaxed);
+        });
+        let (state, byte) = &*shared;
+        for _ in 0..50 {
+            let begin = state.load();
+            // Relaxed: as the store.
+            let seen = byte.load(Ordering::Relaxed);
+            if begin.has(flag::UPTODATE) && state.validate(begin) {
+                assert_eq!(seen, 1, "a byte of the next owner");
+            }
+        }
+        reuse.join().unwrap();
+    }
+}

@@ -28,9 +28,9 @@ use super::block::{State, Table};
 use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use crate::stats::read;
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::collections::HashSet;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
-use std::collections::HashSet;
 
 /// Most blocks that share one grace period.
 const TRIM_BATCH: usize = 64;

@@ -2,8 +2,8 @@
 
 use super::{BLOCK_FRAMES, Frames};
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::memory::free_huge_pages;
 use std::fmt;
 

@@ -358,7 +358,10 @@ impl Frames {
         let (mut back, mut mapped) = (0, false);
         let memory = {
             let mut state = linear.state.lock();
-            while state.punching.start < end && first < state.punching.end {
+            while state.punching.start < end
+                && first < state.punching.end
+                && !foliocache_sync::planted!(refilled_under_a_punch)
+            {
                 state = linear.punched.wait_ranked(state);
             }
             while let Some((&start, &leaving)) = state.leaving.range(..end).next_back()

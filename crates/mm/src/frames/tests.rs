@@ -34,7 +34,7 @@ fn take(frames: &Frames, order: u32) -> Option<FrameNumber> {
 
 /// Isolates about the emptiest block.
 fn isolate(frames: &Frames) -> Option<BlockNumber> {
-    frames.isolate_blocks(1, &HashSet::new()).pop()
+    frames.isolate_blocks(1, &HashSet::default()).pop()
 }
 
 /// Rounds of a stress test: more with FOLIOCACHE_STRESS.

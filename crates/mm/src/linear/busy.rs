@@ -30,8 +30,9 @@ use crate::writeback::WritebackState;
 /// How long a mapping waits for each lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two tries.
+/// Between two tries at first, and later: an eighth of the wait so far.
 const POLL: Duration = Duration::from_micros(200);
+const LONG_POLL: Duration = Duration::from_millis(20);
 
 /// The locks that a mapping waits for and others would share.
 #[derive(Default)]
@@ -61,10 +62,11 @@ pub(crate) fn wait_for<G>(patience: Duration, mut attempt: impl FnMut() -> Optio
     let start = Instant::now();
     loop {
         let got = attempt();
-        if got.is_some() || start.elapsed() >= patience {
+        let waited = start.elapsed();
+        if got.is_some() || waited >= patience {
             return got;
         }
-        sleep(POLL);
+        sleep((waited / 8).clamp(POLL, LONG_POLL));
     }
 }
 

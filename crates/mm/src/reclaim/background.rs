@@ -17,7 +17,7 @@
 //! 2. It moves a folio or leaves it alone, and never drops one.
 
 use foliocache_sync::Arc;
-use foliocache_sync::time::{Duration, Instant};
+use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
 use crate::frames::{BLOCK_FRAMES, FrameKind};
@@ -57,6 +57,10 @@ impl Mm {
     /// One round of the background reclaimer; returns how long it may sleep unasked.
     fn balance(&self, next_compaction: &mut Option<Instant>) -> Duration {
         self.nodes.advance();
+        let now = coarse_monotonic_ms();
+        self.bdis().iter().for_each(|bdi| {
+            bdi.tell_hung(now);
+        });
         if let Some(windows) = self.windows.get() {
             windows.end_old_poison();
         }

@@ -21,8 +21,8 @@
 //! 2. A folio under writeback is not moved: the device reads its frame.
 
 use foliocache_sync::MutexGuard;
+use foliocache_sync::collections::HashSet;
 use foliocache_sync::time::{Duration, sleep};
-use std::collections::HashSet;
 
 use crate::error::MmError;
 use crate::folio::{LockedFolio, Operation};
@@ -143,7 +143,7 @@ impl Mm {
     /// Context: may block for some milliseconds, while folios are busy; not for I/O.
     pub(crate) fn evacuate_blocks(&self, want: usize) -> usize {
         let (mut given, mut idle) = (0, 0);
-        let mut skipped = HashSet::new();
+        let mut skipped = HashSet::default();
         while given < want && idle < MAX_IDLE {
             // More than are wanted once some were skipped, so that few sets go through many of them.
             let set = (want - given).max(skipped.len());

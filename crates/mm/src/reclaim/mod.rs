@@ -34,8 +34,8 @@ pub use shrinker::Shrinker;
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 use std::time::Duration;
 
 use crate::address_space::AddressSpace;
@@ -76,9 +76,9 @@ pub(crate) const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 /// Waits for the frames of `ticket`, not for long; whether they are there.
 ///
 /// A folio that was merely locked when it was looked at becomes evictable without a word, so the
-/// wait has to end by itself; in a model, where no time passes, it ends at once.
+/// wait has to end by itself; in a model in which no time passes it ends at once.
 fn wait_for_frames(ticket: &Ticket<'_>) -> bool {
-    if cfg!(any(loom, shuttle)) {
+    if !foliocache_sync::time::passes() {
         foliocache_sync::thread::yield_now();
         return ticket.wait(Duration::ZERO);
     }

@@ -3,8 +3,9 @@
 //! # Model
 //!
 //! While memory is free their caches grow as they like. Once it is short, what all of them hold beyond their
-//! share (see [`unreclaimable`](crate::unreclaimable)) goes first, whoever needs memory; what they hold within
-//! it is left alone, and pages are evicted. So each side is safe from the other.
+//! share (see [`unreclaimable`](crate::unreclaimable)) goes first, whether it is metadata or pages that need the memory;
+//! what they hold within it is left alone, and pages are evicted. So each side is safe from the other. For pages the
+//! background reclaimer asks them; a caller that cannot wait for it evicts pages.
 //!
 //! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
 //! background reclaimer asks before the room for metadata is used up.
@@ -14,20 +15,25 @@
 //! *Protects*: the list. *Order*: leaf; the caches are called without it. The times beside it are hints: Relaxed.
 
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::time::{Duration, coarse_monotonic_ms, sleep};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 
 use crate::mm::Mm;
 
-/// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low.
+/// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low, and the
+/// most that a caller asks for.
 const AHEAD: u64 = 16;
 
 /// Least bytes that are worth a look at the caches, and a wait for their readers.
 const BATCH: u64 = 256 << 10;
 
 /// How often the caches are asked before pages go.
-const ATTEMPTS: usize = 4;
+const ATTEMPTS: u32 = 4;
+
+/// Each time they are asked for four times as much: what they give up may leave no page of theirs empty, and directories
+/// go only after what is in them.
+const LARGER: u32 = 2;
 
 /// How long nothing is tried after nothing could be reclaimed, in milliseconds: everybody who comes by then
 /// would find the same.
@@ -35,6 +41,9 @@ const RETRY_AFTER_MS: u64 = 20;
 
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
 const AGAIN_MS: u64 = 4;
+
+/// How long a caller that may wait does so before it asks again.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// A cache of metadata.
 #[doc(alias = "shrinker")]
@@ -87,8 +96,9 @@ impl Mm {
         if now < self.no_metadata_until.load(Ordering::Relaxed) {
             return Err(Errno::ENOMEM);
         }
-        for _ in 0..ATTEMPTS {
-            if self.shrink_caches(bytes.max(BATCH)) == 0 {
+        for attempt in 0..ATTEMPTS {
+            let batch = (BATCH << (attempt * LARGER)).min(self.ahead());
+            if self.shrink_caches(bytes.max(batch)) == 0 {
                 break;
             }
             if elsewhere() || self.take_metadata(bytes) {
@@ -99,6 +109,27 @@ impl Mm {
         if charged.is_err() {
             self.no_metadata_until
                 .store(now + RETRY_AFTER_MS, Ordering::Relaxed);
+        }
+        charged
+    }
+
+    /// As [`Mm::charge_cached_metadata`], for what a caller is about to use: names and inodes that nobody needs give
+    /// way to it. Where it is refused it is tried again for so long, since those who hold others were asked to give
+    /// them up.
+    ///
+    /// Context: as [`Shrinker::shrink`]; blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// As [`Mm::charge_metadata`].
+    pub fn charge_used_metadata(&self, bytes: u64, patience: Duration) -> Result<(), Errno> {
+        let charge = || self.charge_cached_metadata(bytes, &|| false);
+        let mut charged = charge();
+        for _ in 0..patience.as_millis() / PAUSE.as_millis() {
+            if charged.is_ok() {
+                break;
+            }
+            sleep(PAUSE);
+            charged = charge();
         }
         charged
     }
@@ -131,6 +162,11 @@ impl Mm {
         coarse_monotonic_ms() < self.no_metadata_until.load(Ordering::Relaxed)
     }
 
+    /// The most that is asked for at once.
+    fn ahead(&self) -> u64 {
+        (self.frames.limit() / AHEAD).max(BATCH)
+    }
+
     /// Has the caches make room for metadata where that is low.
     ///
     /// Context: as [`Shrinker::shrink`].
@@ -138,7 +174,7 @@ impl Mm {
         if !self.metadata_is_short() {
             return;
         }
-        let wanted = (self.frames.limit() / AHEAD).max(BATCH);
+        let wanted = self.ahead();
         let spare: u64 = self.caches().iter().map(|cache| cache.spare()).sum();
         let asked = match wanted.saturating_sub(spare) {
             0 => 0,

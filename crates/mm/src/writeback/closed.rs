@@ -21,8 +21,8 @@
 //! *Protects*: the list. *Order*: as the list of dirty files. *May block*: no.
 
 use foliocache_sync::time::Duration;
+use foliocache_sync::time::monotonic_ns;
 use foliocache_sync::{Arc, Weak};
-use foliocache_sys::clock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -53,11 +53,15 @@ impl AddressSpace {
     pub fn begin_writeback(self: &Arc<Self>) {
         let bdi = self.bdi();
         let to_write = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
-        if bdi.is_memory() || !to_write || self.mm().check_fork().is_err() {
+        if bdi.is_memory()
+            || !to_write
+            || self.mm().check_fork().is_err()
+            || foliocache_sync::planted!(closed_file_not_written)
+        {
             return;
         }
         let file = (Arc::downgrade(self), 0..pages_for(self.size()));
-        if bdi.list_closed(self.id(), file, clock::monotonic_ns()) {
+        if bdi.list_closed(self.id(), file, monotonic_ns()) {
             bdi.flusher.wake();
         }
     }
@@ -78,7 +82,7 @@ impl BackingDevInfo {
     /// When the flusher has to come for closed files.
     pub(super) fn closed_due(&self) -> Option<Duration> {
         let closed = self.closed.lock();
-        let age = Duration::from_nanos(clock::monotonic_ns().saturating_sub(closed.since));
+        let age = Duration::from_nanos(monotonic_ns().saturating_sub(closed.since));
         (!closed.files.is_empty()).then(|| MOMENT.saturating_sub(age))
     }
 
@@ -101,7 +105,8 @@ impl BackingDevInfo {
                 self.relist_closed(id, (Arc::downgrade(&file), next.0..pages.end), since);
                 again = true;
             } else {
-                // An error is told by the flush that finds it again.
+                // The store is promised one at a time. An error is told by the flush that finds it again.
+                let _wb = file.wb_lock.lock();
                 let _ = file.ops.write_inode();
             }
         }

@@ -33,8 +33,8 @@
 //! for I/O.
 
 use foliocache_sync::Arc;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
-use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_xarray::Mark;
 
 use super::{SIZE_NOT_KNOWN, XA_BATCH};
@@ -108,6 +108,11 @@ impl Running<'_> {
     fn succeeded(self) {
         let mapping = self.mapping;
         mapping.clean_unstable(self.covered);
+        if foliocache_sync::planted!(flush_cleans_a_later_generation) {
+            UNSTABLE
+                .iter()
+                .for_each(|&mark| mapping.clean_unstable(mark));
+        }
         mapping.direct.settle(self.direct);
         if mapping.counts.get(Count::Failed) == 0 {
             // What was dirty before the pass is durable, so whatever is dirty now is younger.
@@ -177,8 +182,11 @@ impl AddressSpace {
             };
             (running, attributes)
         };
+        if foliocache_sync::planted!(clean_before_the_flush) {
+            self.clean_unstable(running.covered);
+        }
         let begun = coarse_monotonic_ms();
-        let flushed = attributes.and_then(|()| self.ops.flush());
+        let flushed = attributes.and_then(|()| self.flush_store());
         let took = coarse_monotonic_ms() - begun;
         self.bdi().tell_slow(self, "a flush", 0, took);
         match flushed {
@@ -229,7 +237,7 @@ impl AddressSpace {
     }
 
     /// Takes back that a locked folio was written.
-    pub(super) fn clear_unstable(&self, locked: &LockedFolio<'_>) {
+    pub(crate) fn clear_unstable(&self, locked: &LockedFolio<'_>) {
         let mut index = self.index.lock();
         for mark in UNSTABLE {
             index.clear_mark(locked.index().0, mark);
@@ -244,6 +252,9 @@ impl AddressSpace {
     /// Context: `flush_lock` and `wb_lock` held.
     fn redirty_unstable(self: &Arc<Self>, error: Errno) {
         let (mut failed, mut unstable) = (0, 0);
+        if foliocache_sync::planted!(failed_flush_forgotten) {
+            return self.wb_err.record(error);
+        }
         for mark in UNSTABLE {
             let mut at = 0;
             loop {

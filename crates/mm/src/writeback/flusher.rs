@@ -12,8 +12,8 @@
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::time::Duration;
-use foliocache_sys::{Errno, clock};
+use foliocache_sync::time::{Duration, monotonic_ns};
+use foliocache_sys::Errno;
 
 use crate::address_space::AddressSpace;
 use crate::bdi::{BackingDevInfo, flush_due};
@@ -73,12 +73,12 @@ impl BackingDevInfo {
     /// long as there is a reason to write them. Returns whether it should be tried again.
     fn give_turns(&self, memory: bool, old: bool) -> bool {
         let expire = self.mm().config.dirty_expire;
-        let age = |since| Duration::from_nanos(clock::monotonic_ns().saturating_sub(since));
+        let age = |since| Duration::from_nanos(monotonic_ns().saturating_sub(since));
         // Relaxed, also below: only the flusher uses it.
         if old && age(self.oldest_dirty.load(Ordering::Relaxed)) < expire {
             return false;
         }
-        let mut oldest = clock::monotonic_ns();
+        let mut oldest = monotonic_ns();
         let mut again = false;
         let mut written = Vec::new();
         for _ in 0..self.nr_dirty_files() {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::address_space::AddressSpace;
 use crate::bdi::BackingDevInfo;
 use crate::errseq::ErrSeqCursor;
-use crate::folio::{LockedFolio, Operation, flag};
+use crate::folio::{Folio, LockedFolio, Operation, flag, grains};
 use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Groups, Pass, SIZE_NOT_KNOWN, WritebackState, group};
@@ -135,7 +135,7 @@ impl AddressSpace {
         self.dirty_unnoticed(&(PageIndex::of(bytes.start).0..pages_for(end)));
         self.write_and_flush(bytes)?;
         let stored = self.lock_awaited().store_size;
-        if stored != SIZE_NOT_KNOWN && stored >= end {
+        if stored != SIZE_NOT_KNOWN && stored >= end || foliocache_sync::planted!(size_not_stored) {
             return Ok(());
         }
         {
@@ -185,7 +185,7 @@ impl AddressSpace {
         if self.mm().check_fork().is_err() {
             return ranges;
         }
-        self.for_each_failed(|pages| push_pages(&mut ranges, pages, self.size()));
+        self.for_each_failed(|first, folio| push_dirty(&mut ranges, first, folio, self.size()));
         ranges
     }
 
@@ -201,13 +201,13 @@ impl AddressSpace {
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let mut failed = Vec::new();
-        self.for_each_failed(|pages| failed.push(pages.start));
+        self.for_each_failed(|first, _| failed.push(first));
         let mut ranges = Vec::new();
         for page in failed {
             if let Some(locked) = self.lock_folio(page)
                 && locked.state.load().has(flag::ERROR)
             {
-                push_pages(&mut ranges, locked.index()..locked.end(), self.size());
+                push_dirty(&mut ranges, page, &locked, self.size());
                 match locked.hold_counts().device_writes() {
                     0 => self.give_up(locked),
                     // What the device writes next is not failed.
@@ -263,32 +263,36 @@ impl AddressSpace {
         self.wb_err.newest()
     }
 
-    fn for_each_failed(&self, mut tell: impl FnMut(Range<PageIndex>)) {
+    /// Tells of each folio whose last write failed, and of its first page.
+    fn for_each_failed(&self, mut tell: impl FnMut(PageIndex, &Folio)) {
         let mut at = 0;
         loop {
             let found = self.index.lock().find(at, u64::MAX, Some(Mark::Dirty));
             let Some(found) = found else { return };
-            if self
-                .mm()
-                .folios
-                .of_entry(found.entry)
-                .state
-                .load()
-                .has(flag::ERROR)
-            {
-                tell(PageIndex(found.index)..PageIndex(found.last() + 1));
+            let folio = self.mm().folios.of_entry(found.entry);
+            if folio.state.load().has(flag::ERROR) {
+                tell(PageIndex(found.index), folio);
             }
             at = found.last() + 1;
         }
     }
 }
 
-fn push_pages(ranges: &mut Vec<Range<u64>>, pages: Range<PageIndex>, size: u64) {
-    let start = pages.start.pos();
-    let end = pages.end.pos().min(size.max(start));
-    match ranges.last_mut() {
-        Some(last) if last.end == start => last.end = end,
-        _ => ranges.push(start..end),
+/// Adds what of a folio is dirty, all that it has while that is being written.
+fn push_dirty(ranges: &mut Vec<Range<u64>>, first: PageIndex, folio: &Folio, size: u64) {
+    let order = folio.state.load().order();
+    let dirty = match folio.dirty_grains() {
+        0 => folio.uptodate_grains(),
+        dirty => dirty,
+    };
+    for bytes in grains::ranges(dirty, order) {
+        let start = first.pos() + bytes.start as u64;
+        let end = (first.pos() + bytes.end as u64).min(size);
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = end.max(start),
+            _ if start < end => ranges.push(start..end),
+            _ => {}
+        }
     }
 }
 

@@ -89,6 +89,9 @@ struct Working<'a> {
 impl Drop for Working<'_> {
     fn drop(&mut self) {
         let mut state = self.groups.state.lock();
+        if foliocache_sync::planted!(record_acknowledged_too_early) && self.group.is_none() {
+            self.group = state.open.take();
+        }
         if let Some(group) = &self.group {
             let noted = group.result.set(self.result);
             debug_assert!(noted.is_ok(), "one result for each group");

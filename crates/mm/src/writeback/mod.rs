@@ -43,8 +43,8 @@ pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::time::Instant;
-use foliocache_sys::{Errno, clock};
+use foliocache_sync::time::{Instant, monotonic_ns};
+use foliocache_sys::Errno;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -222,7 +222,7 @@ impl AddressSpace {
         let last = PageIndex(pages_for(size.min(bytes.end)).saturating_sub(1));
         let (written, ticket) = {
             let mut wb = self.lock_awaited();
-            let began = clock::monotonic_ns();
+            let began = monotonic_ns();
             let first = PageIndex::of(bytes.start);
             // A folio may begin before it, and is not split while it is dirty and the lock is held.
             let first = self
@@ -291,13 +291,13 @@ impl AddressSpace {
             PageIndex(0)
         };
         if start.0 == 0 {
-            wb.pass_began = clock::monotonic_ns();
+            wb.pass_began = monotonic_ns();
         }
         let (next, mut result) = self.write_dirty(start, last, budget, pass, &mut wb);
         wb.next = next.unwrap_or_default();
         if next.is_none() && result.is_ok() {
             wb.passed = wb.passed.max(wb.pass_began);
-            wb.pass_began = clock::monotonic_ns();
+            wb.pass_began = monotonic_ns();
         }
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);

@@ -103,6 +103,9 @@ impl AddressSpace {
         let mut at = at;
         let wanted = |locked: &LockedFolio<'_>| {
             let seen = locked.state.load();
+            if foliocache_sync::planted!(folio_skipped) && locked.index().0 % 8 == 7 {
+                return false;
+            }
             seen.has(flag::DIRTY)
                 && !(pass == Pass::Fresh && seen.has(flag::ERROR))
                 && !(pass.is_turn() && locked.hold_counts().device_writes() > 0)
@@ -146,7 +149,7 @@ impl AddressSpace {
             let end = (at..folios.len())
                 .find(|&end| !protect(end))
                 .unwrap_or(folios.len());
-            if at < end {
+            if at < end && !foliocache_sync::planted!(protected_after_the_write) {
                 self.write_protect(folios[at].index().0..folios[end - 1].end().0);
             }
             at = end + 1;
@@ -237,6 +240,9 @@ impl AddressSpace {
             run: &run,
         };
         let outcome = self.write_out(&run);
+        if foliocache_sync::planted!(protected_after_the_write) {
+            self.write_protect(run.first.0..run.end.0);
+        }
         std::mem::forget(unfinished);
         if outcome.bytes > 0 {
             wb.store_size = wb.store_size.max(outcome.end);
@@ -273,10 +279,13 @@ impl AddressSpace {
                 let rest = direct_map::after(&extent.segments, done);
                 let pos = extent.pos + done as u64;
                 let written = match run.copied {
-                    false => self.ops.writepages(pos, &rest),
+                    false => self.write_to_store(pos, &rest),
                     true => self.write_copy(pos, &rest),
                 };
                 let step = match written {
+                    Ok(_) if foliocache_sync::planted!(short_write_taken_for_whole) => {
+                        Ok(extent.bytes - done)
+                    }
                     Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
                     // No whole page and no error: nobody says why.
                     Ok(written) if written < PAGE_SIZE => Err(Errno::EIO),
@@ -311,7 +320,7 @@ impl AddressSpace {
             filled += len;
         }
         let copy = direct_map::segment(stable.as_mut_ptr(), filled);
-        let written = self.ops.writepages(pos, &[copy])?;
+        let written = self.write_to_store(pos, &[copy])?;
         Ok(written.min(filled))
     }
 
@@ -321,6 +330,10 @@ impl AddressSpace {
         {
             let mut index = self.index.lock();
             for RunFolio { folio, .. } in &run.folios[..whole] {
+                if foliocache_sync::planted!(clean_when_written) {
+                    pages += folio.nr_pages();
+                    continue;
+                }
                 index.clear_mark(folio.index().0, before);
                 index.set_mark(folio.index().0, unstable);
                 let before = folio.state.set(flag::UNSTABLE);
@@ -334,7 +347,10 @@ impl AddressSpace {
         self.uncount(Count::Failed, recovered);
         self.uncount(Count::Writeback, pages);
         // These may have changed since they were copied. Nothing else keeps one that was unpinned meanwhile.
-        for taken in run.folios[..whole].iter().filter(|taken| taken.stays_dirty) {
+        let stays = |taken: &&RunFolio<'_>| {
+            taken.stays_dirty && !foliocache_sync::planted!(pinned_folio_left_clean)
+        };
+        for taken in run.folios[..whole].iter().filter(stays) {
             let locked = taken.folio.lock(&self.mm().waits);
             self.mark_grains_dirty(&locked, taken.grains);
         }
@@ -353,9 +369,11 @@ impl AddressSpace {
             locked.state.clear(flag::WRITEBACK);
         }
         self.bdi().set_error(Some(error));
-        if newly_failed > 0 {
+        if newly_failed > 0 && !foliocache_sync::planted!(error_told_to_nobody) {
             self.wb_err.record(error);
-            let bytes = run.len() * PAGE_SIZE as u64;
+            let failed = run.folios[whole..].first();
+            let start = failed.map_or(run.end.pos(), |taken| taken.folio.index().pos());
+            let bytes = run.end.pos().min(self.size()).saturating_sub(start);
             let what = "writeback failed; the data stays dirty and is retried";
             self.bdi().tell_failure(self, what, Some(bytes), error);
         }

@@ -6,6 +6,7 @@ use super::rule::{OpKind, OpSet};
 
 /// Counters of everything that reached a plan's backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
     /// Operations begun, by kind.
     pub begun: [u64; OpKind::COUNT],
@@ -56,7 +57,7 @@ impl Counts {
 }
 
 /// One operation that is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
     /// Its place in the order in which operations began, from 1.
     pub seq: u64,

@@ -45,6 +45,8 @@ pub(crate) enum Outcome {
     Torn(Errno, u64),
     /// It does its first bytes only.
     Short(u64),
+    /// It says that it is done, and does nothing.
+    Lies,
     /// A flush that fails and loses data.
     Loses(Errno, crate::Lost),
 }
@@ -67,7 +69,7 @@ struct Plan {
     rng: Rng,
     counts: Counts,
     trace: VecDeque<Event>,
-    /// Hangs that began before the last release are over; see [`Faults::release`].
+    /// Hangs of operations that began before the last release are over; see [`Faults::release`].
     releases: u64,
     /// What the last release answers to those who hung.
     released: Result<(), Errno>,
@@ -122,6 +124,12 @@ impl Faults {
         Some(plan.rules.remove(at).fired)
     }
 
+    /// Whether any rule may change or delay an operation that begins now.
+    #[cfg(feature = "disk")]
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.0.plan.lock().rules.is_empty()
+    }
+
     /// How often a rule fired; `None` if it is not there (any more).
     pub fn fired(&self, id: RuleId) -> Option<u64> {
         let plan = self.0.plan.lock();
@@ -137,8 +145,8 @@ impl Faults {
         self.release(Ok(()));
     }
 
-    /// Lets the operations go on that hang now, or makes them fail with the error given. Rules that
-    /// make operations hang stay and catch the next ones.
+    /// Lets the operations go on that hang now, or makes them fail with the error given. So it does with those that have begun
+    /// and would hang after a delay. Rules that make operations hang stay and catch the next ones.
     pub fn release(&self, outcome: Result<(), Errno>) {
         let mut plan = self.0.plan.lock();
         plan.releases += 1;
@@ -202,6 +210,8 @@ impl Faults {
         let mut plan = self.0.plan.lock();
         plan.counts.begun[kind as usize] += 1;
         let seq = plan.counts.operations();
+        // From its beginning: nobody may come to release what hangs only after its delay.
+        let releases = plan.releases;
         let (effects, outcome) = plan.decide(kind, &range, len);
         self.0.changed.notify_all();
         let mut outcome = outcome;
@@ -218,7 +228,6 @@ impl Faults {
                     plan = self.0.plan.lock();
                 }
                 Effect::Hang => {
-                    let releases = plan.releases;
                     plan.counts.hung += 1;
                     self.0.changed.notify_all();
                     while plan.releases == releases {
@@ -236,8 +245,30 @@ impl Faults {
         (seq, outcome)
     }
 
+    /// Runs an operation on the `len` bytes at `pos`: `body` does what the plan says, and returns how it ended.
+    pub(crate) fn run(
+        &self,
+        kind: OpKind,
+        pos: u64,
+        len: u64,
+        body: impl FnOnce(Outcome) -> Result<u64, Errno>,
+    ) -> Result<u64, Errno> {
+        let (seq, outcome) = self.begin(kind, pos..pos.saturating_add(len), len);
+        let outcome = body(outcome);
+        self.end(Event {
+            seq,
+            kind,
+            pos,
+            len,
+            outcome,
+        });
+        outcome
+    }
+
     /// Ends an operation: counts its bytes or its failure and writes it to the trace.
     pub(crate) fn end(&self, event: Event) {
+        #[cfg(shuttle)]
+        foliocache_sync::model::trace(&event);
         let mut plan = self.0.plan.lock();
         plan.counts.note(&event);
         if plan.trace.len() == TRACE_LEN {
@@ -280,6 +311,7 @@ impl Plan {
                 Effect::Short => Outcome::Short(self.rng.below(len) / SECTOR * SECTOR),
                 Effect::ShortTo(most) if most >= len => continue,
                 Effect::ShortTo(most) => Outcome::Short(most),
+                Effect::Lie => Outcome::Lies,
                 Effect::Lose(errno, lost) => Outcome::Loses(errno, lost),
             };
             return (effects, outcome);

@@ -47,6 +47,7 @@ impl OpKind {
 
 /// A set of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub struct OpSet(u8);
 
 impl OpSet {
@@ -82,6 +83,7 @@ impl BitOr for OpSet {
 
 /// Which of the operations that a rule matches it strikes. Counting starts when the rule is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub enum When {
     /// Each.
     Always,
@@ -104,11 +106,12 @@ pub enum When {
 
 /// What happens to the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub enum Effect {
     /// It fails and has done nothing.
-    Fail(Errno),
+    Fail(#[cfg_attr(feature = "disk", serde(with = "crate::disk::errno"))] Errno),
     /// It fails; a write has changed some of its sectors (other operations none).
-    Torn(Errno),
+    Torn(#[cfg_attr(feature = "disk", serde(with = "crate::disk::errno"))] Errno),
     /// It does a seeded number of whole sectors, at least none, and returns the bytes. A *read* so cut
     /// breaks the contract of a backing store: it is what a file looks like that somebody cut
     /// behind the cache's back.
@@ -126,12 +129,18 @@ pub enum Effect {
     },
     /// It does not come back until [`Faults::release`](super::Faults::release): a dead backend.
     Hang,
+    /// It says that it is done and does nothing: a flush keeps nothing, a write is forgotten. Reads just work.
+    Lie,
     /// A flush fails and forgets what it was to make durable; other operations just fail.
-    Lose(Errno, Lost),
+    Lose(
+        #[cfg_attr(feature = "disk", serde(with = "crate::disk::errno"))] Errno,
+        Lost,
+    ),
 }
 
 /// One thing that goes wrong.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rule {
     pub(super) on: OpSet,
     pub(super) range: Range<u64>,
@@ -182,4 +191,5 @@ impl Rule {
 
 /// Names a rule of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub struct RuleId(pub(super) u64);

@@ -1,7 +1,7 @@
 //! Unit tests of fault plans.
 
 use foliocache_sync::thread;
-use foliocache_sync::time::Duration;
+use foliocache_sync::time::{Duration, Instant, sleep};
 use foliocache_sys::Errno;
 
 use super::{Effect, Faults, OpKind, OpSet, Outcome, Rule, When};
@@ -95,6 +95,28 @@ fn hung_operations_wait_for_their_release() {
     }
     faults.heal();
     assert_eq!(write(&faults, 0), Outcome::Works);
+}
+
+#[test]
+fn a_release_reaches_operations_that_would_hang_after_their_delay() {
+    let faults = Faults::new(0);
+    faults.add(Rule::new(
+        OpSet::WRITE,
+        Effect::Delay(Duration::from_millis(50)),
+    ));
+    for _ in 0..2 {
+        faults.add(Rule::new(OpSet::WRITE, Effect::Hang));
+    }
+    let waiting = faults.clone();
+    let thread = thread::spawn(move || write(&waiting, 0));
+    assert!(faults.wait_begun(OpSet::WRITE, 1, Duration::from_secs(10)));
+    faults.heal();
+    let until = Instant::now() + Duration::from_secs(10);
+    while !thread.is_finished() {
+        assert!(Instant::now() < until, "it hangs in a store that is well");
+        sleep(Duration::from_millis(1));
+    }
+    assert_eq!(thread.join().expect("no panic"), Outcome::Works);
 }
 
 #[test]

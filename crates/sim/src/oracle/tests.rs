@@ -216,3 +216,59 @@ fn the_medium_keeps_what_it_flushed() {
     }
     assert!(caught >= 28, "lies about flushes found out: {caught} of 30");
 }
+
+#[test]
+fn an_acknowledged_range_must_be_there_and_the_rest_may_be() {
+    let write = |pos, len, fill| Operation::Write {
+        pos,
+        len,
+        fill: Fill(fill),
+    };
+    let mut oracle = DurabilityOracle::new(Image::new());
+    oracle.record(&write(0, 4096, 1));
+    oracle.record(&write(1024, 512, 2));
+    oracle.acknowledge_range(1024, 512);
+    let image = |size: u64, zeros: std::ops::Range<usize>| {
+        let mut bytes = oracle.content().read(0, size as usize);
+        bytes[zeros].fill(0);
+        let mut image = Image::new();
+        image.write(0, &bytes);
+        image
+    };
+    for allowed in [
+        image(4096, 0..0),
+        image(1536, 0..1024),
+        image(2000, 1536..2000),
+    ] {
+        assert_eq!(oracle.check(&allowed), Ok(()));
+    }
+    assert!(oracle.check(&image(1535, 0..0)).is_err(), "too short");
+    assert!(oracle.check(&image(4096, 1024..1536)).is_err(), "lost");
+}
+
+/// A write-back took the size, and then the bytes that a write had put there meanwhile, which grew the file.
+#[test]
+fn a_write_beside_a_write_back_may_end_where_the_file_ended_before() {
+    let durable = [write(0, 5000, A)];
+    let oracle = oracle(&durable, &[write(4000, 2000, B)]);
+    let cut_off = |end: u64| {
+        let mut image = image(&[durable[0], write(4000, 2000, B)]);
+        image.punch_hole(end, 6000 - end);
+        image
+    };
+    assert_eq!(oracle.check(&cut_off(5000)), Ok(()));
+    // There it never ended.
+    assert_eq!(offset(oracle.check(&cut_off(4999))), 4999);
+    assert_eq!(offset(oracle.check(&cut_off(5001))), 5001);
+    // What is behind the old end is there or not, not in part.
+    let mut behind = cut_off(5000);
+    behind.write(5100, &[7]);
+    assert_eq!(offset(oracle.check(&behind)), 5100);
+    // A range behind it is promised, the rest is as before.
+    let mut later = oracle.clone();
+    later.record(&write(8192, 512, C));
+    later.acknowledge_range(8192, 512);
+    let mut grown = cut_off(5000);
+    grown.write(8192, &C.bytes(8192, 512));
+    assert_eq!(later.check(&grown), Ok(()));
+}

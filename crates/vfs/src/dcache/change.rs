@@ -175,7 +175,7 @@ impl<I: DentryInode> Inner<I> {
         // SAFETY: in the slab; `bury` hides it, and the limbo keeps it for a grace period.
         unsafe { slab::publish(&*added) };
         if added.counted.charged {
-            self.hash_in(&added, name.hash_in(added.parent_ptr().addr()));
+            self.hash_in(&added, name.hash_in(slab::place(added.parent_ptr())));
         }
         Added {
             dentry: added,

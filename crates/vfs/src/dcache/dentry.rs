@@ -441,7 +441,7 @@ impl<I: DentryInode> Dentry<I> {
     #[inline]
     #[must_use = "what was read may be torn"]
     pub fn read_retry(&self, seq: u32) -> bool {
-        self.seq.read_retry(seq)
+        self.seq.read_retry(seq) && !foliocache_sync::planted!(half_a_rename_seen)
     }
 
     /// The inode, or `None` in a negative dentry. Valid as long as the read section; whether it belongs to

@@ -93,7 +93,7 @@ pub(crate) fn all_words(
 /// all processes are hard to come by. Costs no load.
 #[inline(always)]
 fn seed() -> u64 {
-    match cfg!(loom) {
+    match cfg!(any(loom, shuttle)) {
         true => 0,
         false => (&raw const ANCHOR).addr() as u64,
     }

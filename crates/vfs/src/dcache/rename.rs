@@ -51,6 +51,7 @@ use super::guard::DentryGuard;
 use super::inode::DentryInode;
 use super::name::{Name, NewName};
 use super::reference::{DeferredFree, DentryRef, unhash};
+use crate::slab;
 use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sys::Errno;
@@ -159,7 +160,8 @@ pub(crate) fn comes_first<I: DentryInode>(
     b: &Dentry<I>,
     rcu: &RcuReadGuard,
 ) -> bool {
-    is_above(a, b, rcu) || (!is_above(b, a, rcu) && a.as_ptr().addr() < b.as_ptr().addr())
+    is_above(a, b, rcu)
+        || (!is_above(b, a, rcu) && slab::place(a.as_ptr()) < slab::place(b.as_ptr()))
 }
 
 impl<I: DentryInode> Inner<I> {
@@ -221,7 +223,7 @@ impl<I: DentryInode> Inner<I> {
         hashed: bool,
     ) -> Option<DentryRef<I>> {
         let to = parents.to().dentry().as_ptr();
-        let hash = name.name.hash_in(to.addr());
+        let hash = name.name.hash_in(slab::place(to));
         let mut guard = dentry.lock_nested();
         unhash(&mut guard);
         let writing = dentry.seq.write(&mut guard);

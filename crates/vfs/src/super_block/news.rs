@@ -5,6 +5,7 @@
 //! | told | doubted |
 //! |---|---|
 //! | a name was made, removed or moved | its dentry, the attributes of what it leads to, those of the directory |
+//! | a name was removed, or a file moved to it | also whether what it led to is [gone](super::removed) |
 //! | attributes or the content of a name changed | the attributes of what it leads to |
 //! | attributes of the directory itself changed | these |
 //!
@@ -38,6 +39,10 @@ pub trait Observer: Send + Sync {
     /// through the names of this process; that is told by the store once more if the directory is watched.
     fn changed(&self, told: Told<'_>, inode: Option<&SlabArc<Inode>>, ours: bool);
 
+    /// The directory that a name in `dir` led to was removed by others, not moved. Told a little after the removal,
+    /// unless the name was looked up again since.
+    fn directory_is_gone(&self, dir: &Inode, name: &OsStr);
+
     /// This process changes the inode, or may do so for as long as
     /// [`InodeOperations::writers`](crate::InodeOperations::writers) says.
     fn is_changed(&self, inode: &Inode);
@@ -53,7 +58,7 @@ pub trait Observer: Send + Sync {
 pub(super) struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
 
 impl Observers {
-    fn each(&self, tell: impl Fn(&dyn Observer)) {
+    pub(super) fn each(&self, tell: impl Fn(&dyn Observer)) {
         for observer in &*self.0.read() {
             if let Some(observer) = observer.upgrade() {
                 tell(&*observer);
@@ -128,7 +133,8 @@ impl Caches {
     fn doubt(&self, Told { dir, name, change }: Told<'_>) -> Option<SlabArc<Inode>> {
         // First, see invariant 1 of `belief`.
         match (name, change) {
-            (None, _) | (_, Change::Name) => dir.attributes().doubt(),
+            (None, _) => dir.attributes().doubt(),
+            _ if change.is_of_name() => dir.attributes().doubt(),
             _ => dir.attributes().count_doubt(),
         }
         if name.is_none() {
@@ -140,7 +146,8 @@ impl Caches {
             self.dcache.lookup(&above, &Name::new(name.as_bytes()))
         });
         let dentry = dentry?;
-        if change == Change::Name {
+        let stale = foliocache_sync::planted!(missing_name_believed) && dentry.is_negative();
+        if change.is_of_name() && !stale {
             dentry.believe(0);
         }
         let inode = dentry.inode()?;
@@ -149,6 +156,9 @@ impl Caches {
             // Threads remember ways that lead through it.
             drop(self.dcache.places().begin());
             drop(self.fs.permissions().begin());
+        }
+        if change == Change::NameLost {
+            self.removed.add(dentry);
         }
         Some(inode)
     }

@@ -15,6 +15,7 @@
 //! is a leaf.
 
 use super::news::Observers;
+use super::removed::{LOOK, Removed};
 use crate::dcache::{DENTRY_BYTES, DentryCache};
 use crate::filesystem::FileSystem;
 use crate::inode::{Inode, inode_bytes};
@@ -27,6 +28,7 @@ pub(super) struct Caches {
     pub(super) dcache: DentryCache<Inode>,
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) observers: Observers,
+    pub(super) removed: Removed,
 }
 
 /// Somebody who holds inodes on behalf of others and can have them given back.
@@ -77,9 +79,14 @@ impl Shrinkable {
         caches.map_or_else(R::default, |caches| with(caches))
     }
 
-    /// Frees what was given up and that nobody reads any more; how much still waits.
+    /// Frees what was given up and that nobody reads any more; how much still waits. Looks for what others removed if
+    /// nobody else has for [`LOOK`].
     pub(super) fn reap(&self) -> usize {
-        self.with(|caches| caches.dcache.reap() + caches.fs.reap())
+        self.with(|caches| {
+            caches.fs.belief().read_if_older(LOOK);
+            caches.give_up_removed();
+            caches.dcache.reap() + caches.fs.reap()
+        })
     }
 
     /// From here on there is nothing to give up. Waits for reclaim and the reaper.

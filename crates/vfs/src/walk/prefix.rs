@@ -44,6 +44,7 @@ use crate::credentials::Credentials;
 use crate::dcache::{Dentry, all_words, last_slash, mix, tail_word};
 use crate::generation::Generation;
 use crate::inode::Inode;
+use crate::slab;
 use crate::types::FileKind;
 use foliocache_sync::Arc;
 use std::cell::RefCell;
@@ -93,7 +94,7 @@ fn new_slots() -> Box<[Slot; SLOTS]> {
 #[inline(always)]
 fn hash_of(mode: &RcuMode<'_>, start: &Dentry<Inode>, prefix: &[u8]) -> u64 {
     let who = mode.credentials.map_or(0, Credentials::tag);
-    let mut hash = ptr::from_ref(start).addr() as u64 ^ (prefix.len() as u64) << 56 ^ who;
+    let mut hash = slab::place(ptr::from_ref(start)) as u64 ^ (prefix.len() as u64) << 56 ^ who;
     all_words(prefix, tail_word, |_, word| {
         hash = hash.rotate_left(27) ^ word;
         true

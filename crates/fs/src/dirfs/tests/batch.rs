@@ -5,8 +5,8 @@ use crate::dirfs::node::DirNode;
 use crate::dirfs::sync_calls::SyncCall;
 use crate::dirfs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
+use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
@@ -268,6 +268,25 @@ fn a_file_written_beside_a_failing_syncfs_is_dirty_again_too() {
     assert_eq!(open(&fs, "1").fsync(), Err(Errno::EIO));
     fs.sync_fs().expect("written again");
     assert_eq!(fs.bdi().nr_not_durable(), 0);
+}
+
+#[test]
+fn a_batch_is_not_synced_while_some_of_it_is_being_written() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let calls = fail_syncfs(&fs, 0);
+    let batches = fs.shared.batches.as_ref().expect("tests have batches");
+    let writing = batches.enter(None, Weak::new());
+    let batch = writing.batch.clone();
+    thread::scope(|scope| {
+        let settled = scope.spawn(|| batches.settle(&fs.shared, &batch));
+        // Time for a sync that does not wait.
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        drop(writing);
+        settled.join().expect("no panic").expect("it is durable");
+    });
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -6,7 +6,9 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, SetAttr, SlabArc};
+use foliocache_vfs::{
+    FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::mpsc;
@@ -124,6 +126,32 @@ fn an_fsync_beside_a_failing_one_of_changed_attributes_fails() {
         || file.inode().ops().sync(file.inode(), false),
     );
     assert_eq!(results, [Err(Errno::EIO); 2]);
+}
+
+/// The name of a file is in another directory after a move, and was durable in the one before.
+#[test]
+fn an_fsync_of_a_moved_file_syncs_the_directory_that_it_is_in() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let (root, moved) = (fs.root(), OsStr::new("moved"));
+    let dir = fs
+        .mkdir(&ROOT, &root, OsStr::new("dir"), 0o755)
+        .expect("mkdir");
+    let file = create(&fs, &root, "file");
+    file.fsync().expect("fsync");
+    fs.rename(&root, OsStr::new("file"), &dir, moved, RenameMode::Replace)
+        .expect("rename");
+    let synced = Arc::new(Mutex::new(Vec::new()));
+    let list = synced.clone();
+    fs.shared.sync_calls.intercept(move |call, fd| {
+        if call == SyncCall::Directory {
+            list.lock().push(fd::fstat(fd)?.ino);
+        }
+        Ok(())
+    });
+    file.fsync().expect("fsync");
+    let synced = synced.lock();
+    assert!(synced.contains(&number(&dir)), "{synced:?}");
 }
 
 /// Counts the calls of a kind from now on.

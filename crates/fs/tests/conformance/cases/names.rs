@@ -452,6 +452,9 @@ fn readdir_from_offsets(place: &Place<'_>) {
     }
     let whole: Vec<_> = all.into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, whole);
+    // An offset that no entry can have.
+    let beyond = stream.read(u64::MAX, &mut |entry| panic!("{:?}", entry.name));
+    assert!(matches!(beyond, Ok(()) | Err(Errno::EINVAL)), "{beyond:?}");
 }
 
 fn readdir_while_changing(place: &Place<'_>) {

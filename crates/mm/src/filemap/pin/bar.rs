@@ -139,7 +139,10 @@ impl AddressSpace {
     /// What is pinned: for long, or still.
     pub(crate) fn hold_off_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Holder> {
         let bar = PinBar::new(self, pages);
-        let pinned = || self.pinned_in(bar.pages.clone(), 1).pop();
+        let pinned = || {
+            let pinned = self.pinned_in(bar.pages.clone(), 1).pop();
+            pinned.filter(|_| !foliocache_sync::planted!(pin_ignored_by_a_punch))
+        };
         let attempt = || match pinned() {
             Some(pinned) if pinned.long_pins == 0 => None,
             done => Some(done),

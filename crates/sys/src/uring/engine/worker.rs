@@ -214,8 +214,9 @@ impl Worker {
     fn arm_wake(&mut self) -> Result<(), Errno> {
         if self.wake != Wake::Armed {
             let fd = types::Fd(self.shared.wake.as_raw_fd());
-            let flags = rustix::event::PollFlags::IN.bits();
-            let poll = opcode::PollAdd::new(fd, u32::from(flags)).multi(true);
+            // Of one type where rustix calls the kernel, of another where it calls the C library.
+            let flags = rustix::event::PollFlags::IN.bits() as u32;
+            let poll = opcode::PollAdd::new(fd, flags).multi(true);
             self.push_entry(&poll.build().user_data(WAKE));
             // By itself, so that it is known whether the kernel has it.
             self.wake = Wake::Queued;

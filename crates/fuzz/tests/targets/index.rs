@@ -1,0 +1,8 @@
+//! Any bytes as operations on an index, against a `BTreeMap`.
+
+#[path = "../../../xarray/tests/common/mod.rs"]
+mod common;
+
+pub(crate) fn run(bytes: &[u8]) {
+    common::run_with(bytes, super::canary());
+}

@@ -1,0 +1,554 @@
+//! The planted bugs, and the tests that have to find them.
+//!
+//! A bug is listed under the crate that it is planted in. A test is `crate::program::name`, where the program is a file of the
+//! crate's `tests/` without its `.rs`, or `lib` for tests beside the code, whose names begin with their modules. Of several
+//! tests one has to find the bug. tidy checks that the list is complete and that the tests are there.
+
+use crate::setup::Need;
+use crate::tiers::Tier;
+
+/// A bug that can be planted.
+#[derive(Debug)]
+pub(crate) struct Bug {
+    /// As in `planted!(name)`.
+    pub(crate) name: &'static str,
+    /// The crate's folder.
+    pub(crate) room: &'static str,
+    /// The wrong thing that the code does.
+    pub(crate) does: &'static str,
+    pub(crate) tier: Tier,
+    pub(crate) tests: &'static [&'static str],
+    /// Without these the tests cannot find it.
+    pub(crate) needs: &'static [Need],
+}
+
+const fn bug(
+    room: &'static str,
+    name: &'static str,
+    does: &'static str,
+    tier: Tier,
+    tests: &'static [&'static str],
+) -> Bug {
+    Bug {
+        name,
+        room,
+        does,
+        tier,
+        tests,
+        needs: &[],
+    }
+}
+
+impl Bug {
+    const fn needs(self, needs: &'static [Need]) -> Bug {
+        Bug { needs, ..self }
+    }
+}
+
+/// The table of docs/reliability.md.
+pub(crate) fn table() -> String {
+    let mut table =
+        String::from("| bug | crate | what it does | tier | found by |\n|---|---|---|---|---|\n");
+    for bug in BUGS {
+        let tests: Vec<String> = bug
+            .tests
+            .iter()
+            .map(|test| format!("`{}`", last(test)))
+            .collect();
+        table.push_str(&format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            bug.name,
+            bug.room,
+            bug.does,
+            bug.tier.name(),
+            tests.join(", ")
+        ));
+    }
+    table
+}
+
+/// The function of a test.
+pub(crate) fn last(test: &str) -> &str {
+    test.rsplit("::").next().unwrap_or(test)
+}
+
+use Tier::{Model, System, Unit};
+
+/// All of them, from the bottom up.
+pub(crate) const BUGS: &[Bug] = &[
+    // sync
+    bug(
+        "sync",
+        "grace_period_too_short",
+        "a grace period does not wait for readers of the one before",
+        Unit,
+        &["sync::lib::rcu::tests::a_cookie_waits_for_an_open_section"],
+    ),
+    bug(
+        "sync",
+        "reference_not_counted",
+        "a reference taken under the lock of a lockref is not counted",
+        Model,
+        &["sync::loom_lockref::three_contend"],
+    ),
+    bug(
+        "sync",
+        "wake_up_lost",
+        "a thread that sleeps alone is not woken",
+        Model,
+        &["sync::loom_wait::a_condition_made_true_wakes_its_waiter"],
+    ),
+    bug(
+        "sync",
+        "sync_covers_what_came_later",
+        "a sync makes changes count as durable that came while it ran",
+        Unit,
+        &["sync::lib::durability::tests::a_sync_does_not_cover_a_change_that_comes_while_it_runs"],
+    ),
+    bug(
+        "sync",
+        "torn_read_accepted",
+        "a reader does not notice a writer of a sequence counter",
+        Model,
+        &["sync::loom_seqcount::an_accepted_read_is_not_torn"],
+    ),
+    // xarray
+    bug(
+        "xarray",
+        "mark_not_propagated",
+        "a mark is set on an entry and not on the nodes above",
+        Unit,
+        &["xarray::model::seeded_runs_agree_with_a_btreemap"],
+    ),
+    bug(
+        "xarray",
+        "half_without_marks",
+        "the upper half of a split entry loses its marks",
+        Unit,
+        &["xarray::edges::halves_have_the_marks_of_the_whole"],
+    ),
+    bug(
+        "xarray",
+        "node_freed_under_readers",
+        "a node is used again without a grace period",
+        Model,
+        &["xarray::loom_xarray::a_node_is_reused_only_after_its_readers"],
+    ),
+    // mm
+    bug(
+        "mm",
+        "folio_skipped",
+        "write-back leaves out one folio in eight",
+        Unit,
+        &["sim::power_cut::without_faults"],
+    ),
+    bug(
+        "mm",
+        "clean_when_written",
+        "a written folio is clean before any flush",
+        Unit,
+        &["sim::fsync_truth::what_no_flush_confirmed_is_never_evicted"],
+    ),
+    bug(
+        "mm",
+        "clean_before_the_flush",
+        "unstable folios become clean when the flush begins",
+        Unit,
+        &["sim::fsync_truth::nothing_is_evicted_while_its_flush_is_under_way"],
+    ),
+    bug(
+        "mm",
+        "flush_cleans_a_later_generation",
+        "a flush cleans what was written while it ran",
+        Unit,
+        &["mm::flush_generations::writes_go_on_beside_a_flush_and_need_the_next_one"],
+    ),
+    bug(
+        "mm",
+        "failed_flush_forgotten",
+        "a failed flush leaves its folios unstable",
+        Unit,
+        &["sim::fsync_truth::a_failed_flush_makes_everything_unflushed_dirty_again"],
+    ),
+    bug(
+        "mm",
+        "unstable_dropped_by_a_write",
+        "a write to an unstable folio takes the mark away",
+        Unit,
+        &["sim::fsync_truth::a_failed_flush_makes_all_of_a_folio_dirty_of_which_a_part_was"],
+    ),
+    bug(
+        "mm",
+        "unstable_folio_evicted",
+        "reclaim takes unstable folios",
+        Unit,
+        &["sim::fsync_truth::nothing_is_evicted_while_its_flush_is_under_way"],
+    ),
+    bug(
+        "mm",
+        "short_write_taken_for_whole",
+        "the rest of a short write is not written",
+        Unit,
+        &["sim::fsync_truth::short_writes_are_finished"],
+    ),
+    bug(
+        "mm",
+        "size_not_stored",
+        "a sync does not store a size that no write brought about",
+        Unit,
+        &["sim::fsync_truth::the_size_is_durable_without_the_pages_that_grew_it"],
+    ),
+    bug(
+        "mm",
+        "error_told_to_one_handle",
+        "a failed write is told to the first handle that asks",
+        Unit,
+        &["sim::fsync_truth::an_error_is_told_once_to_every_handle_open_at_the_time"],
+    ),
+    bug(
+        "mm",
+        "error_told_to_nobody",
+        "a failed write by the flusher is told to no handle",
+        Unit,
+        &["sim::fsync_truth::an_error_is_told_once_to_every_handle_open_at_the_time"],
+    ),
+    bug(
+        "mm",
+        "record_acknowledged_too_early",
+        "who joins a group while its leader works returns with it",
+        Unit,
+        &["mm::flush_generations::fsyncs_that_wait_for_a_flush_share_the_next_one"],
+    ),
+    bug(
+        "mm",
+        "closed_file_not_written",
+        "a closed file waits for its age before it is written",
+        Unit,
+        &["foliocache::closed::what_was_closed_is_in_the_source_a_moment_later"],
+    ),
+    bug(
+        "mm",
+        "half_not_dirty",
+        "the upper half of a split folio loses its dirty grains",
+        Unit,
+        &["mm::large_folios::a_cut_in_a_large_folio_keeps_what_is_before_it_alone"],
+    ),
+    bug(
+        "mm",
+        "tail_not_zeroed",
+        "a truncate leaves old bytes behind the end of the last page",
+        Unit,
+        &["mm::file::truncate_cuts_and_grows_with_zeros"],
+    ),
+    bug(
+        "mm",
+        "hole_left_in_the_cache",
+        "a hole is punched in the store and not in the cache",
+        Unit,
+        &["mm::file::punched_holes_read_zeros_in_cache_and_store"],
+    ),
+    bug(
+        "mm",
+        "direct_write_leaves_old_pages",
+        "a direct write leaves its pages in the cache",
+        Unit,
+        &["mm::direct::direct_writes_are_seen_by_cached_readers_at_once"],
+    ),
+    bug(
+        "mm",
+        "uncached_folio_kept",
+        "an uncached write's folio stays when it is durable",
+        Unit,
+        &["mm::uncached::uncached_writes_leave_nothing_once_they_are_durable"],
+    ),
+    bug(
+        "mm",
+        "viewed_frame_written",
+        "a write goes into a frame that a view has",
+        Unit,
+        &["mm::views::a_write_gives_a_viewed_folio_new_frames"],
+    ),
+    bug(
+        "mm",
+        "pin_ignored_by_a_punch",
+        "truncate and punch do not wait for pins",
+        Unit,
+        &["mm::pins::truncate_and_punch_are_busy_under_a_long_pin_at_once"],
+    ),
+    bug(
+        "mm",
+        "pinned_without_dirtying",
+        "a pin for a device's writes makes nothing dirty",
+        Unit,
+        &["mm::pins::what_a_device_wrote_is_written_back"],
+    ),
+    bug(
+        "mm",
+        "pinned_folio_left_clean",
+        "a sync leaves a folio clean that a device may still write",
+        Unit,
+        &["mm::pins::a_sync_writes_what_a_device_may_write_and_leaves_it_dirty"],
+    ),
+    bug(
+        "mm",
+        "room_never_given_back",
+        "the room that a write reserved in a full store is not given back",
+        Unit,
+        &["mm::space::writers_of_many_files_share_the_room"],
+    ),
+    bug(
+        "mm",
+        "metadata_not_charged",
+        "metadata beyond the bound is granted",
+        Unit,
+        &["mm::lib::readahead::tests::a_stream_starts_also_where_metadata_is_beyond_its_limit"],
+    ),
+    bug(
+        "mm",
+        "refilled_under_a_punch",
+        "a linear frame is filled again while it is punched",
+        Model,
+        &[
+            "mm::shuttle_linear::a_frame_that_is_to_be_punched_is_taken_back_by_whoever_fills_its_page_again",
+        ],
+    ),
+    bug(
+        "mm",
+        "mapped_before_it_is_dirty",
+        "a page is writable in a window before it is dirty",
+        Model,
+        &["mm::shuttle_fault::no_store_through_a_page_that_another_made_writable_is_lost"],
+    ),
+    bug(
+        "mm",
+        "protected_after_the_write",
+        "pages are write-protected when they are written, not before",
+        Model,
+        &["mm::shuttle_fault::no_store_is_lost"],
+    ),
+    bug(
+        "mm",
+        "version_kept_by_a_move",
+        "a folio that moves keeps its version",
+        Model,
+        &["mm::loom_read_hit::a_folio_that_moves_is_read_in_one_of_its_frames"],
+    ),
+    bug(
+        "mm",
+        "copy_not_validated",
+        "a read without a lock does not look at the version again",
+        Model,
+        &["mm::loom_read_hit::a_frame_that_is_recycled_is_not_read"],
+    ),
+    // vfs
+    bug(
+        "vfs",
+        "missing_name_believed",
+        "a name that others make stays missing",
+        Model,
+        &["vfs::shuttle_belief::a_name_that_is_made_outside_is_not_believed_to_be_missing"],
+    ),
+    bug(
+        "vfs",
+        "belief_outlives_lost_news",
+        "lost news end no belief",
+        Model,
+        &["vfs::shuttle_belief::lost_news_end_the_belief_in_names"],
+    ),
+    bug(
+        "vfs",
+        "way_outlives_a_move",
+        "threads go on using a way through a directory that has moved",
+        Model,
+        &["vfs::shuttle_prefix::a_remembered_directory_that_moves_is_not_found_where_it_was"],
+    ),
+    bug(
+        "vfs",
+        "half_a_rename_seen",
+        "a walk does not notice that a name changes under it",
+        Model,
+        &["vfs::loom_dcache::a_reader_never_sees_half_a_move"],
+    ),
+    bug(
+        "vfs",
+        "removed_inode_found",
+        "an inode is found that was just removed",
+        Model,
+        &["vfs::loom_icache::a_finder_of_what_is_torn_down_comes_back"],
+    ),
+    bug(
+        "vfs",
+        "group_rights_not_asked",
+        "a member of a file's group has the rights of others",
+        Unit,
+        &["fs::credentials_beside_tmpfs::random_users_in_memory"],
+    )
+    .needs(&[Need::Root, Need::Tmpfs]),
+    bug(
+        "vfs",
+        "set_group_id_kept",
+        "chmod by somebody outside the group keeps the set-group-id bit",
+        Unit,
+        &["fs::credentials_beside_tmpfs::random_users_in_memory"],
+    )
+    .needs(&[Need::Root, Need::Tmpfs]),
+    bug(
+        "vfs",
+        "set_id_bits_kept",
+        "a write by a user keeps set-id bits",
+        Unit,
+        &["fs::conformance::memfs"],
+    ),
+    // fs
+    bug(
+        "fs",
+        "no_fdatasync",
+        "a flush makes no system call",
+        System,
+        &["foliocache::system_power_cut::what_was_synced_survives_a_power_cut_of_the_disk"],
+    )
+    .needs(&[Need::Root, Need::Mkfs, Need::Fuse]),
+    bug(
+        "fs",
+        "attributes_not_synced",
+        "an fsync leaves modes, times and extended attributes out",
+        System,
+        &["foliocache::system_power_cut::attributes_that_were_synced_survive_a_power_cut"],
+    )
+    .needs(&[Need::Root, Need::Mkfs, Need::Fuse]),
+    bug(
+        "fs",
+        "batch_not_synced",
+        "a batch is synced by no system call",
+        System,
+        &["foliocache::system_power_cut::a_small_new_file_of_a_batch_that_was_synced_survives_a_power_cut"],
+    )
+    .needs(&[Need::Root, Need::Mkfs, Need::Fuse]),
+    bug(
+        "fs",
+        "device_not_flushed",
+        "a batch on XFS is synced by syncfs alone",
+        System,
+        &["foliocache::system_power_cut::overwrites_in_one_tick_of_the_clock_survive_a_power_cut"],
+    )
+    .needs(&[Need::Root, Need::Mkfs, Need::Fuse]),
+    bug(
+        "fs",
+        "renamed_name_not_synced",
+        "fsync after a rename does not sync the directory",
+        Unit,
+        &[
+            "fs::lib::dirfs::tests::durability::an_fsync_of_a_moved_file_syncs_the_directory_that_it_is_in",
+        ],
+    ),
+    bug(
+        "fs",
+        "directories_above_not_synced",
+        "fsync of a new file syncs its directory alone, not new ones above",
+        Unit,
+        &[
+            "fs::lib::dirfs::tests::durability::an_fsync_beside_a_failing_one_of_a_sibling_in_a_new_directory_fails",
+        ],
+    ),
+    bug(
+        "fs",
+        "write_beside_a_sync_durable",
+        "data that is written beside an fdatasync counts as durable with it",
+        Unit,
+        &[
+            "fs::lib::dirfs::tests::durability::a_tail_written_beside_a_flush_is_known_to_be_in_the_kernels_cache",
+        ],
+    ),
+    bug(
+        "fs",
+        "failed_batch_taken_for_durable",
+        "an error of syncfs is dropped",
+        Unit,
+        &[
+            "fs::lib::dirfs::tests::batch::a_failed_syncfs_makes_every_file_of_the_batch_dirty_again",
+        ],
+    ),
+    bug(
+        "fs",
+        "batch_synced_beside_its_writes",
+        "a batch is synced while some of it is being written",
+        Unit,
+        &["fs::lib::dirfs::tests::batch::a_batch_is_not_synced_while_some_of_it_is_being_written"],
+    ),
+    bug(
+        "fs",
+        "lock_of_another_ignored",
+        "a second cache writes to a directory",
+        Unit,
+        &["foliocache::caches::two_caches_do_not_write_to_one_directory"],
+    ),
+    // foliocache
+    bug(
+        "foliocache",
+        "exit_without_writing_back",
+        "the exit of the process writes nothing back",
+        Unit,
+        &["foliocache::exit::a_cache_that_asked_for_it_is_written_back_by_exit"],
+    ),
+    bug(
+        "foliocache",
+        "one_directory_not_synced",
+        "Cache::sync leaves out the first directory",
+        Unit,
+        &["foliocache::caches::sync_makes_everything_durable"],
+    ),
+    // fuse
+    bug(
+        "fuse",
+        "forgotten_too_early",
+        "a node goes one look-up before the kernel forgets it",
+        Unit,
+        &[
+            "fuse::lib::tests::what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says",
+        ],
+    ),
+    bug(
+        "fuse",
+        "kernel_not_told_of_a_name",
+        "the kernel is not told of names that others change",
+        System,
+        &["fuse::system_news::a_change_from_outside_is_seen_within_50_ms"],
+    )
+    .needs(&[Need::Root, Need::Fuse]),
+    bug(
+        "fuse",
+        "kernel_told_of_another_inode",
+        "the kernel is told of the wrong inode",
+        System,
+        &["fuse::system_news::a_change_from_outside_is_seen_within_50_ms"],
+    )
+    .needs(&[Need::Root, Need::Fuse]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_are_those_of_the_tests() {
+        for bug in BUGS {
+            for test in bug.tests {
+                let program = test.split("::").nth(1).unwrap_or("");
+                let tier = match program.split('_').next() {
+                    Some("loom" | "shuttle") => Model,
+                    Some("system") => System,
+                    _ => Unit,
+                };
+                assert_eq!(bug.tier, tier, "{}: {test}", bug.name);
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_bugs_in_each_crate() {
+        let rooms = ["sync", "xarray", "mm", "vfs", "fs", "foliocache", "fuse"];
+        for room in rooms {
+            assert!(BUGS.iter().any(|bug| bug.room == room), "{room}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Planted bugs: the tests are tested.
+//!
+//! # Model
+//!
+//! ```text
+//!   build    test programs with `--cfg planted`: all bugs are in them, none is planted
+//!   without  each test of the list runs once with no bug, and has to pass
+//!   with     for each bug: FOLIOCACHE_PLANTED=bug, and its tests until one fails
+//! ```
+//!
+//! A bug is found if a test fails, dies by a signal, or hangs: runs for much longer than without it.
+//!
+//! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`: what they are made of is
+//! shared with the other tiers. Cargo keeps what a wrapper makes apart from the rest, so nobody links it by accident.
+
+mod build;
+mod list;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::runner::within;
+use crate::tidy::string;
+use crate::tiers::Tier;
+use build::Programs;
+
+pub(crate) use build::{compile, is_compiler};
+pub(crate) use list::{BUGS, Bug, last, table};
+
+/// How long a test may take beyond a few times what it takes without a bug.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Test programs that run at the same time, at most: some of them look at the clock.
+const MOST_WORKERS: usize = 4;
+
+/// The longest that a test may take without a bug.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// What the command was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    names: Vec<String>,
+    tiers: Vec<Tier>,
+    markdown: bool,
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--tier" => {
+                let name = rest.next().ok_or("--tier needs a name")?;
+                let tier = Tier::from_name(name).ok_or(format!("there is no tier `{name}`"))?;
+                options.tiers.push(tier);
+            }
+            "--markdown" => options.markdown = true,
+            name if BUGS.iter().any(|bug| bug.name == name) => options.names.push(name.to_owned()),
+            other => return Err(format!("there is no planted bug `{other}`")),
+        }
+    }
+    Ok(options)
+}
+
+/// Whether each bug that was asked for is found, if it can be.
+pub(crate) fn run(arguments: &[String], root: &Path, metadata: &Value) -> Result<bool, String> {
+    let options = parse(arguments)?;
+    if options.markdown {
+        print!("{}", table());
+        return Ok(true);
+    }
+    let asked = |bug: &&Bug| {
+        (options.names.is_empty() || options.names.iter().any(|name| name == bug.name))
+            && (options.tiers.is_empty() || options.tiers.contains(&bug.tier))
+    };
+    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    let lacks = |bug: &Bug| {
+        let needs = bug.needs.iter().map(|need| need.name());
+        needs
+            .filter(|need| missing.split(',').any(|missing| missing == *need))
+            .collect::<Vec<_>>()
+    };
+    let (skipped, bugs): (Vec<&Bug>, Vec<&Bug>) = BUGS
+        .iter()
+        .filter(asked)
+        .partition(|bug| !lacks(bug).is_empty());
+    let target = Path::new(string(metadata, "target_directory"));
+    let begun = Instant::now();
+    let tests: Vec<&str> = bugs.iter().flat_map(|bug| bug.tests).copied().collect();
+    let programs = build::programs(root, target, &tests)?;
+    println!("built in {:.0} s", begun.elapsed().as_secs_f64());
+
+    let logs = target.join("xtask");
+    fs::create_dir_all(&logs).map_err(|error| error.to_string())?;
+    let runner = Runner { programs, logs };
+    let usual = runner.without_bugs(&tests)?;
+    println!(
+        "\n{:<34} {:<11} {:<7} {:>7}  found by",
+        "bug", "crate", "tier", "seconds"
+    );
+    let lost = AtomicUsize::new(0);
+    side_by_side(&bugs, |worker, bug| {
+        let at = Instant::now();
+        let found = runner.find(worker, bug, &usual)?;
+        let seconds = at.elapsed().as_secs_f64();
+        let by = found.unwrap_or_else(|| {
+            // Relaxed: a count.
+            lost.fetch_add(1, Ordering::Relaxed);
+            let none = bug.tests.is_empty();
+            (if none { "NO TEST YET" } else { "NOT FOUND" }).to_owned()
+        });
+        let (name, room, tier) = (bug.name, bug.room, bug.tier.name());
+        println!("{name:<34} {room:<11} {tier:<7} {seconds:>7.1}  {by}");
+        Ok(())
+    })?;
+    let lost = lost.into_inner();
+    for bug in &skipped {
+        println!(
+            "{:<34} SKIPPED: this machine lacks {}",
+            bug.name,
+            lacks(bug).join(", ")
+        );
+    }
+    println!(
+        "{} bugs planted, {} found, {} skipped, in {:.0} s",
+        bugs.len(),
+        bugs.len() - lost,
+        skipped.len(),
+        begun.elapsed().as_secs_f64()
+    );
+    Ok(lost == 0 && !bugs.is_empty())
+}
+
+/// How a run of one test ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    Passed,
+    Failed(String),
+}
+
+/// Runs `each` on all items, some at a time: what hangs does not hold up the others. The first number is the worker's.
+///
+/// # Errors
+/// The first of `each`. What had begun by then is run to its end.
+fn side_by_side<T: Sync>(
+    items: &[T],
+    each: impl Fn(usize, &T) -> Result<(), String> + Sync,
+) -> Result<(), String> {
+    let workers = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(MOST_WORKERS);
+    let (next, failed) = (AtomicUsize::new(0), OnceLock::new());
+    thread::scope(|scope| {
+        for worker in 0..workers {
+            let (next, failed, each) = (&next, &failed, &each);
+            scope.spawn(move || {
+                // Relaxed: each number is one worker's.
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed))
+                    && failed.get().is_none()
+                {
+                    if let Err(why) = each(worker, item) {
+                        let _ = failed.set(why);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().map_or(Ok(()), Err)
+}
+
+struct Runner {
+    programs: Programs,
+    /// Where each worker has the output of its last run.
+    logs: PathBuf,
+}
+
+impl Runner {
+    /// How long each test takes without a bug.
+    fn without_bugs(&self, tests: &[&str]) -> Result<BTreeMap<String, Duration>, String> {
+        let different: BTreeSet<&str> = tests.iter().copied().collect();
+        let different: Vec<&str> = different.into_iter().collect();
+        let (usual, begun) = (Mutex::new(BTreeMap::new()), Instant::now());
+        side_by_side(&different, |worker, test| {
+            let begun = Instant::now();
+            if let Ended::Failed(how) = self.test(worker, test, None, LONGEST)? {
+                let output = fs::read_to_string(self.log(worker)).unwrap_or_default();
+                let why = format!("{test} {how} without a bug, so it proves nothing\n{output}");
+                return Err(why);
+            }
+            let mut usual = usual.lock().unwrap_or_else(PoisonError::into_inner);
+            usual.insert((*test).to_owned(), begun.elapsed());
+            Ok(())
+        })?;
+        let (nr, seconds) = (different.len(), begun.elapsed().as_secs_f64());
+        println!("{nr} tests pass without a bug, in {seconds:.0} s");
+        Ok(usual.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn log(&self, worker: usize) -> PathBuf {
+        self.logs.join(format!("planted-{worker}.log"))
+    }
+
+    /// The test that finds the bug, and how.
+    fn find(
+        &self,
+        worker: usize,
+        bug: &Bug,
+        usual: &BTreeMap<String, Duration>,
+    ) -> Result<Option<String>, String> {
+        for &test in bug.tests {
+            let limit = PATIENCE + 4 * usual.get(test).copied().unwrap_or_default();
+            if let Ended::Failed(how) = self.test(worker, test, Some(bug.name), limit)? {
+                return Ok(Some(format!("{test} ({how})")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn test(
+        &self,
+        worker: usize,
+        test: &str,
+        bug: Option<&str>,
+        limit: Duration,
+    ) -> Result<Ended, String> {
+        let failed = |error: std::io::Error| format!("{test}: {error}");
+        let (program, name) = self.programs.of(test)?;
+        let path = self.log(worker);
+        let log = File::create(&path).map_err(failed)?;
+        let mut command = Command::new(&program.executable);
+        command
+            .args(["--exact", name, "--include-ignored", "--test-threads=1"])
+            .current_dir(&program.folder)
+            .env("CARGO_MANIFEST_DIR", &program.folder)
+            .env("RUST_BACKTRACE", "0")
+            .envs(program.env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log);
+        match bug {
+            Some(bug) => command.env("FOLIOCACHE_PLANTED", bug),
+            None => command.env_remove("FOLIOCACHE_PLANTED"),
+        };
+        let Some(status) = within(&mut command, limit).map_err(failed)? else {
+            return Ok(Ended::Failed("hung".to_owned()));
+        };
+        let output = fs::read(&path).map_err(failed)?;
+        let ran = String::from_utf8_lossy(&output).contains("test result: ok. 1 passed");
+        match (status.success(), status.signal()) {
+            (true, _) if ran => Ok(Ended::Passed),
+            (true, _) => Err(format!("{test}: there is no such test in its program")),
+            (_, Some(signal)) => Ok(Ended::Failed(format!("died by signal {signal}"))),
+            _ => Ok(Ended::Failed("failed".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Options, String> {
+        parse(&crate::owned(arguments))
+    }
+
+    #[test]
+    fn bugs_are_chosen_by_name_and_tier() {
+        let options = parsed(&["--tier", "model", BUGS[0].name]).unwrap();
+        assert_eq!(options.tiers, [Tier::Model]);
+        assert_eq!(options.names, [BUGS[0].name]);
+        assert!(parsed(&["no_such_bug"]).is_err() && parsed(&["--tier"]).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! The simulation, for as many seeds as are wanted.
+//!
+//! # Model
+//!
+//! The seeds are shared among processes, each of which runs the test `simulate` of `foliocache-sim`, built with
+//! `--cfg shuttle`. One that fails prints the command that repeats its seed, and the rest is stopped.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::runner::cargo;
+
+/// The test file that holds the simulation.
+const TEST: &str = "shuttle_simulation";
+
+/// What `simulate` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Options {
+    driver: String,
+    /// The first seed; fresh ones without.
+    from: Option<u64>,
+    seeds: u64,
+    jobs: u64,
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options {
+        driver: "mm".to_owned(),
+        from: None,
+        seeds: 1000,
+        jobs: 2,
+    };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let value = rest.next().ok_or(format!("{argument} needs a value"))?;
+        let number = || -> Result<u64, String> {
+            value
+                .parse()
+                .map_err(|_| format!("{argument} needs a number, not `{value}`"))
+        };
+        match argument.as_str() {
+            "--driver" if ["mm", "vfs"].contains(&value.as_str()) => {
+                options.driver.clone_from(value);
+            }
+            "--driver" => return Err(format!("there is no driver `{value}`: mm, or vfs")),
+            "--from" => options.from = Some(number()?),
+            "--seeds" => options.seeds = number()?,
+            "--jobs" => options.jobs = number()?.max(1),
+            "--seed" => (options.from, options.seeds) = (Some(number()?), 1),
+            other => return Err(format!("unknown option `{other}`")),
+        }
+    }
+    options.jobs = options.jobs.min(options.seeds.max(1));
+    Ok(options)
+}
+
+/// A first seed that was most likely never run.
+fn fresh() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Far from those of other runs, and short enough to be typed.
+    now.map_or(0, |now| now.as_millis() as u64 % 1_000_000_000 * 1_000_000)
+}
+
+/// The parts of `seeds` from `from` on that `jobs` processes run: the first seed and how many.
+fn parts(from: u64, seeds: u64, jobs: u64) -> Vec<(u64, u64)> {
+    let end = |job: u64| seeds * job / jobs;
+    (0..jobs)
+        .map(|job| (from + end(job), end(job + 1) - end(job)))
+        .collect()
+}
+
+/// Builds the simulation as the shuttle models of the model tier are built, and says where it is; `None` if it does not compile.
+fn build(root: &Path, target: &Path) -> Result<Option<String>, String> {
+    let mut command = Command::new(cargo());
+    command.args(["test", "--locked", "--release", "-p", "foliocache-sim"]);
+    command.args(["--test", TEST, "--no-run", "--message-format=json"]);
+    command.current_dir(root).stdin(Stdio::null());
+    command.env("RUSTFLAGS", "--cfg shuttle");
+    command.env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command.env("CARGO_TARGET_DIR", target.join("shuttle"));
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    command.stderr(Stdio::inherit());
+    let output = command.output().map_err(|e| format!("cargo: {e}"))?;
+    let messages = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let parsed = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        for message in parsed {
+            eprint!("{}", message["message"]["rendered"].as_str().unwrap_or(""));
+        }
+        return Ok(None);
+    }
+    let program = executable(&messages).ok_or("cargo built no simulation")?;
+    Ok(Some(program))
+}
+
+/// The program of the test in the messages of cargo.
+fn executable(messages: &str) -> Option<String> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == TEST)
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+}
+
+/// `cargo xtask simulate`: whether all seeds passed.
+pub(crate) fn run(arguments: &[String], root: &Path, target: &Path) -> Result<bool, String> {
+    let options = parse(arguments)?;
+    let Some(program) = build(root, target)? else {
+        return Ok(false);
+    };
+    let from = options.from.unwrap_or_else(fresh);
+    let (driver, seeds) = (&options.driver, options.seeds);
+    println!("seeds {from}..{} of {driver}", from + seeds);
+    let begun = Instant::now();
+    let mut children = Vec::new();
+    for (first, count) in parts(from, seeds, options.jobs) {
+        let mut command = Command::new(&program);
+        command.args(["--ignored", "--exact", "--nocapture", "simulate"]);
+        command.env("FOLIOCACHE_DRIVER", driver);
+        command.env("FOLIOCACHE_SEED", first.to_string());
+        command.env("FOLIOCACHE_SEEDS", count.to_string());
+        // What it cannot show is said in the documents.
+        command.env("SHUTTLE_SILENCE_WARNINGS", "1");
+        command.stdin(Stdio::null());
+        children.push(command.spawn().map_err(|e| format!("{program}: {e}"))?);
+    }
+    let passed = wait(children)?;
+    let took = begun.elapsed().as_secs_f64();
+    if passed {
+        let rate = seeds as f64 / took * 60.0;
+        println!("{seeds} seeds of {driver} passed in {took:.1} s, {rate:.0} a minute");
+    }
+    Ok(passed)
+}
+
+/// Waits for all; ends the others once one has failed.
+fn wait(mut children: Vec<Child>) -> Result<bool, String> {
+    while !children.is_empty() {
+        let mut running = Vec::new();
+        let mut failed = false;
+        for mut child in children {
+            match child.try_wait().map_err(|e| e.to_string())? {
+                None => running.push(child),
+                Some(status) => failed |= !status.success(),
+            }
+        }
+        if failed {
+            for mut child in running {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            return Ok(false);
+        }
+        children = running;
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Options, String> {
+        let arguments: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&arguments)
+    }
+
+    #[test]
+    fn options_of_a_simulation_are_parsed() {
+        let options = parsed("--driver vfs --seeds 10 --from 7 --jobs 3").unwrap();
+        assert_eq!(
+            (options.from, options.seeds, options.jobs),
+            (Some(7), 10, 3)
+        );
+        assert_eq!(options.driver, "vfs");
+        let one = parsed("--seed 5").unwrap();
+        assert_eq!((one.from, one.seeds, one.jobs), (Some(5), 1, 1));
+        for bad in ["--driver fs", "--seeds", "--seeds x", "--sed 3"] {
+            assert!(parsed(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_program_is_found_in_the_messages_of_cargo() {
+        let messages = r#"{"target":{"name":"foliocache_sim"},"executable":null}
+{"target":{"name":"shuttle_simulation"},"executable":"/nowhere/simulation"}
+{"success":true}"#;
+        assert_eq!(executable(messages).as_deref(), Some("/nowhere/simulation"));
+        assert_eq!(executable(""), None);
+    }
+
+    #[test]
+    fn each_seed_is_run_once() {
+        assert_eq!(parts(10, 7, 2), [(10, 3), (13, 4)]);
+        assert_eq!(parts(0, 1, 1), [(0, 1)]);
+        let all: u64 = parts(5, 100, 3).iter().map(|(_, count)| count).sum();
+        assert_eq!(all, 100);
+    }
+}
