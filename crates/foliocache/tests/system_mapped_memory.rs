@@ -11,6 +11,7 @@ mod common;
 use common::{ALONE, PAGE, is_alone};
 use foliocache::{Advice, Cache, Errno, MapAccess, Mapping, MappingFaults};
 use foliocache_mm::{AddressSpaceOperations, IoSegment};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -147,8 +148,20 @@ impl Drop for Cgroup {
     }
 }
 
-/// Anonymous and shared memory of a process, and its page tables; `None` once it has ended. Not all of it is of one
-/// moment.
+/// Looks while a child stands still, so that all that is read is of one moment: a page that moves from one mapping to another
+/// would be counted twice.
+fn at_rest<R>(pid: u32, look: impl FnOnce() -> R) -> R {
+    let pid = Pid::from_raw(pid as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    // Its end is left to the child's handle.
+    let rest = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), rest).unwrap();
+    let seen = look();
+    kill_process(pid, Signal::CONT).unwrap();
+    seen
+}
+
+/// Anonymous and shared memory of a process, and its page tables; `None` once it has ended.
 fn resident(pid: u32) -> Option<u64> {
     let sum = |file: &str, fields: &[&str]| {
         let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
@@ -187,7 +200,7 @@ fn measure(case: &str) {
         let mut most = base;
         go.write_all(b"\n").unwrap();
         while child.try_wait().unwrap().is_none() {
-            let now = [resident(pid).unwrap_or(0), charged()];
+            let now = at_rest(pid, || [resident(pid).unwrap_or(0), charged()]);
             most = [0, 1].map(|at| most[at].max(now[at]));
             std::thread::sleep(Duration::from_millis(10));
         }

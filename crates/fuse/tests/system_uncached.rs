@@ -329,15 +329,21 @@ fn advice_on_a_mount_is_for_the_kernels_pages_and_dontcache_is_refused() {
         return;
     }
     let seen = counters_of("advise");
-    let to_kernel = |what: &str| at(&seen, what).1.kernel_cache_bytes;
+    // A kernel that makes room keeps single pages from `DONTNEED`, and drops others: an eighth is left to it.
     let whole = SIZE as u64;
-    assert_eq!(to_kernel("mapped"), whole);
-    assert_eq!(to_kernel("touched again"), whole, "the kernel had it");
-    assert_eq!(to_kernel("DONTNEED of mapped pages"), whole, "they stay");
-    assert_eq!(to_kernel("DONTNEED"), whole);
+    let to_kernel = |what: &str| at(&seen, what).1.kernel_cache_bytes;
+    let assert_read = |what: &str, times: u64| {
+        let read = to_kernel(what);
+        let off = read.abs_diff(times * whole);
+        assert!(off < whole / 8, "{what}: {read}, not {times} times {whole}");
+    };
+    assert_read("mapped", 1);
+    assert_read("touched again", 1);
+    assert_read("DONTNEED of mapped pages", 1);
+    assert_read("DONTNEED", 1);
     // As much as the kernel reads ahead.
-    assert!(to_kernel("WILLNEED") > whole);
-    assert_eq!(to_kernel("RWF_DONTCACHE"), 2 * whole, "the kernel's went");
+    assert!(to_kernel("WILLNEED") > to_kernel("DONTNEED"));
+    assert_read("RWF_DONTCACHE", 2);
     for (what, file, _) in &seen {
         let ours = (file.resident_pages, file.uncached.asked_pages);
         assert_eq!(ours, (PAGES, 0), "{what}");
