@@ -521,22 +521,18 @@ fn page_faults() {
     for mode in ["inline", "thread"] {
         let ours = |around| faults_of(&format!("foliocache {mode}, {around}"));
         assert_eq!(ours("4 KiB"), 4096.0);
-        // The first are smaller: a page, two, four, eight. By thread, a touch may come before the stream is noted.
-        let most = if mode == "inline" {
-            4096.0 / 16.0 + 4.0
-        } else {
-            4096.0
-        };
-        assert!((260.0..=most).contains(&ours("64 KiB")), "{faults:?}");
+        // The first are smaller: a page, two, four, eight.
+        let least = 4096.0 / 16.0 + 4.0;
+        assert!((least..least + 8.0).contains(&ours("64 KiB")), "{faults:?}");
     }
     let few = ["written", "huge=always", "2 MiB", "untracked"];
     let few =
         |variant: &str| !variant.contains("thread") && few.iter().any(|end| variant.ends_with(end));
     let few = faults.iter().filter(|(variant, _)| few(variant));
-    // How many pages the kernel maps at once is not ours: on a busy machine it was eight.
+    // How many pages the kernel maps at once is not ours: eight on a busy machine, single ones where memory is short.
     few.for_each(|(variant, value)| {
         let most = if variant.starts_with("kernel") {
-            2048.0
+            4196.0
         } else {
             100.0
         };

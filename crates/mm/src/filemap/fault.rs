@@ -38,6 +38,7 @@ use foliocache_sys::userfaultfd::Access;
 
 use super::fill::Reader;
 use super::read::Behind;
+use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{Folio, LockedFolio, flag, grains};
@@ -128,16 +129,25 @@ impl AddressSpace {
             return Err(Errno::EFAULT);
         }
         let seen = locked.state.load();
-        let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
-        if behind.is_none() && !seen.has(flag::READAHEAD) {
-            locked.mark_accessed(seen);
-            self.count_hits(1);
-        }
+        let mut kind = match behind {
+            Some(_) => FolioUse::Fetched,
+            None => FolioUse::of(
+                &window.readahead,
+                seen,
+                &locked.range(),
+                (page.pos(), PAGE_SIZE),
+                0,
+            ),
+        };
+        let first_use = kind.mark(&locked, seen);
+        self.count_use(kind, page.pos(), PAGE_SIZE);
         self.keep_used(&locked, seen);
         if write && let Some(stored) = window.stored.get() {
             stored();
         }
-        let order = locked.order();
+        // Before the page can be touched: the fault after it may be another thread's, and would look like another stream's.
+        let to_read =
+            first_use.then(|| self.note_first_use(&window.readahead, page, locked.order()));
         let mapped = match fault.placed.get() {
             true => {
                 drop(locked);
@@ -146,9 +156,8 @@ impl AddressSpace {
             }
             false => self.map_folio(window, locked, page, write)?,
         };
-        if first_use {
-            bump(&self.counters.readahead_first_uses, 1);
-            self.used_readahead(&window.readahead, page, order, false);
+        if let Some(windows) = to_read {
+            self.read_on_ahead(&window.readahead, page, windows, false);
         }
         if let Some(behind) = behind {
             self.read_ahead(behind.window, false);
@@ -248,6 +257,7 @@ impl AddressSpace {
         let windows = linear.windows.read();
         let listed = windows.iter().any(|listed| Arc::ptr_eq(listed, window));
         if listed && window.has_table(page.0) && self.has_page(page) {
+            window.readahead.note_read(page.pos(), page.add(1).pos());
             folio.state.set(flag::MAPPED);
             fault.placed.set(window.place(mm, page.0, bytes));
         }
@@ -329,13 +339,18 @@ impl AddressSpace {
             // Before the store can be made: an fsync after it looks for dirty folios without their locks.
             mark_dirty();
         }
-        let end = window.install(mm, page.0..end, access)?;
+        // Before the next page can be touched: its fault may be another thread's.
+        stream.note(end);
+        window.readahead.note_read(page.pos(), PageIndex(end).pos());
+        let mapped = window.install(mm, page.0..end, access)?;
         if write && late {
             mark_dirty();
         }
-        bump(&self.counters.mapped, end - page.0);
-        stream.note(end);
-        Ok(Some((end, dirtied)))
+        bump(&self.counters.mapped, mapped - page.0);
+        if mapped < end {
+            stream.note(mapped);
+        }
+        Ok(Some((mapped, dirtied)))
     }
 
     /// Pages of a locked folio from `page` on that are uptodate.

@@ -30,6 +30,7 @@ use super::fault::ReadFault;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
+use crate::frames::FrameKind;
 use crate::iocb::Iocb;
 use crate::mm::{Mm, READAHEAD_PART};
 use crate::ops::{IoSegment, ReadMode};
@@ -83,13 +84,19 @@ impl AddressSpace {
         }
     }
 
-    pub(super) fn readahead_limits(&self) -> Limits<'_> {
+    /// What a stream may read ahead that is at `page` now.
+    pub(super) fn readahead_limits(&self, page: PageIndex) -> Limits<'_> {
         let mm: &Mm = self.mm();
         // The bound may have changed.
         mm.readahead.set_cap(mm.frames.capacity() / READAHEAD_PART);
-        let mode = self.ops.read_mode();
+        let (mode, max) = (self.ops.read_mode(), self.max_window());
+        // Linear frames that are evicted leave only after a grace period.
+        let room = match self.frame_kind(page) {
+            FrameKind::Linear if !mm.frames.is_huge() => mm.frames.room_for(FrameKind::Linear, max),
+            _ => u64::MAX,
+        };
         Limits {
-            max: self.max_window(),
+            max,
             max_order: self.max_order(),
             file_pages: pages_for(self.size()),
             background: mode == ReadMode::Background,
@@ -97,6 +104,7 @@ impl AddressSpace {
                 ReadMode::Copying => COPY_MAX,
                 _ => WAIT_MAX,
             },
+            room,
             budget: &mm.readahead,
             feedback: &self.counters.feedback,
         }

@@ -105,16 +105,17 @@ impl AddressSpace {
         let mut at = iocb.pos;
         for locked in held {
             let seen = locked.state.load();
-            let mut kind = FolioUse::of(handle, seen, locked.index(), at, iocb.fetched);
+            let next = locked.end().pos().min(end);
+            let part = (at, (next - at) as usize);
+            let mut kind = FolioUse::of(handle, seen, &locked.range(), part, iocb.fetched);
             self.keep_used(locked, seen);
             if kind == FolioUse::Again && locked.mark_accessed(seen) {
                 kind = FolioUse::First;
                 first_uses.push((PageIndex::of(at), locked.order()));
             }
-            let next = locked.end().pos().min(end);
-            self.count_use(kind, at, (next - at) as usize);
+            self.count_use(kind, part.0, part.1);
+            handle.note_read(at, next);
             at = next;
-            handle.note_read(at);
         }
         first_uses
     }

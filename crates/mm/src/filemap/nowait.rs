@@ -103,7 +103,7 @@ impl AddressSpace {
         if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
             return None;
         }
-        let limits = self.readahead_limits();
+        let limits = self.readahead_limits(page);
         let (now, behind) = handle.on_miss(page, last, &limits);
         match uncached {
             true => handle.note_uncached(),

@@ -50,6 +50,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::fill::Reader;
+use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
 use crate::holder::Holder;
@@ -376,12 +377,15 @@ impl AddressSpace {
         }
         let seen = locked.state.load();
         self.keep_used(&locked, seen);
-        let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
-        if behind.is_none() && !seen.has(flag::READAHEAD) {
-            locked.mark_accessed(seen);
-            self.count_hits(1);
-        }
         let (end, order) = (locked.end(), locked.order());
+        let from = pin.bytes.start.max(page.pos());
+        let len = (pin.bytes.end.min(end.pos()) - from) as usize;
+        let mut kind = match behind {
+            Some(_) => FolioUse::Fetched,
+            None => FolioUse::of(handle, seen, &locked.range(), (from, len), 0),
+        };
+        let first_use = kind.mark(&locked, seen);
+        self.count_use(kind, from, 1);
         let mut done = self.pin_locked(&locked, pin);
         if matches!(done, Err(Refused::TooMuch)) && self.mm().move_for_pin(&locked) {
             // It may have been its block that is too much.
@@ -389,8 +393,8 @@ impl AddressSpace {
         }
         drop(locked);
         done.map_err(|refused| self.refusal(refused, order))?;
+        handle.note_read(from, from + len as u64);
         if first_use {
-            bump(&self.counters.readahead_first_uses, 1);
             self.used_readahead(handle, page, order, false);
         }
         if let Some(behind) = behind {

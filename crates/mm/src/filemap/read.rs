@@ -130,7 +130,7 @@ impl AddressSpace {
         };
         let done = (iocb.pos - start) as usize;
         if done > 0 {
-            handle.note_read(iocb.pos);
+            handle.note_read(start, iocb.pos);
         }
         iocb.end(done, result)
     }
@@ -239,7 +239,12 @@ impl AddressSpace {
         let (folio, seen) = (found.folio, found.seen);
         let kind = match noted {
             true => FolioUse::First,
-            false => FolioUse::of(handle, seen, identity.index, pos, iocb.fetched),
+            false => {
+                let start = identity.index.pos();
+                let folio = start..start + identity.bytes() as u64;
+                let len = left.min(identity.bytes() - offset);
+                FolioUse::of(handle, seen, &folio, (pos, len), iocb.fetched)
+            }
         };
         let used = kind == FolioUse::Again && !seen.is_in_use();
         if used && seen.has(flag::READAHEAD) && folio.mark_accessed(seen) {
@@ -284,12 +289,36 @@ impl AddressSpace {
         order: u32,
         uncached: bool,
     ) {
+        let windows = self.note_first_use(handle, page, order);
+        self.read_on_ahead(handle, page, windows, uncached);
+    }
+
+    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead. Does not block.
+    ///
+    /// Context: a folio lock may be held.
+    pub(super) fn note_first_use(
+        &self,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        order: u32,
+    ) -> Vec<Window> {
         bump(&self.counters.readahead_used, 1 << order);
         self.counters.feedback.note_used(1 << order);
-        let limits = self.readahead_limits();
-        let windows = handle.on_first_use(page, &limits);
+        handle.on_first_use(page, &self.readahead_limits(page))
+    }
+
+    /// The second half of [`AddressSpace::used_readahead`].
+    ///
+    /// Context: no folio lock, no RCU read section.
+    pub(super) fn read_on_ahead(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        windows: Vec<Window>,
+        uncached: bool,
+    ) {
         if !windows.is_empty() && !uncached {
-            self.drop_behind(handle, page, &limits);
+            self.drop_behind(handle, page, &self.readahead_limits(page));
         }
         self.read_ahead(windows, uncached);
     }
@@ -340,7 +369,7 @@ impl AddressSpace {
         let kind = match behind {
             Some(_) => FolioUse::Fetched,
             // Somebody else brought it in while we waited for the lock.
-            None => FolioUse::of(handle, seen, locked.index(), pos, iocb.fetched),
+            None => FolioUse::of(handle, seen, &locked.range(), (pos, to.len()), iocb.fetched),
         };
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
         let kind = if first_use { FolioUse::First } else { kind };
@@ -486,7 +515,7 @@ impl AddressSpace {
                     None => continue,
                 }
             }
-            let limits = self.readahead_limits();
+            let limits = self.readahead_limits(page);
             let (now, window) = handle.on_miss(page, last, &limits);
             let fetched = self.missing_from(page, last, now.start.add(now.pages));
             if behind.is_none() {

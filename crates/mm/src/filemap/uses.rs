@@ -6,6 +6,7 @@
 //!   brought in for this very read      Fetched   a miss, which is counted where it is found to be missing
 //!   read ahead, and not used before    First     each page is a first use
 //!   the same use of the folio goes on  GoesOn    pages that begin here are first uses; one that was begun is a hit
+//!                                                (a pass from front to back, which may leave bytes out)
 //!   used before                        Again     each page is a hit
 //! ```
 //!
@@ -14,9 +15,11 @@
 
 use crate::address_space::AddressSpace;
 use crate::folio::state::Snapshot;
+use crate::folio::{LockedFolio, flag};
 use crate::readahead::ReadaheadState;
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use std::ops::Range;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +31,37 @@ pub(super) enum FolioUse {
 }
 
 impl FolioUse {
-    /// What reading byte `pos` of a folio is that begins at page `start` and was seen as `seen`, before it is marked
+    /// What reading `len` bytes at `pos` is, of a folio that lies at `folio` and was seen as `seen`, before it is marked
     /// accessed. The bytes before `fetched` were brought in for this very read.
     #[inline]
     pub(super) fn of(
         handle: &ReadaheadState,
         seen: Snapshot,
-        start: PageIndex,
-        pos: u64,
+        folio: &Range<u64>,
+        (pos, len): (u64, usize),
         fetched: u64,
     ) -> Self {
         if pos < fetched {
             Self::Fetched
-        } else if !seen.is_in_use() && pos != start.pos() && handle.continues(pos) {
+        } else if !seen.is_in_use()
+            && !seen.has(flag::READAHEAD)
+            && handle.goes_on(folio, pos, len as u64)
+        {
             Self::GoesOn
         } else {
             Self::Again
         }
+    }
+
+    /// Marks a folio that was seen as `seen` accessed, if this is a use of its own; whether it is the first of what
+    /// readahead brought in.
+    pub(super) fn mark(&mut self, locked: &LockedFolio<'_>, seen: Snapshot) -> bool {
+        let used = *self == Self::Again || seen.has(flag::READAHEAD);
+        let first = used && locked.mark_accessed(seen);
+        if first {
+            *self = Self::First;
+        }
+        first
     }
 }
 

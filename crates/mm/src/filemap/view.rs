@@ -298,20 +298,16 @@ impl AddressSpace {
         let (pos, seen) = (iocb.pos, locked.state.load());
         let mut kind = match missed {
             true => FolioUse::Fetched,
-            false => FolioUse::of(handle, seen, locked.index(), pos, iocb.fetched),
+            false => FolioUse::of(handle, seen, &locked.range(), (pos, len), iocb.fetched),
         };
-        let uses = kind == FolioUse::Again || seen.has(flag::READAHEAD);
-        let first_use = uses && locked.mark_accessed(seen);
-        if first_use {
-            kind = FolioUse::First;
-        }
+        let first_use = kind.mark(&locked, seen);
         let order = locked.order();
         if !iocb.uncached {
             self.keep_used(&locked, seen);
         }
         drop(locked);
         self.count_use(kind, pos, len);
-        handle.note_read(pos + len as u64);
+        handle.note_read(pos, pos + len as u64);
         if first_use {
             self.used_readahead(handle, PageIndex::of(pos), order, iocb.uncached);
         }

@@ -53,6 +53,7 @@ pub(crate) use state::flag;
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{self, Rank, RankToken};
 use foliocache_sync::wait::WaitTable;
+use std::ops::Range;
 use std::task::Waker;
 
 use crate::frames::FrameNumber;
@@ -147,6 +148,11 @@ impl Folio {
 
     pub(crate) fn end(&self) -> PageIndex {
         self.index().add(self.nr_pages())
+    }
+
+    /// The bytes of the file that it holds, and has room for.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.index().pos()..self.end().pos()
     }
 
     pub(crate) fn holds(&self, page: PageIndex) -> bool {

@@ -313,6 +313,14 @@ impl Frames {
         self.budget_of(kind).counts().available.max(0) as u64
     }
 
+    /// As [`Frames::available_of`], with a unit of the other kind if there are fewer than `wanted` and it can be had.
+    pub(crate) fn room_for(&self, kind: FrameKind, wanted: u64) -> u64 {
+        if self.available_of(kind) < wanted {
+            self.shift_unit(kind);
+        }
+        self.available_of(kind)
+    }
+
     /// Frames that must be freed, after a shrink, before there is one to reserve. Two loads.
     pub fn deficit(&self) -> u64 {
         let of = |kind| {

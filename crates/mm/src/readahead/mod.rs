@@ -37,9 +37,8 @@
 //!
 //! # Memory ordering
 //!
-//! All Relaxed: `prev_pos`, `access` and `uncached` are hints. `prev_pos` is stored to only when it changes, and not at all
-//! for a hit on a folio that is known to be in use (`AddressSpace::read_in_use`): threads that share a handle
-//! and read what is hot write nothing that the others read.
+//! All Relaxed: `passes`, `access` and `uncached` are hints. `passes` is not stored to for a hit on a folio that is known to be
+//! in use (`AddressSpace::read_in_use`): threads that share a handle and read what is hot write nothing that the others read.
 //!
 //! # Differences from Linux
 //!
@@ -48,6 +47,7 @@
 
 mod budget;
 mod history;
+mod passes;
 mod stream;
 mod streams;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -56,11 +56,12 @@ mod tests;
 pub(crate) use budget::{ReadaheadBudget, ReadaheadFeedback};
 
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 
 use crate::types::PageIndex;
 use history::Request;
+use passes::Passes;
 use std::ops::Range;
 use streams::Streams;
 
@@ -107,6 +108,8 @@ pub(crate) struct Limits<'a> {
     /// nobody's time: each window is read when it is missed, and no more than `now_max` pages.
     pub(crate) background: bool,
     pub(crate) now_max: u64,
+    /// Pages that there is memory for, if waiting or evicting does not help: no more is handed out, and streams go on where that ends.
+    pub(crate) room: u64,
     /// The cache's budget.
     pub(crate) budget: &'a Arc<ReadaheadBudget>,
     /// What readahead of this file was worth.
@@ -162,8 +165,7 @@ impl Window {
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub struct ReadaheadState {
-    /// Byte after the last read.
-    prev_pos: AtomicU64,
+    passes: Passes,
     access: AtomicU8,
     /// Whether it was ever used for uncached reads.
     uncached: AtomicBool,
@@ -184,7 +186,7 @@ impl ReadaheadState {
     /// The state of a handle that has read nothing.
     pub fn new() -> Self {
         Self {
-            prev_pos: AtomicU64::new(0),
+            passes: Passes::new(),
             access: AtomicU8::new(Access::Normal as u8),
             uncached: AtomicBool::new(false),
             streams: RankedMutex::new(Rank::Readahead, None),
@@ -200,14 +202,20 @@ impl ReadaheadState {
     /// Whether a read at `pos` goes on where the last one ended.
     #[inline]
     pub(crate) fn continues(&self, pos: u64) -> bool {
-        self.prev_pos.load(Ordering::Relaxed) == pos
+        self.passes.last_end() == pos
     }
 
-    /// Notes that a read ended before byte `pos`, once for a whole call.
+    /// Whether a read of `len` bytes at `pos`, which lies in a folio of `folio`, goes on with a pass over that folio.
     #[inline]
-    pub(crate) fn note_read(&self, pos: u64) {
-        if self.prev_pos.load(Ordering::Relaxed) != pos {
-            self.prev_pos.store(pos, Ordering::Relaxed);
+    pub(crate) fn goes_on(&self, folio: &Range<u64>, pos: u64, len: u64) -> bool {
+        self.passes.goes_on(folio, pos, len)
+    }
+
+    /// Notes that a read went from byte `pos` to byte `end`, once for a whole call.
+    #[inline]
+    pub(crate) fn note_read(&self, pos: u64, end: u64) {
+        if self.passes.last_end() != end {
+            self.passes.note(pos, end);
         }
     }
 
@@ -305,7 +313,7 @@ impl ReadaheadState {
 
     /// Whether `page` is next to where the last read ended.
     fn continues_with(&self, page: PageIndex) -> bool {
-        let prev_end = self.prev_pos.load(Ordering::Relaxed);
+        let prev_end = self.passes.last_end();
         prev_end > 0 && page.0 == PageIndex::of(prev_end - 1).0 + 1
     }
 }

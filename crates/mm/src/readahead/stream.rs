@@ -287,7 +287,9 @@ impl Stream {
         self.tail = near;
         self.front = near + asked;
         // Asked for by the caller: it is not read ahead, and it is read whatever the budget says.
-        let ahead = self.grant(0, self.size.saturating_sub(asked), limits);
+        let ahead = self
+            .grant(0, self.size.saturating_sub(asked), limits)
+            .min(self.room(limits).saturating_sub(asked));
         self.backward = match self.shape {
             Shape::Backward => asked - 1,
             _ => 0,
@@ -336,7 +338,7 @@ impl Stream {
             return Vec::new();
         }
         let mut started = Vec::new();
-        let max = self.max_units(limits);
+        let (max, mut room) = (self.max_units(limits), self.room(limits));
         while started.len() < MAX_STARTED {
             let lead = self.front - unit - 1;
             if self.at_end(limits) {
@@ -350,7 +352,8 @@ impl Stream {
                 0 => self.first_size(1, max),
                 size => (size * 2).min(max),
             };
-            let granted = self.grant(lead, self.size, limits);
+            let granted = self.grant(lead, self.size, limits).min(room);
+            room -= granted;
             let folio = self.folio_units(limits);
             if folio >= self.step || unit >= self.coarse {
                 (self.step, self.coarse) = (folio, self.front + granted);
@@ -405,6 +408,11 @@ impl Stream {
             self.size = (granted + 1).next_power_of_two().div_ceil(2).max(first);
         }
         granted
+    }
+
+    /// Units that there is memory for now.
+    fn room(&self, limits: &Limits<'_>) -> u64 {
+        limits.room / self.shape.unit_pages()
     }
 
     /// Whether everything the stream could come to has been asked for.

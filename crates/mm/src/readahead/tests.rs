@@ -359,6 +359,28 @@ fn a_store_without_a_background_is_read_when_it_is_missed() {
 }
 
 #[test]
+fn a_stream_goes_on_where_memory_ended() {
+    for (background, room) in [(true, 31), (true, 200), (false, 31), (false, 5)] {
+        let mut model = Model::new(20_000);
+        (model.background, model.room) = (background, room);
+        let handle = ReadaheadState::new();
+        for page in 0..20_000 {
+            model.read(&handle, page, 1);
+            // As page faults are: nobody notes where the last ended.
+            handle.note_read(0, 0);
+        }
+        assert_eq!(model.pages_read(), 20_000, "every page was read once");
+        assert!(model.ios.iter().all(|io| io.pages <= room));
+        let most = if background { 2 } else { 2 * 20_000 / room };
+        assert!(
+            model.misses <= most,
+            "{background} {room}: {}",
+            model.misses
+        );
+    }
+}
+
+#[test]
 fn a_handle_taken_to_another_cache_starts_over() {
     let handle = ReadaheadState::new();
     let mut models = [Model::new(1_000), Model::new(1_000)];

@@ -37,6 +37,7 @@ pub(super) struct Model {
     pub(super) max_order: u32,
     pub(super) background: bool,
     pub(super) now_max: u64,
+    pub(super) room: u64,
     pub(super) file_pages: u64,
     /// Pages that fit.
     pub(super) capacity: usize,
@@ -63,6 +64,7 @@ impl Model {
             max_order: 9,
             background: true,
             now_max: WAIT_MAX,
+            room: u64::MAX,
             file_pages,
             capacity: 1 << 20,
             cache: BTreeMap::new(),
@@ -146,7 +148,7 @@ impl Model {
             }
             self.most_leased = self.most_leased.max(self.budget.leased());
         }
-        handle.note_read((last + 1) << crate::types::PAGE_SHIFT);
+        handle.note_read(PageIndex(first).pos(), PageIndex(last + 1).pos());
     }
 
     fn first_use(&mut self, handle: &ReadaheadState, at: u64, start: u64, pages: u64) {
@@ -195,6 +197,7 @@ impl Model {
             max_order: self.max_order,
             background: self.background,
             now_max: self.now_max,
+            room: self.room,
             file_pages: self.file_pages,
             budget,
             feedback,
