@@ -218,7 +218,7 @@ struct Bed {
 
 /// A log that is open.
 enum Open {
-    Ours(File),
+    Ours(Box<File>),
     Kernel(fs::File),
 }
 
@@ -256,7 +256,8 @@ impl Log {
             By::Ours => {
                 let mut options = self.bed.directory.open_options();
                 let name = path.file_name().expect("it has one");
-                Open::Ours(options.read(true).write(true).create(true).open(name)?)
+                let file = options.read(true).write(true).create(true).open(name)?;
+                Open::Ours(Box::new(file))
             }
             By::Kernel | By::Direct => {
                 let direct = match self.by {
