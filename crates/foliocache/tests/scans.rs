@@ -101,12 +101,33 @@ fn a_scan_by_views_leaves_what_is_in_use() {
 }
 
 #[test]
-fn a_scan_by_loads_leaves_what_is_in_use() {
+fn a_scan_beside_reads_at_random_through_one_handle_leaves_what_is_in_use() {
+    let mut rng = Rng(1_181_783_497_276_652_981);
+    scan(|file| {
+        Box::new(move |at| {
+            read(&file, at, PAGE);
+            read(&file, rng.below(COLD_PAGES), PAGE);
+        })
+    });
+}
+
+fn scan_by_loads(page: impl Fn(u64) -> u64 + 'static) {
     scan(|file| {
         let mapping = file.map(.., MapAccess::ReadWrite).unwrap();
         Box::new(move |at| {
             let bytes = mapping.as_atomics().unwrap();
-            assert_eq!(bytes[at as usize * PAGE].load(Ordering::Relaxed), 7);
+            let byte = &bytes[page(at) as usize * PAGE];
+            assert_eq!(byte.load(Ordering::Relaxed), 7);
         })
     });
+}
+
+#[test]
+fn a_scan_by_loads_leaves_what_is_in_use() {
+    scan_by_loads(|at| at);
+}
+
+#[test]
+fn a_scan_by_loads_backwards_leaves_what_is_in_use() {
+    scan_by_loads(|at| COLD_PAGES - 1 - at);
 }

@@ -129,15 +129,10 @@ impl AddressSpace {
             return Err(Errno::EFAULT);
         }
         let seen = locked.state.load();
+        let bytes = page.pos()..page.add(1).pos();
         let mut kind = match behind {
             Some(_) => FolioUse::Fetched,
-            None => FolioUse::of(
-                &window.readahead,
-                seen,
-                &locked.range(),
-                (page.pos(), PAGE_SIZE),
-                0,
-            ),
+            None => FolioUse::of(&window.readahead, seen, &locked.range(), &bytes, 0),
         };
         let first_use = kind.mark(&locked, seen);
         self.count_use(kind, page.pos(), PAGE_SIZE);
@@ -257,7 +252,7 @@ impl AddressSpace {
         let windows = linear.windows.read();
         let listed = windows.iter().any(|listed| Arc::ptr_eq(listed, window));
         if listed && window.has_table(page.0) && self.has_page(page) {
-            window.readahead.note_read(page.pos(), page.add(1).pos());
+            window.readahead.note_read(page.pos()..page.add(1).pos());
             folio.state.set(flag::MAPPED);
             fault.placed.set(window.place(mm, page.0, bytes));
         }
@@ -341,7 +336,7 @@ impl AddressSpace {
         }
         // Before the next page can be touched: its fault may be another thread's.
         stream.note(end);
-        window.readahead.note_read(page.pos(), PageIndex(end).pos());
+        window.readahead.note_read(page.pos()..page.add(1).pos());
         let mapped = window.install(mm, page.0..end, access)?;
         if write && late {
             mark_dirty();

@@ -92,7 +92,7 @@ impl AddressSpace {
         let (mode, max) = (self.ops.read_mode(), self.max_window());
         // Linear frames that are evicted leave only after a grace period.
         let room = match self.frame_kind(page) {
-            FrameKind::Linear if !mm.frames.is_huge() => mm.frames.room_for(FrameKind::Linear, max),
+            FrameKind::Linear if !mm.frames.is_huge() => mm.frames.linear_room(max),
             _ => u64::MAX,
         };
         Limits {

@@ -106,15 +106,15 @@ impl AddressSpace {
         for locked in held {
             let seen = locked.state.load();
             let next = locked.end().pos().min(end);
-            let part = (at, (next - at) as usize);
-            let mut kind = FolioUse::of(handle, seen, &locked.range(), part, iocb.fetched);
+            let bytes = at..next;
+            let mut kind = FolioUse::of(handle, seen, &locked.range(), &bytes, iocb.fetched);
             self.keep_used(locked, seen);
             if kind == FolioUse::Again && locked.mark_accessed(seen) {
                 kind = FolioUse::First;
                 first_uses.push((PageIndex::of(at), locked.order()));
             }
-            self.count_use(kind, part.0, part.1);
-            handle.note_read(at, next);
+            self.count_use(kind, at, (next - at) as usize);
+            handle.note_read(bytes);
             at = next;
         }
         first_uses

@@ -379,10 +379,10 @@ impl AddressSpace {
         self.keep_used(&locked, seen);
         let (end, order) = (locked.end(), locked.order());
         let from = pin.bytes.start.max(page.pos());
-        let len = (pin.bytes.end.min(end.pos()) - from) as usize;
+        let bytes = from..pin.bytes.end.min(end.pos());
         let mut kind = match behind {
             Some(_) => FolioUse::Fetched,
-            None => FolioUse::of(handle, seen, &locked.range(), (from, len), 0),
+            None => FolioUse::of(handle, seen, &locked.range(), &bytes, 0),
         };
         let first_use = kind.mark(&locked, seen);
         self.count_use(kind, from, 1);
@@ -393,7 +393,7 @@ impl AddressSpace {
         }
         drop(locked);
         done.map_err(|refused| self.refusal(refused, order))?;
-        handle.note_read(from, from + len as u64);
+        handle.note_read(bytes);
         if first_use {
             self.used_readahead(handle, page, order, false);
         }

@@ -130,7 +130,7 @@ impl AddressSpace {
         };
         let done = (iocb.pos - start) as usize;
         if done > 0 {
-            handle.note_read(start, iocb.pos);
+            handle.note_read(start..iocb.pos);
         }
         iocb.end(done, result)
     }
@@ -242,8 +242,8 @@ impl AddressSpace {
             false => {
                 let start = identity.index.pos();
                 let folio = start..start + identity.bytes() as u64;
-                let len = left.min(identity.bytes() - offset);
-                FolioUse::of(handle, seen, &folio, (pos, len), iocb.fetched)
+                let bytes = pos..folio.end.min(pos + left as u64);
+                FolioUse::of(handle, seen, &folio, &bytes, iocb.fetched)
             }
         };
         let used = kind == FolioUse::Again && !seen.is_in_use();
@@ -293,7 +293,7 @@ impl AddressSpace {
         self.read_on_ahead(handle, page, windows, uncached);
     }
 
-    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead. Does not block.
+    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead. Does not sleep.
     ///
     /// Context: a folio lock may be held.
     pub(super) fn note_first_use(
@@ -369,7 +369,11 @@ impl AddressSpace {
         let kind = match behind {
             Some(_) => FolioUse::Fetched,
             // Somebody else brought it in while we waited for the lock.
-            None => FolioUse::of(handle, seen, &locked.range(), (pos, to.len()), iocb.fetched),
+            None => {
+                let folio = locked.range();
+                let bytes = pos..folio.end.min(pos + to.len() as u64);
+                FolioUse::of(handle, seen, &folio, &bytes, iocb.fetched)
+            }
         };
         let first_use = seen.has(flag::READAHEAD) && locked.mark_accessed(seen);
         let kind = if first_use { FolioUse::First } else { kind };

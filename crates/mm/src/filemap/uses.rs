@@ -5,8 +5,8 @@
 //! ```text
 //!   brought in for this very read      Fetched   a miss, which is counted where it is found to be missing
 //!   read ahead, and not used before    First     each page is a first use
-//!   the same use of the folio goes on  GoesOn    pages that begin here are first uses; one that was begun is a hit
-//!                                                (a pass from front to back, which may leave bytes out)
+//!   the same use of the folio goes on  GoesOn    pages that begin here are first uses; one that is entered behind its
+//!                                                first byte is a hit
 //!   used before                        Again     each page is a hit
 //! ```
 //!
@@ -31,22 +31,19 @@ pub(super) enum FolioUse {
 }
 
 impl FolioUse {
-    /// What reading `len` bytes at `pos` is, of a folio that lies at `folio` and was seen as `seen`, before it is marked
+    /// What reading `bytes` is, of the folio that has the bytes `folio` and was seen as `seen`, before it is marked
     /// accessed. The bytes before `fetched` were brought in for this very read.
     #[inline]
     pub(super) fn of(
         handle: &ReadaheadState,
         seen: Snapshot,
         folio: &Range<u64>,
-        (pos, len): (u64, usize),
+        bytes: &Range<u64>,
         fetched: u64,
     ) -> Self {
-        if pos < fetched {
+        if bytes.start < fetched {
             Self::Fetched
-        } else if !seen.is_in_use()
-            && !seen.has(flag::READAHEAD)
-            && handle.goes_on(folio, pos, len as u64)
-        {
+        } else if !seen.is_in_use() && !seen.has(flag::READAHEAD) && handle.goes_on(folio, bytes) {
             Self::GoesOn
         } else {
             Self::Again

@@ -296,9 +296,10 @@ impl AddressSpace {
         missed: bool,
     ) {
         let (pos, seen) = (iocb.pos, locked.state.load());
+        let bytes = pos..pos + len as u64;
         let mut kind = match missed {
             true => FolioUse::Fetched,
-            false => FolioUse::of(handle, seen, &locked.range(), (pos, len), iocb.fetched),
+            false => FolioUse::of(handle, seen, &locked.range(), &bytes, iocb.fetched),
         };
         let first_use = kind.mark(&locked, seen);
         let order = locked.order();
@@ -307,7 +308,7 @@ impl AddressSpace {
         }
         drop(locked);
         self.count_use(kind, pos, len);
-        handle.note_read(pos, pos + len as u64);
+        handle.note_read(bytes);
         if first_use {
             self.used_readahead(handle, PageIndex::of(pos), order, iocb.uncached);
         }

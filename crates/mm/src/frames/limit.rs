@@ -313,12 +313,17 @@ impl Frames {
         self.budget_of(kind).counts().available.max(0) as u64
     }
 
-    /// As [`Frames::available_of`], with a unit of the other kind if there are fewer than `wanted` and it can be had.
-    pub(crate) fn room_for(&self, kind: FrameKind, wanted: u64) -> u64 {
-        if self.available_of(kind) < wanted {
-            self.shift_unit(kind);
+    /// Linear frames that can be promised now. Takes a unit of the other kind if there are fewer than `wanted` and it can be
+    /// spared.
+    pub(crate) fn linear_room(&self, wanted: u64) -> u64 {
+        let budget = &self.linear.budget;
+        if budget.counts().waiters {
+            return 0;
         }
-        self.available_of(kind)
+        if self.available_of(FrameKind::Linear) < wanted && self.can_spare(FrameKind::General) {
+            self.shift_unit(FrameKind::Linear);
+        }
+        self.available_of(FrameKind::Linear)
     }
 
     /// Frames that must be freed, after a shrink, before there is one to reserve. Two loads.

@@ -108,7 +108,8 @@ pub(crate) struct Limits<'a> {
     /// nobody's time: each window is read when it is missed, and no more than `now_max` pages.
     pub(crate) background: bool,
     pub(crate) now_max: u64,
-    /// Pages that there is memory for, if waiting or evicting does not help: no more is handed out, and streams go on where that ends.
+    /// Pages that can be had at once, where evicting frees none at once; else no limit. Windows are cut to it, and a stream
+    /// goes on where its window ended.
     pub(crate) room: u64,
     /// The cache's budget.
     pub(crate) budget: &'a Arc<ReadaheadBudget>,
@@ -205,17 +206,17 @@ impl ReadaheadState {
         self.passes.last_end() == pos
     }
 
-    /// Whether a read of `len` bytes at `pos`, which lies in a folio of `folio`, goes on with a pass over that folio.
+    /// Whether a read of `bytes` of the folio that has the bytes `folio` goes on with a pass over it.
     #[inline]
-    pub(crate) fn goes_on(&self, folio: &Range<u64>, pos: u64, len: u64) -> bool {
-        self.passes.goes_on(folio, pos, len)
+    pub(crate) fn goes_on(&self, folio: &Range<u64>, bytes: &Range<u64>) -> bool {
+        self.passes.goes_on(folio, bytes)
     }
 
-    /// Notes that a read went from byte `pos` to byte `end`, once for a whole call.
+    /// Notes a read of `bytes`, once for a whole call.
     #[inline]
-    pub(crate) fn note_read(&self, pos: u64, end: u64) {
-        if self.passes.last_end() != end {
-            self.passes.note(pos, end);
+    pub(crate) fn note_read(&self, bytes: Range<u64>) {
+        if self.passes.last_end() != bytes.end {
+            self.passes.note(&bytes);
         }
     }
 

@@ -1,13 +1,20 @@
-//! Where the last reads through a handle ended: tells a pass over a folio that goes on from another use of it.
+//! Where the last reads through a handle were: tells a pass over a folio that goes on from another use of it.
 //!
 //! # Model
 //!
-//! A *pass* is a reader that goes through a file in one direction; it may leave bytes out on its way forward. Several go on at the
-//! same time where threads share the handle, so the ends of several are kept. A read that belongs to none of them takes the place of one.
+//! A *pass* is a reader that goes through a file in one direction; it may leave bytes out on its way. Several go on at the
+//! same time where threads share the handle, so several are kept.
+//!
+//! ```text
+//!   a read of no pass ─▶ Fresh ── the next read is behind it ──────────────────────▶ Forward
+//!                              └─ the next is the one before it, and as long ──────▶ Backward
+//! ```
+//!
+//! A read of no pass takes the place of a pass that did not go on since its place was looked at last. Who turns is a pass of its own.
 //!
 //! # Memory ordering
 //!
-//! All Relaxed: hints. They are stored to only when they change.
+//! All Relaxed: hints. The words of a pass need not be of one read.
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::ops::Range;
@@ -17,71 +24,116 @@ use crate::frames::BLOCK_SIZE;
 /// Passes that one handle tells apart. A model checker would only have more to choose from.
 const PASSES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 8 };
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Fresh,
+    Forward,
+    Backward,
+}
+
+/// Whether a read of `bytes` goes on with a pass, and which way: the bytes that it leaves out.
+#[inline]
+fn goes_on((edge, direction): (u64, Direction), bytes: &Range<u64>) -> Option<(Direction, u64)> {
+    let before = bytes.end.saturating_add(bytes.end - bytes.start);
+    match direction {
+        Direction::Fresh | Direction::Forward if edge <= bytes.start => {
+            Some((Direction::Forward, bytes.start - edge))
+        }
+        Direction::Fresh if edge == before => Some((Direction::Backward, 0)),
+        Direction::Backward if bytes.end <= edge => Some((Direction::Backward, edge - bytes.end)),
+        _ => None,
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Passes {
-    /// Byte after the last read of each; 0 is none.
-    ends: [AtomicU64; PASSES],
-    /// Which one the last read belongs to.
-    last: AtomicU8,
-    /// Which one is replaced next.
-    oldest: AtomicU8,
+    /// Byte after the last read of each; backwards, its first byte. 0 is none.
+    edges: [AtomicU64; PASSES],
+    /// The [`Direction`] of each.
+    directions: [AtomicU8; PASSES],
+    /// Byte after the last read.
+    last_end: AtomicU64,
+    /// A bit for each pass: it has gone on.
+    went_on: AtomicU8,
+    /// Which one is looked at next for a place.
+    hand: AtomicU8,
 }
 
 impl Passes {
     pub(super) fn new() -> Self {
         Self {
-            ends: std::array::from_fn(|_| AtomicU64::new(0)),
-            last: AtomicU8::new(0),
-            oldest: AtomicU8::new(0),
+            edges: std::array::from_fn(|_| AtomicU64::new(0)),
+            directions: std::array::from_fn(|_| AtomicU8::new(0)),
+            last_end: AtomicU64::new(0),
+            went_on: AtomicU8::new(0),
+            hand: AtomicU8::new(0),
         }
+    }
+
+    fn pass(&self, at: usize) -> (u64, Direction) {
+        let direction = match self.directions[at].load(Ordering::Relaxed) {
+            0 => Direction::Fresh,
+            1 => Direction::Forward,
+            _ => Direction::Backward,
+        };
+        (self.edges[at].load(Ordering::Relaxed), direction)
+    }
+
+    fn set_pass(&self, at: usize, bytes: &Range<u64>, direction: Direction) {
+        let edge = match direction {
+            Direction::Backward => bytes.start,
+            _ => bytes.end,
+        };
+        self.edges[at].store(edge, Ordering::Relaxed);
+        self.directions[at].store(direction as u8, Ordering::Relaxed);
     }
 
     /// Byte after the last read.
     #[inline]
     pub(super) fn last_end(&self) -> u64 {
-        self.ends[usize::from(self.last.load(Ordering::Relaxed))].load(Ordering::Relaxed)
+        self.last_end.load(Ordering::Relaxed)
     }
 
-    /// Whether a read of `len` bytes at `pos`, which lies in a folio of `folio`, goes on with a pass that has been in
-    /// that folio.
+    /// Whether a read of `bytes` of the folio that has the bytes `folio` goes on with a pass that has been in it.
     #[inline]
-    pub(super) fn goes_on(&self, folio: &Range<u64>, pos: u64, len: u64) -> bool {
-        self.ends.iter().any(|end| {
-            let end = end.load(Ordering::Relaxed);
-            folio.start < end && end <= folio.end && follows(end, pos, len)
+    pub(super) fn goes_on(&self, folio: &Range<u64>, bytes: &Range<u64>) -> bool {
+        (0..PASSES).any(|at| {
+            let pass = self.pass(at);
+            let been_here = match pass {
+                (start, Direction::Backward) => folio.contains(&start),
+                (end, _) => folio.start < end && end <= folio.end,
+            };
+            been_here && goes_on(pass, bytes).is_some()
         })
     }
 
-    /// Notes that a read went from `pos` to `end`.
-    pub(super) fn note(&self, pos: u64, end: u64) {
-        let (last, len) = (self.last.load(Ordering::Relaxed), end - pos);
-        let ends = self.ends.iter().map(|end| end.load(Ordering::Relaxed));
-        let (distance, at) = ends
-            .enumerate()
-            .filter(|&(_, seen)| seen != 0 && follows(seen, pos, len))
-            .map(|(at, seen)| (pos.abs_diff(seen), at))
-            .min()
-            .unwrap_or((u64::MAX, 0));
-        let at = match distance <= BLOCK_SIZE as u64 {
-            true => at,
-            false => {
-                let oldest = self.oldest.load(Ordering::Relaxed);
-                let next = (oldest + 1) % PASSES as u8;
-                self.oldest.store(next, Ordering::Relaxed);
-                usize::from(oldest)
+    /// Notes a read of `bytes`.
+    pub(super) fn note(&self, bytes: &Range<u64>) {
+        self.last_end.store(bytes.end, Ordering::Relaxed);
+        let near = (0..PASSES).filter_map(|at| {
+            let pass = self.pass(at);
+            let (direction, left_out) = goes_on(pass, bytes)?;
+            (pass.0 != 0 && left_out <= BLOCK_SIZE as u64).then_some((left_out, at, direction))
+        });
+        let went_on = self.went_on.load(Ordering::Relaxed);
+        if let Some((_, at, direction)) = near.min_by_key(|&(left_out, at, _)| (left_out, at)) {
+            self.set_pass(at, bytes, direction);
+            if went_on & (1 << at) == 0 {
+                self.went_on.store(went_on | (1 << at), Ordering::Relaxed);
             }
-        };
-        self.ends[at].store(end, Ordering::Relaxed);
-        if usize::from(last) != at {
-            self.last.store(at as u8, Ordering::Relaxed);
+            return;
+        }
+        let (mut at, mut left) = (self.hand.load(Ordering::Relaxed), went_on);
+        while left & (1 << at) != 0 {
+            left &= !(1 << at);
+            at = (at + 1) % PASSES as u8;
+        }
+        self.set_pass(usize::from(at), bytes, Direction::Fresh);
+        self.hand.store((at + 1) % PASSES as u8, Ordering::Relaxed);
+        if left != went_on {
+            self.went_on.store(left, Ordering::Relaxed);
         }
     }
-}
-
-/// Whether a read of `len` bytes at `pos` comes after one that ended at `end`: behind it, or as one just before it of the same length.
-#[inline]
-fn follows(end: u64, pos: u64, len: u64) -> bool {
-    end <= pos || end == pos.saturating_add(2 * len)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -89,6 +141,19 @@ mod tests {
     use super::*;
 
     const FOLIO: Range<u64> = 0x20_0000..0x40_0000;
+    const PAGE: u64 = 4096;
+
+    fn page(n: u64) -> Range<u64> {
+        FOLIO.start + n * PAGE..FOLIO.start + (n + 1) * PAGE
+    }
+
+    /// Reads one range; whether it went on with a pass.
+    fn read(passes: &Passes, bytes: Range<u64>) -> bool {
+        let goes_on = passes.goes_on(&FOLIO, &bytes);
+        passes.note(&bytes);
+        assert_eq!(passes.last_end(), bytes.end);
+        goes_on
+    }
 
     #[test]
     fn passes_go_on_side_by_side_forwards_and_backwards() {
@@ -97,32 +162,55 @@ mod tests {
             for pass in 0..PASSES as u64 {
                 let start = FOLIO.start * 4 * (pass + 1);
                 let folio = start..start + FOLIO.start;
-                let forwards = folio.start + step * 4096;
                 let pos = match pass % 2 {
-                    0 => forwards,
-                    _ => folio.end - 4096 - step * 4096,
+                    0 => folio.start + step * PAGE,
+                    _ => folio.end - PAGE - step * PAGE,
                 };
-                assert_eq!(passes.goes_on(&folio, pos, 100), step > 0 && pass % 2 == 0);
-                assert_eq!(passes.goes_on(&folio, pos, 4096), step > 0);
-                passes.note(pos, pos + 4096);
-                assert_eq!(passes.last_end(), pos + 4096);
+                let bytes = pos..pos + PAGE;
+                assert_eq!(passes.goes_on(&folio, &bytes), step > 0);
+                passes.note(&bytes);
             }
         }
     }
 
     #[test]
-    fn another_look_at_the_same_bytes_is_no_pass() {
+    fn a_pass_may_leave_bytes_out() {
+        let passes = Passes::new();
+        assert!(!read(&passes, page(1)));
+        assert!(read(&passes, page(3)));
+        assert!(read(&passes, page(10)));
+        let passes = Passes::new();
+        assert!(!read(&passes, page(10)));
+        assert!(read(&passes, page(9)));
+        assert!(read(&passes, page(2)));
+    }
+
+    #[test]
+    fn another_look_is_no_pass() {
         let passes = Passes::new();
         for _ in 0..10 {
-            let pos = FOLIO.start + 4096;
-            assert!(!passes.goes_on(&FOLIO, pos, 100));
-            passes.note(pos, pos + 100);
+            assert!(!read(&passes, FOLIO.start + 100..FOLIO.start + 200));
         }
-        assert!(passes.goes_on(&FOLIO, FOLIO.start + 8192, 100));
-        let next = FOLIO.end..FOLIO.end + 4096;
-        assert!(
-            !passes.goes_on(&next, next.start, 100),
-            "a folio of its own"
-        );
+        let (passes, mut uses) = (Passes::new(), 0);
+        for n in 0..20 {
+            // Neighbours in turns.
+            uses += u64::from(!read(&passes, page(20 + n % 2)));
+        }
+        assert!(uses >= 9, "{uses}");
+        let next = FOLIO.end..FOLIO.end + PAGE;
+        assert!(!passes.goes_on(&next, &next), "a folio of its own");
+    }
+
+    #[test]
+    fn reads_of_no_pass_take_the_place_of_each_other() {
+        let passes = Passes::new();
+        read(&passes, page(0));
+        for n in 1..100 {
+            assert!(read(&passes, page(n)), "{n}");
+            for other in 0..3 {
+                let pos = FOLIO.end * (10 * n + other + 10);
+                passes.note(&(pos..pos + 100));
+            }
+        }
     }
 }

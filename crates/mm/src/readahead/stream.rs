@@ -287,9 +287,8 @@ impl Stream {
         self.tail = near;
         self.front = near + asked;
         // Asked for by the caller: it is not read ahead, and it is read whatever the budget says.
-        let ahead = self
-            .grant(0, self.size.saturating_sub(asked), limits)
-            .min(self.room(limits).saturating_sub(asked));
+        let ahead = self.size.min(self.room(limits)).saturating_sub(asked);
+        let ahead = self.grant(0, ahead, limits);
         self.backward = match self.shape {
             Shape::Backward => asked - 1,
             _ => 0,
@@ -348,11 +347,15 @@ impl Stream {
             if lead >= self.async_size(max).max(self.step) {
                 break;
             }
+            if room < FIRST_WINDOW {
+                // Who misses takes what there is.
+                break;
+            }
             self.size = match self.size {
                 0 => self.first_size(1, max),
                 size => (size * 2).min(max),
             };
-            let granted = self.grant(lead, self.size, limits).min(room);
+            let granted = self.grant(lead, self.size.min(room), limits);
             room -= granted;
             let folio = self.folio_units(limits);
             if folio >= self.step || unit >= self.coarse {

@@ -106,11 +106,12 @@ impl Mm {
     ///
     /// Context: as [`Mm::shrink_lru`]; looks at a few times as many pages at most.
     pub(crate) fn try_reserve_frames(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
+        let reservation = self.frames.try_reserve_of(kind, n);
         if self.frames.below_low() {
             self.background.wake();
         }
-        if let Some(reservation) = self.frames.try_reserve_of(kind, n) {
-            return Some(reservation);
+        if reservation.is_some() {
+            return reservation;
         }
         // Linear frames that are evicted leave only after a grace period, and what waits for memory has what is
         // evicted; there is none to take ahead of it.

@@ -148,7 +148,7 @@ impl Model {
             }
             self.most_leased = self.most_leased.max(self.budget.leased());
         }
-        handle.note_read(PageIndex(first).pos(), PageIndex(last + 1).pos());
+        handle.note_read(PageIndex(first).pos()..PageIndex(last + 1).pos());
     }
 
     fn first_use(&mut self, handle: &ReadaheadState, at: u64, start: u64, pages: u64) {
