@@ -94,6 +94,12 @@ impl Tier {
         all.find(|tier| tier.name() == name)
     }
 
+    /// What follows `--tier` on a command line.
+    pub(crate) fn from_argument(name: Option<&String>) -> Result<Tier, String> {
+        let name = name.ok_or("--tier needs a name")?;
+        Tier::from_name(name).ok_or(format!("there is no tier `{name}`"))
+    }
+
     /// What the tier's tests use of the machine.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {

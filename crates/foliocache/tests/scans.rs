@@ -4,6 +4,7 @@ mod common;
 
 use common::{Disk, PAGE};
 use foliocache::{File, MapAccess, PinMode};
+use foliocache_sim::Rng;
 use std::fs;
 use std::sync::atomic::Ordering;
 
@@ -12,17 +13,6 @@ const COLD_PAGES: u64 = 24_576;
 
 /// Pages of a scan between two looks at the pages in use.
 const TURN: u64 = 256;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 fn read(file: &File, page: u64, len: usize) {
     let mut buffer = [0; PAGE];
@@ -44,7 +34,7 @@ fn scan(step: impl FnOnce(File) -> Box<dyn FnMut(u64)>) {
     let before = hot.stats().unwrap().misses;
     let mut options = disk.dir.open_options();
     let mut step = step(options.read(true).write(true).open("cold").unwrap());
-    let mut rng = Rng(88_172_645_463_325_252);
+    let mut rng = Rng::new(1);
     let mut looks = 0;
     for at in 0..COLD_PAGES {
         step(at);
@@ -102,11 +92,14 @@ fn a_scan_by_views_leaves_what_is_in_use() {
 
 #[test]
 fn a_scan_beside_reads_at_random_through_one_handle_leaves_what_is_in_use() {
-    let mut rng = Rng(1_181_783_497_276_652_981);
+    let mut rng = Rng::new(2);
     scan(|file| {
         Box::new(move |at| {
             read(&file, at, PAGE);
-            read(&file, rng.below(COLD_PAGES), PAGE);
+            // Rarely: what both of them read is used twice indeed.
+            if at % 4 == 0 {
+                read(&file, rng.below(COLD_PAGES), PAGE);
+            }
         })
     });
 }

@@ -229,7 +229,7 @@ impl Mm {
                 locked.map(|locked| owner::hold(&locked).name())
             }
         };
-        let bytes = folio.index().pos()..folio.end().pos();
+        let bytes = folio.range();
         Some(Holder {
             file: file.unwrap_or_else(|| "a file".into()),
             ..Holder::new(&self.frames, bytes, folio.frame(), counts)

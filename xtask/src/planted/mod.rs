@@ -58,11 +58,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
-            "--tier" => {
-                let name = rest.next().ok_or("--tier needs a name")?;
-                let tier = Tier::from_name(name).ok_or(format!("there is no tier `{name}`"))?;
-                options.tiers.push(tier);
-            }
+            "--tier" => options.tiers.push(Tier::from_argument(rest.next())?),
             "--markdown" => options.markdown = true,
             name if BUGS.iter().any(|bug| bug.name == name) => options.names.push(name.to_owned()),
             other => return Err(format!("there is no planted bug `{other}`")),

@@ -141,8 +141,7 @@ impl AddressSpace {
             stored();
         }
         // Before the page can be touched: the fault after it may be another thread's, and would look like another stream's.
-        let to_read =
-            first_use.then(|| self.note_first_use(&window.readahead, page, locked.order()));
+        let ahead = first_use.then(|| self.note_first_use(&window.readahead, page, locked.order()));
         let mapped = match fault.placed.get() {
             true => {
                 drop(locked);
@@ -151,8 +150,8 @@ impl AddressSpace {
             }
             false => self.map_folio(window, locked, page, write)?,
         };
-        if let Some(windows) = to_read {
-            self.read_on_ahead(&window.readahead, page, windows, false);
+        if let Some(ahead) = ahead {
+            self.read_on_ahead(&window.readahead, page, ahead, false);
         }
         if let Some(behind) = behind {
             self.read_ahead(behind.window, false);

@@ -23,7 +23,7 @@ use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
 use crate::mm::Mm;
-use crate::readahead::{ReadaheadState, Window};
+use crate::readahead::{Limits, ReadaheadState, Window};
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
@@ -240,8 +240,7 @@ impl AddressSpace {
         let kind = match noted {
             true => FolioUse::First,
             false => {
-                let start = identity.index.pos();
-                let folio = start..start + identity.bytes() as u64;
+                let folio = identity.range();
                 let bytes = pos..folio.end.min(pos + left as u64);
                 FolioUse::of(handle, seen, &folio, &bytes, iocb.fetched)
             }
@@ -289,11 +288,12 @@ impl AddressSpace {
         order: u32,
         uncached: bool,
     ) {
-        let windows = self.note_first_use(handle, page, order);
-        self.read_on_ahead(handle, page, windows, uncached);
+        let ahead = self.note_first_use(handle, page, order);
+        self.read_on_ahead(handle, page, ahead, uncached);
     }
 
-    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead. Does not sleep.
+    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead, and within what limits. Does not
+    /// sleep.
     ///
     /// Context: a folio lock may be held.
     pub(super) fn note_first_use(
@@ -301,10 +301,11 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         order: u32,
-    ) -> Vec<Window> {
+    ) -> (Vec<Window>, Limits<'_>) {
         bump(&self.counters.readahead_used, 1 << order);
         self.counters.feedback.note_used(1 << order);
-        handle.on_first_use(page, &self.readahead_limits(page))
+        let limits = self.readahead_limits(page);
+        (handle.on_first_use(page, &limits), limits)
     }
 
     /// The second half of [`AddressSpace::used_readahead`].
@@ -314,11 +315,11 @@ impl AddressSpace {
         self: &Arc<Self>,
         handle: &ReadaheadState,
         page: PageIndex,
-        windows: Vec<Window>,
+        (windows, limits): (Vec<Window>, Limits<'_>),
         uncached: bool,
     ) {
         if !windows.is_empty() && !uncached {
-            self.drop_behind(handle, page, &self.readahead_limits(page));
+            self.drop_behind(handle, page, &limits);
         }
         self.read_ahead(windows, uncached);
     }

@@ -100,6 +100,13 @@ impl Identity {
         PAGE_SIZE << self.order
     }
 
+    /// The bytes of the file that it has room for.
+    #[inline]
+    pub(crate) fn range(&self) -> Range<u64> {
+        let start = self.index.pos();
+        start..start + self.bytes() as u64
+    }
+
     /// Whether `page` of its file is one of its own: folios are aligned.
     #[inline]
     pub(crate) fn covers(&self, page: PageIndex) -> bool {
@@ -150,9 +157,9 @@ impl Folio {
         self.index().add(self.nr_pages())
     }
 
-    /// The bytes of the file that it holds, and has room for.
+    /// See [`Identity::range`].
     pub(crate) fn range(&self) -> Range<u64> {
-        self.index().pos()..self.end().pos()
+        self.identity().range()
     }
 
     pub(crate) fn holds(&self, page: PageIndex) -> bool {

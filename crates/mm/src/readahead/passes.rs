@@ -10,11 +10,11 @@
 //!                              └─ the next is the one before it, and as long ──────▶ Backward
 //! ```
 //!
-//! A read of no pass takes the place of a pass that did not go on since its place was looked at last. Who turns is a pass of its own.
+//! A read of no pass replaces one. A pass that went on is spared once. Who turns is a pass of its own.
 //!
 //! # Memory ordering
 //!
-//! All Relaxed: hints. The words of a pass need not be of one read.
+//! All Relaxed: hints. If two threads mix up the words of a pass, a use is counted wrongly.
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(super) struct Passes {
     directions: [AtomicU8; PASSES],
     /// Byte after the last read.
     last_end: AtomicU64,
-    /// A bit for each pass: it has gone on.
+    /// A bit for each pass: it has gone on, and was not spared since.
     went_on: AtomicU8,
     /// Which one is looked at next for a place.
     hand: AtomicU8,
