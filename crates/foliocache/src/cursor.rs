@@ -16,9 +16,9 @@ use crate::file::File;
 impl File {
     /// The position. In a forked child, where a thread of the parent may have held it for good, it
     /// is not waited for.
-    fn cursor(&self) -> Result<MutexGuard<'_, u64>> {
+    fn lock_cursor(&self) -> Result<MutexGuard<'_, u64>> {
         self.check(Operation::Seek)?;
-        Ok(self.cursor.lock())
+        Ok(self.cursor().lock())
     }
 }
 
@@ -27,14 +27,14 @@ macro_rules! io {
         $(
             impl Read for $handle {
                 fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-                    let mut cursor = self.cursor()?;
+                    let mut cursor = self.lock_cursor()?;
                     let n = self.read_at(buf, *cursor)?;
                     *cursor += n as u64;
                     Ok(n)
                 }
 
                 fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-                    let mut cursor = self.cursor()?;
+                    let mut cursor = self.lock_cursor()?;
                     let n = self.read_vectored_at(bufs, *cursor)?;
                     *cursor += n as u64;
                     Ok(n)
@@ -43,7 +43,7 @@ macro_rules! io {
 
             impl Write for $handle {
                 fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-                    let mut cursor = self.cursor()?;
+                    let mut cursor = self.lock_cursor()?;
                     let (pos, n) = match self.appends() {
                         true => self.append(buf)?,
                         false => (*cursor, self.write_at(buf, *cursor)?),
@@ -53,7 +53,7 @@ macro_rules! io {
                 }
 
                 fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-                    let mut cursor = self.cursor()?;
+                    let mut cursor = self.lock_cursor()?;
                     let n = self.write_vectored_at(bufs, *cursor)?;
                     *cursor = match self.appends() {
                         true => self.len(),
@@ -71,7 +71,7 @@ macro_rules! io {
 
             impl Seek for $handle {
                 fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-                    let mut cursor = self.cursor()?;
+                    let mut cursor = self.lock_cursor()?;
                     let position = match to {
                         SeekFrom::Start(pos) => Some(pos),
                         SeekFrom::Current(by) => cursor.checked_add_signed(by),

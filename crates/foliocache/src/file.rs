@@ -9,6 +9,7 @@
 mod attributes;
 
 use foliocache_mm::{FileStats, Iocb, IovIter, View};
+use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, FallocateMode, OpenFile, SeekSparse};
@@ -59,7 +60,8 @@ use crate::rights::Rights;
 pub struct File {
     open: ParentOnly<OpenFile>,
     /// Where the traits of `std::io` read and write next, in bytes.
-    pub(crate) cursor: Arc<Mutex<u64>>,
+    /// None before its first use.
+    cursor: OnceLock<Arc<Mutex<u64>>>,
     mount: Arc<VfsMount>,
     rights: Rights,
     path: PathBuf,
@@ -85,11 +87,16 @@ impl File {
     ) -> Self {
         Self {
             open: ParentOnly::new(open),
-            cursor: Arc::default(),
+            cursor: OnceLock::new(),
             mount: Arc::clone(mount),
             rights,
             path,
         }
+    }
+
+    /// The position, shared with those who were cloned from this handle or the other way round.
+    pub(crate) fn cursor(&self) -> &Arc<Mutex<u64>> {
+        self.cursor.get_or_init(Arc::default)
     }
 
     /// The file's path when it was opened, for messages.
@@ -481,7 +488,7 @@ impl File {
     pub fn try_clone(&self) -> Result<File> {
         let file = self.duplicate();
         let mut file = file.map_err(|errno| self.path_error(Operation::Clone, errno))?;
-        file.cursor = Arc::clone(&self.cursor);
+        file.cursor = OnceLock::from(Arc::clone(self.cursor()));
         Ok(file)
     }
 

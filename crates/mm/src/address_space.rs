@@ -238,6 +238,19 @@ impl AddressSpace {
         prefetch(&self.counts);
     }
 
+    /// Asks the processor for the way to the first page, one step further each time: for who opens the file, which
+    /// most read from its beginning on.
+    #[inline]
+    pub fn prefetch_start<const STEP: u32>(&self) {
+        let rcu = rcu::read_lock();
+        if let Some(leaf) = self.index.approach(0, &rcu)
+            && STEP > 1
+            && let Some((entry, _)) = leaf.load_slot()
+        {
+            prefetch(self.mm().folios.of_entry(entry));
+        }
+    }
+
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
         self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()

@@ -81,11 +81,13 @@ impl Namei<'_> {
         if how.create || how.flags.write || how.flags.truncate {
             return Err(Errno::EAGAIN.into());
         }
-        let named = self.cached_lookup(path, how.follow)?;
-        if named.inode.kind() == FileKind::Regular {
-            self.check_cached(&named.inode, Access::READ)?;
+        let flags = self.flags(how.follow);
+        let inode = (self.names).inode_rcu(self.start, path, flags, self.credentials);
+        let inode = inode.map_err(again)?;
+        if inode.kind() == FileKind::Regular {
+            self.check_cached(&inode, Access::READ)?;
         }
-        let opened = (self.names.fs()).open_cached(&self.ctx, &named.inode, how.flags);
+        let opened = self.names.fs().open_cached(&self.ctx, &inode, how.flags);
         match opened {
             // What has the name now is to be looked up.
             Err(Errno::ESTALE) => Err(Errno::EAGAIN.into()),

@@ -56,7 +56,7 @@ pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use namei::{Namei, OpenHow};
-pub use open_file::OpenFile;
+pub use open_file::{HandleCharge, OpenFile};
 #[cfg(loom)]
 pub use slab::model::pages as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};

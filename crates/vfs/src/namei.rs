@@ -84,6 +84,12 @@ impl Namei<'_> {
 
     /// The inode that `path` leads to.
     pub fn inode(&self, path: &OsStr, follow: bool) -> Result<SlabArc<Inode>, WalkError> {
+        let flags = self.flags(follow);
+        match (self.names).inode_rcu(self.start, path, flags, self.credentials) {
+            Ok(inode) => return Ok(inode),
+            Err(Stop::Error(error)) => return Err(error),
+            Err(Stop::Bail) => {}
+        }
         Ok(self.lookup(path, follow)?.inode().ok_or(Errno::ENOENT)?)
     }
 
@@ -297,6 +303,10 @@ impl Namei<'_> {
     #[doc(alias = "path_openat")]
     pub fn open(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
         if !how.create {
+            match self.cached_open(path, how) {
+                Err(WalkError::Errno(Errno::EAGAIN)) => {}
+                done => return done,
+            }
             return self.names.unless_stale(|| {
                 let named = Named::new(self.lookup(path, how.follow)?)?;
                 let opened = self.open_named(&named, how.flags);

@@ -28,7 +28,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
 use std::task::Waker;
 
@@ -41,7 +41,18 @@ pub struct OpenFile {
     ctx: OpContext,
     readahead: ReadaheadState,
     wb_err: ErrSeqCursor,
-    _charge: MetadataCharge,
+}
+
+/// The memory of a handle, charged to the bound before the handle is made. The handle gives it back.
+#[derive(Debug)]
+pub struct HandleCharge<'a>(&'a Mm);
+
+impl Drop for HandleCharge<'_> {
+    fn drop(&mut self) {
+        if self.0.check_fork().is_ok() {
+            self.0.uncharge_metadata(OpenFile::bytes());
+        }
+    }
 }
 
 impl OpenFile {
@@ -49,16 +60,20 @@ impl OpenFile {
     ///
     /// # Errors
     /// `ENOMEM` if there is no room.
-    pub fn charge(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
-        MetadataCharge::before_names(mm, Self::bytes(), MetadataCharge::PATIENCE)
+    pub fn charge(mm: &Mm) -> Result<HandleCharge<'_>, Errno> {
+        mm.charge_used_metadata(Self::bytes(), MetadataCharge::PATIENCE)?;
+        Ok(HandleCharge(mm))
     }
 
     /// As [`OpenFile::charge`], without waiting.
     ///
     /// # Errors
     /// `EAGAIN` if there is no room now.
-    pub fn charge_at_once(mm: &Arc<Mm>) -> Result<MetadataCharge, Errno> {
-        MetadataCharge::at_once(mm, Self::bytes())
+    pub fn charge_at_once(mm: &Mm) -> Result<HandleCharge<'_>, Errno> {
+        match mm.try_charge_metadata(Self::bytes()) {
+            true => Ok(HandleCharge(mm)),
+            false => Err(Errno::EAGAIN),
+        }
     }
 
     /// What a handle takes.
@@ -72,7 +87,8 @@ impl OpenFile {
     /// # Errors
     /// Those of [`Inode::open_mapping`] and [`OpenFile::charge`].
     pub fn new(inode: SlabArc<Inode>, flags: OpenFlags, ctx: OpContext) -> Result<OpenFile, Errno> {
-        let charge = Self::charge(inode.open_mapping()?.mm())?;
+        let mm = inode.open_mapping()?.mm().clone();
+        let charge = Self::charge(&mm)?;
         Self::charged(inode, flags, ctx, charge)
     }
 
@@ -84,9 +100,12 @@ impl OpenFile {
         inode: SlabArc<Inode>,
         flags: OpenFlags,
         ctx: OpContext,
-        charge: MetadataCharge,
+        charge: HandleCharge<'_>,
     ) -> Result<OpenFile, Errno> {
         let mapping = inode.open_mapping()?.clone();
+        mapping.prefetch_start::<2>();
+        // The drop gives it back.
+        mem::forget(charge);
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
             readahead: ReadaheadState::new(),
@@ -94,7 +113,6 @@ impl OpenFile {
             mapping,
             flags,
             ctx,
-            _charge: charge,
         })
     }
 
@@ -109,6 +127,7 @@ impl OpenFile {
         self.inode
             .ops()
             .duplicated(&self.inode, self.counts_as_writer());
+        mem::forget(charge);
         Ok(OpenFile {
             wb_err: self.wb_err.clone(),
             readahead: ReadaheadState::new(),
@@ -116,7 +135,6 @@ impl OpenFile {
             mapping: Arc::clone(&self.mapping),
             flags: self.flags,
             ctx: self.ctx,
-            _charge: charge,
         })
     }
 
@@ -567,6 +585,7 @@ impl Drop for OpenFile {
         self.inode
             .ops()
             .released(&self.inode, self.counts_as_writer());
+        drop(HandleCharge(self.mapping.mm()));
         // SAFETY: see the module's header.
         Inode::put(unsafe { ManuallyDrop::take(&mut self.inode) });
     }

@@ -39,7 +39,7 @@ impl Directory {
             namei.cached_open(path, how)
         })?;
         let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
-        Some(open.map(|open| File::new(open, mount, rights, self.path.join(path))))
+        Some(open.map(|open| File::new(open, mount, rights, self.join(path))))
     }
 
     pub(crate) fn open_dir_cached(&self, path: &Path) -> Option<Result<Self>> {

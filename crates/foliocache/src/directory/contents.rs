@@ -56,7 +56,7 @@ impl Directory {
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         let path = path.as_ref();
         String::from_utf8(self.read(path)?).map_err(|_| Error::NotUtf8 {
-            path: self.path.join(path),
+            path: self.join(path),
         })
     }
 

@@ -163,7 +163,7 @@ impl Directory {
     pub(crate) fn error(&self, operation: Operation, path: &Path, errno: Errno) -> Error {
         Error::Path {
             operation,
-            path: self.path.join(path),
+            path: self.join(path),
             errno,
         }
     }
@@ -199,6 +199,15 @@ impl Directory {
                 directory: self.path.clone(),
             },
         })
+    }
+
+    /// The path of what is at `path` from here, for messages. Takes its memory in one piece, which `Path::join` does not.
+    fn join(&self, path: &Path) -> PathBuf {
+        let mut joined =
+            PathBuf::with_capacity(self.path.as_os_str().len() + 1 + path.as_os_str().len());
+        joined.push(&self.path);
+        joined.push(path);
+        joined
     }
 
     /// Walks `path` to an inode, symbolic links followed, and hands it to `act`.
@@ -267,7 +276,7 @@ impl Directory {
         let how = how.map_err(|errno| self.error(operation, path, errno))?;
         let open = self.run(operation, path, |namei, path| namei.open(path, how))?;
         let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
-        Ok(File::new(open, mount, rights, self.path.join(path)))
+        Ok(File::new(open, mount, rights, self.join(path)))
     }
 
     /// A directory below this one. Paths given to it do not leave it.
@@ -300,7 +309,7 @@ impl Directory {
         Self {
             vfs_path: ParentOnly::new(VfsPath { dentry, mount }),
             rights: self.rights.clone(),
-            path: self.path.join(path),
+            path: self.join(path),
         }
     }
 

@@ -18,7 +18,7 @@ use super::state::{Checked, FileState, LocalChange, Opens, RemoteChange, StatSam
 use super::stats::count;
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
-use foliocache_sync::{Arc, prefetch};
+use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
 use foliocache_sys::{Errno, clock};
 use foliocache_vfs::{
@@ -405,12 +405,8 @@ impl InodeOperations for DirNode {
         believed
     }
 
-    #[inline]
     fn prefetch(&self) {
-        if let Some(file) = self.regular() {
-            prefetch(&file.opens);
-            prefetch(&file.io);
-        }
+        self.prefetch_file();
     }
 
     fn cached_target(&self) -> Option<&OsStr> {

@@ -8,12 +8,12 @@ use super::node::{DirNode, Identity, Location};
 use super::state::LocalChange;
 use super::stats::count;
 use super::{DirFs, Shared};
-use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
-    FileKind, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, S_ISGID, SlabArc,
+    FileKind, HandleCharge, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO,
+    S_ISGID, SlabArc,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -178,7 +178,7 @@ impl DirFs {
         ctx: &OpContext,
         inode: &SlabArc<Inode>,
         flags: OpenFlags,
-        made: Option<(Descriptors, MetadataCharge)>,
+        made: Option<(Descriptors, HandleCharge<'_>)>,
     ) -> Result<OpenFile, Errno> {
         let mm = self.shared.bdi.mm();
         mm.check_fork()?;
@@ -234,6 +234,7 @@ impl DirFs {
             if !node.opens_as_before(&mut opens, mapping, true) {
                 return Err(Errno::EAGAIN);
             }
+            mapping.prefetch_start::<1>();
             opens.handles += 1;
         }
         self.shared.counters.opened_from_cache();

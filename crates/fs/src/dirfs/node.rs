@@ -42,16 +42,17 @@ use super::watch::NOT_WATCHED;
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::{Arc, Mutex, Weak, prefetch};
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
 use smallvec::SmallVec;
 use std::ffi::{OsStr, OsString};
-use std::mem;
+use std::mem::{self, offset_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::ptr;
 
 /// Longest target of a symbolic link that is kept, in bytes: part of what an inode is charged.
 const LONGEST_TARGET: usize = 256;
@@ -106,23 +107,25 @@ pub(super) enum Location {
 }
 
 /// A node of the source, the private part of an inode of `dirfs`.
+#[repr(C)]
 pub(super) struct DirNode {
+    // What opening and closing a file looks at lies together, up to the beginning of `kind_state`.
     pub(super) shared: Arc<Shared>,
+    pub(super) attributes: SlabArc<AttrCell>,
+    pub(super) kind: FileKind,
+    /// Whether no name leads to the node any more.
+    unlinked: AtomicBool,
+    kind_state: KindState,
     /// Number of the node, never used twice.
     pub(super) id: u64,
     /// Number of its inode.
     ino: u64,
     pub(super) identity: Identity,
-    pub(super) kind: FileKind,
-    pub(super) attributes: SlabArc<AttrCell>,
     pub(super) location: Mutex<Location>,
     /// Where it was seen before that, as far as that name is not known to be gone.
     spare: Mutex<Option<Box<ParentAndName>>>,
-    kind_state: KindState,
     /// Its name, and those of the directories above it.
     name: Durability,
-    /// Whether no name leads to the node any more.
-    unlinked: AtomicBool,
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
 }
@@ -212,6 +215,17 @@ impl DirNode {
             KindState::File(file) => Some(file),
             _ => None,
         }
+    }
+
+    /// Asks the processor for what opening a file looks at. Does not look whether this is one: the locked
+    /// operations that follow would wait for that line.
+    pub(super) fn prefetch_file(&self) {
+        const END: usize = offset_of!(DirNode, kind_state) + FileState::OPENED_BYTES;
+        const _: () = assert!(END <= 128);
+        let first = ptr::from_ref(self).cast::<u8>();
+        prefetch(first);
+        prefetch(first.wrapping_add(64));
+        prefetch(first.wrapping_add(END));
     }
 
     /// What a directory has besides.

@@ -41,6 +41,7 @@ use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{OwnedFd, Stat};
+use std::mem::offset_of;
 use std::ops::Range;
 
 /// What the source said about a file after our own last change.
@@ -148,24 +149,17 @@ impl Batched {
 
 /// What is to be done for a file, and what was seen of it.
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
     /// What the source said of it when it was made through us, until something of it is written.
     pub(super) fresh: Option<Box<Stat>>,
-    /// Made through us, and not closed since.
-    pub(super) new: bool,
     /// What the next write takes into the open batch.
     pub(super) room: Option<Room>,
     /// Batches that data of it is in and that no flush has asked about.
     pub(super) batched: Vec<Batched>,
-    /// An error of data that is not flushed, which the kernel told a call that was for something else.
-    pub(super) error: Option<Errno>,
     /// The range that buffered writes left in the kernel's cache.
     pub(super) cached: Option<Range<u64>>,
-    /// A flush failed, and the kernel's pages of the file are not to be written to again, see [`file`](super::file).
-    pub(super) stale: bool,
-    /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
-    pub(super) writing: bool,
     /// When it was compared with the source last, a time of [`Belief::now`](foliocache_vfs::Belief::now), and the doubts of
     /// its attributes by then.
     pub(super) compared: Option<(u64, u32)>,
@@ -174,21 +168,31 @@ pub(super) struct IoState {
     /// What is known of the data, in place of `seen`, which may show more. `None` once data of ours goes
     /// to the source.
     unsure: Option<Seen>,
-    /// Changes of our own under way.
-    changing: u32,
     /// Changes of our own that ever began.
     changes: u64,
+    /// Changes of our own under way.
+    changing: u32,
+    /// An error of data that is not flushed, which the kernel told a call that was for something else.
+    pub(super) error: Option<Errno>,
+    /// Made through us, and not closed since.
+    pub(super) new: bool,
+    /// A flush failed, and the kernel's pages of the file are not to be written to again, see [`file`](super::file).
+    pub(super) stale: bool,
+    /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
+    pub(super) writing: bool,
 }
 
 /// What a regular file has besides being a node.
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct FileState {
+    pub(super) opens: Mutex<Opens>,
+    /// Its first fields are the last that opening and closing a file looks at.
+    pub(super) io: Mutex<IoState>,
     /// Set when the address space is made.
     pub(super) mapping: OnceLock<Weak<AddressSpace>>,
     /// That of the address space, from before there is one to the end of the node, which the address space holds.
     pub(super) charge: OnceLock<MappingCharge>,
-    pub(super) opens: Mutex<Opens>,
-    pub(super) io: Mutex<IoState>,
     /// Data written, and flushed.
     pub(super) data: Durability,
     /// Size or allocation changed, or nobody knows: a flush that is asked for is made, but no error is
@@ -205,6 +209,9 @@ pub(super) struct FileState {
 }
 
 impl FileState {
+    /// Bytes at its beginning that opening and closing a file looks at, besides a word.
+    pub(super) const OPENED_BYTES: usize = offset_of!(FileState, io) + 8;
+
     pub(super) fn new() -> FileState {
         let file = FileState::default();
         file.size.changed();

@@ -55,9 +55,9 @@ mod tests;
 
 pub(crate) use budget::{ReadaheadBudget, ReadaheadFeedback};
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::{Arc, OnceBox};
 
 use crate::types::PageIndex;
 use history::Request;
@@ -166,7 +166,8 @@ impl Window {
 #[doc(alias = "file_ra_state")]
 #[derive(Debug)]
 pub struct ReadaheadState {
-    passes: Passes,
+    /// None before the first read that is no hit on a folio known to be in use.
+    passes: OnceBox<Passes>,
     access: AtomicU8,
     /// Whether it was ever used for uncached reads.
     uncached: AtomicBool,
@@ -182,12 +183,12 @@ impl Default for ReadaheadState {
 
 impl ReadaheadState {
     /// Bytes that the first miss takes.
-    pub const FIRST_BYTES: usize = streams::FIRST_BYTES;
+    pub const FIRST_BYTES: usize = size_of::<Passes>() + streams::FIRST_BYTES;
 
     /// The state of a handle that has read nothing.
     pub fn new() -> Self {
         Self {
-            passes: Passes::new(),
+            passes: OnceBox::default(),
             access: AtomicU8::new(Access::Normal as u8),
             uncached: AtomicBool::new(false),
             streams: RankedMutex::new(Rank::Readahead, None),
@@ -200,23 +201,30 @@ impl ReadaheadState {
         self.access.store(access as u8, Ordering::Relaxed);
     }
 
+    /// Byte after the last read, 0 before the first.
+    #[inline]
+    fn last_end(&self) -> u64 {
+        self.passes.get().map_or(0, Passes::last_end)
+    }
+
     /// Whether a read at `pos` goes on where the last one ended.
     #[inline]
     pub(crate) fn continues(&self, pos: u64) -> bool {
-        self.passes.last_end() == pos
+        self.last_end() == pos
     }
 
     /// Whether a read of `bytes` of the folio that has the bytes `folio` goes on with a pass over it.
     #[inline]
     pub(crate) fn goes_on(&self, folio: &Range<u64>, bytes: &Range<u64>) -> bool {
-        self.passes.goes_on(folio, bytes)
+        let passes = self.passes.get();
+        passes.is_some_and(|passes| passes.goes_on(folio, bytes))
     }
 
     /// Notes a read of `bytes`, once for a whole call.
     #[inline]
     pub(crate) fn note_read(&self, bytes: Range<u64>) {
-        if self.passes.last_end() != bytes.end {
-            self.passes.note(&bytes);
+        if self.last_end() != bytes.end {
+            self.passes.get_or_init(Passes::new).note(&bytes);
         }
     }
 
@@ -314,7 +322,7 @@ impl ReadaheadState {
 
     /// Whether `page` is next to where the last read ended.
     fn continues_with(&self, page: PageIndex) -> bool {
-        let prev_end = self.passes.last_end();
+        let prev_end = self.last_end();
         prev_end > 0 && page.0 == PageIndex::of(prev_end - 1).0 + 1
     }
 }

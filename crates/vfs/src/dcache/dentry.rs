@@ -532,6 +532,14 @@ impl<I: DentryInode> Dentry<I> {
         unsafe { SlabArc::try_from_borrow(inode) }
     }
 
+    /// A reference of the inode that it had at `seq`, or `None` if it was changed since.
+    #[inline]
+    pub fn try_inode(&self, seq: u32, rcu: &RcuReadGuard) -> Option<SlabArc<I>> {
+        // SAFETY: what the dentry gives up is kept for the readers of this section.
+        let inode = unsafe { SlabArc::try_from_borrow(self.inode_rcu(rcu)?) }?;
+        (!self.read_retry(seq)).then_some(inode)
+    }
+
     /// Whether it is a directory's.
     pub(super) fn is_dir(&self) -> bool {
         let rcu = rcu::read_lock();

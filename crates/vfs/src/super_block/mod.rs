@@ -48,10 +48,11 @@ use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabArc;
 use crate::types::{Attr, Attributes, FileKind, MAX_NAME, OpContext, SetAttr};
-use crate::walk::{RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
+use crate::walk::{RcuAt, RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::{Arc, Weak, rcu};
+use foliocache_sync::rcu::{self, RcuReadGuard};
+use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -350,12 +351,40 @@ impl SuperBlock {
         flags: WalkFlags,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Stop> {
+        self.walk_rcu(start, path, flags, credentials, |end, rcu| {
+            end.dentry.try_get(end.seq(), rcu)
+        })
+    }
+
+    /// As [`SuperBlock::lookup_rcu`], for the inode alone: the dentry's count is left as it is.
+    pub(crate) fn inode_rcu(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        flags: WalkFlags,
+        credentials: Option<&Credentials>,
+    ) -> Result<SlabArc<Inode>, Stop> {
+        self.walk_rcu(start, path, flags, credentials, |end, rcu| {
+            end.dentry.try_inode(end.seq(), rcu)
+        })
+    }
+
+    /// What `get` takes a reference of where a walk under RCU ends.
+    #[inline(always)]
+    fn walk_rcu<R>(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        flags: WalkFlags,
+        credentials: Option<&Credentials>,
+        get: impl FnOnce(&RcuAt<'_>, &RcuReadGuard) -> Option<R>,
+    ) -> Result<R, Stop> {
         let now = self.now();
         let rcu = rcu::read_lock();
         let mode = RcuMode::new(self, credentials, now, &rcu);
         let end = mode.walk(start, path.as_bytes(), flags)?;
         end.inode.prefetch();
-        end.dentry.try_get(end.seq(), &rcu).ok_or(Stop::Bail)
+        get(&end, &rcu).ok_or(Stop::Bail)
     }
 
     /// Whether the way to the last name of `path` is remembered by this thread: for tests, which could not tell

@@ -35,7 +35,7 @@ mod prefix;
 mod rcu;
 mod reference;
 
-pub(crate) use rcu::RcuMode;
+pub(crate) use rcu::{RcuAt, RcuMode};
 pub(crate) use reference::ReferenceMode;
 
 use crate::dcache::Name;
