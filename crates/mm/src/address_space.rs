@@ -238,16 +238,12 @@ impl AddressSpace {
         prefetch(&self.counts);
     }
 
-    /// Asks the processor for the way to the first page, one step further each time: for who opens the file, which
-    /// most read from its beginning on.
+    /// Asks the processor for the first folio: for who opens the file, which most read from its beginning on.
     #[inline]
-    pub fn prefetch_start<const STEP: u32>(&self) {
+    pub fn prefetch_start(&self) {
         let rcu = rcu::read_lock();
-        if let Some(leaf) = self.index.approach(0, &rcu)
-            && STEP > 1
-            && let Some((entry, _)) = leaf.load_slot()
-        {
-            prefetch(self.mm().folios.of_entry(entry));
+        if let Some(first) = self.index.load(0, &rcu) {
+            prefetch(self.mm().folios.of_entry(first));
         }
     }
 

@@ -103,7 +103,7 @@ impl OpenFile {
         charge: HandleCharge<'_>,
     ) -> Result<OpenFile, Errno> {
         let mapping = inode.open_mapping()?.clone();
-        mapping.prefetch_start::<2>();
+        mapping.prefetch_start();
         // The drop gives it back.
         mem::forget(charge);
         Ok(OpenFile {

@@ -234,7 +234,6 @@ impl DirFs {
             if !node.opens_as_before(&mut opens, mapping, true) {
                 return Err(Errno::EAGAIN);
             }
-            mapping.prefetch_start::<1>();
             opens.handles += 1;
         }
         self.shared.counters.opened_from_cache();
