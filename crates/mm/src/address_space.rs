@@ -238,15 +238,6 @@ impl AddressSpace {
         prefetch(&self.counts);
     }
 
-    /// Asks the processor for the first folio: for who opens the file, which most read from its beginning on.
-    #[inline]
-    pub fn prefetch_start(&self) {
-        let rcu = rcu::read_lock();
-        if let Some(first) = self.index.load(0, &rcu) {
-            prefetch(self.mm().folios.of_entry(first));
-        }
-    }
-
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
         self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()

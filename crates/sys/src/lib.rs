@@ -16,6 +16,7 @@ pub mod dir;
 pub mod errno;
 pub mod event;
 pub mod exit;
+pub mod fanotify;
 pub mod fd;
 pub mod fork;
 pub mod inotify;

@@ -15,14 +15,17 @@
 //! The inode's reference is taken once, by the drop.
 #![allow(unsafe_code)]
 
+mod charge;
 mod sync;
+
+pub use charge::HandleCharge;
 
 use crate::inode::Inode;
 use crate::slab::SlabArc;
 use crate::types::{Advice, FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
     AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
-    MapError, MetadataCharge, Mm, PinError, PinMode, ReadaheadState, Request, View, Vma, VmaAccess,
+    MapError, PinError, PinMode, ReadaheadState, Request, View, Vma, VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -43,44 +46,7 @@ pub struct OpenFile {
     wb_err: ErrSeqCursor,
 }
 
-/// The memory of a handle, charged to the bound before the handle is made. The handle gives it back.
-#[derive(Debug)]
-pub struct HandleCharge<'a>(&'a Mm);
-
-impl Drop for HandleCharge<'_> {
-    fn drop(&mut self) {
-        if self.0.check_fork().is_ok() {
-            self.0.uncharge_metadata(OpenFile::bytes());
-        }
-    }
-}
-
 impl OpenFile {
-    /// Charges the bound of `mm` for a handle: where a file is to be made, before it is there.
-    ///
-    /// # Errors
-    /// `ENOMEM` if there is no room.
-    pub fn charge(mm: &Mm) -> Result<HandleCharge<'_>, Errno> {
-        mm.charge_used_metadata(Self::bytes(), MetadataCharge::PATIENCE)?;
-        Ok(HandleCharge(mm))
-    }
-
-    /// As [`OpenFile::charge`], without waiting.
-    ///
-    /// # Errors
-    /// `EAGAIN` if there is no room now.
-    pub fn charge_at_once(mm: &Mm) -> Result<HandleCharge<'_>, Errno> {
-        match mm.try_charge_metadata(Self::bytes()) {
-            true => Ok(HandleCharge(mm)),
-            false => Err(Errno::EAGAIN),
-        }
-    }
-
-    /// What a handle takes.
-    fn bytes() -> u64 {
-        (size_of::<OpenFile>() + ReadaheadState::FIRST_BYTES) as u64
-    }
-
     /// A handle of a regular file; its file system counts it and is told when it is dropped. Makes the
     /// file's address space if it is the first.
     ///
@@ -585,7 +551,7 @@ impl Drop for OpenFile {
         self.inode
             .ops()
             .released(&self.inode, self.counts_as_writer());
-        drop(HandleCharge(self.mapping.mm()));
+        HandleCharge::give_back(self.mapping.mm());
         // SAFETY: see the module's header.
         Inode::put(unsafe { ManuallyDrop::take(&mut self.inode) });
     }

@@ -125,20 +125,28 @@ impl DirNode {
     /// Context: no lock held.
     pub(super) fn may_have_changed(&self) -> bool {
         let now = self.shared.belief.now();
-        let compared = {
+        let (compared, marked) = {
             let io = self.file().io.lock();
             // What we have just made nobody else writes.
             if io.fresh.is_some() {
                 return false;
             }
-            io.compared
+            if io.written_by_others {
+                return true;
+            }
+            (io.compared, io.marked.clone())
         };
         let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
+        let told = |doubts| match marked {
+            // Of our own writes it is told as well, but apart.
+            Some(marked) => marked.has_news(),
+            None => doubts != self.attributes.doubts(),
+        };
         compared.is_none_or(|(asked, doubts)| {
-            doubts != self.attributes.doubts()
+            // Another thread may have asked since `now`.
+            now.saturating_sub(asked) > look_again.unwrap_or(u64::MAX)
                 || !Belief::is_same_epoch(asked, now)
-                // Another thread may have asked since `now`.
-                || now.saturating_sub(asked) > look_again.unwrap_or(u64::MAX)
+                || told(doubts)
         })
     }
 

@@ -39,9 +39,9 @@ use foliocache_mm::{
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, SetTime, Stat};
+use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, Stat};
 use foliocache_sys::uring::Engine;
-use foliocache_sys::{Errno, clock, fd};
+use foliocache_sys::{Errno, fd};
 use std::ops::Range;
 
 /// A descriptor for direct I/O.
@@ -164,59 +164,6 @@ impl DirNode {
         }
         let (opened, stat) = self.shared.with_room(|| self.open(access(writable)))?;
         Ok((file.install(Descriptors::new(opened, writable)), stat))
-    }
-
-    /// Nobody has the file open for writing any more: takes its last page out of the kernel's cache.
-    ///
-    /// Context: `opens` held.
-    pub(super) fn end_writing(&self) {
-        let file = self.file();
-        let mut io = file.io.lock();
-        io.writing = false;
-        if let Some(fds) = io.fds.clone().filter(|_| self.shared.options.exclusive) {
-            drop(io);
-            // What fails is tried again when the times are made durable.
-            let _ = self.restamp(&fds);
-            io = file.io.lock();
-        }
-        // The next flush drops what is not flushed yet.
-        let cached = io.cached.take_if(|_| !file.unflushed());
-        if let Some((cached, fds)) = cached.zip(io.fds.clone()) {
-            drop(io);
-            transfer::drop_behind(fds.buffered.as_fd(), cached);
-        }
-    }
-
-    /// Sets the modification time again that the source lost when data was written late.
-    fn restamp(&self, fds: &Descriptors) -> Result<(), Errno> {
-        let file = self.file();
-        let _stamping = file.stamping.lock();
-        let Some(begun) = file.times.begin() else {
-            return Ok(());
-        };
-        let change = file.begin_change(LocalChange::Data);
-        let mtime = self.attributes.get().mtime;
-        let look = || fd::fstat(fds.buffered.as_fd()).ok();
-        let is_right = |stat: &Stat| stat.mtime == mtime;
-        // The source may have stamped the write with its very time, if it came soon after.
-        let right = (clock::coarse_realtime() == mtime).then(look).flatten();
-        let (result, stat) = match right.filter(is_right) {
-            Some(stat) => (Ok(()), Some(stat)),
-            None => {
-                let mtime = Some(SetTime::At(mtime));
-                let set = fd::futimens(fds.buffered.as_fd(), None, mtime);
-                (set, look())
-            }
-        };
-        self.end_change(change, stat.as_ref());
-        match result {
-            // Not ours to set: the source's own time has to do.
-            Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => {
-                file.times.end(begun);
-                Ok(())
-            }
-            failed => failed,
-        }
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
@@ -553,14 +500,15 @@ impl AddressSpaceOperations for NodeOps {
         })
     }
 
-    /// In a directory that is ours alone times can wait for the last close of a writer, or an fsync: nobody compares them.
+    /// Times can wait for the last close of a writer, or an fsync, where nobody compares them: in a directory that is ours
+    /// alone, and of a file that is marked.
     fn write_inode(&self) -> Result<(), Errno> {
         let (fds, writing) = {
             let io = self.file().io.lock();
             (io.fds.clone(), io.writing)
         };
         match fds {
-            Some(fds) if !(writing && self.shared.options.exclusive) => self.restamp(&fds),
+            Some(fds) if !(writing && self.times_may_wait(&fds)) => self.restamp(&fds),
             _ => Ok(()),
         }
     }

@@ -35,7 +35,8 @@
 //! lock; an insertion that reads it without looks for a number which the source has given to a new
 //! file, long after the old one lost its name.
 
-use super::node::{DirNode, Identity};
+use super::identity::Identity;
+use super::node::DirNode;
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};

@@ -47,6 +47,7 @@
 mod attributes;
 mod batch;
 mod file;
+mod identity;
 mod idle;
 mod inodes;
 mod listing;
@@ -64,8 +65,10 @@ mod stream;
 mod sync_calls;
 #[cfg(test)]
 mod tests;
+mod times;
 mod transfer;
 mod watch;
+mod writers;
 
 pub use loss::LOSS_TARGET;
 pub use stats::{DirFsStats, Fallback};
@@ -80,6 +83,7 @@ use self::path_fds::PathFds;
 use self::stats::Counters;
 use self::sync_calls::SyncCalls;
 use self::watch::Watches;
+use self::writers::Writers;
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::atomic::{AtomicBool, AtomicU64};
 use foliocache_sync::durability::Durability;
@@ -228,6 +232,7 @@ struct Shared {
     listings: Arc<Listings>,
     /// `None` where nothing is watched.
     watches: Option<Arc<Watches>>,
+    writers: Arc<Writers>,
     /// Memory for those of all nodes.
     attributes: SharedSlab<AttrCell>,
     nodes: SharedSlab<DirNode>,
@@ -357,6 +362,7 @@ impl DirFs {
             }),
             listings: Arc::new(Listings::new(mm)),
             watches,
+            writers: Arc::new(Writers::new(mm, stat.dev.raw())),
             attributes: SharedSlab::new(mm.clone()),
             nodes: SharedSlab::new(mm.clone()),
             options,
@@ -403,6 +409,7 @@ impl DirFs {
             watches: watches.map_or(0, |watches| watches.len() as u64),
             watches_refused: watches.map_or(0, |watches| stats::read(&watches.refused)),
             changes_told: watches.map_or(0, |watches| stats::read(&watches.events)),
+            watched_files: self.shared.writers.len() as u64,
             changes_lost: watches.map_or(0, |watches| stats::read(&watches.overflows)),
             listing_bytes: self.shared.listings.bytes(),
             kernel_cache_bytes: self.shared.batches.as_ref().map_or(0, Batches::bytes),

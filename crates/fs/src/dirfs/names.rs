@@ -1,10 +1,11 @@
 //! What the operations on names have in common: finding, making, removing, opening.
 
 use super::file::Descriptors;
+use super::identity::Identity;
 use super::inodes::Inodes;
 use super::listing::NamesChange;
 use super::namespace::check_component;
-use super::node::{DirNode, Identity, Location};
+use super::node::{DirNode, Location};
 use super::state::LocalChange;
 use super::stats::count;
 use super::{DirFs, Shared};

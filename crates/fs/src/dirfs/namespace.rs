@@ -14,8 +14,9 @@
 //! files away; without that privilege everything belongs to the process.
 
 use super::file::Descriptors;
+use super::identity::Identity;
 use super::listing::NamesChange;
-use super::node::{DirNode, Identity, NODE_BYTES};
+use super::node::{DirNode, NODE_BYTES};
 use super::state::LocalChange;
 use super::stream::DirStream;
 use super::{DirFs, NodeOps, WritebackAtClose};
@@ -60,11 +61,13 @@ impl FileSystem for DirFs {
             nodes,
             listings,
             watches,
+            writers,
             bdi,
             ..
         } = &*self.shared;
         self.inodes.cache.inode_bytes()
             + watches.as_ref().map_or(0, |watches| watches.bytes())
+            + writers.bytes()
             + listings.bytes()
             + attributes.bytes()
             + nodes.bytes()

@@ -34,6 +34,7 @@
 //! may as well have come before.
 
 use super::Shared;
+use super::identity::Identity;
 use super::inodes::Orphans;
 use super::listing::ListingSlot;
 use super::state::FileState;
@@ -43,7 +44,6 @@ use foliocache_sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak, prefetch};
-use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
@@ -56,33 +56,6 @@ use std::ptr;
 
 /// Longest target of a symbolic link that is kept, in bytes: part of what an inode is charged.
 const LONGEST_TARGET: usize = 256;
-
-/// Who a file is, as far as the source can tell: a number that is used again belongs to somebody
-/// born later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
-    pub(super) dev: u64,
-    pub(super) ino: u64,
-    birth: Option<(i64, u32)>,
-    kind: u32,
-}
-
-impl Identity {
-    pub(super) fn of(stat: &Stat) -> Identity {
-        Identity {
-            dev: stat.dev.raw(),
-            ino: stat.ino,
-            birth: stat.btime.map(|Timespec { sec, nsec }| (sec, nsec)),
-            kind: stat.kind().mode_bits(),
-        }
-    }
-
-    /// A number that differs for files that had one inode number one after the other.
-    pub(super) fn generation(&self) -> u64 {
-        self.birth
-            .map_or(0, |(sec, nsec)| (sec as u64) << 30 ^ u64::from(nsec))
-    }
-}
 
 /// A name in a directory. Up to 32 bytes take no memory besides the node's, which is charged.
 pub(super) type NodeName = SmallVec<[u8; 32]>;

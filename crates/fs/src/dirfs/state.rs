@@ -34,6 +34,7 @@
 
 use super::batch::{Batch, Room};
 use super::file::Descriptors;
+use super::writers::MarkedFile;
 use foliocache_mm::{AddressSpace, MappingCharge};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
@@ -48,17 +49,18 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     size: u64,
-    /// In nanoseconds, to be compared alone: they wrap around.
     mtime: i64,
     ctime: i64,
 }
 
+/// A time in nanoseconds, to be compared: it wraps around.
+pub(super) fn nanoseconds(time: Timespec) -> i64 {
+    let seconds = time.sec.wrapping_mul(1_000_000_000);
+    seconds.wrapping_add(time.nsec.into())
+}
+
 impl Seen {
     fn of(stat: &Stat) -> Seen {
-        let nanoseconds = |time: Timespec| {
-            let seconds = time.sec.wrapping_mul(1_000_000_000);
-            seconds.wrapping_add(time.nsec.into())
-        };
         Seen {
             size: stat.size,
             mtime: nanoseconds(stat.mtime),
@@ -72,10 +74,14 @@ impl Seen {
     }
 }
 
-/// When the source was looked at: the changes of our own that had begun by then, none of which was
-/// under way.
+/// When the source was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct StatSample(Option<u64>);
+pub(super) struct StatSample {
+    /// The changes of our own that had begun by then, none of which was under way.
+    changes: Option<u64>,
+    /// Of a marked file, how often others had written.
+    others: Option<u64>,
+}
 
 /// What somebody else did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +112,15 @@ pub(super) struct OngoingChange {
     number: u64,
     /// Whether no other was under way when it began.
     alone: bool,
+    /// That the file was marked when it began.
+    marked: Option<Arc<MarkedFile>>,
+}
+
+impl OngoingChange {
+    /// Whether others were told to have written to the file since it was compared with the source.
+    pub(super) fn is_after_others(&self) -> bool {
+        (self.marked.as_ref()).is_some_and(|marked| marked.has_news())
+    }
 }
 
 /// When the file could be opened, and its pages were compared with the source.
@@ -180,6 +195,12 @@ pub(super) struct IoState {
     pub(super) stale: bool,
     /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
     pub(super) writing: bool,
+    /// While `writing`: the kernel tells who else writes to it, see [`writers`](super::writers).
+    pub(super) marked: Option<Arc<MarkedFile>>,
+    /// While `writing`: how often it was written back soon after it was written to, up to where it is marked.
+    pub(super) soon: u8,
+    /// Others wrote to it while it was marked, and the pages were not compared with the source since.
+    pub(super) written_by_others: bool,
 }
 
 /// What a regular file has besides being a node.
@@ -311,6 +332,8 @@ impl FileState {
     /// A change of our own begins: what the source shows until its end is no news.
     #[must_use = "a change has an end"]
     pub(super) fn begin_change(&self, what: LocalChange) -> OngoingChange {
+        let marked = self.io.lock().marked.clone();
+        marked.iter().for_each(|marked| marked.begin_change());
         let mut io = self.io.lock();
         io.changing += 1;
         io.changes += 1;
@@ -331,12 +354,14 @@ impl FileState {
             before,
             number: io.changes,
             alone: io.changing == 1,
+            marked,
         }
     }
 
     /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
     /// remembered only if no other change was under way beside it, which the look may have missed.
     pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> StatSample {
+        (change.marked.iter()).for_each(|marked| marked.end_change());
         let mut io = self.io.lock();
         io.changing -= 1;
         let alone = change.alone && io.changes == change.number;
@@ -352,7 +377,10 @@ impl FileState {
         if same && io.unsure == change.before {
             io.unsure = None;
         }
-        StatSample(alone.then_some(change.number))
+        StatSample {
+            changes: alone.then_some(change.number),
+            others: None,
+        }
     }
 
     /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
@@ -382,8 +410,13 @@ impl FileState {
 
     /// To be asked before a look at the source.
     pub(super) fn look(&self) -> StatSample {
+        let marked = self.io.lock().marked.clone();
+        let others = marked.map(|marked| marked.written_by_others());
         let io = self.io.lock();
-        StatSample((io.changing == 0).then_some(io.changes))
+        StatSample {
+            changes: (io.changing == 0).then_some(io.changes),
+            others,
+        }
     }
 
     /// Whether what was looked up at `look` is still the last word: no change of our own was under way
@@ -399,6 +432,10 @@ impl FileState {
             return None;
         }
         let now = Seen::of(stat);
+        let marked = io.marked.as_ref().zip(look.others);
+        if io.written_by_others || marked.is_some_and(|(marked, others)| others != marked.known()) {
+            return Some(RemoteChange::Data);
+        }
         match (io.unsure, io.seen) {
             (Some(known), _) if known.is_data_of(&now) => Some(RemoteChange::Attributes),
             (Some(_), _) => Some(RemoteChange::Data),
@@ -414,6 +451,10 @@ impl FileState {
         if holds {
             io.seen = Some(Seen::of(stat));
             io.unsure = None;
+            io.written_by_others = false;
+            if let Some((marked, others)) = io.marked.as_ref().zip(look.others) {
+                marked.set_known(others);
+            }
         }
         holds
     }
@@ -428,6 +469,6 @@ impl FileState {
 
 impl IoState {
     fn holds(&self, look: StatSample) -> bool {
-        look.0 == Some(self.changes)
+        look.changes == Some(self.changes)
     }
 }

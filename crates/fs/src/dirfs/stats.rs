@@ -83,6 +83,8 @@ pub struct DirFsStats {
     pub changes_told: u64,
     /// How often it lost some, so that everything was asked for again.
     pub changes_lost: u64,
+    /// Files open for writing of which it tells whether others write to them.
+    pub watched_files: u64,
     /// What was refused and why, each kind with its first reason and how often.
     pub fallbacks: Vec<(Fallback, Errno, u64)>,
 }
@@ -115,11 +117,12 @@ impl fmt::Display for DirFsStats {
             Count(self.directories_read),
         );
         let changes = format!(
-            "{} told, {} times lost, {} files dropped; {} directories watched, {} refused",
+            "{} told, {} times lost, {} files dropped; {} directories and {} files watched, {} refused",
             Count(self.changes_told),
             Count(self.changes_lost),
             Count(self.invalidations),
             Count(self.watches),
+            Count(self.watched_files),
             Count(self.watches_refused),
         );
         let known = format!(

@@ -1,0 +1,31 @@
+//! Who a file of the source is.
+
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::Stat;
+
+/// Who a file is, as far as the source can tell: a number that is used again belongs to somebody
+/// born later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+    birth: Option<(i64, u32)>,
+    kind: u32,
+}
+
+impl Identity {
+    pub(super) fn of(stat: &Stat) -> Identity {
+        Identity {
+            dev: stat.dev.raw(),
+            ino: stat.ino,
+            birth: stat.btime.map(|Timespec { sec, nsec }| (sec, nsec)),
+            kind: stat.kind().mode_bits(),
+        }
+    }
+
+    /// A number that differs for files that had one inode number one after the other.
+    pub(super) fn generation(&self) -> u64 {
+        self.birth
+            .map_or(0, |(sec, nsec)| (sec as u64) << 30 ^ u64::from(nsec))
+    }
+}

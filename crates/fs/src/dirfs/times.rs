@@ -1,0 +1,138 @@
+//! The modification time that a write had, and the source's stamp, which comes later.
+//!
+//! # Model
+//!
+//! ```text
+//!  written back ──▶ its time is set, and looked at: a change by others shows another one
+//!        └─ of a log, a few times soon after the write ──▶ marked: the kernel tells of others' writes
+//!  marked, or ours alone ──▶ the source's stamp stays until an fsync, or until the last writer closes
+//! ```
+//!
+//! On ext4 without a journal each time that is set, or was looked at before the next write, makes a flush write the inode's block too.
+//!
+//! # Locking
+//!
+//! As [`state`](super::state) says.
+
+use super::file::Descriptors;
+use super::node::DirNode;
+use super::state::{LocalChange, nanoseconds};
+use super::transfer;
+use foliocache_sync::Arc;
+use foliocache_sys::fd::{AsFd, SetTime, Stat};
+use foliocache_sys::{Errno, clock, fd};
+
+/// Nanoseconds from a write of the caller's to its writeback by which the source's stamp may differ for a while.
+const SOON: u64 = 100_000_000;
+/// How often a file that is open for writing is written back so soon before it is marked.
+const MARKED_AFTER: u8 = 4;
+
+impl DirNode {
+    /// Nobody has the file open for writing any more: takes its last page out of the kernel's cache.
+    ///
+    /// Context: `opens` held.
+    pub(super) fn end_writing(&self) {
+        let file = self.file();
+        let mut io = file.io.lock();
+        io.writing = false;
+        io.soon = 0;
+        let marked = io.marked.clone();
+        let times_waited = marked.is_some() || self.shared.options.exclusive;
+        if let Some(fds) = io.fds.clone().filter(|_| times_waited) {
+            drop(io);
+            // What fails is tried again when the times are made durable.
+            let _ = self.restamp(&fds);
+            io = file.io.lock();
+        }
+        if let Some(marked) = marked {
+            drop(io);
+            // After the file was looked at, and what it shows taken for what we wrote.
+            let news = marked.has_news();
+            io = file.io.lock();
+            io.written_by_others |= news;
+            let unmarked = io.marked.take();
+            drop(io);
+            drop((unmarked, marked));
+            io = file.io.lock();
+        }
+        // The next flush drops what is not flushed yet.
+        let cached = io.cached.take_if(|_| !file.unflushed());
+        if let Some((cached, fds)) = cached.zip(io.fds.clone()) {
+            drop(io);
+            transfer::drop_behind(fds.buffered.as_fd(), cached);
+        }
+    }
+
+    /// Whether the times of a file that is open for writing can stay as the source has stamped the write. Marks the file if it is
+    /// written back soon after each write: then its times are set once more.
+    pub(super) fn times_may_wait(&self, fds: &Descriptors) -> bool {
+        if self.shared.options.exclusive {
+            return true;
+        }
+        let (now, mtime) = (clock::coarse_realtime(), self.attributes.get().mtime);
+        let late = nanoseconds(now).wrapping_sub(nanoseconds(mtime));
+        let file = self.file();
+        let mut io = file.io.lock();
+        if late.unsigned_abs() > SOON || self.shared.watches.is_none() {
+            return false;
+        }
+        if io.marked.is_some() {
+            return true;
+        }
+        if io.soon >= MARKED_AFTER {
+            return false;
+        }
+        io.soon += 1;
+        if io.soon < MARKED_AFTER {
+            return false;
+        }
+        drop(io);
+        let marked = (self.shared.writers).mark(&fds.buffered, self.identity.dev);
+        // Where it is refused it is not tried again before the last writer has closed the file.
+        let Ok(marked) = marked.map(Arc::new) else {
+            return false;
+        };
+        io = file.io.lock();
+        let not_kept = match io.writing {
+            true => io.marked.replace(marked),
+            false => Some(marked),
+        };
+        drop(io);
+        drop(not_kept);
+        false
+    }
+
+    /// Sets the modification time again that the source lost when data was written late.
+    pub(super) fn restamp(&self, fds: &Descriptors) -> Result<(), Errno> {
+        let file = self.file();
+        let _stamping = file.stamping.lock();
+        let Some(begun) = file.times.begin() else {
+            return Ok(());
+        };
+        let change = file.begin_change(LocalChange::Data);
+        let mtime = self.attributes.get().mtime;
+        let look = || fd::fstat(fds.buffered.as_fd()).ok();
+        let is_right = |stat: &Stat| stat.mtime == mtime;
+        // The source may have stamped the write with its very time, if it came soon after.
+        let right = (clock::coarse_realtime() == mtime).then(look).flatten();
+        let (result, stat) = match right.filter(is_right) {
+            // The time is that of others, who wrote after us.
+            _ if change.is_after_others() => (Ok(()), None),
+            Some(stat) => (Ok(()), Some(stat)),
+            None => {
+                let mtime = Some(SetTime::At(mtime));
+                let set = fd::futimens(fds.buffered.as_fd(), None, mtime);
+                (set, look())
+            }
+        };
+        self.end_change(change, stat.as_ref());
+        match result {
+            // Not ours to set: the source's own time has to do.
+            Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => {
+                file.times.end(begun);
+                Ok(())
+            }
+            failed => failed,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Files of which the kernel tells whether others write to them.
+//!
+//! # Model
+//!
+//! A file that is made durable again and again while it is open for writing, as a log is, is *marked* until its last writer
+//! closes it. Of a marked file nobody has to ask the source whether a change was ours: the queue is read, and says
+//! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache are
+//! told apart from ours by when they come: the queue is read before each change of ours, and after it.
+//!
+//! # Invariants
+//!
+//! 1. A file has one [`MarkedFile`] at most, in `files` as long as it is there.
+//! 2. What was read from the queue is counted before the lock is let go. So who finds the queue empty finds everything
+//!    counted.
+//!
+//! # Locking
+//!
+//! The lock of `queue` is a leaf. Calls that it is held over do not wait.
+//!
+//! # Memory ordering
+//!
+//! `known` is `Relaxed`: it is stored with the lock of the file's `io` held, and who reads an older one looks at the
+//! source once more.
+
+use foliocache_mm::{MetadataCharge, Mm};
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::time::Duration;
+use foliocache_sync::{Arc, Mutex};
+use foliocache_sys::Errno;
+use foliocache_sys::fanotify::{Event, Fanotify, FileHandle};
+use foliocache_sys::fd::{AsFd, OwnedFd};
+use std::collections::HashMap;
+
+/// What the kernel takes for a mark, about, and for the inode that it keeps.
+const MARK_BYTES: u64 = 1536;
+
+/// The marked files of a file system.
+pub(super) struct Writers {
+    queue: Mutex<Queue>,
+    mm: Arc<Mm>,
+    /// The device of the source: handles of another one's files may be the same.
+    dev: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Made with the first mark.
+    fanotify: Option<Result<Fanotify, Errno>>,
+    files: HashMap<FileHandle, Told>,
+}
+
+/// What was told of a file.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    /// How often others wrote to it, or this process past the cache.
+    others: u64,
+    /// Changes of ours that are under way.
+    ours: u32,
+}
+
+impl Queue {
+    /// Counts what is in the queue; what is known of a file then.
+    fn read(&mut self, of: &FileHandle) -> Told {
+        let Queue { fanotify, files } = self;
+        if let Some(Ok(fanotify)) = fanotify {
+            let mut lost = false;
+            let read = fanotify.read(|event| match event {
+                Event::Overflow => lost = true,
+                Event::Written { file, by_us } => {
+                    if let Some(told) = files.get_mut(file)
+                        && !(by_us && told.ours > 0)
+                    {
+                        told.others += 1;
+                    }
+                }
+            });
+            if lost || read.is_err() {
+                files.values_mut().for_each(|told| told.others += 1);
+            }
+        }
+        files.get(of).copied().unwrap_or_default()
+    }
+}
+
+impl Writers {
+    pub(super) fn new(mm: &Arc<Mm>, dev: u64) -> Writers {
+        Writers {
+            queue: Mutex::default(),
+            mm: mm.clone(),
+            dev,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.lock().files.len()
+    }
+
+    /// What is charged for the marks.
+    pub(super) fn bytes(&self) -> u64 {
+        self.len() as u64 * MARK_BYTES
+    }
+
+    /// Marks the file that `fd` is open for, on device `dev`.
+    ///
+    /// # Errors
+    /// `EEXIST` if it is marked, those of [`Fanotify::new`], [`Fanotify::mark`] and [`MetadataCharge::before_names`].
+    pub(super) fn mark(self: &Arc<Self>, fd: &Arc<OwnedFd>, dev: u64) -> Result<MarkedFile, Errno> {
+        if dev != self.dev {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.mm.check_fork()?;
+        let charge = MetadataCharge::before_names(&self.mm, MARK_BYTES, Duration::ZERO)?;
+        let mut queue = self.queue.lock();
+        let fanotify = queue.fanotify.get_or_insert_with(Fanotify::new);
+        let handle = fanotify
+            .as_ref()
+            .map_err(|&errno| errno)?
+            .mark(fd.as_fd())?;
+        if queue.files.contains_key(&handle) {
+            return Err(Errno::EEXIST);
+        }
+        queue.files.insert(handle.clone(), Told::default());
+        Ok(MarkedFile {
+            writers: self.clone(),
+            handle,
+            fd: fd.clone(),
+            known: AtomicU64::new(0),
+            _charge: charge,
+        })
+    }
+}
+
+/// A file whose writers are told. Dropping it ends that.
+pub(super) struct MarkedFile {
+    writers: Arc<Writers>,
+    handle: FileHandle,
+    fd: Arc<OwnedFd>,
+    /// Of [`Told::others`], those that the pages were compared with the source after.
+    known: AtomicU64,
+    _charge: MetadataCharge,
+}
+
+impl MarkedFile {
+    /// How often others were told to have written, by now. Does not wait.
+    ///
+    /// Context: `io` not held.
+    pub(super) fn written_by_others(&self) -> u64 {
+        self.writers.queue.lock().read(&self.handle).others
+    }
+
+    /// A change of ours begins. Context: `io` not held.
+    pub(super) fn begin_change(&self) {
+        let mut queue = self.writers.queue.lock();
+        queue.read(&self.handle);
+        if let Some(told) = queue.files.get_mut(&self.handle) {
+            told.ours += 1;
+        }
+    }
+
+    /// It is over. Context: `io` not held.
+    pub(super) fn end_change(&self) {
+        let mut queue = self.writers.queue.lock();
+        queue.read(&self.handle);
+        if let Some(told) = queue.files.get_mut(&self.handle) {
+            told.ours -= 1;
+        }
+    }
+
+    /// How often they had when the pages were compared with the source last.
+    pub(super) fn known(&self) -> u64 {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// The pages were compared with the source after others had written so often.
+    ///
+    /// Context: `io` held.
+    pub(super) fn set_known(&self, others: u64) {
+        self.known.store(others, Ordering::Relaxed);
+    }
+
+    /// Whether others have written since.
+    pub(super) fn has_news(&self) -> bool {
+        self.written_by_others() != self.known()
+    }
+}
+
+impl Drop for MarkedFile {
+    fn drop(&mut self) {
+        if self.writers.mm.check_fork().is_err() {
+            // The queue is the parent's, too.
+            return;
+        }
+        let mut queue = self.writers.queue.lock();
+        queue.files.remove(&self.handle);
+        if let Some(Ok(fanotify)) = &queue.fanotify {
+            fanotify.unmark(self.fd.as_fd());
+        }
+    }
+}

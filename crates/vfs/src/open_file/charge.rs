@@ -1,0 +1,51 @@
+//! What a handle takes of the bound.
+
+use super::OpenFile;
+use foliocache_mm::{MetadataCharge, Mm, ReadaheadState};
+use foliocache_sys::Errno;
+
+/// The memory of a handle, charged to the bound before the handle is made. The handle gives it back.
+#[derive(Debug)]
+pub struct HandleCharge<'a>(&'a Mm);
+
+impl<'a> HandleCharge<'a> {
+    /// Gives back what a handle that goes was charged.
+    pub(super) fn give_back(mm: &'a Mm) {
+        drop(Self(mm));
+    }
+}
+
+impl Drop for HandleCharge<'_> {
+    fn drop(&mut self) {
+        if self.0.check_fork().is_ok() {
+            self.0.uncharge_metadata(OpenFile::bytes());
+        }
+    }
+}
+
+impl OpenFile {
+    /// Charges the bound of `mm` for a handle: where a file is to be made, before it is there.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is no room.
+    pub fn charge(mm: &Mm) -> Result<HandleCharge<'_>, Errno> {
+        mm.charge_used_metadata(Self::bytes(), MetadataCharge::PATIENCE)?;
+        Ok(HandleCharge(mm))
+    }
+
+    /// As [`OpenFile::charge`], without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is no room now.
+    pub fn charge_at_once(mm: &Mm) -> Result<HandleCharge<'_>, Errno> {
+        match mm.try_charge_metadata(Self::bytes()) {
+            true => Ok(HandleCharge(mm)),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// What a handle takes.
+    fn bytes() -> u64 {
+        (size_of::<OpenFile>() + ReadaheadState::FIRST_BYTES) as u64
+    }
+}
