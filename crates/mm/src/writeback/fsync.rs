@@ -13,7 +13,7 @@ use crate::errseq::ErrSeqCursor;
 use crate::folio::{Folio, LockedFolio, Operation, flag, grains};
 use crate::stats::Count;
 use crate::types::{PageIndex, pages_for};
-use crate::writeback::{Groups, Pass, SIZE_NOT_KNOWN, WritebackState, group};
+use crate::writeback::{Groups, Pass, SIZE_NOT_KNOWN, WritebackState};
 
 /// See [`AddressSpace::awaited`].
 pub(crate) struct Awaited<'a>(&'a AddressSpace);
@@ -117,13 +117,20 @@ impl AddressSpace {
         flushed
     }
 
-    /// As [`AddressSpace::make_durable`] for the whole file, together with others who want that. Where much is dirty a
+    /// As [`AddressSpace::make_durable`] for the whole file, together with others who want that. Where much is to be written a
     /// caller does not wait for a group: it writes beside the flush.
     fn make_all_durable(self: &Arc<Self>) -> Result<(), Errno> {
-        let work = || self.make_durable(&ALL);
-        let much = || self.counts.get(Count::Dirty) > group::MOST_PAGES;
         let groups = self.groups.get_or_init(Groups::default);
-        match much() && groups.is_led() {
+        let work = || {
+            // Relaxed: a statistic, which others may add to meanwhile.
+            let written = || self.counters.written.load(Ordering::Relaxed);
+            let before = written();
+            let done = self.make_durable(&ALL);
+            groups.note_written(written() - before);
+            done
+        };
+        let dirty = self.counts.get(Count::Dirty);
+        match groups.may_be_much(dirty) && groups.is_led() {
             true => work(),
             false => groups.run(work),
         }

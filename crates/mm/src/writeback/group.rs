@@ -15,7 +15,7 @@
 //! instead of sleeping: the others are about to run, and a wake-up may take longer than they do. Callers that take
 //! longer than the window between two records make it gather in vain, so leaders then gather less and less often.
 //!
-//! Files with many dirty pages have no groups: there a write beside a flush gains more than a shared one
+//! Files of which many pages are to be written have no groups: there a write beside a flush gains more than a shared one
 //! ([decision 36](../../../../docs/decisions/0036-writes-beside-a-flush.md)).
 //!
 //! # Invariants
@@ -32,10 +32,13 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
+use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
 use foliocache_sys::Errno;
+
+use crate::types::PAGE_SIZE;
 
 /// Longest that a leader gathers.
 const WINDOW: Duration = Duration::from_micros(60);
@@ -46,8 +49,8 @@ const MOST_TURNS: u32 = if cfg!(any(loom, shuttle)) { 3 } else { 1000 };
 /// After how many vain gatherings in a row leaders do not gather still less often: once in 128 groups.
 const MOST_VAIN: u32 = 7;
 
-/// Most dirty pages of a file with groups. A model has both ways.
-pub(super) const MOST_PAGES: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
+/// Most pages that are to be written of a file with groups. A model has both ways.
+const MOST_PAGES: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 #[derive(Debug)]
 struct Group {
@@ -73,9 +76,20 @@ struct State {
 }
 
 /// The groups of a file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Groups {
     state: Mutex<State>,
+    /// Bytes that the last work wrote. Relaxed: a guess at what the next one will.
+    written: AtomicU64,
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            written: AtomicU64::new(u64::MAX),
+        }
+    }
 }
 
 /// Work that is under way. Dropped, it gives the group its result, an error if the work panicked.
@@ -110,6 +124,20 @@ impl Drop for Working<'_> {
 }
 
 impl Groups {
+    /// Whether a file of which so many pages count as dirty may have much to be written. A large folio counts whole, so with
+    /// one record in it a log has many dirty pages; its last record tells better.
+    pub(super) fn may_be_much(&self, dirty_pages: u64) -> bool {
+        let written = self.written.load(Ordering::Relaxed);
+        dirty_pages > MOST_PAGES && written / PAGE_SIZE as u64 > MOST_PAGES
+    }
+
+    /// What the work for a group, or beside one, has written. Nothing, if others had by then: that says little.
+    pub(super) fn note_written(&self, bytes: u64) {
+        if bytes > 0 {
+            self.written.store(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Whether a caller would have to wait now.
     pub(super) fn is_led(&self) -> bool {
         self.state.lock().led

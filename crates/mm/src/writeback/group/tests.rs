@@ -9,6 +9,7 @@ use crate::mm::{Mm, MmConfig};
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::types::PAGE_SIZE;
 use foliocache_sync::atomic::{AtomicU32, Ordering};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -88,12 +89,16 @@ impl Bed {
         (load(&self.store.writes), load(&self.store.flushes))
     }
 
+    fn write(&self, pages: Range<u64>) {
+        let bytes = vec![9; (pages.end - pages.start) as usize * PAGE_SIZE];
+        let mut at = Iocb::at(pages.start * PAGE);
+        let done = self.file.write(&mut at, &mut IovIter::source(&bytes));
+        assert_eq!(done.unwrap(), bytes.len());
+    }
+
     /// Dirties a page and syncs the file, without a handle's cursor: the attempt alone tells.
     fn sync(&self, page: u64) -> Sync {
-        let (mut at, bytes) = (Iocb::at(page * PAGE), [9; PAGE_SIZE]);
-        self.file
-            .write(&mut at, &mut IovIter::source(&bytes))
-            .unwrap();
+        self.write(page..page + 1);
         let file = Arc::clone(&self.file);
         std::thread::spawn(move || file.sync())
     }
@@ -141,6 +146,30 @@ fn fsyncs_that_wait_share_one_write_and_one_flush() {
     // The pages of the group are neighbours.
     assert_eq!(bed.counts(), (2, 2));
     assert!(!bed.file.is_dirty());
+}
+
+/// A large folio counts as dirty whole when one of its pages is.
+#[test]
+fn records_in_a_large_folio_share_one_write_and_one_flush() {
+    let (bed, end) = Bed::new();
+    bed.write(0..2 * MOST_PAGES);
+    for record in 0..2 {
+        end.send(Ok(())).unwrap();
+        bed.sync(record).join().unwrap().unwrap();
+    }
+    let (writes, flushes) = bed.counts();
+    let first = bed.sync(0);
+    let running = (writes + 1, flushes + 1);
+    bed.wait_until("flush", |bed| bed.counts() == running);
+    let members: Vec<_> = (1..=4).map(|page| bed.sync(page)).collect();
+    assert!(bed.file.stats().dirty_pages > MOST_PAGES);
+    bed.wait_until("group", |bed| bed.members() == 4);
+    assert_eq!(bed.counts(), running);
+    drop(end);
+    for member in members.into_iter().chain([first]) {
+        member.join().unwrap().unwrap();
+    }
+    assert_eq!(bed.counts(), (writes + 2, flushes + 2));
 }
 
 #[test]
