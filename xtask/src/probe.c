@@ -1,4 +1,4 @@
-/* Asks the kernel for one io_uring and one userfaultfd, and says what it answered. */
+/* Asks the kernel for one io_uring, one userfaultfd and one fanotify queue, and says what it answered. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -15,5 +15,6 @@ int main(void) {
     memset(params, 0, sizeof params);
     report("io_uring", syscall(SYS_io_uring_setup, 1, params));
     report("userfaultfd", syscall(SYS_userfaultfd, 1 /* faults of user mode only */));
+    report("fanotify", syscall(SYS_fanotify_init, 0x200 /* FAN_REPORT_FID */, 0));
     return 0;
 }

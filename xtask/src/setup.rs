@@ -20,6 +20,7 @@ pub(crate) enum Need {
     Fuse,
     IoUring,
     Userfaultfd,
+    Fanotify,
     MemoryCgroup,
     Root,
     Tmpfs,
@@ -44,6 +45,7 @@ impl Need {
             Need::Fuse => "fuse",
             Need::IoUring => "io_uring",
             Need::Userfaultfd => "userfaultfd",
+            Need::Fanotify => "fanotify",
             Need::MemoryCgroup => "memcg",
             Need::Root => "root",
             Need::Tmpfs => "tmpfs",
@@ -58,12 +60,13 @@ impl Need {
         match self {
             Need::Compiler => {
                 "the C project built on the mount, numbers beside those of C headers, the GPU driver's \
-                 stand-in, and probing io_uring, userfaultfd"
+                 stand-in, and probing io_uring, userfaultfd, fanotify"
             }
             Need::Make => "the C project built on the mount",
             Need::Fuse => "everything on a mount: fsx, pjdfstest, the C project, kill and clean-up",
             Need::IoUring => "reading in the background",
             Need::Userfaultfd => "tests of mapped files",
+            Need::Fanotify => "logs that others write to",
             Need::MemoryCgroup => "the memory bound as the kernel counts it",
             Need::Root => "everything on a mount, and what other users may do",
             Need::Tmpfs => "names and permissions beside those of the kernel",
@@ -89,7 +92,9 @@ impl Need {
                 .open("/dev/fuse")
                 .err()
                 .map(|e| format!("/dev/fuse: {e}")),
-            Need::IoUring | Need::Userfaultfd => kernel_probe(self.name(), scratch),
+            Need::IoUring | Need::Userfaultfd | Need::Fanotify => {
+                kernel_probe(self.name(), scratch)
+            }
             Need::MemoryCgroup => memory_cgroup(),
             Need::Root => not_root(),
             Need::Tmpfs => no_tmpfs(),

@@ -117,6 +117,7 @@ impl Tier {
                 Need::Compiler,
                 Need::IoUring,
                 Need::Userfaultfd,
+                Need::Fanotify,
                 Need::MemoryCgroup,
                 Need::Root,
                 Need::Tmpfs,

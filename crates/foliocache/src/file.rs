@@ -94,7 +94,7 @@ impl File {
         }
     }
 
-    /// The position, shared with those who were cloned from this handle or the other way round.
+    /// The position, shared by all clones of a handle.
     pub(crate) fn cursor(&self) -> &Arc<Mutex<u64>> {
         self.cursor.get_or_init(Arc::default)
     }

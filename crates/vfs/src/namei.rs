@@ -90,7 +90,9 @@ impl Namei<'_> {
             Err(Stop::Error(error)) => return Err(error),
             Err(Stop::Bail) => {}
         }
-        Ok(self.lookup(path, follow)?.inode().ok_or(Errno::ENOENT)?)
+        let (names, who) = (self.names, self.credentials);
+        let walked = names.walk_with_references(self.start, path, flags, who, false)?;
+        Ok(walked.at.inode)
     }
 
     /// The attributes of what `path` leads to.

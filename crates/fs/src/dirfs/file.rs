@@ -10,9 +10,8 @@
 //! descriptors: a descriptor that is closed takes the kernel's report of a failed writeback with
 //! it, and another process may move the name away that we would find the file again by.
 //!
-//! **Late writeback and times.** The bytes of a write reach the source later than the write, and
-//! the source stamps them with that later time. `write_inode`, called after the data went out and
-//! before it is flushed, sets the time that the write had.
+//! The bytes of a write reach the source later than the write, and the source stamps them with that later time:
+//! see [`times`](super::times).
 //!
 //! **After a failed flush** the kernel's pages of the file are dropped before they are written to again. Linux keeps
 //! a page whose write failed, as clean. ext4 allocates a page's block as unwritten, and forgets to note that it is written if the
@@ -508,7 +507,8 @@ impl AddressSpaceOperations for NodeOps {
             (io.fds.clone(), io.writing)
         };
         match fds {
-            Some(fds) if !(writing && self.times_may_wait(&fds)) => self.restamp(&fds),
+            Some(_) if writing && self.shared.options.exclusive => Ok(()),
+            Some(fds) if !(writing && self.is_marked_or_marks(&fds)) => self.restamp(&fds),
             _ => Ok(()),
         }
     }

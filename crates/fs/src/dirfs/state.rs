@@ -7,7 +7,8 @@
 //! If they differ when a file is opened, somebody else changed it: if nothing of ours is waiting
 //! to be written the cached folios are dropped and the new attributes hold, otherwise ours hold. A
 //! change of our own that is to attributes alone must leave size and `mtime` as they were seen before
-//! it, or somebody else changed the file beside it.
+//! it, or somebody else changed the file beside it. Of a marked file the kernel tells whether others wrote, so
+//! that `seen` may be missing from one of our changes to the next look ([`writers`](super::writers)).
 //!
 //! **Before it is first opened** a file has no address space, and nothing of ours: whatever the source
 //! says of it holds. What is seen of it begins with its address space.
@@ -117,9 +118,13 @@ pub(super) struct OngoingChange {
 }
 
 impl OngoingChange {
-    /// Whether others were told to have written to the file since it was compared with the source.
-    pub(super) fn is_after_others(&self) -> bool {
-        (self.marked.as_ref()).is_some_and(|marked| marked.has_news())
+    /// Whether others have written to a marked file since it was compared with the source: told by the kernel, or by the time that
+    /// `look` shows.
+    pub(super) fn is_after_others(&self, look: impl FnOnce() -> Option<Stat>) -> bool {
+        let is_later = |marked: &MarkedFile| {
+            look().is_some_and(|stat| marked.is_later(nanoseconds(stat.mtime)))
+        };
+        (self.marked.as_deref()).is_some_and(|marked| marked.has_news() || is_later(marked))
     }
 }
 
@@ -440,6 +445,14 @@ impl FileState {
             (Some(known), _) if known.is_data_of(&now) => Some(RemoteChange::Attributes),
             (Some(_), _) => Some(RemoteChange::Data),
             (None, Some(seen)) if seen != now => Some(RemoteChange::Data),
+            (None, None)
+                if io
+                    .marked
+                    .as_ref()
+                    .is_some_and(|marked| marked.is_later(now.mtime)) =>
+            {
+                Some(RemoteChange::Data)
+            }
             (None, _) => None,
         }
     }

@@ -22,13 +22,14 @@ use foliocache_sync::Arc;
 use foliocache_sys::fd::{AsFd, SetTime, Stat};
 use foliocache_sys::{Errno, clock, fd};
 
-/// Nanoseconds from a write of the caller's to its writeback by which the source's stamp may differ for a while.
+/// A write that is written back so soon, in nanoseconds, may keep the source's stamp for a while.
 const SOON: u64 = 100_000_000;
 /// How often a file that is open for writing is written back so soon before it is marked.
 const MARKED_AFTER: u8 = 4;
 
 impl DirNode {
-    /// Nobody has the file open for writing any more: takes its last page out of the kernel's cache.
+    /// Nobody has the file open for writing any more: sets the times that waited, ends its mark, and takes its last page out of
+    /// the kernel's cache.
     ///
     /// Context: `opens` held.
     pub(super) fn end_writing(&self) {
@@ -47,7 +48,7 @@ impl DirNode {
         if let Some(marked) = marked {
             drop(io);
             // After the file was looked at, and what it shows taken for what we wrote.
-            let news = marked.has_news();
+            let news = marked.end();
             io = file.io.lock();
             io.written_by_others |= news;
             let unmarked = io.marked.take();
@@ -63,12 +64,9 @@ impl DirNode {
         }
     }
 
-    /// Whether the times of a file that is open for writing can stay as the source has stamped the write. Marks the file if it is
-    /// written back soon after each write: then its times are set once more.
-    pub(super) fn times_may_wait(&self, fds: &Descriptors) -> bool {
-        if self.shared.options.exclusive {
-            return true;
-        }
+    /// Whether a file that is open for writing, and was just written back, is marked, so that its times can wait. If it is
+    /// written back soon after each write it is marked now, and its times are set once more.
+    pub(super) fn is_marked_or_marks(&self, fds: &Descriptors) -> bool {
         let (now, mtime) = (clock::coarse_realtime(), self.attributes.get().mtime);
         let late = nanoseconds(now).wrapping_sub(nanoseconds(mtime));
         let file = self.file();
@@ -113,11 +111,12 @@ impl DirNode {
         let mtime = self.attributes.get().mtime;
         let look = || fd::fstat(fds.buffered.as_fd()).ok();
         let is_right = |stat: &Stat| stat.mtime == mtime;
+        let others_wrote = change.is_after_others(look);
         // The source may have stamped the write with its very time, if it came soon after.
-        let right = (clock::coarse_realtime() == mtime).then(look).flatten();
-        let (result, stat) = match right.filter(is_right) {
-            // The time is that of others, who wrote after us.
-            _ if change.is_after_others() => (Ok(()), None),
+        let right = (!others_wrote && clock::coarse_realtime() == mtime).then(look);
+        let (result, stat) = match right.flatten().filter(is_right) {
+            // The time may be theirs.
+            _ if others_wrote => (Ok(()), None),
             Some(stat) => (Ok(()), Some(stat)),
             None => {
                 let mtime = Some(SetTime::At(mtime));
@@ -126,6 +125,9 @@ impl DirNode {
             }
         };
         self.end_change(change, stat.as_ref());
+        if others_wrote {
+            file.io.lock().written_by_others = true;
+        }
         match result {
             // Not ours to set: the source's own time has to do.
             Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => {

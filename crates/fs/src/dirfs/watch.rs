@@ -34,7 +34,7 @@ use foliocache_vfs::{Change, Inode, News, SlabArc, SlabWeak, Told};
 use std::collections::HashMap;
 
 /// What the kernel takes for a watch, about, and for the inode that it keeps.
-const WATCH_BYTES: u64 = 1536;
+pub(super) const WATCH_BYTES: u64 = 1536;
 
 /// File systems that change through this kernel alone.
 const LOCAL: [u64; 8] = [EXT4, XFS, BTRFS, F2FS, BCACHEFS, ZFS, TMPFS, RAMFS];

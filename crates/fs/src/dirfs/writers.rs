@@ -1,4 +1,5 @@
-//! Files of which the kernel tells whether others write to them.
+//! Files of which the kernel tells whether others write to them, and whether that is missed: what it does not tell shows in
+//! their times.
 //!
 //! # Model
 //!
@@ -6,6 +7,9 @@
 //! closes it. Of a marked file nobody has to ask the source whether a change was ours: the queue is read, and says
 //! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache are
 //! told apart from ours by when they come: the queue is read before each change of ours, and after it.
+//!
+//! Not told are stores through a mapping, and asynchronous I/O of others (`io_submit`). They stamp the file, and a stamp that is
+//! later than our last change tells of them when somebody looks.
 //!
 //! # Invariants
 //!
@@ -20,19 +24,19 @@
 //! # Memory ordering
 //!
 //! `known` is `Relaxed`: it is stored with the lock of the file's `io` held, and who reads an older one looks at the
-//! source once more.
+//! source once more. `changed_until` is stored with the lock of `queue` held, before the change is over for its file, whose lock
+//! orders it.
 
+use super::state::nanoseconds;
+use super::watch::WATCH_BYTES;
 use foliocache_mm::{MetadataCharge, Mm};
-use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::time::Duration;
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use foliocache_sync::time::realtime;
+use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 use foliocache_sys::fanotify::{Event, Fanotify, FileHandle};
 use foliocache_sys::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
-
-/// What the kernel takes for a mark, about, and for the inode that it keeps.
-const MARK_BYTES: u64 = 1536;
 
 /// The marked files of a file system.
 pub(super) struct Writers {
@@ -59,26 +63,24 @@ struct Told {
 }
 
 impl Queue {
-    /// Counts what is in the queue; what is known of a file then.
-    fn read(&mut self, of: &FileHandle) -> Told {
+    /// Counts what is in the queue.
+    fn read(&mut self) {
         let Queue { fanotify, files } = self;
         if let Some(Ok(fanotify)) = fanotify {
             let mut lost = false;
             let read = fanotify.read(|event| match event {
                 Event::Overflow => lost = true,
-                Event::Written { file, by_us } => {
-                    if let Some(told) = files.get_mut(file)
-                        && !(by_us && told.ours > 0)
-                    {
-                        told.others += 1;
-                    }
-                }
+                Event::Written { file, by_us } => match files.get_mut(file) {
+                    Some(told) if by_us && told.ours > 0 => {}
+                    Some(told) => told.others += 1,
+                    // Of a file whose mark has ended, or the kernel calls it otherwise in events.
+                    None => lost |= !by_us,
+                },
             });
             if lost || read.is_err() {
                 files.values_mut().for_each(|told| told.others += 1);
             }
         }
-        files.get(of).copied().unwrap_or_default()
     }
 }
 
@@ -97,19 +99,20 @@ impl Writers {
 
     /// What is charged for the marks.
     pub(super) fn bytes(&self) -> u64 {
-        self.len() as u64 * MARK_BYTES
+        self.len() as u64 * WATCH_BYTES
     }
 
     /// Marks the file that `fd` is open for, on device `dev`.
     ///
     /// # Errors
-    /// `EEXIST` if it is marked, those of [`Fanotify::new`], [`Fanotify::mark`] and [`MetadataCharge::before_names`].
+    /// `EEXIST` if it is marked, `EAGAIN` if the bound has no room for the mark now, those of [`Fanotify::new`] and
+    /// [`Fanotify::mark`].
     pub(super) fn mark(self: &Arc<Self>, fd: &Arc<OwnedFd>, dev: u64) -> Result<MarkedFile, Errno> {
         if dev != self.dev {
             return Err(Errno::EOPNOTSUPP);
         }
         self.mm.check_fork()?;
-        let charge = MetadataCharge::before_names(&self.mm, MARK_BYTES, Duration::ZERO)?;
+        let charge = MetadataCharge::at_once(&self.mm, WATCH_BYTES)?;
         let mut queue = self.queue.lock();
         let fanotify = queue.fanotify.get_or_insert_with(Fanotify::new);
         let handle = fanotify
@@ -125,6 +128,7 @@ impl Writers {
             handle,
             fd: fd.clone(),
             known: AtomicU64::new(0),
+            changed_until: AtomicI64::new(nanoseconds(realtime())),
             _charge: charge,
         })
     }
@@ -137,6 +141,8 @@ pub(super) struct MarkedFile {
     fd: Arc<OwnedFd>,
     /// Of [`Told::others`], those that the pages were compared with the source after.
     known: AtomicU64,
+    /// No stamp of a change of ours is later, in nanoseconds.
+    changed_until: AtomicI64,
     _charge: MetadataCharge,
 }
 
@@ -145,25 +151,56 @@ impl MarkedFile {
     ///
     /// Context: `io` not held.
     pub(super) fn written_by_others(&self) -> u64 {
-        self.writers.queue.lock().read(&self.handle).others
+        self.told(|_| ()).others
+    }
+
+    /// Reads the queue, and has `change` change what is known of this file; what that is then.
+    fn told(&self, change: impl FnOnce(&mut Told)) -> Told {
+        let mut queue = self.writers.queue.lock();
+        // A child's events are the parent's to read.
+        if self.writers.mm.check_fork().is_ok() {
+            queue.read();
+        }
+        let told = queue.files.get_mut(&self.handle);
+        told.map_or_else(Told::default, |told| {
+            change(told);
+            *told
+        })
+    }
+
+    fn unmark(&self, queue: &MutexGuard<'_, Queue>) {
+        if let Some(Ok(fanotify)) = &queue.fanotify
+            && self.writers.mm.check_fork().is_ok()
+        {
+            fanotify.unmark(self.fd.as_fd());
+        }
+    }
+
+    /// Nothing more is told. Whether others have written by now.
+    ///
+    /// Context: `io` not held.
+    pub(super) fn end(&self) -> bool {
+        self.unmark(&self.writers.queue.lock());
+        self.has_news()
+    }
+
+    /// Whether a modification time that the source shows, in nanoseconds, is later than our last change.
+    pub(super) fn is_later(&self, mtime: i64) -> bool {
+        mtime > self.changed_until.load(Ordering::Relaxed)
     }
 
     /// A change of ours begins. Context: `io` not held.
     pub(super) fn begin_change(&self) {
-        let mut queue = self.writers.queue.lock();
-        queue.read(&self.handle);
-        if let Some(told) = queue.files.get_mut(&self.handle) {
-            told.ours += 1;
-        }
+        self.told(|told| told.ours += 1);
     }
 
     /// It is over. Context: `io` not held.
     pub(super) fn end_change(&self) {
-        let mut queue = self.writers.queue.lock();
-        queue.read(&self.handle);
-        if let Some(told) = queue.files.get_mut(&self.handle) {
+        self.told(|told| {
             told.ours -= 1;
-        }
+            let now = nanoseconds(realtime());
+            self.changed_until.store(now, Ordering::Relaxed);
+        });
     }
 
     /// How often they had when the pages were compared with the source last.
@@ -186,14 +223,8 @@ impl MarkedFile {
 
 impl Drop for MarkedFile {
     fn drop(&mut self) {
-        if self.writers.mm.check_fork().is_err() {
-            // The queue is the parent's, too.
-            return;
-        }
         let mut queue = self.writers.queue.lock();
+        self.unmark(&queue);
         queue.files.remove(&self.handle);
-        if let Some(Ok(fanotify)) = &queue.fanotify {
-            fanotify.unmark(self.fd.as_fd());
-        }
     }
 }

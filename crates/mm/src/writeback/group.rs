@@ -131,7 +131,7 @@ impl Groups {
         dirty_pages > MOST_PAGES && written / PAGE_SIZE as u64 > MOST_PAGES
     }
 
-    /// What the work for a group, or beside one, has written. Nothing, if others had by then: that says little.
+    /// What the work for a group, or beside one, has written. Zero is ignored: others had written it by then.
     pub(super) fn note_written(&self, bytes: u64) {
         if bytes > 0 {
             self.written.store(bytes, Ordering::Relaxed);
