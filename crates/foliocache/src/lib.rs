@@ -92,6 +92,7 @@ mod error;
 mod exit;
 mod file;
 mod io_options;
+mod joined;
 mod mapping;
 mod metadata;
 mod mount;

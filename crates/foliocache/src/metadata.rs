@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use crate::attributes::Permissions;
 use crate::directory::Directory;
 use crate::error::{Error, Operation, Result};
+use crate::joined::joined;
 use crate::mount::VfsMount;
 
 /// Entries read ahead of the caller.
@@ -211,7 +212,7 @@ impl DirEntry {
 
     /// The path that was given to [`Directory::read_dir`], with the name: what the calls of the same [`Directory`] take.
     pub fn path(&self) -> PathBuf {
-        self.listed.path.join(&self.entry.name)
+        joined(&self.listed.path, &self.entry.name)
     }
 
     /// What it is, as the directory says. Blocks for I/O only where the directory does not say.

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
+use crate::joined::joined;
 use crate::metadata::{Metadata, ReadDir};
 use crate::mount::{Backing, VfsMount};
 use crate::open_options::OpenOptions;
@@ -201,13 +202,9 @@ impl Directory {
         })
     }
 
-    /// The path of what is at `path` from here, for messages. Takes its memory in one piece, which `Path::join` does not.
+    /// The path of what is at `path` from here, for messages.
     fn join(&self, path: &Path) -> PathBuf {
-        let mut joined =
-            PathBuf::with_capacity(self.path.as_os_str().len() + 1 + path.as_os_str().len());
-        joined.push(&self.path);
-        joined.push(path);
-        joined
+        joined(&self.path, path)
     }
 
     /// Walks `path` to an inode, symbolic links followed, and hands it to `act`.

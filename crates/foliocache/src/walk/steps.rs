@@ -3,7 +3,7 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::FileKind;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::vec;
 
@@ -11,6 +11,7 @@ use super::ahead::Ahead;
 use super::{Walk, WalkEntry};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
+use crate::joined::joined;
 use crate::metadata::{DirEntry, ReadDir};
 
 /// A directory that is to be walked.
@@ -64,11 +65,11 @@ struct WalkDir {
 
 impl WalkDir {
     /// One of the entries.
-    fn entry(&self, name: &OsStr, kind: FileKind) -> WalkEntry {
+    fn entry(&self, name: OsString, kind: FileKind) -> WalkEntry {
         WalkEntry {
             from: Arc::clone(&self.directory),
+            path: joined(&self.path, &name),
             name: PathBuf::from(name),
-            path: self.path.join(name),
             kind,
             depth: self.depth,
             follow: false,
@@ -169,7 +170,7 @@ impl Below {
 
     pub(super) fn job(&self) -> Job {
         Job {
-            entry: self.place.entry(&self.name, FileKind::Directory),
+            entry: self.place.entry(self.name.clone(), FileKind::Directory),
             above: self.place.above.clone(),
         }
     }
@@ -244,7 +245,8 @@ impl Walk {
     /// An entry of a directory, and that as a directory to be walked.
     fn entry(&self, place: &WalkDir, entry: Result<DirEntry>) -> Step {
         let entry = entry?;
-        let mut found = place.entry(entry.name(), entry.kind());
+        let kind = entry.kind();
+        let mut found = place.entry(entry.into_name(), kind);
         if found.kind == FileKind::Unknown {
             found.kind = found.metadata()?.file_type();
         }

@@ -1,5 +1,4 @@
-//! Files of which the kernel tells whether others write to them, and whether that is missed: what it does not tell shows in
-//! their times.
+//! Files of which the kernel tells whether others write to them.
 //!
 //! # Model
 //!
@@ -49,7 +48,7 @@ pub(super) struct Writers {
 #[derive(Default)]
 struct Queue {
     /// Made with the first mark.
-    fanotify: Option<Result<Fanotify, Errno>>,
+    fanotify: Option<Fanotify>,
     files: HashMap<FileHandle, Told>,
 }
 
@@ -66,7 +65,7 @@ impl Queue {
     /// Counts what is in the queue.
     fn read(&mut self) {
         let Queue { fanotify, files } = self;
-        if let Some(Ok(fanotify)) = fanotify {
+        if let Some(fanotify) = fanotify {
             let mut lost = false;
             let read = fanotify.read(|event| match event {
                 Event::Overflow => lost = true,
@@ -114,11 +113,11 @@ impl Writers {
         self.mm.check_fork()?;
         let charge = MetadataCharge::at_once(&self.mm, WATCH_BYTES)?;
         let mut queue = self.queue.lock();
-        let fanotify = queue.fanotify.get_or_insert_with(Fanotify::new);
-        let handle = fanotify
-            .as_ref()
-            .map_err(|&errno| errno)?
-            .mark(fd.as_fd())?;
+        let fanotify = match queue.fanotify.take() {
+            Some(fanotify) => fanotify,
+            None => Fanotify::new()?,
+        };
+        let handle = queue.fanotify.insert(fanotify).mark(fd.as_fd())?;
         if queue.files.contains_key(&handle) {
             return Err(Errno::EEXIST);
         }
@@ -169,7 +168,7 @@ impl MarkedFile {
     }
 
     fn unmark(&self, queue: &MutexGuard<'_, Queue>) {
-        if let Some(Ok(fanotify)) = &queue.fanotify
+        if let Some(fanotify) = &queue.fanotify
             && self.writers.mm.check_fork().is_ok()
         {
             fanotify.unmark(self.fd.as_fd());
