@@ -364,13 +364,7 @@ impl World {
     }
 
     fn our_tree(&self, dir: &str, all: &mut BTreeMap<String, Looks>) {
-        let namei = Namei {
-            names: &self.names,
-            start: self.names.root(),
-            beneath: true,
-            ctx: OpContext::ROOT,
-            credentials: None,
-        };
+        let namei = common::root_namei(&self.names);
         let at = if dir.is_empty() { "." } else { dir };
         let inode = namei.inode(OsStr::new(at), false).expect("it is there");
         let stream = self.names.fs().opendir(&inode).expect("it opens");

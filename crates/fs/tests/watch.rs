@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{cache, dirfs, on_disk, read_all};
+use common::{cache, dirfs, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::VmaAccess;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Credentials, DirEntryBuf, FileSystem, Inode, Namei, OpContext, OpenDirectory, OpenFile,
+    Attr, Credentials, DirEntryBuf, FileSystem, Inode, OpContext, OpenDirectory, OpenFile,
     OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock, WalkFlags,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -353,13 +353,7 @@ impl World {
     }
 
     fn open_for(&self, path: &str, flags: OpenFlags) -> Result<OpenFile, Errno> {
-        let namei = Namei {
-            names: &self.names,
-            start: self.names.root(),
-            beneath: true,
-            ctx: OpContext::ROOT,
-            credentials: None,
-        };
+        let namei = root_namei(&self.names);
         let how = OpenHow {
             flags,
             ..OpenHow::default()

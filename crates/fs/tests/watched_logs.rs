@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{cache, dirfs, lacks, on_disk, read_all};
+use common::{cache, dirfs, lacks, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
-use foliocache_vfs::{Namei, OpContext, OpenFile, OpenFlags, OpenHow, SuperBlock};
+use foliocache_vfs::{OpenFile, OpenFlags, OpenHow, SuperBlock};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -49,13 +49,7 @@ impl World {
     }
 
     fn open(&self, flags: OpenFlags) -> OpenFile {
-        let namei = Namei {
-            names: &self.names,
-            start: self.names.root(),
-            beneath: true,
-            ctx: OpContext::ROOT,
-            credentials: None,
-        };
+        let namei = root_namei(&self.names);
         let how = OpenHow {
             flags,
             ..OpenHow::default()

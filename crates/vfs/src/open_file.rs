@@ -31,7 +31,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::{self, ManuallyDrop};
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::task::Waker;
 
@@ -70,8 +70,7 @@ impl OpenFile {
     ) -> Result<OpenFile, Errno> {
         let mapping = inode.open_mapping()?.clone();
         mapping.prefetch_start();
-        // The drop gives it back.
-        mem::forget(charge);
+        charge.keep();
         Ok(OpenFile {
             wb_err: mapping.sample_wb_err(),
             readahead: ReadaheadState::new(),
@@ -93,7 +92,7 @@ impl OpenFile {
         self.inode
             .ops()
             .duplicated(&self.inode, self.counts_as_writer());
-        mem::forget(charge);
+        charge.keep();
         Ok(OpenFile {
             wb_err: self.wb_err.clone(),
             readahead: ReadaheadState::new(),

@@ -437,6 +437,7 @@ impl FileState {
             return None;
         }
         let now = Seen::of(stat);
+        let is_later = |mtime| (io.marked.as_ref()).is_some_and(|marked| marked.is_later(mtime));
         let marked = io.marked.as_ref().zip(look.others);
         if io.written_by_others || marked.is_some_and(|(marked, others)| others != marked.known()) {
             return Some(RemoteChange::Data);
@@ -445,14 +446,7 @@ impl FileState {
             (Some(known), _) if known.is_data_of(&now) => Some(RemoteChange::Attributes),
             (Some(_), _) => Some(RemoteChange::Data),
             (None, Some(seen)) if seen != now => Some(RemoteChange::Data),
-            (None, None)
-                if io
-                    .marked
-                    .as_ref()
-                    .is_some_and(|marked| marked.is_later(now.mtime)) =>
-            {
-                Some(RemoteChange::Data)
-            }
+            (None, None) if is_later(now.mtime) => Some(RemoteChange::Data),
             (None, _) => None,
         }
     }

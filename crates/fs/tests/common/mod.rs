@@ -3,7 +3,7 @@
 
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
-use foliocache_vfs::OpenFile;
+use foliocache_vfs::{Namei, OpContext, OpenFile, SuperBlock};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
@@ -53,6 +53,17 @@ pub(crate) fn on_tmpfs() -> TempDir {
 
 pub(crate) fn dirfs(mm: &Arc<Mm>, source: &Path, options: DirFsOptions) -> DirFs {
     DirFs::open(mm, source, options).expect("dirfs")
+}
+
+/// Paths from the root of `names`, which do not leave it, as root.
+pub(crate) fn root_namei(names: &SuperBlock) -> Namei<'_> {
+    Namei {
+        names,
+        start: names.root(),
+        beneath: true,
+        ctx: OpContext::ROOT,
+        credentials: None,
+    }
 }
 
 /// Bytes that differ by position and by `seed`.

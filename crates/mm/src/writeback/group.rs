@@ -79,7 +79,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Groups {
     state: Mutex<State>,
-    /// Bytes that the last work wrote. Relaxed: a guess at what the next one will.
+    /// Bytes that the last work wrote, the largest number before the first. Relaxed: a guess at what the next one will.
     written: AtomicU64,
 }
 

@@ -3,12 +3,18 @@
 use super::OpenFile;
 use foliocache_mm::{MetadataCharge, Mm, ReadaheadState};
 use foliocache_sys::Errno;
+use std::mem;
 
 /// The memory of a handle, charged to the bound before the handle is made. The handle gives it back.
 #[derive(Debug)]
 pub struct HandleCharge<'a>(&'a Mm);
 
 impl<'a> HandleCharge<'a> {
+    /// The handle is made, and gives the memory back when it goes.
+    pub(super) fn keep(self) {
+        mem::forget(self);
+    }
+
     /// Gives back what a handle that goes was charged.
     pub(super) fn give_back(mm: &'a Mm) {
         drop(Self(mm));
