@@ -36,14 +36,14 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, OnceBox, Weak, prefetch, rcu};
+use foliocache_sync::{Arc, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::fmt;
 use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
-use crate::filemap::{Appended, DirectWrites, find_page};
+use crate::filemap::{Appended, DirectWrites, Start, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
 use crate::linear::LinearFile;
@@ -68,10 +68,12 @@ pub struct AddressSpace {
     /// Its head is the end of the line.
     pub(crate) index: XArray,
     // What changes as pages come, go and become dirty.
+    pub(crate) start: Start,
     nr_pages: AtomicU64,
-    pub(crate) appended: Appended,
-    pub(crate) direct: DirectWrites,
+    pub(crate) wb_err: ErrSeq,
     pub(crate) counts: PageCounts,
+    pub(crate) direct: DirectWrites,
+    pub(crate) appended: Appended,
     /// Pages of folios with pins; see `filemap::pin`.
     pub(crate) nr_pinned: AtomicU64,
     // What neither a hit nor a `stat` comes to.
@@ -85,7 +87,6 @@ pub struct AddressSpace {
     /// How many wait for `wb_lock` to make the file durable.
     pub(crate) awaited: AtomicU32,
     pub(crate) wb_lock: RankedMutex<WritebackState>,
-    pub(crate) wb_err: ErrSeq,
     pub(crate) counters: FileCounters,
     /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`]; changed under that list's lock.
     pub(crate) dirty_turn: AtomicU64,
@@ -111,6 +112,8 @@ const _: () = {
 
     assert!(offset_of!(AddressSpace, mm) == 0);
     assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
+    // Opening the file reads the second line besides, no further than the failed pages.
+    assert!(offset_of!(AddressSpace, counts) + 8 <= 128);
     // Locks that watch their rank are larger.
     assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
 };
@@ -146,6 +149,7 @@ impl AddressSpace {
             appended: Appended::default(),
             direct: DirectWrites::default(),
             counts: PageCounts::default(),
+            start: Start::default(),
             nr_pinned: AtomicU64::new(0),
             index: XArray::new(Arc::clone(&mm.nodes)),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
@@ -229,13 +233,6 @@ impl AddressSpace {
     #[inline]
     pub fn has_pages_to_write(&self) -> bool {
         self.counts.not_durable() > 0
-    }
-
-    /// Asks the processor for what these two look at.
-    #[inline(always)]
-    pub fn prefetch_size(&self) {
-        prefetch(&self.size);
-        prefetch(&self.counts);
     }
 
     /// Whether data of this file is not yet safely on the medium.
@@ -344,6 +341,7 @@ impl AddressSpace {
                 }
             }
         }
+        self.note_start(&locked);
         self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
         if self.bdi.is_memory() {
             mm.nr_unevictable.fetch_add(1 << order, Ordering::Relaxed);

@@ -88,7 +88,7 @@ struct Stripe {
 }
 
 /// The table; see the module's documentation.
-pub struct RcuHash<T> {
+pub struct RcuHash<T: HashNode> {
     /// A `Box` of its own; freed by way of `retired`.
     table: AtomicPtr<Table<T>>,
     stripes: Box<[Stripe]>,
@@ -110,9 +110,9 @@ pub struct RcuHash<T> {
 }
 
 // SAFETY: through the table a thread gets at nodes that others inserted, and at nothing else.
-unsafe impl<T: Send + Sync> Send for RcuHash<T> {}
+unsafe impl<T: HashNode + Send + Sync> Send for RcuHash<T> {}
 // SAFETY: as above; all changes are made under the stripes' locks.
-unsafe impl<T: Send + Sync> Sync for RcuHash<T> {}
+unsafe impl<T: HashNode + Send + Sync> Sync for RcuHash<T> {}
 
 impl<T: HashNode> RcuHash<T> {
     /// A table of at least so many buckets. [`bytes`](Self::bytes) of it are charged, if there is room.
@@ -310,7 +310,7 @@ impl<T: HashNode> RcuHash<T> {
         while let Some(at) = unsafe { table.as_ref() } {
             for head in &at.heads {
                 // Acquire, above and below: as in `search`, though the exclusive borrow has ordered it already.
-                let mut next = head.swap(ptr::null_mut(), Ordering::Acquire);
+                let mut next = head.first.swap(ptr::null_mut(), Ordering::Acquire);
                 while let Some(node) = NonNull::new(next).filter(|node| !is_end(node.as_ptr())) {
                     // SAFETY: a node of the table is valid (invariant 2), and `take` has not had it.
                     next = unsafe { node.as_ref() }.link().next.load(Ordering::Acquire);
@@ -326,7 +326,7 @@ impl<T: HashNode> RcuHash<T> {
     }
 }
 
-impl<T> Drop for RcuHash<T> {
+impl<T: HashNode> Drop for RcuHash<T> {
     fn drop(&mut self) {
         // Relaxed: borrowed exclusively. Nobody looks anything up: that borrows the table.
         let mut table = self.table.load(Ordering::Relaxed);
@@ -342,7 +342,7 @@ impl<T> Drop for RcuHash<T> {
 
 /// What a hash falls into, locked.
 #[must_use = "the lock is released when it is dropped"]
-pub struct Bucket<'a, T> {
+pub struct Bucket<'a, T: HashNode> {
     table: &'a RcuHash<T>,
     hash: u64,
     stripe: &'a Stripe,

@@ -89,6 +89,8 @@ pub unsafe trait CachedInode: Send + Sync + Sized {
 
 // SAFETY: the link's link.
 unsafe impl<T: CachedInode> HashNode for T {
+    type Hint = ();
+
     #[inline(always)]
     fn link(&self) -> &HashLink<Self> {
         &CachedInode::link(self).hash

@@ -282,7 +282,7 @@ impl Inode {
         }
         let mapping = self.mapping.get();
         if let Some(mapping) = mapping {
-            mapping.prefetch_size();
+            mapping.prefetch();
         }
         let simple = |mapping: &Arc<AddressSpace>| {
             self.attributes.has_store() && !mapping.has_pages_to_write()
@@ -313,7 +313,7 @@ impl Inode {
         if let Some(mapping) = self.mapping.get() {
             // What counts references comes before.
             prefetch(Arc::as_ptr(mapping).wrapping_byte_sub(64));
-            mapping.prefetch_size();
+            mapping.prefetch();
         }
     }
 

@@ -19,6 +19,8 @@ struct Node {
 
 // SAFETY: one link, a part of the node.
 unsafe impl HashNode for Node {
+    type Hint = ();
+
     fn link(&self) -> &HashLink<Self> {
         &self.link
     }

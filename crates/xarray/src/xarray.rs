@@ -120,6 +120,14 @@ impl XArray {
         Some(at)
     }
 
+    /// Asks the processor for the slot of index 0 in the head node: for who is about to look that index up.
+    #[inline]
+    pub fn prefetch_first(&self, rcu: &RcuReadGuard) {
+        if let Some(first) = self.begin(0, rcu) {
+            prefetch(first.slot());
+        }
+    }
+
     /// At the head.
     #[inline]
     fn begin<'a>(&'a self, index: u64, _rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {

@@ -35,11 +35,9 @@
 //! Release with which the index clears and fills slots. The loads of step 4 are Acquire; their partners
 //! are the Release stores of C. Steps 4 and 5 pair with the fence after B.
 
-use foliocache_sync::prefetch;
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_xarray::{Entry, SlotRef, XArray};
 
-use crate::address_space::AddressSpace;
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, flag};
 use crate::types::PageIndex;
@@ -91,17 +89,6 @@ impl<'a> Lookup<'a> {
     #[inline(always)]
     pub(crate) fn validate(&self) -> bool {
         self.folio.state.validate(self.seen) || foliocache_sync::planted!(copy_not_validated)
-    }
-}
-
-impl AddressSpace {
-    /// Asks the processor for the first folio: for who opens the file, which most read from its beginning on.
-    #[inline]
-    pub fn prefetch_start(&self) {
-        let rcu = rcu::read_lock();
-        if let Some(first) = self.index.load(0, &rcu) {
-            prefetch(self.mm().folios.of_entry(first));
-        }
     }
 }
 

@@ -23,6 +23,7 @@ mod pin;
 mod read;
 mod replace;
 mod split;
+mod start;
 mod tracked;
 mod truncate;
 mod uncached;
@@ -42,6 +43,7 @@ pub(crate) use pin::Pins;
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
+pub(crate) use start::Start;
 pub use view::View;
 pub(crate) use view::ViewHome;
 

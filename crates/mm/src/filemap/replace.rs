@@ -315,6 +315,7 @@ impl AddressSpace {
             lru.replace(&mm.folios, &old, parts.iter().map(|part| part.folio()));
         }
         for part in parts {
+            self.note_start(part);
             if part.state.load().has(flag::DIRTY) && !is_dirty(part) {
                 self.clear_dirty(part);
             }

@@ -155,7 +155,7 @@ impl FolioPool {
         (1..nr_ready).map(|id| self.get(id))
     }
 
-    fn slot(&self, id: FolioId) -> *mut Folio {
+    pub(crate) fn slot(&self, id: FolioId) -> *mut Folio {
         let first: *mut Folio = self.range.as_ptr().cast();
         first.wrapping_add(id as usize)
     }

@@ -43,7 +43,7 @@ pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::time::{Instant, monotonic_ns};
+use foliocache_sync::time::monotonic_ns;
 use foliocache_sys::Errno;
 use std::ops::Range;
 use std::time::Duration;
@@ -97,8 +97,8 @@ pub(crate) struct WritebackState {
     /// When the last pass began that came to the end, anybody's: what is older is written.
     passed: u64,
     failures: u32,
-    /// The flusher leaves what failed alone until then.
-    retry_at: Option<Instant>,
+    /// The flusher leaves what failed alone until then, a time of [`monotonic_ns`].
+    retry_at: u64,
     flushes: flush::Generations,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; [`SIZE_NOT_KNOWN`] after a failed flush, which may have lost a change of it. A size that no write
@@ -116,18 +116,18 @@ impl WritebackState {
 
     pub(crate) fn note(&mut self, result: Result<(), Errno>) {
         match result {
-            Ok(()) => (self.failures, self.retry_at) = (0, None),
+            Ok(()) => (self.failures, self.retry_at) = (0, 0),
             Err(_) => {
                 let backoff = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(10));
                 self.failures += 1;
-                self.retry_at = Instant::now().checked_add(backoff.min(MAX_BACKOFF));
+                let backoff = backoff.min(MAX_BACKOFF).as_nanos() as u64;
+                self.retry_at = monotonic_ns().saturating_add(backoff);
             }
         }
     }
 
     fn backing_off(&self) -> bool {
-        self.retry_at
-            .is_some_and(|at| at.saturating_duration_since(Instant::now()) > Duration::ZERO)
+        self.retry_at > monotonic_ns()
     }
 }
 

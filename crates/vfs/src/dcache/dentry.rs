@@ -55,6 +55,7 @@
 
 use super::cache::Inner;
 use super::guard::{Children, Siblings};
+use super::hint::InodeHint;
 use super::inode::DentryInode;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
@@ -150,9 +151,23 @@ unsafe impl<I: DentryInode> Sync for Dentry<I> {}
 
 // SAFETY: `link` returns the same field each time, and nothing else uses it.
 unsafe impl<I: DentryInode> HashNode for Dentry<I> {
+    type Hint = InodeHint;
+
     #[inline(always)]
     fn link(&self) -> &HashLink<Self> {
         &self.link
+    }
+
+    #[inline(always)]
+    fn store_hint(&self, hint: &InodeHint) {
+        // Relaxed: hints.
+        let inode = self.inode.load(Ordering::Relaxed);
+        hint.store(inode, self.beside.load(Ordering::Relaxed));
+    }
+
+    #[inline(always)]
+    fn prefetch(hint: &InodeHint) {
+        hint.prefetch();
     }
 }
 

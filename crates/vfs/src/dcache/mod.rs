@@ -52,6 +52,7 @@ mod change;
 mod dentry;
 mod evict;
 mod guard;
+mod hint;
 mod inode;
 mod name;
 mod reference;

@@ -40,7 +40,7 @@ const MOVING: u32 = 2;
 const RETIRED: u32 = 4;
 
 /// An array that waits for its readers.
-pub(super) struct Retired<T> {
+pub(super) struct Retired<T: HashNode> {
     pub(super) table: Box<Table<T>>,
     pub(super) cookie: GpCookie,
 }

@@ -52,16 +52,38 @@ impl<T> Default for HashLink<T> {
 ///
 /// # Safety
 ///
-/// `link` gives the same link each time, one that is part of the node and used for nothing else.
+/// `link` gives the same link each time, one that is part of the node and used for nothing else. A `Hint` may be all
+/// zeros.
 pub unsafe trait HashNode: Sized {
+    /// What a bucket keeps of its first node for those who look it up, or `()`.
+    type Hint: Default;
+
     /// The node's link.
     fn link(&self) -> &HashLink<Self>;
+
+    /// Puts into a bucket's hint where the processor finds what a look-up reads after this node.
+    ///
+    /// Context: the stripe's lock.
+    #[inline(always)]
+    fn store_hint(&self, _hint: &Self::Hint) {}
+
+    /// Asks the processor for that, whatever the node may be by now.
+    #[inline(always)]
+    fn prefetch(_hint: &Self::Hint) {}
+}
+
+/// A bucket: a chain and, beside it, where look-ups that find its first node go on. So they wait for both
+/// at once.
+pub(super) struct Head<T: HashNode> {
+    /// Null is an empty chain, as a marker is.
+    pub(super) first: AtomicPtr<T>,
+    hint: T::Hint,
 }
 
 /// An array of chains.
-pub(super) struct Table<T> {
-    /// A power of two. Null is an empty chain, as a marker is.
-    pub(super) heads: Box<[AtomicPtr<T>]>,
+pub(super) struct Table<T: HashNode> {
+    /// A power of two.
+    pub(super) heads: Box<[Head<T>]>,
     /// Tells the markers of this table from those of others.
     pub(super) generation: usize,
     /// The table of twice the size that this one is moving to.
@@ -80,15 +102,18 @@ pub(super) enum Walk<'g, T> {
     Strayed,
 }
 
-impl<T> Table<T> {
+impl<T: HashNode> Table<T> {
     pub(super) fn new(buckets: usize, generation: usize) -> Box<Self> {
         #[cfg(not(any(loom, shuttle)))]
-        // SAFETY: an atomic pointer of zeros is null. The zeros come from the system as they are first
-        // used, so that there is no pause here.
+        // SAFETY: an atomic pointer of zeros is null, and a hint may be zeros (the contract of `HashNode`). They come from
+        // the system as they are first used, so that there is no pause here.
         let heads = unsafe { Box::new_zeroed_slice(buckets).assume_init() };
         #[cfg(any(loom, shuttle))]
         let heads = (0..buckets)
-            .map(|_| AtomicPtr::new(ptr::null_mut()))
+            .map(|_| Head {
+                first: AtomicPtr::new(ptr::null_mut()),
+                hint: T::Hint::default(),
+            })
             .collect();
         Box::new(Self {
             heads,
@@ -100,7 +125,7 @@ impl<T> Table<T> {
     }
 
     pub(super) fn bytes(buckets: usize) -> u64 {
-        (buckets * size_of::<AtomicPtr<T>>() + size_of::<Self>()) as u64
+        (buckets * size_of::<Head<T>>() + size_of::<Self>()) as u64
     }
 
     #[inline(always)]
@@ -150,7 +175,9 @@ impl<T: HashNode> Table<T> {
     ) -> Walk<'g, T> {
         let bucket = self.bucket_of(hash);
         // Acquire pairs with the Release stores of nodes and markers, here and below.
-        let mut at = self.heads[bucket].load(Ordering::Acquire);
+        let head = &self.heads[bucket];
+        let mut at = head.first.load(Ordering::Acquire);
+        T::prefetch(&head.hint);
         while !is_end(at) {
             // SAFETY: invariant 2; the caller is in a read section.
             let node = unsafe { &*at };
@@ -174,7 +201,7 @@ impl<T: HashNode> Table<T> {
     /// As for [`search`](Self::search).
     pub(super) unsafe fn each<'g>(&'g self, bucket: usize, visit: &mut impl FnMut(&'g T)) {
         // Acquire: as in `search`.
-        let mut at = self.heads[bucket].load(Ordering::Acquire);
+        let mut at = self.heads[bucket].first.load(Ordering::Acquire);
         while !is_end(at) {
             // SAFETY: invariant 2; the caller is in a read section.
             let node = unsafe { &*at };
@@ -189,7 +216,8 @@ impl<T: HashNode> Table<T> {
     /// Context: the stripe's lock.
     pub(super) fn push(&self, node: NonNull<T>, link: &HashLink<T>) {
         let bucket = self.bucket_of(link.hash());
-        let mut first = own(&self.heads[bucket]);
+        let head = &self.heads[bucket];
+        let mut first = own(&head.first);
         if first.is_null() {
             first = self.marker(bucket);
         }
@@ -197,14 +225,16 @@ impl<T: HashNode> Table<T> {
         // before: it follows this to a node that was inserted by somebody else.
         link.next.store(first, Ordering::Release);
         // Release pairs with the Acquire in `search`: the node's content.
-        self.heads[bucket].store(node.as_ptr(), Ordering::Release);
+        head.first.store(node.as_ptr(), Ordering::Release);
+        // SAFETY: valid, as `link` is, which is a part of it.
+        unsafe { node.as_ref() }.store_hint(&head.hint);
     }
 
     /// Takes a node out of a chain; whether it was there.
     ///
     /// Context: the stripe's lock.
     pub(super) fn unlink(&self, bucket: usize, node: &T) -> bool {
-        let mut place = &self.heads[bucket];
+        let mut place = &self.heads[bucket].first;
         loop {
             let at = own(place);
             if is_end(at) {
@@ -226,7 +256,7 @@ impl<T: HashNode> Table<T> {
     ///
     /// Context: the stripe's lock.
     pub(super) fn move_tail(&self, bucket: usize, next: &Table<T>) -> bool {
-        let mut place = &self.heads[bucket];
+        let mut place = &self.heads[bucket].first;
         let Some(mut tail) = NonNull::new(own(place)) else {
             return false;
         };
