@@ -2,10 +2,10 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Attr, DirEntryBuf, FileKind, OpenDirectory};
-use std::collections::VecDeque;
+use foliocache_vfs::{self as vfs, Attr, FileKind, OpenDirectory};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -192,27 +192,28 @@ struct Listed {
 /// One entry of a directory; as [`std::fs::DirEntry`].
 #[derive(Clone)]
 pub struct DirEntry {
-    entry: DirEntryBuf,
+    name: OsString,
+    kind: FileKind,
     listed: Arc<Listed>,
 }
 
 impl DirEntry {
     /// The name.
     pub fn file_name(&self) -> OsString {
-        self.entry.name.clone()
+        self.name.clone()
     }
 
     pub(crate) fn name(&self) -> &OsStr {
-        &self.entry.name
+        &self.name
     }
 
     pub(crate) fn into_name(self) -> OsString {
-        self.entry.name
+        self.name
     }
 
     /// The path that was given to [`Directory::read_dir`], with the name: what the calls of the same [`Directory`] take.
     pub fn path(&self) -> PathBuf {
-        joined(&self.listed.path, &self.entry.name)
+        joined(&self.listed.path, &self.name)
     }
 
     /// What it is, as the directory says. Blocks for I/O only where the directory does not say.
@@ -220,7 +221,7 @@ impl DirEntry {
     /// # Errors
     /// As [`DirEntry::metadata`], where the directory does not say.
     pub fn file_type(&self) -> Result<FileKind> {
-        match self.entry.kind {
+        match self.kind {
             FileKind::Unknown => Ok(self.metadata()?.file_type()),
             kind => Ok(kind),
         }
@@ -228,7 +229,7 @@ impl DirEntry {
 
     /// As [`DirEntry::file_type`]; [`FileKind::Unknown`] where the directory does not say.
     pub(crate) fn kind(&self) -> FileKind {
-        self.entry.kind
+        self.kind
     }
 
     /// The attributes of what has the name in the directory now; a symbolic link is not followed. May block for I/O.
@@ -236,13 +237,48 @@ impl DirEntry {
     /// # Errors
     /// `ENOENT` if it is gone, those of the backing store.
     pub fn metadata(&self) -> Result<Metadata> {
-        self.listed.directory.stat(self.entry.name.as_ref(), false)
+        self.listed.directory.stat(self.name.as_ref(), false)
     }
 }
 
 impl fmt::Debug for DirEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("DirEntry").field(&self.path()).finish()
+    }
+}
+
+/// Entries that were read ahead. Their names lie in one piece of memory.
+#[derive(Default)]
+struct Batch {
+    names: Vec<u8>,
+    /// Kinds, and where the names end.
+    entries: Vec<(FileKind, usize)>,
+    /// The entry to be taken next, and where its name begins.
+    next: usize,
+    start: usize,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.next == self.entries.len()
+    }
+
+    fn push(&mut self, entry: &vfs::DirEntry<'_>) {
+        self.names.extend_from_slice(entry.name.as_bytes());
+        self.entries.push((entry.kind, self.names.len()));
+    }
+
+    fn take(&mut self) -> Option<(FileKind, &OsStr)> {
+        let &(kind, end) = self.entries.get(self.next)?;
+        let name = OsStr::from_bytes(&self.names[self.start..end]);
+        (self.next, self.start) = (self.next + 1, end);
+        Some((kind, name))
+    }
+
+    fn clear(&mut self) {
+        self.names.clear();
+        self.entries.clear();
+        (self.next, self.start) = (0, 0);
     }
 }
 
@@ -254,7 +290,7 @@ impl fmt::Debug for DirEntry {
 pub struct ReadDir {
     stream: Box<dyn OpenDirectory>,
     listed: Arc<Listed>,
-    read: VecDeque<DirEntryBuf>,
+    read: Batch,
     offset: u64,
     ended: bool,
 }
@@ -264,7 +300,7 @@ impl ReadDir {
         Self {
             stream,
             listed: Arc::new(Listed { directory, path }),
-            read: VecDeque::new(),
+            read: Batch::default(),
             offset: 0,
             ended: false,
         }
@@ -287,18 +323,35 @@ impl ReadDir {
         }
     }
 
+    /// The next entry, without memory of its own.
+    pub(crate) fn next_borrowed(&mut self) -> Option<Result<(FileKind, &OsStr)>> {
+        if self.read.is_empty()
+            && !self.ended
+            && let Err(errno) = self.fill()
+        {
+            self.ended = true;
+            return Some(Err(Error::Path {
+                operation: Operation::ReadDir,
+                path: self.listed.directory.path().to_owned(),
+                errno,
+            }));
+        }
+        self.read.take().map(Ok)
+    }
+
     fn fill(&mut self) -> Result<(), Errno> {
         self.listed.directory.check_fork()?;
         let (mut offset, mut ended) = (self.offset, true);
         let read = &mut self.read;
+        read.clear();
         self.stream.read(offset, &mut |entry| {
-            if read.len() == BATCH {
+            if read.entries.len() == BATCH {
                 ended = false;
                 return false;
             }
             offset = entry.next_offset;
             if entry.name != "." && entry.name != ".." {
-                read.push_back(entry.into());
+                read.push(&entry);
             }
             true
         })?;
@@ -311,20 +364,13 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.read.is_empty()
-            && !self.ended
-            && let Err(errno) = self.fill()
-        {
-            self.ended = true;
-            return Some(Err(Error::Path {
-                operation: Operation::ReadDir,
-                path: self.listed.directory.path().to_owned(),
-                errno,
-            }));
-        }
-        let entry = self.read.pop_front()?;
         let listed = Arc::clone(&self.listed);
-        Some(Ok(DirEntry { entry, listed }))
+        let next = self.next_borrowed()?;
+        Some(next.map(|(kind, name)| DirEntry {
+            name: name.to_owned(),
+            kind,
+            listed,
+        }))
     }
 }
 

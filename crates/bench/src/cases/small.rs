@@ -7,7 +7,7 @@
 //!
 //! | match | what it compares |
 //! |---|---|
-//! | hot | files at random in a tree that is in memory on both sides: open, read and close; `metadata`; a walk of all names. Then the same right after another process has changed a file in each directory |
+//! | hot | files at random in a tree that is in memory on both sides: open, read and close; `metadata`; a walk of all names. Then the same, each lap right after another process has changed a file in each directory |
 //! | seen | how long it takes until ours shows a change that another process made, names and bytes; in milliseconds, so a ratio to one |
 //! | cold | open, read and close of files with nothing cached, neither here nor in the kernel; only as root |
 //! | create | files made in a fresh tree; the same with the flush that makes them durable; how often the device writes for 1,000 |
@@ -21,6 +21,7 @@ mod tree;
 use foliocache::Directory;
 use foliocache_sys::dir;
 use foliocache_sys::fd;
+use std::ffi::CString;
 use std::fs;
 use std::hint::black_box;
 use std::io;
@@ -28,7 +29,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::tree::{Opened, Outsider, Seen, Tree, read, read_kernel};
 use super::create::{Makers, Ours, pass};
@@ -50,7 +51,7 @@ const ON_DISK: usize = 12 << 10;
 const USUAL_LIMIT: u64 = 1024;
 /// Files of a tree that are in memory, for each of 1,000 that the case makes in one go.
 const HOT: usize = 200;
-/// How often a walk goes through the tree.
+/// How often a pass goes through the tree: as many operations as it has files each time, or a walk.
 const LAPS: usize = 5;
 
 impl Case for Small {
@@ -213,74 +214,69 @@ struct Hot {
     ours: Arc<Mutex<Opened>>,
     kernel: bool,
     operation: Operation,
-    /// Changes files before each turn.
+    /// Changes files before each lap.
     outsider: Option<Arc<Mutex<Outsider>>>,
     random: Random,
+    /// The names that the laps of a pass use, in that order: looking them up in the list of all would be measured as well.
+    drawn: Vec<(String, CString)>,
 }
 
 impl Hot {
-    fn run_ours(&mut self, directory: &Directory) -> io::Result<usize> {
-        let n = self.tree.names.len();
+    fn lap_of_ours(&self, directory: &Directory, drawn: &[(String, CString)]) -> io::Result<usize> {
         match self.operation {
             Operation::Read(len) => {
-                for _ in 0..n {
-                    read(directory, &self.tree.any(&mut self.random).0, len)?;
+                for (name, _) in drawn {
+                    read(directory, name, len)?;
                 }
+                Ok(drawn.len())
             }
             Operation::Metadata => {
-                for _ in 0..n {
-                    black_box(directory.metadata(&self.tree.any(&mut self.random).0)?);
+                for (name, _) in drawn {
+                    black_box(directory.metadata(name)?);
                 }
+                Ok(drawn.len())
             }
             Operation::Walk => {
                 let mut found = 0;
-                for _ in 0..LAPS {
-                    for entry in directory.walk(".") {
+                for entry in directory.walk(".") {
+                    black_box(entry?);
+                    found += 1;
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    fn lap_of_kernel(&self, drawn: &[(String, CString)]) -> io::Result<usize> {
+        let tree = &self.tree;
+        match self.operation {
+            Operation::Read(len) => {
+                for (_, name) in drawn {
+                    read_kernel(tree, name, len)?;
+                }
+                Ok(drawn.len())
+            }
+            Operation::Metadata => {
+                for (_, name) in drawn {
+                    black_box(dir::stat_path(tree.fd.as_fd(), name)?);
+                }
+                Ok(drawn.len())
+            }
+            Operation::Walk => {
+                let mut found = 0;
+                for dir in fs::read_dir(&tree.path)? {
+                    for entry in fs::read_dir(dir?.path())? {
                         black_box(entry?);
                         found += 1;
                     }
+                    found += 1;
                 }
-                return Ok(found);
+                Ok(found)
             }
         }
-        Ok(n)
     }
 
-    fn run_kernel(&mut self) -> io::Result<usize> {
-        let (tree, n) = (&self.tree, self.tree.names.len());
-        match self.operation {
-            Operation::Read(len) => {
-                for _ in 0..n {
-                    read_kernel(tree, &tree.any(&mut self.random).1, len)?;
-                }
-            }
-            Operation::Metadata => {
-                for _ in 0..n {
-                    let name = &tree.any(&mut self.random).1;
-                    black_box(dir::stat_path(tree.fd.as_fd(), name)?);
-                }
-            }
-            Operation::Walk => {
-                let mut found = 0;
-                for _ in 0..LAPS {
-                    for dir in fs::read_dir(&tree.path)? {
-                        for entry in fs::read_dir(dir?.path())? {
-                            black_box(entry?);
-                            found += 1;
-                        }
-                        found += 1;
-                    }
-                }
-                return Ok(found);
-            }
-        }
-        Ok(n)
-    }
-}
-
-impl Pass for Hot {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.ours.lock().expect("no panic").warm(&self.tree)?;
+    fn change_files(&self) -> io::Result<()> {
         if let Some(outsider) = &self.outsider {
             let mut outsider = outsider.lock().expect("no panic");
             for name in self.tree.in_each_dir() {
@@ -289,16 +285,35 @@ impl Pass for Hot {
         }
         Ok(())
     }
+}
+
+impl Pass for Hot {
+    fn prepare(&mut self) -> io::Result<()> {
+        self.ours.lock().expect("no panic").warm(&self.tree)?;
+        self.drawn.clear();
+        if self.operation != Operation::Walk {
+            for _ in 0..LAPS * self.tree.names.len() {
+                self.drawn.push(self.tree.any(&mut self.random).clone());
+            }
+        }
+        Ok(())
+    }
 
     fn run(&mut self) -> io::Result<Outcome> {
-        let ours = self.ours.clone();
-        let ours = ours.lock().expect("no panic");
-        let start = Instant::now();
-        let n = match self.kernel {
-            true => self.run_kernel()?,
-            false => self.run_ours(ours.directory())?,
-        };
-        Ok(Outcome::plain(n as f64 / start.elapsed().as_secs_f64()))
+        let ours = self.ours.lock().expect("no panic");
+        let each = self.drawn.len() / LAPS;
+        let (mut n, mut took) = (0, Duration::ZERO);
+        for lap in 0..LAPS {
+            self.change_files()?;
+            let drawn = &self.drawn[lap * each..][..each];
+            let start = Instant::now();
+            n += match self.kernel {
+                true => self.lap_of_kernel(drawn)?,
+                false => self.lap_of_ours(ours.directory(), drawn)?,
+            };
+            took += start.elapsed();
+        }
+        Ok(Outcome::plain(n as f64 / took.as_secs_f64()))
     }
 }
 
@@ -367,6 +382,7 @@ fn hot(tree: &Arc<Tree>, ours: Ours, names: &Names) -> io::Result<Match> {
                 operation,
                 outsider: changed.then(|| outsider.clone()),
                 random: Random(at as u64),
+                drawn: Vec::new(),
             };
             hot.contestants.push(contestant(name, variant, unit, pass));
         }

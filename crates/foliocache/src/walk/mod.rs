@@ -20,7 +20,9 @@ mod threads;
 
 use foliocache_sync::Arc;
 use foliocache_vfs::FileKind;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
@@ -112,7 +114,7 @@ impl IntoIterator for Walk {
     type IntoIter = WalkIter;
 
     fn into_iter(self) -> WalkIter {
-        let start = self.job();
+        let start = Box::new(self.job());
         let walk = &Arc::new(self);
         let caller = |start, ahead| By::Caller(Box::new(Steps::new(walk, start, ahead)));
         WalkIter(match walk.threads {
@@ -164,12 +166,20 @@ impl Iterator for WalkIter {
     }
 }
 
+/// The name of an entry from some directory.
+#[derive(Clone, Debug)]
+enum WalkName {
+    /// The last so many bytes of its path.
+    End(usize),
+    Path(PathBuf),
+}
+
 /// What a walk came to.
 #[derive(Clone, Debug)]
 pub struct WalkEntry {
     /// From where `name` leads to it.
     from: Arc<Directory>,
-    name: PathBuf,
+    name: WalkName,
     path: PathBuf,
     kind: FileKind,
     depth: usize,
@@ -202,6 +212,16 @@ impl WalkEntry {
     /// # Errors
     /// As [`Directory::metadata`].
     pub fn metadata(&self) -> Result<Metadata> {
-        self.from.stat(&self.name, self.follow)
+        self.from.stat(self.name(), self.follow)
+    }
+
+    fn name(&self) -> &Path {
+        match &self.name {
+            WalkName::End(len) => {
+                let path = self.path.as_os_str().as_bytes();
+                Path::new(OsStr::from_bytes(&path[path.len() - len..]))
+            }
+            WalkName::Path(path) => path,
+        }
     }
 }

@@ -3,12 +3,12 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::FileKind;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::vec;
 
 use super::ahead::Ahead;
-use super::{Walk, WalkEntry};
+use super::{Walk, WalkEntry, WalkName};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::joined::joined;
@@ -65,11 +65,12 @@ struct WalkDir {
 
 impl WalkDir {
     /// One of the entries.
-    fn entry(&self, name: OsString, kind: FileKind) -> WalkEntry {
+    fn entry(&self, name: &OsStr, kind: FileKind) -> WalkEntry {
+        let path = joined(&self.path, name);
         WalkEntry {
             from: Arc::clone(&self.directory),
-            path: joined(&self.path, &name),
-            name: PathBuf::from(name),
+            name: WalkName::End(name.len()),
+            path,
             kind,
             depth: self.depth,
             follow: false,
@@ -82,13 +83,17 @@ enum Entries {
     Sorted(vec::IntoIter<Result<DirEntry>>),
 }
 
-impl Iterator for Entries {
-    type Item = Result<DirEntry>;
-
-    fn next(&mut self) -> Option<Result<DirEntry>> {
+impl Entries {
+    /// What `take` makes of the next one.
+    fn next<R>(&mut self, take: impl FnOnce(Result<(FileKind, &OsStr)>) -> R) -> Option<R> {
         match self {
-            Entries::Read(entries) => entries.next(),
-            Entries::Sorted(entries) => entries.next(),
+            Entries::Read(entries) => entries.next_borrowed().map(take),
+            Entries::Sorted(entries) => {
+                Some(match entries.next()? {
+                    Ok(entry) => take(Ok((entry.kind(), entry.name()))),
+                    Err(error) => take(Err(error)),
+                })
+            }
         }
     }
 }
@@ -170,7 +175,7 @@ impl Below {
 
     pub(super) fn job(&self) -> Job {
         Job {
-            entry: self.place.entry(self.name.clone(), FileKind::Directory),
+            entry: self.place.entry(&self.name, FileKind::Directory),
             above: self.place.above.clone(),
         }
     }
@@ -181,7 +186,7 @@ impl Walk {
     pub(super) fn job(&self) -> Job {
         let entry = WalkEntry {
             from: Arc::clone(&self.start),
-            name: self.path.clone(),
+            name: WalkName::Path(self.path.clone()),
             path: PathBuf::new(),
             kind: FileKind::Directory,
             depth: 0,
@@ -209,14 +214,14 @@ impl Walk {
     fn read(&self, Job { entry, mut above }: Job) -> Result<(WalkDir, ReadDir)> {
         #[cfg(test)]
         (self.opening)(&entry.path);
-        let directory = entry.from.open_below(&entry.name, entry.follow)?;
+        let directory = entry.from.open_below(entry.name(), entry.follow)?;
         if self.follow {
             let ino = directory.metadata(".")?.attr().ino;
             let mut at = &above;
             while let Some(here) = at {
                 if here.ino == ino {
                     let (operation, errno) = (Operation::ReadDir, Errno::ELOOP);
-                    return Err(entry.from.error(operation, &entry.name, errno));
+                    return Err(entry.from.error(operation, entry.name(), errno));
                 }
                 at = &here.above;
             }
@@ -243,43 +248,44 @@ impl Walk {
     }
 
     /// An entry of a directory, and that as a directory to be walked.
-    fn entry(&self, place: &WalkDir, entry: Result<DirEntry>) -> Step {
-        let entry = entry?;
-        let kind = entry.kind();
-        let mut found = place.entry(entry.into_name(), kind);
+    fn entry(&self, place: &WalkDir, entry: Result<(FileKind, &OsStr)>) -> Step {
+        let (kind, name) = entry?;
+        let mut found = place.entry(name, kind);
         if found.kind == FileKind::Unknown {
             found.kind = found.metadata()?.file_type();
         }
         if found.kind == FileKind::Symlink && self.follow {
             // From the start, which it must not lead out of.
             found.from = Arc::clone(&self.start);
-            found.name = self.path.join(&found.path);
+            found.name = WalkName::Path(self.path.join(&found.path));
             found.follow = true;
             found.kind = found.metadata()?.file_type();
         }
         let walked = found.kind == FileKind::Directory && place.depth < self.max_depth;
-        let job = walked.then(|| Job {
-            entry: found.clone(),
-            above: place.above.clone(),
+        let job = walked.then(|| {
+            Box::new(Job {
+                entry: found.clone(),
+                above: place.above.clone(),
+            })
         });
         Ok((found, job))
     }
 }
 
 /// An entry; a directory that is to be walked comes with it.
-type Step = Result<(WalkEntry, Option<Job>)>;
+type Step = Result<(WalkEntry, Option<Box<Job>>)>;
 
 /// The walk below one directory.
 pub(super) struct Steps {
     walk: Arc<Walk>,
     open: Vec<Open>,
     /// To be opened before anything else is read.
-    next: Option<Job>,
+    next: Option<Box<Job>>,
     pub(super) ahead: Option<Ahead>,
 }
 
 impl Steps {
-    pub(super) fn new(walk: &Arc<Walk>, job: Job, ahead: Option<Ahead>) -> Self {
+    pub(super) fn new(walk: &Arc<Walk>, job: Box<Job>, ahead: Option<Ahead>) -> Self {
         Self {
             walk: Arc::clone(walk),
             open: Vec::new(),
@@ -299,21 +305,22 @@ impl Steps {
     pub(super) fn next(&mut self) -> Option<Step> {
         loop {
             if let Some(job) = self.next.take() {
-                match self.open(job) {
+                match self.open(*job) {
                     Ok(open) => self.open.push(open),
                     Err(error) => return Some(Err(error)),
                 }
             }
             let open = self.open.last_mut()?;
-            match open.entries.next() {
-                Some(entry) => return Some(self.walk.entry(&open.place, entry)),
+            let Open { place, entries } = open;
+            match entries.next(|entry| self.walk.entry(place, entry)) {
+                Some(step) => return Some(step),
                 None => drop(self.open.pop()),
             }
         }
     }
 
     /// Walks a directory that came with an entry, next.
-    pub(super) fn descend(&mut self, job: Option<Job>) {
+    pub(super) fn descend(&mut self, job: Option<Box<Job>>) {
         self.next = job;
     }
 }

@@ -29,7 +29,7 @@ pub(super) const WAITING: usize = 4;
 type Batch = Vec<Result<WalkEntry>>;
 
 struct State {
-    jobs: Vec<Job>,
+    jobs: Vec<Box<Job>>,
     /// Threads that walk, and may find more.
     busy: usize,
     batches: VecDeque<Batch>,
@@ -57,7 +57,7 @@ pub(super) struct Team {
 
 impl Team {
     /// Starts the walk; gives it back where no thread can be had.
-    pub(super) fn new(walk: &Arc<Walk>, start: Job, threads: usize) -> Result<Self, Job> {
+    pub(super) fn new(walk: &Arc<Walk>, start: Box<Job>, threads: usize) -> Result<Self, Box<Job>> {
         let shared = Shared {
             walk: Arc::clone(walk),
             threads,
@@ -153,7 +153,7 @@ impl Work for Shared {
 }
 
 impl Shared {
-    fn take(&self) -> Option<(Busy<'_>, Job)> {
+    fn take(&self) -> Option<(Busy<'_>, Box<Job>)> {
         let mut state = self.state.lock();
         loop {
             if state.is_done() {
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// Walks a directory; an error if nobody reads.
-    fn walk_below(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
+    fn walk_below(&self, job: Box<Job>, batch: &mut Batch) -> Result<(), ()> {
         let mut steps = Steps::new(&self.walk, job, None);
         while let Some(step) = steps.next() {
             batch.push(step.map(|(entry, job)| {
@@ -183,7 +183,7 @@ impl Shared {
     }
 
     /// Leaves a directory to others, unless they have enough.
-    fn offer(&self, job: Job) -> Option<Job> {
+    fn offer(&self, job: Box<Job>) -> Option<Box<Job>> {
         let mut state = self.state.lock();
         if state.jobs.len() >= WAITING * self.threads {
             return Some(job);
