@@ -8,6 +8,7 @@
 
 use foliocache::{Cache, Directory, DirectoryOptions, File, MappingFaults};
 use foliocache_sys::fd::{self, OFlags, OwnedFd};
+use foliocache_sys::memory::ReservedRange;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -31,6 +32,16 @@ pub(crate) const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// `statfs.f_type` of ramfs.
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// Has a virtual machine's host find the memory that a pass is about to take, whoever takes it. A host that has free
+/// memory back takes milliseconds for 2 MiB, and the contestant that comes next would wait for it.
+pub(crate) fn find_memory(bytes: usize) -> io::Result<()> {
+    let range = ReservedRange::reserve(bytes)?;
+    range.activate(0..range.len(), true)?;
+    // Less than that is found where less is free.
+    let _ = range.populate(0..range.len());
+    Ok(())
+}
 
 /// A buffer on a page boundary, as direct I/O wants it.
 pub(crate) struct Buffer {

@@ -16,6 +16,7 @@
 
 use foliocache::{Cache, Directory};
 use foliocache_sys::fd;
+use foliocache_sys::memory::PAGE_SIZE;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -29,7 +30,7 @@ use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
 use crate::latency::{Latency, Times};
-use crate::place::{Folder, Random, check_room};
+use crate::place::{Folder, Random, check_room, find_memory};
 use crate::settings::{Settings, Uses};
 
 /// See the module.
@@ -243,6 +244,11 @@ impl Makers {
         Ok(())
     }
 
+    /// Before `n` files are made and measured: see [`find_memory`].
+    pub(super) fn find_memory(&self, n: usize) -> io::Result<()> {
+        find_memory(n * (self.len.next_multiple_of(PAGE_SIZE) + PAGE_SIZE))
+    }
+
     /// Makes `n` files, an equal part of them by each thread; how long each took.
     pub(super) fn make(&mut self, n: usize) -> io::Result<Latency> {
         if self.tree.is_none() {
@@ -311,7 +317,8 @@ impl Pass for Tenth {
     fn prepare(&mut self) -> io::Result<()> {
         let mut makers = self.makers.lock().expect("no panic");
         let Some(before) = self.skip else {
-            return makers.fresh();
+            makers.fresh()?;
+            return makers.find_memory(self.n);
         };
         let mut made = makers.tree.as_ref().map_or(0, |tree| tree.made);
         // After one turn of these files the next one, in whichever order they come, makes as many again.
@@ -319,7 +326,8 @@ impl Pass for Tenth {
             makers.fresh()?;
             made = 0;
         }
-        makers.make(before.saturating_sub(made)).map(drop)
+        makers.make(before.saturating_sub(made))?;
+        makers.find_memory(self.n)
     }
 
     fn run(&mut self) -> io::Result<Outcome> {

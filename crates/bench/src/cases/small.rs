@@ -37,7 +37,7 @@ use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
 use crate::latency::Times;
-use crate::place::{DROP_CACHES, Folder, Random, check_room};
+use crate::place::{DROP_CACHES, Folder, Random, check_room, find_memory};
 use crate::settings::{Settings, Uses};
 
 /// See the module.
@@ -432,7 +432,8 @@ impl Pass for Cold {
             ours.fresh(&self.tree)?;
         }
         fd::syncfs(fs::File::open(&self.tree.path)?.as_fd())?;
-        fs::write(DROP_CACHES, "3")
+        fs::write(DROP_CACHES, "3")?;
+        find_memory(self.n * ON_DISK)
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
@@ -486,7 +487,9 @@ struct Durable {
 
 impl Pass for Durable {
     fn prepare(&mut self) -> io::Result<()> {
-        self.makers.lock().expect("no panic").fresh()
+        let mut makers = self.makers.lock().expect("no panic");
+        makers.fresh()?;
+        makers.find_memory(self.n)
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
