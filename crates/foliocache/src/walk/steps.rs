@@ -88,12 +88,10 @@ impl Entries {
     fn next<R>(&mut self, take: impl FnOnce(Result<(FileKind, &OsStr)>) -> R) -> Option<R> {
         match self {
             Entries::Read(entries) => entries.next_borrowed().map(take),
-            Entries::Sorted(entries) => {
-                Some(match entries.next()? {
-                    Ok(entry) => take(Ok((entry.kind(), entry.name()))),
-                    Err(error) => take(Err(error)),
-                })
-            }
+            Entries::Sorted(entries) => Some(match entries.next()? {
+                Ok(entry) => take(Ok((entry.kind(), entry.name()))),
+                Err(error) => take(Err(error)),
+            }),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) const WAITING: usize = 4;
 type Batch = Vec<Result<WalkEntry>>;
 
 struct State {
-    jobs: Vec<Box<Job>>,
+    jobs: Vec<Job>,
     /// Threads that walk, and may find more.
     busy: usize,
     batches: VecDeque<Batch>,
@@ -77,7 +77,7 @@ impl Team {
         };
         let shared = threads.shared();
         let starting = Busy(shared);
-        shared.state.lock().jobs.push(start);
+        shared.state.lock().jobs.push(*start);
         drop(starting);
         shared.work.notify_one();
         Ok(Self {
@@ -153,7 +153,7 @@ impl Work for Shared {
 }
 
 impl Shared {
-    fn take(&self) -> Option<(Busy<'_>, Box<Job>)> {
+    fn take(&self) -> Option<(Busy<'_>, Job)> {
         let mut state = self.state.lock();
         loop {
             if state.is_done() {
@@ -168,8 +168,8 @@ impl Shared {
     }
 
     /// Walks a directory; an error if nobody reads.
-    fn walk_below(&self, job: Box<Job>, batch: &mut Batch) -> Result<(), ()> {
-        let mut steps = Steps::new(&self.walk, job, None);
+    fn walk_below(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
+        let mut steps = Steps::new(&self.walk, Box::new(job), None);
         while let Some(step) = steps.next() {
             batch.push(step.map(|(entry, job)| {
                 steps.descend(job.and_then(|job| self.offer(job)));
@@ -188,7 +188,7 @@ impl Shared {
         if state.jobs.len() >= WAITING * self.threads {
             return Some(job);
         }
-        state.jobs.push(job);
+        state.jobs.push(*job);
         drop(state);
         self.work.notify_one();
         None

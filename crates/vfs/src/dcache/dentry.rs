@@ -55,19 +55,19 @@
 
 use super::cache::Inner;
 use super::guard::{Children, Siblings};
-use super::hint::InodeHint;
+use super::hint::{InodeHint, beside};
 use super::inode::DentryInode;
 use super::name::{LongName, Name, NewName};
 use super::reference::DentryRef;
 use crate::hash::{HashLink, HashNode};
 use crate::slab::{SlabArc, SlabBox, SlabRetired, Slot};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;
 use foliocache_sync::rank::{Rank, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::seqcount::SeqCount;
-use foliocache_sync::{Arc, prefetch};
 use std::fmt;
 use std::ptr::{self, NonNull};
 
@@ -97,7 +97,7 @@ pub struct Dentry<I: DentryInode> {
     believed_until: AtomicU64,
     words: [AtomicU64; WORDS],
     /// [`DentryInode::beside`] of the inode: a hint, which is never followed.
-    beside: AtomicPtr<()>,
+    pub(super) beside: AtomicPtr<()>,
     /// Invariant 6.
     long: AtomicPtr<LongName>,
     pub(super) counted: Counted<I>,
@@ -469,18 +469,6 @@ impl<I: DentryInode> Dentry<I> {
         unsafe { inode.as_ref() }
     }
 
-    /// Asks the processor for what who found the dentry reads besides the inode: see [`DentryInode::beside`].
-    #[inline(always)]
-    pub fn prefetch_beside(&self) {
-        // A model has no processor, and each load is a place where threads may be switched.
-        if cfg!(not(any(loom, shuttle))) {
-            // Relaxed: a hint.
-            let beside = self.beside.load(Ordering::Relaxed);
-            prefetch(beside);
-            prefetch(beside.wrapping_byte_add(64));
-        }
-    }
-
     /// The directory, or `None` at a root. Valid as long as the read section; whether it is the directory of
     /// the name, [`read_retry`](Self::read_retry) says.
     #[inline]
@@ -574,11 +562,6 @@ impl<I: DentryInode> Dentry<I> {
             .get_not_dead()
             .then(|| unsafe { DentryRef::from_raw(NonNull::from(self)) })
     }
-}
-
-fn beside<I: DentryInode>(inode: &Option<SlabArc<I>>) -> *mut () {
-    let beside = inode.as_ref().map(|inode| inode.beside());
-    beside.map_or(ptr::null_mut(), <*const ()>::cast_mut)
 }
 
 fn into_raw<I>(inode: Option<SlabArc<I>>) -> *mut I {
