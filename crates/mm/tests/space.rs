@@ -4,8 +4,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
+use std::{fmt, thread};
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
@@ -47,8 +48,16 @@ impl Disk {
 struct Store {
     disk: Arc<Disk>,
     placed: Mutex<BTreeSet<u64>>,
-    /// When this one is read for the first time, others fill the disk, and a write to this file finds that out.
-    beside: Mutex<Option<Arc<AddressSpace>>>,
+    /// Done when it is read for the first time.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+struct Meanwhile(Box<dyn FnOnce(&Disk) + Send>);
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 impl Store {
@@ -64,10 +73,9 @@ impl Store {
 
 impl AddressSpaceOperations for Store {
     fn read_folios(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        if let Some(other) = self.beside.lock().unwrap().take() {
-            self.disk.used.store(self.disk.pages, Ordering::Relaxed);
-            let write = std::thread::spawn(move || write(&other, 0, 8 * MIB));
-            assert_eq!(write.join().unwrap(), Err(Errno::ENOSPC));
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(Meanwhile(act)) = meanwhile {
+            act(&self.disk);
         }
         for segment in segments {
             segment.copy_from(0, &vec![0; segment.len()]);
@@ -138,14 +146,18 @@ impl Bed {
     }
 
     fn file(&self) -> Arc<AddressSpace> {
-        self.file_of(0, None)
+        self.file_of(0, |_| ())
     }
 
-    fn file_of(&self, size: u64, beside: Option<Arc<AddressSpace>>) -> Arc<AddressSpace> {
+    fn file_of(
+        &self,
+        size: u64,
+        meanwhile: impl FnOnce(&Disk) + Send + 'static,
+    ) -> Arc<AddressSpace> {
         let store = Store {
             disk: Arc::clone(&self.disk),
             placed: Mutex::default(),
-            beside: Mutex::new(beside),
+            meanwhile: Mutex::new(Some(Meanwhile(Box::new(meanwhile)))),
         };
         AddressSpace::new(&self.bdi, Arc::new(store), size)
     }
@@ -206,7 +218,7 @@ fn writers_of_many_files_share_the_room() {
         ..Disk::default()
     });
     let files: Vec<_> = (0..4).map(|_| bed.file()).collect();
-    let accepted: u64 = std::thread::scope(|scope| {
+    let accepted: u64 = thread::scope(|scope| {
         let writers = files
             .iter()
             .map(|file| scope.spawn(|| fill(file, 256 << 10)));
@@ -218,6 +230,35 @@ fn writers_of_many_files_share_the_room() {
     });
     assert!(accepted > 90 * MIB, "{accepted}");
     bed.end(&files);
+}
+
+/// It began while there was plenty, so it did not ask. What it needs is left to it.
+#[test]
+fn a_write_that_is_held_up_keeps_its_room() {
+    let bed = Bed::new(Disk {
+        pages: 100 * MIB / PAGE,
+        allocates: true,
+        ..Disk::default()
+    });
+    let (began, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let slow = bed.file_of(100, move |_| {
+        began.send(()).unwrap();
+        may_go_on.recv().unwrap();
+    });
+    let fast = bed.file();
+    let accepted = thread::scope(|scope| {
+        let write = scope.spawn(|| write(&slow, 100, 2 * MIB));
+        has_begun.recv().unwrap();
+        let fill = scope.spawn(|| fill(&fast, 256 << 10));
+        // Long enough to fill the disk, and not as long as one waits for the other.
+        thread::sleep(Duration::from_millis(400));
+        go_on.send(()).unwrap();
+        assert_eq!(write.join().unwrap(), Ok(2 * MIB as usize));
+        fill.join().unwrap().0
+    });
+    assert!(accepted > 90 * MIB, "{accepted}");
+    bed.end(&[slow, fast]);
 }
 
 /// Each page has its place already.
@@ -268,7 +309,13 @@ fn an_append_during_which_others_take_the_room_is_in_the_file_once() {
             allocates: true,
             ..Disk::default()
         });
-        let file = bed.file_of(100, Some(bed.file()));
+        // Others fill the disk, and a write to this file finds that out.
+        let other = bed.file();
+        let file = bed.file_of(100, move |disk| {
+            disk.used.store(disk.pages, Ordering::Relaxed);
+            let write = thread::spawn(move || write(&other, 0, 8 * MIB));
+            assert_eq!(write.join().unwrap(), Err(Errno::ENOSPC));
+        });
         let mut iocb = Iocb::at(100);
         iocb.append = append;
         let record = [7; 2 * PAGE_SIZE];

@@ -17,7 +17,8 @@
 //! already: then it counts twice, and writing it back corrects that. The store alone knows of quotas, of room that
 //! only root may use, and that a range has its place; so it has the last word.
 //!
-//! While room is ample a write pays for a look at a flag.
+//! While room is ample a write counts itself, and looks at a flag. One that began then may still be under way when room is
+//! scarce, held up for long perhaps: who asks leaves it [`UNASKED`] bytes, and who finds too little waits for its end.
 //!
 //! # Invariants
 //!
@@ -32,12 +33,14 @@
 //! # Memory ordering
 //!
 //! `reserved` goes down with Release, after its bytes were counted as dirty, and up with Acquire, before the counts are
-//! read: bytes are seen in one of both. All else is Relaxed: sums and hints.
+//! read: bytes are seen in one of both. `unasked` likewise. A write that does not ask counts itself before it looks at
+//! `scarce`, and who asks reads the count after that was set, with a SeqCst fence between the two on either side: so one of
+//! them sees the other. All else is Relaxed: sums and hints.
 
-use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::time::{Duration, sleep};
+use foliocache_sync::time::{Duration, Instant, sleep};
+use foliocache_sync::{Arc, ShardedCounter};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
@@ -48,6 +51,13 @@ use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Room below which each write asks for its own: what many threads may dirty before they see that room is scarce.
 const HEADROOM: u64 = 64 << 20;
+
+/// Bytes of a write that always asks whether the store has room for it.
+pub(crate) const UNASKED: u64 = 4 << 20;
+
+/// How long at most who has too little room waits for writes that did not ask. One of them may wait for him: it reads what he
+/// is to write, say.
+const UNASKED_WAIT: Duration = Duration::from_secs(1);
 
 /// Room that is left to the store for what it notes about the data.
 const FOR_METADATA: u64 = 128 << 10;
@@ -67,6 +77,8 @@ pub(super) struct Space {
     next_look: AtomicU64,
     /// Bytes of writes under way that asked.
     reserved: AtomicU64,
+    /// Writes under way that did not ask.
+    unasked: ShardedCounter,
     writing: RankedMutex<()>,
 }
 
@@ -76,6 +88,7 @@ impl Default for Space {
             written: AtomicU64::new(0),
             next_look: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
+            unasked: ShardedCounter::new(),
             writing: RankedMutex::new(Rank::Space, ()),
         }
     }
@@ -98,6 +111,18 @@ impl Drop for ReservedSpace<'_> {
     }
 }
 
+/// A write of less than [`UNASKED`] bytes that did not ask for room.
+#[derive(Debug)]
+pub(crate) struct UnaskedWrite<'a>(&'a Space);
+
+impl Drop for UnaskedWrite<'_> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `nr_unasked`: its bytes are counted as dirty.
+        fence(Ordering::Release);
+        self.0.unasked.dec();
+    }
+}
+
 /// What the store needs for so many bytes.
 fn with_metadata(bytes: u64) -> u64 {
     bytes + bytes / 64 + FOR_METADATA
@@ -113,6 +138,25 @@ impl BackingDevInfo {
     pub(crate) fn is_scarce(&self) -> bool {
         // Relaxed: a hint; the look itself decides.
         self.scarce.load(Ordering::Relaxed)
+    }
+
+    /// Begins a write that does not ask for room; `None` where it has to.
+    pub(crate) fn begin_unasked(&self) -> Option<UnaskedWrite<'_>> {
+        self.space.unasked.inc();
+        let write = UnaskedWrite(&self.space);
+        // SeqCst: see the header.
+        fence(Ordering::SeqCst);
+        (!self.is_scarce()).then_some(write)
+    }
+
+    /// Writes under way that did not ask. To be read before the counts of what is dirty.
+    fn nr_unasked(&self) -> u64 {
+        // SeqCst: see the header.
+        fence(Ordering::SeqCst);
+        let unasked = self.space.unasked.sum_positive();
+        // Acquire pairs with the Release at the end of such a write.
+        fence(Ordering::Acquire);
+        unasked
     }
 
     /// The error of the store, if it says that it is full.
@@ -169,6 +213,7 @@ impl BackingDevInfo {
         // Added before the look: of two that share the room one sees the other.
         let others = self.space.reserved.fetch_add(bytes, Ordering::Acquire);
         let reserved = ReservedSpace { bdi: self, bytes };
+        let others = others + self.nr_unasked() * UNASKED;
         let left = self.look_at_space(mapping)?;
         let fits = left >= others + with_metadata(bytes);
         (fits && self.full().is_none()).then_some(reserved)
@@ -193,7 +238,10 @@ impl BackingDevInfo {
             bdi: self,
             bytes: CLOSED,
         };
-        while self.space.reserved.load(Ordering::Acquire) > CLOSED {
+        let began = Instant::now();
+        let unasked =
+            || self.is_scarce() && self.nr_unasked() > 0 && began.elapsed() < UNASKED_WAIT;
+        while self.space.reserved.load(Ordering::Acquire) > CLOSED || unasked() {
             sleep(LOOK_AGAIN);
         }
         // What failed the flusher tries again.

@@ -9,12 +9,12 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
 use crate::address_space::AddressSpace;
-use crate::bdi::ReservedSpace;
+use crate::bdi::{ReservedSpace, UNASKED, UnaskedWrite};
 use crate::iocb::Iocb;
 use crate::types::MAX_FILE_SIZE;
 
-/// Bytes of a write that always asks whether the store has room for it.
-const ASKS_FOR_SPACE: usize = 4 << 20;
+/// What keeps room for a write until its bytes are dirty: what it asked for, or that it does not ask.
+type SpaceForWrite<'a> = (Option<ReservedSpace<'a>>, Option<UnaskedWrite<'a>>);
 
 impl AddressSpace {
     /// Whether a write to a clean page has something to ask.
@@ -49,19 +49,21 @@ impl AddressSpace {
         self: &Arc<Self>,
         iocb: &Iocb,
         len: usize,
-    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
-        if !self.bdi().is_scarce() && len < ASKS_FOR_SPACE {
-            return Ok(None);
+    ) -> Result<SpaceForWrite<'_>, Errno> {
+        if (len as u64) < UNASKED
+            && let Some(unasked) = self.bdi().begin_unasked()
+        {
+            return Ok((None, Some(unasked)));
         }
         let pos = if iocb.append { self.size() } else { iocb.pos };
         match pos.checked_add(len as u64) {
             Some(end) if end <= MAX_FILE_SIZE && self.mm().check_fork().is_ok() => {
                 match iocb.nowait {
                     true => Err(Errno::EAGAIN),
-                    false => self.reserve_space(&(pos..end)),
+                    false => Ok((self.reserve_space(&(pos..end))?, None)),
                 }
             }
-            _ => Ok(None),
+            _ => Ok((None, None)),
         }
     }
 

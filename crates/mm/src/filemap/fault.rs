@@ -97,7 +97,11 @@ impl AddressSpace {
             let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
         let pos = page.pos();
-        let space = match write && self.bdi().is_scarce() {
+        let unasked = match write {
+            true => self.bdi().begin_unasked(),
+            false => None,
+        };
+        let space = match write && unasked.is_none() {
             true => self.reserve_space(&(pos..pos + PAGE_SIZE as u64))?,
             false => None,
         };
@@ -105,7 +109,7 @@ impl AddressSpace {
         loop {
             mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
             if let Some(end) = self.fault_once(window, page, write)? {
-                drop(space);
+                drop((space, unasked));
                 return Ok(end);
             }
         }
