@@ -38,7 +38,7 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 pub(crate) fn find_memory(bytes: usize) -> io::Result<()> {
     let range = ReservedRange::reserve(bytes)?;
     range.activate(0..range.len(), true)?;
-    // Less than that is found where less is free.
+    // Where it cannot be had the pass does without.
     let _ = range.populate(0..range.len());
     Ok(())
 }

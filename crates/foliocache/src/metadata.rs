@@ -344,7 +344,7 @@ impl ReadDir {
         let (mut offset, mut ended) = (self.offset, true);
         let read = &mut self.read;
         read.clear();
-        self.stream.read(offset, &mut |entry| {
+        let result = self.stream.read(offset, &mut |entry| {
             if read.entries.len() == BATCH {
                 ended = false;
                 return false;
@@ -354,7 +354,14 @@ impl ReadDir {
                 read.push(&entry);
             }
             true
-        })?;
+        });
+        if let Err(errno) = result {
+            if read.is_empty() {
+                return Err(errno);
+            }
+            // The next read meets it again, after these entries.
+            ended = false;
+        }
         (self.offset, self.ended) = (offset, ended);
         Ok(())
     }

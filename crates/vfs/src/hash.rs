@@ -109,7 +109,7 @@ pub struct RcuHash<T: HashNode> {
     _nodes: PhantomData<*const T>,
 }
 
-// SAFETY: through the table a thread gets at nodes that others inserted, and at nothing else.
+// SAFETY: through the table a thread gets at nodes that others inserted, and at hints, which are `Send + Sync`.
 unsafe impl<T: HashNode + Send + Sync> Send for RcuHash<T> {}
 // SAFETY: as above; all changes are made under the stripes' locks.
 unsafe impl<T: HashNode + Send + Sync> Sync for RcuHash<T> {}

@@ -17,8 +17,9 @@
 //! already: then it counts twice, and writing it back corrects that. The store alone knows of quotas, of room that
 //! only root may use, and that a range has its place; so it has the last word.
 //!
-//! While room is ample a write counts itself, and looks at a flag. One that began then may still be under way when room is
-//! scarce, held up for long perhaps: who asks leaves it [`UNASKED`] bytes, and who finds too little waits for its end.
+//! While room is ample a write counts itself, and looks at a flag. It may still be under way when room has become scarce,
+//! held up perhaps. So for [`UNASKED_WAIT`] after that a write that asks leaves [`UNASKED`] bytes to each of those, and one
+//! that finds too little room waits for them.
 //!
 //! # Invariants
 //!
@@ -28,18 +29,18 @@
 //! # Locking
 //!
 //! *Protects*: `writing` nothing; one thread at a time writes what is dirty, and the others that need room wait for it.
-//! *Order*: rank `Space`. *May block*: for I/O.
+//! *Order*: rank `Space`. *May block*: for I/O, and for writes that did not ask, which may hold `i_rwsem` and folio locks.
 //!
 //! # Memory ordering
 //!
 //! `reserved` goes down with Release, after its bytes were counted as dirty, and up with Acquire, before the counts are
 //! read: bytes are seen in one of both. `unasked` likewise. A write that does not ask counts itself before it looks at
-//! `scarce`, and who asks reads the count after that was set, with a SeqCst fence between the two on either side: so one of
+//! `scarce`, and one that asks reads the count after that was set, with a SeqCst fence between the two on either side: so one of
 //! them sees the other. All else is Relaxed: sums and hints.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::time::{Duration, Instant, sleep};
+use foliocache_sync::time::{Duration, monotonic_ns, sleep};
 use foliocache_sync::{Arc, ShardedCounter};
 use foliocache_sys::Errno;
 use std::ops::Range;
@@ -55,8 +56,8 @@ const HEADROOM: u64 = 64 << 20;
 /// Bytes of a write that always asks whether the store has room for it.
 pub(crate) const UNASKED: u64 = 4 << 20;
 
-/// How long at most who has too little room waits for writes that did not ask. One of them may wait for him: it reads what he
-/// is to write, say.
+/// How long after room became scarce others wait for writes that did not ask. Such a write may hang in the store, or wait for
+/// one of those that wait for it.
 const UNASKED_WAIT: Duration = Duration::from_secs(1);
 
 /// Room that is left to the store for what it notes about the data.
@@ -79,6 +80,8 @@ pub(super) struct Space {
     reserved: AtomicU64,
     /// Writes under way that did not ask.
     unasked: ShardedCounter,
+    /// When room became scarce last, in nanoseconds of [`monotonic_ns`].
+    scarce_since: AtomicU64,
     writing: RankedMutex<()>,
 }
 
@@ -89,6 +92,7 @@ impl Default for Space {
             next_look: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             unasked: ShardedCounter::new(),
+            scarce_since: AtomicU64::new(0),
             writing: RankedMutex::new(Rank::Space, ()),
         }
     }
@@ -136,23 +140,41 @@ impl BackingDevInfo {
     /// Whether each write has to ask for room. One load.
     #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
-        // Relaxed: a hint; the look itself decides.
+        // Relaxed: whether a write that does not ask is seen by one that does, the fences of `begin_unasked` and
+        // `nr_unasked` see to; for all else it is a hint, and the look itself decides.
         self.scarce.load(Ordering::Relaxed)
+    }
+
+    fn set_scarce(&self, scarce: bool) {
+        if scarce && !self.is_scarce() {
+            // Relaxed: a time that others are off by at most.
+            (self.space.scarce_since).store(monotonic_ns(), Ordering::Relaxed);
+        }
+        // Relaxed: see `is_scarce`.
+        self.scarce.store(scarce, Ordering::Relaxed);
     }
 
     /// Begins a write that does not ask for room; `None` where it has to.
     pub(crate) fn begin_unasked(&self) -> Option<UnaskedWrite<'_>> {
+        if self.is_scarce() {
+            return None;
+        }
         self.space.unasked.inc();
         let write = UnaskedWrite(&self.space);
-        // SeqCst: see the header.
+        // SeqCst: partner of the fence in `nr_unasked`.
         fence(Ordering::SeqCst);
         (!self.is_scarce()).then_some(write)
     }
 
-    /// Writes under way that did not ask. To be read before the counts of what is dirty.
+    /// Writes under way that did not ask, as long as others wait for them. To be read before the counts of what is dirty.
     fn nr_unasked(&self) -> u64 {
-        // SeqCst: see the header.
+        // SeqCst: partner of the fence in `begin_unasked`.
         fence(Ordering::SeqCst);
+        // Relaxed: a time.
+        let since = self.space.scarce_since.load(Ordering::Relaxed);
+        if monotonic_ns().saturating_sub(since) > UNASKED_WAIT.as_nanos() as u64 {
+            return 0;
+        }
         let unasked = self.space.unasked.sum_positive();
         // Acquire pairs with the Release at the end of such a write.
         fence(Ordering::Acquire);
@@ -197,15 +219,17 @@ impl BackingDevInfo {
         let used = read(&self.space.written) + self.nr_dirty_bytes();
         let next = used.saturating_add(more);
         self.space.next_look.store(next, Ordering::Relaxed);
-        let scarce = left.is_some_and(|left| left < HEADROOM) || self.full().is_some();
-        self.scarce.store(scarce, Ordering::Relaxed);
+        // Relaxed: who reserved room after this look looks himself.
+        let reserved = self.space.reserved.load(Ordering::Relaxed);
+        let least = HEADROOM.saturating_add(reserved);
+        self.set_scarce(left.is_some_and(|left| left < least) || self.full().is_some());
         left
     }
 
     /// The store was full.
     pub(super) fn note_full(&self, error: Option<Errno>) {
         if error.as_ref().is_some_and(says_full) {
-            self.scarce.store(true, Ordering::Relaxed);
+            self.set_scarce(true);
         }
     }
 
@@ -213,9 +237,13 @@ impl BackingDevInfo {
         // Added before the look: of two that share the room one sees the other.
         let others = self.space.reserved.fetch_add(bytes, Ordering::Acquire);
         let reserved = ReservedSpace { bdi: self, bytes };
-        let others = others + self.nr_unasked() * UNASKED;
+        let (ample, mut unasked) = (!self.is_scarce(), self.nr_unasked());
         let left = self.look_at_space(mapping)?;
-        let fits = left >= others + with_metadata(bytes);
+        if ample {
+            // Some may have begun before this look made room scarce.
+            unasked += self.nr_unasked();
+        }
+        let fits = left >= others + unasked * UNASKED + with_metadata(bytes);
         (fits && self.full().is_none()).then_some(reserved)
     }
 
@@ -238,9 +266,7 @@ impl BackingDevInfo {
             bdi: self,
             bytes: CLOSED,
         };
-        let began = Instant::now();
-        let unasked =
-            || self.is_scarce() && self.nr_unasked() > 0 && began.elapsed() < UNASKED_WAIT;
+        let unasked = || self.is_scarce() && self.nr_unasked() > 0;
         while self.space.reserved.load(Ordering::Acquire) > CLOSED || unasked() {
             sleep(LOOK_AGAIN);
         }
@@ -270,7 +296,7 @@ impl AddressSpace {
     /// Sees to it that the store has room for `bytes`, which are about to be dirtied; to be called while room is
     /// scarce. The room is kept until the value is dropped.
     ///
-    /// Context: nothing held; may block for I/O.
+    /// Context: nothing held; may block for I/O, and for other writes.
     ///
     /// # Errors
     /// `ENOSPC` and `EDQUOT`: there is none. Other errors of the store are told when the data is written.

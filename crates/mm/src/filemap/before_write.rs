@@ -17,10 +17,22 @@ use crate::types::MAX_FILE_SIZE;
 type SpaceForWrite<'a> = (Option<ReservedSpace<'a>>, Option<UnaskedWrite<'a>>);
 
 impl AddressSpace {
-    /// Whether a write to a clean page has something to ask.
+    /// Begins a write to a clean page that has nothing to ask; `None` if it has.
     #[inline]
-    pub(super) fn asks_before_write(&self) -> bool {
-        self.bdi().is_scarce() || (self.ops.is_shared() && !self.has_pages_to_write())
+    pub(super) fn begin_without_asking(&self) -> Option<UnaskedWrite<'_>> {
+        match self.ops.is_shared() && !self.has_pages_to_write() {
+            true => None,
+            false => self.bdi().begin_unasked(),
+        }
+    }
+
+    /// Whether such a write can be.
+    pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
+        self.mm().check_fork()?;
+        match pos.checked_add(len as u64) {
+            Some(end) if end <= MAX_FILE_SIZE => self.bdi().check_failed_cap(),
+            _ => Err(Errno::EFBIG),
+        }
     }
 
     /// Looks whether somebody else changed the file, before the first write to one that is all in the store.

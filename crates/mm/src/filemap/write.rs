@@ -40,6 +40,7 @@ use std::ops::Range;
 
 use super::{BAD_MEMORY_RETRIES, REFUSALS};
 use crate::address_space::AddressSpace;
+use crate::bdi::UnaskedWrite;
 use crate::direct_map;
 use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, flag, grains};
@@ -47,7 +48,7 @@ use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
 use crate::mm::Mm;
 use crate::prepared::Prepared;
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
@@ -152,9 +153,10 @@ impl AddressSpace {
         if !seen.has(flag::UPTODATE) && !locked.has_grains(offset..offset + len) {
             return None;
         }
-        if !seen.has(flag::DIRTY) && self.asks_before_write() {
-            return None;
-        }
+        let unasked = match seen.has(flag::DIRTY) || self.bdi().is_memory() {
+            true => None,
+            false => Some(self.begin_without_asking()?),
+        };
         if locked.hold_counts().is_viewed() {
             return None;
         }
@@ -162,6 +164,7 @@ impl AddressSpace {
             addr: mm.frames.addr(identity.frame).wrapping_add(offset),
             locked,
             seen,
+            unasked,
         })
     }
 
@@ -194,19 +197,21 @@ impl AddressSpace {
             }
         };
         if !changes_nothing && copied > 0 {
-            self.note_hit(hit.locked, pos, copied, nowait);
+            self.note_hit(hit, pos, copied, nowait);
         }
         copied
     }
 
     /// The end of a hit of `len` bytes at `pos` that changes more of their folio than them.
-    fn note_hit(self: &Arc<Self>, locked: LockedFolio<'_>, pos: u64, len: usize, nowait: bool) {
+    fn note_hit(self: &Arc<Self>, hit: WriteHit<'_>, pos: u64, len: usize, nowait: bool) {
+        let (locked, unasked) = (hit.locked, hit.unasked);
         let seen = locked.state.load();
         let offset = (pos - locked.index().pos()) as usize;
         if foliocache_sync::planted!(unstable_dropped_by_a_write) {
             self.clear_unstable(&locked);
         }
         let dirtied = self.mark_dirty(&locked, offset..offset + len);
+        drop(unasked);
         self.keep_used(&locked, seen);
         if !seen.has(flag::DIRTY) {
             locked.mark_accessed(seen);
@@ -240,11 +245,12 @@ impl AddressSpace {
             };
         }
         self.look_before_write(iocb.nowait)?;
-        let asked = self.bdi().is_scarce();
+        let scarce = self.bdi().is_scarce();
         let space = match self.space_for_write(iocb, wanted) {
             Err(error) => return iocb.end(done, Err(error)),
             Ok(space) => space,
         };
+        let asked = scarce && space.1.is_none();
         let mut dirtied = 0;
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         drop(space);
@@ -293,14 +299,6 @@ impl AddressSpace {
             }
         }
         Ok(done)
-    }
-
-    fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
-        self.mm().check_fork()?;
-        match pos.checked_add(len as u64) {
-            Some(end) if end <= MAX_FILE_SIZE => self.bdi().check_failed_cap(),
-            _ => Err(Errno::EFBIG),
-        }
     }
 
     fn write_locked(
@@ -587,6 +585,8 @@ struct WriteHit<'a> {
     locked: LockedFolio<'a>,
     seen: Snapshot,
     addr: *mut u8,
+    /// Of a page that was clean.
+    unasked: Option<UnaskedWrite<'a>>,
 }
 
 /// How the copy of one piece ended.

@@ -12,7 +12,7 @@
 //!
 //! A look-up that hits a name of 16 bytes or less reads one line of the dentry, a longer one two. It asks for the second in any
 //! case, and with it for what comes after the inode ([`DentryInode::beside`]): so these lines come together with the inode's, and
-//! not after it. Nothing on
+//! not after it. The bucket mostly has asked for all of them already ([`hint`](super::hint)). Nothing on
 //! these lines changes when a reference is taken, so taking references of a hot name slows down no look-up.
 //!
 //! # Invariants

@@ -8,8 +8,8 @@
 //!                    └─▶ inode, attributes
 //! ```
 //!
-//! An arrow is a wait for memory where nothing is in the processor's caches. The hint is of the first dentry of the
-//! bucket, which most look-ups want. It is never followed, and may be of an inode that is gone.
+//! An arrow is a wait for memory where nothing is in the processor's caches. The hint is of the dentry that
+//! came into the bucket last, which most look-ups want. It is never followed, and may be of an inode that is gone.
 //!
 //! ```text
 //!  63        22 21                 0

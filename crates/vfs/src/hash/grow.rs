@@ -46,7 +46,7 @@ pub(super) struct Retired<T: HashNode> {
 }
 
 /// Nodes in a stripe above which a table of so many buckets wants to grow: one in two buckets. A node that a
-/// look-up meets on the way to its own costs it a line of memory, a bucket costs eight bytes.
+/// look-up meets on the way to its own costs it a line of memory, a bucket costs eight bytes and those of its hint (decision 74).
 pub(super) fn crowded(buckets: usize, stripes: usize) -> u32 {
     u32::try_from(buckets / stripes / 2 + SLACK).unwrap_or(u32::MAX)
 }

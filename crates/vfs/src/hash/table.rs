@@ -55,8 +55,8 @@ impl<T> Default for HashLink<T> {
 /// `link` gives the same link each time, one that is part of the node and used for nothing else. A `Hint` may be all
 /// zeros.
 pub unsafe trait HashNode: Sized {
-    /// What a bucket keeps of its first node for those who look it up, or `()`.
-    type Hint: Default;
+    /// What a bucket keeps of the node that came last for those who look it up, or `()`.
+    type Hint: Default + Send + Sync;
 
     /// The node's link.
     fn link(&self) -> &HashLink<Self>;
@@ -72,8 +72,8 @@ pub unsafe trait HashNode: Sized {
     fn prefetch(_hint: &Self::Hint) {}
 }
 
-/// A bucket: a chain and, beside it, where look-ups that find its first node go on. So they wait for both
-/// at once.
+/// A bucket: a chain and, beside it, where look-ups that find the node that came last go on, mostly the first. So they wait for
+/// both at once.
 pub(super) struct Head<T: HashNode> {
     /// Null is an empty chain, as a marker is.
     pub(super) first: AtomicPtr<T>,
