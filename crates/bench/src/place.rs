@@ -33,8 +33,8 @@ pub(crate) const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 /// `statfs.f_type` of ramfs.
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// Has a virtual machine's host find the memory that a pass is about to take, whoever takes it. A host that has free
-/// memory back takes milliseconds for 2 MiB, and the contestant that comes next would wait for it.
+/// Touches as much memory as a pass is about to take, and frees it. Where a virtual machine gives free memory back to its
+/// host, the first touch of 2 MiB takes milliseconds, and whichever contestant came next would wait for that.
 pub(crate) fn find_memory(bytes: usize) -> io::Result<()> {
     let range = ReservedRange::reserve(bytes)?;
     range.activate(0..range.len(), true)?;

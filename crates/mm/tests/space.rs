@@ -145,6 +145,15 @@ impl Bed {
         Bed { bdi, disk }
     }
 
+    /// The disk tells what is free, and allocates.
+    fn of_mib(mib: u64) -> Bed {
+        Bed::new(Disk {
+            pages: mib * MIB / PAGE,
+            allocates: true,
+            ..Disk::default()
+        })
+    }
+
     fn file(&self) -> Arc<AddressSpace> {
         self.file_of(0, |_| ())
     }
@@ -212,11 +221,7 @@ fn a_write_that_the_store_has_no_room_for_is_refused() {
 
 #[test]
 fn writers_of_many_files_share_the_room() {
-    let bed = Bed::new(Disk {
-        pages: 100 * MIB / PAGE,
-        allocates: true,
-        ..Disk::default()
-    });
+    let bed = Bed::of_mib(100);
     let files: Vec<_> = (0..4).map(|_| bed.file()).collect();
     let accepted: u64 = thread::scope(|scope| {
         let writers = files
@@ -235,11 +240,7 @@ fn writers_of_many_files_share_the_room() {
 /// It began while there was plenty, so it did not ask. What it needs is left to it.
 #[test]
 fn a_write_that_is_held_up_keeps_its_room() {
-    let bed = Bed::new(Disk {
-        pages: 100 * MIB / PAGE,
-        allocates: true,
-        ..Disk::default()
-    });
+    let bed = Bed::of_mib(100);
     let (began, has_begun) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
     let slow = bed.file_of(100, move |_| {
@@ -264,11 +265,7 @@ fn a_write_that_is_held_up_keeps_its_room() {
 /// Each page has its place already.
 #[test]
 fn a_full_store_takes_overwrites() {
-    let bed = Bed::new(Disk {
-        pages: 8 * MIB / PAGE,
-        allocates: true,
-        ..Disk::default()
-    });
+    let bed = Bed::of_mib(8);
     let file = bed.file();
     let (size, _) = fill(&file, 64 << 10);
     bed.bdi.sync();
@@ -282,11 +279,7 @@ fn a_full_store_takes_overwrites() {
 /// What was overwritten is dirty and has its place: it takes no room from others once it is written.
 #[test]
 fn what_is_dirty_is_written_before_a_write_is_refused() {
-    let bed = Bed::new(Disk {
-        pages: 8 * MIB / PAGE,
-        allocates: true,
-        ..Disk::default()
-    });
+    let bed = Bed::of_mib(8);
     let file = bed.file();
     write(&file, 0, 4 * MIB).unwrap();
     bed.bdi.sync();
@@ -304,11 +297,7 @@ fn what_is_dirty_is_written_before_a_write_is_refused() {
 #[test]
 fn an_append_during_which_others_take_the_room_is_in_the_file_once() {
     for append in [true, false] {
-        let bed = Bed::new(Disk {
-            pages: 200 * MIB / PAGE,
-            allocates: true,
-            ..Disk::default()
-        });
+        let bed = Bed::of_mib(200);
         // Others fill the disk, and a write to this file finds that out.
         let other = bed.file();
         let file = bed.file_of(100, move |disk| {

@@ -166,7 +166,7 @@ impl Iterator for WalkIter {
     }
 }
 
-/// The name of an entry from some directory.
+/// What leads to an entry from its `from`.
 #[derive(Clone, Debug)]
 enum WalkName {
     /// The last so many bytes of its path.
@@ -177,7 +177,6 @@ enum WalkName {
 /// What a walk came to.
 #[derive(Clone, Debug)]
 pub struct WalkEntry {
-    /// From where `name` leads to it.
     from: Arc<Directory>,
     name: WalkName,
     path: PathBuf,

@@ -219,7 +219,7 @@ impl BackingDevInfo {
         let used = read(&self.space.written) + self.nr_dirty_bytes();
         let next = used.saturating_add(more);
         self.space.next_look.store(next, Ordering::Relaxed);
-        // Relaxed: who reserved room after this look looks himself.
+        // Relaxed: a write that reserves room later looks itself.
         let reserved = self.space.reserved.load(Ordering::Relaxed);
         let least = HEADROOM.saturating_add(reserved);
         self.set_scarce(left.is_some_and(|left| left < least) || self.full().is_some());

@@ -42,6 +42,7 @@ use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{Folio, LockedFolio, flag, grains};
+use crate::iocb::Iocb;
 use crate::mm::Mm;
 use crate::ops::IoSegment;
 use crate::readahead::{ReadaheadState, Window as ReadaheadWindow};
@@ -96,20 +97,15 @@ impl AddressSpace {
             // Of an error that came since the next write is told.
             let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
-        let pos = page.pos();
-        let unasked = match write {
-            true => self.bdi().begin_unasked(),
-            false => None,
-        };
-        let space = match write && unasked.is_none() {
-            true => self.reserve_space(&(pos..pos + PAGE_SIZE as u64))?,
+        let space = match write {
+            true => Some(self.space_for_write(&Iocb::at(page.pos()), PAGE_SIZE)?),
             false => None,
         };
         bump(&self.counters.faults, 1);
         loop {
             mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
             if let Some(end) = self.fault_once(window, page, write)? {
-                drop((space, unasked));
+                drop(space);
                 return Ok(end);
             }
         }

@@ -246,14 +246,14 @@ impl AddressSpace {
         }
         self.look_before_write(iocb.nowait)?;
         let scarce = self.bdi().is_scarce();
-        let space = match self.space_for_write(iocb, wanted) {
+        let (reserved, unasked) = match self.space_for_write(iocb, wanted) {
             Err(error) => return iocb.end(done, Err(error)),
             Ok(space) => space,
         };
-        let asked = scarce && space.1.is_none();
+        let asked = scarce && unasked.is_none();
         let mut dirtied = 0;
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
-        drop(space);
+        drop((reserved, unasked));
         let room = self.check_space_after(asked || iocb.nowait);
         // Who is told that an append failed makes it again.
         if !iocb.append {
