@@ -26,7 +26,7 @@ use crate::types::PageIndex;
 pub(crate) struct Start(AtomicU64);
 
 impl AddressSpace {
-    /// Asks the processor for the two lines that opening the file and a `stat` look at.
+    /// Asks the processor for the two lines that opening the file looks at, and a `stat` but for a word.
     #[inline(always)]
     pub fn prefetch(&self) {
         let first = ptr::from_ref(self);
