@@ -8,6 +8,8 @@
 mod common;
 #[path = "common/huge.rs"]
 mod huge;
+#[path = "common/stuck.rs"]
+mod stuck;
 
 use common::{Store, assert_empty, pattern};
 use foliocache_mm::{
@@ -694,17 +696,15 @@ fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
                     .expect("a limit");
                 thread::sleep(Duration::from_millis(5));
             } else if usage.total_bytes() > usage.limit_bytes {
-                eprintln!("beyond the bound: {usage:?}");
-                std::process::abort();
+                stuck::abort(&format!("beyond the bound: {usage:?}"));
             }
             let now = steps.load(Ordering::Relaxed);
             if now != seen {
                 (seen, progress) = (now, Instant::now());
             }
             if progress.elapsed().as_secs() > 60 {
-                // Threads that hang cannot be joined.
-                eprintln!("nobody gets on after {now} steps: {:?}", mm.stats());
-                std::process::abort();
+                let stats = mm.stats();
+                stuck::abort(&format!("nobody gets on after {now} steps: {stats:?}"));
             }
             if start.elapsed() > time || workers.iter().any(|worker| worker.is_finished()) {
                 stop.store(true, Ordering::Relaxed);

@@ -9,6 +9,8 @@
 #![allow(unsafe_code, reason = "memory whose pages are missing")]
 
 mod common;
+#[path = "common/stuck.rs"]
+mod stuck;
 
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{AddressSpace, Iocb, IovIter, ReadaheadState};
@@ -105,8 +107,7 @@ fn watchdog() -> impl Drop {
     std::thread::spawn(move || {
         let wait = end.recv_timeout(std::time::Duration::from_secs(30));
         if wait == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("a deadlock: 30 seconds without an end");
-            std::process::abort();
+            stuck::abort("a deadlock: 30 seconds without an end");
         }
     });
     Watchdog(Some(alive))
