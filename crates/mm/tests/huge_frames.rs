@@ -352,6 +352,36 @@ fn held_huge_pages_do_not_hide_others_that_can_be_evicted() {
 }
 
 #[test]
+fn what_uncached_reads_left_gives_way_though_a_device_may_write_to_as_much() {
+    let Some(_pool) = HugePool::of(7) else { return };
+    let (mm, bdi) = storage(16, FaultMode::Thread);
+    let content = pattern(8, 0, 3 * BLOCK_SIZE);
+    let new = || file(&bdi, &Store::with(&content));
+    // A page that cannot move, so that general frames keep their unit.
+    let small = new();
+    let (handle, mut iocb) = (ReadaheadState::new(), Iocb::at(0));
+    let view = small.view(&handle, &mut iocb, 1).expect("a view");
+    let (written, scanned, used) = (new(), new(), new());
+    let vmas = [&written, &scanned, &used].map(|file| map(file, VmaAccess::Read));
+    let pin = written.pin(&handle, 0..3 * UNIT, PinMode::WRITE);
+    let pin = pin.expect("a pin");
+    for unit in 0..3 {
+        let mut iocb = Iocb::at(unit * UNIT);
+        iocb.uncached = true;
+        let mut byte = [0];
+        let read = scanned.read(&handle, &mut iocb, &mut IovIter::destination(&mut byte));
+        assert_eq!((read, byte[0]), (Ok(1), content[(unit * UNIT) as usize]));
+    }
+    let (done, is_done) = std::sync::mpsc::channel();
+    let reader = Arc::clone(&used);
+    std::thread::spawn(move || done.send(read(&reader, 0, 3 * BLOCK_SIZE)));
+    let read = is_done.recv_timeout(Duration::from_secs(10));
+    assert!(read == Ok(content), "{:?}", mm.stats());
+    drop((view, pin, vmas, small, written, scanned, used));
+    assert_empty(&mm);
+}
+
+#[test]
 fn what_is_locked_and_pinned_leaves_a_huge_page_of_the_pool_to_others() {
     let Some(_pool) = HugePool::of(3) else { return };
     for mode in MODES {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, IoSegment, Iocb, IovIter, Mm, PAGE_SIZE, ReadaheadState,
-    UncachedStats,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
+    PAGE_SIZE, PinMode, ReadaheadState, UncachedStats,
 };
 use foliocache_sys::Errno;
 
@@ -176,28 +176,35 @@ fn closed_handle_drops_what_it_read_ahead() {
     );
 }
 
-#[test]
-fn what_is_left_over_is_bounded_and_leaves_first() {
-    let (mm, bdi) = storage(16);
-    let store = Store::with(&pattern(0, 0, 65536 * PAGE_SIZE));
-    let few = Store::with(&pattern(0, 0, 3000 * PAGE_SIZE));
-    let (scanned, cached) = (file(&bdi, &store), file(&bdi, &few));
-    // Streams that begin and end again.
+/// Uncached streams through 51,000 pages, each ended soon after it began.
+fn begin_streams(file: &Arc<AddressSpace>) {
     for turn in 1..200_u64 {
         let handle = ReadaheadState::new();
         for block in 0..4 {
             let pos = (turn * 256 + block * 8) * PAGE;
-            read_uncached(&scanned, &handle, pos, 8 * PAGE_SIZE);
+            read_uncached(file, &handle, pos, 8 * PAGE_SIZE);
         }
     }
+}
+
+/// Streams that begin and end leave little, which makes room for others first, while a device may write `pinned` pages
+/// of another file.
+fn leave_over_beside(pinned: u64) {
+    let (mm, bdi) = storage(16);
+    let store = Store::with(&pattern(0, 0, 65536 * PAGE_SIZE));
+    let few = 3000 - pinned;
+    let few_store = Store::with(&pattern(0, 0, (few * PAGE) as usize));
+    let (scanned, cached) = (file(&bdi, &store), file(&bdi, &few_store));
+    let written = file(&bdi, &Store::with(&pattern(0, 0, (pinned * PAGE) as usize)));
+    let pin = written.pin(&ReadaheadState::new(), 0..pinned * PAGE, PinMode::WRITE);
+    begin_streams(&scanned);
     let left = counted(&scanned).pending_pages();
     assert!(
         left > 0 && left <= mm.usage().limit_bytes / PAGE / 8,
         "{left}"
     );
-    // Whoever needs the memory gets theirs first.
     cached.populate(0, u64::MAX).unwrap();
-    assert_eq!(cached.stats().resident_pages, 3000);
+    assert_eq!(cached.stats().resident_pages, few);
     let cached_more = file(&bdi, &store);
     let free = (mm.usage().limit_bytes - mm.usage().total_bytes()) / PAGE;
     cached_more.populate(0, (free + left / 2) * PAGE).unwrap();
@@ -208,6 +215,17 @@ fn what_is_left_over_is_bounded_and_leaves_first() {
         evictions == 0 || stats.pending_pages() == 0,
         "{evictions}, {stats:?}"
     );
+    drop(pin);
+}
+
+#[test]
+fn what_is_left_over_is_bounded_and_leaves_first() {
+    leave_over_beside(0);
+}
+
+#[test]
+fn what_is_left_over_leaves_first_though_a_device_may_write_to_more_pages() {
+    leave_over_beside(1000);
 }
 
 #[test]
@@ -473,6 +491,31 @@ fn uncached_data_whose_write_failed_stays_until_it_is_written() {
     wait_until(&file, |stats| stats.pending_pages() == 0);
     assert_eq!(file.stats().resident_pages, 0);
     assert!(slow.store.content() == bytes);
+}
+
+#[test]
+fn what_is_left_over_gives_way_beside_data_that_cannot_be_written() {
+    let (mm, slow, unwritten) = slow_rig(16);
+    slow.failing.store(true, Ordering::Relaxed);
+    write(&unwritten, 0, &pattern(0, 0, 890 * PAGE_SIZE));
+    assert_eq!(unwritten.sync(), Err(Errno::EIO));
+    let bdi = BackingDevInfo::new(&mm, "others", BdiKind::Storage).expect("a file system");
+    let store = Store::with(&pattern(0, 0, 65536 * PAGE_SIZE));
+    let (written, scanned, used) = (file(&bdi, &store), file(&bdi, &store), file(&bdi, &store));
+    let pin = written.pin(&ReadaheadState::new(), 0..1780 * PAGE, PinMode::WRITE);
+    let pin = pin.expect("a pin");
+    begin_streams(&scanned);
+    assert!(counted(&scanned).pending_pages() > 0);
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(read(&used, 0, 300 * PAGE_SIZE)));
+    let read = is_done.recv_timeout(Duration::from_secs(10));
+    assert!(
+        read == Ok(pattern(0, 0, 300 * PAGE_SIZE)),
+        "{:?}",
+        mm.stats()
+    );
+    drop(pin);
+    slow.failing.store(false, Ordering::Relaxed);
 }
 
 #[test]

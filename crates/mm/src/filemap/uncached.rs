@@ -196,7 +196,7 @@ impl AddressSpace {
         }
         // What streams left that ended before.
         let mm: &Mm = self.mm();
-        mm.drop_leftovers(mm.readahead.leased(), usize::MAX);
+        mm.drop_leftovers(mm.uncached_to_come(), usize::MAX);
     }
 }
 
@@ -205,22 +205,26 @@ impl Mm {
     ///
     /// Context: as [`Mm::drop_leftovers`].
     pub(crate) fn bound_uncached(&self, nr_uncached: usize) {
-        let most = self.frames.capacity() / READAHEAD_PART;
-        if nr_uncached as u64 > most + self.counts.not_durable() {
+        let most = self.frames.capacity() / READAHEAD_PART + self.nr_to_write();
+        if nr_uncached as u64 > most {
             self.drop_leftovers(most, nr_uncached - most as usize);
         }
     }
 
+    /// Most pages of uncached operations that are no leftovers: a stream has them ahead of it, or they wait to be written. What
+    /// stays dirty as long as a device may write to it does not count, or others would keep as much.
+    pub(crate) fn uncached_to_come(&self) -> u64 {
+        self.readahead.leased() + self.nr_to_write()
+    }
+
     /// Drops what uncached operations left, the oldest first, down to `most` pages, or until it has dropped `want`;
-    /// returns the pages. What is busy is left.
+    /// returns the pages. What is busy is left, and what waits to be written.
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn drop_leftovers(&self, most: u64, want: usize) -> usize {
-        // What waits to be written is in the list, too.
-        let most = (most + self.counts.not_durable()) as usize;
         let mut dropped = 0;
         while dropped < want {
-            let left = (self.lru.lock()).leftovers(&self.folios, &self.waits, most);
+            let left = (self.lru.lock()).leftovers(&self.folios, &self.waits, most as usize);
             let now: u64 = left
                 .into_iter()
                 .map(|locked| owner::hold(&locked).drop_uncached(locked))

@@ -229,7 +229,7 @@ impl Mm {
         wanted: impl Fn(&LockedFolio<'_>) -> bool,
     ) -> usize {
         // Nobody comes for what no stream has ahead of it.
-        let mut evicted = self.drop_leftovers(self.readahead.leased(), want);
+        let mut evicted = self.drop_leftovers(self.uncached_to_come(), want);
         while evicted < want && budget > 0 {
             let batch = BATCH.min(want - evicted);
             // Bounded so that the LRU lock is never held for long.
@@ -253,6 +253,7 @@ impl Mm {
             gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
         match evicted < want {
+            // Any of them that is clean: what waits to be written may be pages that nobody can evict.
             true => evicted + self.drop_leftovers(0, want - evicted),
             false => evicted,
         }
