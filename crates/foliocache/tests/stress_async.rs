@@ -27,9 +27,12 @@ const STRIPE: u64 = 40 * PAGE as u64 + 777;
 /// More polls than any operation here needs.
 const ALL: usize = 10_000;
 
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |n| n.parse().expect("a number"))
+}
+
 fn stress() -> u64 {
-    let times = std::env::var("FOLIOCACHE_STRESS");
-    times.ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+    number("FOLIOCACHE_STRESS", 1)
 }
 
 /// One thread's stripe, and what it knows of it.
@@ -47,7 +50,7 @@ impl Stripe {
         Self {
             file,
             start: at * STRIPE,
-            rng: Rng::new(at + 1),
+            rng: Rng::new(number("FOLIOCACHE_SEED", 0) * 1000 + at + 1),
             may_be: vec![BTreeSet::from([0]); STRIPE as usize],
             given_up: 0,
         }

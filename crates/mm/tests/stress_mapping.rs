@@ -11,7 +11,7 @@ mod huge;
 #[path = "common/stuck.rs"]
 mod stuck;
 
-use common::{Store, assert_empty, pattern};
+use common::{Random, Store, assert_empty, pattern, stress_scale};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, FolioPin, IoSegment,
     Iocb, IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode,
@@ -39,22 +39,6 @@ const UNMAPPED: usize = 3;
 
 /// Views that a thread keeps.
 const VIEWS: usize = 16;
-
-fn seconds() -> u64 {
-    std::env::var("FOLIOCACHE_STRESS").map_or(1, |n| n.parse().expect("a number"))
-}
-
-/// A generator of numbers, good enough to choose with.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 /// A store that writes short, and on demand fails.
 struct Faulty {
@@ -166,7 +150,7 @@ impl Checked {
             store: Store::with(&content),
             fails: AtomicBool::new(durable.is_some()),
             durable,
-            random: Mutex::new(Random(which as u64 + 77)),
+            random: Mutex::new(Random::of(which as u64 + 77)),
         });
         let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
         let zeros = std::iter::repeat_n(0, (most - size) as usize);
@@ -222,7 +206,7 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(files: &'a [Checked], lane: u64) -> Self {
-        let mut random = Random(lane * 1000 + 1);
+        let mut random = Random::of(lane * 1000 + 1);
         Self {
             vmas: (files[..UNMAPPED].iter())
                 .map(|checked| Self::map(checked, &mut random))
@@ -751,7 +735,7 @@ fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
 
 /// A quarter of it while the limit goes up and down.
 fn stress_in(mode: FaultMode, huge: bool) {
-    let time = Duration::from_millis(1000 * seconds());
+    let time = Duration::from_millis(1000 * stress_scale());
     stress(mode, false, huge, time * 3 / 4);
     stress(mode, true, huge, time / 4);
 }

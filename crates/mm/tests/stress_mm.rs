@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Store, assert_empty, file, pattern, storage};
+use common::{Random, Store, assert_empty, file, pattern, storage, stress_scale};
 use foliocache_mm::{
     Access, AddressSpace, AddressSpaceOperations, IoSegment, Iocb, IovIter, PAGE_SIZE,
     ReadaheadState,
@@ -16,22 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-fn scale() -> u64 {
-    std::env::var("FOLIOCACHE_STRESS").map_or(1, |scale| scale.parse().expect("a number"))
-}
-
-/// A generator of numbers, good enough to choose with.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 fn read_at(file: &Arc<AddressSpace>, handle: &ReadaheadState, pos: u64, bytes: &mut [u8]) -> usize {
     file.read(handle, &mut Iocb::at(pos), &mut IovIter::destination(bytes))
@@ -157,7 +141,7 @@ fn stripes(mib: u64, resize: bool, steps: u64, seed: u64) {
                 let files = &files;
                 scope.spawn(move || {
                     let start = owner * STRIPE;
-                    let mut random = Random(seed * 1000 + owner + 1);
+                    let mut random = Random::of(seed * 1000 + owner + 1);
                     let mut shadows: Vec<Shadow> = (0u8..)
                         .zip(files)
                         .map(|(who, file)| Shadow {
@@ -217,12 +201,12 @@ fn stripes(mib: u64, resize: bool, steps: u64, seed: u64) {
 
 #[test]
 fn random_operations_on_stripes_within_the_bound() {
-    stripes(6, false, 4000 * scale(), 1);
+    stripes(6, false, 4000 * stress_scale(), 1);
 }
 
 #[test]
 fn random_operations_while_the_bound_changes() {
-    stripes(8, true, 4000 * scale(), 2);
+    stripes(8, true, 4000 * stress_scale(), 2);
 }
 
 /// Readers of files whose every byte says where it belongs, beside eviction, rewriting, and files
@@ -235,13 +219,13 @@ fn no_foreign_byte_is_ever_read() {
     let files: Vec<_> = (0..FILES)
         .map(|who| file(&bdi, &Store::with(&pattern(who, 0, SIZE as usize))))
         .collect();
-    let reads = 10_000_000 * scale();
+    let reads = 10_000_000 * stress_scale();
     let done = AtomicU64::new(0);
     thread::scope(|scope| {
         for seed in 1..=4 {
             let (files, done) = (&files, &done);
             scope.spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::of(seed);
                 let handle = ReadaheadState::new();
                 let mut bytes = [0; 16];
                 while done.load(Ordering::Relaxed) < reads {
@@ -266,7 +250,7 @@ fn no_foreign_byte_is_ever_read() {
             });
         }
         // Rewrites what is there, drops it from the cache, and uses its frames for another file.
-        let mut random = Random(99);
+        let mut random = Random::of(99);
         let other = file(&bdi, &Store::with(b""));
         let noise = vec![0xa5; 64 * PAGE_SIZE];
         while done.load(Ordering::Relaxed) < reads {
@@ -353,7 +337,7 @@ fn a_scan_leaves_the_hot_set_alone() {
         (0..hot_pages).for_each(|page| read_page(&hot, &hot_handle, page));
     }
     let before = hot.stats();
-    let mut random = Random(5);
+    let mut random = Random::of(5);
     for page in 0..scan_pages {
         read_page(&scan, &scan_handle, page);
         read_page(&hot, &hot_handle, random.below(hot_pages));

@@ -93,6 +93,12 @@ fn class(number: u64) -> u64 {
 struct Random(u64);
 
 impl Random {
+    /// Number `n` of the test, different with each `FOLIOCACHE_SEED`.
+    fn of(n: u64) -> Self {
+        let seed = std::env::var("FOLIOCACHE_SEED").map_or(0, |n| n.parse().expect("a number"));
+        Self(0x1234_5678_9abc_def1 ^ (n << 40) ^ u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15))
+    }
+
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -316,10 +322,10 @@ fn stress() {
     let world = World::new();
     let steps: u64 = 6_000 * scale;
     thread::scope(|scope| {
-        let readers = [1, 2].map(|seed| {
+        let readers = [1, 2].map(|n| {
             let world = &world;
             scope.spawn(move || {
-                let mut random = Random(0x1234_5678_9abc_def1 ^ (seed << 40));
+                let mut random = Random::of(n);
                 let mut n = 0_u64;
                 while !world.stop.load(Ordering::Relaxed) || n < 1000 {
                     world.under_rcu(&mut random);
@@ -327,10 +333,10 @@ fn stress() {
                 }
             })
         });
-        let writers = [3, 4, 5].map(|seed| {
+        let writers = [3, 4, 5].map(|n| {
             let world = &world;
             scope.spawn(move || {
-                let mut random = Random(0x1234_5678_9abc_def1 ^ (seed << 40));
+                let mut random = Random::of(n);
                 for _ in 0..steps {
                     match random.below(10) {
                         0..4 => world.shared(&mut random),

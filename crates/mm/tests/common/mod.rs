@@ -140,3 +140,29 @@ pub(crate) fn assert_empty(mm: &Mm) {
         std::thread::yield_now();
     }
 }
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |n| n.parse().expect("a number"))
+}
+
+/// How long a stress test goes on, in its own unit: `FOLIOCACHE_STRESS`, 1 by default.
+pub(crate) fn stress_scale() -> u64 {
+    number("FOLIOCACHE_STRESS", 1)
+}
+
+/// A generator of numbers, good enough to choose with.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Number `n` of a test, different with each `FOLIOCACHE_SEED`.
+    pub(crate) fn of(n: u64) -> Self {
+        Self(number("FOLIOCACHE_SEED", 0).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}

@@ -29,8 +29,9 @@ pub(crate) fn abort(why: &str) -> ! {
     let handler = tell as extern "C" fn(libc::c_int) as *const () as libc::sighandler_t;
     // SAFETY: the handler has the type that a handler has to have; what it calls may wait for ever, which is reckoned with.
     unsafe { libc::signal(libc::SIGUSR1, handler) };
+    let process = std::process::id() as libc::pid_t;
     // SAFETY: no arguments.
-    let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
+    let own = unsafe { libc::gettid() };
     for task in fs::read_dir("/proc/self/task")
         .into_iter()
         .flatten()
