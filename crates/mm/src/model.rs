@@ -61,7 +61,7 @@ unsafe impl ChunkSource for HeapChunks {
 
 /// Stands for a neighbour, and is not looked at.
 fn neighbour() -> Entry {
-    Entry::from_ptr(NonNull::<u64>::dangling())
+    Entry::from_ptr(NonNull::<Folio>::dangling())
 }
 
 /// Page 0 of a file, its index, and the frames there are.

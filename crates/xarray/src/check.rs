@@ -4,16 +4,20 @@
 use crate::XaGuard;
 use crate::entry::Mark;
 use crate::node::{Node, SLOTS, canonical, width};
-use crate::xarray::Slot;
+use crate::xarray::{Head, Slot};
 
 impl XaGuard<'_> {
     /// Panics if the index is not as its invariants say; returns how many nodes it has. For tests: costs
     /// a visit of every slot.
     #[doc(hidden)]
     pub fn assert_invariants(&self) -> usize {
-        let Some((head, level)) = self.xa.head() else {
-            assert_eq!(self.xa.nr_entries(), 0, "entries");
-            return 0;
+        let (head, level) = match self.xa.head() {
+            Head::Node(head, level) => (head, level),
+            head => {
+                let entries = u64::from(matches!(head, Head::Entry(..)));
+                assert_eq!(entries, self.xa.nr_entries(), "entries");
+                return 0;
+            }
         };
         let only_child = head.present() == 1 && matches!(self.xa.slot(head, 0), Slot::Node(_));
         assert!(

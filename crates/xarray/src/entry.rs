@@ -3,16 +3,28 @@
 //!
 //! # Model
 //!
-//! The two low bits of a slot word say what it is:
+//! The low bits of a slot word say what it is:
 //!
 //! | low bits | word |
 //! |---|---|
-//! | `00`, all zero | empty slot |
-//! | `00` | an entry: the pointer as [`Entry::from_ptr`] was given it |
+//! | zero | empty, if all is zero; else an entry: the pointer as [`Entry::from_ptr`] was given it |
 //! | `10` | a child node; never seen outside this crate |
+//!
+//! The head is a slot of its own kind:
+//!
+//! | low bits | word |
+//! |---|---|
+//! | zero, all of it | empty index |
+//! | even: the shift of its level | a node |
+//! | odd: twice the order, and one | the only entry, which begins at index 0 |
 
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
+
+/// The low bits of a word, which an entry leaves alone.
+const TAG: usize = 63;
+/// The bit of a head word that says that it is an entry.
+const IN_HEAD: usize = 1;
 
 /// What an index maps to: a pointer, opaque to the index, which never dereferences it.
 #[doc(alias = "xa_entry")]
@@ -25,12 +37,15 @@ impl Entry {
     ///
     /// # Panics
     ///
-    /// If `ptr` is not 4-byte aligned: the low two bits belong to the index.
+    /// If `ptr` is not 64-byte aligned: the low six bits belong to the index.
     #[inline]
     #[must_use]
     pub fn from_ptr<T>(ptr: NonNull<T>) -> Self {
         let word = ptr.expose_provenance();
-        assert!(word.get() & 3 == 0, "an index entry must be 4-byte aligned");
+        assert!(
+            word.get() & TAG == 0,
+            "an index entry must be 64-byte aligned"
+        );
         Self(word)
     }
 
@@ -47,6 +62,22 @@ impl Entry {
     #[inline]
     pub(crate) fn word(self) -> usize {
         self.0.get()
+    }
+
+    /// The head word that says that this entry, of `order`, is the only one.
+    #[inline]
+    pub(crate) fn head_word(self, order: u32) -> usize {
+        self.word() | (order as usize) << 1 | IN_HEAD
+    }
+
+    /// The entry and the order of a head word that is no node; `None` for one that is, or is empty.
+    #[inline]
+    pub(crate) fn from_head(word: usize) -> Option<(Self, u32)> {
+        if word & IN_HEAD == 0 {
+            return None;
+        }
+        let order = (word & TAG) >> 1;
+        Self::from_word(word & !TAG).map(|entry| (entry, order as u32))
     }
 
     /// The entry of a slot word that is no child node; `None` for an empty slot.

@@ -20,7 +20,7 @@ use foliocache_sync::atomic::Ordering;
 
 use crate::entry::{Entry, Mark};
 use crate::node::{Node, SLOTS, canonical, node_mask, offset, shift, slot_mask, width};
-use crate::xarray::{Slot, XArray};
+use crate::xarray::{Head, Slot, XArray};
 
 /// An entry and the indices that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,19 @@ impl XArray {
     pub(crate) fn search(&self, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
         let mut index = first;
         while index <= last {
-            let (node, level) = self
-                .head()
-                .filter(|&(_, level)| index >> shift(level) < SLOTS as u64)?;
+            let (node, level) = match self.head() {
+                Head::Node(node, level) if index >> shift(level) < SLOTS as u64 => (node, level),
+                Head::Entry(entry, order) => {
+                    let only = Extent {
+                        entry,
+                        index: 0,
+                        order,
+                    };
+                    let wanted = mark.is_none_or(|mark| self.has_head_mark(mark));
+                    return (wanted && index <= only.last()).then_some(only);
+                }
+                _ => return None,
+            };
             match self.find_below(node, level, index, last, mark) {
                 Ok(found) => return found,
                 Err(end) => index = end.checked_add(1)?,

@@ -24,7 +24,7 @@ use foliocache_sync::rank::RankedMutexGuard;
 use crate::entry::{Entry, Mark};
 use crate::find::Extent;
 use crate::node::{LEVELS, Node, NodeList, OwnedNode, canonical, node_mask, offset, shift, width};
-use crate::xarray::{Slot, XArray};
+use crate::xarray::{Head, Slot, XArray};
 
 /// The held xa_lock of an [`XArray`].
 ///
@@ -123,10 +123,24 @@ impl<'a> XaGuard<'a> {
         }
     }
 
-    /// The position of the entry that covers `index`.
+    /// The entry in the head, if it covers `index`.
+    fn in_head(&self, index: u64) -> Option<Extent> {
+        match self.xa.head() {
+            Head::Entry(entry, order) if index >> order == 0 => Some(Extent {
+                entry,
+                index: 0,
+                order,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The position of the entry that covers `index`, if it is in a node.
     pub(crate) fn walk(&self, index: u64) -> Option<Position<'a>> {
         let xa = self.xa;
-        let (mut node, top) = xa.head()?;
+        let Head::Node(mut node, top) = xa.head() else {
+            return None;
+        };
         if index & !node_mask(top) != 0 {
             return None;
         }
@@ -169,6 +183,14 @@ impl<'a> XaGuard<'a> {
     /// leaves empty. Needs no memory.
     #[doc(alias = "xa_erase")]
     pub fn erase_if(&mut self, index: u64, entry: Entry) -> Option<Extent> {
+        if let Some(only) = self.in_head(index) {
+            if only.entry != entry {
+                return None;
+            }
+            self.xa.set_head(0);
+            self.xa.count(-1);
+            return Some(only);
+        }
         let position = self.walk(index).filter(|found| found.entry == entry)?;
         for mark in Mark::ALL {
             position.clear_mark(index, mark);
@@ -192,6 +214,9 @@ impl<'a> XaGuard<'a> {
     /// If there is no entry.
     #[doc(alias = "xa_store")]
     pub fn replace(&mut self, index: u64, new: Entry) {
+        if let Some(only) = self.in_head(index) {
+            return self.xa.set_head(new.head_word(only.order));
+        }
         let position = self.walk(index).expect("an entry to replace");
         for slot in position.first..position.first + position.width {
             position.node().publish(slot, new.word());
@@ -201,7 +226,9 @@ impl<'a> XaGuard<'a> {
     /// Sets `mark` on the entry that covers `index`, if there is one.
     #[doc(alias = "xa_set_mark")]
     pub fn set_mark(&mut self, index: u64, mark: Mark) {
-        if let Some(position) = self.walk(index) {
+        if self.in_head(index).is_some() {
+            self.xa.set_head_mark(mark, true);
+        } else if let Some(position) = self.walk(index) {
             position.set_mark(index, mark);
         }
     }
@@ -209,7 +236,9 @@ impl<'a> XaGuard<'a> {
     /// Clears `mark` on the entry that covers `index`, if there is one.
     #[doc(alias = "xa_clear_mark")]
     pub fn clear_mark(&mut self, index: u64, mark: Mark) {
-        if let Some(position) = self.walk(index) {
+        if self.in_head(index).is_some() {
+            self.xa.set_head_mark(mark, false);
+        } else if let Some(position) = self.walk(index) {
             position.clear_mark(index, mark);
         }
     }

@@ -12,9 +12,9 @@
 
 use crate::entry::{Entry, Mark};
 use crate::guard::XaGuard;
-use crate::node::{MAX_ORDER, SLOT_BITS, SLOTS, bits, level_for, offset};
+use crate::node::{MAX_ORDER, Node, SLOT_BITS, SLOTS, bits, level_for, offset};
 use crate::pool::Preload;
-use crate::xarray::Slot;
+use crate::xarray::{Head, Slot};
 
 /// Why [`XaGuard::insert`] did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub enum InsertError {
     NeedNodes,
 }
 
-/// How many nodes [`XaGuard::halve`] needs for an entry of `order`: one, if an entry of the half cannot
-/// stand in the same node.
+/// How many nodes suffice for [`XaGuard::halve`] with an entry of `order`: one, if it is in the head, and one more, if an
+/// entry of the half cannot stand in the same node.
 #[must_use]
 pub fn nodes_to_halve(order: u32) -> usize {
-    usize::from(order.is_multiple_of(SLOT_BITS))
+    1 + usize::from(order.is_multiple_of(SLOT_BITS))
 }
 
-impl XaGuard<'_> {
+impl<'a> XaGuard<'a> {
     /// Inserts an entry that covers the 2^`order` indices from `index` on. It has no marks.
     ///
     /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed_range`] is the estimate;
@@ -62,21 +62,39 @@ impl XaGuard<'_> {
         );
         assert!(pre.is_of(self.xa.pool()), "the preload is of another pool");
         let xa = self.xa;
+        match xa.head() {
+            Head::Empty if index == 0 => {
+                for mark in Mark::ALL {
+                    xa.set_head_mark(mark, false);
+                }
+                xa.set_head(entry.head_word(order));
+                xa.count(1);
+                return Ok(());
+            }
+            Head::Entry(_, only) if index >> only == 0 => return Err(InsertError::Occupied),
+            _ => {}
+        }
         let target = (order / SLOT_BITS) as usize;
         let width = 1 << (order % SLOT_BITS);
         let lowest = level_for(index).max(target);
+        if let Head::Entry(only, order) = xa.head() {
+            let top = (order / SLOT_BITS) as usize;
+            pre.covers(1 + lowest.saturating_sub(top) + lowest.max(top) - target)?;
+            self.unfold(only, order, pre);
+        }
 
         // Levels from `low` on have no head yet.
-        let low = xa.head().map_or(lowest, |(_, top)| top + 1);
+        let top = self.head_node().map(|(_, top)| top);
+        let low = top.map_or(lowest, |top| top + 1);
         if low <= lowest {
             // A tree that the entry would be above of is in its way: no tree is empty.
-            if xa.head().is_some() && offset(index, lowest) == 0 {
+            if top.is_some() && offset(index, lowest) == 0 {
                 return Err(InsertError::Occupied);
             }
             pre.covers(lowest + 1 - low + lowest - target)?;
             (low..=lowest).for_each(|level| self.grow(level, pre));
         }
-        let (mut node, mut level) = xa.head().expect("the tree covers the index");
+        let (mut node, mut level) = self.head_node().expect("the tree covers the index");
         while level > target {
             match xa.slot(node, offset(index, level)) {
                 Slot::Empty => break,
@@ -109,10 +127,31 @@ impl XaGuard<'_> {
         Ok(())
     }
 
+    /// The head node and its level.
+    fn head_node(&self) -> Option<(&'a Node, usize)> {
+        match self.xa.head() {
+            Head::Node(node, level) => Some((node, level)),
+            _ => None,
+        }
+    }
+
+    /// Moves the entry in the head, of `order`, into a node. A reader meanwhile finds it in the one or the other.
+    fn unfold(&mut self, entry: Entry, order: u32, pre: &mut Preload<'_>) {
+        let new = pre.take();
+        let node = new.node();
+        node.fill(0, 1 << (order % SLOT_BITS), entry.word());
+        for mark in Mark::ALL {
+            node.set_marks(mark, u64::from(self.xa.has_head_mark(mark)));
+        }
+        let head = node.head_word((order / SLOT_BITS) as usize);
+        new.into_word();
+        self.xa.set_head(head);
+    }
+
     /// Makes a new node the head, at `level`. The old head, if there is one, is below its slot 0.
     fn grow(&mut self, level: usize, pre: &mut Preload<'_>) {
         let new = pre.take();
-        if let Some((old, _)) = self.xa.head() {
+        if let Some((old, _)) = self.head_node() {
             new.node().fill(0, 1, old.word());
             for mark in Mark::ALL {
                 let marked = old.marks(mark) != 0;
@@ -133,6 +172,9 @@ impl XaGuard<'_> {
     #[doc(alias = "xas_split")]
     pub fn halve(&mut self, index: u64, upper: Entry, pre: &mut Preload<'_>) {
         assert!(pre.is_of(self.xa.pool()), "the preload is of another pool");
+        if let Head::Entry(only, order) = self.xa.head() {
+            self.unfold(only, order, pre);
+        }
         let position = self.walk(index).expect("an entry to split");
         assert!(position.order() > 0, "an entry of order 0 has no halves");
         let (node, first) = (position.node(), position.first);

@@ -7,10 +7,11 @@
 //!
 //! # Invariants
 //!
-//! 1. `head` is zero or the word of a node that covers every index in use. Entries are in nodes
-//!    only, never in the head.
+//! 1. `head` is zero, the word of a node that covers every index in use, or that of the only entry, which begins at
+//!    index 0.
 //! 2. A slot is emptied before its node is detached. So a word that is an entry, loaded from any
-//!    node that a read section has reached, is in the index at the time of the load.
+//!    node that a read section has reached, or from the head, is in the index at the time of the load.
+//! 3. `head_marks` are those of an entry in the head. Without one they mean nothing.
 //!
 //! # Memory ordering
 //!
@@ -23,7 +24,7 @@
 //! within this crate that have one of them for as long as they use what they get.
 #![allow(unsafe_code)]
 
-use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sync::{Arc, prefetch};
@@ -44,13 +45,15 @@ use crate::pool::NodePool;
 #[doc(alias = "xarray")]
 #[repr(C)]
 pub struct XArray {
-    /// The head node, or zero (invariant 1).
+    /// The head node, the only entry, or zero (invariant 1).
     head: AtomicUsize,
     pool: Arc<NodePool>,
     /// The xa_lock. What writers change begins with it.
     lock: RankedMutex<()>,
-    /// Entries. Written under the lock.
-    entries: AtomicU64,
+    /// Entries; a machine has memory for fewer than 2^32. Written under the lock.
+    entries: AtomicU32,
+    /// One bit a mark (invariant 3). Written under the lock.
+    head_marks: AtomicU8,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -67,6 +70,17 @@ pub(crate) enum Slot<'a> {
     Node(&'a Node),
 }
 
+/// A decoded head.
+#[derive(Clone, Copy)]
+pub(crate) enum Head<'a> {
+    /// Nothing.
+    Empty,
+    /// The only entry, which begins at index 0, and its order.
+    Entry(Entry, u32),
+    /// A node, and its level.
+    Node(&'a Node, usize),
+}
+
 impl XArray {
     /// Bytes at its beginning that are read by look-ups and seldom written. What follows writers change:
     /// who puts a cache line's boundary there keeps the xa_lock from costing readers the head.
@@ -79,7 +93,8 @@ impl XArray {
             head: AtomicUsize::new(0),
             pool,
             lock: RankedMutex::new(Rank::XaLock, ()),
-            entries: AtomicU64::new(0),
+            entries: AtomicU32::new(0),
+            head_marks: AtomicU8::new(0),
         }
     }
 
@@ -91,8 +106,8 @@ impl XArray {
 
     /// The entry at `index`, multi-order entries that cover it included.
     ///
-    /// Costs one dependent load for the head and one a level: two for indices below 64. Never
-    /// blocks.
+    /// Costs one load for the head and a dependent one for each level: one for an only entry at index 0, two for
+    /// indices below 64. Never blocks.
     #[doc(alias = "xa_load")]
     #[inline]
     pub fn load(&self, index: u64, rcu: &RcuReadGuard) -> Option<Entry> {
@@ -107,36 +122,61 @@ impl XArray {
         index: u64,
         rcu: &'a RcuReadGuard,
     ) -> Option<(Entry, SlotRef<'a>)> {
-        self.begin(index, rcu)?.load_slot()
+        let head = self.head.load(Ordering::Acquire);
+        match Entry::from_head(head) {
+            Some((entry, order)) => self
+                .covers(index, order)
+                .then_some((entry, self.head_slot())),
+            None => self.begin(head, index, rcu)?.load_slot(),
+        }
     }
 
     /// Goes towards the entry at `index` as far as its leaf, and asks the processor for the slot there:
     /// for who looks several up side by side. `None`: there is no entry.
     #[inline]
     pub fn approach<'a>(&'a self, index: u64, rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {
-        let mut at = self.begin(index, rcu)?;
+        let head = self.head.load(Ordering::Acquire);
+        if let Some((entry, order)) = Entry::from_head(head) {
+            let found = (entry, self.head_slot());
+            return self
+                .covers(index, order)
+                .then_some(Approach(At::Found(found)));
+        }
+        let mut at = self.begin(head, index, rcu)?;
         while at.shift > 0 && at.descend(at.slot().load(Ordering::Acquire)) {}
         prefetch(at.slot());
-        Some(at)
+        Some(Approach(At::Node(at)))
     }
 
-    /// Asks the processor for the slot of index 0 in the head node: for who is about to look that index up.
+    /// Asks the processor for the slot of index 0 in the head node, if there is one: for who is about to look that index up.
     #[inline]
     pub fn prefetch_first(&self, rcu: &RcuReadGuard) {
-        if let Some(first) = self.begin(0, rcu) {
+        let head = self.head.load(Ordering::Acquire);
+        if Entry::from_head(head).is_none()
+            && let Some(first) = self.begin(head, 0, rcu)
+        {
             prefetch(first.slot());
         }
     }
 
-    /// At the head.
+    /// Whether an entry of `order` in the head has `index`.
     #[inline]
-    fn begin<'a>(&'a self, index: u64, _rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {
-        let head = self.head.load(Ordering::Acquire);
+    fn covers(&self, index: u64, order: u32) -> bool {
+        index >> order == 0
+    }
+
+    fn head_slot(&self) -> SlotRef<'_> {
+        SlotRef { slot: &self.head }
+    }
+
+    /// At the head node of `head`, which was loaded in this read section and is no entry.
+    #[inline]
+    fn begin<'a>(&'a self, head: usize, index: u64, _rcu: &'a RcuReadGuard) -> Option<Descent<'a>> {
         // SAFETY: loaded from the head of this index, in the read section that `_rcu` proves for
         // 'a.
         let (node, shift) = unsafe { Node::from_head(head) }?;
         let within = index >> shift < SLOTS as u64;
-        within.then_some(Approach { node, shift, index })
+        within.then_some(Descent { node, shift, index })
     }
 
     /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
@@ -160,7 +200,7 @@ impl XArray {
     /// the past.
     pub fn nr_entries(&self) -> u64 {
         // Relaxed: a statistic to whoever does not hold the lock, which orders it for whoever does.
-        self.entries.load(Ordering::Relaxed)
+        self.entries.load(Ordering::Relaxed).into()
     }
 
     /// How many nodes suffice to fill `first..=last` with entries of order 0, if nothing is erased
@@ -170,7 +210,12 @@ impl XArray {
     /// plus the height.
     pub fn nodes_needed_range(&self, first: u64, last: u64, _rcu: &RcuReadGuard) -> usize {
         let lowest = level_for(last);
-        let height = self.head().map_or(lowest, |(_, level)| level);
+        // An entry in the head takes a node when another comes, or when it is split.
+        let (height, unfolded) = match self.head() {
+            Head::Empty => (lowest, 0),
+            Head::Entry(_, order) => ((order / SLOT_BITS) as usize, 1),
+            Head::Node(_, level) => (level, 0),
+        };
         let top = lowest.max(height);
         // One path a level, and on every level a node more for each boundary that the range
         // crosses.
@@ -181,7 +226,7 @@ impl XArray {
             })
             .sum();
         // A taller tree: its old head hangs below new nodes.
-        path as usize + (top - height)
+        path as usize + (top - height) + unfolded
     }
 
     /// Takes the xa_lock, for changes. Rank [`Rank::XaLock`].
@@ -194,13 +239,32 @@ impl XArray {
         XaGuard::new(self, self.lock.lock())
     }
 
-    /// The head node and its level.
+    /// What is in the head.
     #[inline]
-    pub(crate) fn head(&self) -> Option<(&Node, usize)> {
+    pub(crate) fn head(&self) -> Head<'_> {
         let head = self.head.load(Ordering::Acquire);
-        // SAFETY: loaded from the head of an index, in the caller's read section or under its lock.
-        let (node, shift) = unsafe { Node::from_head(head) }?;
-        Some((node, (shift / SLOT_BITS) as usize))
+        if let Some((entry, order)) = Entry::from_head(head) {
+            return Head::Entry(entry, order);
+        }
+        // SAFETY: loaded from the head of an index, and no entry, in the caller's read section or under its lock.
+        match unsafe { Node::from_head(head) } {
+            Some((node, shift)) => Head::Node(node, (shift / SLOT_BITS) as usize),
+            None => Head::Empty,
+        }
+    }
+
+    /// Whether the entry in the head has `mark`. Relaxed: a hint to whoever does not hold the xa_lock, as with the marks of a
+    /// node.
+    pub(crate) fn has_head_mark(&self, mark: Mark) -> bool {
+        self.head_marks.load(Ordering::Relaxed) >> mark as u8 & 1 != 0
+    }
+
+    /// Marks the entry in the head, or takes the mark from it. The caller holds the xa_lock.
+    pub(crate) fn set_head_mark(&self, mark: Mark, marked: bool) {
+        // Relaxed: as in `has_head_mark`; a load and a store, since the lock admits one writer.
+        let others = self.head_marks.load(Ordering::Relaxed) & !(1 << mark as u8);
+        let marks = others | u8::from(marked) << mark as u8;
+        self.head_marks.store(marks, Ordering::Relaxed);
     }
 
     /// What is in slot `offset` of `node`, which the caller reached from the head.
@@ -222,9 +286,12 @@ impl XArray {
     }
 
     /// Counts an entry more or less. The caller holds the xa_lock.
-    pub(crate) fn count(&self, delta: i64) {
+    pub(crate) fn count(&self, delta: i32) {
         // Relaxed: as in `nr_entries`; a load and a store, since the lock admits one writer.
-        let entries = self.nr_entries().wrapping_add_signed(delta);
+        let entries = self
+            .entries
+            .load(Ordering::Relaxed)
+            .wrapping_add_signed(delta);
         self.entries.store(entries, Ordering::Relaxed);
     }
 }
@@ -243,18 +310,39 @@ impl Drop for XArray {
 }
 
 /// On the way from the head to the entry at an index, from [`XArray::approach`].
+#[derive(Clone, Copy, Debug)]
+pub struct Approach<'a>(At<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum At<'a> {
+    /// It was in the head.
+    Found((Entry, SlotRef<'a>)),
+    Node(Descent<'a>),
+}
+
+impl<'a> Approach<'a> {
+    /// As [`XArray::load_slot`] of its index.
+    #[inline]
+    pub fn load_slot(self) -> Option<(Entry, SlotRef<'a>)> {
+        match self.0 {
+            At::Found(found) => Some(found),
+            At::Node(descent) => descent.load_slot(),
+        }
+    }
+}
+
+/// At a node, on the way down to an index.
 #[derive(Clone, Copy)]
-pub struct Approach<'a> {
+struct Descent<'a> {
     /// In the index, or detached from it in the read section that lasts for `'a`.
     node: &'a Node,
     shift: u32,
     index: u64,
 }
 
-impl<'a> Approach<'a> {
-    /// As [`XArray::load_slot`] of its index.
+impl<'a> Descent<'a> {
     #[inline]
-    pub fn load_slot(mut self) -> Option<(Entry, SlotRef<'a>)> {
+    fn load_slot(mut self) -> Option<(Entry, SlotRef<'a>)> {
         loop {
             let slot = self.slot();
             let word = slot.load(Ordering::Acquire);
@@ -283,9 +371,9 @@ impl<'a> Approach<'a> {
     }
 }
 
-impl fmt::Debug for Approach<'_> {
+impl fmt::Debug for Descent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Approach")
+        f.debug_struct("Descent")
             .field("index", &self.index)
             .finish_non_exhaustive()
     }
@@ -302,7 +390,8 @@ impl fmt::Debug for Approach<'_> {
 /// erased and stored again.
 ///
 /// If the slot does not hold it any more the index may still have it: [`XaGuard::halve`] can make the
-/// slot a child node. Start again from the top then.
+/// slot a child node, and the first entry beside an only one has that move from the head into a node. Start again from
+/// the top then.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRef<'a> {
     slot: &'a AtomicUsize,
@@ -314,6 +403,7 @@ impl SlotRef<'_> {
     #[inline]
     #[must_use]
     pub fn holds(&self, entry: Entry) -> bool {
-        self.slot.load(Ordering::Acquire) == entry.word()
+        let word = self.slot.load(Ordering::Acquire);
+        word == entry.word() || Entry::from_head(word).is_some_and(|(there, _)| there == entry)
     }
 }

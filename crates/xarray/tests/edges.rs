@@ -31,20 +31,27 @@ fn insert(xa: &XArray, index: u64, order: u32) -> Result<(), InsertError> {
         .expect("some number suffices")
 }
 
+#[repr(align(64))]
+struct Aligned(#[allow(dead_code, reason = "has an address")] u64);
+
 #[test]
 fn entries_keep_what_they_were_given() {
-    let target = 7u64;
+    let target = Aligned(7);
     let entry = Entry::from_ptr(NonNull::from(&target));
-    assert_eq!(entry.as_ptr::<u64>(), NonNull::from(&target));
+    assert_eq!(entry.as_ptr::<Aligned>(), NonNull::from(&target));
     assert_ne!(value(0), entry);
 }
 
 #[test]
-#[should_panic(expected = "4-byte aligned")]
+#[should_panic(expected = "64-byte aligned")]
 fn an_unaligned_pointer_is_refused() {
-    let bytes = [0u64; 2];
+    let target = Aligned(7);
     // Not read through, so it may point anywhere.
-    let _ = Entry::from_ptr(NonNull::from(&bytes).cast::<u8>().map_addr(|addr| addr | 2));
+    let _ = Entry::from_ptr(
+        NonNull::from(&target)
+            .cast::<u8>()
+            .map_addr(|addr| addr | 32),
+    );
 }
 
 #[test]
@@ -72,6 +79,51 @@ fn the_first_and_the_last_index_work() {
     assert_eq!(xa.load(0, &rcu), Some(entry(0)));
     assert!(erase(&xa, 0).is_some());
     assert_eq!((in_use(xa.pool()), xa.nr_entries()), (0, 0));
+}
+
+#[test]
+fn an_only_entry_at_index_0_takes_no_node() {
+    for order in 0..=MAX_ORDER {
+        let xa = array();
+        let last = (1 << order) - 1;
+        insert(&xa, 0, order).unwrap();
+        assert_eq!((in_use(xa.pool()), xa.nr_entries()), (0, 1));
+        let rcu = rcu::read_lock();
+        let (found, slot) = xa.load_slot(last, &rcu).unwrap();
+        assert_eq!(found, entry(0));
+        assert!(slot.holds(found) && !slot.holds(entry(1)));
+        assert_eq!(xa.load(last + 1, &rcu), None);
+        assert!(xa.approach(last + 1, &rcu).is_none());
+        assert_eq!(xa.find(last + 1, u64::MAX, None, &rcu), None);
+        assert_eq!(xa.find(0, u64::MAX, Some(Mark::Dirty), &rcu), None);
+        assert_eq!(insert(&xa, 0, 0), Err(InsertError::Occupied));
+        xa.lock().set_mark(last, Mark::UnstableOdd);
+        // With another it moves to a node, with its mark.
+        insert(&xa, 1 << MAX_ORDER, 0).unwrap();
+        assert!(in_use(xa.pool()) > 0);
+        let odd = xa.find(last, u64::MAX, Some(Mark::UnstableOdd), &rcu);
+        let expected = Extent {
+            entry: found,
+            index: 0,
+            order,
+        };
+        assert_eq!(odd, Some(expected));
+        assert!(!slot.holds(found) && xa.load(last, &rcu) == Some(found));
+        // And stays there. The next only entry has no marks of this one.
+        erase(&xa, 1 << MAX_ORDER);
+        assert!(in_use(xa.pool()) > 0);
+        erase(&xa, 0);
+        insert(&xa, 0, order).unwrap();
+        assert_eq!(in_use(xa.pool()), 0);
+        assert_eq!(xa.find(0, 0, Some(Mark::UnstableOdd), &rcu), None);
+        xa.lock().replace(last, entry(5));
+        assert_eq!(xa.load(0, &rcu), Some(entry(5)));
+        xa.lock().set_mark(0, Mark::Dirty);
+        xa.lock().clear_mark(last, Mark::Dirty);
+        assert_eq!(xa.find(0, 0, Some(Mark::Dirty), &rcu), None);
+        erase(&xa, last);
+        assert_eq!(xa.find(0, u64::MAX, None, &rcu), None);
+    }
 }
 
 #[test]
@@ -197,9 +249,9 @@ fn the_pool_says_what_it_lacks() {
     let all = pool.preload(nodes).unwrap();
     assert_eq!(in_use(&pool), nodes);
     drop(all);
-    insert(&xa, 0, 0).unwrap();
+    insert(&xa, 1, 0).unwrap();
     let rcu = rcu::read_lock();
-    erase(&xa, 0);
+    erase(&xa, 1);
     assert_eq!(pool.stats().limbo, 1);
     let error = pool.preload(nodes).map(|_| ()).unwrap_err();
     assert_eq!(

@@ -65,7 +65,7 @@ fn beside(
 #[test]
 fn an_entry_stays_in_sight_while_the_tree_grows() {
     explore(5, 10, || {
-        let xa = array(&[(0, 0)]);
+        let xa = array(&[(0, 0), (1, 0)]);
         let read = |xa: &XArray| {
             assert_eq!(load(xa, 0), Some(entry(0)));
             let new = load(xa, 5);
@@ -75,6 +75,60 @@ fn an_entry_stays_in_sight_while_the_tree_grows() {
             insert(xa, 5, 0, &mut xa.pool().preload(2).unwrap())
         });
         assert_eq!(load(&xa, 5), Some(entry(5)));
+    });
+}
+
+#[test]
+fn an_only_entry_stays_in_sight_with_its_mark_while_another_comes() {
+    explore(5, 10, || {
+        let xa = array(&[(0, 1)]);
+        xa.lock().set_mark(0, Mark::Dirty);
+        let read = |xa: &XArray| {
+            let only = find(xa, 1, 15, Some(Mark::Dirty)).expect("it is dirty all along");
+            assert_eq!((only.entry, only.index, only.order), (entry(0), 0, 1));
+            let new = load(xa, 5);
+            assert!(new.is_none() || new == Some(entry(5)));
+            assert_eq!(load(xa, 1), Some(entry(0)));
+        };
+        beside(&xa, read, |xa| {
+            insert(xa, 5, 0, &mut xa.pool().preload(3).unwrap())
+        });
+        assert_eq!(load(&xa, 5), Some(entry(5)));
+    });
+}
+
+#[test]
+fn the_head_that_holds_an_only_entry_proves_it_present() {
+    explore(5, 10, || {
+        let xa = array(&[(0, 0)]);
+        let gone = Arc::new(AtomicBool::new(false));
+        let read = {
+            let gone = Arc::clone(&gone);
+            move |xa: &XArray| {
+                let rcu = rcu::read_lock();
+                let Some((found, slot)) = xa.load_slot(0, &rcu) else {
+                    return;
+                };
+                // Acquire pairs with the Release store of the writer.
+                let gone = gone.load(Ordering::Acquire);
+                let erased = gone && found == entry(0);
+                assert!(
+                    !(erased && slot.holds(found)),
+                    "the head shows an erased entry"
+                );
+                // The next only entry has none of its marks.
+                let marked = xa.find(0, 3, Some(Mark::Dirty), &rcu);
+                assert!(marked.is_none_or(|marked| marked.entry == entry(0)));
+            }
+        };
+        xa.lock().set_mark(0, Mark::Dirty);
+        beside(&xa, read, move |xa| {
+            erase(xa, 0);
+            gone.store(true, Ordering::Release);
+            let mut preload = xa.pool().preload(0).unwrap();
+            xa.lock().insert(0, 0, part(0), &mut preload).unwrap();
+        });
+        assert_eq!((load(&xa, 0), in_use(xa.pool())), (Some(part(0)), 0));
     });
 }
 
@@ -169,8 +223,18 @@ fn a_slot_that_holds_its_entry_proves_it_present() {
 
 #[test]
 fn a_split_within_a_node_shows_the_whole_or_a_part() {
-    explore(5, 100, || {
-        let xa = array(&[(0, 1)]);
+    split_beside_a_reader(&[(0, 1), (2, 0)], 0);
+}
+
+#[test]
+fn a_split_of_an_only_entry_shows_the_whole_or_a_part() {
+    split_beside_a_reader(&[(0, 1)], 1);
+}
+
+/// Splits the entry of two indices at index 0 of `entries` with as many nodes, while a reader looks for its end.
+fn split_beside_a_reader(entries: &'static [(u64, u32)], nodes: usize) {
+    explore(5, 100, move || {
+        let xa = array(entries);
         let whole = Extent {
             entry: entry(0),
             index: 0,
@@ -190,9 +254,9 @@ fn a_split_within_a_node_shows_the_whole_or_a_part() {
             let found = find(xa, 1, 1, None).expect("index 1 always has an entry");
             assert!([whole, old, new].contains(&found), "{found:?}");
         };
-        beside(&xa, read, |xa| {
+        beside(&xa, read, move |xa| {
             xa.lock()
-                .halve(0, part(1), &mut xa.pool().preload(0).unwrap());
+                .halve(0, part(1), &mut xa.pool().preload(nodes).unwrap());
         });
         assert_eq!(find(&xa, 1, 1, None), Some(new));
     });

@@ -97,7 +97,7 @@ fn write(xa: &XArray, random: &mut Random, operations: u64) {
                 }
             }
             6 => {
-                let mut preload = preload(pool, 1);
+                let mut preload = preload(pool, 2);
                 let mut xa = xa.lock();
                 if let Some(old) = xa.find(index, index, None)
                     && let Some(preload) = preload.as_mut()
@@ -106,7 +106,7 @@ fn write(xa: &XArray, random: &mut Random, operations: u64) {
                 {
                     let half = old.order - 1;
                     let upper = old.index + (1 << half);
-                    assert!(nodes_to_halve(old.order) <= 1);
+                    assert!(nodes_to_halve(old.order) <= 2);
                     xa.halve(index, entry(upper, half, generation), preload);
                 }
             }

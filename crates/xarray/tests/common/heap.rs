@@ -53,16 +53,16 @@ pub(crate) fn in_use(pool: &NodePool) -> usize {
     stats.nodes - stats.free - stats.limbo
 }
 
-/// An entry that stands for a number below 2^61.
+/// An entry that stands for a number below 2^57.
 pub(crate) fn value(value: usize) -> Entry {
-    let address = NonZeroUsize::MIN.saturating_add(value).get() << 2;
+    let address = NonZeroUsize::MIN.saturating_add(value).get() << 6;
     let address = NonZeroUsize::new(address).expect("not too large");
     Entry::from_ptr(NonNull::<u32>::without_provenance(address))
 }
 
 /// The number that an entry stands for.
 pub(crate) fn value_of(entry: Entry) -> usize {
-    (entry.as_ptr::<u32>().addr().get() >> 2) - 1
+    (entry.as_ptr::<u32>().addr().get() >> 6) - 1
 }
 
 /// Removes the entry that covers `index`, whatever it is.
