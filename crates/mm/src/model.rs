@@ -269,8 +269,8 @@ pub enum LeaveOut {
 }
 
 impl OnePage {
-    /// The page in frame 0, which holds `byte`; uptodate if `uptodate`.
-    pub fn new(byte: u64, uptodate: bool) -> Arc<Self> {
+    /// The page in frame 0, which holds `byte`; uptodate if `uptodate`; `alone` in the index, or with a neighbour.
+    pub fn new(byte: u64, uptodate: bool, alone: bool) -> Arc<Self> {
         let pool = Arc::new(NodePool::new(Box::new(HeapChunks)));
         let page = Self {
             index: XArray::new(pool),
@@ -287,7 +287,9 @@ impl OnePage {
         }
         drop(locked);
         let mut preload = page.index.pool().preload(4).expect("a chunk");
-        for (at, entry) in [(0, page.entry()), (1, neighbour())] {
+        let entries = [(0, page.entry()), (1, neighbour())];
+        let entries = if alone { &entries[..1] } else { &entries };
+        for &(at, entry) in entries {
             page.index
                 .lock()
                 .insert(at, 0, entry, &mut preload)
@@ -376,7 +378,7 @@ impl OnePage {
         self.index
             .lock()
             .insert(0, 0, self.entry(), &mut nodes)
-            .expect("its neighbour keeps the node");
+            .expect("its neighbour keeps the node, or it needs none");
         self.store(frame, byte);
         locked.state.set(flag::UPTODATE);
     }

@@ -45,7 +45,7 @@ fn spawn(
 #[test]
 fn the_lock_excludes_and_wakes_two() {
     explore(3, 20, || {
-        let (page, value) = (OnePage::new(0, true), Watched::new());
+        let (page, value) = (OnePage::new(0, true, false), Watched::new());
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
         let both = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
         for one in both {
@@ -58,7 +58,7 @@ fn the_lock_excludes_and_wakes_two() {
 #[test]
 fn the_lock_excludes_and_wakes_three() {
     explore(2, 200, || {
-        let (page, value) = (OnePage::new(0, true), Watched::new());
+        let (page, value) = (OnePage::new(0, true, true), Watched::new());
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
         let all = [(); 3].map(|()| spawn(&page, &value, lock));
         for one in all {
@@ -72,7 +72,7 @@ fn the_lock_excludes_and_wakes_three() {
 /// touched after it is free.
 fn drop_beside_eviction(wait: bool) {
     explore(3, 400, move || {
-        let (page, file) = (OnePage::new(0, true), Watched::new());
+        let (page, file) = (OnePage::new(0, true, true), Watched::new());
         let reclaim = spawn(&page, &file, |page, file| {
             page.evict(|| {
                 file.read();

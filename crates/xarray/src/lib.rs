@@ -5,10 +5,10 @@
 //!
 //! # Model
 //!
-//! A radix tree of nodes with 64 slots (fewer under a model checker). The head points to a node at
-//! every time: a tree of one entry is one leaf. An entry of order n stands at level n / 6, in 2^(n
+//! A radix tree of nodes with 64 slots (fewer under a model checker). An entry of order n stands at level n / 6, in 2^(n
 //! mod 6) neighbouring slots, each of which holds it; a bitmap in the node says which slots
-//! continue the one before.
+//! continue the one before. An entry at index 0 that is put into an empty index is in the head and needs no node. It moves
+//! into one when another entry comes.
 //!
 //! ```text
 //!  head ─▶ level 1  [ • | order 7: A A | . | • | ...        ]   one slot = 64 indices
@@ -29,7 +29,9 @@
 //! # use std::ptr::NonNull;
 //! # use foliocache_sync::{Arc, rcu};
 //! # use foliocache_xarray::{Entry, InsertError, Mark, NodePool, XArray};
-//! # fn example(pool: Arc<NodePool>, object: &u64) {
+//! # #[repr(align(64))]
+//! # struct Object;
+//! # fn example(pool: Arc<NodePool>, object: &Object) {
 //! let xa = XArray::new(Arc::clone(&pool));
 //! let entry = Entry::from_ptr(NonNull::from(object));
 //!
@@ -82,7 +84,7 @@
 //! - Every slot of a multi-order entry holds the entry; there are no sibling words. A reader in the
 //!   middle of a large entry needs one load, not two, and [`SlotRef`] has one slot to look at
 //!   again. The price is that storing an entry of order n writes up to 32 slots, one after another.
-//! - A tree with one entry at index 0 is a leaf, not an entry in the head: no entry ever moves.
+//! - What was in a node stays in nodes: only an index that becomes empty begins in its head again.
 //! - The head word carries the height, so that a look-up reads no node header.
 //! - Nodes do not know their parents; writers keep the path that they came by.
 //! - The marks are others: dirty, and two for what waits for a flush.
