@@ -50,7 +50,7 @@ impl Stripe {
         Self {
             file,
             start: at * STRIPE,
-            rng: Rng::new(number("FOLIOCACHE_SEED", 0) * 1000 + at + 1),
+            rng: Rng::new(number("FOLIOCACHE_SEED", 0).wrapping_mul(1000) + at + 1),
             may_be: vec![BTreeSet::from([0]); STRIPE as usize],
             given_up: 0,
         }

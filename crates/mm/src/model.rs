@@ -176,7 +176,7 @@ impl TwoPages {
         let (entry, slot) = self.index.load_slot(0, &rcu)?;
         let folio = self.folio(entry);
         let seen = folio.state.load();
-        if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
+        if !slot.holds() || !seen.has(flag::UPTODATE) {
             return None;
         }
         let Some(bytes) = self.copy(folio.frame(), 1 << seen.order()) else {
@@ -321,7 +321,7 @@ impl OnePage {
         let rcu = rcu::read_lock();
         let (entry, slot) = self.index.load_slot(0, &rcu)?;
         let seen = self.folio.state.load();
-        if leave_out != LeaveOut::SecondLook && !slot.holds(entry) {
+        if leave_out != LeaveOut::SecondLook && !slot.holds() {
             return None;
         }
         if !seen.has(flag::UPTODATE) {

@@ -45,7 +45,7 @@ fn spawn(
 #[test]
 fn the_lock_excludes_and_wakes_two() {
     explore(3, 20, || {
-        let (page, value) = (OnePage::new(0, true, false), Watched::new());
+        let (page, value) = (OnePage::new(0, true, true), Watched::new());
         let lock = |page: &OnePage, value: &Watched| page.with_lock(|| value.add(1));
         let both = [spawn(&page, &value, lock), spawn(&page, &value, lock)];
         for one in both {

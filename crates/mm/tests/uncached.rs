@@ -196,7 +196,10 @@ fn leave_over_beside(pinned: u64) {
     let few_store = Store::with(&pattern(0, 0, (few * PAGE) as usize));
     let (scanned, cached) = (file(&bdi, &store), file(&bdi, &few_store));
     let written = file(&bdi, &Store::with(&pattern(0, 0, (pinned * PAGE) as usize)));
-    let pin = written.pin(&ReadaheadState::new(), 0..pinned * PAGE, PinMode::WRITE);
+    let pin = (pinned > 0).then(|| {
+        let pin = written.pin(&ReadaheadState::new(), 0..pinned * PAGE, PinMode::WRITE);
+        pin.expect("a pin")
+    });
     begin_streams(&scanned);
     let left = counted(&scanned).pending_pages();
     assert!(

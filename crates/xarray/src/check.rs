@@ -11,13 +11,10 @@ impl XaGuard<'_> {
     /// a visit of every slot.
     #[doc(hidden)]
     pub fn assert_invariants(&self) -> usize {
-        let (head, level) = match self.xa.head() {
-            Head::Node(head, level) => (head, level),
-            head => {
-                let entries = u64::from(matches!(head, Head::Entry(..)));
-                assert_eq!(entries, self.xa.nr_entries(), "entries");
-                return 0;
-            }
+        let Some((head, level)) = self.head_node() else {
+            let entries = u64::from(matches!(self.xa.head(), Head::Entry(..)));
+            assert_eq!(entries, self.xa.nr_entries(), "entries");
+            return 0;
         };
         let only_child = head.present() == 1 && matches!(self.xa.slot(head, 0), Slot::Node(_));
         assert!(

@@ -21,10 +21,20 @@
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 
+use crate::node::{MAX_ORDER, SLOT_BITS};
+
 /// The low bits of a word, which an entry leaves alone.
 const TAG: usize = 63;
 /// The bit of a head word that says that it is an entry.
 const IN_HEAD: usize = 1;
+// The order has room between the two, and the shift of no node has the bit.
+const _: () = assert!(MAX_ORDER << 1 <= TAG as u32 && SLOT_BITS.is_multiple_of(2));
+
+/// Whether an entry of `order` at index 0 has `index`.
+#[inline]
+pub(crate) fn first_covers(order: u32, index: u64) -> bool {
+    index >> order == 0
+}
 
 /// What an index maps to: a pointer, opaque to the index, which never dereferences it.
 #[doc(alias = "xa_entry")]

@@ -18,8 +18,8 @@
 
 use foliocache_sync::atomic::Ordering;
 
-use crate::entry::{Entry, Mark};
-use crate::node::{Node, SLOTS, canonical, node_mask, offset, shift, slot_mask, width};
+use crate::entry::{Entry, Mark, first_covers};
+use crate::node::{Node, SLOTS, canonical, level_of, node_mask, offset, shift, slot_mask, width};
 use crate::xarray::{Head, Slot, XArray};
 
 /// An entry and the indices that it covers.
@@ -34,6 +34,15 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// That of an entry at index 0.
+    pub(crate) fn first(entry: Entry, order: u32) -> Self {
+        Self {
+            entry,
+            index: 0,
+            order,
+        }
+    }
+
     /// The last index that the entry covers.
     #[must_use]
     pub fn last(&self) -> u64 {
@@ -47,15 +56,10 @@ impl XArray {
         let mut index = first;
         while index <= last {
             let (node, level) = match self.head() {
-                Head::Node(node, level) if index >> shift(level) < SLOTS as u64 => (node, level),
-                Head::Entry(entry, order) => {
-                    let only = Extent {
-                        entry,
-                        index: 0,
-                        order,
-                    };
+                Head::Node(node, shift) if index >> shift < SLOTS as u64 => (node, level_of(shift)),
+                Head::Entry(entry, order) if first_covers(order, index) => {
                     let wanted = mark.is_none_or(|mark| self.has_head_mark(mark));
-                    return (wanted && index <= only.last()).then_some(only);
+                    return wanted.then_some(Extent::first(entry, order));
                 }
                 _ => return None,
             };

@@ -21,9 +21,11 @@
 
 use foliocache_sync::rank::RankedMutexGuard;
 
-use crate::entry::{Entry, Mark};
+use crate::entry::{Entry, Mark, first_covers};
 use crate::find::Extent;
-use crate::node::{LEVELS, Node, NodeList, OwnedNode, canonical, node_mask, offset, shift, width};
+use crate::node::{
+    LEVELS, Node, NodeList, OwnedNode, canonical, level_of, node_mask, offset, shift, width,
+};
 use crate::xarray::{Head, Slot, XArray};
 
 /// The held xa_lock of an [`XArray`].
@@ -123,14 +125,20 @@ impl<'a> XaGuard<'a> {
         }
     }
 
+    /// The head node and its level.
+    pub(crate) fn head_node(&self) -> Option<(&'a Node, usize)> {
+        match self.xa.head() {
+            Head::Node(node, shift) => Some((node, level_of(shift))),
+            _ => None,
+        }
+    }
+
     /// The entry in the head, if it covers `index`.
     fn in_head(&self, index: u64) -> Option<Extent> {
         match self.xa.head() {
-            Head::Entry(entry, order) if index >> order == 0 => Some(Extent {
-                entry,
-                index: 0,
-                order,
-            }),
+            Head::Entry(entry, order) => {
+                first_covers(order, index).then(|| Extent::first(entry, order))
+            }
             _ => None,
         }
     }
@@ -138,9 +146,7 @@ impl<'a> XaGuard<'a> {
     /// The position of the entry that covers `index`, if it is in a node.
     pub(crate) fn walk(&self, index: u64) -> Option<Position<'a>> {
         let xa = self.xa;
-        let Head::Node(mut node, top) = xa.head() else {
-            return None;
-        };
+        let (mut node, top) = self.head_node()?;
         if index & !node_mask(top) != 0 {
             return None;
         }

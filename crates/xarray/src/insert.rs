@@ -10,9 +10,9 @@
 //!
 //! All here runs under the xa_lock, with nodes that were taken before it.
 
-use crate::entry::{Entry, Mark};
+use crate::entry::{Entry, Mark, first_covers};
 use crate::guard::XaGuard;
-use crate::node::{MAX_ORDER, Node, SLOT_BITS, SLOTS, bits, level_for, offset};
+use crate::node::{MAX_ORDER, SLOT_BITS, SLOTS, bits, level_for, level_of, offset};
 use crate::pool::Preload;
 use crate::xarray::{Head, Slot};
 
@@ -32,7 +32,7 @@ pub fn nodes_to_halve(order: u32) -> usize {
     1 + usize::from(order.is_multiple_of(SLOT_BITS))
 }
 
-impl<'a> XaGuard<'a> {
+impl XaGuard<'_> {
     /// Inserts an entry that covers the 2^`order` indices from `index` on. It has no marks.
     ///
     /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed_range`] is the estimate;
@@ -71,16 +71,19 @@ impl<'a> XaGuard<'a> {
                 xa.count(1);
                 return Ok(());
             }
-            Head::Entry(_, only) if index >> only == 0 => return Err(InsertError::Occupied),
+            Head::Entry(_, of_only) if first_covers(of_only, index) => {
+                return Err(InsertError::Occupied);
+            }
             _ => {}
         }
-        let target = (order / SLOT_BITS) as usize;
+        let target = level_of(order);
         let width = 1 << (order % SLOT_BITS);
         let lowest = level_for(index).max(target);
-        if let Head::Entry(only, order) = xa.head() {
-            let top = (order / SLOT_BITS) as usize;
+        if let Head::Entry(only, of_only) = xa.head() {
+            let top = level_of(of_only);
+            // Its node, those above that, and those from the top down.
             pre.covers(1 + lowest.saturating_sub(top) + lowest.max(top) - target)?;
-            self.unfold(only, order, pre);
+            self.unfold(only, of_only, pre);
         }
 
         // Levels from `low` on have no head yet.
@@ -127,14 +130,6 @@ impl<'a> XaGuard<'a> {
         Ok(())
     }
 
-    /// The head node and its level.
-    fn head_node(&self) -> Option<(&'a Node, usize)> {
-        match self.xa.head() {
-            Head::Node(node, level) => Some((node, level)),
-            _ => None,
-        }
-    }
-
     /// Moves the entry in the head, of `order`, into a node. A reader meanwhile finds it in the one or the other.
     fn unfold(&mut self, entry: Entry, order: u32, pre: &mut Preload<'_>) {
         let new = pre.take();
@@ -143,7 +138,7 @@ impl<'a> XaGuard<'a> {
         for mark in Mark::ALL {
             node.set_marks(mark, u64::from(self.xa.has_head_mark(mark)));
         }
-        let head = node.head_word((order / SLOT_BITS) as usize);
+        let head = node.head_word(level_of(order));
         new.into_word();
         self.xa.set_head(head);
     }

@@ -51,7 +51,7 @@
 //! let (found, slot) = xa.load_slot(11, &rcu).expect("index 11 is covered");
 //! assert_eq!(found.as_ptr(), NonNull::from(object));
 //! // ... use what the entry stands for, then look again for one load:
-//! assert!(slot.holds(found));
+//! assert!(slot.holds());
 //! let dirty = xa.find(0, u64::MAX, Some(Mark::Dirty), &rcu).expect("one entry is dirty");
 //! assert_eq!((dirty.index, dirty.order), (8, 3));
 //! # }

@@ -113,6 +113,12 @@ pub(crate) fn shift(level: usize) -> u32 {
     level as u32 * SLOT_BITS
 }
 
+/// The level of a head word's shift, and of the node that an entry of such an order stands in.
+#[inline]
+pub(crate) fn level_of(shift: u32) -> usize {
+    (shift / SLOT_BITS) as usize
+}
+
 /// The lowest index in the slot at `level` in which `index` lies is `index & !slot_mask(level)`.
 #[inline]
 pub(crate) fn slot_mask(level: usize) -> u64 {
@@ -192,7 +198,7 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// As for [`Node::from_word`], but that `word` was loaded from the head of an index.
+    /// As for [`Node::from_word`], but that `word` was loaded from the head of an index, and is no entry.
     #[inline]
     pub(crate) unsafe fn from_head<'a>(word: usize) -> Option<(&'a Self, u32)> {
         if word == 0 {

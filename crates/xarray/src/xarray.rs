@@ -31,9 +31,9 @@ use foliocache_sync::{Arc, prefetch};
 use std::fmt;
 
 use crate::XaGuard;
-use crate::entry::{Entry, Mark};
+use crate::entry::{Entry, Mark, first_covers};
 use crate::find::Extent;
-use crate::node::{Node, SLOT_BITS, SLOTS, is_node, level_for, node_mask, shift};
+use crate::node::{Node, SLOT_BITS, SLOTS, is_node, level_for, level_of, node_mask, shift};
 use crate::pool::NodePool;
 
 /// A map from `u64` to [`Entry`] with marks and multi-order entries.
@@ -77,8 +77,8 @@ pub(crate) enum Head<'a> {
     Empty,
     /// The only entry, which begins at index 0, and its order.
     Entry(Entry, u32),
-    /// A node, and its level.
-    Node(&'a Node, usize),
+    /// A node, and the shift of its level.
+    Node(&'a Node, u32),
 }
 
 impl XArray {
@@ -122,61 +122,46 @@ impl XArray {
         index: u64,
         rcu: &'a RcuReadGuard,
     ) -> Option<(Entry, SlotRef<'a>)> {
-        let head = self.head.load(Ordering::Acquire);
-        match Entry::from_head(head) {
-            Some((entry, order)) => self
-                .covers(index, order)
-                .then_some((entry, self.head_slot())),
-            None => self.begin(head, index, rcu)?.load_slot(),
-        }
+        self.begin(index, rcu)?.load_slot()
     }
 
     /// Goes towards the entry at `index` as far as its leaf, and asks the processor for the slot there:
     /// for who looks several up side by side. `None`: there is no entry.
     #[inline]
     pub fn approach<'a>(&'a self, index: u64, rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {
-        let head = self.head.load(Ordering::Acquire);
-        if let Some((entry, order)) = Entry::from_head(head) {
-            let found = (entry, self.head_slot());
-            return self
-                .covers(index, order)
-                .then_some(Approach(At::Found(found)));
+        let mut at = self.begin(index, rcu)?;
+        if let At::Node(descent) = &mut at {
+            while descent.shift > 0 && descent.descend(descent.slot().load(Ordering::Acquire)) {}
+            prefetch(descent.slot());
         }
-        let mut at = self.begin(head, index, rcu)?;
-        while at.shift > 0 && at.descend(at.slot().load(Ordering::Acquire)) {}
-        prefetch(at.slot());
-        Some(Approach(At::Node(at)))
+        Some(Approach(at))
     }
 
     /// Asks the processor for the slot of index 0 in the head node, if there is one: for who is about to look that index up.
     #[inline]
     pub fn prefetch_first(&self, rcu: &RcuReadGuard) {
-        let head = self.head.load(Ordering::Acquire);
-        if Entry::from_head(head).is_none()
-            && let Some(first) = self.begin(head, 0, rcu)
-        {
+        if let Some(At::Node(first)) = self.begin(0, rcu) {
             prefetch(first.slot());
         }
     }
 
-    /// Whether an entry of `order` in the head has `index`.
+    /// At the head.
     #[inline]
-    fn covers(&self, index: u64, order: u32) -> bool {
-        index >> order == 0
-    }
-
-    fn head_slot(&self) -> SlotRef<'_> {
-        SlotRef { slot: &self.head }
-    }
-
-    /// At the head node of `head`, which was loaded in this read section and is no entry.
-    #[inline]
-    fn begin<'a>(&'a self, head: usize, index: u64, _rcu: &'a RcuReadGuard) -> Option<Descent<'a>> {
-        // SAFETY: loaded from the head of this index, in the read section that `_rcu` proves for
-        // 'a.
-        let (node, shift) = unsafe { Node::from_head(head) }?;
-        let within = index >> shift < SLOTS as u64;
-        within.then_some(Descent { node, shift, index })
+    fn begin<'a>(&'a self, index: u64, _rcu: &'a RcuReadGuard) -> Option<At<'a>> {
+        match self.head() {
+            Head::Empty => None,
+            Head::Entry(entry, order) => {
+                let slot = SlotRef {
+                    slot: &self.head,
+                    word: entry.head_word(order),
+                };
+                first_covers(order, index).then_some(At::Found((entry, slot)))
+            }
+            Head::Node(node, shift) => {
+                let within = index >> shift < SLOTS as u64;
+                within.then_some(At::Node(Descent { node, shift, index }))
+            }
+        }
     }
 
     /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
@@ -210,11 +195,11 @@ impl XArray {
     /// plus the height.
     pub fn nodes_needed_range(&self, first: u64, last: u64, _rcu: &RcuReadGuard) -> usize {
         let lowest = level_for(last);
-        // An entry in the head takes a node when another comes, or when it is split.
+        // An entry in the head takes a node when another comes, or when it is split. One may be there by then.
         let (height, unfolded) = match self.head() {
-            Head::Empty => (lowest, 0),
-            Head::Entry(_, order) => ((order / SLOT_BITS) as usize, 1),
-            Head::Node(_, level) => (level, 0),
+            Head::Empty => (lowest, first == 0),
+            Head::Entry(_, order) => (level_of(order), true),
+            Head::Node(_, shift) => (level_of(shift), first == 0),
         };
         let top = lowest.max(height);
         // One path a level, and on every level a node more for each boundary that the range
@@ -226,7 +211,7 @@ impl XArray {
             })
             .sum();
         // A taller tree: its old head hangs below new nodes.
-        path as usize + (top - height) + unfolded
+        path as usize + (top - height) + usize::from(unfolded)
     }
 
     /// Takes the xa_lock, for changes. Rank [`Rank::XaLock`].
@@ -247,10 +232,8 @@ impl XArray {
             return Head::Entry(entry, order);
         }
         // SAFETY: loaded from the head of an index, and no entry, in the caller's read section or under its lock.
-        match unsafe { Node::from_head(head) } {
-            Some((node, shift)) => Head::Node(node, (shift / SLOT_BITS) as usize),
-            None => Head::Empty,
-        }
+        let node = unsafe { Node::from_head(head) };
+        node.map_or(Head::Empty, |(node, shift)| Head::Node(node, shift))
     }
 
     /// Whether the entry in the head has `mark`. Relaxed: a hint to whoever does not hold the xa_lock, as with the marks of a
@@ -321,12 +304,19 @@ enum At<'a> {
 }
 
 impl<'a> Approach<'a> {
-    /// As [`XArray::load_slot`] of its index.
+    /// As [`XArray::load_slot`] of its index; an only entry is as it was found on the way.
     #[inline]
     pub fn load_slot(self) -> Option<(Entry, SlotRef<'a>)> {
-        match self.0 {
-            At::Found(found) => Some(found),
-            At::Node(descent) => descent.load_slot(),
+        self.0.load_slot()
+    }
+}
+
+impl<'a> At<'a> {
+    #[inline]
+    fn load_slot(self) -> Option<(Entry, SlotRef<'a>)> {
+        match self {
+            Self::Found(found) => Some(found),
+            Self::Node(descent) => descent.load_slot(),
         }
     }
 }
@@ -347,7 +337,7 @@ impl<'a> Descent<'a> {
             let slot = self.slot();
             let word = slot.load(Ordering::Acquire);
             if !self.descend(word) {
-                return Entry::from_word(word).map(|entry| (entry, SlotRef { slot }));
+                return Entry::from_word(word).map(|entry| (entry, SlotRef { slot, word }));
             }
         }
     }
@@ -381,7 +371,7 @@ impl fmt::Debug for Descent<'_> {
 
 /// The slot that an entry was loaded from.
 ///
-/// It proves this: if [`SlotRef::holds`] the entry again, then the entry was in the index, at the
+/// It proves this: if the slot still [`holds`](Self::holds) the entry, then the entry was in the index, at the
 /// index it was loaded for, *at the time of that load*, whatever happened to the tree in between. A
 /// slot is emptied before its node is detached, a detached node gets no entries, and no node is reused while the read section lasts, so there is no need to walk the tree again.
 /// "At the time of" is meant as far as this thread has synchronised: a load that comes after an
@@ -395,15 +385,16 @@ impl fmt::Debug for Descent<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRef<'a> {
     slot: &'a AtomicUsize,
+    /// What was in it. In the head it tells the order as well.
+    word: usize,
 }
 
 impl SlotRef<'_> {
-    /// Whether `entry` is in the slot now. Acquire: loads after it are not made before it.
+    /// Whether the entry that was loaded from the slot is in it now. Acquire: loads after it are not made before it.
     #[doc(alias = "xas_reload")]
     #[inline]
     #[must_use]
-    pub fn holds(&self, entry: Entry) -> bool {
-        let word = self.slot.load(Ordering::Acquire);
-        word == entry.word() || Entry::from_head(word).is_some_and(|(there, _)| there == entry)
+    pub fn holds(&self) -> bool {
+        self.slot.load(Ordering::Acquire) == self.word
     }
 }

@@ -91,7 +91,7 @@ fn an_only_entry_at_index_0_takes_no_node() {
         let rcu = rcu::read_lock();
         let (found, slot) = xa.load_slot(last, &rcu).unwrap();
         assert_eq!(found, entry(0));
-        assert!(slot.holds(found) && !slot.holds(entry(1)));
+        assert!(slot.holds());
         assert_eq!(xa.load(last + 1, &rcu), None);
         assert!(xa.approach(last + 1, &rcu).is_none());
         assert_eq!(xa.find(last + 1, u64::MAX, None, &rcu), None);
@@ -108,7 +108,7 @@ fn an_only_entry_at_index_0_takes_no_node() {
             order,
         };
         assert_eq!(odd, Some(expected));
-        assert!(!slot.holds(found) && xa.load(last, &rcu) == Some(found));
+        assert!(!slot.holds() && xa.load(last, &rcu) == Some(found));
         // And stays there. The next only entry has no marks of this one.
         erase(&xa, 1 << MAX_ORDER);
         assert!(in_use(xa.pool()) > 0);
@@ -219,22 +219,22 @@ fn a_slot_reference_sees_its_entry_leave_and_return() {
     insert(&xa, 70, 0).unwrap();
     let rcu = rcu::read_lock();
     let (found, slot) = xa.load_slot(70, &rcu).unwrap();
-    assert!(slot.holds(found));
+    assert!(slot.holds());
     erase(&xa, 70);
-    assert!(!slot.holds(found));
+    assert!(!slot.holds());
     // The node is detached, so the new entry is elsewhere.
     insert(&xa, 70, 0).unwrap();
-    assert!(!slot.holds(found) && xa.load(70, &rcu) == Some(found));
+    assert!(!slot.holds() && xa.load(70, &rcu) == Some(found));
 
     // Growing and shrinking move no entry.
-    let (first, slot) = xa.load_slot(0, &rcu).unwrap();
+    let (_, slot) = xa.load_slot(0, &rcu).unwrap();
     erase(&xa, 70);
-    assert!(slot.holds(first));
+    assert!(slot.holds());
     insert(&xa, 1 << 40, 0).unwrap();
-    assert!(slot.holds(first));
+    assert!(slot.holds());
     erase(&xa, 1 << 40);
     erase(&xa, 0);
-    assert!(!slot.holds(first));
+    assert!(!slot.holds());
 }
 
 #[test]
@@ -285,6 +285,33 @@ fn shrinking_keeps_the_chunks_in_use() {
     let chunk = CHUNK_SIZE / size_of::<[u64; 72]>();
     assert_eq!(stats.nodes, chunk, "one chunk of so many nodes");
     assert_eq!(xa.load(0, &rcu::read_lock()), Some(entry(0)));
+}
+
+/// Whoever asked while the index was empty, or another tree, splits what came since.
+#[test]
+fn the_bound_for_a_range_suffices_to_split_what_came_since() {
+    for (order, before) in (1..=MAX_ORDER).flat_map(|order| [(order, None), (order, Some(0))]) {
+        let xa = array();
+        if let Some(before) = before {
+            insert(&xa, before, 0).unwrap();
+            insert(&xa, before + 1, 0).unwrap();
+        }
+        let last = (1 << order) - 1;
+        let bound = xa.nodes_needed_range(0, last, &rcu::read_lock());
+        if let Some(before) = before {
+            erase(&xa, before).unwrap();
+            erase(&xa, before + 1).unwrap();
+        }
+        insert(&xa, 0, order).unwrap();
+        let mut preload = xa.pool().preload(bound).unwrap();
+        let mut xa = xa.lock();
+        for index in 0..=last {
+            while xa.find(index, index, None).unwrap().order > 0 {
+                xa.halve(index, entry(index), &mut preload);
+            }
+        }
+        assert_eq!(xa.find(last, last, None).unwrap().order, 0);
+    }
 }
 
 #[test]

@@ -112,10 +112,7 @@ fn the_head_that_holds_an_only_entry_proves_it_present() {
                 // Acquire pairs with the Release store of the writer.
                 let gone = gone.load(Ordering::Acquire);
                 let erased = gone && found == entry(0);
-                assert!(
-                    !(erased && slot.holds(found)),
-                    "the head shows an erased entry"
-                );
+                assert!(!(erased && slot.holds()), "the head shows an erased entry");
                 // The next only entry has none of its marks.
                 let marked = xa.find(0, 3, Some(Mark::Dirty), &rcu);
                 assert!(marked.is_none_or(|marked| marked.entry == entry(0)));
@@ -203,13 +200,13 @@ fn a_slot_that_holds_its_entry_proves_it_present() {
             let gone = Arc::clone(&gone);
             move |xa: &XArray| {
                 let rcu = rcu::read_lock();
-                let Some((found, slot)) = xa.load_slot(4, &rcu) else {
+                let Some((_, slot)) = xa.load_slot(4, &rcu) else {
                     return;
                 };
                 // Acquire pairs with the Release store of the writer.
                 let gone = gone.load(Ordering::Acquire);
                 assert!(
-                    !(gone && slot.holds(found)),
+                    !(gone && slot.holds()),
                     "a detached node shows an erased entry"
                 );
             }
@@ -264,36 +261,50 @@ fn split_beside_a_reader(entries: &'static [(u64, u32)], nodes: usize) {
 
 #[test]
 fn a_split_across_levels_shows_the_whole_or_a_part() {
-    explore(5, 9, || {
-        let xa = array(&[(4, 2)]);
-        let read = |xa: &XArray| {
-            let found = load(xa, 6);
+    split_across_levels_beside_a_reader(4, 1);
+}
+
+#[test]
+fn a_split_of_an_only_entry_across_levels_shows_the_whole_or_a_part() {
+    split_across_levels_beside_a_reader(0, 2);
+}
+
+/// Splits an entry of order 2 at `at` with as many nodes, while a reader looks for its upper half.
+fn split_across_levels_beside_a_reader(at: u64, nodes: usize) {
+    explore(5, 9, move || {
+        let xa = array(&[(at, 2)]);
+        let read = move |xa: &XArray| {
+            let found = load(xa, at + 2);
             assert!(
-                found == Some(entry(4)) || found == Some(part(6)),
+                found == Some(entry(at)) || found == Some(part(at + 2)),
                 "{found:?}"
             );
         };
-        beside(&xa, read, |xa| {
-            let mut preload = xa.pool().preload(1).unwrap();
-            xa.lock().halve(4, part(6), &mut preload);
+        beside(&xa, read, move |xa| {
+            let mut preload = xa.pool().preload(nodes).unwrap();
+            xa.lock().halve(at, part(at + 2), &mut preload);
         });
-        assert_eq!(load(&xa, 6), Some(part(6)));
+        assert_eq!(load(&xa, at + 2), Some(part(at + 2)));
     });
 }
 
 #[test]
 fn an_entry_that_is_replaced_is_found_before_and_after_with_its_mark() {
-    explore(5, 9, || {
-        let xa = array(&[(4, 2)]);
-        xa.lock().set_mark(4, Mark::Dirty);
-        let read = |xa: &XArray| {
-            let found = find(xa, 6, 6, Some(Mark::Dirty)).expect("it is marked throughout");
-            assert!([entry(4), part(4)].contains(&found.entry), "{found:?}");
-            assert_eq!((found.index, found.order), (4, 2));
-        };
-        beside(&xa, read, |xa| xa.lock().replace(5, part(4)));
-        assert_eq!(load(&xa, 7), Some(part(4)));
-    });
+    // In a node, and in the head, where it is one word.
+    for (at, least) in [(4, 9), (0, 2)] {
+        explore(5, least, move || {
+            let xa = array(&[(at, 2)]);
+            xa.lock().set_mark(at, Mark::Dirty);
+            let read = move |xa: &XArray| {
+                let found =
+                    find(xa, at + 2, at + 2, Some(Mark::Dirty)).expect("it is marked throughout");
+                assert!([entry(at), part(at)].contains(&found.entry), "{found:?}");
+                assert_eq!((found.index, found.order), (at, 2));
+            };
+            beside(&xa, read, move |xa| xa.lock().replace(at + 1, part(at)));
+            assert_eq!(load(&xa, at + 3), Some(part(at)));
+        });
+    }
 }
 
 #[test]

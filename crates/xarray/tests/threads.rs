@@ -137,7 +137,7 @@ fn read(xa: &XArray, random: &mut Random) -> u64 {
         if let Some((entry, slot)) = xa.load_slot(index, &rcu) {
             check(entry, index);
             // What it was checked for is there, or something else is.
-            if !slot.holds(entry)
+            if !slot.holds()
                 && let Some(now) = xa.load(index, &rcu)
             {
                 check(now, index);

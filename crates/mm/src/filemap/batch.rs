@@ -27,7 +27,7 @@
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::{Arc, prefetch};
 use foliocache_sys::Errno;
-use foliocache_xarray::{Approach, Entry, SlotRef};
+use foliocache_xarray::{Approach, SlotRef};
 use std::fmt;
 
 use super::fill::Plug;
@@ -80,7 +80,6 @@ enum State {
 
 /// A request whose folio was found in the index: step 1 of the look-up is done.
 struct Indexed<'g> {
-    entry: Entry,
     slot: SlotRef<'g>,
     folio: &'g Folio,
 }
@@ -193,7 +192,7 @@ impl<'a> Request<'a> {
 
     #[inline(always)]
     fn find<'g>(&self, at: Indexed<'g>) -> Option<Found<'g>> {
-        let lookup = Lookup::of_slot(self.pos, at.entry, at.slot, at.folio)?;
+        let lookup = Lookup::of_slot(self.pos, at.slot, at.folio)?;
         let (identity, offset) = (lookup.identity, lookup.identity.offset(self.pos));
         if !lookup.seen.is_in_use() || self.buf.len() > identity.bytes() - offset {
             return None;
@@ -361,7 +360,7 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
                 let mapping: &AddressSpace = request.as_mut().mapping;
                 let folio = mapping.mm().folios.of_entry(entry);
                 prefetch(folio);
-                indexed[at] = Some(Indexed { entry, slot, folio });
+                indexed[at] = Some(Indexed { slot, folio });
             }
             None => missing |= 1 << at,
         }

@@ -62,19 +62,14 @@ impl<'a> Lookup<'a> {
         of_entry: impl FnOnce(Entry) -> &'a Folio,
     ) -> Option<Self> {
         let (entry, slot) = index.load_slot(PageIndex::of(pos).0, rcu)?;
-        Self::of_slot(pos, entry, slot, of_entry(entry))
+        Self::of_slot(pos, slot, of_entry(entry))
     }
 
-    /// Goes on with the `folio` of an `entry` that the slot for byte `pos` had in this read section: after step 1.
+    /// Goes on with the `folio` that the slot for byte `pos` had in this read section: after step 1.
     #[inline(always)]
-    pub(crate) fn of_slot(
-        pos: u64,
-        entry: Entry,
-        slot: SlotRef<'_>,
-        folio: &'a Folio,
-    ) -> Option<Self> {
+    pub(crate) fn of_slot(pos: u64, slot: SlotRef<'_>, folio: &'a Folio) -> Option<Self> {
         let seen = folio.state.load();
-        if !slot.holds(entry) || !seen.has(flag::UPTODATE) {
+        if !slot.holds() || !seen.has(flag::UPTODATE) {
             return None;
         }
         let identity = folio.locate(seen, pos)?;

@@ -253,7 +253,7 @@ impl Mm {
             gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
         match evicted < want {
-            // Any of them that is clean: what waits to be written may be pages that nobody can evict.
+            // Now any that is clean: the pages that wait to be written may be others, which nobody can evict.
             true => evicted + self.drop_leftovers(0, want - evicted),
             false => evicted,
         }
