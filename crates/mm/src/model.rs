@@ -319,7 +319,7 @@ impl OnePage {
     /// The protocol with one step left out.
     pub fn read_broken(&self, leave_out: LeaveOut) -> Option<u64> {
         let rcu = rcu::read_lock();
-        let (entry, slot) = self.index.load_slot(0, &rcu)?;
+        let (_, slot) = self.index.load_slot(0, &rcu)?;
         let seen = self.folio.state.load();
         if leave_out != LeaveOut::SecondLook && !slot.holds() {
             return None;
