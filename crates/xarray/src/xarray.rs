@@ -120,9 +120,25 @@ impl XArray {
     pub fn load_slot<'a>(
         &'a self,
         index: u64,
-        rcu: &'a RcuReadGuard,
+        _rcu: &'a RcuReadGuard,
     ) -> Option<(Entry, SlotRef<'a>)> {
-        self.begin(index, rcu)?.load_slot()
+        // Not by `begin`: compiled, that takes 0.3 to 0.8 ns more.
+        match self.head() {
+            Head::Node(node, shift) if index >> shift < SLOTS as u64 => {
+                Descent { node, shift, index }.load_slot()
+            }
+            Head::Entry(entry, order) if first_covers(order, index) => {
+                Some((entry, self.head_slot(entry, order)))
+            }
+            _ => None,
+        }
+    }
+
+    fn head_slot(&self, entry: Entry, order: u32) -> SlotRef<'_> {
+        SlotRef {
+            slot: &self.head,
+            word: entry.head_word(order),
+        }
     }
 
     /// Goes towards the entry at `index` as far as its leaf, and asks the processor for the slot there:
@@ -151,11 +167,8 @@ impl XArray {
         match self.head() {
             Head::Empty => None,
             Head::Entry(entry, order) => {
-                let slot = SlotRef {
-                    slot: &self.head,
-                    word: entry.head_word(order),
-                };
-                first_covers(order, index).then_some(At::Found((entry, slot)))
+                let found = (entry, self.head_slot(entry, order));
+                first_covers(order, index).then_some(At::Found(found))
             }
             Head::Node(node, shift) => {
                 let within = index >> shift < SLOTS as u64;
