@@ -62,6 +62,9 @@ impl XaGuard<'_> {
         );
         assert!(pre.is_of(self.xa.pool()), "the preload is of another pool");
         let xa = self.xa;
+        let target = level_of(order);
+        let width = 1 << (order % SLOT_BITS);
+        let lowest = level_for(index).max(target);
         match xa.head() {
             Head::Empty if index == 0 => {
                 for mark in Mark::ALL {
@@ -74,16 +77,13 @@ impl XaGuard<'_> {
             Head::Entry(_, of_only) if first_covers(of_only, index) => {
                 return Err(InsertError::Occupied);
             }
+            Head::Entry(only, of_only) => {
+                let top = level_of(of_only);
+                // Its node, those above that, and those from the top down.
+                pre.covers(1 + lowest.saturating_sub(top) + lowest.max(top) - target)?;
+                self.unfold(only, of_only, pre);
+            }
             _ => {}
-        }
-        let target = level_of(order);
-        let width = 1 << (order % SLOT_BITS);
-        let lowest = level_for(index).max(target);
-        if let Head::Entry(only, of_only) = xa.head() {
-            let top = level_of(of_only);
-            // Its node, those above that, and those from the top down.
-            pre.covers(1 + lowest.saturating_sub(top) + lowest.max(top) - target)?;
-            self.unfold(only, of_only, pre);
         }
 
         // Levels from `low` on have no head yet.

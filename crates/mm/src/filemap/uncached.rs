@@ -211,8 +211,8 @@ impl Mm {
         }
     }
 
-    /// Most pages of uncached operations that are no leftovers: a stream has them ahead of it, or they wait to be written. What
-    /// stays dirty as long as a device may write to it does not count, or others would keep as much.
+    /// Most pages of uncached operations that are no leftovers: a stream has them ahead of it, or they wait to be written. Pages
+    /// that stay dirty because a device may write to them do not count: they are not in the list.
     pub(crate) fn uncached_to_come(&self) -> u64 {
         self.readahead.leased() + self.nr_to_write()
     }

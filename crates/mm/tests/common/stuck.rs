@@ -1,4 +1,4 @@
-//! The end of a test whose threads do not get on, or that has nothing left to prove.
+//! The end of a test whose threads make no progress.
 //!
 //! Threads that hang cannot be joined, and the test harness keeps what a test prints until it ends. So the process says
 //! on its error stream where each thread is, and aborts.
@@ -27,7 +27,7 @@ extern "C" fn tell(_signal: libc::c_int) {
 pub(crate) fn abort(why: &str) -> ! {
     say(&format!("\n{why}\n"));
     let handler = tell as extern "C" fn(libc::c_int) as *const () as libc::sighandler_t;
-    // SAFETY: the handler has the type that a handler has to have; what it calls may wait for ever, which is reckoned with.
+    // SAFETY: the handler has the type that a handler has to have; what it calls may wait for ever, and nobody waits for it so long.
     unsafe { libc::signal(libc::SIGUSR1, handler) };
     let process = std::process::id() as libc::pid_t;
     // SAFETY: no arguments.
