@@ -14,7 +14,7 @@ use foliocache_vfs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
@@ -877,6 +877,128 @@ fn a_change_beside_data_that_waits_is_seen_when_it_is_written() {
     writer.fsync().expect("synced");
     world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 7));
     assert_eq!(read_all(&reader), b"Oldmore");
+}
+
+/// Others write to a file while a part of a page of ours waits to be written.
+#[test]
+fn what_others_write_beside_data_that_waits_is_kept_and_seen() {
+    const SIZE: u64 = 3 * 4096;
+    type Change = fn(&File);
+    let changes: [(&str, Change); 6] = [
+        ("before it", |file| {
+            file.write_all_at(b"theirs", 0).expect("written")
+        }),
+        ("after it", |file| {
+            file.write_all_at(b"theirs", 200).expect("written")
+        }),
+        ("in another page", |file| {
+            file.write_all_at(b"theirs", 8192).expect("written")
+        }),
+        ("at the end", |file| {
+            file.write_all_at(b"theirs", SIZE).expect("written")
+        }),
+        ("cut", |file| file.set_len(4000).expect("cut")),
+        ("nothing", |_| ()),
+    ];
+    for (what, change) in changes {
+        for watch in [true, false] {
+            let source = on_disk();
+            fs::write(source.path().join("file"), vec![b'o'; SIZE as usize]).expect("a file");
+            let mut options = DirFsOptions::default();
+            (options.watch, options.revalidate_after) = (watch, DAY);
+            let world = World::with(source, options);
+            let path = world.path("file");
+            let writer = world
+                .open_for("file", OpenFlags::READ_WRITE)
+                .expect("it opens");
+            read_all(&writer);
+            assert_eq!(writer.write_at(b"ours", 100), Ok(4));
+            let others = File::options().write(true).open(&path).expect("theirs");
+            change(&others);
+            let mut expected = fs::read(&path).expect("read");
+            let theirs = fs::metadata(&path)
+                .expect("a stat")
+                .modified()
+                .expect("a time");
+            expected[100..104].copy_from_slice(b"ours");
+            writer.fsync().expect("synced");
+            assert!(
+                fs::read(&path).expect("read") == expected,
+                "{what}, {watch}"
+            );
+            assert!(world.read("file") == expected, "{what}, {watch}");
+            if what != "nothing" {
+                // Whoever compares times sees that it is not what they left.
+                let now = fs::metadata(&path)
+                    .expect("a stat")
+                    .modified()
+                    .expect("a time");
+                assert!(now >= theirs, "{what}, {watch}");
+            }
+            // Nor is it undone by what is written next.
+            assert_eq!(writer.write_at(b"more", 3900), Ok(4));
+            writer.fsync().expect("synced");
+            expected[3900..3904].copy_from_slice(b"more");
+            assert!(
+                fs::read(&path).expect("read") == expected,
+                "{what}, {watch}"
+            );
+        }
+    }
+}
+
+/// One at a time, at random places, a write of ours in each page at most between two syncs.
+#[test]
+fn neither_we_nor_others_lose_what_is_written_in_turns() {
+    const PAGES: u64 = 30;
+    for watch in [true, false] {
+        let source = on_disk();
+        let mut expected = vec![0; PAGES as usize * 4096 - 1000];
+        fs::write(source.path().join("file"), &expected).expect("a file");
+        let mut options = DirFsOptions::default();
+        (options.watch, options.revalidate_after) = (watch, DAY);
+        let world = World::with(source, options);
+        let path = world.path("file");
+        let others = File::options().write(true).open(&path).expect("theirs");
+        let writer = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut below = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % n
+        };
+        for round in 0..200 {
+            let mut ours = std::collections::HashSet::new();
+            for n in 0..below(12) {
+                let len = 1 + below(90);
+                let at = below(expected.len() as u64 - len);
+                let (bytes, page) = (vec![(round + n) as u8; len as usize], at / 4096);
+                let range = at as usize..(at + len) as usize;
+                // Of the same bytes the last would win.
+                if at / 64 % 2 == 0 && range.len() < 64 - at as usize % 64 {
+                    others.write_all_at(&bytes, at).expect("written");
+                } else if range.len() < 64 - at as usize % 64 && ours.insert(page) {
+                    assert_eq!(writer.write_at(&bytes, at), Ok(range.len()));
+                } else {
+                    continue;
+                }
+                expected[range].copy_from_slice(&bytes);
+            }
+            if below(3) > 0 {
+                writer.fsync().expect("synced");
+                assert!(
+                    fs::read(&path).expect("read") == expected,
+                    "{watch}, {round}"
+                );
+                assert!(world.read("file") == expected, "{watch}, {round}");
+            } else {
+                writer.fsync().expect("synced");
+            }
+        }
+    }
 }
 
 /// While a handle for writing is open that has nothing to write, its file is what others make of it.

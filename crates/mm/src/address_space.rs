@@ -365,7 +365,7 @@ impl AddressSpace {
 
     /// Takes a locked folio's dirtiness back: nothing in it is newer than the store.
     pub(crate) fn clear_dirty(&self, locked: &LockedFolio<'_>) {
-        locked.set_dirty_grains(0);
+        locked.set_clean();
         let before = locked.state.clear(flag::DIRTY | flag::ERROR);
         self.index.lock().clear_mark(locked.index().0, Mark::Dirty);
         for (flag, count) in [(flag::DIRTY, Count::Dirty), (flag::ERROR, Count::Failed)] {
@@ -439,7 +439,7 @@ impl AddressSpace {
         self.retire(locked, frame, order)
     }
 
-    /// As [`AddressSpace::mark_grains_dirty`], for a range of bytes.
+    /// As [`AddressSpace::mark_grains_dirty`], for those that a range of bytes touches.
     #[doc(alias = "folio_mark_dirty")]
     #[inline(always)]
     pub(crate) fn mark_dirty(
@@ -450,33 +450,26 @@ impl AddressSpace {
         if self.bdi.is_memory() {
             return 0;
         }
-        self.mark_grains_dirty(locked, grains::touched(locked.order(), bytes))
+        let grains = grains::touched(locked.order(), bytes.clone());
+        self.mark_grains_dirty(locked, grains, bytes)
     }
 
-    /// Marks uptodate grains of a locked folio dirty. Returns the pages that have to be written now and had
-    /// not.
+    /// Marks uptodate grains of a locked folio dirty, of which the bytes `written` have to be written back. Returns the pages
+    /// that have to be written now and had not.
     ///
-    /// Context: folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
+    /// Context: a file with a store, folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.
     pub(crate) fn mark_grains_dirty(
         self: &Arc<Self>,
         locked: &LockedFolio<'_>,
         grains: u64,
+        written: Range<usize>,
     ) -> u64 {
-        if self.bdi.is_memory() {
-            return 0;
-        }
-        let dirty = locked.state.load().has(flag::DIRTY);
-        let mut newly = u64::from(!dirty);
-        if locked.order() > 0 {
-            let before = locked.dirty_grains();
-            locked.set_dirty_grains(before | grains);
-            newly = grains::pages(locked.order(), grains & !before);
-        }
-        if !dirty {
+        let newly = locked.add_dirty(grains, written);
+        if !locked.state.load().has(flag::DIRTY) {
             self.mark_newly_dirty(locked);
         }
-        newly
+        grains::pages(locked.order(), newly)
     }
 
     #[cold]

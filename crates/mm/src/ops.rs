@@ -15,6 +15,7 @@
 //! | `read_folios` | any | no | any | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `begin_reads` | any | no | no | those of reads that were started | no |
+//! | `look_before_writeback` | any | held | no | no | yes |
 //! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
 //! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
@@ -87,7 +88,8 @@ pub trait AddressSpaceOperations: Send + Sync {
     }
 
     /// Writes `segments` at byte `pos`, which is page aligned; the last segment ends at the end
-    /// of the file, at any byte. Durable only after [`AddressSpaceOperations::flush`].
+    /// of the file, at any byte. After [`AddressSpaceOperations::look_before_writeback`] said so, both may be any
+    /// byte. Durable only after [`AddressSpaceOperations::flush`].
     ///
     /// Returns the bytes written. What a short count leaves out is handed over again at once, from
     /// the last whole page on: an implementation that wrote some before an error returns the count
@@ -149,6 +151,14 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// With `nowait` it returns false instead of waiting for another thread or the medium. Called with no lock.
     fn look_before_write(&self, _nowait: bool) -> bool {
         true
+    }
+
+    /// Looks whether somebody else changed the file in the store since it was looked at last, before what is dirty is
+    /// written. If so, of a page that was written to in part only that part goes to
+    /// [`writepages`](AddressSpaceOperations::writepages), and what is cached is to be
+    /// [dropped](crate::AddressSpace::backing_changed) when nothing is dirty any more. May block.
+    fn look_before_writeback(&self) -> bool {
+        false
     }
 
     /// Bytes that the store has room for, of all its files together; `None` if it does not tell. Should not wait for

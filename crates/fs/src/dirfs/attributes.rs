@@ -9,7 +9,8 @@
 //! # Differences from Linux
 //!
 //! A change from outside is noticed when the file is opened or looked at, and before a write makes a file dirty that was
-//! clean (close-to-open). While data of ours waits to be written, ours holds.
+//! clean (close-to-open). While data of ours waits to be written, ours holds; what others changed meanwhile is kept in the source, and seen
+//! afterwards.
 
 use super::file::Descriptors;
 use super::idle::Closing;
@@ -167,6 +168,38 @@ impl DirNode {
             tracing::debug!(file = self.display_path(), %error, "not looked at before a write");
         }
         true
+    }
+
+    /// Looks whether others wrote to the file since it was compared with the source: to be called before something of ours is
+    /// written back.
+    ///
+    /// Context: no lock of the file's held.
+    pub(super) fn look_before_writeback(&self) -> bool {
+        let file = self.file();
+        let marked = {
+            let io = file.io.lock();
+            // What we have just made nobody else writes.
+            if self.shared.options.exclusive || io.fresh.is_some() {
+                return false;
+            }
+            if io.written_by_others {
+                return true;
+            }
+            io.marked.clone()
+        };
+        let others_wrote = match marked {
+            Some(marked) => marked.has_news(),
+            None => {
+                let look = file.look();
+                // A source that does not answer says so when the data is written.
+                let stat = self.stat();
+                stat.is_ok_and(|stat| file.news(&stat, look) == Some(RemoteChange::Data))
+            }
+        };
+        if others_wrote {
+            file.io.lock().written_by_others = true;
+        }
+        others_wrote
     }
 
     /// Compares what the source said at `look` with what was seen of the file last.

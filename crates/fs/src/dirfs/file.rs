@@ -400,7 +400,10 @@ impl AddressSpaceOperations for NodeOps {
         };
         let data = file.data.changed();
         file.times.changed();
-        self.end_change(change, None);
+        // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
+        let looks = !(small || self.shared.options.exclusive || change.is_marked());
+        let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
+        self.end_change(change, stat.flatten().as_ref());
         let written = result?;
         if small {
             count(&self.shared.counters.batched_files);
@@ -524,6 +527,10 @@ impl AddressSpaceOperations for NodeOps {
 
     fn look_before_write(&self, nowait: bool) -> bool {
         DirNode::look_before_write(self, nowait)
+    }
+
+    fn look_before_writeback(&self) -> bool {
+        DirNode::look_before_writeback(self)
     }
 
     fn free_space(&self) -> Option<u64> {

@@ -118,6 +118,10 @@ pub(super) struct OngoingChange {
 }
 
 impl OngoingChange {
+    pub(super) fn is_marked(&self) -> bool {
+        self.marked.is_some()
+    }
+
     /// Whether others have written to a marked file since it was compared with the source: told by the kernel, or by the time that
     /// `look` shows.
     pub(super) fn is_after_others(&self, look: impl FnOnce() -> Option<Stat>) -> bool {
@@ -204,7 +208,7 @@ pub(super) struct IoState {
     pub(super) marked: Option<Arc<MarkedFile>>,
     /// While `writing`: how often it was written back soon after it was written to, up to where it is marked.
     pub(super) soon: u8,
-    /// Others wrote to it while it was marked, and the pages were not compared with the source since.
+    /// Others wrote to it while data of ours waited to be written, and the pages were not compared with the source since.
     pub(super) written_by_others: bool,
 }
 

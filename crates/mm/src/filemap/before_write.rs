@@ -2,8 +2,8 @@
 //! there is room.
 //!
 //! A file that is all in the store may be changed there by others. A write of a part of a page brings back the rest of
-//! it as it is cached; so the store is asked first where the file may have changed. While something is dirty nobody
-//! asks: what others do then is not defined.
+//! it as it is cached; so the store is asked first where the file may have changed. While something is dirty it is asked
+//! before that is written back ([`writeback`](crate::writeback)).
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;

@@ -364,7 +364,7 @@ impl AddressSpace {
             return false;
         }
         let offset = |page: PageIndex| (page.0 - locked.index().0) as usize * PAGE_SIZE;
-        let touched = grains::touched(locked.order(), offset(pages.start)..offset(pages.end));
-        self.bdi().is_memory() || locked.dirty_grains() & touched == touched
+        let bytes = offset(pages.start)..offset(pages.end);
+        self.bdi().is_memory() || locked.state.load().has(flag::DIRTY) && locked.has_written(&bytes)
     }
 }

@@ -247,7 +247,9 @@ impl AddressSpace {
             })
         };
         let uptodate = grains_of(old.uptodate_grains());
-        part.set_dirty_grains(grains_of(old.dirty_grains()));
+        let (written, within) = (old.written(), |byte: usize| byte.saturating_sub(skip));
+        let written = within(written.start)..within(written.end);
+        part.set_dirty(grains_of(old.dirty_grains()), &written);
         for bytes in grains::ranges(uptodate, identity.order) {
             let (from, to) = (
                 self.addr(old, skip + bytes.start),

@@ -25,7 +25,7 @@ use foliocache_xarray::{Entry, Preload, XArray};
 use crate::address_space::AddressSpace;
 use crate::folio::{Identity, LockedFolio, Operation, flag, grains};
 use crate::mm::Mm;
-use crate::types::PageIndex;
+use crate::types::{PAGE_SIZE, PageIndex};
 
 impl AddressSpace {
     /// Sees to it that no folio goes across the beginning of `page`, if there is memory to split it.
@@ -109,9 +109,11 @@ impl AddressSpace {
         mm.frames.set_owner(identity.frame, mm.folios.id(folio));
         let uptodate = grains::halves(lower.uptodate_grains(), order);
         let dirty = grains::halves(lower.dirty_grains(), order);
+        let written = lower.written();
+        let in_upper = |byte: usize| byte.saturating_sub(half as usize * PAGE_SIZE);
         upper.set_uptodate_grains(uptodate[1]);
         if !foliocache_sync::planted!(half_not_dirty) {
-            upper.set_dirty_grains(dirty[1]);
+            upper.set_dirty(dirty[1], &(in_upper(written.start)..in_upper(written.end)));
         }
         let entry = mm.folios.entry(folio);
         split_in_index(&self.index, lower, &upper, entry, &mut nodes);
@@ -124,7 +126,7 @@ impl AddressSpace {
                 .split(&mm.folios, lower, folio, marked, shrink);
         }
         lower.set_uptodate_grains(uptodate[0]);
-        lower.set_dirty_grains(dirty[0]);
+        lower.set_dirty(dirty[0], &written);
         for (part, uptodate, dirty) in [
             (lower, uptodate[0], dirty[0]),
             (&upper, uptodate[1], dirty[1]),

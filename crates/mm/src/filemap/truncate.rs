@@ -355,9 +355,10 @@ impl AddressSpace {
             direct_map::zero(self.addr(&locked, from), to - from);
             let zero = grains::inside(locked.order(), from..to);
             if locked.order() > 0 && locked.dirty_grains() & zero != 0 {
-                locked.set_dirty_grains(locked.dirty_grains() & !zero);
-                if locked.dirty_grains() == 0 {
-                    self.clear_dirty(&locked);
+                let (left, written) = (locked.dirty_grains() & !zero, locked.written());
+                match left {
+                    0 => self.clear_dirty(&locked),
+                    _ => locked.set_dirty(left, &written),
                 }
             }
         });

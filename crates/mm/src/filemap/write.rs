@@ -194,6 +194,7 @@ impl AddressSpace {
                 hit.seen.has(flag::DIRTY)
                     && !hit.seen.has(flag::DROPBEHIND)
                     && hit.seen.order() == 0
+                    && !hit.locked.has_margins()
             }
         };
         if !changes_nothing && copied > 0 {
@@ -206,7 +207,7 @@ impl AddressSpace {
     fn note_hit(self: &Arc<Self>, hit: WriteHit<'_>, pos: u64, len: usize, nowait: bool) {
         let (locked, unasked) = (hit.locked, hit.unasked);
         let seen = locked.state.load();
-        let offset = (pos - locked.index().pos()) as usize;
+        let offset = locked.identity().offset(pos);
         if foliocache_sync::planted!(unstable_dropped_by_a_write) {
             self.clear_unstable(&locked);
         }
@@ -499,9 +500,8 @@ impl AddressSpace {
         let seen = locked.state.load();
         let order = locked.order();
         let offset = (pos - locked.index().pos()) as usize;
-        let piece = offset..offset + len;
         // Grains that will be uptodate only once the copy is through them.
-        let fresh = self.prepare_grains(locked, piece.clone(), iocb.nowait)?;
+        let fresh = self.prepare_grains(locked, offset..offset + len, iocb.nowait)?;
         let copied = match iter.copy_to_frame(self.addr(locked, offset), len) {
             Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Ok(None),

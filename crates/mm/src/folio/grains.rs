@@ -4,6 +4,8 @@
 //!
 //! A word of 64 bits describes a folio, one bit a grain from its start. Up to order 6 a grain is a
 //! page; above it is as many pages as make 64 grains, so 32 KiB in a folio of 2 MiB.
+//!
+//! Of the first and the last dirty grain a part may never have been written to: the [`Margins`].
 
 use std::ops::Range;
 
@@ -92,6 +94,57 @@ pub(crate) fn halves(grains: u64, order: u32) -> [u64; 2] {
     })
 }
 
+/// From the first byte of the first set grain to the last of the last.
+pub(crate) fn span(grains: u64, order: u32) -> Range<usize> {
+    let first = grains.trailing_zeros() as usize;
+    let end = (u64::BITS - grains.leading_zeros()) as usize;
+    first.min(end) * size(order)..end * size(order)
+}
+
+/// What nobody wrote to of a folio's first dirty grain, at its beginning, and of its last, at its end. In units of a
+/// byte where a grain is a page, of 8 in a folio of 2 MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Margins {
+    before: u32,
+    after: u32,
+}
+
+impl Margins {
+    /// Bits of each of the two.
+    const BITS: u32 = PAGE_SHIFT;
+
+    /// Those of dirty `grains` of which only `written` was written to, or less than a unit more.
+    pub(crate) fn of(order: u32, grains: u64, written: &Range<usize>) -> Margins {
+        if grains == 0 {
+            return Margins::default();
+        }
+        let (span, grain) = (span(grains, order), size(order));
+        let units = |bytes: usize| (bytes.min(grain - 1) >> pages_shift(order)) as u32;
+        Margins {
+            before: units(written.start.saturating_sub(span.start)),
+            after: units(span.end.saturating_sub(written.end)),
+        }
+    }
+
+    /// The bytes of a folio with dirty `grains` that lie between them.
+    pub(crate) fn written(self, order: u32, grains: u64) -> Range<usize> {
+        let span = span(grains, order);
+        let bytes = |units: u32| (units as usize) << pages_shift(order);
+        span.start + bytes(self.before)..span.end.saturating_sub(bytes(self.after))
+    }
+
+    pub(super) fn pack(self) -> u32 {
+        self.before | self.after << Self::BITS
+    }
+
+    pub(super) fn unpack(packed: u32) -> Margins {
+        Margins {
+            before: packed & ((1 << Self::BITS) - 1),
+            after: packed >> Self::BITS,
+        }
+    }
+}
+
 const _: () = assert!(
     PAGE_SHIFT + 9 - WORD_SHIFT == 15,
     "a grain is 32 KiB at most"
@@ -132,6 +185,40 @@ mod tests {
         assert_eq!(run_from(0b1011, 2, 100), 2 * PAGE_SIZE - 100);
         assert_eq!(run_from(0b1011, 2, 2 * PAGE_SIZE), 0);
         assert_eq!(run_from(u64::MAX, 9, 0), 2 << 20);
+    }
+
+    #[test]
+    fn margins_keep_all_that_was_written_and_hardly_more() {
+        for order in 0..=MAX_ORDER {
+            let (bytes, unit) = (PAGE_SIZE << order, size(order) / PAGE_SIZE);
+            let at = [
+                0,
+                1,
+                7,
+                8,
+                100,
+                4095,
+                4096,
+                33_000,
+                bytes / 2 + 5,
+                bytes - 1,
+            ];
+            for written in at.into_iter().flat_map(|from| {
+                let ends = [from + 1, from + 9, from + 5000, bytes];
+                ends.map(|end| from..end)
+            }) {
+                if written.start >= written.end || written.end > bytes {
+                    continue;
+                }
+                let grains = touched(order, written.clone());
+                let margins = Margins::of(order, grains, &written);
+                let kept = Margins::unpack(margins.pack()).written(order, grains);
+                assert!(kept.start <= written.start && written.end <= kept.end);
+                assert!(written.start - kept.start < unit && kept.end - written.end < unit);
+            }
+            assert_eq!(Margins::default().written(order, all(order)), 0..bytes);
+        }
+        assert_eq!(span(0, 3), 0..0);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) use may::Operation;
 pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
 
-use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{self, Rank, RankToken};
 use foliocache_sync::wait::WaitTable;
 use std::ops::Range;
@@ -58,6 +58,7 @@ use std::task::Waker;
 
 use crate::frames::FrameNumber;
 use crate::types::{PAGE_SIZE, PageIndex};
+use grains::Margins;
 use holds::Holds;
 use state::{FolioState, LOCK, Snapshot};
 
@@ -77,6 +78,9 @@ pub(crate) struct Folio {
     pub(crate) lru_prev: AtomicU32,
     pub(crate) lru_next: AtomicU32,
     pub(crate) lru_queue: AtomicU8,
+    /// The upper and the lower bits of [`Margins`], of a folio with dirty grains. Changed under the folio lock.
+    margins_high: AtomicU8,
+    margins_low: AtomicU16,
     /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
     /// under the folio lock. Of an orphan ([`holds`]), the number of the file that it was of.
     uptodate: AtomicU64,
@@ -316,7 +320,7 @@ impl<'a> LockedFolio<'a> {
     pub(crate) fn detach(&self) -> (FrameNumber, u32) {
         self.mapping.store(0, Ordering::Relaxed);
         self.uptodate.store(0, Ordering::Relaxed);
-        self.dirty.store(0, Ordering::Relaxed);
+        self.set_clean();
         self.state.bump_version(flag::CONTENT);
         (self.frame(), self.order())
     }
@@ -354,11 +358,69 @@ impl<'a> LockedFolio<'a> {
         self.uptodate_grains() != 0
     }
 
-    /// Says which grains are dirty; the flag is the caller's to change.
-    pub(crate) fn set_dirty_grains(&self, grains: u64) {
+    /// Says which grains are dirty, and which bytes were `written`; the flag is the caller's to change.
+    pub(crate) fn set_dirty(&self, grains: u64, written: &Range<usize>) {
         if self.order() > 0 && self.dirty.load(Ordering::Relaxed) != grains {
             self.dirty.store(grains, Ordering::Relaxed);
         }
+        let margins = Margins::of(self.order(), grains, written).pack();
+        if self.margins() != margins {
+            self.margins_low.store(margins as u16, Ordering::Relaxed);
+            self.margins_high
+                .store((margins >> u16::BITS) as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes more grains dirty, of which `written` was written to; returns those that were not. The flag is the caller's to set.
+    pub(crate) fn add_dirty(&self, grains: u64, written: Range<usize>) -> u64 {
+        let before = self.dirty_grains();
+        if before & grains == grains && !self.has_margins() {
+            return 0;
+        }
+        let all = match before {
+            0 => written,
+            _ => {
+                let earlier = self.written();
+                earlier.start.min(written.start)..earlier.end.max(written.end)
+            }
+        };
+        self.set_dirty(before | grains, &all);
+        grains & !before
+    }
+
+    /// No grain is dirty, or none any more.
+    pub(crate) fn set_clean(&self) {
+        self.set_dirty(0, &(0..0));
+    }
+
+    fn margins(&self) -> u32 {
+        let low = u32::from(self.margins_low.load(Ordering::Relaxed));
+        low | u32::from(self.margins_high.load(Ordering::Relaxed)) << u16::BITS
+    }
+
+    /// Whether a part of a dirty grain was not written to.
+    #[inline]
+    pub(crate) fn has_margins(&self) -> bool {
+        self.margins() != 0
+    }
+
+    /// From the first byte that was written to since the folio was clean to the last; with dirty grains.
+    pub(crate) fn written(&self) -> Range<usize> {
+        Margins::unpack(self.margins()).written(self.order(), self.dirty_grains())
+    }
+
+    /// Whether a range of a dirty folio's bytes is to be written back in any case: all of its grains are dirty, and it has no
+    /// margin.
+    #[inline]
+    pub(crate) fn has_written(&self, bytes: &Range<usize>) -> bool {
+        if self.order() > 0 {
+            let touched = grains::touched(self.order(), bytes.clone());
+            if self.dirty_grains() & touched != touched {
+                return false;
+            }
+        }
+        let written = self.written();
+        written.start <= bytes.start && bytes.end <= written.end
     }
 
     /// Says which grains are uptodate, of a folio that is split.

@@ -39,7 +39,7 @@ use foliocache_xarray::Mark;
 
 use super::{SIZE_NOT_KNOWN, XA_BATCH};
 use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, flag};
+use crate::folio::{LockedFolio, flag, grains};
 use crate::stats::Count;
 use crate::types::PageIndex;
 
@@ -269,8 +269,10 @@ impl AddressSpace {
                 locked.state.clear(flag::UNSTABLE);
                 self.index.lock().clear_mark(locked.index().0, mark);
                 self.uncount(Count::Unstable, locked.nr_pages());
-                // Nobody remembers which grains were written: all that the folio has.
-                failed += u64::from(self.mark_failed(&locked, locked.uptodate_grains()));
+                // Nobody remembers what was written: all that the folio has.
+                let grains = locked.uptodate_grains();
+                let all = grains::span(grains, locked.order());
+                failed += u64::from(self.mark_failed(&locked, grains, all));
             }
         }
         // Nothing unstable: it was a size or a hole that may be lost, and no folio can say so.

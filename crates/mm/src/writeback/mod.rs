@@ -100,6 +100,8 @@ pub(crate) struct WritebackState {
     /// The flusher leaves what failed alone until then, a time of [`monotonic_ns`].
     retry_at: u64,
     flushes: flush::Generations,
+    /// Others changed the file: what of a page nobody wrote to is theirs.
+    exact: bool,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; [`SIZE_NOT_KNOWN`] after a failed flush, which may have lost a change of it. A size that no write
     /// brings about (its pages were punched or given up) has to be set: see `store_size`.
@@ -151,12 +153,15 @@ impl AddressSpace {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
         let turn = pass.is_turn();
+        if pass != Pass::Piece && self.counts.get(Count::Dirty) > 0 {
+            wb.exact = self.ops.look_before_writeback();
+        }
         while at <= last && written < budget {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
             let most = budget - written;
-            let Some(run) = self.collect_run(at, last, most, pass) else {
+            let Some(run) = self.collect_run(at, last, most, pass, wb.exact) else {
                 return (None, result);
             };
             let (start, len) = (run.first, run.len());
@@ -248,8 +253,13 @@ impl AddressSpace {
 
     /// Makes grains of a locked folio dirty, and it failed; whether it was not failed before
     /// (invariant 3).
-    fn mark_failed(self: &Arc<Self>, locked: &LockedFolio<'_>, grains: u64) -> bool {
-        self.mark_grains_dirty(locked, grains);
+    fn mark_failed(
+        self: &Arc<Self>,
+        locked: &LockedFolio<'_>,
+        grains: u64,
+        written: Range<usize>,
+    ) -> bool {
+        self.mark_grains_dirty(locked, grains, written);
         let newly = !locked.state.set(flag::ERROR).has(flag::ERROR);
         if newly {
             self.count(Count::Failed, locked.nr_pages());

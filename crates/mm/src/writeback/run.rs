@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Of each folio of a run its dirty grains are written, and what adjoins in the file goes in one call: an
-//! *extent*.
+//! *extent*. What of their first and last nobody wrote to goes too, unless others changed the file in the store.
 //!
 //! # Invariants
 //!
@@ -15,6 +15,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::time::Instant;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
+use std::ops::Range;
 
 use crate::address_space::AddressSpace;
 use crate::direct_map;
@@ -38,6 +39,7 @@ const MAX_FOLIOS: usize = 1024;
 struct RunFolio<'a> {
     folio: &'a Folio,
     grains: u64,
+    written: Range<usize>,
     /// It is held for I/O, or a device may write to it.
     stays_dirty: bool,
     /// The byte of the file after the last that is written of it.
@@ -92,13 +94,14 @@ impl AddressSpace {
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the run's first folio; the others are
     /// tried, and the run ends where one is taken. The flusher leaves out what a device may write, and in a
-    /// [`Pass::Fresh`] what failed before.
+    /// [`Pass::Fresh`] what failed before. With `exact` no byte is written beside those that have to be.
     pub(super) fn collect_run(
         &self,
         at: PageIndex,
         last: PageIndex,
         most: u64,
         pass: Pass,
+        exact: bool,
     ) -> Option<Run<'_>> {
         let mut at = at;
         let wanted = |locked: &LockedFolio<'_>| {
@@ -133,10 +136,10 @@ impl AddressSpace {
                 _ => break,
             }
         }
-        Some(self.start_writeback(run))
+        Some(self.start_writeback(run, exact))
     }
 
-    fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>) -> Run<'a> {
+    fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>, exact: bool) -> Run<'a> {
         // From now on a store through a window is a fault, which waits for the folio's lock.
         // Those that are held for I/O stay as they are, and dirty; so does what a device may write.
         let held: Vec<_> = folios.iter().map(|locked| self.held_as(locked)).collect();
@@ -171,13 +174,17 @@ impl AddressSpace {
         // `wb_lock`.
         let size = self.size();
         for (locked, (held, device)) in folios.into_iter().zip(held.into_iter().zip(device)) {
+            let grains = locked.dirty_grains();
+            let written = locked.written();
+            let margins = exact.then_some(&written);
             let taken = RunFolio {
                 stays_dirty: device || held == Some(HoldKind::Io),
                 folio: locked.folio(),
-                grains: locked.dirty_grains(),
-                end: self.push_extents(&locked, size, &mut run.extents),
+                grains,
+                end: self.push_extents(&locked, margins, size, &mut run.extents),
+                written,
             };
-            locked.set_dirty_grains(0);
+            locked.set_clean();
             locked.state.set(flag::WRITEBACK);
             locked.state.clear(flag::DIRTY);
             run.end = locked.end();
@@ -194,16 +201,20 @@ impl AddressSpace {
         held.then(|| self.held_for_stores(locked.index().0..locked.end().0))?
     }
 
-    /// Appends what of a folio is dirty and in the file; returns the byte of the file where it ends.
+    /// Appends what of a folio is dirty, `within` and in the file; returns the byte of the file where it ends.
     fn push_extents<'a>(
         &self,
         locked: &LockedFolio<'a>,
+        within: Option<&Range<usize>>,
         size: u64,
         extents: &mut Vec<Extent<'a>>,
     ) -> u64 {
         let start = locked.index().pos();
         let mut end = start;
         for mut bytes in grains::ranges(locked.dirty_grains(), locked.order()) {
+            if let Some(within) = within {
+                bytes = bytes.start.max(within.start)..bytes.end.min(within.end);
+            }
             bytes.end = (size.saturating_sub(start)).min(bytes.end as u64) as usize;
             if bytes.is_empty() {
                 break;
@@ -352,7 +363,7 @@ impl AddressSpace {
         };
         for taken in run.folios[..whole].iter().filter(stays) {
             let locked = taken.folio.lock(&self.mm().waits);
-            self.mark_grains_dirty(&locked, taken.grains);
+            self.mark_grains_dirty(&locked, taken.grains, taken.written.clone());
         }
         for RunFolio { folio, .. } in &run.folios[..whole] {
             folio.state.clear(flag::WRITEBACK);
@@ -364,7 +375,8 @@ impl AddressSpace {
         let mut newly_failed = 0;
         for taken in &run.folios[whole..] {
             let locked = taken.folio.lock(&mm.waits);
-            newly_failed += u64::from(self.mark_failed(&locked, taken.grains));
+            let written = taken.written.clone();
+            newly_failed += u64::from(self.mark_failed(&locked, taken.grains, written));
             self.uncount(Count::Writeback, locked.nr_pages());
             locked.state.clear(flag::WRITEBACK);
         }
