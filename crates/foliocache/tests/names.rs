@@ -246,3 +246,58 @@ fn a_walk_stays_inside_while_directories_move() {
         mover.join().unwrap();
     });
 }
+
+/// An operation in a directory that others have just removed, replaced or moved away, and of which nobody was told.
+#[test]
+fn no_operation_fails_for_a_directory_that_others_changed() {
+    type Act = fn(&Directory) -> Result<()>;
+    let acts: [(&str, Act); 16] = [
+        ("read_dir", |dir| dir.read_dir("b/e").map(drop)),
+        ("stat", |dir| dir.metadata("b/e").map(drop)),
+        ("read", |dir| dir.read("b/e/x").map(drop)),
+        ("create", |dir| dir.create_new("b/e/new").map(drop)),
+        ("open or create", |dir| dir.write("b/e/x", b"x")),
+        ("mkdir", |dir| dir.create_dir("b/e/new")),
+        ("mkdir -p", |dir| dir.create_dir_all("b/e/new/y")),
+        ("unlink", |dir| dir.remove_file("b/e/x")),
+        ("rmdir", |dir| dir.remove_dir("b/e")),
+        ("rename from", |dir| dir.rename("b/e/x", "z")),
+        ("rename to", |dir| dir.rename("f", "b/e/z")),
+        ("rename it", |dir| dir.rename("b/e", "b/q")),
+        ("link", |dir| dir.hard_link("f", "b/e/z")),
+        ("symlink", |dir| dir.symlink("f", "b/e/z")),
+        ("chmod", |dir| {
+            dir.set_permissions("b/e", Permissions::from_mode(0o755))
+        }),
+        ("xattrs", |dir| dir.list_xattrs("b/e").map(drop)),
+    ];
+    let changes = [
+        "rmdir b/e",
+        "rmdir b/e; mkdir b/e; touch b/e/x",
+        "mv b/e e2",
+        "mv b b2",
+    ];
+    for change in changes {
+        for (what, act) in acts {
+            let result = |known: bool| {
+                let source = tempfile::tempdir().expect("a directory");
+                let others = |script: &str| {
+                    let mut sh = std::process::Command::new("sh");
+                    let done = sh.args(["-ec", script]).current_dir(&source).status();
+                    assert!(done.expect("a shell").success(), "{script}");
+                };
+                others("mkdir -p a/c b; touch f");
+                let cache = cache(16);
+                let dir = cache.directory(source.path()).expect("a directory");
+                match known {
+                    true => dir.rename("a/c", "b/e").expect("renamed"),
+                    false => others("mv a/c b/e"),
+                }
+                others(change);
+                std::thread::sleep(std::time::Duration::from_millis(30));
+                act(&dir).map_err(|error| error.errno())
+            };
+            assert_eq!(result(true), result(false), "{what} after {change}");
+        }
+    }
+}

@@ -5,11 +5,13 @@ mod common;
 
 use common::{cache, dirfs, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
-use foliocache_mm::VmaAccess;
+use foliocache_mm::{Iocb, IovIter, VmaAccess};
 use foliocache_sys::Errno;
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::SetTime;
 use foliocache_vfs::{
-    Attr, Credentials, DirEntryBuf, FileSystem, Inode, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock, WalkFlags,
+    Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock, WalkFlags,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
@@ -945,6 +947,145 @@ fn what_others_write_beside_data_that_waits_is_kept_and_seen() {
             );
         }
     }
+}
+
+/// What we do to a file changes its times, which shall not hide that others changed it before.
+#[test]
+fn no_change_of_ours_hides_what_others_wrote_before() {
+    const SIZE: u64 = 3 * 4096;
+    type Change = fn(&World, &OpenFile);
+    fn set(world: &World, file: &OpenFile, set: &SetAttr) {
+        let set = world.fs.setattr(&OpContext::ROOT, file.inode(), set);
+        set.expect("set");
+    }
+    let changes: [(&str, Change); 7] = [
+        ("write", |_, file| {
+            assert_eq!(file.write_at(b"ours", 100), Ok(4))
+        }),
+        ("direct write", |_, file| {
+            let mut iocb = Iocb::at(0);
+            iocb.direct = true;
+            let page = [b'd'; 4096];
+            let written = file.write_iter(&mut iocb, &mut IovIter::source(&page));
+            assert_eq!(written, Ok(4096));
+        }),
+        ("truncate", |_, file| {
+            file.set_len(SIZE + 5).expect("resized")
+        }),
+        ("fallocate", |_, file| {
+            file.fallocate(FallocateMode::Allocate, 0, SIZE + 9)
+                .expect("allocated");
+        }),
+        ("hole", |_, file| file.punch_hole(0, 4096).expect("punched")),
+        ("chmod", |world, file| {
+            let mode = Some(0o640);
+            set(
+                world,
+                file,
+                &SetAttr {
+                    mode,
+                    ..SetAttr::default()
+                },
+            );
+        }),
+        ("utimens", |world, file| {
+            let mtime = Some(SetTime::At(Timespec { sec: 77, nsec: 7 }));
+            set(
+                world,
+                file,
+                &SetAttr {
+                    mtime,
+                    ..SetAttr::default()
+                },
+            );
+        }),
+    ];
+    for (what, change) in changes {
+        for (watch, dirty) in [(true, false), (true, true), (false, false), (false, true)] {
+            let source = on_disk();
+            fs::write(source.path().join("file"), vec![b'o'; SIZE as usize]).expect("a file");
+            let mut options = DirFsOptions::default();
+            (options.watch, options.revalidate_after) = (watch, DAY);
+            let world = World::with(source, options);
+            let path = world.path("file");
+            let file = world
+                .open_for("file", OpenFlags::READ_WRITE)
+                .expect("it opens");
+            read_all(&file);
+            if dirty {
+                assert_eq!(file.write_at(b"ours", 5000), Ok(4));
+            }
+            let others = File::options().write(true).open(&path).expect("theirs");
+            others.write_all_at(b"theirs", 8192).expect("written");
+            change(&world, &file);
+            file.fsync().expect("synced");
+            let source = fs::read(&path).expect("read");
+            assert_eq!(&source[8192..8198], b"theirs", "{what}, {watch}, {dirty}");
+            assert!(world.read("file") == source, "{what}, {watch}, {dirty}");
+            if what == "utimens" {
+                let times = fs::metadata(&path).expect("a stat");
+                assert_eq!(
+                    (times.mtime(), times.mtime_nsec()),
+                    (77, 7),
+                    "{watch}, {dirty}"
+                );
+            }
+        }
+    }
+}
+
+/// Between a write-back of ours and its flush, which sets the time of the write.
+#[test]
+fn what_others_write_before_a_flush_of_ours_is_seen() {
+    for watch in [true, false] {
+        let source = on_disk();
+        fs::write(source.path().join("file"), vec![b'o'; 9000]).expect("a file");
+        let mut options = DirFsOptions::default();
+        (options.watch, options.revalidate_after) = (watch, DAY);
+        let world = World::with(source, options);
+        let path = world.path("file");
+        let file = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        read_all(&file);
+        assert_eq!(file.write_at(b"ours", 100), Ok(4));
+        file.inode().mapping().expect("it was read").fdatawrite();
+        let others = File::options().write(true).open(&path).expect("theirs");
+        others.write_all_at(b"theirs", 8192).expect("written");
+        file.fsync().expect("synced");
+        assert!(
+            world.read("file") == fs::read(&path).expect("read"),
+            "{watch}"
+        );
+    }
+}
+
+/// A time that we set stays, although others change attributes of the file before our data is in it.
+#[test]
+fn a_time_that_we_set_outlives_a_chmod_by_others() {
+    let source = on_disk();
+    fs::write(source.path().join("file"), vec![b'o'; 5000]).expect("a file");
+    let world = World::with(source, DirFsOptions::default());
+    let path = world.path("file");
+    let file = world
+        .open_for("file", OpenFlags::READ_WRITE)
+        .expect("it opens");
+    assert_eq!(file.write_at(b"ours", 100), Ok(4));
+    let times = SetAttr {
+        mtime: Some(SetTime::At(Timespec { sec: 77, nsec: 7 })),
+        ..SetAttr::default()
+    };
+    let set = world.fs.setattr(&OpContext::ROOT, file.inode(), &times);
+    set.expect("set");
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("changed");
+    file.fsync().expect("synced");
+    drop(file);
+    let shown = world.stat("file").expect("a stat");
+    let stat = fs::metadata(&path).expect("a stat");
+    assert_eq!(
+        (stat.mtime(), shown.mtime.sec, shown.mode & 0o777),
+        (77, 77, 0o640)
+    );
 }
 
 /// One at a time, at random places, a write of ours in each page at most between two syncs.

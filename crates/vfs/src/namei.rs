@@ -20,7 +20,7 @@ use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
-use crate::super_block::{Named, SuperBlock};
+use crate::super_block::{MAX_STALE, Named, SuperBlock};
 use crate::types::{Attr, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr};
 use crate::walk::{Last, Stop, WalkError, WalkFlags, Walked};
 use foliocache_sys::Errno;
@@ -95,6 +95,35 @@ impl Namei<'_> {
         Ok(walked.at.inode)
     }
 
+    /// Runs `act` on what `path` leads to, again if that is gone from the store since it was looked up.
+    pub fn on_inode<R>(
+        &self,
+        path: &OsStr,
+        follow: bool,
+        mut act: impl FnMut(&DentryRef<Inode>, &SlabArc<Inode>) -> Result<R, Errno>,
+    ) -> Result<R, WalkError> {
+        self.names.unless_stale(|| {
+            let named = Named::new(self.lookup(path, follow)?)?;
+            let done = act(&named.dentry, &named.inode);
+            Ok((named.dentry, done))
+        })
+    }
+
+    /// Runs `act` again if a directory that it walked to is gone from the store since it was looked up: it is known no more.
+    #[doc(alias = "retry_estale")]
+    fn unless_stale<R>(
+        &self,
+        mut act: impl FnMut() -> Result<R, WalkError>,
+    ) -> Result<R, WalkError> {
+        for _ in 1..MAX_STALE {
+            match act() {
+                Err(WalkError::Errno(Errno::ESTALE)) => {}
+                done => return done,
+            }
+        }
+        act()
+    }
+
     /// The attributes of what `path` leads to.
     pub fn stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
         let flags = self.flags(follow);
@@ -154,11 +183,11 @@ impl Namei<'_> {
 
     /// Makes a directory.
     pub fn mkdir(&self, path: &OsStr, mode: u32) -> Result<DentryRef<Inode>, WalkError> {
-        let (dir, name) = self.place_for(path, true)?;
-        let made = self
-            .names
-            .mkdir(&self.ctx, &dir, &name, mode, self.credentials)?;
-        Ok(made)
+        self.unless_stale(|| {
+            let (dir, name) = self.place_for(path, true)?;
+            let (names, who) = (self.names, self.credentials);
+            Ok(names.mkdir(&self.ctx, &dir, &name, mode, who)?)
+        })
     }
 
     /// Makes a node.
@@ -169,9 +198,11 @@ impl Namei<'_> {
         mode: u32,
         rdev: Device,
     ) -> Result<DentryRef<Inode>, WalkError> {
-        let (dir, name) = self.place_for(path, false)?;
-        let (names, who) = (self.names, self.credentials);
-        Ok(names.mknod(&self.ctx, &dir, &name, kind, mode, rdev, who)?)
+        self.unless_stale(|| {
+            let (dir, name) = self.place_for(path, false)?;
+            let (names, who) = (self.names, self.credentials);
+            Ok(names.mknod(&self.ctx, &dir, &name, kind, mode, rdev, who)?)
+        })
     }
 
     /// Makes a symbolic link at `path` that holds `target`.
@@ -181,9 +212,11 @@ impl Namei<'_> {
             crate::walk::MAX_PATH.. => return Err(Errno::ENAMETOOLONG.into()),
             _ => {}
         }
-        let (dir, name) = self.place_for(path, false)?;
-        let (names, who) = (self.names, self.credentials);
-        Ok(names.symlink(&self.ctx, &dir, &name, target, who)?)
+        self.unless_stale(|| {
+            let (dir, name) = self.place_for(path, false)?;
+            let (names, who) = (self.names, self.credentials);
+            Ok(names.symlink(&self.ctx, &dir, &name, target, who)?)
+        })
     }
 
     /// Gives what `existing` leads to the further name `new`, which is a path from `target`.
@@ -197,39 +230,45 @@ impl Namei<'_> {
         target: &Namei<'_>,
         new: &OsStr,
     ) -> Result<DentryRef<Inode>, WalkError> {
-        let inode = self.inode(existing, follow)?;
-        let (dir, name) = target.place_for(new, false)?;
-        if !ptr::eq(self.names, target.names) {
-            return Err(Errno::EXDEV.into());
-        }
-        Ok(self.names.link(&inode, &dir, &name, self.credentials)?)
+        self.unless_stale(|| {
+            let inode = self.inode(existing, follow)?;
+            let (dir, name) = target.place_for(new, false)?;
+            if !ptr::eq(self.names, target.names) {
+                return Err(Errno::EXDEV.into());
+            }
+            Ok(self.names.link(&inode, &dir, &name, self.credentials)?)
+        })
     }
 
     /// Takes a name away from what is no directory.
     pub fn unlink(&self, path: &OsStr) -> Result<(), WalkError> {
-        let parent = self.parent(path, false)?;
-        let slash = parent.wants_directory;
-        let (dir, name) = parent.normal(Errno::EISDIR)?;
-        if slash {
-            let there = self.child(&dir, &name)?;
-            return match there.inode.is_directory() {
-                true => Err(Errno::EISDIR.into()),
-                false => Err(Errno::ENOTDIR.into()),
-            };
-        }
-        Ok(self.names.unlink(&dir.dentry, &name, self.credentials)?)
+        self.unless_stale(|| {
+            let parent = self.parent(path, false)?;
+            let slash = parent.wants_directory;
+            let (dir, name) = parent.normal(Errno::EISDIR)?;
+            if slash {
+                let there = self.child(&dir, &name)?;
+                return match there.inode.is_directory() {
+                    true => Err(Errno::EISDIR.into()),
+                    false => Err(Errno::ENOTDIR.into()),
+                };
+            }
+            Ok(self.names.unlink(&dir.dentry, &name, self.credentials)?)
+        })
     }
 
     /// Takes an empty directory away.
     pub fn rmdir(&self, path: &OsStr) -> Result<(), WalkError> {
-        let parent = self.parent(path, false)?;
-        let otherwise = match parent.last {
-            Last::Root => Errno::EBUSY,
-            Last::DotDot => Errno::ENOTEMPTY,
-            Last::Dot | Last::Normal(_) => Errno::EINVAL,
-        };
-        let (dir, name) = parent.normal(otherwise)?;
-        Ok(self.names.rmdir(&dir.dentry, &name, self.credentials)?)
+        self.unless_stale(|| {
+            let parent = self.parent(path, false)?;
+            let otherwise = match parent.last {
+                Last::Root => Errno::EBUSY,
+                Last::DotDot => Errno::ENOTEMPTY,
+                Last::Dot | Last::Normal(_) => Errno::EINVAL,
+            };
+            let (dir, name) = parent.normal(otherwise)?;
+            Ok(self.names.rmdir(&dir.dentry, &name, self.credentials)?)
+        })
     }
 
     /// Moves the name `from` to `to`, which is a path from `target`.
@@ -237,6 +276,16 @@ impl Namei<'_> {
     /// # Errors
     /// `EXDEV` if `target` is in another file system.
     pub fn rename(
+        &self,
+        from: &OsStr,
+        target: &Namei<'_>,
+        to: &OsStr,
+        mode: RenameMode,
+    ) -> Result<(), WalkError> {
+        self.unless_stale(|| self.try_rename(from, target, to, mode))
+    }
+
+    fn try_rename(
         &self,
         from: &OsStr,
         target: &Namei<'_>,
@@ -315,6 +364,10 @@ impl Namei<'_> {
                 Ok((named.dentry, opened))
             });
         }
+        self.unless_stale(|| self.open_or_create(path, how))
+    }
+
+    fn open_or_create(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
         let mut follow = false;
         loop {
             let parent = self.parent(path, follow)?;
@@ -337,7 +390,11 @@ impl Namei<'_> {
             }
             match self.child(&dir, &name) {
                 Ok(there) if there.inode.kind() == FileKind::Symlink && how.follow => follow = true,
-                Ok(there) => return Ok(self.open_named(&there, how.flags)?),
+                Ok(there) => {
+                    let opened = self.open_named(&there, how.flags);
+                    self.names.forget_stale(&opened, [&there.dentry]);
+                    return Ok(opened?);
+                }
                 // Somebody has taken it away since.
                 Err(Errno::ENOENT) if refused == Errno::EEXIST => {}
                 Err(Errno::ENOENT) => return Err(refused.into()),

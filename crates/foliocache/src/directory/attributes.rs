@@ -45,8 +45,9 @@ impl Directory {
 
     fn set(&self, path: &Path, set: &SetAttr, follow: bool) -> Result<()> {
         self.run(Operation::SetMetadata, path, |namei, path| {
-            let inode = namei.inode(path, follow)?;
-            Ok(self.rights.setattr(self.mount(), &inode, set)?)
+            namei.on_inode(path, follow, |_, inode| {
+                self.rights.setattr(self.mount(), inode, set)
+            })
         })
     }
 

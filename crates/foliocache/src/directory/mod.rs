@@ -212,10 +212,10 @@ impl Directory {
         &self,
         operation: Operation,
         path: &Path,
-        act: impl FnOnce(&SuperBlock, &SlabArc<Inode>) -> Result<T, Errno>,
+        mut act: impl FnMut(&SuperBlock, &SlabArc<Inode>) -> Result<T, Errno>,
     ) -> Result<T> {
         self.run(operation, path, |namei, path| {
-            Ok(act(namei.names, &namei.inode(path, true)?)?)
+            namei.on_inode(path, true, |_, inode| act(namei.names, inode))
         })
     }
 
@@ -392,13 +392,17 @@ impl Directory {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES`, [`Error::Escape`], those of the backing store.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let (operation, path) = (Operation::ReadDir, path.as_ref());
-        let directory = self.below(operation, path, true)?;
-        let stream = directory.inode(operation, Path::new("."), |names, inode| {
-            names.check(inode, Access::READ, self.rights.credentials.as_ref())?;
-            names.fs().opendir(inode)
+        let path = path.as_ref();
+        let (stream, dentry) = self.run(Operation::ReadDir, path, |namei, path| {
+            namei.on_inode(path, true, |dentry, inode| {
+                if !inode.is_directory() {
+                    return Err(Errno::ENOTDIR);
+                }
+                (namei.names).check(inode, Access::READ, self.rights.credentials.as_ref())?;
+                Ok((namei.names.fs().opendir(inode)?, dentry.clone()))
+            })
         })?;
-        Ok(ReadDir::new(stream, directory, path.to_owned()))
+        Ok(ReadDir::new(stream, self.at(dentry, path), path.to_owned()))
     }
 
     /// Makes all names durable that were made, renamed or removed in this directory before the call. For the files themselves use

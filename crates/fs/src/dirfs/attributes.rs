@@ -170,36 +170,32 @@ impl DirNode {
         true
     }
 
-    /// Looks whether others wrote to the file since it was compared with the source: to be called before something of ours is
+    /// Looks whether others changed the file, and notes it: to be called before each change of ours to its data or times, which would hide
+    /// theirs. Of a marked file the kernel tells. Whether the source answered, where it was asked.
+    ///
+    /// Context: `io` not held.
+    pub(super) fn look_for_others(&self) -> bool {
+        let file = self.file();
+        if self.shared.options.exclusive || !file.can_be_compared() {
+            return true;
+        }
+        let look = file.look();
+        // A source that does not answer says so when it is changed.
+        let stat = self.stat();
+        stat.map(|stat| file.note_news(&stat, look)).is_ok()
+    }
+
+    /// Whether others wrote to the file since it was compared with the source, or may have: to be asked before something of ours is
     /// written back.
     ///
-    /// Context: no lock of the file's held.
+    /// Context: `io` not held.
     pub(super) fn look_before_writeback(&self) -> bool {
-        let file = self.file();
-        let marked = {
-            let io = file.io.lock();
-            // What we have just made nobody else writes.
-            if self.shared.options.exclusive || io.fresh.is_some() {
-                return false;
-            }
-            if io.written_by_others {
-                return true;
-            }
-            io.marked.clone()
+        let answered = self.look_for_others();
+        let (noted, marked) = {
+            let io = self.file().io.lock();
+            (io.written_by_others, io.marked.clone())
         };
-        let others_wrote = match marked {
-            Some(marked) => marked.has_news(),
-            None => {
-                let look = file.look();
-                // A source that does not answer says so when the data is written.
-                let stat = self.stat();
-                stat.is_ok_and(|stat| file.news(&stat, look) == Some(RemoteChange::Data))
-            }
-        };
-        if others_wrote {
-            file.io.lock().written_by_others = true;
-        }
-        others_wrote
+        noted || !answered || marked.is_some_and(|marked| marked.has_news())
     }
 
     /// Compares what the source said at `look` with what was seen of the file last.
@@ -216,8 +212,12 @@ impl DirNode {
             self.attributes.unsettle();
         }
         if news == Some(RemoteChange::Data) {
+            if !mapping.backing_changed(stat.size) {
+                // Something was written meanwhile, which goes first.
+                file.note_news(stat, look);
+                return;
+            }
             count(&self.shared.counters.invalidations);
-            mapping.backing_changed(stat.size);
         }
         if news.is_some() {
             self.attributes.take_over(|attributes| {
@@ -323,6 +323,9 @@ impl DirNode {
             self.attributes.doubt();
             return result;
         };
+        if what == LocalChange::Times {
+            self.look_for_others();
+        }
         let own = file.begin_change(what);
         let result = change();
         let stat = fd::fstat(fd).ok();
@@ -408,6 +411,9 @@ impl DirNode {
                 fd::futimens(fd, set.atime, set.mtime)
             })?;
             if let Some(mtime) = set.mtime {
+                if let Some(file) = self.regular() {
+                    file.io.lock().stamped_by_others = false;
+                }
                 let mut mtime = mtime.resolve(now);
                 if i32::try_from(mtime.sec).is_err() {
                     // The source may have no such time, and has taken the nearest that it has.

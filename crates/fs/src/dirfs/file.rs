@@ -180,6 +180,7 @@ impl DirNode {
     ) -> Result<(), Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
+        self.look_for_others();
         let change = file.begin_change(LocalChange::Data);
         let result = resize(&fds);
         file.size.changed();
@@ -373,6 +374,7 @@ impl AddressSpaceOperations for NodeOps {
         if file.io.lock().stale {
             self.drop_stale(&fds);
         }
+        self.look_for_others();
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;

@@ -208,8 +208,10 @@ pub(super) struct IoState {
     pub(super) marked: Option<Arc<MarkedFile>>,
     /// While `writing`: how often it was written back soon after it was written to, up to where it is marked.
     pub(super) soon: u8,
-    /// Others wrote to it while data of ours waited to be written, and the pages were not compared with the source since.
+    /// Others changed it before a change of ours that would hide that, and the pages were not dropped since.
     pub(super) written_by_others: bool,
+    /// That was a write or truncate, or nobody knows: the modification time of the source is theirs.
+    pub(super) stamped_by_others: bool,
 }
 
 /// What a regular file has besides being a node.
@@ -455,6 +457,23 @@ impl FileState {
         }
     }
 
+    /// Whether a look at the source can show that others changed it, and does not have to be told of that.
+    pub(super) fn can_be_compared(&self) -> bool {
+        let io = self.io.lock();
+        // What we have just made nobody else writes.
+        io.fresh.is_none() && io.marked.is_none() && io.unsure.or(io.seen).is_some()
+    }
+
+    /// Notes what `stat`, looked up at `look`, shows that others did to the data.
+    pub(super) fn note_news(&self, stat: &Stat, look: StatSample) {
+        if self.news(stat, look) == Some(RemoteChange::Data) {
+            let mut io = self.io.lock();
+            let known = io.unsure.or(io.seen);
+            io.stamped_by_others |= known.is_none_or(|known| !known.is_data_of(&Seen::of(stat)));
+            io.written_by_others = true;
+        }
+    }
+
     /// What `stat`, looked up at `look`, shows is known now; whether it still holds.
     pub(super) fn settle(&self, stat: &Stat, look: StatSample) -> bool {
         let mut io = self.io.lock();
@@ -462,7 +481,7 @@ impl FileState {
         if holds {
             io.seen = Some(Seen::of(stat));
             io.unsure = None;
-            io.written_by_others = false;
+            (io.written_by_others, io.stamped_by_others) = (false, false);
             if let Some((marked, others)) = io.marked.as_ref().zip(look.others) {
                 marked.set_known(others);
             }

@@ -107,11 +107,12 @@ impl DirNode {
         let Some(begun) = file.times.begin() else {
             return Ok(());
         };
+        self.look_for_others();
         let change = file.begin_change(LocalChange::Data);
         let mtime = self.attributes.get().mtime;
         let look = || fd::fstat(fds.buffered.as_fd()).ok();
         let is_right = |stat: &Stat| stat.mtime == mtime;
-        let others_wrote = file.io.lock().written_by_others || change.is_after_others(look);
+        let others_wrote = file.io.lock().stamped_by_others || change.is_after_others(look);
         // The source may have stamped the write with its very time, if it came soon after.
         let right = (!others_wrote && clock::coarse_realtime() == mtime).then(look);
         let (result, stat) = match right.flatten().filter(is_right) {

@@ -397,25 +397,27 @@ impl AddressSpace {
         dropped
     }
 
-    /// Takes over a size that the backing store changed to by itself, with no page cached beyond
-    /// it kept but those that are pinned. Only for files with nothing dirty.
+    /// Takes over a size that the backing store changed to by itself, with no page cached but those that are pinned.
+    /// Whether it did: not while something is dirty.
     ///
     /// Blocks for writeback of the file that is under way.
-    pub fn backing_changed(self: &Arc<Self>, size: u64) {
+    pub fn backing_changed(self: &Arc<Self>, size: u64) -> bool {
         if self.mm().check_fork().is_err() {
-            return;
+            return false;
         }
-        if let Err(error) = self.with_views_refused(|| self.try_take_over(size).map(Ok)) {
+        let taken = self.with_views_refused(|| self.try_take_over(size).map(Ok));
+        taken.unwrap_or_else(|error| {
             tracing::warn!(file = self.name(), %error, "a change of the store is not seen");
-        }
+            false
+        })
     }
 
-    fn try_take_over(self: &Arc<Self>, size: u64) -> Result<(), Range<PageIndex>> {
+    fn try_take_over(self: &Arc<Self>, size: u64) -> Result<bool, Range<PageIndex>> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         if self.is_dirty() {
-            return Ok(());
+            return Ok(false);
         }
         let old = self.size();
         let _refused = match size < old {
@@ -437,6 +439,6 @@ impl AddressSpace {
         wb.store_size = size;
         drop(wb);
         self.read_held_again();
-        Ok(())
+        Ok(true)
     }
 }

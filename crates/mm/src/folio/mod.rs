@@ -84,7 +84,7 @@ pub(crate) struct Folio {
     /// Which grains are uptodate, in a folio of order > 0 without `UPTODATE` (invariant 4). Changed
     /// under the folio lock. Of an orphan ([`holds`]), the number of the file that it was of.
     uptodate: AtomicU64,
-    /// Which grains are dirty, in a folio of order > 0 (invariant 4). Changed under the folio lock.
+    /// Which grains are dirty (invariant 4). Changed under the folio lock.
     dirty: AtomicU64,
     /// Its views and pins.
     holds: Holds,
@@ -309,6 +309,7 @@ impl<'a> LockedFolio<'a> {
     /// Gives the folio its place in the file `mapping`. No grain of it is uptodate or dirty.
     pub(crate) fn attach(&self, mapping: usize, identity: Identity) {
         // Release: partner is the Acquire in `Folio::locate`, which then sees that the version grew.
+        debug_assert_eq!((self.dirty.load(Ordering::Relaxed), self.margins()), (0, 0));
         self.index.store(identity.index.0, Ordering::Release);
         self.state.set_order(identity.order);
         self.mapping.store(mapping, Ordering::Relaxed);
@@ -360,7 +361,7 @@ impl<'a> LockedFolio<'a> {
 
     /// Says which grains are dirty, and which bytes were `written`; the flag is the caller's to change.
     pub(crate) fn set_dirty(&self, grains: u64, written: &Range<usize>) {
-        if self.order() > 0 && self.dirty.load(Ordering::Relaxed) != grains {
+        if self.dirty.load(Ordering::Relaxed) != grains {
             self.dirty.store(grains, Ordering::Relaxed);
         }
         let margins = Margins::of(self.order(), grains, written).pack();

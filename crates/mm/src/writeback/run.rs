@@ -24,7 +24,7 @@ use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mm::Mm;
 use crate::ops::IoSegment;
 use crate::stats::{Count, bump};
-use crate::types::{PAGE_SIZE, PageIndex};
+use crate::types::{PageIndex, offset_in_page};
 use crate::writeback::{Pass, WritebackState};
 
 /// Most pages in a run: 16 MiB, or one large folio more.
@@ -299,8 +299,9 @@ impl AddressSpace {
                     }
                     Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
                     // No whole page and no error: nobody says why.
-                    Ok(written) if written < PAGE_SIZE => Err(Errno::EIO),
-                    Ok(written) => Ok(written - written % PAGE_SIZE),
+                    Ok(written) => (written.checked_sub(offset_in_page(pos + written as u64)))
+                        .filter(|&whole| whole > 0)
+                        .ok_or(Errno::EIO),
                     Err(error) => Err(error),
                 };
                 match step {
@@ -322,9 +323,11 @@ impl AddressSpace {
     /// Writes what of `segments` fits into the buffer for that, from there; returns the bytes.
     fn write_copy(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
         let mut stable = self.mm().stable.lock();
+        // As the store may want it, memory lies in its page as the bytes do in theirs.
+        let stable = &mut stable[offset_in_page(pos)..];
         let mut filled = 0;
         for segment in segments {
-            let len = segment.len().min(STABLE_BYTES - filled);
+            let len = segment.len().min(stable.len() - filled);
             segment
                 .sub(0, len)
                 .copy_to(0, &mut stable[filled..filled + len]);

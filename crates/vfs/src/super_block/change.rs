@@ -35,6 +35,18 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
         make: impl FnOnce(&SlabArc<Inode>) -> Result<SlabArc<Inode>, Errno>,
     ) -> Result<DentryRef<Inode>, Errno> {
+        let made = self.try_make(dir, name, credentials, make);
+        self.forget_stale(&made, [dir]);
+        made
+    }
+
+    fn try_make(
+        &self,
+        dir: &DentryRef<Inode>,
+        name: &OsStr,
+        credentials: Option<&Credentials>,
+        make: impl FnOnce(&SlabArc<Inode>) -> Result<SlabArc<Inode>, Errno>,
+    ) -> Result<DentryRef<Inode>, Errno> {
         let inode = Self::directory(dir)?;
         let _names = inode.names().write();
         if let Some(credentials) = credentials
@@ -190,6 +202,18 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
         remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        let removed = self.try_remove(dir, name, credentials, remove);
+        self.forget_stale(&removed, [dir]);
+        removed
+    }
+
+    fn try_remove(
+        &self,
+        dir: &DentryRef<Inode>,
+        name: &OsStr,
+        credentials: Option<&Credentials>,
+        remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let inode = Self::directory(dir)?;
         let names = inode.names().write();
         self.check_delete(&inode, name, credentials)?;
@@ -317,6 +341,18 @@ impl SuperBlock {
         from: &OsStr,
         to_dir: &DentryRef<Inode>,
         to: &OsStr,
+        mode: RenameMode,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Errno> {
+        let renamed = self.try_rename((from_dir, from), (to_dir, to), mode, credentials);
+        self.forget_stale(&renamed, [from_dir, to_dir]);
+        renamed
+    }
+
+    fn try_rename(
+        &self,
+        (from_dir, from): (&DentryRef<Inode>, &OsStr),
+        (to_dir, to): (&DentryRef<Inode>, &OsStr),
         mode: RenameMode,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {

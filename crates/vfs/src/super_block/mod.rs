@@ -61,7 +61,7 @@ use std::os::unix::ffi::OsStrExt;
 const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
 /// Walks that come upon directories that are gone from the store, before that is an error.
-const MAX_STALE: u32 = 3;
+pub(crate) const MAX_STALE: u32 = 3;
 
 /// A file system and its dentries.
 #[doc(alias = "super_block")]
@@ -315,13 +315,24 @@ impl SuperBlock {
     ) -> Result<R, WalkError> {
         for _ in 0..MAX_STALE {
             let (dentry, done) = act()?;
+            self.forget_stale(&done, [&dentry]);
             match done {
-                // What has the name now?
-                Err(Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
+                Err(Errno::ESTALE) => {}
                 done => return Ok(done?),
             }
         }
         Err(Errno::ESTALE.into())
+    }
+
+    /// If an operation on `dentries` failed since one of them is gone from the store: what has its name is asked for again.
+    pub(crate) fn forget_stale<'a, R>(
+        &self,
+        done: &Result<R, Errno>,
+        dentries: impl IntoIterator<Item = &'a DentryRef<Inode>>,
+    ) {
+        if matches!(done, Err(Errno::ESTALE)) {
+            (dentries.into_iter()).for_each(|dentry| self.caches.dcache.invalidate(dentry));
+        }
     }
 
     /// What `path` leads to, from `start`.
