@@ -147,3 +147,26 @@ fn a_file_that_is_opened_again_goes_on_being_written() {
     cache.sync().unwrap();
     assert!(fs::read(&path).unwrap() == newer);
 }
+
+/// A hole, or a new size, in a small file that is with the kernel already needs a flush of its own, for which nobody finds the file
+/// once others have moved it.
+#[test]
+fn what_is_changed_after_a_small_file_was_closed_is_durable_though_others_move_it() {
+    type Change = fn(&foliocache::File) -> foliocache::Result<()>;
+    let changes: [Change; 2] = [|file| file.punch_hole(0, 8192), |file| file.set_len(9000)];
+    for change in changes {
+        let source = on_disk();
+        let (cache, directory) = directory(source.path(), WritebackAtClose::Begin);
+        let content = pattern(1, 16_000);
+        directory.write("new", &content).unwrap();
+        let mut options = directory.open_options();
+        let file = options.write(true).open("new").unwrap();
+        change(&file).unwrap();
+        drop(file);
+        fs::rename(source.path().join("new"), source.path().join("moved")).unwrap();
+        cache.sync().unwrap();
+        cache.close().unwrap();
+        let moved = fs::read(source.path().join("moved")).unwrap();
+        assert_eq!(moved[8192..9000], content[8192..9000]);
+    }
+}

@@ -312,8 +312,11 @@ impl FileState {
     pub(super) fn close_batched(&self) {
         let opens = self.opens.lock();
         let mut io = self.io.lock();
-        let batched = io.batched.last().map(|batched| batched.data);
-        let all = self.data.begin().is_none_or(|data| Some(data) == batched)
+        let data = io.batched.last().map(|batched| batched.data);
+        // A size that came later needs a flush of its own, and perhaps nobody finds the file then.
+        let size = io.batched.last().and_then(|batched| batched.size);
+        let all = self.data.begin().is_none_or(|begun| Some(begun) == data)
+            && self.size.begin().is_none_or(|begun| Some(begun) == size)
             && io.batched.iter().all(|batched| batched.small);
         if opens.handles == 0 && io.changing == 0 && all && self.times.is_durable() {
             let fds = io.fds.take();
