@@ -1,9 +1,9 @@
 //! A cache and a program beside it change one directory, in turns. Both do the same to a second directory,
 //! without a cache, and the two have to be equal.
 //!
-//! What the cache does not promise is left out: others do not write to a page of which we have unwritten bytes, nor
-//! change the size of such a file; they give no file a second name, which nobody would tell of; and whoever looks after a
-//! change of theirs does so a moment later.
+//! What the cache does not promise is left out: of a file with bytes of ours that are not written back, nobody writes to
+//! a page that the other has written to, and others do not change its size; they give no file a second name, which nobody would tell
+//! of; and whoever looks after a change of theirs does so a moment later.
 //!
 //! `FOLIOCACHE_SEED` is the first of `FOLIOCACHE_SEEDS` runs.
 
@@ -219,8 +219,10 @@ struct World {
     shadow: tempfile::TempDir,
     cache: Cache,
     dir: Directory,
-    /// By the number of a file in the shadow, what we may not have written back.
+    /// By the number of a file in the shadow, the pages that we may not have written back.
     dirty: HashMap<u64, BTreeSet<u64>>,
+    /// Those of such files that others have written to.
+    theirs: HashMap<u64, BTreeSet<u64>>,
     /// Others changed something a moment ago.
     news: bool,
     /// Handles of ours that write nothing.
@@ -250,6 +252,7 @@ impl World {
             shadow,
             cache,
             dirty: HashMap::new(),
+            theirs: HashMap::new(),
             news: false,
             open: VecDeque::new(),
             log: Vec::new(),
@@ -284,34 +287,41 @@ impl World {
         self.log.push("sync".into());
         self.cache.sync().expect("everything durable");
         self.dirty.clear();
+        self.theirs.clear();
     }
 
-    /// Whether others may change what of a file we may not have written back.
-    fn is_promised(&self, step: &Step) -> bool {
+    /// Whether a change is promised to be kept while bytes of ours are not written back.
+    fn is_promised(&self, step: &Step, ours: bool) -> bool {
         let Some((path, pages)) = step.changes() else {
             return true;
         };
-        let Some(dirty) = self.file(path).and_then(|file| self.dirty.get(&file)) else {
+        let Some(file) = self.file(path).filter(|file| self.dirty.contains_key(file)) else {
             return true;
+        };
+        let touches = |of: &HashMap<u64, BTreeSet<u64>>| {
+            let touched = of.get(&file).map(|of| of.range(pages.clone()).next());
+            touched.flatten().is_some()
         };
         let written = |at: u64| {
             let meta = fs::metadata(self.source.path().join(path));
             meta.is_ok_and(|meta| at <= meta.len())
         };
         match step {
-            Write { at, len, .. } => {
-                written(at + *len as u64) && dirty.range(pages).next().is_none()
+            _ if ours => {
+                !self.theirs.contains_key(&file)
+                    || matches!(step, Write { .. }) && !touches(&self.theirs)
             }
+            Write { at, len, .. } => written(at + *len as u64) && !touches(&self.dirty),
             _ => false,
         }
     }
 
     fn step(&mut self, step: &Step, ours: bool) {
-        if !ours && !self.is_promised(step) {
-            self.sync();
-        }
         if ours {
             self.learn();
+        }
+        if !self.is_promised(step, ours) {
+            self.sync();
         }
         let wanted = step.beside(self.shadow.path());
         let done = match ours {
@@ -324,9 +334,13 @@ impl World {
             .push(format!("{who}: {step:?}: {:?}", errno(&done)));
         assert_eq!(errno(&done), errno(&wanted), "{}", self.told());
         match step.changes() {
-            Some((path, pages)) if ours && done.is_ok() => {
+            Some((path, pages)) if done.is_ok() => {
                 let file = self.file(path).expect("it was written to");
-                self.dirty.entry(file).or_default().extend(pages);
+                if ours {
+                    self.dirty.entry(file).or_default().extend(pages);
+                } else if self.dirty.contains_key(&file) {
+                    self.theirs.entry(file).or_default().extend(pages);
+                }
             }
             _ => {}
         }

@@ -123,6 +123,11 @@ pub trait News: Send + Sync {
     /// Makes sure that changes in a directory are told from now on; whether they are.
     fn watch(&self, dir: &SlabArc<Inode>) -> bool;
 
+    /// Whether changes in a directory could be told, and are not yet. Does not block.
+    fn could_watch(&self, _dir: &SlabArc<Inode>) -> bool {
+        false
+    }
+
     /// Tells of all that has happened since the last call. False if something may be missing. One caller at a time.
     /// Does not wait.
     fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool;
@@ -240,6 +245,15 @@ impl Belief {
         match after {
             u64::MAX => u64::MAX,
             after => now.saturating_add(after).min(Self::watched(now) - 1),
+        }
+    }
+
+    /// Until when a name in `dir` holds that we changed at `now`. Where nobody tells of what others do with it, and somebody could, it does not:
+    /// who asks for it watches the directory first.
+    pub(crate) fn until_ours(&self, dir: &SlabArc<Inode>, now: u64, present: bool) -> u64 {
+        match self.news.as_ref().is_some_and(|news| news.could_watch(dir)) {
+            true => 0,
+            false => self.until(now, present),
         }
     }
 

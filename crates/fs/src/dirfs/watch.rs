@@ -170,6 +170,12 @@ impl News for Watches {
         }
     }
 
+    fn could_watch(&self, dir: &SlabArc<Inode>) -> bool {
+        let directory = DirNode::of(dir).ok().and_then(DirNode::directory);
+        // Relaxed: who misses that it is watched by now asks once more.
+        directory.is_some_and(|state| state.watch.load(Ordering::Relaxed) == NOT_WATCHED)
+    }
+
     fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool {
         if self.mm.check_fork().is_err() {
             // They are the parent's to read.

@@ -75,7 +75,7 @@ impl SuperBlock {
             self.caches.dcache.invalidate(&dentry);
         }
         let dentry = self.caches.dcache.add(dir, &name, Some(made?))?;
-        let until = self.belief.until(asked, true);
+        let until = self.belief.until_ours(&inode, asked, true);
         Self::believe_ours(&dentry, &inode, doubts, until);
         Ok(dentry)
     }
@@ -230,7 +230,7 @@ impl SuperBlock {
                     gone = dentry.inode();
                     dentry.believe(0);
                     self.caches.dcache.delete(&dentry);
-                    let until = self.belief.until(asked, false);
+                    let until = self.belief.until_ours(&inode, asked, false);
                     Self::believe_ours(&dentry, &inode, doubts, until);
                 }
                 // Somebody else was faster, outside.
@@ -410,12 +410,12 @@ impl SuperBlock {
                 if !same && renamed(&moved).is_err() {
                     self.caches.dcache.invalidate(&moved);
                 }
-                let until = self.belief.until(asked, true);
                 let there = (&moved, &to_inode, to_doubts);
                 let here = exchanged
                     .iter()
                     .map(|moved| (moved, &from_inode, from_doubts));
                 for (moved, dir, doubts) in iter::once(there).chain(here).filter(|_| !same) {
+                    let until = self.belief.until_ours(dir, asked, true);
                     Self::believe_ours(moved, dir, doubts, until);
                     if let Some(inode) = moved.inode() {
                         inode.attributes().unwatched();
