@@ -15,7 +15,7 @@
 //! | `read_folios` | any | no | any | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `begin_reads` | any | no | no | those of reads that were started | no |
-//! | `look_before_writeback` | any | held | no | no | yes |
+//! | `look_before_writeback` | any | held | any | no | yes |
 //! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
 //! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
@@ -153,9 +153,9 @@ pub trait AddressSpaceOperations: Send + Sync {
         true
     }
 
-    /// Looks whether somebody else changed the file in the store since it was looked at last, before what is dirty is
-    /// written. If so, of a page that was written to in part only that part goes to
-    /// [`writepages`](AddressSpaceOperations::writepages), and what is cached is to be
+    /// Looks whether somebody else changed the file in the store since it was looked at last, before neighbouring pages go to
+    /// [`writepages`](AddressSpaceOperations::writepages). If so, of a page that was written to in part only that part
+    /// is written, and what is cached is to be
     /// [dropped](crate::AddressSpace::backing_changed) when nothing is dirty any more. May block.
     fn look_before_writeback(&self) -> bool {
         false

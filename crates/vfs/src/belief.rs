@@ -248,7 +248,7 @@ impl Belief {
         }
     }
 
-    /// Until when a name in `dir` holds that we changed at `now`. Where nobody tells of what others do with it, and somebody could, it does not:
+    /// Until when a name in `dir` holds that we are about to change at `now`. Where nobody tells of what others do with it, and somebody could, it does not:
     /// who asks for it watches the directory first.
     pub(crate) fn until_ours(&self, dir: &SlabArc<Inode>, now: u64, present: bool) -> u64 {
         match self.news.as_ref().is_some_and(|news| news.could_watch(dir)) {

@@ -135,8 +135,7 @@ impl Namei<'_> {
     /// # Errors
     /// `EINVAL` for what is no symbolic link.
     pub fn readlink(&self, path: &OsStr) -> Result<OsString, WalkError> {
-        let inode = self.inode(path, false)?;
-        Ok(self.names.fs().readlink(&inode)?)
+        self.on_inode(path, false, |_, inode| self.names.fs().readlink(inode))
     }
 
     /// The directory of the last name; with `follow` of the one that symbolic links lead to.
@@ -231,12 +230,14 @@ impl Namei<'_> {
         new: &OsStr,
     ) -> Result<DentryRef<Inode>, WalkError> {
         self.unless_stale(|| {
-            let inode = self.inode(existing, follow)?;
+            let existing = Named::new(self.lookup(existing, follow)?)?;
             let (dir, name) = target.place_for(new, false)?;
             if !ptr::eq(self.names, target.names) {
                 return Err(Errno::EXDEV.into());
             }
-            Ok(self.names.link(&inode, &dir, &name, self.credentials)?)
+            let linked = (self.names).link(&existing.inode, &dir, &name, self.credentials);
+            self.names.forget_stale(&linked, [&existing.dentry]);
+            Ok(linked?)
         })
     }
 

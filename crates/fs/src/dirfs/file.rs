@@ -374,7 +374,6 @@ impl AddressSpaceOperations for NodeOps {
         if file.io.lock().stale {
             self.drop_stale(&fds);
         }
-        self.look_for_others();
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;

@@ -288,6 +288,7 @@ impl AddressSpace {
         }
         // Of a page that was evicted the windows have the frame until it is punched.
         self.unmap_pages(pages);
+        self.ops.look_before_writeback();
         // Before the write: what it may have done is not durable, however it ends.
         self.direct.written.fetch_add(1, Ordering::Relaxed);
         let (mut done, mut result) = (0, Ok(()));

@@ -100,8 +100,6 @@ pub(crate) struct WritebackState {
     /// The flusher leaves what failed alone until then, a time of [`monotonic_ns`].
     retry_at: u64,
     flushes: flush::Generations,
-    /// Others changed the file: what of a page nobody wrote to is theirs.
-    exact: bool,
     /// The size that the backing file is known to have at least, and never more than the file's
     /// own; [`SIZE_NOT_KNOWN`] after a failed flush, which may have lost a change of it. A size that no write
     /// brings about (its pages were punched or given up) has to be set: see `store_size`.
@@ -153,15 +151,13 @@ impl AddressSpace {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
         let turn = pass.is_turn();
-        if pass != Pass::Piece && self.counts.get(Count::Dirty) > 0 {
-            wb.exact = self.ops.look_before_writeback();
-        }
         while at <= last && written < budget {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
             let most = budget - written;
-            let Some(run) = self.collect_run(at, last, most, pass, wb.exact) else {
+            let exact = self.counts.get(Count::Dirty) > 0 && self.ops.look_before_writeback();
+            let Some(run) = self.collect_run(at, last, most, pass, exact) else {
                 return (None, result);
             };
             let (start, len) = (run.first, run.len());

@@ -61,6 +61,7 @@ impl SuperBlock {
             };
         }
         let (asked, doubts) = (self.now(), inode.attributes().doubts());
+        let until = self.belief.until_ours(&inode, asked, true);
         let made = make(&inode);
         inode.attributes().doubt();
         if made.is_ok() {
@@ -75,7 +76,6 @@ impl SuperBlock {
             self.caches.dcache.invalidate(&dentry);
         }
         let dentry = self.caches.dcache.add(dir, &name, Some(made?))?;
-        let until = self.belief.until_ours(&inode, asked, true);
         Self::believe_ours(&dentry, &inode, doubts, until);
         Ok(dentry)
     }
@@ -218,6 +218,7 @@ impl SuperBlock {
         let names = inode.names().write();
         self.check_delete(&inode, name, credentials)?;
         let (asked, doubts) = (self.now(), inode.attributes().doubts());
+        let until = self.belief.until_ours(&inode, asked, false);
         let removed = remove(&inode);
         inode.attributes().doubt();
         if removed.is_ok() {
@@ -230,7 +231,6 @@ impl SuperBlock {
                     gone = dentry.inode();
                     dentry.believe(0);
                     self.caches.dcache.delete(&dentry);
-                    let until = self.belief.until_ours(&inode, asked, false);
                     Self::believe_ours(&dentry, &inode, doubts, until);
                 }
                 // Somebody else was faster, outside.
@@ -379,8 +379,11 @@ impl SuperBlock {
             false => self.caches.dcache.lookup(to_dir, &new),
         };
         let replaced = target.as_ref().and_then(|target| target.inode());
-        let doubts = |dir: &SlabArc<Inode>| dir.attributes().doubts();
-        let (from_doubts, to_doubts) = (doubts(&from_inode), doubts(&to_inode));
+        let belief = |dir: &SlabArc<Inode>| {
+            let until = self.belief.until_ours(dir, asked, true);
+            (dir.attributes().doubts(), until)
+        };
+        let (from_belief, to_belief) = (belief(&from_inode), belief(&to_inode));
         let renamed = self
             .caches
             .fs
@@ -410,12 +413,12 @@ impl SuperBlock {
                 if !same && renamed(&moved).is_err() {
                     self.caches.dcache.invalidate(&moved);
                 }
-                let there = (&moved, &to_inode, to_doubts);
+                let there = (&moved, &to_inode, to_belief);
                 let here = exchanged
                     .iter()
-                    .map(|moved| (moved, &from_inode, from_doubts));
-                for (moved, dir, doubts) in iter::once(there).chain(here).filter(|_| !same) {
-                    let until = self.belief.until_ours(dir, asked, true);
+                    .map(|moved| (moved, &from_inode, from_belief));
+                for (moved, dir, (doubts, until)) in iter::once(there).chain(here).filter(|_| !same)
+                {
                     Self::believe_ours(moved, dir, doubts, until);
                     if let Some(inode) = moved.inode() {
                         inode.attributes().unwatched();

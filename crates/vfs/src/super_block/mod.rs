@@ -315,23 +315,24 @@ impl SuperBlock {
     ) -> Result<R, WalkError> {
         for _ in 0..MAX_STALE {
             let (dentry, done) = act()?;
-            self.forget_stale(&done, [&dentry]);
             match done {
-                Err(Errno::ESTALE) => {}
+                // What has the name now?
+                Err(Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
                 done => return Ok(done?),
             }
         }
         Err(Errno::ESTALE.into())
     }
 
-    /// If an operation on `dentries` failed since one of them is gone from the store: what has its name is asked for again.
+    /// If an operation on `dentries` failed since one of them is gone from the store: what has its name is asked for again. They keep
+    /// their places, since not all of them need be gone.
     pub(crate) fn forget_stale<'a, R>(
         &self,
         done: &Result<R, Errno>,
         dentries: impl IntoIterator<Item = &'a DentryRef<Inode>>,
     ) {
         if matches!(done, Err(Errno::ESTALE)) {
-            (dentries.into_iter()).for_each(|dentry| self.caches.dcache.invalidate(dentry));
+            (dentries.into_iter()).for_each(|dentry| dentry.believe(0));
         }
     }
 
@@ -421,7 +422,9 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
         keep: bool,
     ) -> Result<Walked<Named>, WalkError> {
-        for _ in 0..MAX_STALE {
+        // Each time the directory is forgotten that was not where it was, which may be due to the one above it.
+        let depth = path.as_bytes().split(|&byte| byte == b'/').count() as u32;
+        for _ in 0..MAX_STALE + depth {
             let mut mode = ReferenceMode::new(self, credentials, self.now());
             let start = Named::new(start.clone())?;
             match walk(&mut mode, start, path.as_bytes(), flags, keep) {

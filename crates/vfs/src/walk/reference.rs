@@ -80,7 +80,14 @@ impl Mode for ReferenceMode<'_> {
     }
 
     fn target(&mut self, link: &Named) -> Result<Vec<u8>, Stop> {
-        Ok(self.sb.fs().readlink(&link.inode)?.into_vec())
+        match self.sb.fs().readlink(&link.inode) {
+            // As above.
+            Err(Errno::ESTALE) => {
+                self.sb.dcache().invalidate(&link.dentry);
+                Err(Stop::Bail)
+            }
+            target => Ok(target?.into_vec()),
+        }
     }
 
     fn down(&mut self, dir: Named) {
