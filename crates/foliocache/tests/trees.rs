@@ -91,7 +91,7 @@ fn random_tree(dir: &Directory, seed: u64) {
         state ^= state << 17;
         state % below
     };
-    let (mut make, mut made) = (vec![(String::new(), 0)], 0);
+    let (mut make, mut made, mut closed) = (vec![(String::new(), 0)], 0, Vec::new());
     while let Some((above, depth)) = make.pop() {
         let names = match depth {
             0 => 20,
@@ -117,11 +117,14 @@ fn random_tree(dir: &Directory, seed: u64) {
             }
         }
         if depth > 1 && random(8) == 0 {
-            let mode = [0, 0o111, 0o444][random(3) as usize];
-            let mode = Permissions::from_mode(mode);
-            dir.set_permissions(above.trim_end_matches('/'), mode)
-                .unwrap();
+            closed.push((above, [0, 0o111, 0o444][random(3) as usize]));
         }
+    }
+    // When all is made, and what is below first: who is not root cannot go through them then.
+    closed.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));
+    for (path, mode) in closed {
+        dir.set_permissions(path.trim_end_matches('/'), Permissions::from_mode(mode))
+            .unwrap();
     }
 }
 
