@@ -3,74 +3,23 @@
 
 mod common;
 
-use common::{Store, read, storage, write};
-use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, IoSegment, Iocb, PAGE_SIZE, ReadaheadState, Vma,
-    VmaAccess,
-};
-use foliocache_sys::Errno;
+use common::{Store, file, read, storage, write};
+use foliocache_mm::{AddressSpace, Iocb, PAGE_SIZE, ReadaheadState, Vma, VmaAccess};
 use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-/// A store that others write to.
-struct Shared {
-    store: Arc<Store>,
-    /// What the cache is told of that.
-    told: AtomicBool,
-    /// So many writes fail from now on.
-    failing: AtomicU32,
-}
-
-impl AddressSpaceOperations for Shared {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        self.store.read_folios(pos, segments)
-    }
-
-    fn look_before_writeback(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        let fewer = |left: u32| left.checked_sub(1);
-        let (read, written) = (Ordering::Relaxed, Ordering::Relaxed);
-        match self.failing.fetch_update(written, read, fewer) {
-            Ok(_) => Err(Errno::EIO),
-            Err(_) => self.store.writepages(pos, segments),
-        }
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        self.store.flush()
-    }
-
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.store.truncate(size)
-    }
-
-    fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
-        self.store.punch_hole(pos, len)
-    }
-
-    fn describe(&self) -> String {
-        "shared".into()
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// A file of `size` zeros that is cached, or not.
-fn shared(mib: u64, size: usize, cached: bool) -> (Arc<Shared>, Arc<AddressSpace>) {
+fn shared(mib: u64, size: usize, cached: bool) -> (Arc<Store>, Arc<AddressSpace>) {
     let (_mm, bdi) = storage(mib);
-    let ops = Arc::new(Shared {
-        store: Store::with(&vec![0; size]),
-        told: AtomicBool::new(true),
-        failing: AtomicU32::new(0),
-    });
-    let file = AddressSpace::new(&bdi, Arc::clone(&ops) as _, size as u64);
+    let store = Store::with(&vec![0; size]);
+    store.written_by_others.store(true, Ordering::Relaxed);
+    let file = file(&bdi, &store);
     if cached {
         read(&file, 0, size);
     }
-    (ops, file)
+    (store, file)
 }
 
 #[allow(unsafe_code)]
@@ -90,13 +39,13 @@ fn store(vma: &Vma, at: usize, byte: u8) {
 #[test]
 fn only_what_was_written_goes_to_a_store_that_others_changed() {
     for told in [true, false] {
-        let (ops, file) = shared(16, 100, true);
-        ops.told.store(told, Ordering::Relaxed);
+        let (backing, file) = shared(16, 100, true);
+        backing.written_by_others.store(told, Ordering::Relaxed);
         write(&file, 10, b"ours");
         write(&file, 40, b"ours");
-        ops.store.bytes.lock().unwrap().fill(b'T');
+        backing.bytes.lock().unwrap().fill(b'T');
         file.sync().unwrap();
-        let content = ops.store.content();
+        let content = backing.content();
         let theirs = |bytes: Range<usize>| content[bytes].iter().all(|&byte| byte == b'T');
         assert_eq!(
             (&content[10..14], &content[40..44]),
@@ -110,7 +59,7 @@ fn only_what_was_written_goes_to_a_store_that_others_changed() {
 #[test]
 fn a_store_through_a_mapping_may_be_anywhere_in_its_page() {
     for loaded in [false, true] {
-        let (ops, file) = shared(16, PAGE_SIZE, true);
+        let (backing, file) = shared(16, PAGE_SIZE, true);
         write(&file, 10, b"ours");
         let vma = file
             .map(0, PAGE_SIZE, VmaAccess::ReadWrite)
@@ -120,7 +69,7 @@ fn a_store_through_a_mapping_may_be_anywhere_in_its_page() {
         }
         store(&vma, 2000, b'S');
         file.sync().unwrap();
-        assert_eq!(ops.store.content()[2000], b'S', "{loaded}");
+        assert_eq!(backing.content()[2000], b'S', "{loaded}");
         // What is written back is protected, and noticed again.
         write(&file, 20, b"ours");
         if loaded {
@@ -128,7 +77,7 @@ fn a_store_through_a_mapping_may_be_anywhere_in_its_page() {
         }
         store(&vma, 3000, b'S');
         file.sync().unwrap();
-        assert_eq!(ops.store.content()[3000], b'S', "{loaded}");
+        assert_eq!(backing.content()[3000], b'S', "{loaded}");
     }
 }
 
@@ -137,16 +86,16 @@ fn a_store_through_a_mapping_may_be_anywhere_in_its_page() {
 fn a_page_with_views_is_written_in_part_all_the_same() {
     for pages in [1, 8] {
         let size = pages * PAGE_SIZE;
-        let (ops, file) = shared(16, size, true);
+        let (backing, file) = shared(16, size, true);
         let last = size - 100;
         write(&file, last as u64, b"ours");
         let view = file
             .view(&ReadaheadState::new(), &mut Iocb::at(0), size)
             .expect("a view");
-        ops.store.bytes.lock().unwrap().fill(b'T');
+        backing.bytes.lock().unwrap().fill(b'T');
         write(&file, last as u64 + 10, b"ours");
         file.sync().unwrap();
-        let content = ops.store.content();
+        let content = backing.content();
         assert_eq!(&content[last..last + 4], b"ours");
         assert_eq!(&content[last + 10..last + 15], b"oursT");
         assert!(content[..last].iter().all(|&byte| byte == b'T'), "{pages}");
@@ -157,7 +106,7 @@ fn a_page_with_views_is_written_in_part_all_the_same() {
 /// The kernel or a device may store anywhere in what is held for I/O, and nobody notices.
 #[test]
 fn what_is_held_for_io_is_written_whole() {
-    let (ops, file) = shared(16, PAGE_SIZE, true);
+    let (backing, file) = shared(16, PAGE_SIZE, true);
     write(&file, 10, b"ours");
     let vma = file
         .map(0, PAGE_SIZE, VmaAccess::ReadWrite)
@@ -166,11 +115,11 @@ fn what_is_held_for_io_is_written_whole() {
     write(&file, 20, b"ours");
     store(&vma, 2000, b'S');
     file.sync().unwrap();
-    assert_eq!(ops.store.content()[2000], b'S');
+    assert_eq!(backing.content()[2000], b'S');
     store(&vma, 3000, b'S');
     drop(held);
     file.sync().unwrap();
-    assert_eq!(ops.store.content()[3000], b'S');
+    assert_eq!(backing.content()[3000], b'S');
 }
 
 #[derive(Clone, Debug)]
@@ -199,7 +148,7 @@ fn step(size: usize) -> impl Strategy<Value = Step> {
 
 /// A file, and what is to be in it.
 struct World {
-    ops: Arc<Shared>,
+    backing: Arc<Store>,
     file: Arc<AddressSpace>,
     /// What each of the two wrote last, or found.
     ours: Vec<u8>,
@@ -211,9 +160,9 @@ struct World {
 
 impl World {
     fn new(size: usize, cached: bool) -> World {
-        let (ops, file) = shared(16, size, cached);
+        let (backing, file) = shared(16, size, cached);
         World {
-            ops,
+            backing,
             file,
             ours: vec![0; size],
             theirs: vec![0; size],
@@ -232,7 +181,7 @@ impl World {
             }
             // Of the same bytes the last would win.
             Step::Theirs(bytes) => {
-                let mut content = self.ops.store.bytes.lock().unwrap();
+                let mut content = self.backing.bytes.lock().unwrap();
                 for at in bytes.filter(|&at| !self.written[at]) {
                     content[at] = self.counter;
                     self.theirs[at] = self.counter;
@@ -247,10 +196,10 @@ impl World {
             Step::Read(bytes) => {
                 read(&self.file, bytes.start as u64, bytes.len());
             }
-            Step::Fail(times) => self.ops.failing.store(times, Ordering::Relaxed),
+            Step::Fail(times) => self.backing.failing.store(times, Ordering::Relaxed),
             Step::Sync => {
                 let _ = self.file.sync();
-                self.ops.failing.store(0, Ordering::Relaxed);
+                self.backing.failing.store(0, Ordering::Relaxed);
                 self.file.sync().expect("synced");
                 self.check();
             }
@@ -259,7 +208,7 @@ impl World {
 
     /// All is durable.
     fn check(&mut self) {
-        let content = self.ops.store.content();
+        let content = self.backing.content();
         assert_eq!(content.len(), self.ours.len());
         for (page, start) in (0..content.len()).step_by(PAGE_SIZE).enumerate() {
             let bytes = start..(start + PAGE_SIZE).min(content.len());

@@ -1,7 +1,7 @@
 //! A backing store in memory, and the pieces that every test of this crate needs.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use foliocache_mm::{
@@ -17,6 +17,10 @@ pub(crate) struct Store {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) flushes: AtomicU64,
+    /// So many writes fail from now on.
+    pub(crate) failing: AtomicU32,
+    /// What the cache is told, when it asks whether others write to it.
+    pub(crate) written_by_others: AtomicBool,
 }
 
 impl Store {
@@ -46,8 +50,17 @@ impl AddressSpaceOperations for Store {
         Ok(at - start)
     }
 
+    fn look_before_writeback(&self) -> bool {
+        self.written_by_others.load(Ordering::Relaxed)
+    }
+
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         self.writes.fetch_add(1, Ordering::Relaxed);
+        let (read, written) = (Ordering::Relaxed, Ordering::Relaxed);
+        let fewer = |left: u32| left.checked_sub(1);
+        if self.failing.fetch_update(written, read, fewer).is_ok() {
+            return Err(Errno::EIO);
+        }
         let mut bytes = self.bytes.lock().unwrap();
         let mut at = pos as usize;
         for segment in segments {
