@@ -59,6 +59,15 @@ impl World {
         World { source, fs, names }
     }
 
+    /// One of a directory with the file `file`.
+    fn with_file(content: &[u8], watch: bool) -> World {
+        let source = on_disk();
+        fs::write(source.path().join("file"), content).expect("a file");
+        let mut options = DirFsOptions::default();
+        (options.watch, options.revalidate_after) = (watch, DAY);
+        World::with(source, options)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.source.path().join(name)
     }
@@ -904,11 +913,7 @@ fn what_others_write_beside_data_that_waits_is_kept_and_seen() {
     ];
     for (what, change) in changes {
         for watch in [true, false] {
-            let source = on_disk();
-            fs::write(source.path().join("file"), vec![b'o'; SIZE as usize]).expect("a file");
-            let mut options = DirFsOptions::default();
-            (options.watch, options.revalidate_after) = (watch, DAY);
-            let world = World::with(source, options);
+            let world = World::with_file(&vec![b'o'; SIZE as usize], watch);
             let path = world.path("file");
             let writer = world
                 .open_for("file", OpenFlags::READ_WRITE)
@@ -1002,11 +1007,7 @@ fn no_change_of_ours_hides_what_others_wrote_before() {
     ];
     for (what, change) in changes {
         for (watch, dirty) in [(true, false), (true, true), (false, false), (false, true)] {
-            let source = on_disk();
-            fs::write(source.path().join("file"), vec![b'o'; SIZE as usize]).expect("a file");
-            let mut options = DirFsOptions::default();
-            (options.watch, options.revalidate_after) = (watch, DAY);
-            let world = World::with(source, options);
+            let world = World::with_file(&vec![b'o'; SIZE as usize], watch);
             let path = world.path("file");
             let file = world
                 .open_for("file", OpenFlags::READ_WRITE)
@@ -1038,11 +1039,7 @@ fn no_change_of_ours_hides_what_others_wrote_before() {
 #[test]
 fn what_others_write_before_a_flush_of_ours_is_seen() {
     for watch in [true, false] {
-        let source = on_disk();
-        fs::write(source.path().join("file"), vec![b'o'; 9000]).expect("a file");
-        let mut options = DirFsOptions::default();
-        (options.watch, options.revalidate_after) = (watch, DAY);
-        let world = World::with(source, options);
+        let world = World::with_file(&vec![b'o'; 9000], watch);
         let path = world.path("file");
         let file = world
             .open_for("file", OpenFlags::READ_WRITE)
@@ -1093,12 +1090,8 @@ fn a_time_that_we_set_outlives_a_chmod_by_others() {
 fn neither_we_nor_others_lose_what_is_written_in_turns() {
     const PAGES: u64 = 30;
     for watch in [true, false] {
-        let source = on_disk();
         let mut expected = vec![0; PAGES as usize * 4096 - 1000];
-        fs::write(source.path().join("file"), &expected).expect("a file");
-        let mut options = DirFsOptions::default();
-        (options.watch, options.revalidate_after) = (watch, DAY);
-        let world = World::with(source, options);
+        let world = World::with_file(&expected, watch);
         let path = world.path("file");
         let others = File::options().write(true).open(&path).expect("theirs");
         let writer = world
